@@ -1,0 +1,57 @@
+# `make demo` and `make test` need only Python 3.10 or later: they make .venv and install what is missing themselves.
+PYTHON ?= python3
+VENV := .venv
+TORCH_VENV := .venv-torch
+BIN := $(VENV)/bin
+TORCH_BIN := $(TORCH_VENV)/bin
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+# One BLAS thread: more gain nothing at these sizes, and the tests may run beside other work.
+export OPENBLAS_NUM_THREADS ?= 1
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help demo test test-torch models bench lint clean
+
+help:            ## what there is to make
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: $(VENV)/.core  ## watch a small model draft for a bigger one with another tokenizer
+	@$(BIN)/python cli.py demo
+
+test: $(VENV)/.dev  ## all tests that NumPy is enough for
+	$(BIN)/python -m pytest
+
+test-torch: $(TORCH_VENV)/.dev  ## all tests, those against PyTorch and transformers included
+	$(TORCH_BIN)/python -c "import torch, transformers; print('torch', torch.__version__, 'transformers', transformers.__version__)"
+	$(TORCH_BIN)/python -m pytest
+
+lint: $(VENV)/.dev  ## ruff
+	$(BIN)/python -m ruff check .
+
+bench: $(VENV)/.core  ## the figures in benchmarks/results (up to an hour)
+	for script in $(filter-out common,$(basename $(notdir $(wildcard benchmarks/*.py)))); do \
+	  $(BIN)/python -m benchmarks.$$script --json benchmarks/results/$$script.json || exit 1; \
+	done
+
+models: $(TORCH_VENV)/.dev  ## text, tokenizers and the embedded models, made anew (GPU: minutes, two cores: hours)
+	$(TORCH_BIN)/python -m recipes.make
+
+clean:           ## remove the environments and all that was built
+	rm -rf $(VENV) $(TORCH_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamp files: installation runs again only when pyproject.toml (or the constraints) changed.
+$(VENV)/.core: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing omnidraft into $(VENV) ..." >&2
+	@$(BIN)/python $(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@$(BIN)/python $(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(TORCH_VENV)/.dev: pyproject.toml constraints.txt
+	@test -x $(TORCH_BIN)/python || $(PYTHON) -m venv $(TORCH_VENV)
+	@echo "installing omnidraft, PyTorch and transformers into $(TORCH_VENV) ..." >&2
+	@$(TORCH_BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable '.[dev,torch]'
+	@touch $@

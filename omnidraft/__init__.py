@@ -1,0 +1,47 @@
+"""Speculative decoding across vocabularies, after OmniDraft (arXiv 2507.02659): one small drafter for every target.
+
+>>> import numpy as np, omnidraft as od
+>>> pair = od.Pair(od.load("draft-tasks"), od.load("qwen-like"))                # doctest: +SKIP
+>>> uniforms = od.Uniforms(np.random.default_rng(0))                            # doctest: +SKIP
+>>> rounds = list(od.speculative(pair, "Question: ...", od.Options(), uniforms))  # doctest: +SKIP
+>>> pair.target.tokenizer.decode([t for r in rounds for t in r.emitted])        # doctest: +SKIP
+
+Names are imported when they are first used, so `import omnidraft` loads no NumPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from .cpu import prepare_blas
+
+__version__ = "0.1.0"
+prepare_blas()  # OpenBLAS reads its environment when NumPy is imported, so this comes first
+
+_HOME = {
+    "Alignment": "vocabulary", "align": "vocabulary", "aligned_spans": "vocabulary",
+    "Confidence": "stopping", "FixedLength": "stopping",
+    "NGramCache": "ngram_cache",
+    "OmnidraftError": "errors",
+    "Options": "decoding", "Round": "decoding", "plain": "decoding", "speculative": "decoding",
+    "Pair": "pairing",
+    "Summary": "metrics", "speedup": "metrics", "summarize": "metrics",
+    "Tokenizer": "tokenizer",
+    "Uniforms": "sampling", "process": "sampling",
+    "load": "models",
+}
+
+__all__ = ["__version__", *sorted(_HOME)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'omnidraft' has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

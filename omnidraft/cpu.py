@@ -1,0 +1,48 @@
+"""What must be settled before NumPy is imported: which kernels OpenBLAS uses, and with how many threads.
+
+OpenBLAS reads its environment once, when it is loaded. NumPy's wheels pick AVX2 kernels on processors they do not know,
+even where AVX-512 would halve the cost of a pass over several tokens; and at this project's sizes a second thread only
+costs time. What the user has set is never changed. This module imports no NumPy.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# what OpenBLAS' SkylakeX kernels execute; without these they die of an illegal instruction
+AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
+
+
+def has_avx512(cpuinfo: str = "/proc/cpuinfo") -> bool:
+    """Whether Linux lists the AVX-512 instructions of this processor (False on other systems).
+
+    >>> has_avx512("/no/such/file")
+    False
+    """
+    try:
+        with open(cpuinfo, encoding="ascii", errors="replace") as file:
+            first = file.read(16384)  # the first core's entry; the file is long on large machines
+    except OSError:
+        return False
+    flags = next((line for line in first.splitlines() if line.startswith("flags")), "")
+    return AVX512 <= set(flags.split())
+
+
+def prepare_blas() -> dict[str, str]:
+    """Set OPENBLAS_CORETYPE and OPENBLAS_NUM_THREADS where the user has not; returns what was set (empty: nothing).
+
+    Call it before the first `import numpy`; afterwards it does nothing, since OpenBLAS would not look again.
+
+    >>> prepare_blas()  # doctest: +SKIP
+    {'OPENBLAS_NUM_THREADS': '1', 'OPENBLAS_CORETYPE': 'SkylakeX'}
+    """
+    if "numpy" in sys.modules:
+        return {}
+    settings = {}
+    if not {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"} & os.environ.keys():
+        settings["OPENBLAS_NUM_THREADS"] = "1"
+    if "OPENBLAS_CORETYPE" not in os.environ and has_avx512():
+        settings["OPENBLAS_CORETYPE"] = "SkylakeX"
+    os.environ.update(settings)
+    return settings

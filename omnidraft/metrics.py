@@ -1,0 +1,102 @@
+"""What the rounds of a text amount to: speed, block efficiency, acceptance (arXiv 2507.02659, section 4).
+
+Two acceptance rates are in use, so each name says its denominator: draft tokens, or proposed target tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .decoding import Round
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Figures of one text, or of several together; seconds are wall-clock and leave the prefill out."""
+
+    tokens: int  # target tokens that entered the text
+    rounds: int  # target passes
+    seconds: float  # decoding: drafter, target and everything else
+    prefill_seconds: float  # reading the prompt
+    draft_seconds: float
+    target_seconds: float
+    drafted: int  # draft tokens drawn
+    draft_kept: int  # draft tokens whose bytes all entered the text
+    proposed: int  # target tokens proposed
+    accepted: int  # proposals kept
+    merges: int  # proposals kept that stand for several draft tokens
+    acceptance_proposed: float  # accepted / proposed, averaged over the rounds that proposed: the paper's metric
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Target tokens per second of decoding."""
+        return _ratio(self.tokens, self.seconds)
+
+    @property
+    def block_efficiency(self) -> float:
+        """Target tokens per target pass (tau), recovered and bonus tokens included."""
+        return _ratio(self.tokens, self.rounds)
+
+    @property
+    def acceptance_draft(self) -> float:
+        """Draft tokens that entered the text / draft tokens drawn."""
+        return _ratio(self.draft_kept, self.drafted)
+
+    @property
+    def drafted_per_round(self) -> float:
+        """Draft tokens drawn per round."""
+        return _ratio(self.drafted, self.rounds)
+
+    @property
+    def overhead(self) -> float:
+        """Share of the seconds that neither model took."""
+        return _ratio(self.seconds - self.draft_seconds - self.target_seconds, self.seconds)
+
+    def figures(self) -> dict[str, float]:
+        """Every field and every ratio by name, for JSON."""
+        names = ("tokens_per_second", "block_efficiency", "acceptance_draft", "drafted_per_round", "overhead")
+        return vars(self) | {name: getattr(self, name) for name in names}
+
+
+def summarize(rounds: Iterable[Round]) -> Summary:
+    """Add up rounds, of one text or of several.
+
+    >>> one = Round([5, 6], [7], [2], 1, [7, 8], ["merged", "bonus"], 2, {"draft": 1.0, "target": 2.0, "other": 1.0})
+    >>> summarize([one]).block_efficiency, summarize([one]).tokens_per_second
+    (2.0, 0.5)
+    """
+    rounds = list(rounds)
+    draft, target, other, prefill = (sum(r.seconds.get(part, 0.0) for r in rounds)
+                                     for part in ("draft", "target", "other", "prefill"))
+    shares = [r.accepted / len(r.proposals) for r in rounds if r.proposals]
+    return Summary(
+        tokens=sum(len(r.emitted) for r in rounds),
+        rounds=len(rounds),
+        seconds=draft + target + other,
+        prefill_seconds=prefill,
+        draft_seconds=draft,
+        target_seconds=target,
+        drafted=sum(len(r.draft_tokens) for r in rounds),
+        draft_kept=sum(r.draft_kept for r in rounds),
+        proposed=sum(len(r.proposals) for r in rounds),
+        accepted=sum(r.accepted for r in rounds),
+        merges=sum(kind == "merged" for r in rounds for kind in r.kinds),
+        acceptance_proposed=_ratio(sum(shares), len(shares)),
+    )
+
+
+def speedup(speculative: Summary, plain: Summary) -> float:
+    """Tokens per second of speculative decoding over those of plain decoding, both by the wall clock."""
+    return _ratio(speculative.tokens_per_second, plain.tokens_per_second)
+
+
+def computed_speedup(speculative: Summary, plain: Summary) -> float:
+    """The paper's speedup, tau / (round latency / target step latency), where only the two models' time counts."""
+    latency = _ratio(speculative.draft_seconds + speculative.target_seconds, speculative.rounds)
+    return _ratio(speculative.block_efficiency, _ratio(latency, _ratio(plain.target_seconds, plain.rounds)))
+
+
+def _ratio(above: float, below: float) -> float:
+    """above / below, or 0 where there is nothing to divide by."""
+    return above / below if below else 0.0

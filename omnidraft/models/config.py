@@ -1,0 +1,173 @@
+"""A model's config.json as the NumPy engine understands it: Llama, Mistral and Qwen2, as transformers 4 and 5 write it.
+
+The three families differ in four places only: which projections have a bias, the sliding window, and two defaults.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import OmnidraftError
+
+FAMILIES = {"LlamaForCausalLM": "Llama", "MistralForCausalLM": "Mistral", "Qwen2ForCausalLM": "Qwen2"}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The sizes and switches of one model.
+
+    >>> ModelConfig.load("models/stories260K").head_dim
+    8
+    """
+
+    family: str  # "Llama", "Mistral" or "Qwen2"
+    vocab_size: int  # width of the logits
+    width: int  # of the residual stream
+    hidden: int  # of the feed-forward layer
+    layers: int
+    heads: int  # of the queries
+    kv_heads: int  # of keys and values: heads // kv_heads queries share one
+    head_dim: int
+    context_size: int  # most tokens the cache may hold
+    eps: float  # of the RMS norms
+    rope: dict[str, Any]  # rope_type, rope_theta and what the type needs
+    windows: tuple[int | None, ...]  # per layer: how many tokens back it looks (itself included), None = all
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    tied: bool = False  # the head is the embedding
+    eos_ids: tuple[int, ...] = ()
+    bos_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def load(cls, folder: str | Path) -> ModelConfig:
+        """Read config.json and, where there is one, generation_config.json (its end tokens come first).
+
+        Raises OmnidraftError where the file is missing, broken, or names a model that this engine does not run.
+        """
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise OmnidraftError(f"no such model folder: {folder}")
+        if not (folder / "config.json").exists():
+            raise OmnidraftError(f"{folder} has no config.json (an ordinary Hugging Face model folder is needed)")
+        config = _read(folder / "config.json")
+        if (folder / "generation_config.json").exists():
+            generation = _read(folder / "generation_config.json")
+            for key in ("eos_token_id", "bos_token_id"):
+                config[key] = _ids(generation.get(key)) + _ids(config.get(key))
+        return cls.parse(config, str(folder))
+
+    @classmethod
+    def parse(cls, config: dict[str, Any], name: str = "config") -> ModelConfig:
+        """Read the dictionary that config.json holds; `name` stands in the messages.
+
+        >>> ModelConfig.parse({"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 172,
+        ...     "num_hidden_layers": 5, "num_attention_heads": 8, "vocab_size": 512}).kv_heads
+        8
+        """
+        by_type = {family.lower(): architecture for architecture, family in FAMILIES.items()}
+        model_type = config.get("model_type")
+        architecture = (config.get("architectures") or [by_type.get(model_type, model_type)])[0]
+        if architecture not in FAMILIES:
+            raise OmnidraftError(f"{architecture} is not supported by the NumPy engine (it runs "
+                                 f"{', '.join(FAMILIES.values())}); use --backend torch")
+        family = FAMILIES[architecture]
+        if config.get("quantization_config"):
+            raise OmnidraftError(f"{name}: quantized weights are not supported by the NumPy engine "
+                                 "(use --backend torch)")
+        if config.get("hidden_act", "silu") not in ("silu", "swish"):
+            raise OmnidraftError(f"{name}: hidden_act {config['hidden_act']!r} is not supported (silu is)")
+        try:
+            width, hidden, layers, heads, vocab_size = (int(config[key]) for key in (
+                "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"))
+        except KeyError as key:
+            raise OmnidraftError(f"{name}: config.json does not say {key}") from None
+        except (TypeError, ValueError):
+            raise OmnidraftError(f"{name}: a size in config.json is not a whole number") from None
+        default_kv_heads = {"Llama": heads, "Mistral": 8, "Qwen2": 32}[family]
+        kv_heads = config.get("num_key_value_heads", default_kv_heads) or heads
+        head_dim = config.get("head_dim") or width // heads
+        if heads % kv_heads or head_dim % 2:
+            raise OmnidraftError(f"{name}: {heads} heads cannot share {kv_heads} key-value heads of {head_dim} numbers")
+        context = config.get("max_position_embeddings") or {"Llama": 2048, "Mistral": 131072, "Qwen2": 32768}[family]
+        rope = _rope(config, context, name)
+        if rope["rope_type"] == "dynamic":  # the only variant that is made to run past its own context
+            context = int(context * rope["factor"])
+        bias = bool(config.get("attention_bias")) and family == "Llama"
+        return cls(
+            family=family, vocab_size=vocab_size, width=width, hidden=hidden, layers=layers, heads=heads,
+            kv_heads=kv_heads, head_dim=head_dim, context_size=context, eps=float(config.get("rms_norm_eps", 1e-6)),
+            rope=rope, windows=_windows(config, family, layers), qkv_bias=bias or family == "Qwen2", out_bias=bias,
+            mlp_bias=bool(config.get("mlp_bias")) and family == "Llama", tied=bool(config.get("tie_word_embeddings")),
+            eos_ids=_ids(config.get("eos_token_id")), bos_ids=_ids(config.get("bos_token_id")),
+        )
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The tensors that a model of this configuration has, under their Hugging Face names, with their shapes.
+
+        >>> ModelConfig.load("models/stories260K").tensor_shapes()["model.norm.weight"]
+        (64,)
+        """
+        width, hidden, q, kv = self.width, self.hidden, self.heads * self.head_dim, self.kv_heads * self.head_dim
+        linears = {"self_attn.q_proj": (q, width, self.qkv_bias), "self_attn.k_proj": (kv, width, self.qkv_bias),
+                   "self_attn.v_proj": (kv, width, self.qkv_bias), "self_attn.o_proj": (width, q, self.out_bias),
+                   "mlp.gate_proj": (hidden, width, self.mlp_bias), "mlp.up_proj": (hidden, width, self.mlp_bias),
+                   "mlp.down_proj": (width, hidden, self.mlp_bias)}
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab_size, width)}
+        for at in (f"model.layers.{i}" for i in range(self.layers)):
+            for part, (outputs, inputs, bias) in linears.items():
+                shapes[f"{at}.{part}.weight"] = (outputs, inputs)
+                shapes |= {f"{at}.{part}.bias": (outputs,)} if bias else {}
+            shapes |= {f"{at}.input_layernorm.weight": (width,), f"{at}.post_attention_layernorm.weight": (width,)}
+        shapes["model.norm.weight"] = (width,)
+        return shapes if self.tied else shapes | {"lm_head.weight": (self.vocab_size, width)}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        content = None
+    if not isinstance(content, dict):
+        raise OmnidraftError(f"{path} is not readable JSON (copy the model's folder again)")
+    return content
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    """One id, a list of ids or nothing, as a tuple without repeats."""
+    values = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+    return tuple(dict.fromkeys(int(v) for v in values))
+
+
+def _windows(config: dict[str, Any], family: str, layers: int) -> tuple[int | None, ...]:
+    window = config.get("sliding_window", 4096)
+    if family == "Mistral":
+        return (window,) * layers
+    if family == "Llama" or not config.get("use_sliding_window", False):
+        return (None,) * layers
+    kinds = config.get("layer_types") or ["sliding_attention" if i >= config.get("max_window_layers", 28)
+                                          else "full_attention" for i in range(layers)]
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _rope(config: dict[str, Any], context: int, name: str) -> dict[str, Any]:
+    """`rope_parameters` of transformers 5, or `rope_theta` and `rope_scaling` of transformers 4, as one dictionary."""
+    rope = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
+    rope.setdefault("rope_type", rope.get("type", "default"))
+    rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
+    rope["context"] = context
+    rope["original_context"] = (config.get("original_max_position_embeddings")
+                                or rope.get("original_max_position_embeddings") or context)
+    needed = {"default": (), "linear": ("factor",), "dynamic": ("factor",), "yarn": ("factor",),
+              "llama3": ("factor", "low_freq_factor", "high_freq_factor")}
+    if rope["rope_type"] not in needed:
+        raise OmnidraftError(f"{name}: RoPE type {rope['rope_type']!r} is not supported (known: {', '.join(needed)})")
+    for key in needed[rope["rope_type"]]:
+        if not isinstance(rope.get(key), (int, float)):
+            raise OmnidraftError(f"{name}: RoPE type {rope['rope_type']!r} needs a number {key!r} in config.json")
+    if rope.get("partial_rotary_factor", config.get("partial_rotary_factor") or 1.0) != 1.0:
+        raise OmnidraftError(f"{name}: partial_rotary_factor is not supported")
+    return rope

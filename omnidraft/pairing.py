@@ -1,0 +1,68 @@
+"""A pair: one drafter, one target, and all that relates their two vocabularies.
+
+The models are never modified by being paired, so one drafter can serve several targets at once.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .lifting import Lifting, build_lifting
+from .ngram_cache import NGramCache
+from .vocabulary import Alignment, align
+
+
+class Pair:
+    """A drafter and a target (models as in `models`), their alignment, n-gram cache, spellings and lifting.
+
+    With `prefill` the cache starts with every target token's own split, computed from the two tokenizers alone; without
+    it, empty, and learns from the text only (as in arXiv 2507.02659).
+
+    >>> pair = Pair(load("draft-tasks"), load("qwen-like")); len(pair.cache) > 1000
+    True
+    """
+
+    def __init__(self, draft: Any, target: Any, cache: NGramCache | None = None, prefill: bool = True) -> None:
+        self.draft, self.target = draft, target
+        self.alignment: Alignment = align(draft.tokenizer, target.tokenizer).fitted(draft.vocab_size, target.vocab_size)
+        self.cache = NGramCache() if cache is None else cache
+        if cache is None and prefill:
+            self.cache.prefill(draft.tokenizer, target.tokenizer, self.alignment)
+        self._lifting: Lifting | None = None
+        self._lifted_version = -1
+
+    @cached_property
+    def spellings(self) -> dict[int, tuple[int, ...]]:
+        """Draft tokens without a direct token, and the two or more target tokens that the target writes for them."""
+        found = {}
+        for token in np.flatnonzero(self.alignment.draft_to_target[:self.draft.tokenizer.size] < 0).tolist():
+            data = self.draft.tokenizer.token_bytes[token]
+            if not data:
+                continue
+            try:
+                spelling = tuple(self.target.tokenizer.encode_continuation(data.decode("utf-8")))
+            except UnicodeDecodeError:
+                spelling = self.target.tokenizer.split(data) or ()
+            if spelling and self.target.tokenizer.decode_bytes(spelling) == data:
+                found[token] = spelling
+        return found
+
+    @property
+    def lifting(self) -> Lifting:
+        """The trie of splits and the paths of atoms, made anew when the cache has changed since it was last asked for."""
+        if self._lifting is None or self._lifted_version != self.cache.version:
+            to_target, to_draft = self.alignment.draft_to_target.tolist(), self.alignment.target_to_draft.tolist()
+            splits: dict[int, tuple[int, ...]] = {}
+            for token, atom in enumerate(to_draft):
+                split = self.cache.split_of(token) if atom < 0 else (atom,)
+                # Of several target tokens with the same bytes (<0x41> beside "A") the one that is written is covered.
+                if split and (atom < 0 or to_target[atom] == token):
+                    splits[token] = split
+            # So is it with the drafter's: the others go by the atom of the one that stands for those bytes.
+            direct = {token: (to,) for token, to in enumerate(to_target) if to >= 0}
+            self._lifting = build_lifting(splits, self.spellings | direct, self.draft.vocab_size)
+            self._lifted_version = self.cache.version
+        return self._lifting

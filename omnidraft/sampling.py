@@ -1,0 +1,70 @@
+"""From logits to the distribution that is sampled from, and the uniform draws that all randomness comes from.
+
+Every rule of `verification.py` needs exactly the distribution that a token was drawn from, so processing (temperature,
+top-k, top-p) happens once, here, for drafter and target alike. At temperature 0 it is the argmax, as a one-hot row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from .errors import OmnidraftError
+
+
+def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> np.ndarray:
+    """Probabilities (..., V) in float64 of logits (..., V) after temperature, top-k and top-p; 0 switches top-k off.
+
+    Raises OmnidraftError for a row that holds no finite logit or a NaN.
+
+    >>> process(np.array([0.0, 1.0, 1.0]), temperature=0)
+    array([0., 1., 0.])
+    """
+    logits = np.asarray(logits, dtype=np.float64)
+    best = logits.max(axis=-1, keepdims=True)  # (..., 1)
+    if not np.isfinite(best).all():
+        raise OmnidraftError("the model's logits are NaN or infinite: its weights are broken or the number type too small")
+    if temperature == 0:
+        return (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
+    probs = np.exp((logits - best) / temperature)
+    probs /= probs.sum(-1, keepdims=True)
+    if 0 < top_k < logits.shape[-1]:
+        least = np.partition(probs, -top_k, axis=-1)[..., -top_k, None]
+        probs = np.where(probs >= least, probs, 0.0)
+        probs /= probs.sum(-1, keepdims=True)
+    if top_p < 1:
+        order = np.argsort(-probs, axis=-1, kind="stable")
+        ordered = np.take_along_axis(probs, order, -1)
+        # A token stays while the tokens before it hold less than top_p, so the one that crosses the bound stays.
+        ordered[np.cumsum(ordered, -1) - ordered >= top_p] = 0.0
+        np.put_along_axis(probs, order, ordered, -1)
+        probs /= probs.sum(-1, keepdims=True)
+    return probs
+
+
+class Uniforms:
+    """Uniform draws in [0, 1) from a NumPy Generator or from given numbers; every random decision asks it.
+
+    >>> Uniforms([0.3]).choose(np.array([1.0, 0.0, 3.0]))
+    2
+    """
+
+    def __init__(self, source: np.random.Generator | Iterable[float]) -> None:
+        self._draws: Iterator[float] | None = None
+        if isinstance(source, np.random.Generator):
+            self._next = source.random
+        else:
+            self._draws = iter(source)
+            self._next = lambda: next(self._draws)
+
+    def accept(self, probability: float) -> bool:
+        """True with the given probability (values above 1 count as 1)."""
+        return self._next() < probability
+
+    def choose(self, weights: np.ndarray) -> int:
+        """Index drawn with probability proportional to `weights` (N,), non-negative and not all zero."""
+        cumulative = np.cumsum(weights)
+        # side="right" never lands on a zero weight; the rounded total can, hence the bound.
+        drawn = int(np.searchsorted(cumulative, self._next() * cumulative[-1], side="right"))
+        return drawn if drawn < len(cumulative) and weights[drawn] > 0 else int(np.flatnonzero(weights)[-1])

@@ -1,0 +1,177 @@
+"""The four verification rules: which proposals the target keeps, and what it writes instead.
+
+p = target, q = draft (arXiv 2507.02659; Leviathan et al. 2023). Rows are the processed distributions that were sampled
+from. Row i of `target_probs` is p given the context and the proposals before position i, so m proposals come with
+m + 1 rows. Words: *accepted* = a kept proposal, *recovered* = drawn from the residual after a rejection, *bonus* = the
+free token when every proposal was kept.
+
+`greedy`              temperature 0, any rule: keep proposals while they are the target's argmax.
+`rejection_sampling`  `tli` (arXiv 2502.05202) with q on the shared tokens, lossless; `omnidraft` (arXiv 2507.02659,
+                      Algorithm 1) with the translated q' of `translation.merge`, biased at temperature > 0.
+`exact_match`         `slem` (arXiv 2502.05202): keep proposals while the target's own sample equals them, lossless.
+`lossless`            this project's own: atom by atom on lifted distributions, exact for any two tokenizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .lifting import ROOT, Lifting
+from .sampling import Uniforms
+
+RULES = ("lossless", "omnidraft", "slem", "tli")
+
+
+@dataclass
+class Verdict:
+    """What a round writes: `emitted` target tokens, of which the first `accepted` are kept proposals.
+
+    `kinds` names each emitted token's fate: "accepted", "recovered" or "bonus".
+    """
+
+    emitted: list[int] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    accepted: int = 0
+
+    def emit(self, token: int, kind: str) -> None:
+        """Append a token that enters the text."""
+        self.emitted.append(int(token))
+        self.kinds.append(kind)
+        self.accepted += kind == "accepted"
+
+
+def greedy(proposals: Sequence[int], target_choices: Sequence[int]) -> Verdict:
+    """Keep proposals (m,) while they equal the target's argmax (m + 1,); the first other argmax ends the round.
+
+    >>> greedy([5, 6], [5, 7, 8]).emitted
+    [5, 7]
+    """
+    verdict = Verdict()
+    for proposal, choice in zip(proposals, target_choices, strict=False):
+        if proposal != choice:
+            verdict.emit(choice, "recovered")
+            return verdict
+        verdict.emit(choice, "accepted")
+    verdict.emit(target_choices[len(proposals)], "bonus")
+    return verdict
+
+
+def residual(target_probs: np.ndarray, draft_probs: np.ndarray) -> np.ndarray:
+    """Weights max(0, p - q) of shape (V,), or p itself where rounding leaves nothing of them (p = q)."""
+    left = np.maximum(target_probs - draft_probs, 0.0)
+    return left if left.sum() > 0 else target_probs
+
+
+def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[np.ndarray], target_probs: np.ndarray,
+                       uniforms: Uniforms) -> Verdict:
+    """Accept each proposal t with probability min(1, p(t)/q(t)), else draw from norm(max(0, p - q)) and end.
+
+    proposals: (m,) target ids; draft_probs: m rows (V_p,) of q or q' over the target's vocabulary;
+    target_probs: (m + 1, V_p). Lossless if each proposal was drawn from its row.
+
+    >>> q, p = np.array([1.0, 0.0]), np.array([[0.5, 0.5], [0.0, 1.0]])
+    >>> rejection_sampling([0], [q], p, Uniforms([0.4, 0.0])).emitted
+    [0, 1]
+    """
+    verdict = Verdict()
+    for row, (proposal, q) in enumerate(zip(proposals, draft_probs, strict=True)):
+        p = target_probs[row]
+        if not (q[proposal] > 0 and uniforms.accept(p[proposal] / q[proposal])):
+            verdict.emit(uniforms.choose(residual(p, q)), "recovered")
+            return verdict
+        verdict.emit(proposal, "accepted")
+    verdict.emit(uniforms.choose(target_probs[len(proposals)]), "bonus")
+    return verdict
+
+
+def exact_match(proposals: Sequence[int], target_probs: np.ndarray, uniforms: Uniforms) -> Verdict:
+    """Draw from p (m + 1, V_p) row by row and go on while the draw is the proposal (m,): the text is p's own sample."""
+    verdict = Verdict()
+    for row, proposal in enumerate(proposals):
+        drawn = uniforms.choose(target_probs[row])
+        if drawn != proposal:
+            verdict.emit(drawn, "recovered")
+            return verdict
+        verdict.emit(drawn, "accepted")
+    verdict.emit(uniforms.choose(target_probs[len(proposals)]), "bonus")
+    return verdict
+
+
+def lossless(atoms: Sequence[int | None], laws: Sequence[np.ndarray], lifting: Lifting, target_probs: np.ndarray,
+             uniforms: Uniforms) -> Verdict:
+    """Verify a round's atoms against the target's distributions lifted onto atoms; every emitted token has law p.
+
+    atoms: (n,) draft ids, None where a token has no path; laws: n rows (V_q,), the law Q that each was drawn from given
+    those before it (`Lifting.reveal`); target_probs: (m + 1, V_p) rows along the m tokens of `lifting.walk(atoms)`.
+
+    At a node of the trie the categories are its children, and what ends there: at the root the uncovered tokens,
+    inside the node's own token (*stop*). The next atom proposes its child, else the end. Ordinary rejection sampling
+    compares the two laws of that choice; a rejection draws a category from norm(max(0, P - Q)), then a token from p
+    restricted to it. Atoms that run out inside a node leave p restricted to the node's subtree.
+    """
+    verdict, row, node, place = Verdict(), 0, ROOT, 0
+    law: np.ndarray | None = None  # Q of the atom at hand, narrowed once an end before it was accepted
+    p, masses = target_probs[0], lifting.cumulative(target_probs[0])
+    while place < len(atoms):
+        atom = atoms[place]
+        law = laws[place] if law is None else law
+        child_atoms, child_masses = lifting.child_masses(masses, node)  # (C,), (C,)
+        child_laws = law[child_atoms]
+        child = lifting.children[node].get(atom)
+        if node == ROOT:
+            if child is None or not _keep(lifting.mass(masses, child), law[atom], uniforms):
+                uncovered = p.copy()
+                uncovered[lifting.order] = 0.0
+                left = residual(np.append(child_masses, uncovered.sum()), np.append(child_laws, 0.0))
+                drawn = uniforms.choose(left)
+                if drawn < len(child_atoms):
+                    return _draw_below(verdict, lifting, lifting.children[ROOT][int(child_atoms[drawn])], p, uniforms)
+                verdict.emit(uniforms.choose(uncovered), "recovered")
+                return verdict
+        else:
+            here, end = lifting.mass(masses, node), lifting.token[node]
+            target_law = np.append(child_masses, p[end] if end >= 0 else 0.0) / here
+            draft_law = np.append(child_laws, max(0.0, 1.0 - child_laws.sum()))
+            chosen = len(child_atoms) if child is None else int(np.flatnonzero(child_atoms == atom)[0])
+            if not _keep(target_law[chosen], draft_law[chosen], uniforms):
+                drawn = uniforms.choose(residual(target_law, draft_law))
+                if drawn == len(child_atoms):
+                    verdict.emit(end, "recovered")
+                    return verdict
+                return _draw_below(verdict, lifting, lifting.children[node][int(child_atoms[drawn])], p, uniforms)
+            if child is None:  # the token ends here, and the same atom begins the next one
+                verdict.emit(end, "accepted")
+                row, node = row + 1, ROOT
+                p, masses = target_probs[row], lifting.cumulative(target_probs[row])
+                law = law.copy()
+                law[child_atoms] = 0.0
+                law /= draft_law[-1]
+                continue
+        node, place, law = child, place + 1, None
+        if not lifting.children[node]:
+            verdict.emit(lifting.token[node], "accepted")
+            row, node = row + 1, ROOT
+            p, masses = target_probs[row], lifting.cumulative(target_probs[row])
+    if node != ROOT:
+        below = lifting.below(node)
+        token = int(below[uniforms.choose(p[below])])
+        if token != lifting.token[node]:
+            verdict.emit(token, "recovered")
+            return verdict
+        verdict.emit(token, "accepted")
+        p = target_probs[row + 1]
+    verdict.emit(uniforms.choose(p), "bonus")
+    return verdict
+
+
+def _keep(target_prob: float, draft_prob: float, uniforms: Uniforms) -> bool:
+    return draft_prob > 0 and uniforms.accept(target_prob / draft_prob)
+
+
+def _draw_below(verdict: Verdict, lifting: Lifting, node: int, p: np.ndarray, uniforms: Uniforms) -> Verdict:
+    below = lifting.below(node)
+    verdict.emit(below[uniforms.choose(p[below])], "recovered")
+    return verdict

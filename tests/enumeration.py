@@ -1,0 +1,54 @@
+"""Exact enumeration: run sampling code once per possible outcome of its draws and weigh each run by its probability.
+
+`Script` stands where `sampling.Uniforms` stands, so it is the shipped code that is enumerated, not a copy of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+
+import numpy as np
+
+
+class Script:
+    """Answers draws from a list of choices made before, then takes the first choice and notes the others."""
+
+    def __init__(self, choices: list[int]):
+        self.choices, self.taken, self.probability = choices, 0, 1.0
+        self.open: list[list[int]] = []
+
+    def _pick(self, options: list[tuple[object, float]]) -> object:
+        if self.taken == len(self.choices):
+            self.open += [[*self.choices, i] for i in range(1, len(options))]
+            self.choices = [*self.choices, 0]
+        value, probability = options[self.choices[self.taken]]
+        self.taken += 1
+        self.probability *= probability
+        return value
+
+    def accept(self, probability: float) -> bool:
+        probability = min(1.0, float(probability))
+        return bool(self._pick([(v, w) for v, w in ((True, probability), (False, 1 - probability)) if w > 0]))
+
+    def choose(self, weights: np.ndarray) -> int:
+        weights = np.asarray(weights, dtype=np.float64)
+        total = weights.sum()
+        return int(self._pick([(int(i), weights[i] / total) for i in np.flatnonzero(weights > 0)]))
+
+
+def law_of(run: Callable[[Script], Hashable]) -> dict[Hashable, float]:
+    """Exact law of run(draws) over all outcomes of its draws."""
+    law: dict[Hashable, float] = defaultdict(float)
+    pending = [[]]
+    while pending:
+        script = Script(pending.pop())
+        outcome = run(script)
+        law[outcome] += script.probability
+        pending += script.open
+    return dict(law)
+
+
+def total_variation(a: dict, b: dict) -> float:
+    """Half the summed absolute difference of two laws."""
+    return 0.5 * sum(abs(a.get(key, 0.0) - b.get(key, 0.0)) for key in {*a, *b})

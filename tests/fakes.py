@@ -1,0 +1,80 @@
+"""Tiny tokenizers and models that stand in for real ones, so that loop logic is tested in milliseconds."""
+
+from __future__ import annotations
+
+import numpy as np
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+
+from omnidraft.tokenizer import Tokenizer
+
+
+def byte_level(merges: list[tuple[str, str]], characters: str = "ab ") -> Tokenizer:
+    """Byte-level BPE over a few characters, with <|endoftext|>; merges are given in plain text."""
+    spell = {c: c.replace(" ", "Ġ").replace("\n", "Ċ") for c in characters}
+    pairs = [tuple(part.replace(" ", "Ġ").replace("\n", "Ċ") for part in pair) for pair in merges]
+    vocabulary = {token: i for i, token in enumerate(dict.fromkeys([*spell.values(), *map("".join, pairs)]))}
+    raw = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+    raw.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(tokenizers.Regex(r" ?[^ ]+| "), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    raw.decoder = decoders.ByteLevel()
+    raw.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
+    return Tokenizer(raw, "byte-level", {"eos_token": "<|endoftext|>"})
+
+
+def sentence_piece(merges: list[tuple[str, str]], characters: str = "ab▁") -> Tokenizer:
+    """SentencePiece-style BPE over a few characters, with <s> and </s>; merges are spelled with "▁"."""
+    vocabulary = {token: i for i, token in enumerate(
+        dict.fromkeys(["<unk>", "<s>", "</s>", *characters, *map("".join, merges)]))}
+    raw = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>"))
+    raw.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    raw.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    raw.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<unk>", "<s>", "</s>")])
+    return Tokenizer(raw, "sentence-piece", {"bos_token": "<s>", "eos_token": "</s>"})
+
+
+class FakeCache:
+    """The ids that a fake model has read."""
+
+    def __init__(self):
+        self.ids: list[int] = []
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+    def rewind(self, length: int) -> None:
+        assert 0 <= length <= len(self.ids)
+        del self.ids[length:]
+
+
+class FakeModel:
+    """A language model whose rows are random, fixed by (seed, the last `memory` ids); counts what it is fed."""
+
+    def __init__(self, tokenizer: Tokenizer, seed: int, *, memory: int = 2, padding: int = 0, context_size: int = 512,
+                 end: float = -1.0, sharpness: float = 1.5):
+        self.tokenizer, self.seed, self.memory, self.name = tokenizer, seed, memory, f"fake-{seed}"
+        self.vocab_size, self.context_size = tokenizer.size + padding, context_size
+        self.eos_ids = tokenizer.roles["eos"]
+        self.end, self.sharpness, self.passes = end, sharpness, []
+
+    def new_cache(self) -> FakeCache:
+        return FakeCache()
+
+    def forward(self, ids, cache: FakeCache, rows: int = 1) -> np.ndarray:
+        assert len(ids) >= rows >= 1
+        self.passes.append(len(ids))
+        cache.ids += [int(i) for i in ids]
+        assert len(cache.ids) <= self.context_size and all(0 <= i < self.tokenizer.size for i in ids)
+        return np.stack([self.row(cache.ids[:len(cache.ids) - back]) for back in range(rows - 1, -1, -1)])
+
+    def row(self, ids: list[int]) -> np.ndarray:
+        """Logits (V,) after `ids`: fixed random numbers, the end token's shifted by `end`."""
+        rng = np.random.default_rng([self.seed, *ids[-self.memory:]])
+        logits = self.sharpness * rng.standard_normal(self.vocab_size)
+        for token in self.eos_ids:
+            logits[token] += self.end
+        for token in (*self.tokenizer.roles["bos"], *self.tokenizer.roles["unk"]):
+            logits[token] = -30.0
+        return logits

@@ -1,0 +1,351 @@
+"""The command line: each command on tiny random models and on those that ship, and one line for every bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
+from vocabularies import byte_level, sentencepiece
+
+import omnidraft
+from omnidraft.cli import app
+from omnidraft.models import EMBEDDED
+from omnidraft.models.config import ModelConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = ROOT / "omnidraft" / "models" / "embedded"
+LETTERS = "▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:;?!'\"()[]{}<>=+-*/_$%#@&`|~^\\\n"
+CONFIG = {"architectures": ["LlamaForCausalLM"], "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+          "num_attention_heads": 2, "max_position_embeddings": 768}
+embedded = pytest.mark.skipif(not all((SHIPPED / name).is_dir() for name in ("draft-tasks", "qwen-like")),
+                              reason="the embedded models are not made yet: run `make models`")
+
+
+def write_model(folder: Path, tokenizer, seed: int, **more) -> Path:
+    """A Hugging Face folder with a random model."""
+    folder.mkdir()
+    config = CONFIG | {"vocab_size": tokenizer.size} | more
+    rng = np.random.default_rng(seed)
+    shapes = ModelConfig.parse(config).tensor_shapes()
+    tensors = {name: (rng.standard_normal(shape) * 0.3 + ("norm" in name)).astype(np.float32)
+               for name, shape in shapes.items()}
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors")
+    tokenizer.raw.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, str]:
+    base = tmp_path_factory.mktemp("models")
+    pieces = sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft")
+    data = byte_level("Ġ t, h e, Ġt he, i n, in g, Ġ a", name="target")
+    return {"draft": str(write_model(base / "tiny-draft", pieces, 1)),
+            "target": str(write_model(base / "tiny-target", data, 2)),
+            "short": str(write_model(base / "short", data, 3, max_position_embeddings=32))}
+
+
+@pytest.fixture(autouse=True)
+def own_caches(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "caches"))
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str, input: str | None = None):
+    return CliRunner().invoke(app, list(map(str, arguments)), input=input)
+
+
+def ok(*arguments: str, input: str | None = None):
+    result = run(*arguments, input=input)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def pair(folders) -> list[str]:
+    return ["--draft", folders["draft"], "--target", folders["target"], "-n", "24"]
+
+
+# ------------------------------------------------------------------------------------------------------------ help
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], [], ["demo", "-h"], ["generate", "-h"], ["align", "-h"],
+                                       ["cache", "-h"], ["cache", "show", "-h"], ["models", "-h"], ["info", "-h"]])
+def test_help_ends_with_examples(arguments):
+    result = run(*arguments)
+    assert result.exit_code in (0, 2 if not arguments else 0)
+    assert "Usage:" in result.output and "omnidraft " in result.output.split("Examples:")[1]
+
+
+def test_version():
+    assert ok("--version").stdout.strip() == f"omnidraft {omnidraft.__version__}"
+
+
+# -------------------------------------------------------------------------------------------------------- generate
+
+def test_generate_prints_the_text_only(folders):
+    text = ok("generate", "the thing", *pair(folders))
+    assert text.stdout.strip("\n") and "tokens/s" in text.stderr and "tokens/s" not in text.stdout
+    for same in (["--no-stream"], ["--verify", "slem"], ["-k", "0"], ["-k", "3", "--threshold", "0"], ["--payoff"],
+                 ["--rounds"], ["--learn"]):
+        assert ok("generate", "the thing", *pair(folders), *same).stdout == text.stdout
+
+
+def test_generate_reads_the_prompt_from_a_pipe(folders):
+    text = ok("generate", "the thing", *pair(folders)).stdout
+    assert ok("generate", *pair(folders), input="the thing\n").stdout == text
+    assert ok("generate", "-", *pair(folders), input="the thing").stdout == text
+
+
+def test_generate_json_has_a_line_per_round_and_a_summary(folders):
+    text = ok("generate", "the thing", *pair(folders)).stdout
+    lines = [json.loads(line) for line in ok("generate", "the thing", "--json", *pair(folders)).stdout.splitlines()]
+    *rounds, summary = lines
+    assert {line["type"] for line in rounds} == {"round"} and summary["type"] == "summary"
+    assert summary["rounds"] == len(rounds) and summary["tokens"] == sum(len(r["emitted"]) for r in rounds) <= 24
+    assert summary["text"] + "\n" == text and rounds[-1]["done"]
+
+
+def test_generate_samples_by_its_seed(folders):
+    drawn = [ok("generate", "the thing", *pair(folders), "--temperature", "1", "--seed", seed, "--top-k", "50").stdout
+             for seed in "112"]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_rounds_are_on_stderr_with_signs_where_there_is_no_colour(folders):
+    shown = ok("generate", "the thing", *pair(folders), "--rounds").stderr
+    assert "drafted" in shown and "[" in shown and "\x1b" not in shown
+
+
+# ------------------------------------------------------------------------------------------------------------ demo
+
+def check_demo(arguments: list[str], rows: int) -> dict:
+    result = ok("demo", *arguments, "--json", "figures.json", "--svg", "demo.svg")
+    found = json.loads(Path("figures.json").read_text())
+    assert Path("demo.svg").read_text().lstrip().startswith("<svg")
+    assert sorted(os.listdir()) == ["demo.svg", "figures.json"]
+    assert len(found["tasks"]) == rows and found["machine"]["cpu"] and found["settings"]["verify"]
+    for row in found["tasks"]:
+        assert row["plain"]["tokens"] > 0 and row["speedup"] > 0 and row["task"] in result.stderr
+        assert row["prompt"].splitlines()[0] in result.stdout
+        assert f"{row['speedup']:.2f}x" in result.stderr
+    assert result.stderr.count("accepted merge") == 1  # one legend
+    return found
+
+
+def test_demo_on_other_models(folders):
+    found = check_demo([*pair(folders)], 3)
+    assert [row["task"] for row in found["tasks"]] == ["math", "code", "text"]
+    assert all(row["same_text"] or row["tie"] for row in found["tasks"])
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("lossless", "exact (lossless)"), ("omnidraft", "biased (omnidraft)"),
+                                                ("slem", "exact (slem)"), ("tli", "exact (tli)")])
+def test_demo_at_a_temperature_names_the_distribution(folders, rule, expected):
+    found = check_demo([*pair(folders), "--temperature", "1", "--task", "text", "--verify", rule, "--seed", "5"], 1)
+    assert found["tasks"][0]["distribution"] == expected and "same_text" not in found["tasks"][0]
+
+
+def test_demo_shows_signs_when_asked_or_without_colour(folders):
+    for more in ([], ["--plain"]):
+        result = ok("demo", *pair(folders), "--task", "math", *more)
+        assert "[^" in result.stdout + result.stderr and "\x1b" not in result.stdout + result.stderr
+
+
+def test_demo_without_drafting_is_plain_decoding_twice(folders):
+    row = check_demo([*pair(folders), "--task", "code", "-k", "0"], 1)["tasks"][0]
+    assert row["same_text"] and row["speculative"]["block_efficiency"] == 1 and row["speculative"]["drafted"] == 0
+
+
+def test_demo_pauses_when_slow(folders, monkeypatch):
+    pauses = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    ok("demo", *pair(folders), "--task", "math", "--slow")
+    assert pauses and min(pauses) > 0
+
+
+def test_the_seed_chooses_the_prompts(folders):
+    first, again, other = (ok("demo", *pair(folders), "-n", "2", "--seed", seed).stdout for seed in "334")
+    assert first == again != other
+
+
+# ------------------------------------------------------------------------------------------------------ the others
+
+def test_align_shows_both_definitions_and_both_tokenizations(folders):
+    shown = ok("align", folders["draft"], folders["target"], "the thing\n[b]").stdout
+    assert "by bytes" in shown and "by strings" in shown
+    lines = {line[:8].strip(): line[8:].split() for line in shown.splitlines()}
+    assert lines["draft"] == ["/the", "/·th", "*in|g", "=\\n", "=[", "=b", "=]"]  # the first "▁the", dummy space off
+    assert lines["target"] == ["/t|he", "/·t|h", "*ing", "=\\n", "=[", "=b", "=]"]
+
+
+def test_align_says_where_a_side_cannot_spell_the_text(folders, tmp_path):
+    poor = sentencepiece("▁ab", fallback=False)
+    folder = write_model(tmp_path / "poor", poor, 0)
+    assert "cannot spell" in ok("align", folder, folders["target"], "ab日b").stdout
+
+
+def test_cache_prefill_show_use_clear(folders, tmp_path):
+    both = [folders["draft"], folders["target"]]
+    filled = ok("cache", "prefill", *both).stdout
+    files = list((tmp_path / "caches").glob("ngrams-*"))
+    assert len(files) == 1 and str(files[0]) in filled.replace("\n", "")
+    shown = ok("cache", "show", *both).stdout
+    assert "entries" in shown and "i|n|g" in shown or "in|g" in shown
+    ok("generate", "the thing", *pair(folders), "--learn")
+    assert "learnt from    0" not in ok("cache", "show", *both, "--entries", "3").stdout
+    assert "removed" in ok("cache", "clear", *both).stdout and not list((tmp_path / "caches").glob("ngrams-*"))
+    assert "no cache" in ok("cache", "clear", *both).stdout
+    bounded = ok("cache", "prefill", *both, "--capacity", "1", "--eviction", "lfu").stdout
+    assert bounded.startswith("1 n-grams")
+
+
+def test_info_names_versions_and_machine():
+    shown = ok("info").stdout
+    assert all(word in shown for word in ("omnidraft", "numpy", "blas", "cpu", *EMBEDDED))
+
+
+@embedded
+def test_models_lists_what_ships():
+    shown = ok("models").stdout
+    assert all(name in shown for name in EMBEDDED) and "not installed" not in shown
+    assert "SentencePiece" in shown and "byte-level" in shown
+
+
+@embedded
+@pytest.mark.parametrize("target", ["qwen-like", "llama3-like", "sibling"])
+def test_demo_on_what_ships(target):
+    found = check_demo(["--target", target, "-n", "64"], 3)
+    assert all(row["same_text"] or row["tie"] for row in found["tasks"])
+    assert all(row["speculative"]["block_efficiency"] > 1 for row in found["tasks"])
+
+
+# ------------------------------------------------------------------------------------------------------- bad input
+
+BAD = {
+    "unknown target": (["-t", "gpt-5"], "gpt-5"),
+    "missing folder": (["-t", "./no/such/folder"], "no/such/folder"),
+    "empty folder": (["-t", "{empty}"], "config.json"),
+    "broken config": (["-t", "{broken}"], "config.json"),
+    "unsupported architecture": (["-t", "{gpt}"], "GPTNeoXForCausalLM"),
+    "weights missing": (["-t", "{weightless}"], "model.safetensors"),
+    "negative draft length": (["-k", "-1"], "draft length is -1"),
+    "negative temperature": (["--temperature", "-0.5"], "temperature is -0.5"),
+    "no temperature": (["--temperature", "nan"], "temperature"),
+    "threshold": (["--threshold", "2"], "threshold is 2.0"),
+    "unknown rule": (["--verify", "magic"], "magic"),
+    "no tokens": (["-n", "0"], "number of new tokens is 0"),
+    "negative seed": (["--seed", "-3"], "seed is -3"),
+    "prompt too long": (["-t", "{short}"], "the prompt has"),
+}
+
+
+@pytest.fixture
+def bad_folders(folders, tmp_path):
+    made = dict(folders)
+    for name, config in (("empty", None), ("broken", "{"), ("gpt", '{"architectures": ["GPTNeoXForCausalLM"]}'),
+                         ("weightless", json.dumps(CONFIG | {"vocab_size": 9}))):
+        (tmp_path / name).mkdir()
+        made[name] = str(tmp_path / name)
+        if config:
+            (tmp_path / name / "config.json").write_text(config)
+    return made
+
+
+def check_refused(result, expected: str):
+    assert result.exit_code == 1, result.output
+    assert not result.stdout, result.stdout
+    assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("error: ") and expected in result.stderr
+
+
+@pytest.mark.parametrize("command", ["generate", "demo"])
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line(command, case, bad_folders, tmp_path):
+    arguments, expected = BAD[case]
+    arguments = [argument.format(**bad_folders) for argument in arguments]
+    target = [] if "-t" in arguments else ["-t", bad_folders["target"]]
+    start = ["generate", "word " * 60] if command == "generate" else ["demo", "--json", "out.json", "--svg", "out.svg"]
+    before = sorted(tmp_path.rglob("*"))
+    check_refused(run(*start, "-d", bad_folders["draft"], *target, *arguments), expected)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (["generate", ""], "prompt is empty"), (["generate", "-"], "prompt is empty"), (["generate"], "prompt is empty"),
+    (["generate", "x", "--top-k", "-1"], "top-k"), (["generate", "x", "--top-p", "0"], "top-p"),
+    (["demo", "--task", "chess"], "chess"),
+    (["demo", "--json", "no/such/folder/out.json"], "no/such/folder/out.json"), (["demo", "--svg", "."], "folder"),
+    (["demo", "--json", "/proc/out.json"], "/proc/out.json"),
+])
+def test_more_bad_input(arguments, expected, folders, tmp_path):
+    check_refused(run(*arguments, "-d", folders["draft"], "-t", folders["target"]), expected)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("arguments", [["align", "gpt-5", "{draft}"], ["align", "{draft}", "{empty}"],
+                                       ["cache", "show", "{draft}", "{target}"],
+                                       ["cache", "prefill", "{draft}", "gpt-5"],
+                                       ["cache", "prefill", "{draft}", "{target}", "--eviction", "lru"],
+                                       ["cache", "prefill", "{draft}", "{target}", "--capacity", "0"]])
+def test_bad_input_of_the_others(arguments, bad_folders):
+    check_refused(run(*[argument.format(**bad_folders) for argument in arguments]), "")
+
+
+def test_a_cache_that_cannot_be_written_is_found_before_the_text(folders, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "file" / "caches"))
+    check_refused(run("generate", "the thing", *pair(folders), "--learn"), "cannot write")
+    check_refused(run("cache", "prefill", folders["draft"], folders["target"]), "cannot write")
+
+
+def test_an_existing_result_is_replaced_whole_or_kept(folders):
+    Path("out.json").write_text("old")
+    check_refused(run("demo", *pair(folders), "--json", "out.json", "--svg", "no/out.svg"), "no/out.svg")
+    assert Path("out.json").read_text() == "old"
+    ok("demo", *pair(folders), "--task", "text", "--json", "out.json")
+    assert json.loads(Path("out.json").read_text())["tasks"]
+
+
+def test_debug_shows_where_an_error_comes_from():
+    result = run("--debug", "generate", "x", "-k", "-1")
+    assert isinstance(result.exception, omnidraft.OmnidraftError)
+
+
+# --------------------------------------------------------------------------------------------------- what is loaded
+
+def loaded_by(code: str) -> set[str]:
+    """Modules that a fresh interpreter has loaded after `code`."""
+    code += "\nimport sys; print(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def command(*arguments: str) -> str:
+    return f"from omnidraft.cli import app\ntry: app({list(arguments)!r})\nexcept SystemExit as e: assert not e.code"
+
+
+def test_importing_the_package_loads_no_numpy():
+    assert not loaded_by("import omnidraft; omnidraft.__version__; dir(omnidraft)") & {"numpy", "tokenizers", "typer"}
+    assert "numpy" in loaded_by("import omnidraft; omnidraft.process")
+
+
+def test_help_loads_no_numpy():
+    assert not loaded_by(command("--help")) & {"numpy", "tokenizers", "safetensors", "torch", "click"}
+
+
+def test_generate_and_demo_never_load_torch(folders):
+    for arguments in (["generate", "the thing", *pair(folders)], ["demo", *pair(folders)]):
+        modules = loaded_by(command(*arguments))
+        assert "numpy" in modules and not modules & {"torch", "transformers", "click"}
+
+
+def test_every_public_name_is_there():
+    assert all(getattr(omnidraft, name) is not None for name in omnidraft.__all__)
+    with pytest.raises(AttributeError):
+        omnidraft.nothing  # noqa: B018

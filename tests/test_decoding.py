@@ -1,0 +1,150 @@
+"""The decoding loop: same greedy text as plain decoding, exact law through the whole loop, records that add up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from enumeration import law_of, total_variation
+from fakes import FakeModel, byte_level, sentence_piece
+
+from omnidraft.decoding import Options, plain, speculative
+from omnidraft.errors import OmnidraftError
+from omnidraft.pairing import Pair
+from omnidraft.sampling import Uniforms
+from omnidraft.stopping import Confidence, FixedLength, Payoff
+from omnidraft.verification import RULES
+
+PIECES = sentence_piece([("▁", "a"), ("▁", "b"), ("a", "b"), ("▁a", "b"), ("b", "b")])
+BYTES = byte_level([(" ", "a"), ("a", "b"), ("b", "a"), (" a", "ba"), ("ab", "ab")])
+SMALL_PIECES = sentence_piece([("▁", "a"), ("a", "b")])
+SMALL_BYTES = byte_level([("a", "b"), ("b", "ab")])
+PROMPT = "ab ba a"
+
+
+def models(direction: str, seed: int, **options):
+    a, b = FakeModel(PIECES, seed, padding=3), FakeModel(BYTES, seed + 1, padding=5, **options)
+    if direction == "pieces to bytes":
+        return a, b
+    return FakeModel(BYTES, seed, padding=3), FakeModel(PIECES, seed + 1, **options)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("direction", ["pieces to bytes", "bytes to pieces"])
+def test_greedy_text_equals_plain_decoding(rule, direction):
+    for seed in range(6):
+        draft, target = models(direction, 10 * seed)
+        pair = Pair(draft, target)
+        ids = target.tokenizer.encode(PROMPT, bos=True)
+        for k in (1, 2, 3, 5, 8, 12):
+            options = Options(verify=rule, stop=FixedLength(k), max_new_tokens=40, learn=bool(k % 2))
+            expected = [t for r in plain(target, ids, options, Uniforms([])) for t in r.emitted]
+            rounds = list(speculative(pair, PROMPT, options, Uniforms([])))
+            assert [t for r in rounds for t in r.emitted] == expected
+            assert rounds[-1].done and not any(r.done for r in rounds[:-1])
+
+
+class Same(FakeModel):
+    """A model that continues every text in one way, whatever tokenizer it speaks: its rows depend on the text's length."""
+
+    def row(self, ids):
+        text = self.tokenizer.decode_bytes(ids).lstrip(b" ")
+        wanted = (b"ab bab ab a bb ab aba b" * 40)[len(text):]
+        logits = np.full(self.vocab_size, -5.0)
+        for token in range(self.tokenizer.size):
+            spelled = self.tokenizer.token_bytes[token]
+            if spelled and wanted.startswith(spelled):
+                logits[token] = len(spelled)
+        return logits
+
+
+@pytest.mark.parametrize("rule", ["lossless", "slem"])
+def test_models_that_agree_accept_whole_drafts(rule):
+    draft, target = Same(PIECES, 0), Same(BYTES, 0)
+    rounds = list(speculative(Pair(draft, target), "ab ", Options(verify=rule, stop=FixedLength(8), max_new_tokens=60),
+                              Uniforms([])))
+    assert sum(len(r.emitted) for r in rounds) / len(rounds) > 3
+    assert all(kind in ("accepted", "merged", "recovered", "bonus") for r in rounds for kind in r.kinds)
+
+
+@pytest.mark.parametrize("rule", ["lossless", "tli", "slem"])
+@pytest.mark.parametrize("direction", ["pieces to bytes", "bytes to pieces"])
+@pytest.mark.parametrize("sampling", [{"top_k": 3}, {"top_p": 0.6}])
+def test_the_whole_loop_is_exact(rule, direction, sampling):
+    for seed in range(2):
+        tokenizers = (SMALL_PIECES, SMALL_BYTES) if direction == "pieces to bytes" else (SMALL_BYTES, SMALL_PIECES)
+        draft, target = FakeModel(tokenizers[0], seed), FakeModel(tokenizers[1], seed + 50)
+        pair = Pair(draft, target)
+        options = Options(verify=rule, stop=Confidence(2, 0.3), temperature=0.9, max_new_tokens=4, **sampling)
+
+        def two_tokens(draws, pair=pair, options=options):
+            written: list[int] = []
+            for record in speculative(pair, "ab a", options, draws):
+                written += record.emitted
+                if len(written) >= 2 or record.done:
+                    return tuple(written[:2])
+
+        def truth(draws, target=target, options=options):
+            ids, written = target.tokenizer.encode("ab a", bos=True), []
+            for record in plain(target, ids, options, draws):
+                written += record.emitted
+                if len(written) == 2 or record.done:
+                    return tuple(written)
+
+        assert total_variation(law_of(two_tokens), law_of(truth)) < 1e-12
+
+
+def test_an_end_token_in_mid_block_ends_the_text():
+    draft, target = FakeModel(PIECES, 3, end=2.5), FakeModel(BYTES, 3, end=2.5)
+    for seed in range(20):
+        rounds = list(speculative(Pair(draft, target), PROMPT, Options(temperature=1.0, stop=FixedLength(6), max_new_tokens=50),
+                                  Uniforms(np.random.default_rng(seed))))
+        written = [t for r in rounds for t in r.emitted]
+        ends = [i for i, token in enumerate(written) if token in target.eos_ids]
+        assert not ends or ends == [len(written) - 1]
+        assert all(r.accepted <= len(r.emitted) for r in rounds)
+
+
+def test_contexts_are_respected():
+    draft, target = FakeModel(PIECES, 1, context_size=24), FakeModel(BYTES, 2, context_size=60)
+    rounds = list(speculative(Pair(draft, target), PROMPT, Options(max_new_tokens=500), Uniforms([])))
+    assert sum(len(r.emitted) for r in rounds) + len(BYTES.encode(PROMPT)) == 60
+    with pytest.raises(OmnidraftError, match="at most"):
+        next(speculative(Pair(draft, FakeModel(BYTES, 2, context_size=4)), PROMPT, Options(), Uniforms([])))
+    with pytest.raises(OmnidraftError, match="empty"):
+        next(speculative(Pair(draft, target), "", Options(), Uniforms([])))
+
+
+def test_the_drafter_is_fed_only_what_changed():
+    draft, target = Same(PIECES, 0), Same(BYTES, 0)
+    pair = Pair(draft, target)
+    list(speculative(pair, "ab bab ab a" * 1, Options(stop=FixedLength(6), max_new_tokens=60), Uniforms([])))
+    assert max(draft.passes[1:]) <= 4 and max(target.passes[1:]) <= 16
+
+
+def test_no_drafting_is_plain_decoding():
+    draft, target = models("pieces to bytes", 4, end=-30.0)
+    rounds = list(speculative(Pair(draft, target), PROMPT, Options(stop=FixedLength(0), max_new_tokens=10), Uniforms([])))
+    assert [len(r.emitted) for r in rounds] == [1] * 10 and not any(r.draft_tokens for r in rounds)
+
+
+def test_payoff_pauses_drafting_that_does_not_pay():
+    payoff = Payoff()
+    drafted = 0
+    for _ in range(200):
+        drafts = payoff.drafts()
+        drafted += drafts
+        payoff.record(drafts, 3.0 if drafts else 1.0, 2 if drafts else 1)
+    assert drafted < 60
+    payoff = Payoff()
+    for _ in range(50):
+        drafts = payoff.drafts()
+        payoff.record(drafts, 3.0 if drafts else 1.0, 5 if drafts else 1)
+    assert payoff.drafts()
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"verify": "guess"}, {"stop": FixedLength(-1)}, {"top_p": 0.0},
+                                   {"max_new_tokens": 0}, {"top_k": -2}, {"temperature": float("nan")}])
+def test_bad_options_are_refused_in_one_line(wrong):
+    with pytest.raises(OmnidraftError) as caught:
+        Options(**wrong)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,342 @@
+"""The NumPy engine: equal to transformers on tiny random models of each kind and on real ones; passes, rewinding,
+layouts, and one clear line for every way a folder can be wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from omnidraft import cpu, models
+from omnidraft.errors import OmnidraftError
+from omnidraft.models.config import ModelConfig
+from omnidraft.models.kernels import Layout, Linear, choose_layout
+from omnidraft.models.llama import LONGEST_PASS, Llama
+from omnidraft.models.rope import rotations
+from omnidraft.models.weights import load_tensors, read_safetensors
+
+REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", Path(__file__).parent.parent.parent / "shared" / "real")) / "models"
+TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 67, "max_position_embeddings": 64}
+PLAIN = Layout(alone=3, multiple=4)
+
+
+def random_model(architecture: str = "LlamaForCausalLM", dtype=np.float64, layout: Layout = PLAIN, **sizes) -> Llama:
+    config = ModelConfig.parse({"architectures": [architecture], **TINY, **sizes})
+    rng = np.random.default_rng(0)
+    shapes = config.tensor_shapes()
+    tensors = {name: rng.standard_normal(shape) * 0.3 + ("norm" in name) for name, shape in shapes.items()}
+    return Llama(config, tensors, dtype, layout=layout)
+
+
+# ------------------------------------------------------------------------------------------- parity with transformers
+
+def saved(folder: Path, architecture: str, dtype: str = "float32", shard: str = "1GB", rewrite: dict | None = None,
+          **sizes):
+    """A random transformers model, saved to `folder`, read back in float32; `rewrite` changes config.json."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = getattr(transformers, architecture.replace("ForCausalLM", "Config"))(**{**TINY, **sizes})
+    model = getattr(transformers, architecture)(config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():  # biases included; norms around 1
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3 + ("norm" in name))
+    model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=shard)
+    if rewrite:
+        config = json.loads((folder / "config.json").read_text()) | rewrite
+        (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def engine(folder: Path, dtype=np.float32) -> Llama:
+    """As Llama.load, for folders without a tokenizer."""
+    return Llama(ModelConfig.load(folder), load_tensors(folder), dtype, name=folder.name, layout=PLAIN)
+
+
+def reference(model, ids: list[int]) -> np.ndarray:
+    import torch
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0].numpy()
+
+
+SOME_WINDOWS = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
+LINEAR = {"rope_type": "linear", "rope_theta": 99.0, "factor": 3.0}
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
+CASES = {
+    "llama grouped": ("LlamaForCausalLM", {}),
+    "llama tied, all heads": ("LlamaForCausalLM", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "llama biases, wide heads": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True, "head_dim": 12}),
+    "mistral window": ("MistralForCausalLM", {"sliding_window": 7}),
+    "mistral no window": ("MistralForCausalLM", {"sliding_window": None, "num_key_value_heads": 1}),
+    "qwen2 tied": ("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
+    "qwen2 some windows": ("Qwen2ForCausalLM", SOME_WINDOWS),
+    "rope theta": ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "default", "rope_theta": 123.0}}),
+    "rope linear": ("LlamaForCausalLM", {"rope_parameters": LINEAR}),
+    "rope dynamic": ("LlamaForCausalLM", {"rope_parameters": LINEAR | {"rope_type": "dynamic"}}),
+    "rope llama3": ("LlamaForCausalLM", {"rope_parameters": {
+        "rope_type": "llama3", "rope_theta": 99.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32}}),
+    "rope yarn": ("Qwen2ForCausalLM", {"rope_parameters": YARN}),
+    "rope yarn, all keys": ("LlamaForCausalLM", {"rope_parameters": YARN | {
+        "beta_fast": 1.0, "beta_slow": 0.2, "mscale": 0.7, "mscale_all_dim": 0.3, "truncate": False}}),
+    "float16": ("LlamaForCausalLM", {"dtype": "float16"}),
+    "bfloat16": ("Qwen2ForCausalLM", {"dtype": "bfloat16"}),
+    "shards": ("MistralForCausalLM", {"shard": "20KB"}),
+    "old rope_scaling": ("LlamaForCausalLM", {
+        "rope_parameters": LINEAR,
+        "rewrite": {"rope_parameters": None, "rope_theta": 99.0, "rope_scaling": {"type": "linear", "factor": 3.0}}}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_equal_transformers(case: str, tmp_path: Path):
+    architecture, options = CASES[case]
+    other, ids = saved(tmp_path, architecture, **options), list(np.random.default_rng(1).integers(0, 67, 45))
+    expected = reference(other, ids)
+    model = engine(tmp_path)
+    logits = model.forward(ids, model.new_cache(), rows=len(ids))
+    assert expected.std() > 0.5  # a flat model would prove nothing
+    assert np.abs(logits - expected).max() < 1e-4
+    cache = model.new_cache()  # and in pieces, as decoding feeds it
+    pieces = [model.forward(ids[i:j], cache, rows=j - i) for i, j in ((0, 20), (20, 21), (21, 23), (23, 31), (31, 45))]
+    assert np.abs(np.concatenate(pieces) - expected).max() < 1e-4
+    if case == "shards":
+        assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    assert model.parameters == sum(parameter.numel() for parameter in other.parameters())
+
+
+def test_dynamic_rope_past_the_trained_context_equals_token_by_token(tmp_path: Path):
+    rope = {"rope_type": "dynamic", "rope_theta": 99.0, "factor": 4.0}
+    other = saved(tmp_path, "LlamaForCausalLM", max_position_embeddings=16, rope_parameters=rope)
+    import torch
+    ids, past, expected = list(np.random.default_rng(1).integers(0, 67, 40)), None, []
+    with torch.no_grad():
+        for token in ids:
+            result = other(torch.tensor([[token]]), past_key_values=past, use_cache=True)
+            past = result.past_key_values
+            expected.append(result.logits[0, 0].numpy())
+    model = engine(tmp_path)
+    assert model.context_size == 64
+    assert np.abs(model.forward(ids, model.new_cache(), rows=40) - np.stack(expected)).max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["stories260K", "babyllama-tok361"])
+def test_real_models_equal_transformers(name: str):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    if not (REAL / name).is_dir():
+        pytest.skip("the real models are not here")
+    other = transformers.AutoModelForCausalLM.from_pretrained(REAL / name, dtype=torch.float32)
+    model = engine(REAL / name)
+    ids = list(np.random.default_rng(2).integers(3, model.vocab_size, 200))
+    assert np.abs(model.forward(ids, model.new_cache(), rows=200) - reference(other, ids)).max() < 1e-3
+    if name == "stories260K":
+        written = other.generate(torch.tensor([[1]]), do_sample=False, max_new_tokens=200)[0].tolist()
+        assert len(written) == 201 and greedy(model, [1], 200) == written[1:]
+
+
+def greedy(model: Llama, ids: list[int], count: int) -> list[int]:
+    cache, written = model.new_cache(), list(ids)
+    for _ in range(count):
+        written.append(int(model.forward(written[cache.length:], cache)[0].argmax()))
+    return written[len(ids):]
+
+
+def test_a_real_folder_loads_with_its_tokenizer():
+    if not (REAL / "stories260K").is_dir():
+        pytest.skip("the real models are not here")
+    model = models.load(REAL / "stories260K")
+    assert (model.name, model.vocab_size, model.context_size, model.parameters) == ("stories260K", 512, 512, 260032)
+    assert 2 in model.eos_ids and "gemv" in model.kernel
+    assert model.tokenizer.decode(greedy(model, [1], 20)).startswith("Once upon a time, there was a little")
+
+
+# --------------------------------------------------------------------------------------------------- passes and cache
+
+@pytest.mark.parametrize("sizes", [{}, {"architecture": "MistralForCausalLM", "sliding_window": 5},
+                                   {"architecture": "Qwen2ForCausalLM", "num_key_value_heads": 4}], ids=str)
+def test_a_pass_of_m_tokens_equals_m_single_steps(sizes: dict):
+    model = random_model(**sizes)
+    ids = list(np.random.default_rng(3).integers(0, 67, 40))
+    cache = model.new_cache()
+    steps = np.concatenate([model.forward([token], cache) for token in ids])
+    for m in range(1, 17):
+        cache.rewind(20)
+        rows = model.forward(ids[20:20 + m], cache, rows=m)
+        assert cache.length == 20 + m
+        assert np.abs(rows - steps[20:20 + m]).max() < 1e-10
+
+
+def test_rewinding_leaves_no_trace():
+    model = random_model("MistralForCausalLM", sliding_window=6)
+    cache, fresh = model.new_cache(), model.new_cache()
+    model.forward([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], cache)
+    cache.rewind(4)
+    rewound = model.forward([60, 61, 62], cache, rows=3)
+    assert np.abs(rewound - model.forward([1, 2, 3, 4, 60, 61, 62], fresh, rows=3)).max() < 1e-10
+
+
+def test_long_prompts_are_fed_in_pieces_and_the_cache_grows():
+    model = random_model(max_position_embeddings=2 * LONGEST_PASS + 50)
+    ids = list(np.random.default_rng(4).integers(0, 67, 2 * LONGEST_PASS + 50))
+    whole = model.forward(ids, model.new_cache(), rows=len(ids))
+    cache = model.new_cache()
+    pieces = [model.forward(ids[i:i + 100], cache, rows=len(ids[i:i + 100])) for i in range(0, len(ids), 100)]
+    assert np.abs(whole - np.concatenate(pieces)).max() < 1e-10
+    assert cache.values.shape[2] == len(ids) and (cache.values[..., -1] == 1).all()
+
+
+def test_limits_of_a_pass_are_told():
+    model = random_model()
+    cache = model.new_cache()
+    for ids, rows, words in (([], 1, "0 tokens cannot give 1 row"), ([1], 2, "cannot give 2 rows"),
+                             ([1] * 65, 1, "65 tokens long, but the model's context holds 64"),
+                             ([67], 1, "vocabulary of 67"), ([-1], 1, "vocabulary of 67")):
+        with pytest.raises(OmnidraftError, match=words):
+            model.forward(ids, cache, rows)
+    assert cache.length == 0
+    with pytest.raises(OmnidraftError, match="cannot rewind a cache of 0 tokens to 1"):
+        cache.rewind(1)
+
+
+# ----------------------------------------------------------------------------------------------------------- kernels
+
+@pytest.mark.parametrize("layout", [Layout(), PLAIN, Layout(alone=6), Layout(64), Layout(64, 2, 4), Layout(32, 16)],
+                         ids=str)
+@pytest.mark.parametrize("outputs", [128, 150])
+def test_every_layout_gives_the_same_product(layout: Layout, outputs: int):
+    rng = np.random.default_rng(5)
+    weight, bias = rng.standard_normal((outputs, 40)), rng.standard_normal(outputs)
+    linear = Linear(weight, bias, layout)
+    for m in range(1, 17):
+        x = rng.standard_normal((m, 40))
+        assert np.abs(linear(x) - (x @ weight.T + bias)).max() < 1e-12
+
+
+def test_every_layout_gives_the_same_logits():
+    ids = list(range(12))
+    rows = [random_model(layout=layout).forward(ids, cache, rows=12) for layout in (PLAIN, Layout(64), Layout(16, 16))
+            for cache in [random_model().new_cache()]]
+    assert max(np.abs(rows[0] - other).max() for other in rows[1:]) < 1e-10
+
+
+def test_the_layout_is_measured_once_and_described():
+    shapes = ((64, 128), (64, 64), (64, 256), (128, 64), (64, 300))
+    layout = choose_layout(shapes)
+    assert layout is choose_layout(shapes) and layout.block in (0, 64) and 1 <= layout.alone <= 6
+    assert str(Layout(64, 2, 4, 12.3)) == ("blocks of 64 outputs, one gemv per token up to 2 tokens, gemm padded to "
+                                           "multiples of 4 above (measured in 12 ms)")
+
+
+def test_blas_is_prepared_before_numpy_and_never_against_the_user(tmp_path: Path):
+    info = tmp_path / "cpuinfo"
+    info.write_text("model name : x\nflags\t\t: fpu avx2 avx512f avx512cd avx512bw avx512dq avx512vl\n")
+    assert cpu.has_avx512(str(info))
+    info.write_text("flags : fpu avx2 avx512f\n")
+    assert not cpu.has_avx512(str(info)) and not cpu.has_avx512(str(tmp_path / "none"))
+    assert cpu.prepare_blas() == {}  # NumPy is here already
+
+    def prepared(**environment: str) -> dict:
+        code = ("import json, sys; from omnidraft.cpu import prepare_blas; print(json.dumps(prepare_blas()));"
+                "assert 'numpy' not in sys.modules")
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("OPENBLAS", "OMP", "GOTO"))}
+        clean["PYTHONPATH"] = str(Path(__file__).parent.parent)
+        return json.loads(subprocess.check_output([sys.executable, "-c", code], env=clean | environment))
+
+    assert prepared(OPENBLAS_CORETYPE="Haswell") in ({"OPENBLAS_NUM_THREADS": "1"}, {})
+    assert prepared(OPENBLAS_CORETYPE="Haswell", OPENBLAS_NUM_THREADS="2") == {}
+    assert "OPENBLAS_NUM_THREADS" not in prepared(OMP_NUM_THREADS="2")
+
+
+# ---------------------------------------------------------------------------------------------- configuration, errors
+
+def test_old_and_new_rope_settings_are_read_alike():
+    base = {"architectures": ["LlamaForCausalLM"], **TINY}
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+    old = ModelConfig.parse({**base, "rope_theta": 99.0, "rope_scaling": {"type": "llama3", **scaling}})
+    new = ModelConfig.parse({**base, "rope_parameters": {"rope_type": "llama3", "rope_theta": 99.0, **scaling}})
+    turns = [rotations(config.rope, config.head_dim, 3, 60) for config in (old, new, ModelConfig.parse(base))]
+    assert np.array_equal(turns[0], turns[1]) and not np.allclose(turns[0], turns[2])
+
+
+def test_windows_of_the_three_families():
+    windows = {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 1}
+    for architecture, expected in (("Llama", (None,) * 3), ("Mistral", (7,) * 3), ("Qwen2", (None, 7, 7))):
+        config = ModelConfig.parse({"architectures": [f"{architecture}ForCausalLM"], **TINY, **windows})
+        assert config.windows == expected
+
+
+def test_end_tokens_come_from_both_files_and_the_tokenizer(tmp_path: Path):
+    config = {"architectures": ["LlamaForCausalLM"], **TINY, "eos_token_id": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 2]}')
+    config = ModelConfig.load(tmp_path)
+    assert config.eos_ids == (5, 2)
+
+    class Spelling:
+        roles = {"eos": (2, 9)}
+
+    tensors = {name: np.ones(shape) for name, shape in config.tensor_shapes().items()}
+    assert Llama(config, tensors, tokenizer=Spelling(), layout=PLAIN).eos_ids == (5, 2, 9)
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not supported by the NumPy engine .it runs Llama, "),
+    ({"architectures": None, "model_type": "mamba"}, "mamba is not supported"),
+    ({"hidden_size": None}, "does not say 'hidden_size'"),
+    ({"vocab_size": "many"}, "not a whole number"),
+    ({"num_key_value_heads": 3}, "4 heads cannot share 3 key-value heads"),
+    ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+    ({"quantization_config": {"bits": 4}}, "quantized weights are not supported"),
+    ({"rope_scaling": {"type": "longrope"}}, "RoPE type 'longrope' is not supported"),
+    ({"rope_scaling": {"type": "yarn"}}, "RoPE type 'yarn' needs a number 'factor'"),
+])
+def test_what_the_engine_does_not_run_is_named(change: dict, words: str):
+    config = {"architectures": ["LlamaForCausalLM"], **TINY, **change}
+    with pytest.raises(OmnidraftError, match=words) as error:
+        ModelConfig.parse({key: value for key, value in config.items() if value is not None})
+    assert "\n" not in str(error.value)
+
+
+def test_broken_folders_are_told_in_a_line(tmp_path: Path):
+    from safetensors.numpy import save_file
+
+    def fails(words: str) -> None:
+        with pytest.raises(OmnidraftError, match=words) as error:
+            engine(tmp_path)
+        assert "\n" not in str(error.value)
+
+    with pytest.raises(OmnidraftError, match="unknown model 'qwem': neither a folder nor an embedded model .draft-"):
+        models.load("qwem")
+    with pytest.raises(OmnidraftError, match="no such model folder"):
+        ModelConfig.load(tmp_path / "nothing")
+    fails("has no config.json")
+    (tmp_path / "config.json").write_text("{")
+    fails("config.json is not readable JSON")
+    config = {"architectures": ["LlamaForCausalLM"], **TINY}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    fails("has no model.safetensors and no model.safetensors.index.json")
+    (tmp_path / "model.safetensors.index.json").write_text("[]")
+    fails("is not a safetensors index")
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"lm_head.weight": "two.safetensors"}}')
+    fails("two.safetensors is missing")
+
+    tensors = {name: np.ones(shape, np.float32) for name, shape in ModelConfig.parse(config).tensor_shapes().items()}
+    file = tmp_path / "model.safetensors"
+    save_file(tensors, file)
+    assert engine(tmp_path).vocab_size == 67
+    whole = file.read_bytes()
+    for size in (0, 5, 100, len(whole) - 4):
+        file.write_bytes(whole[:size])
+        fails("not a whole safetensors file|cut short or damaged")
+    save_file(tensors | {"model.norm.weight": np.ones(31, np.float32)}, file)
+    fails(r"model.norm.weight has shape \(31,\), config.json says \(32,\)")
+    save_file({name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}, file)
+    fails("the weights lack lm_head.weight")
+    save_file({"x": np.ones(3, np.int8)}, file)
+    with pytest.raises(OmnidraftError, match="x holds I8 numbers"):
+        read_safetensors(file)

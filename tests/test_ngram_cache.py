@@ -1,0 +1,269 @@
+"""The translation cache: the paper's figure, the longest match, eviction against naive models, disk."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+from vocabularies import byte_level, real, sentencepiece, snow_drafter, snow_target
+
+from omnidraft.errors import OmnidraftError
+from omnidraft.ngram_cache import NGramCache
+from omnidraft.vocabulary import align
+
+NGRAM = st.lists(st.integers(0, 2), min_size=2, max_size=4).map(tuple)
+
+
+def learnt(text="Snowflake", **options):
+    drafter, target = snow_drafter(), snow_target()
+    cache = NGramCache(**options)
+    cache.observe(drafter.encode(text), target.encode(text), drafter, target)
+    return cache, drafter, target
+
+
+def test_the_papers_figure():
+    """Drafter: Snow f la ke; target: Snow flake. The block (f, la, ke) <-> flake is learnt, Snow is a direct pair."""
+    cache, drafter, target = learnt()
+    ngram, flake = tuple(map(drafter.raw.token_to_id, ("f", "la", "ke"))), target.raw.token_to_id("flake")
+    assert list(cache.items()) == [(ngram, flake, 1)]
+    draft_tokens = drafter.encode("Snowflake")
+    assert cache.longest_match(draft_tokens, 0) is None
+    assert cache.longest_match(draft_tokens, 1) == (flake, 3)
+    assert cache.longest_match(draft_tokens[:-1], 1) is None  # nothing completes it
+    assert cache.split_of(flake) == ngram and cache.split_of(target.raw.token_to_id("Snow")) is None
+    assert cache.hits(ngram) == 2 and ngram in cache and len(cache) == 1
+
+
+def test_observing_again_counts_and_changes_nothing():
+    cache, drafter, target = learnt()
+    version, (ngram, _, hits) = cache.version, next(cache.items())
+    assert cache.observe(drafter.encode("Snowflake"), target.encode("Snowflake"), drafter, target) == 0
+    assert cache.version == version and cache.hits(ngram) == hits + 1
+    assert cache.tokens_seen == 4 and cache.growth_rate == 0.25
+    cache.clear()
+    assert len(cache) == 0 and cache.version > version and cache.split_of(99) is None
+
+
+def test_observe_in_the_middle_of_a_text_and_with_special_tokens():
+    drafter, target = snow_drafter(), snow_target()
+    cache = NGramCache()
+    ours = [1, *drafter.encode_continuation(" flakeflake"), 2]
+    theirs = [*target.encode(" flakeflake"), target.roles["eos"][0]]
+    assert cache.observe(ours, theirs, drafter, target) == 1
+    assert [(len(ngram), hits) for ngram, _, hits in cache.items()] == [(3, 2)]
+    assert cache.observe(ours, theirs[:-2], drafter, target) == 0  # the drafter's text goes on: left out
+    assert cache.observe(np.array(ours), np.array(theirs), drafter, target) == 0
+    with pytest.raises(OmnidraftError, match="different texts"):
+        cache.observe(drafter.encode("Snow"), target.encode("flake"), drafter, target)
+
+
+def test_a_dummy_space_is_no_part_of_a_spelling():
+    """▁ and Snow before "Snow" would be two draft tokens opposite one target token; their bytes differ."""
+    drafter, target = sentencepiece("▁Snow"), snow_target()
+    cache = NGramCache()
+    assert cache.observe(drafter.encode("Snow"), target.encode("Snow"), drafter, target) == 1
+    assert [drafter.decode_bytes(ngram) for ngram, _, _ in cache.items()] == [b"Snow"]
+    back = NGramCache()  # and with the dummy space on the target's side
+    assert back.observe(target.encode("flake"), drafter.encode("flake"), target, drafter) == 0
+
+
+def test_partial_characters():
+    """A target token that is a part of a character is learnt from text, where it occurs, but not by prefill."""
+    drafter, target = sentencepiece("▁a"), byte_level("ä ½, ä½ ł, ï ¼")  # 你 is E4 BD A0
+    cache = NGramCache()
+    cache.prefill(drafter, target, align(drafter, target))
+    assert [(drafter.decode_bytes(ngram), token) for ngram, token, _ in cache.items()] == [("你".encode(), 257)]
+    text = "！"  # EF BC 81: the target writes EF BC and 81
+    assert cache.observe(drafter.encode_continuation(text), target.encode(text), drafter, target) == 1
+    assert cache.split_of(258) == (drafter.byte_fallback[0xEF], drafter.byte_fallback[0xBC])
+
+
+def test_prefill_is_every_stable_split():
+    drafter, target = snow_drafter(), snow_target()
+    alignment, cache = align(drafter, target), NGramCache()
+    assert cache.prefill(drafter, target, alignment) == len(cache) == 4  # fl, ak, flak, flake; the rest is direct
+    for ngram, token, hits in cache.items():
+        assert drafter.decode_bytes(ngram) == target.token_bytes[token] and hits == 0
+        assert alignment.target_to_draft[token] < 0 and cache.split_of(token) == ngram
+    assert cache.prefill(drafter, target, alignment) == 0
+    bounded = NGramCache(capacity=2, eviction="lru")
+    assert bounded.prefill(drafter, target, alignment) == len(bounded) == 2
+    assert bounded.split_of(target.raw.token_to_id("fl"))  # the most frequent merges have the lowest ids
+    narrow = alignment.fitted(drafter.size, target.raw.token_to_id("flak"))  # a model with fewer rows
+    assert NGramCache().prefill(drafter, target, narrow) == 2
+
+
+def test_the_usual_split_of_a_token_is_the_most_used_one():
+    cache = NGramCache()
+    cache.insert((1, 2), 9)
+    cache.insert((3, 4, 5), 9)
+    assert cache.split_of(9) == (1, 2)  # a tie: the shortest
+    version = cache.version
+    assert cache.longest_match([3, 4, 5], 0) == (9, 3) and cache.split_of(9) == (3, 4, 5) and cache.version == version + 1
+    assert cache.touch((1, 2)) and cache.split_of(9) == (1, 2) and not cache.touch((7, 7))
+    assert cache.insert((3, 4, 5), 8) and cache.split_of(8) == (3, 4, 5) and len(cache) == 2  # another token now
+    assert not cache.insert((3, 4, 5), 8)
+
+
+@pytest.mark.parametrize("ngram, token", [((1,), 2), ((), 2), ((1, -1), 2), ((1, 2), -1)])
+def test_bad_entries(ngram, token):
+    with pytest.raises(OmnidraftError, match="two or more draft ids"):
+        NGramCache().insert(ngram, token)
+
+
+@pytest.mark.parametrize("options", [{"eviction": "fifo"}, {"eviction": "lru"}, {"capacity": 0}])
+def test_bad_settings(options):
+    with pytest.raises(OmnidraftError):
+        NGramCache(**options)
+
+
+@given(st.dictionaries(NGRAM, st.integers(0, 5), max_size=60), st.lists(st.integers(0, 2), max_size=12))
+def test_the_longest_match_is_the_longest(entries, text):
+    cache = NGramCache()
+    for ngram, token in entries.items():
+        cache.insert(ngram, token)
+    for start in range(len(text) + 1):
+        lengths = [n for n in range(2, len(text) - start + 1) if tuple(text[start:start + n]) in entries]
+        found = (entries[tuple(text[start:start + max(lengths)])], max(lengths)) if lengths else None
+        assert cache.longest_match(text, start) == found
+
+
+class NaiveCache:
+    """What the policies mean, in the plainest words: a dict in order of use."""
+
+    def __init__(self, capacity, eviction):
+        self.capacity, self.eviction, self.entries = capacity, eviction, OrderedDict()  # ngram -> [token, hits]
+
+    def insert(self, ngram, token):
+        if ngram in self.entries:
+            if self.entries[ngram][0] != token:
+                del self.entries[ngram]
+                self.entries[ngram] = [token, 0]
+            return
+        if len(self.entries) == self.capacity:
+            if self.eviction == "none":
+                return
+            least = min(hits for _, hits in self.entries.values()) if self.eviction == "lfu" else None
+            del self.entries[next(n for n, (_, hits) in self.entries.items() if least in (None, hits))]
+        self.entries[ngram] = [token, 0]
+
+    def touch(self, ngram):
+        if ngram in self.entries:
+            self.entries[ngram][1] += 1
+            self.entries.move_to_end(ngram)
+
+    def split_of(self, token):
+        splits = [(-hits, len(ngram), ngram) for ngram, (t, hits) in self.entries.items() if t == token]
+        return min(splits)[2] if splits else None
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(["none", "lru", "lfu"]), st.integers(1, 12),
+       st.lists(st.tuples(st.booleans(), NGRAM, st.integers(0, 5)), max_size=80))
+def test_eviction_equals_the_naive_model(eviction, capacity, steps):
+    cache, naive = NGramCache(capacity, eviction), NaiveCache(capacity, eviction)
+    for inserting, ngram, token in steps:
+        before, version = answers(cache), cache.version
+        if inserting:
+            cache.insert(ngram, token)
+            naive.insert(ngram, token)
+        else:
+            cache.touch(ngram)
+            naive.touch(ngram)
+        assert {n: [t, h] for n, t, h in cache.items()} == naive.entries and len(cache) == len(naive.entries)
+        assert [cache.split_of(t) for t in range(6)] == [naive.split_of(t) for t in range(6)]
+        assert (answers(cache) != before) <= (cache.version > version)
+
+
+def answers(cache):
+    return {n: t for n, t, _ in cache.items()}, [cache.split_of(t) for t in range(6)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(["none", "lru", "lfu"]), st.lists(st.tuples(st.booleans(), NGRAM, st.integers(0, 5)), max_size=40))
+def test_save_and_load(tmp_path_factory, eviction, steps):
+    path = tmp_path_factory.mktemp("cache") / "new" / "cache.safetensors"
+    cache = NGramCache(8, eviction, "draft", "target")
+    for inserting, ngram, token in steps:
+        if inserting:
+            cache.insert(ngram, token)
+        else:
+            cache.touch(ngram)
+    cache.tokens_seen = 77
+    cache.save(path)
+    again = NGramCache.load(path, "draft", "target")
+    assert list(again.items()) == list(cache.items()) or eviction == "none" and answers(again) == answers(cache)
+    assert (again.capacity, again.eviction, again.tokens_seen) == (8, eviction, 77)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]  # no temporary left
+    for ngram in ((9, 9), (9, 8), (9, 7)):  # and it forgets in the same order from there on
+        cache.insert(ngram, 5)
+        again.insert(ngram, 5)
+    assert answers(again) == answers(cache)
+
+
+def test_wrong_pair_and_damaged_files(tmp_path):
+    cache, drafter, target = learnt()
+    path = tmp_path / "cache.safetensors"
+    cache.save(path)
+    assert len(NGramCache.load(path, drafter.fingerprint, target.fingerprint)) == 1
+    with pytest.raises(OmnidraftError, match="another target tokenizer"):
+        NGramCache.load(path, drafter.fingerprint, drafter.fingerprint)
+    with pytest.raises(OmnidraftError, match="another draft tokenizer"):
+        NGramCache.load(path, target.fingerprint, target.fingerprint)
+    with pytest.raises(OmnidraftError, match="another pair"):
+        cache.observe([], [], target, drafter)
+    with pytest.raises(OmnidraftError, match="no cache file"):
+        NGramCache.load(tmp_path / "none", "", "")
+    good = path.read_bytes()
+    for bad in (b"", b"{}", good[:-3], b"\xff" * 40, good.replace(b"omnidraft n-gram cache 1", b"omnidraft n-gram cache 9")):
+        path.write_bytes(bad)
+        with pytest.raises(OmnidraftError, match="no readable n-gram cache") as caught:
+            NGramCache.load(path, drafter.fingerprint, target.fingerprint)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(OmnidraftError, match="cannot write"):
+        cache.save(path / "below" / "a file")
+
+
+@pytest.mark.parametrize("change", [{"lengths": [1, 3]}, {"tokens": [4, -1]}, {"hits": [1]}, {"ngrams": [1, 2, 3, -4]}])
+def test_inconsistent_files(tmp_path, change):
+    tables = {"tokens": [4, 5], "hits": [1, 1], "lengths": [2, 2], "ngrams": [1, 2, 3, 4]}
+    note = {"format": "omnidraft n-gram cache 1", "draft": "a", "target": "b", "settings": '[null, "none", 0]'}
+    path = tmp_path / "cache"
+    for content, bad in ((tables, False), (tables | change, True)):
+        save_file({name: np.array(values, np.int32) for name, values in content.items()}, path, note)
+        if bad:
+            with pytest.raises(OmnidraftError, match="no readable"):
+                NGramCache.load(path, "a", "b")
+        else:
+            assert NGramCache.load(path, "a", "b").split_of(5) == (3, 4)
+
+
+def test_memory_is_a_third_of_the_papers():
+    rng = np.random.default_rng(0)
+    for eviction in ("none", "lru", "lfu"):
+        cache = NGramCache(5569, eviction)  # the paper's cache on GSM8K: 5,569 n-grams, 1.37 MB
+        for token in range(5569):
+            cache.insert(rng.integers(0, 32000, rng.integers(2, 5)).tolist(), token)
+        assert 4 * 3 < cache.size_bytes / len(cache) < 100
+
+
+def test_real_tokenizers():
+    drafter, target = real("tokenizers/llama2-32k"), real("tokenizers/qwen2-151k")
+    cache, text = NGramCache(), "Snowflakes fell.\n\nAppropriately, 12 snowmen smiled at the 你好 sign."
+    assert cache.observe(drafter.encode(text), target.encode(text), drafter, target) > 3
+    for ngram, token, _ in cache.items():
+        assert drafter.decode_bytes(ngram) == target.token_bytes[token]
+        assert cache.longest_match(list(ngram), 0) == (token, len(ngram))
+
+
+def test_prefill_of_real_models_vocabularies():
+    drafter, target = real("models/babyllama-tok361"), real("models/stories260K")
+    alignment, cache = align(drafter, target), NGramCache()
+    assert cache.prefill(drafter, target, alignment) > 200
+    covered = {token for _, token, _ in cache.items()} | set(np.flatnonzero(alignment.target_to_draft >= 0).tolist())
+    assert len(covered) == target.size  # characters spell everything
+    assert cache.prefill(drafter, target, alignment) == 0

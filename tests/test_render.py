@@ -1,0 +1,116 @@
+"""Coloured tokens: fates, signs, rejected proposals, untrusted and incomplete characters."""
+
+from __future__ import annotations
+
+import pytest
+from rich.text import Text
+
+from omnidraft.decoding import Round
+from omnidraft.render import FATES, Painter, escape, export_svg, legend, speed_table
+
+
+class Pieces:
+    """As much of a tokenizer as painting needs: id -> bytes."""
+
+    def __init__(self, *pieces: bytes):
+        self.pieces = pieces
+
+    def decode_bytes(self, ids) -> bytes:
+        return b"".join(self.pieces[i] for i in ids)
+
+
+WORDS = Pieces(b" We", b" know", b" to", b" that", b"[b]", b"\n", b"")
+
+
+def styles(text: Text) -> list[tuple[str, str]]:
+    return [(text.plain[span.start:span.end], str(span.style)) for span in text.spans]
+
+
+def test_each_fate_has_its_own_colour_and_sign():
+    assert len({style for style, _, _ in FATES.values()}) == len({sign for _, sign, _ in FATES.values()}) == 5
+    assert "".join(sign for _, sign, _ in FATES.values()) == "+*-!^"
+    for plain in (True, False):
+        shown = legend(plain)
+        assert all(name in shown.plain for name in ("accepted", "merge", "rejected", "recovered", "bonus"))
+        assert bool(shown.spans) != plain
+
+
+def test_round_with_a_rejected_proposal():
+    record = Round(proposals=[0, 1, 2, 0], accepted=2, emitted=[0, 1, 3], kinds=["accepted", "merged", "recovered"])
+    assert styles(Painter(WORDS).paint(record)) == [
+        (" We", "green"), (" know", "cyan underline"), (" to", "red strike"), (" that", "bold yellow")]
+    plain = Painter(WORDS, plain=True).paint(record)
+    assert plain.plain == "[+ We][* know][- to][! that]" and not plain.spans
+
+
+def test_nothing_is_shown_as_rejected_that_was_only_not_reached():
+    cut = Round(proposals=[0, 1], accepted=1, emitted=[0], kinds=["accepted"], done=True)  # the text ended here
+    assert Painter(WORDS, plain=True).paint(cut).plain == "[+ We]"
+    uncovered = Round(proposals=[0], accepted=1, emitted=[0, 3], kinds=["accepted", "recovered"])  # no second proposal
+    assert Painter(WORDS, plain=True).paint(uncovered).plain == "[+ We][! that]"
+
+
+def test_tokens_are_text_never_markup_and_end_tokens_show_nothing():
+    record = Round(emitted=[4, 6], kinds=["bonus", "bonus"])
+    assert Painter(WORDS).paint(record).plain == "[b]"
+
+
+def test_new_lines_break_the_line_except_where_they_were_rejected():
+    record = Round(proposals=[5], accepted=0, emitted=[5, 0], kinds=["recovered", "bonus"])
+    assert Painter(WORDS).paint(record).plain == "\\n\n We"
+    assert Painter(WORDS, plain=True).paint(record).plain == "[-\\n][!\\n]\n[^ We]"
+    assert Painter(WORDS, plain=True, one_line=True).paint(record).plain == "[-\\n][!\\n][^ We]"
+
+
+def test_characters_of_several_tokens_appear_with_the_last_one():
+    euro = Pieces(b"\xe2", b"\x82", b"\xac", b"x")
+    painter = Painter(euro)
+    first = painter.paint(Round(proposals=[0, 3], accepted=1, emitted=[0, 1], kinds=["accepted", "recovered"]))
+    assert first.plain == "\ufffdx"  # only the rejected proposal shows; the text's own character is not complete yet
+    assert styles(painter.paint(Round(emitted=[2], kinds=["bonus"]))) == [("€", "bold magenta")]
+    painter.paint(Round(emitted=[0], kinds=["bonus"]))
+    assert painter.finish().plain == "\ufffd" and painter.finish().plain == ""
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("a\x1b]0;title\x07b", "a\\x1b]0;title\\x07b"), ("\r", "\\r"), ("\u202eabc", "\\u202eabc"), ("\x9b2J", "\\x9b2J"),
+    ("\u2028", "\\u2028"), ("tab\tand\nline", "tab\tand\nline"), ("café 日本 ✓", "café 日本 ✓"), ("\ud800", "\\ud800"),
+])
+def test_what_steers_a_terminal_is_spelled_out(text, shown):
+    assert escape(text) == shown
+
+
+def test_painted_text_holds_no_control_characters():
+    everything = Pieces(*[bytes([b]) for b in range(256)])
+    record = Round(proposals=list(range(256)), accepted=128, emitted=list(range(128)) + [27],
+                   kinds=["accepted"] * 128 + ["recovered"])
+    for plain in (False, True):
+        shown = Painter(everything, plain).paint(record).plain
+        assert not [c for c in shown if c < " " and c not in "\n\t"] and "\x7f" not in shown
+
+
+def figures(**more) -> dict:
+    one = {"tokens_per_second": 300.4, "block_efficiency": 3.14159, "acceptance_draft": 0.75,
+           "acceptance_proposed": 0.5, "merges": 12}
+    return {"task": "math", "plain": one, "speculative": one | {"tokens_per_second": 801.0}, "speedup": 2.666, **more}
+
+
+@pytest.mark.parametrize(("row", "expected"), [
+    (figures(same_text=True, tie=False), "yes"), (figures(same_text=False, tie=False), "NO"),
+    (figures(same_text=False, tie=True), "tie"), (figures(distribution="exact (lossless)"), "exact"),
+    (figures(distribution="biased (omnidraft)"), "biased")])
+def test_table_fits_80_columns(row, expected):
+    from rich.console import Console
+
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(speed_table([row]))
+    shown = capture.get()
+    assert all(part in shown for part in ("math", "300", "801", "2.67x", "3.14", "75%", "50%", "12", expected))
+    assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
+
+
+def test_svg_is_whole_and_names_no_other_file():
+    svg = export_svg([Text("[b] <&", "green"), legend()], "a title")
+    assert svg.lstrip().startswith("<svg") and "a&#160;title" in svg and "&lt;&amp;" in svg
+    assert "url(" not in svg.replace("url(#", "") and svg == export_svg([Text("[b] <&", "green"), legend()], "a title")

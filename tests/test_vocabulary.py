@@ -1,0 +1,184 @@
+"""Alignment of two vocabularies: worked examples, properties, and the paper's counts on the real tokenizers."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vocabularies import byte_level, real, sentencepiece, snow_drafter, snow_target
+
+from omnidraft.errors import OmnidraftError
+from omnidraft.vocabulary import align, aligned_spans, default_folder, load_or_build
+
+
+def ids(tokenizer, *strings):
+    return [tokenizer.raw.token_to_id(string) for string in strings]
+
+
+def test_by_bytes_by_hand():
+    drafter, target = snow_drafter(), snow_target()
+    alignment = align(drafter, target)
+    space, snow, newline, letter = ids(drafter, "▁", "▁Snow", "<0x0A>", "S")
+    assert alignment.draft_to_target[[space, snow, newline, letter]].tolist() == ids(target, "Ġ", "ĠSnow", "Ċ", "S")
+    assert alignment.draft_to_target[ids(drafter, "la")] == -1  # the target has no "la"
+    assert alignment.target_to_draft[ids(target, "flake")] == -1
+    assert alignment.target_to_draft[ids(target, "S")] == letter  # never <0x53> while there is a plain "S"
+    assert alignment.draft_to_target[drafter.byte_fallback[ord("S")]] == ids(target, "S")[0]
+    assert alignment.draft_to_target.dtype == alignment.target_to_draft.dtype == np.int32
+    # 256 bytes, the 10 characters "▁Snowflake" and the pieces Sn, Sno, Snow, ▁Snow, ke? no: target has no "ke"
+    assert alignment.shared_draft == 256 + len("▁Snowflake") + 4
+    assert alignment.shared_target == 256 + 4
+
+
+def test_by_strings_as_in_the_paper():
+    drafter, target = sentencepiece("▁éa", "▁ a"), byte_level("Ġ a")
+    strings, right = align(drafter, target, by="strings"), align(drafter, target)
+    e, newline, piece = ids(drafter, "é", "<0x0A>", "▁a")
+    assert strings.draft_to_target[piece] == right.draft_to_target[piece] == ids(target, "Ġa")[0]
+    assert strings.draft_to_target[e] == ids(target, "é")[0] == 0xE9  # false: that is the stand-in of byte 0xE9
+    assert right.draft_to_target[e] == -1
+    assert strings.draft_to_target[newline] == -1 and right.draft_to_target[newline] == 10
+    assert (strings.by, strings.shared_draft) == ("strings", 4)  # ▁, é, a, ▁a
+
+
+def test_special_tokens_go_by_role():
+    drafter = snow_drafter()
+    chat = byte_level(specials=("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|im_start|>"))
+    there = align(drafter, chat)
+    assert there.draft_to_target[[0, 1, 2]].tolist() == [-1, 256, 257]  # <unk> has no partner; <s>, </s>
+    assert there.target_to_draft[256:].tolist() == [1, 2, 2, -1] and there.role_pairs == 2
+    back = align(chat, drafter)
+    assert back.draft_to_target[256:].tolist() == [1, 2, 2, -1]
+    other = byte_level(specials=("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
+    assert align(other, chat).draft_to_target[256:].tolist() == [257, -1, 258]  # document end, turn end
+    # GPT-2 calls one token bos, eos and unk: it is the end of the text and nothing else.
+    gpt2 = byte_level(config=dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"))
+    assert align(drafter, gpt2).draft_to_target[[0, 1, 2]].tolist() == [-1, -1, 256]
+
+
+def test_of_several_tokens_with_the_same_bytes_the_produced_one_is_chosen():
+    # "a<" is an added token of the target and a piece that merges make; the added token is what it writes.
+    target = byte_level("a b, ab c")
+    twins = byte_level("a b, ab c", added=("é",))  # bytes C3 A9: also none of the pieces
+    assert align(target, twins).shared_draft == 256 + 2
+    drafter = sentencepiece("▁ab", "a b", extra=(" ",))  # "▁" and " " are both a space; only "▁" is ever produced
+    low, high = sorted(ids(drafter, "▁", " "))
+    assert align(target, drafter).draft_to_target[ids(target, "Ġ")] == ids(drafter, "▁")[0] == low
+    assert align(drafter, target).draft_to_target[[low, high]].tolist() == ids(target, "Ġ") * 2
+
+
+def test_empty_and_unused_ids_have_no_partner():
+    drafter = sentencepiece("▁a", extra=("",))
+    target = sentencepiece("a▁", extra=("",))
+    assert align(drafter, target).draft_to_target[ids(drafter, "")] == -1
+    gaps = byte_level("a b, ab c", gap=9)
+    assert (align(gaps, gaps).draft_to_target[257:266] == -1).sum() == 8  # 258 is <|endoftext|>
+    assert align(gaps, gaps).draft_to_target[258] == 258
+
+
+def test_padded_logits_are_never_proposed():
+    drafter, target = snow_drafter(), snow_target()
+    wide = align(drafter, target).fitted(drafter.size + 5, target.size + 64)
+    assert (wide.draft_to_target[-5:] == -1).all() and wide.draft_to_target.max() < target.size
+    assert len(wide.target_to_draft) == target.size + 64 and (wide.target_to_draft[-64:] == -1).all()
+    narrow = align(drafter, target).fitted(drafter.size, 256)  # a model without the last rows
+    assert narrow.draft_to_target.max() < 256 and len(narrow.target_to_draft) == 256
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.text("ab", min_size=2, max_size=4), unique=True), st.lists(st.text("ab", min_size=2, max_size=4)))
+def test_partners_have_equal_bytes(one, other):
+    drafter = sentencepiece("▁ab", extra=tuple(one))
+    target = byte_level(added=tuple(dict.fromkeys(other)))
+    alignment = align(drafter, target)
+    for here, there, table in ((drafter, target, alignment.draft_to_target), (target, drafter, alignment.target_to_draft)):
+        known = set(filter(None, there.token_bytes))
+        for token, partner in enumerate(table.tolist()):
+            data = here.token_bytes[token]
+            if data is not None:
+                assert (partner >= 0) == (data in known)
+                assert partner < 0 or there.token_bytes[partner] == data
+
+
+def test_spans_by_hand():
+    assert list(aligned_spans([4, 1, 2, 2], [4, 5])) == [((0, 1), (0, 1)), ((1, 4), (1, 2))]
+    assert list(aligned_spans([5], [2, 3])) == [((0, 1), (0, 2))]
+    assert list(aligned_spans([2, 2], [1, 2, 1])) == [((0, 2), (0, 3))]
+    assert list(aligned_spans([0, 1, 0], [1, 0])) == [((0, 1), (0, 0)), ((1, 2), (0, 1)), ((2, 3), (1, 1)),
+                                                      ((3, 3), (1, 2))]
+    assert list(aligned_spans([1, 2], [1, 1])) == [((0, 1), (0, 1))]  # the last block is not complete
+    assert list(aligned_spans([], [])) == []
+
+
+@given(st.lists(st.integers(0, 4), max_size=20), st.lists(st.integers(0, 4), max_size=20))
+def test_spans_are_the_minimal_common_blocks(one, other):
+    total = min(sum(one), sum(other))
+    blocks = list(aligned_spans(one, other))
+    i = j = 0
+    for (start, end), (target_start, target_end) in blocks:
+        assert (start, target_start) == (i, j) and (end, target_end) > (start, target_start)
+        assert sum(one[start:end]) == sum(other[target_start:target_end])
+        i, j = end, target_end
+    common = boundaries(one) & boundaries(other)
+    found = {sum(one[:end]) for (_, end), _ in blocks}
+    assert found | {0} == common | {0} and max(common) <= total
+
+
+def boundaries(lengths):
+    return {sum(lengths[:n]) for n in range(len(lengths) + 1)}
+
+
+def test_disk_cache(tmp_path, monkeypatch):
+    drafter, target = snow_drafter(), snow_target()
+    made = load_or_build(drafter, target, folder=tmp_path)
+    (path,) = tmp_path.iterdir()  # one file, no temporary left
+    monkeypatch.setattr("omnidraft.vocabulary.align", None)  # from here on only the file can answer
+    again = load_or_build(drafter, target, folder=tmp_path)
+    assert (again.draft_to_target == made.draft_to_target).all() and (again.target_to_draft == made.target_to_draft).all()
+    assert (again.by, again.shared_draft, again.role_pairs) == (made.by, made.shared_draft, made.role_pairs)
+    monkeypatch.undo()
+    path.write_bytes(path.read_bytes()[:-9])  # damaged: made anew
+    assert load_or_build(drafter, target, folder=tmp_path).shared_draft == made.shared_draft
+    load_or_build(drafter, target, by="strings", folder=tmp_path)
+    load_or_build(drafter, snow_target(config={"bos_token": "<|endoftext|>"}), folder=tmp_path)  # other roles
+    assert len(list(tmp_path.iterdir())) == 3
+    (tmp_path / "file").write_text("")
+    assert load_or_build(drafter, target, folder=tmp_path / "file").shared_draft == made.shared_draft  # not writable
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "elsewhere"))
+    load_or_build(drafter, target)
+    assert default_folder() == tmp_path / "elsewhere" and len(list(default_folder().iterdir())) == 1
+
+
+def test_unknown_definition():
+    with pytest.raises(OmnidraftError, match="bytes"):
+        align(snow_drafter(), snow_target(), by="pieces")
+
+
+@pytest.mark.parametrize("target, strings, by_bytes, distinct", [
+    ("tokenizers/llama3-128k", 22_416, 26_695, 26_599),
+    ("tokenizers/qwen2-151k", 22_275, 26_438, 26_342),
+])
+def test_counts_of_the_real_vocabularies(target, strings, by_bytes, distinct, tmp_path):
+    drafter, target = real("tokenizers/llama2-32k"), real(target)
+    start = time.perf_counter()
+    alignment = load_or_build(drafter, target, folder=tmp_path)
+    assert time.perf_counter() - start < 2
+    assert (alignment.shared_draft, alignment.shared_target) == (by_bytes, distinct)
+    assert align(drafter, target, by="strings").shared_draft == strings  # arXiv 2507.02659, Table 8
+    assert alignment.draft_to_target[2] in target.roles["eos"]
+    start = time.perf_counter()
+    assert (load_or_build(drafter, target, folder=tmp_path).draft_to_target == alignment.draft_to_target).all()
+    assert time.perf_counter() - start < 0.2
+    mapped = np.flatnonzero(alignment.draft_to_target >= 0)
+    texts = [i for i in mapped.tolist() if drafter.token_bytes[i] is not None]
+    assert all(drafter.token_bytes[i] == target.token_bytes[alignment.draft_to_target[i]] for i in texts)
+
+
+def test_the_models_vocabularies():
+    babyllama, stories = real("models/babyllama-tok361"), real("models/stories260K")
+    drafter_side = align(babyllama, stories)
+    shared = {data for data in babyllama.token_bytes if data} & {data for data in stories.token_bytes if data}
+    assert len(shared) == 267 and drafter_side.role_pairs == 3  # 270 with <unk>, <s>, </s>
