@@ -9,19 +9,17 @@ alone). A cache belongs to one pair of tokenizers; it survives a change of targe
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from .errors import OmnidraftError
 from .ngram_store import NGram, NGramStore
 from .tokenizer import Tokenizer
-from .vocabulary import Alignment, aligned_spans, canonical_ids
+from .vocabulary import Alignment, aligned_spans, canonical_ids, write_tables
 
 __all__ = ["NGram", "NGramCache"]
 _FORMAT = "omnidraft n-gram cache 1"
@@ -112,7 +110,6 @@ class NGramCache(NGramStore):
 
         Raises OmnidraftError if the file cannot be written.
         """
-        path = Path(path)
         entries = list(self.items())
         tables = {"tokens": np.array([token for _, token, _ in entries], np.int32),  # (E,), first to be evicted first
                   "hits": np.array([hits for _, _, hits in entries], np.int64),  # (E,)
@@ -120,15 +117,10 @@ class NGramCache(NGramStore):
                   "ngrams": np.array([i for ngram, _, _ in entries for i in ngram], np.int32)}  # (sum of lengths,)
         note = {"format": _FORMAT, "draft": self.draft_fingerprint, "target": self.target_fingerprint,
                 "settings": json.dumps([self.capacity, self.eviction, self.tokens_seen])}
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save_file(tables, temporary, note)
-            os.replace(temporary, path)
+            write_tables(Path(path), tables, note)
         except (OSError, SafetensorError) as error:
             raise OmnidraftError(f"cannot write the cache {path} ({error}): choose another file or folder") from None
-        finally:
-            temporary.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | Path, draft_fingerprint: str, target_fingerprint: str) -> NGramCache:

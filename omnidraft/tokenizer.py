@@ -204,8 +204,9 @@ class Tokenizer:
 
 def _run(raw: tokenizers.Tokenizer, text: str) -> list[int]:
     try:
+        text.encode()  # some releases of the library raise TypeError for a lone surrogate, others replace it
         return raw.encode(text, add_special_tokens=False).ids
-    except (TypeError, UnicodeEncodeError):
+    except UnicodeEncodeError:
         raise OmnidraftError(f"cannot encode {text!r:.60}: it is not valid Unicode text; "
                              "decode the input as UTF-8 first") from None
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -166,15 +167,23 @@ def load_or_build(draft: Tokenizer, target: Tokenizer, by: str = "bytes",
         pass
     alignment = align(draft, target, by)
     note = {name: str(getattr(alignment, name)) for name in ("shared_draft", "shared_target", "role_pairs")}
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    with suppress(OSError, SafetensorError):
+        write_tables(path, {"draft_to_target": alignment.draft_to_target,
+                            "target_to_draft": alignment.target_to_draft}, note | {"key": key})
+    return alignment
+
+
+def write_tables(path: Path, tables: dict[str, np.ndarray], note: dict[str, str]) -> None:
+    """Write a safetensors file in one step: to a temporary file beside it, then renamed. Raises OSError."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({"draft_to_target": alignment.draft_to_target, "target_to_draft": alignment.target_to_draft},
-                  temporary, note | {"key": key})
+        save_file(tables, temporary, note)
         os.replace(temporary, path)
     except (OSError, SafetensorError):
-        temporary.unlink(missing_ok=True)
-    return alignment
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def _spell_bytes(tokenizer: Tokenizer) -> Sequence[bytes | None]:

@@ -60,7 +60,7 @@ def byte_level(merges: str = "", specials: tuple[str, ...] = ("<|endoftext|>",),
 
 def snow_drafter(**options: object) -> Tokenizer:
     """Writes "Snowflake" as ▁Snow f la ke."""
-    return sentencepiece("▁Snowflake"[:8] + "k" + "e", "S n, Sn o, Sno w, ▁ Snow, l a, k e", **options)
+    return sentencepiece("▁Snowflake", "S n, Sn o, Sno w, ▁ Snow, l a, k e", **options)
 
 
 def snow_target(**options: object) -> Tokenizer:
