@@ -28,7 +28,7 @@ lint: $(VENV)/.dev  ## ruff
 	$(BIN)/python -m ruff check .
 
 bench: $(VENV)/.core  ## the figures in benchmarks/results (up to an hour)
-	for script in $(filter-out common,$(basename $(notdir $(wildcard benchmarks/*.py)))); do \
+	for script in $(filter-out common report __init__,$(basename $(notdir $(wildcard benchmarks/*.py)))); do \
 	  $(BIN)/python -m benchmarks.$$script --json benchmarks/results/$$script.json || exit 1; \
 	done
 

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from . import translation, verification
+from .drafting import Draft, Drafter
 from .errors import OmnidraftError
 from .pairing import Pair
-from .sampling import Uniforms, process
+from .sampling import Uniforms, mask, process
 from .stopping import Confidence, Payoff
 
 
@@ -67,15 +68,6 @@ class Round:
     done: bool = False
 
 
-@dataclass
-class _Draft:
-    """What one round drafted: tokens, the rows (V_q,) they were drawn from, and what healing took back."""
-
-    tokens: list[int] = field(default_factory=list)
-    probs: list[np.ndarray] = field(default_factory=list)
-    taken_back: int | None = None  # the context token that the first drafted token begins with
-
-
 def plain(model: Any, prompt_ids: list[int], options: Options, uniforms: Uniforms) -> Iterator[Round]:
     """Ordinary decoding: one token of `model` per round.
 
@@ -89,10 +81,11 @@ def plain(model: Any, prompt_ids: list[int], options: Options, uniforms: Uniform
         began = perf_counter()
         logits = model.forward(ids[cache.length:], cache)
         seconds["target"] = perf_counter() - began
+        logits = mask(logits, model.tokenizer.size)
         if options.temperature == 0:
-            token = int(_mask(model, logits).argmax())
+            token = int(logits.argmax())
         else:
-            token = uniforms.choose(_probs(model, logits, options)[0])
+            token = uniforms.choose(process(logits, options.temperature, options.top_k, options.top_p)[0])
         ids.append(token)
         seconds["other"] = perf_counter() - began - seconds["target"]
         done = token in model.eos_ids or count == options.max_new_tokens or len(ids) >= model.context_size
@@ -113,14 +106,14 @@ def speculative(pair: Pair, prompt: str, options: Options, uniforms: Uniforms) -
     ids = tokenizer.encode(prompt, bos=True)
     _check_prompt(target, ids, options)
     first_new, payoff = len(ids), Payoff()
-    drafter, cache = _Drafter(pair, prompt, options), target.new_cache()
+    drafter, cache = Drafter(pair, prompt, options), target.new_cache()
     lifting = pair.lifting if options.verify == "lossless" else None
     seconds = {"prefill": _prefill(target, cache, ids) + drafter.prefill()}
     while True:
         began = perf_counter()
         room = min(options.max_new_tokens - (len(ids) - first_new), target.context_size - len(ids)) - 1
-        drafts = room > 0 and (not options.payoff or payoff.drafts())
-        draft = drafter.draft(uniforms, lifting, room) if drafts else _Draft()
+        drafts = room > 0 and options.stop.limit > 0 and (not options.payoff or payoff.drafts())
+        draft = drafter.draft(uniforms, lifting, room) if drafts else Draft()
         seconds["draft"] = perf_counter() - began
         proposals, verify = _translate(pair, draft, ids, options, uniforms, lifting, room)
 
@@ -153,111 +146,17 @@ def speculative(pair: Pair, prompt: str, options: Options, uniforms: Uniforms) -
             return
 
 
-class _Drafter:
-    """The drafter's side of the loop: its own ids of the text so far and a key-value cache that follows them."""
-
-    def __init__(self, pair: Pair, prompt: str, options: Options) -> None:
-        self.model, self.options, self.stop = pair.draft, options, options.stop
-        self.ids = self.model.tokenizer.encode(prompt, bos=True)
-        self.fed: list[int] = []  # the ids that the cache holds
-        self.cache = self.model.new_cache()
-        # `tli` draws from the drafter renormalised onto the directly mapped tokens.
-        self.barred = np.flatnonzero(pair.alignment.draft_to_target < 0) if options.verify == "tli" else None
-
-    def prefill(self) -> float:
-        """Feed the prompt but its last two tokens, which the first round feeds; seconds."""
-        began = perf_counter()
-        self._trim(1)
-        if len(self.ids) > 2:
-            self._forward(self.ids[:-2])
-        return perf_counter() - began
-
-    def draft(self, uniforms: Uniforms, lifting: Any, room: int) -> _Draft:
-        """Draw up to min(stop.limit, room) tokens, fewer where the stop rule or an end token says so."""
-        draft = _Draft()
-        limit = min(self.stop.limit, room)
-        if limit <= 0:
-            return draft
-        self._trim(limit)
-        longer = lifting.longer(self.ids[-1]) if lifting is not None and self.options.heal and len(self.ids) > 1 else []
-        shared = min(translation.common_prefix(self.fed, self.ids), len(self.ids) - (2 if longer else 1))
-        self.cache.rewind(shared)
-        del self.fed[shared:]
-        logits = self._forward(self.ids[shared:], rows=2 if longer else 1)
-        confidences: list[float] = []
-        if longer:
-            # Draw the first token from those that begin with the last context token, itself included.
-            draft.taken_back = self.ids[-1]
-            allowed = np.full(logits.shape[-1], -np.inf)
-            allowed[[draft.taken_back, *longer]] = 0.0
-            healed = logits[:1] + allowed
-            logits = logits[1:]
-            token, q, _ = self._draw(healed, uniforms)
-            if token != draft.taken_back:
-                self.cache.rewind(len(self.fed) - 1)
-                del self.fed[-1:]
-                logits = self._forward([token])
-            draft.tokens.append(token)
-            draft.probs.append(q)
-            limit += 1
-        while len(draft.tokens) < limit:
-            if draft.tokens and len(draft.tokens) > (draft.taken_back is not None):
-                logits = self._forward(draft.tokens[-1:])
-            token, q, confidence = self._draw(logits, uniforms)
-            draft.tokens.append(token)
-            draft.probs.append(q)
-            confidences.append(confidence)
-            if token in self.model.eos_ids or self.stop(confidences):
-                break
-        return draft
-
-    def follow(self, draft: _Draft, data: bytes) -> int:
-        """Take over what the target wrote; how many draft tokens of the round are wholly part of it."""
-        before = self.ids[:-1] if draft.taken_back is not None else self.ids
-        self.ids = translation.extend(self.model.tokenizer, self.ids, data)
-        # Where the text agrees with the draft its tokens stay, so that the cache need not be fed again.
-        kept = _kept(self.model.tokenizer, draft, data)
-        told = before + draft.tokens[:kept]
-        spelled = self.model.tokenizer.decode_bytes(told[max(0, len(before) - 1):])
-        whole = self.model.tokenizer.decode_bytes(self.ids[max(0, len(before) - 1):])
-        if kept and whole.startswith(spelled) and self.ids[:len(told)] != told:
-            self.ids = translation.extend(self.model.tokenizer, told, whole[len(spelled):])
-        return kept
-
-    def _draw(self, logits: np.ndarray, uniforms: Uniforms) -> tuple[int, np.ndarray, float]:
-        """One token from one row of logits (1, V_q): the token, the row it was drawn from, the drafter's probability."""
-        logits = _mask(self.model, logits)
-        if self.barred is not None:
-            logits[:, self.barred] = -np.inf
-        if self.options.temperature == 0:
-            token = int(logits[0].argmax())
-            return token, logits[0], float(1.0 / np.exp(logits[0] - logits[0, token]).sum())
-        q = _probs(self.model, logits, self.options)[0]
-        token = uniforms.choose(q)
-        return token, q, float(q[token])
-
-    def _forward(self, ids: list[int], rows: int = 1) -> np.ndarray:
-        logits = self.model.forward(ids, self.cache, rows)
-        self.fed += ids
-        return logits
-
-    def _trim(self, limit: int) -> None:
-        """Forget the older half of a text that outgrows the drafter's context (the target's is never cut)."""
-        if len(self.ids) + limit + 1 > self.model.context_size:
-            self.ids = self.ids[-(self.model.context_size // 2):]
-
-
-def _translate(pair: Pair, draft: _Draft, ids: list[int], options: Options, uniforms: Uniforms, lifting: Any,
+def _translate(pair: Pair, draft: Draft, ids: list[int], options: Options, uniforms: Uniforms, lifting: Any,
                room: int) -> tuple[translation.Proposals, Callable[[np.ndarray], verification.Verdict]]:
     """The round's proposals, and the function that verifies them once the target's logits (m + 1, V_p) are there."""
     made = translation.Proposals()
     rule, target = options.verify, pair.target
 
     def probs(logits: np.ndarray) -> np.ndarray:
-        return _probs(target, logits, options)
+        return process(mask(logits, target.tokenizer.size), options.temperature, options.top_k, options.top_p)
 
     def argmax(logits: np.ndarray) -> verification.Verdict:
-        return verification.greedy(made.tokens, _mask(target, logits).argmax(-1).tolist())
+        return verification.greedy(made.tokens, mask(logits, target.tokenizer.size).argmax(-1).tolist())
 
     if rule in ("tli", "omnidraft"):
         match = pair.cache.longest_match if rule == "omnidraft" else (lambda tokens, start: None)
@@ -271,8 +170,7 @@ def _translate(pair: Pair, draft: _Draft, ids: list[int], options: Options, unif
 
     if rule == "slem" or options.temperature == 0:
         # With a target that is certain there is no law to protect: propose what it would itself write for the text.
-        taken = pair.draft.tokenizer.decode_bytes([draft.taken_back]) if draft.taken_back is not None else b""
-        data = pair.draft.tokenizer.decode_bytes(draft.tokens)[len(taken):]
+        data = draft.data(pair.draft.tokenizer)
         for token in translation.continuation(target.tokenizer, ids, data) if data else ():
             made.add(token, None, _span(pair, token))
         if draft.tokens and draft.tokens[-1] in pair.draft.eos_ids and target.eos_ids:
@@ -299,29 +197,6 @@ def _span(pair: Pair, token: int) -> int:
 def _cut(made: translation.Proposals, room: int) -> None:
     for part in (made.tokens, made.rows, made.spans):
         del part[room:]
-
-
-def _kept(tokenizer: Any, draft: _Draft, data: bytes) -> int:
-    """How many draft tokens are wholly contained in the bytes that entered the text."""
-    spelled = -len(tokenizer.decode_bytes([draft.taken_back])) if draft.taken_back is not None else 0
-    whole = tokenizer.decode_bytes(draft.tokens)[-spelled:] if spelled else tokenizer.decode_bytes(draft.tokens)
-    agreed = translation.common_prefix(whole, data)
-    for kept, token in enumerate(draft.tokens):
-        spelled += len(tokenizer.decode_bytes([token]))
-        if spelled > agreed:
-            return kept
-    return len(draft.tokens)
-
-
-def _mask(model: Any, logits: np.ndarray) -> np.ndarray:
-    """Logits (rows, V) with what lies beyond the tokenizer (padding) ruled out."""
-    if logits.shape[-1] > model.tokenizer.size:
-        logits[..., model.tokenizer.size:] = -np.inf
-    return logits
-
-
-def _probs(model: Any, logits: np.ndarray, options: Options) -> np.ndarray:
-    return process(_mask(model, logits), options.temperature, options.top_k, options.top_p)
 
 
 def _prefill(model: Any, cache: Any, ids: list[int]) -> float:

@@ -9,42 +9,140 @@ alone). A cache belongs to one pair of tokenizers; it survives a change of targe
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from itertools import accumulate
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from .errors import OmnidraftError
-from .ngram_store import NGram, NGramStore
+from .files import make_folder_of, write_text
 from .tokenizer import Tokenizer
-from .vocabulary import Alignment, aligned_spans, canonical_ids, write_tables
+from .vocabulary import Alignment, aligned_spans, canonical_ids
 
-__all__ = ["NGram", "NGramCache"]
-_FORMAT = "omnidraft n-gram cache 1"
+NGram = tuple[int, ...]
+_FORMAT = "omnidraft n-gram cache 2"
+_ID = array("i").itemsize  # bytes of one draft id in a packed n-gram
 
 
-class NGramCache(NGramStore):
-    """An `NGramStore` that fills itself from two tokenizers and from text, and that lives on disk.
+class NGramCache:
+    """Draft n-grams and the target tokens they spell, found by either side; kept in memory, saved on demand.
 
-    The pair of tokenizers is fixed by the constructor, by `load` or by the first `prefill` or `observe`.
+    `capacity` bounds the number of entries; when it is reached, eviction "lru" forgets the least recently used entry,
+    "lfu" the least often used one (ties: least recently; arXiv 2507.02659, Table 14), and "none" takes no more.
+    `version` grows with every change of what the cache answers. The pair of tokenizers is fixed by the constructor, by
+    `load` or by the first `prefill` or `observe`. Raises OmnidraftError for settings that do not fit together.
 
     >>> cache = NGramCache(capacity=4096, eviction="lfu")
-    >>> cache.prefill(draft, target, align(draft, target))  # doctest: +SKIP
-    1804
+    >>> cache.insert((11, 12, 13), 99)  # "f", "la", "ke" <-> "flake"
+    True
+    >>> cache.longest_match([7, 11, 12, 13, 5], 1), cache.split_of(99)
+    ((99, 3), (11, 12, 13))
     """
 
     def __init__(self, capacity: int | None = None, eviction: str = "none", draft_fingerprint: str = "",
                  target_fingerprint: str = "") -> None:
-        super().__init__(capacity, eviction)
+        if eviction not in ("none", "lru", "lfu"):
+            raise OmnidraftError(f"unknown eviction {eviction!r}: choose none, lru or lfu")
+        if (capacity is None and eviction != "none") or (capacity is not None and capacity < 1):
+            raise OmnidraftError(f"capacity is {capacity}: eviction {eviction!r} needs a maximum of 1 entry or more")
+        self.capacity, self.eviction = capacity, eviction
         self.draft_fingerprint, self.target_fingerprint = draft_fingerprint, target_fingerprint
-        self.tokens_seen = 0
+        self.tokens_seen = self.version = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every entry."""
+        # N-grams are packed into bytes: 45 bytes for three ids, where a tuple and its ints take 148.
+        self._hits: dict[bytes, int] = {}  # n-gram -> how often it was used
+        self._queues: dict[int, dict[bytes, int]] = {}  # rank -> {n-gram: target token}, first to be evicted first
+        self._splits: dict[int, bytes | list[bytes]] = {}  # target token -> its n-gram, or a list if it has several
+        self._lengths: list[int] = []  # of the packed n-grams inserted so far, longest first
+        self.version += 1
+
+    def __len__(self) -> int:
+        return len(self._hits)
+
+    def __contains__(self, ngram: Sequence[int]) -> bool:
+        return _pack(ngram) in self._hits
+
+    def items(self) -> Iterator[tuple[NGram, int, int]]:
+        """(n-gram, target token, hits) of each entry; the first to be evicted comes first."""
+        for rank in sorted(self._queues):
+            for key, token in self._queues[rank].items():
+                yield _unpack(key), token, self._hits[key]
+
+    def insert(self, ngram: Sequence[int], token: int, hits: int = 0) -> bool:
+        """Add an entry, or give a known n-gram another token; False if nothing changed (known, or full and "none").
+
+        Raises OmnidraftError if the n-gram has fewer than two tokens or an id is negative.
+        """
+        if len(ngram) < 2 or min(token, hits, *ngram) < 0:
+            raise OmnidraftError(f"cannot cache {tuple(ngram)} <-> {token}: an entry is two or more draft ids and one "
+                                 "target id, none negative")
+        key, token = _pack(ngram), int(token)
+        if key in self._hits:
+            if self._queues[self._rank(key)][key] == token:
+                return False
+            self._remove(key)
+        elif len(self) == self.capacity:
+            if self.eviction == "none":
+                return False
+            self._remove(next(iter(self._queues[min(self._queues)])))
+        self._hits[key] = hits
+        self._enqueue(key, token)
+        others = self._splits_of(token)
+        self._splits[token] = [*others, key] if others else key
+        if len(key) not in self._lengths:
+            self._lengths = sorted([*self._lengths, len(key)], reverse=True)
+        self.version += 1
+        return True
+
+    def longest_match(self, draft_tokens: Sequence[int], start: int) -> tuple[int, int] | None:
+        """(target token, n) of the longest entry that spells draft_tokens[start:start + n], or None; counts a use.
+
+        >>> cache = NGramCache()
+        >>> _ = cache.insert((11, 12), 98), cache.insert((11, 12, 13), 99)
+        >>> cache.longest_match([11, 12, 13, 14], 0), cache.longest_match([11, 12, 14], 0)
+        ((99, 3), (98, 2))
+        """
+        window = _pack(draft_tokens[start:start + max(self._lengths, default=0) // _ID])
+        for length in self._lengths:
+            if length <= len(window) and window[:length] in self._hits:
+                return self._use(window[:length]), length // _ID
+        return None
+
+    def split_of(self, token: int) -> NGram | None:
+        """The n-gram that spells a target token: the most used one (ties: the shortest, then the lowest), or None."""
+        splits = self._splits.get(token)
+        if isinstance(splits, list):
+            return min(map(_unpack, splits), key=lambda ngram: (-self.hits(ngram), len(ngram), ngram))
+        return splits and _unpack(splits)
+
+    def touch(self, ngram: Sequence[int]) -> bool:
+        """Count a use of an entry; False if it is not there."""
+        key = _pack(ngram)
+        return key in self._hits and self._use(key) >= 0
+
+    def hits(self, ngram: Sequence[int]) -> int:
+        """How often an entry was used; 0 if it is not there."""
+        return self._hits.get(_pack(ngram), 0)
 
     @property
     def growth_rate(self) -> float:
         """Entries per observed target token (0 before any)."""
         return len(self) / self.tokens_seen if self.tokens_seen else 0.0
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the entries take: the dicts with their spare room, and each object in them once."""
+        held, inner = {}, [self._hits, self._queues, self._splits, self._lengths]
+        while inner:
+            part = inner.pop()
+            held[id(part)] = part
+            inner += [*part, *part.values()] if isinstance(part, dict) else part if isinstance(part, list) else ()
+        return sum(map(sys.getsizeof, held.values()))
 
     def prefill(self, draft_tokenizer: Tokenizer, target_tokenizer: Tokenizer, alignment: Alignment) -> int:
         """Insert the drafter's split of every target token that has no direct partner; how many entries were new.
@@ -52,22 +150,20 @@ class NGramCache(NGramStore):
         Kept are splits that are complete (the same bytes, whole UTF-8 characters) and stable (the merges alone and the
         whole tokenizer agree). Ids go from low to high, that is from frequent to rare merges, until `capacity`.
         """
-        self._bind(draft_tokenizer, target_tokenizer)
+        self._bind(draft_tokenizer.fingerprint, target_tokenizer.fingerprint)
         before, draft_width = len(self), len(alignment.draft_to_target)
         canonical = canonical_ids(target_tokenizer, target_tokenizer.token_bytes)
-        for token, data in enumerate(target_tokenizer.token_bytes[:len(alignment.target_to_draft)]):
-            if self.capacity is not None and len(self) >= self.capacity:
+        for token in np.flatnonzero(alignment.target_to_draft[:target_tokenizer.size] < 0).tolist():
+            data = target_tokenizer.token_bytes[token]
+            if not data or canonical[data] != token:
+                continue
+            if len(self) == self.capacity:
                 break
-            if not data or canonical[data] != token or alignment.target_to_draft[token] >= 0:
-                continue
-            try:
-                text = data.decode()
-            except UnicodeDecodeError:  # a part of a character: its split depends on the rest
-                continue
             split = draft_tokenizer.split(data) or ()
-            if (len(split) > 1 and max(split) < draft_width
-                    and draft_tokenizer.encode_continuation(text) == list(split)):
-                self.insert(split, token)
+            if len(split) > 1 and max(split) < draft_width:
+                text = data.decode(errors="replace")  # a part of a character becomes another text, with another split
+                if draft_tokenizer.encode_continuation(text) == list(split):
+                    self.insert(split, token)
         return len(self) - before
 
     def observe(self, draft_ids: Sequence[int], target_ids: Sequence[int], draft_tokenizer: Tokenizer,
@@ -81,46 +177,32 @@ class NGramCache(NGramStore):
         >>> cache.observe(draft.encode("Snowflake"), target.encode("Snowflake"), draft, target)  # doctest: +SKIP
         1
         """
-        self._bind(draft_tokenizer, target_tokenizer)
+        self._bind(draft_tokenizer.fingerprint, target_tokenizer.fingerprint)
         ours, theirs = _spell(draft_tokenizer, draft_ids), _spell(target_tokenizer, target_ids)
-        draft_lengths, target_lengths = [len(data) for data in ours], [len(data) for data in theirs]
-        one, other = b"".join(ours), b"".join(theirs)
-        if not _agree(one, other):
-            if draft_tokenizer.prefix_space and one[:1] == b" " and _agree(one[1:], other):
-                lengths = draft_lengths
-            elif target_tokenizer.prefix_space and other[:1] == b" " and _agree(one, other[1:]):
-                lengths = target_lengths
-            else:
-                raise OmnidraftError("draft and target ids spell different texts: observe needs two tokenizations of "
-                                     "the same text")
-            lengths[next(place for place, length in enumerate(lengths) if length)] -= 1
+        for one, other in ((ours, theirs), (_without_dummy(ours), theirs), (ours, _without_dummy(theirs))):
+            text, twin = b"".join(one), b"".join(other)
+            if text.startswith(twin) or twin.startswith(text):
+                break
+        else:
+            raise OmnidraftError("draft and target ids spell different texts: observe needs two tokenizations of the "
+                                 "same text")
         new = 0
-        for (start, end), (place, target_end) in aligned_spans(draft_lengths, target_lengths):
+        for (start, end), (place, target_end) in aligned_spans([*map(len, one)], [*map(len, other)]):
             block = ours[start:end]
             # Blocks with a dummy space spell different bytes; a token without bytes is no part of a spelling.
             if end - start > 1 and target_end - place == 1 and all(block) and b"".join(block) == theirs[place]:
-                ngram = tuple(map(int, draft_ids[start:end]))
-                if not self.touch(ngram):
-                    new += self.insert(ngram, int(target_ids[place]), hits=1)
+                ngram = draft_ids[start:end]
+                new += not self.touch(ngram) and self.insert(ngram, target_ids[place], hits=1)
         self.tokens_seen += len(target_ids)
         return new
 
     def save(self, path: str | Path) -> None:
-        """Write all entries to a safetensors file, in one step (a reader sees the old file or the new one).
-
-        Raises OmnidraftError if the file cannot be written.
-        """
-        entries = list(self.items())
-        tables = {"tokens": np.array([token for _, token, _ in entries], np.int32),  # (E,), first to be evicted first
-                  "hits": np.array([hits for _, _, hits in entries], np.int64),  # (E,)
-                  "lengths": np.array([len(ngram) for ngram, _, _ in entries], np.int32),  # (E,)
-                  "ngrams": np.array([i for ngram, _, _ in entries for i in ngram], np.int32)}  # (sum of lengths,)
-        note = {"format": _FORMAT, "draft": self.draft_fingerprint, "target": self.target_fingerprint,
-                "settings": json.dumps([self.capacity, self.eviction, self.tokens_seen])}
-        try:
-            write_tables(Path(path), tables, note)
-        except (OSError, SafetensorError) as error:
-            raise OmnidraftError(f"cannot write the cache {path} ({error}): choose another file or folder") from None
+        """Write all entries to a JSON file, in one step; raises OmnidraftError if it cannot be written."""
+        make_folder_of(Path(path))
+        write_text(Path(path), json.dumps({
+            "format": _FORMAT, "draft": self.draft_fingerprint, "target": self.target_fingerprint,
+            "capacity": self.capacity, "eviction": self.eviction, "tokens_seen": self.tokens_seen,
+            "entries": list(self.items())}))  # [draft ids, target id, hits], the first to be evicted first
 
     @classmethod
     def load(cls, path: str | Path, draft_fingerprint: str, target_fingerprint: str) -> NGramCache:
@@ -130,41 +212,79 @@ class NGramCache(NGramStore):
         """
         if not Path(path).is_file():
             raise OmnidraftError(f"no cache file {path}: observe or prefill, then save one")
-        damaged = OmnidraftError(f"{path} is no readable n-gram cache (damaged or another format): "
-                                 "delete it and it will be learnt again")
         try:
-            with safe_open(path, "np") as file:
-                note = file.metadata() or {}
-                tables = [file.get_tensor(name) for name in ("tokens", "hits", "lengths", "ngrams")]
-            tokens, hits, lengths, ngrams = (table.tolist() for table in tables)
-            if note["format"] != _FORMAT or sum(lengths) != len(ngrams):
-                raise damaged
-            pair = note["draft"], note["target"]
-            capacity, eviction, tokens_seen = json.loads(note["settings"])
-            cache = cls(capacity, eviction, *pair)
-            cache.tokens_seen = int(tokens_seen)
-            for token, count, length, end in zip(tokens, hits, lengths, accumulate(lengths), strict=True):
-                cache.insert(ngrams[end - length:end], token, count)
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError):  # OmnidraftError is a ValueError
-            raise damaged from None
-        for side, stored, given in zip(("draft", "target"), pair, (draft_fingerprint, target_fingerprint), strict=True):
-            if stored != given:
-                raise OmnidraftError(f"the cache {path} was made for another {side} tokenizer ({stored[:8]}, not "
-                                     f"{given[:8]}): use the pair it was made for, or start a new cache")
+            saved = json.loads(Path(path).read_text(encoding="utf-8"))
+            if saved["format"] != _FORMAT:
+                raise ValueError
+            cache = cls(saved["capacity"], saved["eviction"], saved["draft"], saved["target"])
+            cache.tokens_seen = int(saved["tokens_seen"])
+            for ngram, token, hits in saved["entries"]:
+                cache.insert(ngram, token, hits)
+        except (OSError, KeyError, TypeError, ValueError, OverflowError):  # OmnidraftError is a ValueError
+            raise OmnidraftError(f"{path} is no readable n-gram cache (damaged or another format): "
+                                 "delete it and it will be learnt again") from None
+        cache._bind(draft_fingerprint, target_fingerprint)
         return cache
 
-    def _bind(self, draft_tokenizer: Tokenizer, target_tokenizer: Tokenizer) -> None:
-        pair = draft_tokenizer.fingerprint, target_tokenizer.fingerprint
-        if not self.draft_fingerprint and not self.target_fingerprint:
-            self.draft_fingerprint, self.target_fingerprint = pair
-        if pair != (self.draft_fingerprint, self.target_fingerprint):
-            raise OmnidraftError(f"this cache belongs to another pair of tokenizers than {draft_tokenizer.name!r} -> "
-                                 f"{target_tokenizer.name!r}: use one cache for each pair")
+    def _bind(self, *pair: str) -> None:
+        """Take the fingerprints of a pair of tokenizers; raises OmnidraftError if the cache has others."""
+        own = self.draft_fingerprint, self.target_fingerprint
+        if own == ("", ""):
+            own = self.draft_fingerprint, self.target_fingerprint = pair
+        for side, ours, given in zip(("draft", "target"), own, pair, strict=True):
+            if ours != given:
+                raise OmnidraftError(f"this n-gram cache was made for another {side} tokenizer ({ours[:8]}, not "
+                                     f"{given[:8]}): use one cache for each pair")
+
+    def _use(self, key: bytes) -> int:
+        """Count a use of an entry and, where the order of use matters, put it last; its target token."""
+        token = self._queues[self._rank(key)][key]
+        before = self.split_of(token)
+        if self.eviction != "none":
+            self._dequeue(key)
+        self._hits[key] += 1
+        self._enqueue(key, token)
+        self.version += self.split_of(token) != before  # another split of this token has become the usual one
+        return token
+
+    def _remove(self, key: bytes) -> None:
+        token = self._dequeue(key)
+        del self._hits[key]
+        self._splits[token] = [split for split in self._splits_of(token) if split != key]
+        if not self._splits[token]:
+            del self._splits[token]
+
+    def _rank(self, key: bytes) -> int:
+        return self._hits[key] if self.eviction == "lfu" else 0
+
+    def _enqueue(self, key: bytes, token: int) -> None:
+        self._queues.setdefault(self._rank(key), {})[key] = token
+
+    def _dequeue(self, key: bytes) -> int:
+        queue = self._queues[self._rank(key)]
+        token = queue.pop(key)
+        if not queue:
+            del self._queues[self._rank(key)]
+        return token
+
+    def _splits_of(self, token: int) -> list[bytes]:
+        splits = self._splits.get(token, [])
+        return splits if isinstance(splits, list) else [splits]
+
+
+def _pack(ngram: Sequence[int]) -> bytes:
+    return array("i", ngram).tobytes()
+
+
+def _unpack(key: bytes) -> NGram:
+    return tuple(array("i", key))
 
 
 def _spell(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
     return [tokenizer.token_bytes[i] or b"" if i < tokenizer.size else b"" for i in ids]
 
 
-def _agree(one: bytes, other: bytes) -> bool:
-    return one.startswith(other) or other.startswith(one)
+def _without_dummy(spelled: list[bytes]) -> list[bytes]:
+    """The same tokens, one space at the start of the text taken off."""
+    first = next((place for place, data in enumerate(spelled) if data), 0)
+    return [data.removeprefix(b" ") if place == first else data for place, data in enumerate(spelled)]

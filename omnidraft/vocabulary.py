@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from .errors import OmnidraftError
+from .files import make_folder_of, write_text
 from .roles import pair_roles
 from .tokenizer import Tokenizer
 
@@ -65,8 +64,7 @@ def align(draft: Tokenizer, target: Tokenizer, by: str = "bytes") -> Alignment:
     """
     if by not in DEFINITIONS:
         raise OmnidraftError(f"unknown definition {by!r}: align by 'bytes' or by 'strings'")
-    spell = _spell_bytes if by == "bytes" else _spell_strings
-    draft_keys, target_keys = spell(draft), spell(target)
+    draft_keys, target_keys = (side.token_bytes if by == "bytes" else _strings(side) for side in (draft, target))
     draft_ids, target_ids = canonical_ids(draft, draft_keys), canonical_ids(target, target_keys)
     draft_to_target = np.array([target_ids.get(key, -1) for key in draft_keys], dtype=np.int32)
     target_to_draft = np.array([draft_ids.get(key, -1) for key in target_keys], dtype=np.int32)
@@ -153,44 +151,26 @@ def load_or_build(draft: Tokenizer, target: Tokenizer, by: str = "bytes",
     A file that is missing, damaged or made by another version is built anew; a folder that cannot be written costs
     nothing but the time to align again.
     """
-    key = json.dumps([1, by, draft.fingerprint, target.fingerprint, draft.roles, target.roles])  # 1: file version
+    key = json.dumps([2, by, draft.fingerprint, target.fingerprint, draft.roles, target.roles])  # 2: file version
     folder = default_folder() if folder is None else Path(folder)
-    path = folder / f"alignment-{hashlib.sha256(key.encode()).hexdigest()[:24]}.safetensors"
+    path = folder / f"alignment-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
     try:
-        with safe_open(path, "np") as file:
-            note = file.metadata() or {}
-            tables = file.get_tensor("draft_to_target"), file.get_tensor("target_to_draft")
-        counts = [int(note[name]) for name in ("shared_draft", "shared_target", "role_pairs")]
-        if note["key"] == key and [len(table) for table in tables] == [draft.size, target.size]:
-            return Alignment(*tables, by, *counts)
-    except (OSError, SafetensorError, KeyError, ValueError):
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        tables = [np.array(table, dtype=np.int32) for table in saved["tables"]]
+        if saved["key"] == key and [table.shape for table in tables] == [(draft.size,), (target.size,)]:
+            return Alignment(*tables, by, *map(int, saved["counts"]))
+    except (OSError, KeyError, TypeError, ValueError, OverflowError):
         pass
-    alignment = align(draft, target, by)
-    note = {name: str(getattr(alignment, name)) for name in ("shared_draft", "shared_target", "role_pairs")}
-    with suppress(OSError, SafetensorError):
-        write_tables(path, {"draft_to_target": alignment.draft_to_target,
-                            "target_to_draft": alignment.target_to_draft}, note | {"key": key})
-    return alignment
+    made = align(draft, target, by)
+    tables = [made.draft_to_target.tolist(), made.target_to_draft.tolist()]
+    counts = [made.shared_draft, made.shared_target, made.role_pairs]
+    with suppress(OmnidraftError):
+        make_folder_of(path)
+        write_text(path, json.dumps({"key": key, "counts": counts, "tables": tables}))
+    return made
 
 
-def write_tables(path: Path, tables: dict[str, np.ndarray], note: dict[str, str]) -> None:
-    """Write a safetensors file in one step: to a temporary file beside it, then renamed. Raises OSError."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        save_file(tables, temporary, note)
-        os.replace(temporary, path)
-    except (OSError, SafetensorError):
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-def _spell_bytes(tokenizer: Tokenizer) -> Sequence[bytes | None]:
-    return tokenizer.token_bytes
-
-
-def _spell_strings(tokenizer: Tokenizer) -> Sequence[str | None]:
+def _strings(tokenizer: Tokenizer) -> Sequence[str | None]:
     """The vocabulary's spellings, special tokens included as in the paper's count, a leading "▁" turned into "Ġ"."""
     if tokenizer.byte_level:
         return tokenizer.strings

@@ -8,6 +8,7 @@ from enumeration import law_of, total_variation
 from fakes import FakeModel, byte_level, sentence_piece
 
 from omnidraft.decoding import Options, plain, speculative
+from omnidraft.drafting import Drafter
 from omnidraft.errors import OmnidraftError
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms
@@ -91,6 +92,19 @@ def test_the_whole_loop_is_exact(rule, direction, sampling):
                     return tuple(written)
 
         assert total_variation(law_of(two_tokens), law_of(truth)) < 1e-12
+
+
+def test_the_whole_loop_heals():
+    """The exactness test above holds with healing in play: drafts of this pair do take a context token back."""
+    taken = 0
+    for seed in range(3):
+        pair = Pair(FakeModel(SMALL_PIECES, seed), FakeModel(SMALL_BYTES, seed + 50))
+        drafter = Drafter(pair, "ab a ", Options(temperature=0.9))
+        for draw in range(20):
+            draft = drafter.draft(Uniforms(np.random.default_rng(draw)), pair.lifting, 3)
+            taken += draft.taken_back is not None
+            assert draft.taken_back in (None, drafter.ids[-1])
+    assert taken > 5
 
 
 def test_an_end_token_in_mid_block_ends_the_text():

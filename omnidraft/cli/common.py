@@ -93,7 +93,7 @@ def cache_file(draft: Tokenizer, target: Tokenizer) -> Path:
     """Where the n-gram cache of a pair of tokenizers is kept: $OMNIDRAFT_CACHE, else ~/.cache/omnidraft."""
     from ..vocabulary import default_folder
 
-    return default_folder() / f"ngrams-{draft.fingerprint[:16]}-{target.fingerprint[:16]}.safetensors"
+    return default_folder() / f"ngrams-{draft.fingerprint[:16]}-{target.fingerprint[:16]}.json"
 
 
 def load_pair(draft: str, target: str, stored: bool = True) -> Pair:

@@ -1,0 +1,96 @@
+"""Wall-clock speed of speculative decoding against plain decoding by the same engine, every pair and task.
+
+    python -m benchmarks.speed --json benchmarks/results/speed.json
+
+For each prompt plain and speculative decoding alternate; a figure is the median over repeats of (tokens/s speculative) /
+(tokens/s plain) over all prompts of the task. Greedy, confidence stop, no loading and no prefill time. Greedy texts are
+compared too: they may differ only where the target's two best logits tie within float32 rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from omnidraft.cpu import prepare_blas
+
+prepare_blas()
+
+import numpy as np  # noqa: E402
+
+from benchmarks.common import prompts, write_json  # noqa: E402
+from omnidraft.cli.demo import is_tie  # noqa: E402
+from omnidraft.decoding import Options, plain, speculative  # noqa: E402
+from omnidraft.machine import machine  # noqa: E402
+from omnidraft.metrics import computed_speedup, speedup, summarize  # noqa: E402
+from omnidraft.models import load  # noqa: E402
+from omnidraft.pairing import Pair  # noqa: E402
+from omnidraft.sampling import Uniforms  # noqa: E402
+from omnidraft.stopping import Confidence  # noqa: E402
+
+PAIRS = ["draft-tasks:qwen-like", "draft-tasks:llama3-like", "draft-tasks:sibling", "draft-general:qwen-like"]
+TASKS = ("math", "code", "text")
+
+
+def compare(pair: Pair, texts: list[str], options: Options, repeats: int) -> dict:
+    """One pair on one task."""
+    ratios, computed, plain_speed, fast_speed = [], [], [], []
+    texts_same = ties = 0
+    for repeat in range(repeats + 1):
+        slow_rounds, fast_rounds = [], []
+        for text in texts:
+            ids = pair.target.tokenizer.encode(text, bos=True)
+            one = list(plain(pair.target, ids, options, Uniforms([])))
+            other = list(speculative(pair, text, options, Uniforms([])))
+            slow_rounds += one
+            fast_rounds += other
+            if repeat == 0:
+                written = [[token for r in rounds for token in r.emitted] for rounds in (one, other)]
+                texts_same += written[0] == written[1]
+                ties += written[0] != written[1] and is_tie(pair.target, ids, *written)
+        if repeat == 0:
+            continue  # the first pass warms up
+        slow, fast = summarize(slow_rounds), summarize(fast_rounds)
+        ratios.append(speedup(fast, slow))
+        computed.append(computed_speedup(fast, slow))
+        plain_speed.append(slow.tokens_per_second)
+        fast_speed.append(fast.tokens_per_second)
+    return {"speedup": round(float(np.median(ratios)), 3), "speedup_range": [round(min(ratios), 3), round(max(ratios), 3)],
+            "computed_speedup": round(float(np.median(computed)), 3),
+            "plain_tokens_per_second": round(float(np.median(plain_speed)), 1),
+            "speculative_tokens_per_second": round(float(np.median(fast_speed)), 1),
+            "block_efficiency": round(fast.block_efficiency, 3), "acceptance_draft": round(fast.acceptance_draft, 3),
+            "acceptance_proposed": round(fast.acceptance_proposed, 3), "drafted_per_round": round(fast.drafted_per_round, 2),
+            "overhead": round(fast.overhead, 4), "prompts": len(texts), "same_text": texts_same, "ties": ties}
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", nargs="*", default=PAIRS)
+    parser.add_argument("--tasks", nargs="*", default=TASKS)
+    parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("-k", type=int, default=12)
+    parser.add_argument("--threshold", type=float, default=0.4)
+    parser.add_argument("--verify", default="lossless")
+    parser.add_argument("--payoff", action="store_true")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    options = Options(verify=args.verify, stop=Confidence(args.k, args.threshold), max_new_tokens=args.tokens,
+                      payoff=args.payoff)
+    results: dict = {"machine": machine(), "settings": {"k": args.k, "threshold": args.threshold, "verify": args.verify,
+                                                        "payoff": args.payoff, "repeats": args.repeats}, "pairs": {}}
+    for name in args.pairs:
+        pair = Pair(*map(load, name.split(":")))
+        for task in args.tasks:
+            row = compare(pair, [e["prompt"] for e in prompts(task, args.prompts)], options, args.repeats)
+            results["pairs"].setdefault(name, {})[task] = row
+            print(f"{name} {task}: {row}", flush=True)
+    if args.json:
+        write_json(args.json, results)
+
+
+if __name__ == "__main__":
+    main()

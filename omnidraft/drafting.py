@@ -1,0 +1,139 @@
+"""The drafter's side of the loop: its own tokens of the text so far, a key-value cache that follows them, and the draft.
+
+A round draws d_1..d_k from the rows q_1..q_k (arXiv 2507.02659, Algorithm 1, first step). Two things are special here.
+The drafter re-tokenises what the target wrote, keeping its cache up to the first token that changed. And it can *heal* the
+boundary (this project's own): where its last context token is how a longer token begins (the target wrote " ", the drafter
+knows " 9" as one token), it takes that token back and draws from those that begin with it, so that it is never conditioned
+on a context it has not seen in training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from . import translation
+from .pairing import Pair
+from .sampling import Uniforms, mask, process
+
+
+@dataclass
+class Draft:
+    """What one round drafted: `tokens` d_1..d_k, the rows (V_q,) they were drawn from, and the token taken back."""
+
+    tokens: list[int] = field(default_factory=list)
+    probs: list[np.ndarray] = field(default_factory=list)
+    taken_back: int | None = None  # the last context token, which the first drafted token begins with
+
+    def data(self, tokenizer: Any) -> bytes:
+        """The drafted bytes that the text does not have yet."""
+        return tokenizer.decode_bytes(self.tokens)[self._written(tokenizer):]
+
+    def kept(self, tokenizer: Any, data: bytes) -> tuple[int, int]:
+        """How many draft tokens are wholly part of `data`, which entered the text, and how many of its bytes they are."""
+        agreed = translation.common_prefix(self.data(tokenizer), data)
+        count, size = 0, -self._written(tokenizer)
+        for token in self.tokens:
+            longer = size + len(tokenizer.decode_bytes([token]))
+            if longer > agreed:
+                break
+            count, size = count + 1, longer
+        return count, max(0, size)
+
+    def _written(self, tokenizer: Any) -> int:
+        return 0 if self.taken_back is None else len(tokenizer.decode_bytes([self.taken_back]))
+
+
+class Drafter:
+    """Drafts for one text: `draft` draws a round's tokens, `follow` takes over what the target wrote.
+
+    >>> drafter = Drafter(pair, "Once upon", Options()); drafter.draft(Uniforms(rng), pair.lifting, 8)  # doctest: +SKIP
+    """
+
+    def __init__(self, pair: Pair, prompt: str, options: Any) -> None:
+        self.model, self.options = pair.draft, options
+        self.ids = self.model.tokenizer.encode(prompt, bos=True)
+        self.fed: list[int] = []  # the ids that the cache holds
+        self.cache = self.model.new_cache()
+        # `tli` draws from the drafter renormalised onto the directly mapped tokens.
+        self.barred = np.flatnonzero(pair.alignment.draft_to_target < 0) if options.verify == "tli" else None
+
+    def prefill(self) -> float:
+        """Feed the prompt but its last two tokens, which the first round feeds; seconds."""
+        began = perf_counter()
+        self._trim(1)
+        if len(self.ids) > 2:
+            self._forward(self.ids[:-2])
+        return perf_counter() - began
+
+    def draft(self, uniforms: Uniforms, lifting: Any, room: int) -> Draft:
+        """Draw up to min(stop.limit, room) tokens, fewer where the stop rule or an end token says so.
+
+        `lifting` says which context tokens can be healed; None switches healing off.
+        """
+        draft, limit = Draft(), min(self.options.stop.limit, room, self.model.context_size // 2)
+        self._trim(limit)
+        longer = lifting.longer(self.ids[-1]) if lifting is not None and self.options.heal and len(self.ids) > 1 else []
+        rows = 2 if longer else 1
+        shared = min(translation.common_prefix(self.fed, self.ids), len(self.ids) - rows)
+        self.cache.rewind(shared)
+        del self.fed[shared:]
+        logits = self._forward(self.ids[shared:], rows)
+        confidences: list[float] = []
+        if longer:
+            last = self.ids[-1]
+            ruled_out = np.full(logits.shape[-1], -np.inf)
+            ruled_out[[last, *longer]] = 0.0
+            healed, logits = logits[:1] + ruled_out, logits[1:]
+            token, q, _ = self._draw(healed, uniforms)
+            if token != last:  # otherwise the context token stands, and drafting goes on after it
+                draft = Draft([token], [q], last)
+                self.cache.rewind(len(self.fed) - 1)
+                del self.fed[-1:]
+                logits = self._forward([token])
+        while len(draft.tokens) < limit:
+            if confidences:
+                logits = self._forward(draft.tokens[-1:])
+            token, q, confidence = self._draw(logits, uniforms)
+            draft.tokens.append(token)
+            draft.probs.append(q)
+            confidences.append(confidence)
+            if token in self.model.eos_ids or self.options.stop(confidences):
+                break
+        return draft
+
+    def follow(self, draft: Draft, data: bytes) -> int:
+        """Take over the bytes that the target wrote; how many draft tokens of the round are wholly part of them."""
+        tokenizer = self.model.tokenizer
+        kept, size = draft.kept(tokenizer, data)
+        if kept:  # the drafter's own tokens stay, so that the cache need not be fed again
+            before = self.ids if draft.taken_back is None else self.ids[:-1]
+            self.ids = translation.extend(tokenizer, before + draft.tokens[:kept], data[size:])
+        else:
+            self.ids = translation.extend(tokenizer, self.ids, data)
+        return kept
+
+    def _draw(self, logits: np.ndarray, uniforms: Uniforms) -> tuple[int, np.ndarray, float]:
+        """One token from one row of logits (1, V_q): the token, the row it was drawn from, the drafter's probability."""
+        logits = mask(logits, self.model.tokenizer.size)
+        if self.barred is not None:
+            logits[:, self.barred] = -np.inf
+        if self.options.temperature == 0:
+            token = int(logits[0].argmax())
+            return token, logits[0], float(1.0 / np.exp(logits[0] - logits[0, token]).sum())
+        q = process(logits, self.options.temperature, self.options.top_k, self.options.top_p)[0]
+        token = uniforms.choose(q)
+        return token, q, float(q[token])
+
+    def _forward(self, ids: list[int], rows: int = 1) -> np.ndarray:
+        logits = self.model.forward(ids, self.cache, rows)
+        self.fed += ids
+        return logits
+
+    def _trim(self, limit: int) -> None:
+        """Forget the older half of a text that outgrows the drafter's context (the target's is never cut)."""
+        if len(self.ids) + limit + 1 > self.model.context_size:
+            self.ids = self.ids[-(self.model.context_size // 2):]

@@ -1,0 +1,70 @@
+"""The embedded models: what ships, and that speculative text is plain text, token for token, in float64."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+
+import omnidraft
+from omnidraft.decoding import Options, plain, speculative
+from omnidraft.models import EMBEDDED, folder, load
+from omnidraft.pairing import Pair
+from omnidraft.sampling import Uniforms
+from omnidraft.stopping import FixedLength
+from omnidraft.verification import RULES
+
+PACKAGE = Path(omnidraft.__file__).parent
+PAIRS = [(draft, target) for draft in ("draft-tasks", "draft-general") for target in ("qwen-like", "llama3-like", "sibling")]
+
+
+@functools.cache
+def model(name: str):
+    return load(name, "float64")
+
+
+@functools.cache
+def pair(draft: str, target: str) -> Pair:
+    return Pair(model(draft), model(target))
+
+
+@functools.cache
+def held_out(task: str) -> list[dict]:
+    return [json.loads(line) for line in (PACKAGE / "data" / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@functools.cache
+def alone(target: str, task: str) -> list[int]:
+    ids = model(target).tokenizer.encode(held_out(task)[0]["prompt"], bos=True)
+    return [t for r in plain(model(target), ids, Options(max_new_tokens=24), Uniforms([])) for t in r.emitted]
+
+
+def test_the_weights_are_small_enough_to_ship():
+    assert sum(f.stat().st_size for name in EMBEDDED for f in folder(name).iterdir()) < 45e6
+
+
+@pytest.mark.parametrize("task", ["math", "code", "text"])
+def test_held_out_prompts_are_complete(task):
+    examples = held_out(task)
+    assert len(examples) == 200 and len({e["prompt"] for e in examples}) > 190
+    assert {e["seen_template"] for e in examples} == {True, False}
+
+
+@pytest.mark.parametrize("task", ["math", "code", "text"])
+@pytest.mark.parametrize("draft, target", PAIRS)
+def test_greedy_text_equals_plain_decoding(draft, target, task):
+    for rule in RULES:
+        for k in (1, 5, 12):
+            options = Options(verify=rule, stop=FixedLength(k), max_new_tokens=24)
+            rounds = speculative(pair(draft, target), held_out(task)[0]["prompt"], options, Uniforms([]))
+            assert [t for r in rounds for t in r.emitted] == alone(target, task), (rule, k)
+
+
+def test_one_drafter_serves_three_targets_unchanged():
+    drafter = model("draft-tasks")
+    before = [part.blocks.sum() for layer in drafter.layers for part in layer]
+    for target in ("qwen-like", "llama3-like", "sibling"):
+        assert pair("draft-tasks", target).draft is drafter
+    assert [part.blocks.sum() for layer in drafter.layers for part in layer] == before

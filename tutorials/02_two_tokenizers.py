@@ -1,0 +1,159 @@
+# %% [markdown]
+# # 2 · Two tokenizers, one text
+#
+# Lesson 1 compared p(x) with q(x) for the same token x. That needs one **vocabulary**, the list of byte strings
+# ("tokens") that a model reads and writes; a token's **id** is its place in that list. A drafter made for one family
+# of targets has another vocabulary than the next family, so id 300 here has nothing to do with id 300 there. What the two
+# models share is the text itself. This lesson finds the tokens that mean the same in both vocabularies.
+#
+# ## The equation (this project's own)
+#
+#     draft token d = target token t    exactly if    bytes(d) = bytes(t)
+#
+# The table d -> t of all such pairs is the **direct map**. The paper (arXiv 2507.02659, section 3.1 and Table 8)
+# compares the *strings* that stand in the two tokenizer files instead. But the files spell bytes in two ways:
+#
+# - *SentencePiece*: plain text in which "▁" is a space. Bytes that no token spells are written one by one, as tokens
+#   named `<0x00>` to `<0xFF>` (**byte fallback**).
+# - *Byte-level*: each of the 256 bytes has a stand-in character. A printable byte stands for itself, so the byte 0xE9 is
+#   "é"; others borrow a letter: space is "Ġ", newline is "Ċ".
+
+# %%
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from exercises import check
+from rich.console import Console
+from rich.text import Text
+
+import omnidraft
+from omnidraft import models
+from omnidraft.render import escape
+from omnidraft.tokenizer import BYTE_TO_CHARACTER, CHARACTER_TO_BYTE
+from omnidraft.vocabulary import align, aligned_spans
+
+
+def sentence_piece_bytes(string):
+    if len(string) == 6 and string.startswith("<0x"):
+        return bytes([int(string[3:5], 16)])
+    return string.replace("▁", " ").encode()
+
+
+def byte_level_bytes(string):
+    return bytes([CHARACTER_TO_BYTE[character] for character in string])
+
+
+def direct_map(draft_spellings, target_spellings):
+    """For each draft token the target token with the same spelling, or -1; equal spellings go to the lowest id."""
+    ids = {spelling: t for t, spelling in reversed(list(enumerate(target_spellings))) if spelling}
+    return [ids.get(spelling, -1) for spelling in draft_spellings]
+
+
+# %% [markdown]
+# ## By hand
+#
+# The letter é is two bytes in UTF-8, C3 A9. The byte-level vocabulary spells them "Ã©", and its own token "é" is the
+# lone byte E9, which is no letter at all. Comparing strings, even with "▁" turned into "Ġ", gets one pair right, one
+# wrong, and misses the newline. Comparing bytes gets all three.
+
+# %%
+draft, target = ["▁the", "é", "<0x0A>"], ["Ġthe", "é", "Ċ", "Ã©"]
+assert BYTE_TO_CHARACTER[ord(" ")] == "Ġ" and "é".encode() == b"\xc3\xa9"
+assert direct_map([string.replace("▁", "Ġ") for string in draft], target) == [0, 1, -1]
+assert direct_map(map(sentence_piece_bytes, draft), map(byte_level_bytes, target)) == [0, 3, 2]
+
+# %% [markdown]
+# ## The real thing
+#
+# The embedded drafter has a SentencePiece-like tokenizer, the target a byte-level one. In the package `token_bytes` holds
+# the bytes of each token, and `align` (omnidraft/vocabulary.py) makes the direct map, in both directions. Where one
+# vocabulary has the same bytes twice, as "A" and `<0x41>`, it takes the token that the tokenizer itself writes.
+
+# %%
+drafter, target = models.load("draft-tasks").tokenizer, models.load("qwen-like").tokenizer
+by_bytes, by_strings = align(drafter, target), align(drafter, target, by="strings")
+
+mine = np.array(direct_map(drafter.token_bytes, target.token_bytes))
+assert (mine >= 0).sum() == by_bytes.shared_draft  # pairs by role (below) are counted apart
+for d in np.flatnonzero(mine >= 0):
+    assert drafter.token_bytes[d] == target.token_bytes[by_bytes.draft_to_target[d]]
+assert by_bytes.shared_draft >= by_strings.shared_draft
+newline = drafter.byte_fallback[ord("\n")]
+assert by_bytes.draft_to_target[newline] >= 0 > by_strings.draft_to_target[newline]
+
+print("how much of each vocabulary the other one has")
+for name, shared, size in (("drafter's, by strings", by_strings.shared_draft, drafter.size),
+                           ("drafter's, by bytes", by_bytes.shared_draft, drafter.size),
+                           ("target's, by bytes", by_bytes.shared_target, target.size)):
+    print(f"{name:22} {'█' * round(40 * shared / size):40} {shared} of {size}")
+
+# %% [markdown]
+# **Special tokens** have no bytes: begin of text, end of text, padding. They are paired by **role**, by what they do.
+# Text that merely looks like one stays text, so what a model wrote can never become an end token by being read again.
+
+# %%
+draft_end = drafter.roles["eos"][0]  # "eos" is end of sequence; a model may have several such tokens
+assert drafter.token_bytes[draft_end] is None and by_bytes.draft_to_target[draft_end] in target.roles["eos"]
+assert draft_end not in drafter.encode(drafter.strings[draft_end])
+
+# %% [markdown]
+# Now one text in both tokenizations. Byte boundaries that both share cut it into **blocks**, as small as possible: mostly
+# one token on each side (1:1), else several draft tokens against one target token (n:1), or the reverse (1:n), or the
+# rest (n:n). SentencePiece puts a "dummy space" before a text; `encode_continuation` leaves it out, as in the middle of
+# a text, so both sides spell the same bytes.
+
+# %%
+SIGNS = {"1:1": ("", ""), "n:1": ("*", "cyan underline"), "1:n": ("!", "bold yellow"), "n:n": ("-", "red")}
+
+
+def blocks(text):
+    """The smallest blocks of a text: (kind, draft tokens, target tokens), each token as its bytes."""
+    sides = [[tokenizer.token_bytes[i] for i in tokenizer.encode_continuation(text)] for tokenizer in (drafter, target)]
+    for (a, b), (c, d) in aligned_spans(*[[len(token) for token in side] for side in sides]):
+        yield f"{'n' if b - a > 1 else 1}:{'n' if d - c > 1 else 1}", sides[0][a:b], sides[1][c:d]
+
+
+lines = Text("\ndrafter "), Text("target  ")
+for kind, *sides in blocks("The windows of the shop were broken, so Sarah wrote a letter to her neighbor."):
+    assert b"".join(sides[0]) == b"".join(sides[1])
+    for line, side in zip(lines, sides, strict=True):
+        shown = "|".join(escape(token.decode(errors="replace")) for token in side)
+        line.append(f"[{SIGNS[kind][0]}{shown}]", SIGNS[kind][1])
+Console(highlight=False).print(*lines, sep="\n")
+
+# %% [markdown]
+# How often does each kind occur in the held-out texts of the package?
+
+# %%
+counts = Counter()
+for path in sorted((Path(omnidraft.__file__).parent / "data").glob("*.jsonl")):
+    for line in path.read_text(encoding="utf-8").splitlines()[:30]:
+        counts.update(kind for kind, *_ in blocks(json.loads(line)["response"]))
+total = sum(counts.values())
+print("\nblocks in 90 texts")
+for kind in SIGNS:
+    print(f"{kind}  {'█' * round(40 * counts[kind] / total):40} {counts[kind] / total:.1%}")
+assert counts["1:1"] > 0 and counts["n:1"] > 0
+
+# %% [markdown]
+# Only 1:1 blocks can be drafted through the direct map. The n:1 blocks are the subject of lesson 3.
+#
+# ## Exercises
+#
+# 1. Which bytes does the SentencePiece token "▁né" stand for? Answer with a bytes literal, such as `b"\xff"`.
+# 2. How does a byte-level vocabulary spell the token of the two bytes space and newline? Answer with a string.
+# 3. Write a function that takes the lengths in bytes of the tokens of both tokenizations of a text, and returns a sorted
+#    list of the places (counted in bytes, the start left out) where both have a boundary.
+
+# %%
+check("2.1", ...)
+check("2.2", ...)
+
+
+def shared_boundaries(draft_lengths, target_lengths):
+    return ...
+
+
+check("2.3", shared_boundaries)

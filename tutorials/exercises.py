@@ -1,0 +1,80 @@
+"""What the lessons share: `check` for the exercises, `show` for an equation's own lines, `paint` for coloured rounds.
+
+Of the right answers only salted hashes are kept (numbers to three decimals); a function you write is called with the
+arguments in `CALLS`, and what it returns is hashed. `law_of` and `total_variation` are those of tests/enumeration.py.
+"""
+
+import hashlib
+import inspect
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path += [str(ROOT), str(ROOT / "tests")]  # so that the lessons run in a fresh clone, too
+from enumeration import law_of, total_variation  # noqa: E402, F401
+
+from omnidraft import render  # noqa: E402
+
+ANSWERS = {  # exercise: (hash of the answer, hint)
+    "1.1": ("", "of each token, take the smaller of the two probabilities, and add them up"),
+    "1.2": ("", "a is written if it is drawn and accepted, or if anything is rejected and the second draw gives a"),
+    "1.3": ("", "there is always one token; a second one if the first draft token is accepted; a third one if ..."),
+    "2.1": ("", "the sign of SentencePiece for a space, then UTF-8: \"é\".encode() has two bytes"),
+    "2.2": ("", "both stand-ins are named in the lesson; the answer has two characters"),
+    "2.3": ("", "running sums (np.cumsum) of the lengths are the boundaries; which ones occur on both sides?"),
+}
+CALLS = {  # exercise: the arguments of each call
+    "1.3": [(0.5, 1), (0.5, 3), (0.9, 8), (0.0, 4), (1.0, 4)],
+    "2.3": [([4, 1, 2, 2], [4, 5]), ([1, 4, 2, 3], [3, 2, 1, 4]), ([3], [1, 1, 1]), ([2, 2, 2], [3, 3])],
+}
+
+
+def check(exercise, answer):
+    """Say whether an answer is right, and give a hint if not; `...` means "not answered yet". True if right."""
+    stored, hint = ANSWERS[exercise]
+    right, verdict = False, "not yet"
+    try:
+        if callable(answer):
+            answer = [answer(*arguments) for arguments in CALLS[exercise]]
+        if answer is ... or isinstance(answer, list) and any(part is None or part is ... for part in answer):
+            verdict = "open"
+        elif digest(exercise, answer) == stored:
+            right, verdict = True, "right"
+    except Exception as error:  # whatever a reader's function may raise
+        verdict = f"not yet ({type(error).__name__}: {error})"
+    print(f"{exercise} {verdict}." + (f" Hint: {hint}." if verdict.startswith("not") else ""))
+    return right
+
+
+def digest(exercise, answer):
+    """The salted hash of an answer."""
+    return hashlib.sha256(f"omnidraft {exercise}: {_spell(answer)}".encode()).hexdigest()[:16]
+
+
+def _spell(answer):
+    if isinstance(answer, str | bytes):
+        return repr(answer)
+    if isinstance(answer, set):
+        return str(sorted(map(_spell, answer)))
+    return str([_spell(part) for part in answer]) if hasattr(answer, "__len__") else f"{float(answer) + 1e-9:.3f}"
+
+
+def show(function):
+    """Print where a function of the package lives, and its lines without the docstring."""
+    lines, first = inspect.getsourcelines(function)
+    quotes = [place for place, line in enumerate(lines) if '"""' in line]
+    code = [line for place, line in enumerate(lines) if not quotes or not quotes[0] <= place <= quotes[-1]]
+    print(f"# {function.__module__.replace('.', '/')}.py, line {first}\n{''.join(code)}")
+
+
+def paint(tokenizer, rounds, legend=False):
+    """Print rounds in the colours of `omnidraft.render`, or with its signs + * - ! ^ where colours would be lost."""
+    console = Console(highlight=False)
+    plain = console.no_color or console.color_system is None
+    if legend:
+        console.print(render.legend(plain), soft_wrap=True)
+    painter = render.Painter(tokenizer, plain, one_line=True)
+    console.print(Text.assemble(*map(painter.paint, rounds), painter.finish()))
