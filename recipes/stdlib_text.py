@@ -17,6 +17,7 @@ import re
 import sysconfig
 import tokenize
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,12 +49,12 @@ def source_files(root: Path | None = None) -> Iterator[Path]:
 
 
 def _ascii_share(text: str) -> float:
-    return sum(character < "\x7f" for character in text) / max(1, len(text))
+    return len(text.encode("ascii", "ignore")) / max(1, len(text))
 
 
 def _is_text(text: str) -> bool:
     """Keep what is ASCII (a stray sign is allowed) and is not a table of numbers or symbols."""
-    letters = sum(character.isalpha() for character in text)
+    letters = sum(map(str.isalpha, text))
     return _ascii_share(text) > 0.98 and letters > 0.4 * len(text)
 
 
@@ -75,8 +76,16 @@ def _pieces(text: str, largest: int) -> Iterator[str]:
         yield piece
 
 
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield what `ast.walk` does, in its order, but nothing below expressions: no definition is in there."""
+    waiting = deque([tree])
+    while waiting:
+        yield (node := waiting.popleft())
+        waiting.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
+
+
 def _docstrings(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             yield ast.get_docstring(node) or ""
 

@@ -32,9 +32,9 @@ class Script:
         return bool(self._pick([(v, w) for v, w in ((True, probability), (False, 1 - probability)) if w > 0]))
 
     def choose(self, weights: np.ndarray) -> int:
-        weights = np.asarray(weights, dtype=np.float64)
-        total = weights.sum()
-        return int(self._pick([(int(i), weights[i] / total) for i in np.flatnonzero(weights > 0)]))
+        weights = np.asarray(weights, dtype=np.float64).tolist()  # rows are short: lists are faster than arrays here
+        total = sum(weights)
+        return self._pick([(i, weight / total) for i, weight in enumerate(weights) if weight > 0])
 
 
 def law_of(run: Callable[[Script], Hashable]) -> dict[Hashable, float]:

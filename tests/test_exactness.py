@@ -46,6 +46,8 @@ class World:
                 self.spellings[token] = ways[int(rng.integers(len(ways)))]
         self.lifting = build_lifting(self.splits, self.spellings, len(self.draft))
         self.rows: dict = {}
+        self.stacked: dict = {}
+        self.proposed: dict = {}
 
     def cuts(self, text: str, vocabulary: list[str]):
         """All ways to write `text` with tokens of the vocabulary (first of each spelling)."""
@@ -80,7 +82,10 @@ class World:
         return tokens, rows
 
     def target_rows(self, tokens) -> np.ndarray:
-        return np.array([self.law("p", tuple(tokens[:i])) for i in range(len(tokens) + 1)])
+        tokens = tuple(tokens)
+        if tokens not in self.stacked:
+            self.stacked[tokens] = np.array([self.law("p", tokens[:i]) for i in range(len(tokens) + 1)])
+        return self.stacked[tokens]
 
     def truth(self) -> dict:
         first = self.law("p", ())
@@ -128,7 +133,9 @@ class World:
 
     def slem(self, draws) -> tuple[int, ...]:
         text = "".join(self.draft[token] for token in self.draw(draws)[0])
-        proposals = next(iter(self.cuts(text, self.target)), ())
+        if text not in self.proposed:
+            self.proposed[text] = next(iter(self.cuts(text, self.target)), ())
+        proposals = self.proposed[text]
         return tuple(verification.exact_match(proposals, self.target_rows(proposals), draws).emitted)
 
 

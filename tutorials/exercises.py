@@ -25,10 +25,23 @@ ANSWERS = {  # exercise: (hash of the answer, hint)
     "2.1": ("", "the sign of SentencePiece for a space, then UTF-8: \"é\".encode() has two bytes"),
     "2.2": ("", "both stand-ins are named in the lesson; the answer has two characters"),
     "2.3": ("", "running sums (np.cumsum) of the lengths are the boundaries; which ones occur on both sides?"),
+    "3.1": ("", "the longest n-gram at the first place wins, even if a shorter one would leave a better rest"),
+    "3.2": ("", "C forces something out first, and D then finds another pair; a new entry counts as used just now, 0 times"),
+    "3.3": ("", "cut both at the shared boundaries of exercise 2.3; keep blocks of n >= 2 against exactly 1"),
+    "4.1": ("", "ab is merged: the product; what ab takes is taken off a; b keeps its own"),
+    "4.2": ("", "go through the three drafts as by hand: what is the one proposal that may be rejected, and what replaces it?"),
+    "4.3": ("", "a lone a needs a second token that is no b"),
+    "5.1": ("", "the token a alone, divided by all tokens whose split begins with a"),
+    "5.2": ("", "P(c) is mass(abc) / mass(ab); compare it with Q(c)"),
+    "5.3": ("", "add up p over the tokens whose split begins with the prefix; the root is the empty prefix"),
 }
 CALLS = {  # exercise: the arguments of each call
     "1.3": [(0.5, 1), (0.5, 3), (0.9, 8), (0.0, 4), (1.0, 4)],
     "2.3": [([4, 1, 2, 2], [4, 5]), ([1, 4, 2, 3], [3, 2, 1, 4]), ([3], [1, 1, 1]), ([2, 2, 2], [3, 3])],
+    "3.3": [([b" w", b"indow", b"s"], [b" window", b"s"]), ([b"a", b"b", b"c", b"d"], [b"abc", b"d"]),
+            ([b"ab", b"c"], [b"a", b"bc"]), ([b"a", b"b", b"cd"], [b"ab", b"c", b"d"])],
+    "4.3": [([0.8, 0.2], [0.5, 0.5]), ([0.6, 0.4], [0.1, 0.9]), ([0.3, 0.7], [1.0, 0.0])],
+    "5.3": [({7: 0.1, 8: 0.3, 9: 0.6}, {7: (1,), 8: (1, 2), 9: (2,)}, prefix) for prefix in ((), (1,), (1, 2), (2,), (3,))],
 }
 
 

@@ -17,12 +17,18 @@ if TYPE_CHECKING:
     from ..sampling import Uniforms
     from ..tokenizer import Tokenizer
 
-MODEL = "an embedded model (see `omnidraft models`) or a Hugging Face folder"
+MODEL = "an embedded model (see `omnidraft models`), a Hugging Face folder, or with --backend torch a hub id"
 
 Draft = Annotated[str, typer.Option("--draft", "-d", metavar="MODEL", rich_help_panel="Models",
                                     help=f"The drafter: {MODEL}.")]
 Target = Annotated[str, typer.Option("--target", "-t", metavar="MODEL", rich_help_panel="Models",
                                      help=f"The target: {MODEL}.")]
+Backend = Annotated[str, typer.Option("--backend", metavar="NAME", rich_help_panel="Models", help=(
+    "numpy (Llama, Mistral and Qwen2, on the CPU) or torch (whatever transformers runs)."))]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", rich_help_panel="Models", help=(
+    "With --backend torch: cpu, cuda, cuda:1, mps; auto takes the fastest."))]
+Dtype = Annotated[str, typer.Option("--dtype", metavar="NAME", rich_help_panel="Models", help=(
+    "float32, float64, with --backend torch also bfloat16, float16; auto is float32 on a CPU, else as stored."))]
 Verify = Annotated[str, typer.Option("--verify", metavar="RULE", rich_help_panel="Speculation", help=(
     "Verification rule: lossless, omnidraft (the paper's; biased above temperature 0), slem or tli."))]
 DraftLength = Annotated[int, typer.Option("--draft-length", "-k", metavar="K", rich_help_panel="Speculation",
@@ -96,13 +102,16 @@ def cache_file(draft: Tokenizer, target: Tokenizer) -> Path:
     return default_folder() / f"ngrams-{draft.fingerprint[:16]}-{target.fingerprint[:16]}.json"
 
 
-def load_pair(draft: str, target: str, stored: bool = True) -> Pair:
-    """Load two models; with `stored` the n-gram cache that is on disk for them, else one filled from the tokenizers."""
+def load_pair(draft: str, target: str, stored: bool = True, **how: str) -> Pair:
+    """Load two models (`how`: backend, device, dtype) and, with `stored`, the n-gram cache on disk for their tokenizers.
+
+    Where there is none, or without `stored`, the cache is filled from the two tokenizers alone.
+    """
     from ..models import load
     from ..ngram_cache import NGramCache
     from ..pairing import Pair
 
-    target_model, draft_model = load(target), load(draft)
+    target_model, draft_model = load(target, **how), load(draft, **how)
     cache = None
     if stored:
         path = cache_file(draft_model.tokenizer, target_model.tokenizer)

@@ -35,6 +35,9 @@ def add_to(app: typer.Typer) -> None:
 def demo(
     target: common.Target = "qwen-like",
     draft: common.Draft = "draft-tasks",
+    backend: common.Backend = "numpy",
+    device: common.Device = "auto",
+    dtype: common.Dtype = "auto",
     task: Annotated[str | None, typer.Option("--task", help="Only math, code or text.", rich_help_panel="Models",
                                              show_default="all three")] = None,
     verify: common.Verify = "lossless",
@@ -59,7 +62,7 @@ def demo(
     prompts = choose_prompts(task, seed)
     check_writable(svg, json)
     common.uniforms_of(seed or 0)
-    pair = common.load_pair(draft, target, stored=False)
+    pair = common.load_pair(draft, target, stored=False, backend=backend, device=device, dtype=dtype)
     for prompt in prompts.values():
         common.check_context(pair.target, prompt)
     shown, rows = show(pair, prompts, options, seed or 0, plain, 0.35 if slow else 0.0)

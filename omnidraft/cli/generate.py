@@ -22,6 +22,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog=common.examples(
         "omnidraft generate 'def area(width, height):'",
         "cat prompt.txt | omnidraft generate -k 8 --json",
+        "omnidraft generate 'Once upon' --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
         "omnidraft generate -d ./my-drafter -t ./my-target --temperature 0.8 --seed 7 --rounds < prompt.txt",
     ))(generate)
 
@@ -31,6 +32,9 @@ def generate(
                                                  show_default=False)] = None,
     draft: common.Draft = "draft-tasks",
     target: common.Target = "qwen-like",
+    backend: common.Backend = "numpy",
+    device: common.Device = "auto",
+    dtype: common.Dtype = "auto",
     verify: common.Verify = "lossless",
     draft_length: common.DraftLength = 12,
     threshold: common.Threshold = 0.4,
@@ -58,7 +62,8 @@ def generate(
                                 payoff=payoff, learn=learn)
     uniforms = common.uniforms_of(seed)
     prompt = read_prompt(prompt)
-    model, pair, records = decode(draft, target, prompt, options, uniforms)
+    model, pair, records = decode(draft, target, prompt, options, uniforms, backend=backend, device=device,
+                                  dtype=dtype)
     learn = learn and pair is not None
     if learn:
         path = common.cache_file(pair.draft.tokenizer, pair.target.tokenizer)
@@ -89,16 +94,17 @@ def read_prompt(prompt: str | None) -> str:
         raise OmnidraftError("the prompt on stdin is not UTF-8 text: convert it first") from None
 
 
-def decode(draft: str, target: str, prompt: str, options: Any, uniforms: Any) -> tuple[Any, Any, Iterator[Round]]:
+def decode(draft: str, target: str, prompt: str, options: Any, uniforms: Any,
+           **how: str) -> tuple[Any, Any, Iterator[Round]]:
     """(target model, pair or None, rounds to come); with draft length 0 the drafter is not even loaded."""
     from ..decoding import plain, speculative
     from ..models import load
 
     if options.stop.limit == 0:
-        model = load(target)
+        model = load(target, **how)
         common.check_context(model, prompt)
         return model, None, plain(model, model.tokenizer.encode(prompt, bos=True), options, uniforms)
-    pair = common.load_pair(draft, target)
+    pair = common.load_pair(draft, target, **how)
     common.check_context(pair.target, prompt)
     return pair.target, pair, speculative(pair, prompt, options, uniforms)
 

@@ -1,0 +1,425 @@
+"""Models run by transformers: equal to the NumPy engine, rewound without a trace whatever their cache, left as they were,
+greedy text kept by speculation, and one clear line for everything that can be wrong with a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+from vocabularies import REAL, byte_level, sentencepiece
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from omnidraft import models  # noqa: E402
+from omnidraft.cli import app  # noqa: E402
+from omnidraft.decoding import Options, plain, speculative  # noqa: E402
+from omnidraft.errors import OmnidraftError  # noqa: E402
+from omnidraft.models.transformers_model import TransformersModel  # noqa: E402
+from omnidraft.pairing import Pair  # noqa: E402
+from omnidraft.sampling import Uniforms  # noqa: E402
+from omnidraft.stopping import FixedLength  # noqa: E402
+from omnidraft.verification import RULES  # noqa: E402
+
+PIECES = sentencepiece("▁abcdefghijklmnopqrstuvwxyz.,", "▁ t, ▁t h, ▁th e, i n, o u", name="pieces")
+BYTES = byte_level("Ġ t, h e, Ġt he, i n, in g, Ġ a", name="bytes")
+SIZES = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "intermediate_size": 48, "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+WINDOW = {"sliding_window": 7}
+# name: (classes, sizes, the kind of cache that must be found)
+KINDS = {
+    "llama": ("LlamaForCausalLM", SIZES, "cut"),
+    "qwen2": ("Qwen2ForCausalLM", SIZES, "cut"),
+    "qwen2, window in some layers": ("Qwen2ForCausalLM", {**SIZES, **WINDOW, "use_sliding_window": True,
+                                                          "max_window_layers": 2}, "cut"),
+    "mistral, window": ("MistralForCausalLM", {**SIZES, **WINDOW}, "cut"),
+    "gemma 3, window in some layers": ("Gemma3ForCausalLM", {**SIZES, **WINDOW, "head_dim": 8}, "cut"),
+    "gpt-2": ("GPT2LMHeadModel", {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 128}, "cut"),
+    "convolution and attention": ("Lfm2ForCausalLM", {**SIZES, "block_multiple_of": 8, "layer_types": [
+        "conv", "full_attention", "conv", "full_attention"]}, "again"),
+    "state space, several tokens": ("Mamba2ForCausalLM", {
+        **SIZES, "state_size": 4, "num_heads": 8, "head_dim": 8, "n_groups": 2}, "again"),
+    "state space and attention": ("JambaForCausalLM", {
+        **SIZES, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4, "mamba_dt_rank": 4, "num_experts": 2,
+        "use_mamba_kernels": False}, "single"),
+    "state inside the model": ("RecurrentGemmaForCausalLM", {
+        **SIZES, "lru_width": 32, "attention_window_size": 7, "block_types": ("recurrent", "attention")}, "none"),
+}
+
+
+def random_model(architecture: str, sizes: dict, vocab_size: int, seed: int = 0):
+    name = {"GPT2LMHeadModel": "GPT2Config", "Gemma3ForCausalLM": "Gemma3TextConfig"}.get(architecture)
+    name = name or architecture.replace("ForCausalLM", "Config")
+    model = getattr(transformers, architecture)(getattr(transformers, name)(vocab_size=vocab_size, **sizes)).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for at, parameter in model.named_parameters():
+            if parameter.dim() == 2 and "conv" not in at:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.15)
+    return model
+
+
+def saved(folder: Path, tokenizer=BYTES, architecture: str = "LlamaForCausalLM", sizes: dict | None = None,
+          vocab_size: int | None = None, seed: int = 0) -> Path:
+    """A folder with a random model and a tokenizer."""
+    model = random_model(architecture, SIZES if sizes is None else sizes, vocab_size or tokenizer.size, seed)
+    model.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.raw.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def change(path: Path, **values) -> None:
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.is_file() else {}) | values))
+
+
+def load(folder, dtype: str = "auto", **more) -> TransformersModel:
+    return models.load(folder, dtype, backend="torch", device="cpu", **more)
+
+
+def written(rounds) -> list[int]:
+    return [token for record in rounds for token in record.emitted]
+
+
+@pytest.fixture(scope="module")
+def pair_of_folders(tmp_path_factory) -> tuple[Path, Path]:
+    base = tmp_path_factory.mktemp("pair")
+    return saved(base / "draft", PIECES, seed=1), saved(base / "target", BYTES, seed=2)
+
+
+def complaint(work) -> str:
+    """The one line of what must fail."""
+    with pytest.raises(OmnidraftError) as caught:
+        work()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------------ parity
+
+@pytest.mark.parametrize("name", ["stories260K", "babyllama-tok361", *models.EMBEDDED])
+def test_logits_equal_the_numpy_engine(name: str):
+    folder = REAL / "models" / name if name not in models.EMBEDDED else name
+    try:
+        one = models.load(folder)
+    except OmnidraftError:
+        pytest.skip(f"{name} is not here")
+    other = load(folder)
+    assert (other.name, other.vocab_size, other.context_size, set(other.eos_ids), other.parameters) == (
+        one.name, one.vocab_size, one.context_size, set(one.eos_ids), one.parameters)
+    assert other.tokenizer.fingerprint == one.tokenizer.fingerprint
+    ids = np.random.default_rng(0).integers(0, one.tokenizer.size, 100).tolist()
+    expected = one.forward(ids, one.new_cache(), rows=100)
+    logits = other.forward(ids, other.new_cache(), rows=100)
+    assert logits.dtype == np.float32 and logits.shape == expected.shape and expected.std() > 0.5
+    print(f"{name}: largest difference {np.abs(logits - expected).max():.1e}")
+    assert np.abs(logits - expected).max() < 1e-3
+
+
+def test_stories_greedy_text_is_that_of_transformers():
+    if not (REAL / "models").is_dir():
+        pytest.skip("no real models here")
+    model = load(REAL / "models" / "stories260K")
+    expected = model.model.generate(torch.tensor([[1]]), do_sample=False, max_new_tokens=200)[0, 1:].tolist()
+    assert len(expected) == 200
+    assert written(plain(model, [1], Options(max_new_tokens=200), Uniforms([]))) == expected
+
+
+# ------------------------------------------------------------------------------------------------------------ caches
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rewinding_leaves_no_trace(kind: str):
+    architecture, sizes, found = KINDS[kind]
+    plain_model = random_model(architecture, sizes, 67)
+    model = TransformersModel(plain_model, PIECES)
+    assert model.cache_kind == found and model.vocab_size == 67 and model.context_size == 128
+    rng, worst = random.Random(0), 0.0
+    for _ in range(2):
+        cache, ids = model.new_cache(), []
+        while len(ids) < 50:
+            if ids and rng.random() < 0.4:
+                ids = ids[:rng.randint(max(0, len(ids) - 9), len(ids))]
+                cache.rewind(len(ids))
+            new = [rng.randrange(67) for _ in range(rng.choice([1, 1, 1, 2, 3, 5, 9]))]
+            rows, ids = rng.randint(1, len(new)), ids + new
+            logits = model.forward(new, cache, rows)
+            with torch.no_grad():
+                expected = plain_model(torch.tensor([ids]), use_cache=False).logits[0, -rows:].numpy()
+            assert logits.shape == expected.shape and cache.length == len(ids) and expected.std() > 0.3
+            worst = max(worst, float(np.abs(logits - expected).max()))
+    assert worst < 1e-4, worst
+
+
+def test_a_pass_that_fails_leaves_no_trace(monkeypatch):
+    inner = random_model("LlamaForCausalLM", SIZES, 67)
+    model = TransformersModel(inner, PIECES)
+    cache = model.new_cache()
+    model.forward([1, 2, 3], cache)
+    last = inner.model.layers[-1]
+    with monkeypatch.context() as patch:
+        def full(*arguments, **more):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        patch.setattr(last, "forward", full)  # the layers before it have taken the tokens in
+        assert "out of memory" in complaint(lambda: model.forward([4, 5], cache))
+    expected = model.forward([1, 2, 3, 6], model.new_cache())
+    assert cache.length == 3 and np.abs(model.forward([6], cache) - expected).max() < 1e-5
+
+
+def test_one_copy_from_the_device_per_pass(monkeypatch):
+    model = TransformersModel(random_model("LlamaForCausalLM", SIZES, 67), PIECES)
+    cache, calls = model.new_cache(), []
+    for name in ("cpu", "item", "tolist", "numpy"):
+        def counted(tensor, *arguments, name=name, original=getattr(torch.Tensor, name), **more):
+            calls.append(name)
+            return original(tensor, *arguments, **more)
+        monkeypatch.setattr(torch.Tensor, name, counted)
+    for ids, rows in (([1, 2, 3], 1), ([4], 1), ([5, 6, 7, 8], 4)):
+        calls.clear()
+        model.forward(ids, cache, rows)
+        assert calls == ["cpu", "numpy"]
+
+
+def test_bad_passes_are_told():
+    model = TransformersModel(random_model("GPT2LMHeadModel", KINDS["gpt-2"][1], 67), PIECES)
+    cache = model.new_cache()
+    model.forward([1] * 120, cache)
+    assert "cannot give 2 rows" in complaint(lambda: model.forward([1], cache, rows=2))
+    assert "do not fit a vocabulary of 67" in complaint(lambda: model.forward([67], cache))
+    assert "context holds 128" in complaint(lambda: model.forward([1] * 9, cache))
+    assert "cannot rewind" in complaint(lambda: cache.rewind(121))
+    assert cache.length == 120 and model.forward([1] * 8, cache).shape == (1, 67)
+
+
+# ---------------------------------------------------------------------------------------------------------- decoding
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("draft, target", [("stories260K", "babyllama-tok361"), ("babyllama-tok361", "stories260K")])
+def test_greedy_text_is_kept_on_real_models(real_models, rule: str, draft: str, target: str):
+    pair = Pair(real_models[draft], real_models[target])
+    prompt = "Once upon a time, there was a"
+    ids = pair.target.tokenizer.encode(prompt, bos=True)
+    expected = written(plain(pair.target, ids, Options(max_new_tokens=40), Uniforms([])))
+    for k in (1, 4, 8):
+        options = Options(verify=rule, stop=FixedLength(k), max_new_tokens=40)
+        assert written(speculative(pair, prompt, options, Uniforms([]))) == expected
+
+
+@pytest.fixture(scope="module")
+def real_models() -> dict[str, TransformersModel]:
+    if not (REAL / "models").is_dir():
+        pytest.skip("no real models here")
+    return {name: load(REAL / "models" / name, "float64") for name in ("stories260K", "babyllama-tok361")}
+
+
+@pytest.mark.parametrize("kind", ["mistral, window", "state space and attention", "convolution and attention"])
+def test_greedy_text_is_kept_with_every_kind_of_cache(kind: str):
+    architecture, sizes, _ = KINDS[kind]
+    draft, target = (TransformersModel(random_model(architecture, sizes, tokenizer.size, seed).double(), tokenizer)
+                     for seed, tokenizer in enumerate((PIECES, BYTES)))
+    pair, prompt = Pair(draft, target), "the king and the thing"
+    expected = written(plain(target, BYTES.encode(prompt), Options(max_new_tokens=24), Uniforms([])))
+    options = Options(verify="lossless", stop=FixedLength(4), max_new_tokens=24)
+    assert written(speculative(pair, prompt, options, Uniforms([]))) == expected
+
+
+def test_one_drafter_serves_three_targets_and_none_is_changed(tmp_path: Path):
+    def fingerprint(model: TransformersModel) -> str:
+        state = model.model.state_dict()
+        return hashlib.sha256(b"".join(name.encode() + state[name].numpy().tobytes() for name in state)).hexdigest()
+
+    draft = load(saved(tmp_path / "draft", PIECES, seed=1))
+    targets = [load(saved(tmp_path / f"target{i}", tokenizer, architecture, {**SIZES, **more}, seed=i))
+               for i, (tokenizer, architecture, more) in enumerate((
+                   (BYTES, "LlamaForCausalLM", {}), (BYTES, "MistralForCausalLM", WINDOW),
+                   (sentencepiece("▁abcdefghijklmnopqrstuvwxyz.", "t h, th e"), "Qwen2ForCausalLM", {})))]
+    before = [fingerprint(model) for model in (draft, *targets)]
+    pairs = [Pair(draft, target) for target in targets]
+    for rule in RULES:
+        rounds = [speculative(pair, "the end", Options(verify=rule, stop=FixedLength(3), max_new_tokens=12, temperature=1.0),
+                              Uniforms(np.random.default_rng(0))) for pair in pairs]
+        for _ in range(4):  # all at once, by turns
+            for records in rounds:
+                next(records, None)
+    assert [fingerprint(model) for model in (draft, *targets)] == before
+    assert not any(module.training for module in draft.model.modules())
+
+
+def test_logits_beyond_the_tokenizer_are_never_drawn(tmp_path: Path):
+    pair = Pair(load(saved(tmp_path / "draft", PIECES, vocab_size=PIECES.size + 300, seed=1)),
+                load(saved(tmp_path / "target", BYTES, vocab_size=BYTES.size + 900, seed=2)))
+    target = pair.target
+    assert target.vocab_size == BYTES.size + 900
+    assert target.forward([5, 6, 7], target.new_cache(), rows=3).argmax(-1).max() >= BYTES.size
+    for temperature in (0.0, 1.5):
+        options = Options(stop=FixedLength(4), max_new_tokens=40, temperature=temperature)
+        rounds = list(speculative(pair, "the", options, Uniforms(np.random.default_rng(0))))
+        assert max(written(rounds)) < BYTES.size and max(t for r in rounds for t in r.draft_tokens) < PIECES.size
+
+
+def test_every_end_token_ends_the_text(tmp_path: Path):
+    folder = saved(tmp_path / "model", BYTES)
+    change(folder / "generation_config.json", eos_token_id=[])
+    change(folder / "config.json", eos_token_id=None)
+    model = load(folder)
+    text = written(plain(model, [70, 71], Options(max_new_tokens=20), Uniforms([])))
+    one, other = list(dict.fromkeys(text))[3:5]
+    for ends in ([one, other], [other, one], [other]):
+        change(folder / "generation_config.json", eos_token_id=ends)
+        model = load(folder)
+        assert set(model.eos_ids) == {*ends, BYTES.size - 1, 2} - {2} | set(model.tokenizer.roles["eos"])
+        end = min(text.index(i) for i in ends)
+        for rounds in (plain(model, [70, 71], Options(max_new_tokens=20), Uniforms([])),
+                       speculative(Pair(model, model), BYTES.decode([70, 71]), Options(max_new_tokens=20), Uniforms([]))):
+            assert written(rounds) == text[:end + 1]
+
+
+# ----------------------------------------------------------------------------------------------- loading, command line
+
+def test_dtype_and_device_are_chosen_and_told(pair_of_folders):
+    folder = pair_of_folders[1]
+    for dtype, expected in (("auto", torch.float32), ("bfloat16", torch.bfloat16), (np.float64, torch.float64),
+                            (torch.float16, torch.float16)):
+        model = models.load(folder, dtype, backend="torch", device="cpu")
+        logits = model.forward([1, 2], model.new_cache())
+        assert model.dtype == expected and logits.dtype == (np.float64 if expected == torch.float64 else np.float32)
+        assert f"on cpu (as asked), {str(expected)[6:]}" in model.kernel and "cut on rewind" in model.kernel
+    assert models.load(folder, backend="torch").device.type in model.kernel or torch.cuda.is_available()
+
+
+def test_a_tokenizer_without_tokenizer_json_is_converted(tmp_path: Path):
+    folder = saved(tmp_path / "model", BYTES, "GPT2LMHeadModel", KINDS["gpt-2"][1])
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(stored["model"]["vocab"]))
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in stored["model"]["merges"]]
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges))
+    tokenizer = load(folder).tokenizer
+    assert tokenizer.encode("the thing") == BYTES.encode("the thing")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_command_line(pair_of_folders, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path))
+    draft, target = pair_of_folders
+    both = ["generate", "the thing", "--draft", draft, "--target", target, "-n", "24"]
+    expected = run(*both, "--dtype", "float64")
+    assert expected.exit_code == 0 and expected.stdout.strip()
+    for more in (["--dtype", "float64"], ["--dtype", "float64", "-k", "0"], ["--device", "cpu", "--dtype", "float64"]):
+        result = run(*both, "--backend", "torch", *more)
+        assert result.exit_code == 0 and result.stdout == expected.stdout, result.output
+    result = run("demo", "-d", draft, "-t", target, "--backend", "torch", "--task", "code", "-n", "8")
+    assert result.exit_code == 0, result.output
+    for wrong, line in ((["--backend", "jax"], "unknown backend 'jax'"), (["--dtype", "bfloat16"], "use --backend torch"),
+                        (["--device", "cuda"], "use --backend torch"), (["-t", "own/er"], "use --backend torch"),
+                        (["--backend", "torch", "--dtype", "int3"], "choose one of auto, float32"),
+                        (["--backend", "torch", "--device", "abacus"], "unknown device 'abacus'"),
+                        (["--backend", "torch", "-t", "nothing-here"], "not a hub id")):
+        result = run(*both, *wrong)
+        assert result.exit_code == 1 and not result.stdout, wrong
+        assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1 and line in result.stderr
+
+
+def test_an_unknown_hub_id_is_told_at_once():
+    assert "omnidraft-tests/no-such-model" in complaint(lambda: load("omnidraft-tests/no-such-model"))
+
+
+def test_a_missing_backend_is_told_with_the_command_that_installs_it(pair_of_folders):
+    for package in ("torch", "transformers"):
+        code = (f"import sys; sys.modules[{package!r}] = None\nfrom omnidraft.cli import app\n"
+                f"app(['generate', 'a', '--backend', 'torch', '-t', {str(pair_of_folders[1])!r}, '-k', '0'])")
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                              cwd=Path(__file__).parents[1], check=False)
+        assert done.returncode == 1 and not done.stdout
+        assert done.stderr == "error: --backend torch needs PyTorch and transformers: pip install 'omnidraft[torch]'\n"
+
+
+def test_wrong_folders_are_told_in_one_line(tmp_path: Path):
+    good = saved(tmp_path / "good", BYTES)
+
+    def spoilt(name: str, *removed: str, **config) -> Path:
+        folder = Path(shutil.copytree(good, tmp_path / name))
+        for file in removed:
+            (folder / file).unlink()
+        if config:
+            change(folder / "config.json", **config)
+        return folder
+
+    assert "has no config.json" in complaint(lambda: load(spoilt("a", "config.json")))
+    assert "tokenizer" in complaint(lambda: load(spoilt("b", "tokenizer.json")))
+    assert "model.safetensors" in complaint(lambda: load(spoilt("c", "model.safetensors")))
+    assert "cannot load" in complaint(lambda: load(spoilt("d", model_type="telepathy")))
+    slow = spoilt("e", "tokenizer.json")
+    change(slow / "tokenizer_config.json", tokenizer_class="ByT5Tokenizer")
+    assert "only a slow tokenizer (ByT5Tokenizer)" in complaint(lambda: load(slow))
+    cut = spoilt("f")
+    (cut / "model.safetensors").write_bytes((cut / "model.safetensors").read_bytes()[:5000])
+    assert "cannot load" in complaint(lambda: load(cut))
+    own_code = spoilt("g", auto_map={"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}, model_type="own")
+    assert "trust_remote_code" in complaint(lambda: load(own_code))
+    headless = tmp_path / "h"
+    transformers.LlamaModel(transformers.LlamaConfig(**SIZES, vocab_size=BYTES.size)).save_pretrained(headless)
+    assert "the weights lack lm_head.weight" in complaint(lambda: load(headless))
+
+
+@pytest.mark.parametrize("architecture", ["BertForMaskedLM", "BertForPreTraining", "BertLMHeadModel",
+                                          "T5ForConditionalGeneration"])
+def test_models_that_are_not_causal_are_told(architecture: str, tmp_path: Path):
+    sizes = {"d_model": 32, "num_layers": 2} if "T5" in architecture else {
+        k: v for k, v in SIZES.items() if k != "num_key_value_heads"}
+    config = getattr(transformers, "T5Config" if "T5" in architecture else "BertConfig")(vocab_size=BYTES.size, **sizes)
+    getattr(transformers, architecture)(config).save_pretrained(tmp_path)
+    BYTES.raw.save(str(tmp_path / "tokenizer.json"))
+    assert "not a causal language model" in complaint(lambda: load(tmp_path))
+
+
+def test_broken_weights_and_full_memory_are_told(tmp_path: Path, monkeypatch):
+    folder = saved(tmp_path / "model", BYTES)
+    broken = random_model("LlamaForCausalLM", SIZES, BYTES.size)
+    with torch.no_grad():
+        broken.lm_head.weight[5] = float("nan")
+    broken.save_pretrained(folder)
+    assert "NaN or infinite" in complaint(lambda: load(folder))
+
+    def full(*arguments, **more):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory")
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", full)
+    assert "out of memory" in complaint(lambda: load(folder))
+
+
+def test_loading_leaves_the_settings_of_transformers_alone(pair_of_folders):
+    told = transformers.utils.logging
+    before = told.get_verbosity(), told.is_progress_bar_enabled()
+    load(pair_of_folders[0])
+    complaint(lambda: load(pair_of_folders[0].parent))
+    assert (told.get_verbosity(), told.is_progress_bar_enabled()) == before
+
+
+def test_the_numpy_engine_says_when_torch_can(tmp_path: Path):
+    for name, architecture, sizes in (("gpt2", "GPT2LMHeadModel", KINDS["gpt-2"][1]),
+                                      ("gemma", *KINDS["gemma 3, window in some layers"][:2])):
+        folder = saved(tmp_path / name, BYTES, architecture, sizes)
+        assert "--backend torch" in complaint(lambda folder=folder: models.load(folder))
+        assert load(folder).vocab_size == BYTES.size
+
+
+def test_signatures_match_the_numpy_engine():
+    import inspect
+
+    from omnidraft.models.llama import Llama
+    one, other = (inspect.signature(kind.forward) for kind in (Llama, TransformersModel))
+    assert list(one.parameters) == list(other.parameters)
+    public = {name for name in vars(Llama) if not name.startswith("_")}
+    assert public <= {name for name in vars(TransformersModel)}
+    assert all(a <= b for a, b in pairwise(sorted(public)))

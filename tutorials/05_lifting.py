@@ -1,0 +1,156 @@
+# %% [markdown]
+# # 5 · Lifting: exact verification for any two tokenizers
+#
+# Lesson 4 ended with a question that has no affordable answer: how probable was this *proposal*? So let us ask a smaller one.
+# Every target token has a split into draft tokens (lesson 3): itself if the drafter has it, else an n-gram. Call the draft
+# tokens that occur in splits **atoms**. To write "ab" is to write the atom a, then the atom b. For the next atom, both
+# models have exact numbers: the drafter drew it from a known row, and the target's next token begins with a with
+# probability p(a) + p(ab). Both distributions are *lifted* onto atoms, and lesson 1 judges one atom after another.
+#
+# ## The equation (this project's own)
+#
+# All splits together form a **trie**, a tree in which each step down from the **root** is one atom. So a **node** stands for
+# a beginning; its **mass** is the probability, under p, of all tokens whose split passes through it or ends there.
+#
+#     at the root        P(c) = mass(c)              Q(c) = q(c)                   for each child c
+#                        P(uncovered) = the rest     Q(uncovered) = 0              target tokens without a split
+#     inside node n      P(c) = mass(c) / mass(n)    Q(c) = q(c)                   for each child c: the token goes on
+#                        P(stop) = p(t) / mass(n)    Q(stop) = 1 - sum_c Q(c)      the token t of node n ends here
+#
+# An atom that is a child of the node proposes that child, any other atom proposes *stop* (at the root: is rejected).
+# Accept with min(1, P / Q); after a rejection draw from max(0, P - Q), then a token from p within what was drawn.
+# When *stop* is accepted, t is written and the same atom begins the next token, its Q now without the children.
+# When the atoms run out inside a node, its token is drawn from p among those that pass through or end there.
+
+# %%
+import numpy as np
+from exercises import check, law_of, paint, show, total_variation
+
+from omnidraft import models
+from omnidraft.decoding import Options, plain, speculative
+from omnidraft.lifting import ROOT, Lifting, build_lifting
+from omnidraft.pairing import Pair
+from omnidraft.sampling import Uniforms
+from omnidraft.stopping import FixedLength
+from omnidraft.verification import lossless
+
+
+def choice(lifting, node, p, q):
+    """P and Q at a node: one entry per child, and the last one for uncovered (at the root) or stop (inside)."""
+    masses = lifting.cumulative(p)
+    atoms, child_masses = lifting.child_masses(masses, node)
+    if node == ROOT:
+        return np.append(child_masses, 1 - child_masses.sum()), np.append(q[atoms], 0)
+    end = lifting.token[node]  # -1: no token ends here
+    stop = p[end] if end >= 0 else 0
+    return np.append(child_masses, stop) / lifting.mass(masses, node), np.append(q[atoms], 1 - q[atoms].sum())
+
+
+# %% [markdown]
+# ## By hand
+#
+# The world of lesson 4, where the paper's rule was off by 0.2: target tokens a, b, ab with p = (0.4, 0.2, 0.4), first draft
+# row (0.8, 0.2), then (0.5, 0.5). Root: P(a) = p(a) + p(ab) = 0.8 = Q(a), and P(b) = 0.2 = Q(b). Inside a: P(b) = 0.4 / 0.8 =
+# 0.5 = Q(b), and P(stop) = 0.5 = Q(stop). Every ratio is 1, so this perfect drafter is never rejected, as it should be.
+
+# %%
+a, b, ab = 0, 1, 2
+splits = {a: (0,), b: (1,), ab: (0, 1)}
+lifting = build_lifting(splits, {}, draft_size=2)
+p, q_first, q_second = np.array([0.4, 0.2, 0.4]), np.array([0.8, 0.2]), np.array([0.5, 0.5])
+inside_a = lifting.children[ROOT][0]
+for P, Q in (choice(lifting, ROOT, p, q_first), choice(lifting, inside_a, p, q_second)):
+    print("P", P.round(12), "  Q", Q.round(12))
+    assert np.allclose(P, Q)
+
+# %% [markdown]
+# ## Any two tokenizers
+#
+# Now the other way round, too: the drafter gets a third token, "ba", which the target must spell with two. That is an
+# **expansion**, and the **path** of "ba" is the two atoms b, a. Its first atom counts towards Q(b) at its place,
+# the second one has its own law, given that a longer path began with b. `reveal` yields each atom with its Q:
+
+# %%
+show(Lifting.reveal)
+rich = build_lifting(splits, {2: (b, a)}, draft_size=3)
+(first, q_b, _), (second, q_a, _) = rich.reveal([2], [np.array([0.5, 0.2, 0.3])])
+assert (first, second) == (b, a)
+assert np.allclose(q_b, [0.5, 0.2 + 0.3, 0]) and np.allclose(q_a, [1, 0, 0])
+
+# %% [markdown]
+# The whole of it is `lossless` in omnidraft/verification.py. Is it exact? The package's code, every outcome enumerated, on
+# forty random worlds with the merge and the expansion: the law of the first *two* tokens, where p and q depend on the
+# token before. If the round writes only one, the second comes from p, as it would from a next round.
+
+
+# %%
+def two_tokens(p, q, draws):
+    """p[t], q[d]: the rows after target token t and after draft token d; p[-1], q[-1]: those at the start."""
+    draft = [-1]
+    for _ in range(2):
+        draft.append(draws.choose(q[draft[-1]]))
+    revealed = list(rich.reveal(draft[1:], q[draft[:-1]]))
+    atoms, laws = [atom for atom, _, _ in revealed], [law for _, law, _ in revealed]
+    walked, _ = rich.walk(atoms)  # the target tokens that the atoms spell: the proposals of this round
+    written = lossless(atoms, laws, rich, p[[-1, *walked]], draws).emitted
+    return tuple(written[:2]) if len(written) > 1 else (written[0], draws.choose(p[written[0]]))
+
+
+rng, worst = np.random.default_rng(0), 0
+for _ in range(40):
+    p, q = rng.dirichlet(np.ones(3), size=4), rng.dirichlet(np.ones(3), size=4)
+    wanted = {(s, t): p[-1][s] * p[s][t] for s in range(3) for t in range(3)}
+    worst = max(worst, total_variation(law_of(lambda draws, p=p, q=q: two_tokens(p, q, draws)), wanted))
+print(f"largest total variation in 40 worlds: {worst:.1e}\n")
+assert worst < 1e-14
+
+# %% [markdown]
+# ## The real thing
+#
+# The embedded models at T = 1, the whole decoding loop enumerated, after the same prompts as in lesson 4. What is left is
+# the rounding of 64-bit numbers.
+
+# %%
+pair = Pair(models.load("draft-tasks", np.float64), models.load("qwen-like", np.float64))
+target, encode = pair.target, pair.target.tokenizer.encode
+options = Options(verify="lossless", stop=FixedLength(2), temperature=1, top_k=3, max_new_tokens=3)
+for prompt in ("How much do the tickets cost altogether?\nAnswer: First of all, the adults",
+               "How many steps does he climb?\nAnswer: For the number of steps for one"):
+    wanted = law_of(lambda draws, text=prompt: next(plain(target, encode(text), options, draws)).emitted[0])
+    law = law_of(lambda draws, text=prompt: next(speculative(pair, text, options, draws)).emitted[0])
+    print(f"total variation {total_variation(law, wanted):.1e} after {prompt[-20:]!r}")
+    assert total_variation(law, wanted) < 1e-9
+
+# %% [markdown]
+# And how fast? Block efficiency at T = 1, beside the rules of lessons 1 and 4 and one more, `slem` (arXiv 2502.05202): write the
+# drafted text with the target's tokenizer, and keep tokens while the target's own draws agree. Only `omnidraft` is biased.
+
+# %%
+prompt = "Question: Anna has 4 boxes with 3 pens each. How many pens does she have?\nAnswer:"
+for rule in ("tli", "slem", "omnidraft", "lossless"):
+    options = Options(verify=rule, stop=FixedLength(6), temperature=1, max_new_tokens=40)
+    runs = [list(speculative(pair, prompt, options, Uniforms(np.random.default_rng(seed)))) for seed in range(3)]
+    efficiency = sum(len(r.emitted) for run in runs for r in run) / sum(map(len, runs))
+    print(f"{rule:9} {'█' * round(10 * efficiency):24} {efficiency:.2f}")
+    assert efficiency >= 1
+paint(target.tokenizer, runs[0], legend=True)
+
+# %% [markdown]
+# ## Exercises
+#
+# Target tokens with their splits and probabilities: a (a) 0.1, ab (a b) 0.3, abc (a b c) 0.2, b (b) 0.4.
+#
+# 1. What is P(stop) inside node a?
+# 2. Inside node ab the draft row is (a 0.2, b 0.3, c 0.5) and the atom drawn is c. With what probability is it accepted?
+# 3. Write a function for the mass of a node: `p` and `splits` are dicts by target token, `prefix` is the node's atoms.
+
+# %%
+check("5.1", ...)
+check("5.2", ...)
+
+
+def mass(p, splits, prefix):
+    return ...
+
+
+check("5.3", mass)
