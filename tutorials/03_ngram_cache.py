@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 from exercises import check, paint
 
-import omnidraft
 from omnidraft import models
 from omnidraft.decoding import Options, speculative
 from omnidraft.ngram_cache import NGramCache
@@ -70,8 +69,7 @@ assert translate(["s", "f", "ke", "s"], ngrams, direct) == ["s", "f"]
 A, B, C = (1, 2), (3, 4), (5, 6)
 for policy, kept in (("none", [A, B]), ("lru", [B, C]), ("lfu", [A, C])):
     cache = NGramCache(capacity=2, eviction=policy)
-    cache.insert(A, 10)
-    cache.insert(B, 20)
+    assert cache.insert(A, 10) and cache.insert(B, 20)
     assert [cache.longest_match([*used, 7], 0) for used in (A, A, B)] == [(10, 2), (10, 2), (20, 2)]
     cache.insert(C, 30)
     assert [ngram for ngram in (A, B, C) if ngram in cache] == kept
@@ -79,10 +77,10 @@ for policy, kept in (("none", [A, B]), ("lru", [B, C]), ("lfu", [A, C])):
 # %% [markdown]
 # ## The real thing
 #
-# Where do entries come from? `prefill` asks the drafter's tokenizer how it would write each target token that has no direct
-# partner: the **split** of that token. `observe` learns from text, as in the paper: every n:1 block of lesson 2 is an entry.
-# Here is one prompt at temperature 0, with an empty cache and with a prefilled one. (The judging is the paper's rule,
-# the subject of lesson 4. At temperature 0 it simply asks: is this the token that you would take?)
+# Where do entries come from? `prefill` asks the drafter's tokenizer how it would write each target token that has no
+# direct partner: the **split** of that token. `observe` learns from text, as the paper does: every n:1 block of lesson 2
+# is an entry. Here is one prompt at temperature 0, first with an empty cache, then with a prefilled one. (`omnidraft` is
+# the paper's rule, judged in lesson 4; at temperature 0 it asks only whether the target would take this token.)
 
 # %%
 drafter, target = models.load("draft-tasks", np.float64), models.load("qwen-like", np.float64)
@@ -92,20 +90,21 @@ texts = []
 for prefill in (False, True):
     pair = Pair(drafter, target, prefill=prefill)
     rounds = list(speculative(pair, prompt, options, Uniforms([])))
-    paint(target.tokenizer, rounds, legend=not prefill)
     merged = sum(kind == "merged" for r in rounds for kind in r.kinds)
+    paint(target.tokenizer, rounds, legend=not prefill)
     print(f"{len(pair.cache)} entries: {len(rounds)} target passes, {merged} merged tokens accepted\n")
     texts.append([token for r in rounds for token in r.emitted])
-    assert prefill or merged == 0
+    assert prefill or len(pair.cache) == merged == 0
 assert texts[0] == texts[1]  # the cache changes the speed, not the text
 for ngram, token, _ in pair.cache.items():  # every entry fulfils the equation
     assert drafter.tokenizer.decode_bytes(ngram) == target.tokenizer.token_bytes[token]
 
 # %% [markdown]
 # Now the cache learns from 200 texts, one after another. New n-grams become rarer, so it grows ever more slowly.
+# Then a limit, a quarter of that room: how many of the n-grams in the last 100 texts are known when they come?
 
 # %%
-lines = (Path(omnidraft.__file__).parent / "data" / "math.jsonl").read_text(encoding="utf-8").splitlines()[:200]
+lines = (Path(models.__file__).parent.parent / "data/math.jsonl").read_text(encoding="utf-8").splitlines()[:200]
 sides, stream = (drafter.tokenizer, target.tokenizer), []  # per text: ids of both sides, the n-grams to be known
 for line in lines:
     ids = [side.encode_continuation(json.loads(line)["response"]) for side in sides]
@@ -114,7 +113,7 @@ for line in lines:
 
 
 def learn(capacity=None, policy="none"):
-    """Observe the stream: entries after each text, and how many of its n-grams were known before (share, last 100)."""
+    """Observe the stream: the entries after each text, and the share of n-grams known beforehand (last 100 texts)."""
     cache, sizes, known = NGramCache(capacity, policy), [], []
     for draft_ids, target_ids, needed in stream:
         known.append([ngram in cache for ngram in needed])
@@ -128,10 +127,6 @@ for seen in (25, 50, 100, 200):
     print(f"{seen:3} texts {'█' * round(40 * sizes[seen - 1] / sizes[-1])} {sizes[seen - 1]} entries")
 assert sizes[199] < 2 * sizes[99]
 
-# %% [markdown]
-# What does a limit cost? A quarter of the room, three policies: how many of the n-grams in the last 100 texts are known?
-
-# %%
 print(f"\nknown n-grams\nno limit     {'█' * round(40 * share)} {share:.0%}")
 for policy in ("none", "lru", "lfu"):
     small_sizes, small_share = learn(sizes[-1] // 4, policy)
@@ -143,8 +138,8 @@ for policy in ("none", "lru", "lfu"):
 #
 # 1. The cache holds (1, 2) <-> 10, (1, 2, 3) <-> 11 and (3, 4) <-> 12; the direct map sends 4 to 40. Which proposals
 #    does the draft 1, 2, 3, 4 give? Answer with a list.
-# 2. Capacity 2. Insert A, use A twice, insert B, use B once, insert C, insert D. Which two entries are left with LRU,
-#    and which with LFU? Answer in alphabetical order, for example ("AB", "CD").
+# 2. Room for two. Insert A, use A twice, insert B, use B once, insert C, insert D. Which two entries are left with
+#    LRU, and which with LFU? Answer in alphabetical order, for example ("AB", "CD").
 # 3. Write a function that takes the tokens of both tokenizations of a text as lists of byte strings, and returns the set
 #    of all entries (n-gram as a tuple, target token) that can be learnt from it.
 

@@ -32,7 +32,7 @@ from omnidraft.verification import rejection_sampling
 show(merge)
 
 # %% [markdown]
-# `spellings` is for the reverse case, a draft token that the target spells with several tokens (an **expansion**, lesson 5).
+# (`spellings` serves the reverse case, a draft token that the target writes with several tokens: lesson 5.)
 #
 # ## By hand
 #
@@ -49,8 +49,8 @@ show(merge)
 #     a, a drawn (0.4):   proposal a,  q'(a)  = 0.8 by Eq. 1; accepted with 0.4 / 0.8 = 1/2 only,
 #                         else redrawn from max(0, p - q') = (0, 0, 0.4), so always as ab
 #
-# In the end a comes out with 0.2 instead of 0.4, and ab with 0.6 instead of 0.4. The **total variation** of two laws is half the
-# sum of their absolute differences, the most by which they can disagree on any event. Here it is 0.2.
+# In the end a is written with 0.2 instead of 0.4, and ab with 0.6 instead of 0.4. The **total variation** of two laws is
+# half the sum of their absolute differences: the most by which they disagree about any event. Here it is 0.2.
 
 # %%
 a, b, ab = 0, 1, 2
@@ -79,8 +79,8 @@ assert np.isclose(total_variation(law, dict(enumerate(p))), 0.2)
 # it; Eq. 1 does not subtract. In this world we could subtract 0.8 · 0.5. With an entry (a, b, c), however, one needs
 # the row after "ab", which the drafter has not computed unless it drew ab. Lesson 5 takes another road.
 #
-# How much does it matter? Forty random worlds of this kind, at several temperatures T: at T = 0 no probability is left to get
-# wrong, and the rule is exact. The bias grows with T; the paper calls the rule approximate and uses T = 0.01.
+# How much does it matter? Forty random worlds of this kind, at several temperatures T. At T = 0 everything is certain,
+# and the rule is exact. Its mean bias grows with T. (The paper calls the rule approximate, and measures at T = 0.01.)
 
 # %%
 rng = np.random.default_rng(0)
@@ -98,7 +98,7 @@ assert np.mean(gaps) > 0.01
 # %% [markdown]
 # ## The real thing
 #
-# First how it looks at T = 1. Proposals that are first tokens of n-grams, but were not merged, have a q' that is too large.
+# First how it looks at T = 1. A proposal that begins some n-gram but was not merged has a q' that is too large.
 
 # %%
 pair = Pair(models.load("draft-tasks", np.float64), models.load("qwen-like", np.float64))
@@ -108,23 +108,23 @@ options = Options(verify="omnidraft", stop=FixedLength(6), temperature=1, max_ne
 rounds = list(speculative(pair, prompt, options, Uniforms(np.random.default_rng(0))))
 paint(target.tokenizer, rounds, legend=True)
 beginnings = {ngram[0] for ngram, _, _ in pair.cache.items()}
-bare = [pair.alignment.target_to_draft[t] in beginnings for r in rounds for t, n in zip(r.proposals, r.spans, strict=True) if n == 1]
-print(f"{sum(bare)} of {sum(len(r.proposals) for r in rounds)} proposals could have been swallowed by some merge\n")
+proposals = [(t, span) for r in rounds for t, span in zip(r.proposals, r.spans, strict=True)]  # span: draft tokens
+affected = sum(span == 1 and pair.alignment.target_to_draft[t] in beginnings for t, span in proposals)
+print(f"{affected} of {len(proposals)} proposals could have been swallowed by a merge\n")
 
 # %% [markdown]
-# Now exactly: the law of the first token that a round writes after a prompt, the whole decoding loop enumerated. (Both models
-# keep their three likeliest tokens only, or there would be too many outcomes.) These figures depend on the models.
+# Now exactly: the law of the first token that a round writes after a prompt, the whole decoding loop enumerated. (Both
+# models keep only their three likeliest tokens, so that the outcomes can be enumerated.)
 
 # %%
-for prompt in ("How much do the tickets cost altogether?\nAnswer: First of all, the adults",
-               "How many steps does he climb?\nAnswer: For the number of steps for one"):
+for prompt in ("tickets cost altogether?\nAnswer: First of all, the adults", "So it is 225 minutes in all"):
     for T in (0, 1):
         some = Options(verify="omnidraft", stop=FixedLength(2), temperature=T, top_k=3, max_new_tokens=3)
         ids = target.tokenizer.encode(prompt)
         wanted = law_of(lambda draws, o=some, ids=ids: next(plain(target, ids, o, draws)).emitted[0])
         law = law_of(lambda draws, o=some, text=prompt: next(speculative(pair, text, o, draws)).emitted[0])
         gap = total_variation(law, wanted)
-        print(f"T = {T} {'█' * round(100 * gap):24} {gap:.4f} after {prompt[-20:]!r}")
+        print(f"T = {T}  {'█' * round(100 * gap):24} {gap:.4f}  after {prompt[-17:]!r}")
         assert gap == 0 or T > 0
 
 # %% [markdown]

@@ -1,26 +1,26 @@
 # %% [markdown]
 # # 5 · Lifting: exact verification for any two tokenizers
 #
-# Lesson 4 ended with a question that has no affordable answer: how probable was this *proposal*? So let us ask a smaller one.
-# Every target token has a split into draft tokens (lesson 3): itself if the drafter has it, else an n-gram. Call the draft
-# tokens that occur in splits **atoms**. To write "ab" is to write the atom a, then the atom b. For the next atom, both
-# models have exact numbers: the drafter drew it from a known row, and the target's next token begins with a with
-# probability p(a) + p(ab). Both distributions are *lifted* onto atoms, and lesson 1 judges one atom after another.
+# Lesson 4 asked how probable a *proposal* was, and that is too costly to know. So let us ask for less at a time. A target
+# token has a split into draft tokens (lesson 3): the one with the same bytes, else an n-gram. Draft tokens that occur in
+# splits are called **atoms**. To write "ab" is to write the atom a, then the atom b. For the *next atom* both models have
+# exact numbers: the drafter drew it from a known row, and the target writes a token that begins with a with probability
+# p(a) + p(ab). Both distributions are **lifted** onto atoms, and lesson 1 judges one atom after another.
 #
 # ## The equation (this project's own)
 #
-# All splits together form a **trie**, a tree in which each step down from the **root** is one atom. So a **node** stands for
-# a beginning; its **mass** is the probability, under p, of all tokens whose split passes through it or ends there.
+# The splits form a **trie**: a tree in which each step down from the **root** is one atom, so that a **node** stands for a
+# beginning. Its **mass** is the total p of the target tokens whose split begins so; a token t may also end there.
 #
 #     at the root        P(c) = mass(c)              Q(c) = q(c)                   for each child c
 #                        P(uncovered) = the rest     Q(uncovered) = 0              target tokens without a split
 #     inside node n      P(c) = mass(c) / mass(n)    Q(c) = q(c)                   for each child c: the token goes on
 #                        P(stop) = p(t) / mass(n)    Q(stop) = 1 - sum_c Q(c)      the token t of node n ends here
 #
-# An atom that is a child of the node proposes that child, any other atom proposes *stop* (at the root: is rejected).
-# Accept with min(1, P / Q); after a rejection draw from max(0, P - Q), then a token from p within what was drawn.
-# When *stop* is accepted, t is written and the same atom begins the next token, its Q now without the children.
-# When the atoms run out inside a node, its token is drawn from p among those that pass through or end there.
+# A drawn atom that is a child of the node proposes this child; any other proposes *stop* (at the root it is rejected).
+# Accept with min(1, P / Q). After a rejection draw from max(0, P - Q), then a token from p within what was drawn.
+# When *stop* is accepted, t is written, and the same atom begins the next token, its Q restricted to non-children.
+# When the atoms run out inside a node, a token is drawn from p among those whose split begins so.
 
 # %%
 import numpy as np
@@ -49,9 +49,9 @@ def choice(lifting, node, p, q):
 # %% [markdown]
 # ## By hand
 #
-# The world of lesson 4, where the paper's rule was off by 0.2: target tokens a, b, ab with p = (0.4, 0.2, 0.4), first draft
-# row (0.8, 0.2), then (0.5, 0.5). Root: P(a) = p(a) + p(ab) = 0.8 = Q(a), and P(b) = 0.2 = Q(b). Inside a: P(b) = 0.4 / 0.8 =
-# 0.5 = Q(b), and P(stop) = 0.5 = Q(stop). Every ratio is 1, so this perfect drafter is never rejected, as it should be.
+# The world of lesson 4: target tokens a, b, ab with p = (0.4, 0.2, 0.4); the draft row for a, b is (0.8, 0.2), and (0.5, 0.5)
+# after an a. At the root P(a) = p(a) + p(ab) = 0.8 = Q(a), P(b) = 0.2 = Q(b). Inside node a, P(b) = 0.4 / 0.8 = 0.5 = Q(b),
+# and P(stop) = 0.5 = Q(stop). All ratios are 1: the perfect drafter is never rejected, as it should be.
 
 # %%
 a, b, ab = 0, 1, 2
@@ -66,9 +66,9 @@ for P, Q in (choice(lifting, ROOT, p, q_first), choice(lifting, inside_a, p, q_s
 # %% [markdown]
 # ## Any two tokenizers
 #
-# Now the other way round, too: the drafter gets a third token, "ba", which the target must spell with two. That is an
-# **expansion**, and the **path** of "ba" is the two atoms b, a. Its first atom counts towards Q(b) at its place,
-# the second one has its own law, given that a longer path began with b. `reveal` yields each atom with its Q:
+# Now the reverse as well: the drafter gets a third token, "ba", which the target must write with two tokens. That is an
+# **expansion**; the **path** of "ba" is the two atoms b, a. Q(b) then counts b and ba together, and the second atom
+# has a law of its own, given that the path goes on after b. `reveal` yields each drawn atom with its Q:
 
 # %%
 show(Lifting.reveal)
@@ -78,14 +78,14 @@ assert (first, second) == (b, a)
 assert np.allclose(q_b, [0.5, 0.2 + 0.3, 0]) and np.allclose(q_a, [1, 0, 0])
 
 # %% [markdown]
-# The whole of it is `lossless` in omnidraft/verification.py. Is it exact? The package's code, every outcome enumerated, on
-# forty random worlds with the merge and the expansion: the law of the first *two* tokens, where p and q depend on the
-# token before. If the round writes only one, the second comes from p, as it would from a next round.
+# The whole rule is `lossless` in omnidraft/verification.py. Is it exact? Its own code, enumerated in forty random worlds with
+# both the merge and the expansion: the law of the first *two* tokens, where p and q depend on the token before.
+# (If the round writes only one token, the second is drawn from p.)
 
 
 # %%
 def two_tokens(p, q, draws):
-    """p[t], q[d]: the rows after target token t and after draft token d; p[-1], q[-1]: those at the start."""
+    """One round; p[t], q[d] are the rows after target token t and draft token d, p[-1] and q[-1] those at the start."""
     draft = [-1]
     for _ in range(2):
         draft.append(draws.choose(q[draft[-1]]))
@@ -107,23 +107,23 @@ assert worst < 1e-14
 # %% [markdown]
 # ## The real thing
 #
-# The embedded models at T = 1, the whole decoding loop enumerated, after the same prompts as in lesson 4. What is left is
-# the rounding of 64-bit numbers.
+# The embedded models at T = 1, the whole loop enumerated after the prompts of lesson 4. Only rounding errors are left.
 
 # %%
 pair = Pair(models.load("draft-tasks", np.float64), models.load("qwen-like", np.float64))
 target, encode = pair.target, pair.target.tokenizer.encode
 options = Options(verify="lossless", stop=FixedLength(2), temperature=1, top_k=3, max_new_tokens=3)
-for prompt in ("How much do the tickets cost altogether?\nAnswer: First of all, the adults",
-               "How many steps does he climb?\nAnswer: For the number of steps for one"):
+for prompt in ("tickets cost altogether?\nAnswer: First of all, the adults", "So it is 225 minutes in all"):
     wanted = law_of(lambda draws, text=prompt: next(plain(target, encode(text), options, draws)).emitted[0])
     law = law_of(lambda draws, text=prompt: next(speculative(pair, text, options, draws)).emitted[0])
-    print(f"total variation {total_variation(law, wanted):.1e} after {prompt[-20:]!r}")
+    print(f"total variation {total_variation(law, wanted):.1e} after {prompt[-17:]!r}")
     assert total_variation(law, wanted) < 1e-9
 
 # %% [markdown]
-# And how fast? Block efficiency at T = 1, beside the rules of lessons 1 and 4 and one more, `slem` (arXiv 2502.05202): write the
-# drafted text with the target's tokenizer, and keep tokens while the target's own draws agree. Only `omnidraft` is biased.
+# And how fast? Block efficiency at T = 1 beside `tli` (lesson 1), `omnidraft` (lesson 4) and `slem` (arXiv 2502.05202:
+# write the draft with the target's tokenizer; keep tokens while the target's own draws agree). Only `omnidraft` is
+# biased. So little text shows the order of magnitude only; benchmarks/ measures on more. One more trick of `lossless`
+# is **healing**: if the text ends in a draft token that begins longer ones, it is taken back and drawn anew among them.
 
 # %%
 prompt = "Question: Anna has 4 boxes with 3 pens each. How many pens does she have?\nAnswer:"
