@@ -102,7 +102,7 @@ def decode(k, temperature):
     return list(speculative(pair, prompt, options, Uniforms(np.random.default_rng(1))))
 
 
-alone = list(plain(target, target.tokenizer.encode(prompt), Options(max_new_tokens=40), Uniforms([])))  # temperature 0
+alone = list(plain(target, target.tokenizer.encode(prompt), Options(max_new_tokens=40), Uniforms([])))  # no draws
 greedy = decode(4, temperature=0)
 paint(target.tokenizer, greedy, legend=True)
 print(f"target passes: {len(alone)} alone, {len(greedy)} with the drafter\n")

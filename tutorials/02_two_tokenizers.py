@@ -72,19 +72,17 @@ assert direct_map(map(sentence_piece_bytes, draft), map(byte_level_bytes, target
 drafter, target = models.load("draft-tasks").tokenizer, models.load("qwen-like").tokenizer
 by_bytes, by_strings = align(drafter, target), align(drafter, target, by="strings")
 
-mine = np.array(direct_map(drafter.token_bytes, target.token_bytes))
-assert (mine >= 0).sum() == by_bytes.shared_draft  # pairs by role (below) are counted apart
-for d in np.flatnonzero(mine >= 0):
-    assert drafter.token_bytes[d] == target.token_bytes[by_bytes.draft_to_target[d]]
-assert by_bytes.shared_draft >= by_strings.shared_draft
+shared = np.flatnonzero(np.array(direct_map(drafter.token_bytes, target.token_bytes)) >= 0)
+assert by_strings.shared_draft <= by_bytes.shared_draft == len(shared)
+assert all(drafter.token_bytes[d] == target.token_bytes[by_bytes.draft_to_target[d]] for d in shared)
 newline = drafter.byte_fallback[ord("\n")]
 assert by_bytes.draft_to_target[newline] >= 0 > by_strings.draft_to_target[newline]
 
 print("how much of each vocabulary the other one has")
-for name, shared, size in (("drafter's, by strings", by_strings.shared_draft, drafter.size),
-                           ("drafter's, by bytes", by_bytes.shared_draft, drafter.size),
-                           ("target's, by bytes", by_bytes.shared_target, target.size)):
-    print(f"{name:22} {'█' * round(40 * shared / size):40} {shared} of {size}")
+for name, count, size in (("drafter's, by strings", by_strings.shared_draft, drafter.size),
+                          ("drafter's, by bytes", by_bytes.shared_draft, drafter.size),
+                          ("target's, by bytes", by_bytes.shared_target, target.size)):
+    print(f"{name:22} {'█' * round(40 * count / size):40} {count} of {size}")
 
 # %% [markdown]
 # **Special tokens** (begin of text, end of text) have no bytes. They are paired by **role**, by what they do.
@@ -118,7 +116,7 @@ for kind, *sides in blocks("The windows of the shop were broken, so Sarah wrote 
     for line, side in zip(lines, sides, strict=True):
         shown = "|".join(escape(token.decode(errors="replace")) for token in side)
         line.append(f"[{SIGNS[kind][0]}{shown}]", SIGNS[kind][1])
-Console(highlight=False).print(*lines, sep="\n")
+Console(highlight=False).print(*lines, sep="\n", soft_wrap=True)
 
 counts = Counter()
 for path in sorted((Path(models.__file__).parent.parent / "data").glob("*.jsonl")):
@@ -131,7 +129,7 @@ for kind in SIGNS:
 assert counts["1:1"] > 0 and counts["n:1"] > 0
 
 # %% [markdown]
-# Only 1:1 blocks can be drafted through the direct map. The n:1 blocks are the subject of lesson 3.
+# Only 1:1 blocks can be drafted through the direct map. Lesson 3 takes care of n:1, lesson 5 of 1:n.
 #
 # ## Exercises
 #

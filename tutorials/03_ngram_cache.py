@@ -5,9 +5,9 @@
 # translates " w" alone, so the target is asked: " w"? It wants " window", gives its token " w" almost no probability,
 # and says no. The draft was right and was thrown away all the same: a **false rejection**.
 #
-# The cure: remember that the **n-gram** (" w", "indow"), n consecutive draft tokens, is one target token, and
-# **merge** it before asking. A target token that the target is asked about is called a **proposal**. The memory is the
-# **n-gram cache**. (Elsewhere that name means a drafter that looks up what came next; this one only translates.)
+# The cure: remember that the **n-gram** (" w", "indow"), n consecutive draft tokens, is one target token, and **merge**
+# it before asking. What the target is asked about is called a **proposal**; the memory is the **n-gram cache**.
+# (Elsewhere that name means a drafter, which looks up what came next. This one only translates.)
 #
 # ## The equation (arXiv 2507.02659, section 3.1)
 #
@@ -35,9 +35,8 @@ def translate(draft, ngrams, direct):
     """The proposals of a list of draft tokens; `ngrams` and `direct` give the target token of each n-gram and token."""
     proposals, place = [], 0
     while place < len(draft):
-        known = [ngram for ngram in ngrams if tuple(draft[place:place + len(ngram)]) == ngram]
-        if known:
-            longest = max(known, key=len)
+        longest = max((n for n in ngrams if tuple(draft[place:place + len(n)]) == n), key=len, default=())
+        if longest:
             proposals.append(ngrams[longest])
             place += len(longest)
         elif draft[place] in direct:
@@ -51,7 +50,7 @@ def translate(draft, ngrams, direct):
 # %% [markdown]
 # ## By hand
 #
-# The target has "fla" and "flake"; "ke" alone it does not have. The longest n-gram wins; a lone "ke" ends the proposals.
+# The target has "fla" and "flake", but not "ke". The longest n-gram wins; a lone "ke" ends the proposals.
 
 # %%
 ngrams, direct = {("f", "la"): "fla", ("f", "la", "ke"): "flake"}, {"f": "f", "la": "la", "s": "s"}
@@ -60,10 +59,9 @@ assert translate(["f", "la", "s"], ngrams, direct) == ["fla", "s"]
 assert translate(["s", "f", "ke", "s"], ngrams, direct) == ["s", "f"]
 
 # %% [markdown]
-# In the package (omnidraft/ngram_cache.py) `longest_match(draft, start)` returns the target token and n, and counts as a
-# use. A full cache refuses new entries ("none"), or forgets one first (**eviction**): the least recently used ("lru")
-# or the least frequently used ("lfu"). Below there is room for two. A is used twice, then B once, and C comes: LRU
-# forgets A, whose last use is longer ago; LFU forgets B.
+# In the package (omnidraft/ngram_cache.py) `longest_match(draft, start)` returns the target token and n, and counts a
+# use. A full cache refuses new entries ("none") or forgets one first (**eviction**): the least recently ("lru") or least
+# frequently used ("lfu"). Room for two, A used twice, then B once, C comes: LRU forgets the older A, LFU the rarer B.
 
 # %%
 A, B, C = (1, 2), (3, 4), (5, 6)
@@ -85,16 +83,14 @@ for policy, kept in (("none", [A, B]), ("lru", [B, C]), ("lfu", [A, C])):
 # %%
 drafter, target = models.load("draft-tasks", np.float64), models.load("qwen-like", np.float64)
 prompt = "Write a short news item about a gardener who found a shell.\nNews:"
-options = Options(verify="omnidraft", stop=FixedLength(6), max_new_tokens=48)
-texts = []
+options, texts = Options(verify="omnidraft", stop=FixedLength(6), max_new_tokens=48), []
 for prefill in (False, True):
     pair = Pair(drafter, target, prefill=prefill)
-    rounds = list(speculative(pair, prompt, options, Uniforms([])))
-    merged = sum(kind == "merged" for r in rounds for kind in r.kinds)
-    paint(target.tokenizer, rounds, legend=not prefill)
-    print(f"{len(pair.cache)} entries: {len(rounds)} target passes, {merged} merged tokens accepted\n")
+    rounds = list(speculative(pair, prompt, options, Uniforms([])))  # no draws at temperature 0
     texts.append([token for r in rounds for token in r.emitted])
-    assert prefill or len(pair.cache) == merged == 0
+    paint(target.tokenizer, rounds, legend=not prefill)
+    print(f"{len(pair.cache)} entries: {len(rounds)} target passes for {len(texts[-1])} tokens\n")
+    assert prefill or not any("merged" in r.kinds for r in rounds)
 assert texts[0] == texts[1]  # the cache changes the speed, not the text
 for ngram, token, _ in pair.cache.items():  # every entry fulfils the equation
     assert drafter.tokenizer.decode_bytes(ngram) == target.tokenizer.token_bytes[token]
@@ -113,7 +109,7 @@ for line in lines:
 
 
 def learn(capacity=None, policy="none"):
-    """Observe the stream: the entries after each text, and the share of n-grams known beforehand (last 100 texts)."""
+    """Observe the stream: entries after each text, share of the n-grams known beforehand (last 100 texts)."""
     cache, sizes, known = NGramCache(capacity, policy), [], []
     for draft_ids, target_ids, needed in stream:
         known.append([ngram in cache for ngram in needed])
@@ -127,7 +123,7 @@ for seen in (25, 50, 100, 200):
     print(f"{seen:3} texts {'█' * round(40 * sizes[seen - 1] / sizes[-1])} {sizes[seen - 1]} entries")
 assert sizes[199] < 2 * sizes[99]
 
-print(f"\nknown n-grams\nno limit     {'█' * round(40 * share)} {share:.0%}")
+print(f"\nno limit     {'█' * round(40 * share)} {share:.0%} of the n-grams known")
 for policy in ("none", "lru", "lfu"):
     small_sizes, small_share = learn(sizes[-1] // 4, policy)
     print(f"quarter {policy:4} {'█' * round(40 * small_share)} {small_share:.0%}")
@@ -136,8 +132,7 @@ for policy in ("none", "lru", "lfu"):
 # %% [markdown]
 # ## Exercises
 #
-# 1. The cache holds (1, 2) <-> 10, (1, 2, 3) <-> 11 and (3, 4) <-> 12; the direct map sends 4 to 40. Which proposals
-#    does the draft 1, 2, 3, 4 give? Answer with a list.
+# 1. Entries (1, 2) <-> 10, (1, 2, 3) <-> 11, (3, 4) <-> 12, direct token 4 -> 40. Which proposals has the draft 1, 2, 3, 4?
 # 2. Room for two. Insert A, use A twice, insert B, use B once, insert C, insert D. Which two entries are left with
 #    LRU, and which with LFU? Answer in alphabetical order, for example ("AB", "CD").
 # 3. Write a function that takes the tokens of both tokenizations of a text as lists of byte strings, and returns the set

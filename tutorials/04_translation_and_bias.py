@@ -85,15 +85,16 @@ assert np.isclose(total_variation(law, dict(enumerate(p))), 0.2)
 # %%
 rng = np.random.default_rng(0)
 worlds = [(rng.normal(size=3), rng.normal(size=2), rng.normal(size=2)) for _ in range(40)]
+means = []
 print("mean and largest total variation of the first token")
 for T in (0, 0.01, 0.1, 0.5, 1, 2):
     gaps = []
     for world in worlds:
         rows = [process(logits, temperature=T) for logits in world]
         gaps.append(total_variation(law_of(lambda draws, rows=rows: first_token(*rows, draws)), dict(enumerate(rows[0]))))
-    print(f"T = {T:<4} {'█' * round(200 * np.mean(gaps)):24} {np.mean(gaps):.3f}  {max(gaps):.3f}")
-    assert max(gaps) < 1e-15 if T == 0 else max(gaps) > 0
-assert np.mean(gaps) > 0.01
+    means.append(np.mean(gaps))
+    print(f"T = {T:<4}  {'█' * round(160 * means[-1]):24} {means[-1]:.3f}  {max(gaps):.3f}")
+assert means[0] == 0 and means == sorted(means) and means[-1] > 0.1
 
 # %% [markdown]
 # ## The real thing
@@ -117,7 +118,7 @@ print(f"{affected} of {len(proposals)} proposals could have been swallowed by a 
 # models keep only their three likeliest tokens, so that the outcomes can be enumerated.)
 
 # %%
-for prompt in ("tickets cost altogether?\nAnswer: First of all, the adults", "So it is 225 minutes in all"):
+for prompt in ("tickets cost altogether?\nAnswer: First of all, the adults", "= 225 minutes. So it is 225 minutes in all"):
     for T in (0, 1):
         some = Options(verify="omnidraft", stop=FixedLength(2), temperature=T, top_k=3, max_new_tokens=3)
         ids = target.tokenizer.encode(prompt)

@@ -18,8 +18,8 @@
 #                        P(stop) = p(t) / mass(n)    Q(stop) = 1 - sum_c Q(c)      the token t of node n ends here
 #
 # A drawn atom that is a child of the node proposes this child; any other proposes *stop* (at the root it is rejected).
-# Accept with min(1, P / Q). After a rejection draw from max(0, P - Q), then a token from p within what was drawn.
-# When *stop* is accepted, t is written, and the same atom begins the next token, its Q restricted to non-children.
+# Accept with min(1, P / Q). After a rejection draw from max(0, P - Q), then a token from p within that; the round ends.
+# When *stop* is accepted, t is written, and the same atom begins the next token, its Q cut down to the non-children.
 # When the atoms run out inside a node, a token is drawn from p among those whose split begins so.
 
 # %%
@@ -41,26 +41,23 @@ def choice(lifting, node, p, q):
     atoms, child_masses = lifting.child_masses(masses, node)
     if node == ROOT:
         return np.append(child_masses, 1 - child_masses.sum()), np.append(q[atoms], 0)
-    end = lifting.token[node]  # -1: no token ends here
-    stop = p[end] if end >= 0 else 0
+    stop = p[lifting.token[node]] if lifting.token[node] >= 0 else 0  # -1: no token ends here
     return np.append(child_masses, stop) / lifting.mass(masses, node), np.append(q[atoms], 1 - q[atoms].sum())
 
 
 # %% [markdown]
 # ## By hand
 #
-# The world of lesson 4: target tokens a, b, ab with p = (0.4, 0.2, 0.4); the draft row for a, b is (0.8, 0.2), and (0.5, 0.5)
-# after an a. At the root P(a) = p(a) + p(ab) = 0.8 = Q(a), P(b) = 0.2 = Q(b). Inside node a, P(b) = 0.4 / 0.8 = 0.5 = Q(b),
-# and P(stop) = 0.5 = Q(stop). All ratios are 1: the perfect drafter is never rejected, as it should be.
+# The world of lesson 4: target tokens a, b, ab with p = (0.4, 0.2, 0.4); the draft row for a, b is (0.8, 0.2), and
+# (0.5, 0.5) after an a. At the root P(a) = p(a) + p(ab) = 0.8 = Q(a), P(b) = 0.2 = Q(b). Inside node a, P(b) = 0.4 / 0.8
+# = 0.5 = Q(b), and P(stop) = 0.5 = Q(stop). All ratios are 1: the perfect drafter is never rejected, as it should be.
 
 # %%
 a, b, ab = 0, 1, 2
 splits = {a: (0,), b: (1,), ab: (0, 1)}
 lifting = build_lifting(splits, {}, draft_size=2)
 p, q_first, q_second = np.array([0.4, 0.2, 0.4]), np.array([0.8, 0.2]), np.array([0.5, 0.5])
-inside_a = lifting.children[ROOT][0]
-for P, Q in (choice(lifting, ROOT, p, q_first), choice(lifting, inside_a, p, q_second)):
-    print("P", P.round(12), "  Q", Q.round(12))
+for P, Q in (choice(lifting, ROOT, p, q_first), choice(lifting, lifting.children[ROOT][0], p, q_second)):
     assert np.allclose(P, Q)
 
 # %% [markdown]
@@ -72,49 +69,47 @@ for P, Q in (choice(lifting, ROOT, p, q_first), choice(lifting, inside_a, p, q_s
 
 # %%
 show(Lifting.reveal)
-rich = build_lifting(splits, {2: (b, a)}, draft_size=3)
-(first, q_b, _), (second, q_a, _) = rich.reveal([2], [np.array([0.5, 0.2, 0.3])])
-assert (first, second) == (b, a)
-assert np.allclose(q_b, [0.5, 0.2 + 0.3, 0]) and np.allclose(q_a, [1, 0, 0])
+both = build_lifting(splits, {2: (b, a)}, draft_size=3)
+(first, q_b, _), (second, q_a, _) = both.reveal([2], [np.array([0.5, 0.2, 0.3])])  # "ba" was drawn
+assert (first, second) == (b, a) and np.allclose([q_b, q_a], [[0.5, 0.2 + 0.3, 0], [1, 0, 0]])
 
 # %% [markdown]
-# The whole rule is `lossless` in omnidraft/verification.py. Is it exact? Its own code, enumerated in forty random worlds with
-# both the merge and the expansion: the law of the first *two* tokens, where p and q depend on the token before.
-# (If the round writes only one token, the second is drawn from p.)
+# The whole rule is `lossless` in omnidraft/verification.py. Is it exact? Its own code, enumerated in the world of lesson 4
+# and in forty random worlds that have the expansion as well: the law of the first *two* tokens, where p and q depend
+# on the token before. (If the round writes only one token, the second is drawn from p.)
 
 
 # %%
-def two_tokens(p, q, draws):
+def two_tokens(lifting, p, q, draws):
     """One round; p[t], q[d] are the rows after target token t and draft token d, p[-1] and q[-1] those at the start."""
-    draft = [-1]
-    for _ in range(2):
-        draft.append(draws.choose(q[draft[-1]]))
-    revealed = list(rich.reveal(draft[1:], q[draft[:-1]]))
+    first = draws.choose(q[-1])
+    revealed = list(lifting.reveal([first, draws.choose(q[first])], q[[-1, first]]))
     atoms, laws = [atom for atom, _, _ in revealed], [law for _, law, _ in revealed]
-    walked, _ = rich.walk(atoms)  # the target tokens that the atoms spell: the proposals of this round
-    written = lossless(atoms, laws, rich, p[[-1, *walked]], draws).emitted
+    walked, _ = lifting.walk(atoms)  # the target tokens that the atoms spell: the proposals of this round
+    written = lossless(atoms, laws, lifting, p[[-1, *walked]], draws).emitted
     return tuple(written[:2]) if len(written) > 1 else (written[0], draws.choose(p[written[0]]))
 
 
-rng, worst = np.random.default_rng(0), 0
-for _ in range(40):
-    p, q = rng.dirichlet(np.ones(3), size=4), rng.dirichlet(np.ones(3), size=4)
+rng, gaps = np.random.default_rng(0), []
+by_hand = lifting, np.tile(p, (4, 1)), np.array([q_second, q_second, q_first])
+for world in [by_hand] + [(both, *rng.dirichlet(np.ones(3), size=(2, 4))) for _ in range(40)]:
+    p = world[1]
     wanted = {(s, t): p[-1][s] * p[s][t] for s in range(3) for t in range(3)}
-    worst = max(worst, total_variation(law_of(lambda draws, p=p, q=q: two_tokens(p, q, draws)), wanted))
-print(f"largest total variation in 40 worlds: {worst:.1e}\n")
-assert worst < 1e-14
+    gaps.append(total_variation(law_of(lambda draws, world=world: two_tokens(*world, draws)), wanted))
+print(f"total variation: {gaps[0]:.1e} in the world of lesson 4, at most {max(gaps):.1e} in the others\n")
+assert max(gaps) < 1e-14
 
 # %% [markdown]
 # ## The real thing
 #
-# The embedded models at T = 1, the whole loop enumerated after the prompts of lesson 4. Only rounding errors are left.
+# The embedded models at T = 1, the whole loop enumerated after the prompts of lesson 4: only rounding errors are left.
 
 # %%
 pair = Pair(models.load("draft-tasks", np.float64), models.load("qwen-like", np.float64))
-target, encode = pair.target, pair.target.tokenizer.encode
-options = Options(verify="lossless", stop=FixedLength(2), temperature=1, top_k=3, max_new_tokens=3)
-for prompt in ("tickets cost altogether?\nAnswer: First of all, the adults", "So it is 225 minutes in all"):
-    wanted = law_of(lambda draws, text=prompt: next(plain(target, encode(text), options, draws)).emitted[0])
+target, options = pair.target, Options(verify="lossless", stop=FixedLength(2), temperature=1, top_k=3, max_new_tokens=3)
+for prompt in ("tickets cost altogether?\nAnswer: First of all, the adults", "= 225 minutes. So it is 225 minutes in all"):
+    ids = target.tokenizer.encode(prompt)
+    wanted = law_of(lambda draws, ids=ids: next(plain(target, ids, options, draws)).emitted[0])
     law = law_of(lambda draws, text=prompt: next(speculative(pair, text, options, draws)).emitted[0])
     print(f"total variation {total_variation(law, wanted):.1e} after {prompt[-17:]!r}")
     assert total_variation(law, wanted) < 1e-9
@@ -122,23 +117,21 @@ for prompt in ("tickets cost altogether?\nAnswer: First of all, the adults", "So
 # %% [markdown]
 # And how fast? Block efficiency at T = 1 beside `tli` (lesson 1), `omnidraft` (lesson 4) and `slem` (arXiv 2502.05202:
 # write the draft with the target's tokenizer; keep tokens while the target's own draws agree). Only `omnidraft` is
-# biased. So little text shows the order of magnitude only; benchmarks/ measures on more. One more trick of `lossless`
-# is **healing**: if the text ends in a draft token that begins longer ones, it is taken back and drawn anew among them.
+# biased. On so little text the order of the four says nothing; `make bench` measures it.
 
 # %%
-prompt = "Question: Anna has 4 boxes with 3 pens each. How many pens does she have?\nAnswer:"
+pair = Pair(models.load("draft-tasks"), models.load("qwen-like"))  # in 32 bits, which is faster
+prompt = "Question: Anna has {} boxes with 3 pens each. How many pens does she have?\nAnswer:"
 for rule in ("tli", "slem", "omnidraft", "lossless"):
-    options = Options(verify=rule, stop=FixedLength(6), temperature=1, max_new_tokens=40)
-    runs = [list(speculative(pair, prompt, options, Uniforms(np.random.default_rng(seed)))) for seed in range(3)]
+    options = Options(verify=rule, stop=FixedLength(6), temperature=1, max_new_tokens=32)
+    runs = [list(speculative(pair, prompt.format(n), options, Uniforms(np.random.default_rng(n)))) for n in range(2, 10)]
     efficiency = sum(len(r.emitted) for run in runs for r in run) / sum(map(len, runs))
     print(f"{rule:9} {'█' * round(10 * efficiency):24} {efficiency:.2f}")
-    assert efficiency >= 1
+    assert efficiency >= 1  # every round writes a token
 paint(target.tokenizer, runs[0], legend=True)
 
 # %% [markdown]
-# ## Exercises
-#
-# Target tokens with their splits and probabilities: a (a) 0.1, ab (a b) 0.3, abc (a b c) 0.2, b (b) 0.4.
+# ## Exercises (target tokens, splits and probabilities: a (a) 0.1, ab (a b) 0.3, abc (a b c) 0.2, b (b) 0.4)
 #
 # 1. What is P(stop) inside node a?
 # 2. Inside node ab the draft row is (a 0.2, b 0.3, c 0.5) and the atom drawn is c. With what probability is it accepted?

@@ -19,21 +19,21 @@ from enumeration import law_of, total_variation  # noqa: E402, F401
 from omnidraft import render  # noqa: E402
 
 ANSWERS = {  # exercise: (hash of the answer, hint)
-    "1.1": ("", "of each token, take the smaller of the two probabilities, and add them up"),
-    "1.2": ("", "a is written if it is drawn and accepted, or if anything is rejected and the second draw gives a"),
-    "1.3": ("", "there is always one token; a second one if the first draft token is accepted; a third one if ..."),
-    "2.1": ("", "the sign of SentencePiece for a space, then UTF-8: \"é\".encode() has two bytes"),
-    "2.2": ("", "both stand-ins are named in the lesson; the answer has two characters"),
-    "2.3": ("", "running sums (np.cumsum) of the lengths are the boundaries; which ones occur on both sides?"),
-    "3.1": ("", "the longest n-gram at the first place wins, even if a shorter one would leave a better rest"),
-    "3.2": ("", "C forces something out first, and D then finds another pair; a new entry counts as used just now, 0 times"),
-    "3.3": ("", "cut both at the shared boundaries of exercise 2.3; keep blocks of n >= 2 against exactly 1"),
-    "4.1": ("", "ab is merged: the product; what ab takes is taken off a; b keeps its own"),
-    "4.2": ("", "go through the three drafts as by hand: what is the one proposal that may be rejected, and what replaces it?"),
-    "4.3": ("", "a lone a needs a second token that is no b"),
-    "5.1": ("", "the token a alone, divided by all tokens whose split begins with a"),
-    "5.2": ("", "P(c) is mass(abc) / mass(ab); compare it with Q(c)"),
-    "5.3": ("", "add up p over the tokens whose split begins with the prefix; the root is the empty prefix"),
+    "1.1": ("8380ddb191c060a8", "of each token, take the smaller of the two probabilities, and add them up"),
+    "1.2": ("297b2ca5a87db2dc", "a is written if it is drawn and accepted, or if a token is rejected and the new draw gives a"),
+    "1.3": ("5929d7c8e452502b", "one token is certain; a second one if the first draft token is accepted; and so on"),
+    "2.1": ("f429d03daec46bb2", "the sign of SentencePiece for a space, then UTF-8: \"é\".encode() has two bytes"),
+    "2.2": ("9afe99e65327eac0", "both stand-ins are named in the lesson; the answer has two characters"),
+    "2.3": ("1912ee442f1aea8d", "running sums (np.cumsum) of the lengths are the boundaries; which ones occur on both sides"),
+    "3.1": ("aaa83815f8e54b46", "the longest n-gram at a place wins, even if a shorter one would leave a better rest"),
+    "3.2": ("f8bf435a525ae8c3", "C forces out one entry and is then the most recent one, with no use; D finds another pair"),
+    "3.3": ("c733da18cdf760f2", "cut both at the shared boundaries of exercise 2.3; keep blocks of n >= 2 against exactly 1"),
+    "4.1": ("1fb144c4b2b3e8b8", "ab is merged: the product; what ab takes is taken off a; b keeps its own"),
+    "4.2": ("e7fb91d8c6f2c09c", "go through the three drafts as by hand: which proposal may be rejected, and what replaces it"),
+    "4.3": ("1680c082462093f9", "a lone a needs a second token that is no b"),
+    "5.1": ("059b170761f7a1b0", "the token a alone, divided by all tokens whose split begins with a"),
+    "5.2": ("4da1a24508a7cc4d", "P(c) is mass(abc) / mass(ab); compare it with Q(c)"),
+    "5.3": ("4f5ddd37a024f02b", "add up p over the tokens whose split begins with the prefix; the root has the empty prefix"),
 }
 CALLS = {  # exercise: the arguments of each call
     "1.3": [(0.5, 1), (0.5, 3), (0.9, 8), (0.0, 4), (1.0, 4)],
@@ -41,7 +41,7 @@ CALLS = {  # exercise: the arguments of each call
     "3.3": [([b" w", b"indow", b"s"], [b" window", b"s"]), ([b"a", b"b", b"c", b"d"], [b"abc", b"d"]),
             ([b"ab", b"c"], [b"a", b"bc"]), ([b"a", b"b", b"cd"], [b"ab", b"c", b"d"])],
     "4.3": [([0.8, 0.2], [0.5, 0.5]), ([0.6, 0.4], [0.1, 0.9]), ([0.3, 0.7], [1.0, 0.0])],
-    "5.3": [({7: 0.1, 8: 0.3, 9: 0.6}, {7: (1,), 8: (1, 2), 9: (2,)}, prefix) for prefix in ((), (1,), (1, 2), (2,), (3,))],
+    "5.3": [({7: 0.1, 8: 0.3, 9: 0.6}, {7: (1,), 8: (1, 2), 9: (2,)}, prefix) for prefix in [(), (1,), (1, 2), (3,)]],
 }
 
 
@@ -90,4 +90,4 @@ def paint(tokenizer, rounds, legend=False):
     if legend:
         console.print(render.legend(plain), soft_wrap=True)
     painter = render.Painter(tokenizer, plain, one_line=True)
-    console.print(Text.assemble(*map(painter.paint, rounds), painter.finish()))
+    console.print(Text.assemble(*map(painter.paint, rounds), painter.finish()), soft_wrap=plain)

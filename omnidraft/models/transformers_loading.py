@@ -1,0 +1,176 @@
+"""Loading for `transformers_model`: folder or hub id, device, number type, tokenizer, and one line for every failure."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+
+from ..errors import OmnidraftError
+from ..tokenizer import Tokenizer
+from . import HUB_ID
+
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]  # configuration and tokenizer
+
+
+class Parts(NamedTuple):
+    """What a TransformersModel is made of."""
+
+    model: Any
+    tokenizer: Tokenizer
+    name: str
+    folder: Path
+    why: tuple[str, str]  # this device, this number type
+
+
+def load_parts(name: str, dtype: str, device: str, device_map: Any, trust_remote_code: bool,
+               more: dict[str, Any]) -> Parts:
+    """Load model and tokenizer of a folder or hub id; raises OmnidraftError with one line (see TransformersModel.load).
+
+    >>> load_parts("models/stories260K", "auto", "cpu", None, False, {}).why
+    ('as asked', 'the fastest on a CPU')
+    """
+    if dtype not in DTYPES:
+        raise OmnidraftError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
+    device, device_why = ("auto", "by device_map") if device_map is not None else choose_device(device)
+    folder, source = Path(name).expanduser(), name
+    if folder.is_dir():
+        name, source = folder.resolve().name, str(folder)
+    else:
+        folder, online = fetch(name)
+        more = {"local_files_only": not online, **more}
+    if not (folder / "config.json").is_file():
+        raise OmnidraftError(f"{source} has no config.json (an ordinary Hugging Face model is needed)")
+    with quiet(), one_line(f"cannot load {source}"):
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        stored = (config.architectures or [config.model_type])[0]
+        if config.is_encoder_decoder or any(sign in stored for sign in ("MaskedLM", "PreTraining", "Classification")):
+            raise OmnidraftError(f"{source} ({stored}) is not a causal language model: it cannot continue a text")
+        kind, dtype_why = choose_dtype(dtype, device, config)
+        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+            source, dtype=kind, device_map=device_map, trust_remote_code=trust_remote_code, output_loading_info=True,
+            **more)
+        # transformers fills these with random numbers and goes on
+        if lacking := sorted(set(found["missing_keys"]) & {key for key, _ in model.named_parameters()}):
+            raise OmnidraftError(f"{source}: the weights lack {lacking[0]} (are they a causal language model's?)")
+        if device_map is None:
+            model = model.to(device)
+        tokenizer = load_tokenizer(folder, trust_remote_code)
+    return Parts(model.eval(), tokenizer, name, folder, (device_why, dtype_why))
+
+
+def choose_device(device: str) -> tuple[str, str]:
+    """The device and why; raises OmnidraftError for one that is not there.
+
+    >>> choose_device("cpu")
+    ('cpu', 'as asked')
+    """
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        chosen = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
+        return chosen, "the fastest here" if chosen != "cpu" else "no CUDA or MPS here"
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise OmnidraftError(f"unknown device {device!r}: choose auto, cpu, cuda, cuda:1 or mps") from None
+    if not there.get(kind, True):
+        raise OmnidraftError(f"device {device} is not there: use --device cpu, or install a PyTorch build for it")
+    return device, "as asked"
+
+
+def choose_dtype(dtype: str, device: str, config: Any) -> tuple[torch.dtype, str]:
+    """The number type and why."""
+    if dtype != "auto":
+        return getattr(torch, dtype), "as asked"
+    stored = getattr(config.get_text_config(decoder=True), "dtype", None) or getattr(config, "dtype", None)
+    if device == "cpu":
+        return torch.float32, "the fastest on a CPU"
+    return (stored, "as stored") if isinstance(stored, torch.dtype) else (torch.float32, "none is named")
+
+
+def fetch(name: str) -> tuple[Path, bool]:
+    """Where the small files of a hub id lie in the local cache, and whether the hub was reached.
+
+    The hub is asked once and without retries, so that no network or a wrong name is told at once.
+    """
+    if not HUB_ID.fullmatch(name):
+        raise OmnidraftError(f"unknown model {name!r}: not a folder, and not a hub id (owner/name)")
+    try:
+        HfApi().model_info(name, timeout=10)
+        online = True
+    except RepositoryNotFoundError:
+        raise OmnidraftError(f"unknown model {name!r}: not a folder, and not on the Hugging Face hub (or private: "
+                             "run `hf auth login`)") from None
+    except Exception:  # no network, a proxy, offline mode: only what is here can be used
+        online = False
+    with one_line(f"cannot load {name}"):
+        try:
+            return Path(snapshot_download(name, allow_patterns=SMALL_FILES, local_files_only=not online)), online
+        except LocalEntryNotFoundError:
+            raise OmnidraftError(f"cannot load {name}: no such folder, the Hugging Face hub is out of reach, and no "
+                                 "earlier download is here") from None
+
+
+def load_tokenizer(folder: Path, trust_remote_code: bool) -> Tokenizer:
+    """tokenizer.json as it is where there is one (transformers rebuilds some), else what older files convert to."""
+    if (folder / "tokenizer.json").is_file():
+        return Tokenizer.load(folder)
+    try:
+        made = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        raise OmnidraftError(f"no usable tokenizer in {folder} ({first_line(error)}): it needs a tokenizer.json") from None
+    raw = getattr(made, "_tokenizer", None)
+    if raw is None:
+        raise OmnidraftError(f"{folder} has only a slow tokenizer ({type(made).__name__}): it needs a tokenizer.json")
+    tokenizer = Tokenizer(raw, folder.resolve().name,
+                          {f"{role}_token": getattr(made, f"{role}_token") for role in ("bos", "eos", "pad", "unk")})
+    if not any(tokenizer.token_bytes):  # made up from nothing, with special tokens only
+        raise OmnidraftError(f"no tokenizer in {folder}: it needs a tokenizer.json")
+    return tokenizer
+
+
+@contextmanager
+def one_line(what: str) -> Iterator[None]:
+    """Turn whatever goes wrong inside into an OmnidraftError of one line."""
+    try:
+        yield
+    except OmnidraftError:
+        raise
+    except Exception as error:
+        if isinstance(error, (MemoryError, RuntimeError)) and "memory" in f"{type(error)} {error}".lower():
+            raise OmnidraftError(f"{what}: out of memory (take a smaller model, a shorter text, --dtype bfloat16 or another "
+                                 "--device)") from error
+        if "trust_remote_code=True" in str(error):
+            raise OmnidraftError(f"{what}: it runs Python code of its own; read it, and if you trust it load it from "
+                                 "Python with trust_remote_code=True") from error
+        raise OmnidraftError(f"{what}: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of a message that has one, else the kind of error."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__).rstrip(":")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' warnings (what they tell is checked here); with its progress bar on terminals only."""
+    told = transformers.utils.logging
+    level, bar = told.get_verbosity(), told.is_progress_bar_enabled()
+    told.set_verbosity(logging.ERROR)
+    if not sys.stderr.isatty():
+        told.disable_progress_bar()
+    try:
+        yield
+    finally:
+        told.set_verbosity(level)
+        if bar:
+            told.enable_progress_bar()

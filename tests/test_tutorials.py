@@ -1,0 +1,167 @@
+"""The lessons run as a reader would run them, stay short, keep to the glossary, and their exercises tell right from wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TUTORIALS = ROOT / "tutorials"
+LESSONS = sorted(TUTORIALS.glob("0*.py"))
+EMBEDDED = ROOT / "omnidraft" / "models" / "embedded"
+embedded = pytest.mark.skipif(not all((EMBEDDED / name).is_dir() for name in ("draft-tasks", "qwen-like")),
+                              reason="the embedded models are not made yet: run `make models`")
+
+
+@embedded
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stem)
+def test_lesson_runs_without_torch(lesson, tmp_path):
+    for name in ("torch", "transformers"):  # stand-ins that end the run when they are imported
+        (tmp_path / f"{name}.py").write_text(f"import sys\nsys.exit('{name} was imported')\n")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONUTF8": "1", "NO_COLOR": "1"}
+    done = subprocess.run([sys.executable, "-W", "error::RuntimeWarning", lesson], cwd=tmp_path, env=environment,
+                          timeout=120, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    number = int(lesson.name[:2])
+    assert all(f"{number}.{exercise} open.\n" in done.stdout for exercise in (1, 2, 3))
+    assert "\033" not in done.stdout and "█" in done.stdout
+
+
+def test_there_are_five_lessons():
+    assert [lesson.name[:2] for lesson in LESSONS] == ["01", "02", "03", "04", "05"]
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stem)
+def test_lesson_is_short_and_sourced(lesson):
+    text = lesson.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    heading = next(line for line in text.splitlines() if line.startswith("# ## The equation"))
+    assert re.search(r"\(.*(arXiv \d{4}\.\d{5}, |this project's own).*\)", heading)
+    for cell in re.split(r"^# %%", text, flags=re.MULTILINE)[1:]:  # prose cells hold prose only
+        assert not cell.startswith(" [markdown]") or all(
+            line.startswith("#") for line in cell.splitlines()[1:] if line.strip())
+
+
+def test_terms_are_in_the_glossary():
+    rows = (TUTORIALS / "GLOSSARY.md").read_text(encoding="utf-8").lower().splitlines()
+    terms = {term.strip(" `") for row in rows if row.startswith("|") for term in row.split("|")[1].split(",")}
+    for lesson in LESSONS:
+        prose = " ".join(line[2:] for line in lesson.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
+        for term in re.findall(r"\*\*([^*]+)\*\*", prose):
+            forms = {term.lower(), term.lower().removesuffix("s"), term.lower().removesuffix("ed") + "ing"}
+            assert forms & terms, f"{term!r} of {lesson.name} is not in the glossary"
+
+
+# ------------------------------------------------------------------------------------------------------- the exercises
+
+def beta(p, q):
+    return float(np.minimum(p, q).sum())
+
+
+def cuts(pieces):
+    return np.cumsum([len(piece) for piece in pieces]).tolist()
+
+
+def entries(draft_tokens, target_tokens):
+    found, start = set(), 0
+    for target_token, end in zip(target_tokens, cuts(target_tokens), strict=True):
+        inside = [token for token, to in zip(draft_tokens, cuts(draft_tokens), strict=True) if start < to <= end]
+        if len(inside) > 1 and b"".join(inside) == target_token:
+            found.add((tuple(inside), target_token))
+        start = end
+    return found
+
+
+RIGHT = {
+    "1.1": beta([0.1, 0.6, 0.3], [0.4, 0.4, 0.2]),
+    "1.2": 0.2 + (1 - beta([0.5, 0.3, 0.2], [0.2, 0.7, 0.1])) * 0.5,
+    "1.3": lambda alpha, k: sum(alpha ** i for i in range(k + 1)),
+    "2.1": " né".encode(),
+    "2.2": "ĠĊ",
+    "2.3": lambda draft, target: sorted({*np.cumsum(draft).tolist()} & {*np.cumsum(target).tolist()}),
+    "3.1": [11, 40],
+    "3.2": ("CD", "AD"),
+    "3.3": entries,
+    "4.1": [0.6 - 0.6 * 0.5, 0.4, 0.6 * 0.5],
+    "4.2": 0.3 * 0.5,
+    "4.3": lambda first, second: [first[0] * second[0], first[1], first[0] * second[1]],
+    "5.1": 0.1 / 0.6,
+    "5.2": (0.2 / 0.5) / 0.5,
+    "5.3": lambda p, splits, prefix: sum(p[t] for t in p if splits[t][:len(prefix)] == tuple(prefix)),
+}
+WRONG = {
+    "1.1": 0.6, "1.2": 0.5, "1.3": lambda alpha, k: (1 - alpha ** (k + 1)) / (1 - alpha),  # no answer for alpha = 1
+    "2.1": "▁né".encode(), "2.2": " \n", "2.3": lambda draft, target: np.cumsum(draft).tolist(),
+    "3.1": [10, 12], "3.2": ("AD", "CD"), "3.3": lambda draft, target: {(tuple(draft), b"".join(target))},
+    "4.1": [0.6, 0.4, 0.3], "4.2": 0.3, "4.3": lambda first, second: [*first, first[0] * second[1]],
+    "5.1": 0.1, "5.2": 1.0, "5.3": lambda p, splits, prefix: sum(p.values()),
+}
+
+
+@pytest.fixture(scope="module")
+def exercises():
+    sys.path.insert(0, str(TUTORIALS))
+    try:
+        import exercises
+        yield exercises
+    finally:
+        sys.path.remove(str(TUTORIALS))
+
+
+def test_right_answers_are_right(exercises, capsys):
+    assert set(RIGHT) == set(WRONG) == set(exercises.ANSWERS)
+    for exercise, answer in RIGHT.items():
+        assert exercises.check(exercise, answer), exercise
+        assert capsys.readouterr().out == f"{exercise} right.\n"
+
+
+def test_wrong_answers_get_a_hint(exercises, capsys):
+    for exercise, answer in WRONG.items():
+        for wrong in (answer, "nonsense", -1, [], object()):
+            assert not exercises.check(exercise, wrong), exercise
+            told = capsys.readouterr().out
+            assert told.startswith(f"{exercise} not yet") and f"Hint: {exercises.ANSWERS[exercise][1]}." in told
+
+
+def test_answers_may_come_in_another_type(exercises):
+    assert exercises.check("3.1", np.array([11, 40])) and exercises.check("3.1", (11.0, 40.0))
+    assert exercises.check("4.1", np.array(RIGHT["4.1"])) and exercises.check("5.1", np.float32(1 / 6))
+    assert exercises.check("3.2", ["CD", "AD"])
+
+
+def test_a_function_that_is_not_written_yet_is_open(exercises, capsys):
+    assert not exercises.check("1.3", lambda alpha, k: ...)
+    assert not exercises.check("1.3", lambda alpha, k: None)
+    assert capsys.readouterr().out == "1.3 open.\n1.3 open.\n"
+
+
+def test_the_lesson_answers_are_those_of_the_package(exercises):
+    """The small worlds of exercises 3.2 and 4.2, played by the package's own code."""
+    from omnidraft.ngram_cache import NGramCache
+    from omnidraft.translation import merge
+    from omnidraft.verification import rejection_sampling
+
+    left = []
+    for policy in ("lru", "lfu"):
+        cache, names = NGramCache(2, policy), {(n, n): name for n, name in enumerate("ABCD")}
+        for step in "+A A A +B B +C +D".split():
+            ngram = next(ngram for ngram, name in names.items() if name == step[-1])
+            assert cache.insert(ngram, ngram[0]) if step[0] == "+" else cache.touch(ngram)
+        left.append("".join(sorted(names[ngram] for ngram, _, _ in cache.items())))
+    assert tuple(left) == RIGHT["3.2"]
+
+    rows = [np.array([0.6, 0.4]), np.array([0.5, 0.5])]
+    target = {0: 0.3, 1: 0.4, 2: 0.3}
+
+    def first_token(draws):
+        draft = [draws.choose(row) for row in rows]
+        made = merge(draft, rows, np.array([0, 1]), 3, lambda d, i: (2, 2) if d[i:i + 2] == [0, 1] else None, {})
+        return rejection_sampling(made.tokens, made.rows, np.array([list(target.values())] * 3), draws).emitted[0]
+
+    assert np.isclose(exercises.total_variation(exercises.law_of(first_token), target), RIGHT["4.2"])
