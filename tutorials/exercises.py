@@ -18,6 +18,9 @@ from enumeration import law_of, total_variation  # noqa: E402, F401
 
 from omnidraft import render  # noqa: E402
 
+if hasattr(sys.stdout, "reconfigure"):  # an output that lacks a character must not end a lesson
+    sys.stdout.reconfigure(errors="backslashreplace")
+
 ANSWERS = {  # exercise: (hash of the answer, hint)
     "1.1": ("8380ddb191c060a8", "of each token, take the smaller of the two probabilities, and add them up"),
     "1.2": ("297b2ca5a87db2dc", "a is written if it is drawn and accepted, or if a token is rejected and the new draw gives a"),
