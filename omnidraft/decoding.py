@@ -181,9 +181,8 @@ def _translate(pair: Pair, draft: Draft, ids: list[int], options: Options, unifo
             return made, argmax
         return made, lambda logits: verification.exact_match(made.tokens, probs(logits), uniforms)
 
-    written = lifting.paths[draft.taken_back] if draft.taken_back is not None else ()
-    revealed = list(lifting.reveal(draft.tokens, draft.probs, written))
-    atoms, laws = [atom for atom, _, _ in revealed], [law for _, law, _ in revealed]
+    in_text = lifting.paths[draft.taken_back] if draft.taken_back is not None else ()
+    atoms, laws = lifting.reveal(draft.tokens, draft.probs, in_text)
     for token, length in zip(*lifting.walk(atoms), strict=True):
         made.add(token, None, length)
     return made, lambda logits: verification.lossless(atoms, laws, lifting, probs(logits), uniforms)

@@ -12,7 +12,7 @@ sampling compares them (`verification.lossless`), whatever the two tokenizers ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,6 +66,7 @@ class Lifting:
                 self.children.append({})
             self.token[trail[-1]] = unique[split]
             before = split
+        self._uncovered: tuple[int, np.ndarray] | None = None
         self._child_arrays: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         # First atom of every draft token, shifted by one so that "no path" is 0.
         self._first_atom = np.array([path[0] + 1 if path else 0 for path in self.paths], dtype=np.int64)
@@ -101,6 +102,29 @@ class Lifting:
     def below(self, node: int) -> np.ndarray:
         """Target tokens whose split passes through `node` (itself included)."""
         return self.order[self.first[node]:self.last[node]]
+
+    def uncovered(self, target_size: int) -> np.ndarray:
+        """Target tokens without a split, of the ids below `target_size` = V_p."""
+        if self._uncovered is None or self._uncovered[0] != target_size:
+            self._uncovered = target_size, np.setdiff1d(np.arange(target_size), self.order)
+        return self._uncovered[1]
+
+    def choice(self, node: int, target_probs: np.ndarray, cumulative: np.ndarray,
+               law: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The children's atoms (C,) at `node`, and P and Q (C + 1,) of its categories, the last one being what ends here.
+
+        target_probs: the target's row (V_p,), cumulative: its running sum, law: Q (V_q,) of the next atom. Inside a node the
+        last category is *stop*, which any atom that is no child proposes: P(c) = mass(c) / mass(n), P(stop) = p(t_n) / mass(n),
+        Q(stop) = 1 - sum_c Q(c). At the root it is the uncovered tokens, which no atom proposes: Q = 0.
+        """
+        atoms, masses = self.child_masses(cumulative, node)
+        draft_law = law[atoms]
+        if node == ROOT:
+            rest = target_probs[self.uncovered(len(target_probs))].sum()
+            return atoms, np.append(masses, rest), np.append(draft_law, 0.0)
+        stop = target_probs[self.token[node]] if self.token[node] >= 0 else 0.0
+        return (atoms, np.append(masses, stop) / self.mass(cumulative, node),
+                np.append(draft_law, max(0.0, 1.0 - draft_law.sum())))
 
     def walk(self, atoms: Sequence[int | None]) -> tuple[list[int], list[int]]:
         """Target tokens that the atoms spell, each decided by the next atom only, and how many atoms each takes.
@@ -140,20 +164,26 @@ class Lifting:
         return sorted({token for token, _ in self._longer.get(path, ())}) if path else []
 
     def reveal(self, draft_tokens: Sequence[int], draft_probs: Sequence[np.ndarray],
-               written: Split = ()) -> Iterator[tuple[int | None, np.ndarray, int]]:
-        """Atoms of the drawn tokens one by one: (atom, its law (V_q,), index of the draft token).
+               in_text: Split = ()) -> tuple[list[int | None], list[np.ndarray]]:
+        """The atoms of the drawn tokens, and the law (V_q,) that each was drawn from, given the atoms before it.
 
-        An atom of None stands for a token without a path; nothing comes after it. `written` are the atoms of a healed
-        context token, with which the first token's path begins and which are not proposed again.
+        The last atom is None if its token has no path. `in_text` are the atoms of a healed context token: the first token's
+        path begins with them, and the text has them already.
+
+        >>> Lifting({0: (0,)}, [(0,)]).reveal([0], [np.array([1.0])])
+        ([0], [array([1.])])
         """
-        for index, (draft_token, row) in enumerate(zip(draft_tokens, draft_probs, strict=True)):
+        atoms: list[int | None] = []
+        laws: list[np.ndarray] = []
+        for draft_token, row in zip(draft_tokens, draft_probs, strict=True):
             path = self.paths[draft_token]
             if path is None:
-                yield None, self.first_law(row), index
-                return
-            for place in range(len(written), len(path)):
-                yield path[place], self.next_law(row, path[:place]) if place else self.first_law(row), index
-            written = ()
+                return [*atoms, None], [*laws, self.first_law(row)]
+            for place in range(len(in_text), len(path)):
+                atoms.append(path[place])
+                laws.append(self.next_law(row, path[:place]) if place else self.first_law(row))
+            in_text = ()
+        return atoms, laws
 
 
 def build_lifting(splits: dict[int, Split], spellings: dict[int, Sequence[int]], draft_size: int) -> Lifting:

@@ -45,7 +45,8 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[np.ndarray], draft_
     draft_probs: k rows (V_q,); draft_to_target: (V_q,) ids or -1; longest_match(tokens, start) gives (target token,
     length) or None; spellings: draft token -> several target tokens (an expansion). A direct token has q'(t) = q(d), a
     merged one q'(t) = prod_j q(d_j) (Eq. 1), taken off the direct token of d_1 (Eq. 2, clamped at 0). An expansion's
-    first token carries q(d), its others are certain given the first. The first token that cannot be translated ends
+    first token carries q(d) (what other draft tokens would add to it is left out), its others are certain given the
+    first. The first token that cannot be translated ends
     the proposals.
 
     >>> rows = [np.array([0.5, 0.5])] * 2
@@ -64,7 +65,7 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[np.ndarray], draft_
             token, length = found
             product = float(np.prod([draft_probs[place + j][draft_tokens[place + j]] for j in range(length)]))
             if direct >= 0:
-                row[direct] = max(0.0, q[draft_token] - product)
+                row[direct] = max(0.0, row[direct] - product)
             row[token] += product
             made.add(token, row, length)
             place += length

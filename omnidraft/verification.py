@@ -79,7 +79,7 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[np.ndarra
     verdict = Verdict()
     for row, (proposal, q) in enumerate(zip(proposals, draft_probs, strict=True)):
         p = target_probs[row]
-        if not (q[proposal] > 0 and uniforms.accept(p[proposal] / q[proposal])):
+        if not _keep(p[proposal], q[proposal], uniforms):
             verdict.emit(uniforms.choose(residual(p, q)), "recovered")
             return verdict
         verdict.emit(proposal, "accepted")
@@ -118,40 +118,24 @@ def lossless(atoms: Sequence[int | None], laws: Sequence[np.ndarray], lifting: L
     while place < len(atoms):
         atom = atoms[place]
         law = laws[place] if law is None else law
-        child_atoms, child_masses = lifting.child_masses(masses, node)  # (C,), (C,)
-        child_laws = law[child_atoms]
+        child_atoms, target_law, draft_law = lifting.choice(node, p, masses, law)  # (C,), (C + 1,), (C + 1,)
         child = lifting.children[node].get(atom)
-        if node == ROOT:
-            if child is None or not _keep(lifting.mass(masses, child), law[atom], uniforms):
-                uncovered = p.copy()
-                uncovered[lifting.order] = 0.0
-                left = residual(np.append(child_masses, uncovered.sum()), np.append(child_laws, 0.0))
-                drawn = uniforms.choose(left)
-                if drawn < len(child_atoms):
-                    return _draw_below(verdict, lifting, lifting.children[ROOT][int(child_atoms[drawn])], p, uniforms)
-                verdict.emit(uniforms.choose(uncovered), "recovered")
-                return verdict
+        chosen = -1 if child is None else int(np.flatnonzero(child_atoms == atom)[0])
+        if not _keep(target_law[chosen], draft_law[chosen], uniforms):
+            drawn = uniforms.choose(residual(target_law, draft_law))
+            if drawn < len(child_atoms):
+                within = lifting.below(lifting.children[node][int(child_atoms[drawn])])
+            else:
+                within = lifting.uncovered(len(p)) if node == ROOT else np.array([lifting.token[node]])
+            verdict.emit(within[uniforms.choose(p[within])], "recovered")
+            return verdict
+        if child is None:  # *stop* was accepted: the token ends here, and the same atom begins the next one
+            law = law.copy()
+            law[child_atoms] = 0.0
+            law /= draft_law[-1]
         else:
-            here, end = lifting.mass(masses, node), lifting.token[node]
-            target_law = np.append(child_masses, p[end] if end >= 0 else 0.0) / here
-            draft_law = np.append(child_laws, max(0.0, 1.0 - child_laws.sum()))
-            chosen = len(child_atoms) if child is None else int(np.flatnonzero(child_atoms == atom)[0])
-            if not _keep(target_law[chosen], draft_law[chosen], uniforms):
-                drawn = uniforms.choose(residual(target_law, draft_law))
-                if drawn == len(child_atoms):
-                    verdict.emit(end, "recovered")
-                    return verdict
-                return _draw_below(verdict, lifting, lifting.children[node][int(child_atoms[drawn])], p, uniforms)
-            if child is None:  # the token ends here, and the same atom begins the next one
-                verdict.emit(end, "accepted")
-                row, node = row + 1, ROOT
-                p, masses = target_probs[row], lifting.cumulative(target_probs[row])
-                law = law.copy()
-                law[child_atoms] = 0.0
-                law /= draft_law[-1]
-                continue
-        node, place, law = child, place + 1, None
-        if not lifting.children[node]:
+            node, place, law = child, place + 1, None
+        if child is None or not lifting.children[node]:
             verdict.emit(lifting.token[node], "accepted")
             row, node = row + 1, ROOT
             p, masses = target_probs[row], lifting.cumulative(target_probs[row])
@@ -168,10 +152,7 @@ def lossless(atoms: Sequence[int | None], laws: Sequence[np.ndarray], lifting: L
 
 
 def _keep(target_prob: float, draft_prob: float, uniforms: Uniforms) -> bool:
-    return draft_prob > 0 and uniforms.accept(target_prob / draft_prob)
-
-
-def _draw_below(verdict: Verdict, lifting: Lifting, node: int, p: np.ndarray, uniforms: Uniforms) -> Verdict:
-    below = lifting.below(node)
-    verdict.emit(below[uniforms.choose(p[below])], "recovered")
-    return verdict
+    """Accept with min(1, p/q); what was not drawn from q (q = 0) is rejected. No quotient is formed that could overflow."""
+    if draft_prob <= 0:
+        return False
+    return uniforms.accept(1.0 if target_prob >= draft_prob else target_prob / draft_prob)

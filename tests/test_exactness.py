@@ -104,8 +104,7 @@ class World:
 
     def lossless(self, draws) -> tuple[int, ...]:
         tokens, rows = self.draw(draws)
-        revealed = list(self.lifting.reveal(tokens, rows))
-        atoms, laws = [r[0] for r in revealed], [r[1] for r in revealed]
+        atoms, laws = self.lifting.reveal(tokens, rows)
         walked, _ = self.lifting.walk(atoms)
         return tuple(verification.lossless(atoms, laws, self.lifting, self.target_rows(walked), draws).emitted)
 
@@ -115,8 +114,7 @@ class World:
         tokens, rows = self.draw(draws, allowed)
         if not tokens:
             tokens, rows = [context], [np.eye(len(self.draft))[context]]
-        revealed = list(self.lifting.reveal(tokens, rows, self.lifting.paths[context]))
-        atoms, laws = [r[0] for r in revealed], [r[1] for r in revealed]
+        atoms, laws = self.lifting.reveal(tokens, rows, self.lifting.paths[context])
         walked, _ = self.lifting.walk(atoms)
         return tuple(verification.lossless(atoms, laws, self.lifting, self.target_rows(walked), draws).emitted)
 
@@ -188,8 +186,7 @@ def test_the_enumeration_sees_a_broken_rule(worlds):
         tokens, rows = w.draw(draws)
         if rows[-1][tokens[-1]] < 0.2:
             tokens, rows = tokens[:-1], rows[:-1]
-        revealed = list(w.lifting.reveal(tokens, rows))
-        atoms, laws = [r[0] for r in revealed], [r[1] for r in revealed]
+        atoms, laws = w.lifting.reveal(tokens, rows)
         walked, _ = w.lifting.walk(atoms)
         return tuple(verification.lossless(atoms, laws, w.lifting, w.target_rows(walked), draws).emitted)
 

@@ -34,15 +34,12 @@ from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import lossless
 
+show(Lifting.choice)  # the equation in the package: P and Q at a node, its last category being uncovered or stop
+
 
 def choice(lifting, node, p, q):
-    """P and Q at a node: one entry per child, and the last one for uncovered (at the root) or stop (inside)."""
-    masses = lifting.cumulative(p)
-    atoms, child_masses = lifting.child_masses(masses, node)
-    if node == ROOT:
-        return np.append(child_masses, 1 - child_masses.sum()), np.append(q[atoms], 0)
-    stop = p[lifting.token[node]] if lifting.token[node] >= 0 else 0  # -1: no token ends here
-    return np.append(child_masses, stop) / lifting.mass(masses, node), np.append(q[atoms], 1 - q[atoms].sum())
+    """P and Q at a node for the target's row p and the law q of the next atom."""
+    return lifting.choice(node, p, lifting.cumulative(p), q)[1:]
 
 
 # %% [markdown]
@@ -65,12 +62,12 @@ for P, Q in (choice(lifting, ROOT, p, q_first), choice(lifting, lifting.children
 #
 # Now the reverse as well: the drafter gets a third token, "ba", which the target must write with two tokens. That is an
 # **expansion**; the **path** of "ba" is the two atoms b, a. Q(b) then counts b and ba together, and the second atom
-# has a law of its own, given that the path goes on after b. `reveal` yields each drawn atom with its Q:
+# has a law of its own, given that the path goes on after b. `reveal` gives each drawn atom and its Q:
 
 # %%
 show(Lifting.reveal)
 both = build_lifting(splits, {2: (b, a)}, draft_size=3)
-(first, q_b, _), (second, q_a, _) = both.reveal([2], [np.array([0.5, 0.2, 0.3])])  # "ba" was drawn
+(first, second), (q_b, q_a) = both.reveal([2], [np.array([0.5, 0.2, 0.3])])  # "ba" was drawn
 assert (first, second) == (b, a) and np.allclose([q_b, q_a], [[0.5, 0.2 + 0.3, 0], [1, 0, 0]])
 
 # %% [markdown]
@@ -83,8 +80,7 @@ assert (first, second) == (b, a) and np.allclose([q_b, q_a], [[0.5, 0.2 + 0.3, 0
 def two_tokens(lifting, p, q, draws):
     """One round; p[t], q[d] are the rows after target token t and draft token d, p[-1] and q[-1] those at the start."""
     first = draws.choose(q[-1])
-    revealed = list(lifting.reveal([first, draws.choose(q[first])], q[[-1, first]]))
-    atoms, laws = [atom for atom, _, _ in revealed], [law for _, law, _ in revealed]
+    atoms, laws = lifting.reveal([first, draws.choose(q[first])], q[[-1, first]])
     walked, _ = lifting.walk(atoms)  # the target tokens that the atoms spell: the proposals of this round
     written = lossless(atoms, laws, lifting, p[[-1, *walked]], draws).emitted
     return tuple(written[:2]) if len(written) > 1 else (written[0], draws.choose(p[written[0]]))
