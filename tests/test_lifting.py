@@ -1,0 +1,74 @@
+"""Lifting by hand: the trie of splits, masses, laws of atoms, the walk."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from omnidraft.lifting import ROOT, Lifting, build_lifting
+
+# target tokens a, ab, abc, b, x (x has no split); draft tokens A, B, C, BA (two target tokens), Z (no path)
+A, B, C, BA, Z = range(5)
+SPLITS = {0: (A,), 1: (A, B), 2: (A, B, C), 3: (B,)}
+
+
+@pytest.fixture
+def lifting() -> Lifting:
+    return build_lifting(SPLITS, {BA: (3, 0)}, 5)
+
+
+def test_paths(lifting):
+    assert lifting.paths == [(A,), (B,), (C,), (B, A), None]
+
+
+def test_masses_are_those_of_the_tokens_below(lifting):
+    p = np.array([0.1, 0.3, 0.2, 0.25, 0.15])
+    running = lifting.cumulative(p)
+    node_a = lifting.children[ROOT][A]
+    node_ab = lifting.children[node_a][B]
+    assert lifting.mass(running, node_a) == pytest.approx(0.6) and lifting.mass(running, node_ab) == pytest.approx(0.5)
+    assert sorted(lifting.below(node_ab).tolist()) == [1, 2] and lifting.uncovered(5).tolist() == [4]
+
+
+def test_choice_at_the_root_and_inside(lifting):
+    p, q = np.array([0.1, 0.3, 0.2, 0.25, 0.15]), np.array([0.4, 0.2, 0.1, 0.2, 0.1])
+    running = lifting.cumulative(p)
+    atoms, target, draft = lifting.choice(ROOT, p, running, lifting.first_law(q))
+    assert dict(zip(atoms.tolist(), target, strict=False)) == pytest.approx({A: 0.6, B: 0.25})
+    assert target[-1] == pytest.approx(0.15) and draft.tolist() == pytest.approx([0.4, 0.4, 0.0])  # B: 0.2 + 0.2 of BA
+    _, target, draft = lifting.choice(lifting.children[ROOT][A], p, running, lifting.first_law(q))
+    assert target.tolist() == pytest.approx([0.5 / 0.6, 0.1 / 0.6]) and draft.tolist() == pytest.approx([0.4, 0.6])
+
+
+def test_walk_is_decided_by_the_next_atom_only(lifting):
+    assert lifting.walk([A, A, B, B]) == ([0, 1, 3], [1, 2, 1])
+    assert lifting.walk([A, B, C, A]) == ([2, 0], [3, 1])
+    assert lifting.walk([C]) == ([], []) and lifting.walk([A, None]) == ([0], [1])
+
+
+def test_reveal_of_an_expansion_and_of_a_healed_one(lifting):
+    q = np.array([0.4, 0.2, 0.1, 0.2, 0.1])
+    atoms, laws = lifting.reveal([BA, Z], [q, q])
+    assert atoms == [B, A, None] and laws[0][B] == pytest.approx(0.4) and laws[1].tolist() == [1, 0, 0, 0, 0]
+    atoms, laws = lifting.reveal([BA], [q], in_text=(B,))
+    assert atoms == [A] and lifting.longer(B) == [BA] and lifting.longer(A) == []
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), min_size=1, max_size=12),
+       st.integers(0, 2**32 - 1))
+def test_every_node_is_the_range_of_the_tokens_below_it(splits, seed):
+    lifting = Lifting(dict(enumerate(splits)), [(0,), (1,), (2,), (3,)])
+    p = np.random.default_rng(seed).dirichlet(np.ones(len(splits)))
+    running = lifting.cumulative(p)
+    covered = {split: min(i for i, s in enumerate(splits) if s == split) for split in splits}
+    pending = [(ROOT, ())]
+    while pending:
+        node, prefix = pending.pop()
+        below = sorted(token for split, token in covered.items() if split[:len(prefix)] == prefix)
+        assert sorted(lifting.below(node).tolist()) == below
+        assert lifting.mass(running, node) == pytest.approx(p[below].sum())
+        assert lifting.token[node] == covered.get(prefix, -1)
+        pending += [(child, (*prefix, atom)) for atom, child in lifting.children[node].items()]

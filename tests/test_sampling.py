@@ -1,0 +1,72 @@
+"""Sampling: temperature, top-k, top-p, and draws from given uniforms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omnidraft.errors import OmnidraftError
+from omnidraft.sampling import Uniforms, mask, process
+
+rows = st.lists(st.floats(-20, 20), min_size=2, max_size=12).map(np.array)
+
+
+@given(rows, st.floats(0.05, 5))
+def test_softmax_of_the_scaled_logits(logits, temperature):
+    expected = np.exp(logits / temperature - np.max(logits / temperature))
+    assert np.abs(process(logits, temperature) - expected / expected.sum()).max() < 1e-12
+
+
+@given(rows)
+def test_temperature_zero_is_the_first_argmax(logits):
+    probs = process(logits, 0)
+    assert probs.sum() == 1 and probs[np.argmax(logits)] == 1
+
+
+@given(rows, st.integers(1, 12), st.floats(0.05, 1))
+def test_top_k_and_top_p_keep_the_likeliest(logits, top_k, top_p):
+    full, cut = process(logits, 1.0), process(logits, 1.0, top_k, top_p)
+    assert abs(cut.sum() - 1) < 1e-12
+    kept = cut > 0
+    assert kept.any() and (not (~kept).any() or full[kept].min() >= full[~kept].max())
+    assert np.allclose(cut[kept], full[kept] / full[kept].sum())
+    if len(set(full)) == len(full):
+        assert kept.sum() <= top_k
+
+
+def test_top_p_keeps_the_token_that_crosses_the_bound():
+    logits = np.log([0.5, 0.3, 0.2])
+    assert (process(logits, 1.0, top_p=0.6) > 0).tolist() == [True, True, False]
+    assert (process(logits, 1.0, top_p=0.5) > 0).tolist() == [True, False, False]
+
+
+def test_several_rows_are_processed_alike():
+    logits = np.random.default_rng(0).standard_normal((3, 7))
+    together = process(logits, 0.8, 4, 0.9)
+    assert np.allclose(together, [process(row, 0.8, 4, 0.9) for row in logits])
+
+
+@pytest.mark.parametrize("row", [[np.nan, 1.0], [-np.inf, -np.inf], [np.inf, 0.0]])
+def test_broken_logits_are_told(row):
+    with pytest.raises(OmnidraftError, match="NaN or infinite"):
+        process(np.array(row), 1.0)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=9).filter(lambda w: sum(w) > 1e-9), st.floats(0, 1, exclude_max=True))
+def test_a_draw_is_the_inverse_of_the_cumulative_sum(weights, uniform):
+    weights = np.array(weights)
+    drawn = Uniforms([uniform]).choose(weights)
+    before = weights[:drawn].sum()
+    assert weights[drawn] > 0
+    assert before <= uniform * weights.sum() * (1 + 1e-9) and uniform * weights.sum() <= before + weights[drawn] + 1e-9
+
+
+def test_accepting():
+    assert Uniforms([0.3]).accept(0.31) and not Uniforms([0.3]).accept(0.3) and Uniforms([0.999]).accept(7.0)
+
+
+def test_padding_is_ruled_out():
+    assert mask(np.zeros((2, 5)), 3).argmax(-1).tolist() == [0, 0]
+    assert np.isneginf(mask(np.zeros((2, 5)), 3)[:, 3:]).all()

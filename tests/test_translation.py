@@ -1,0 +1,102 @@
+"""Translation: the paper's merge by hand, expansion, and re-tokenising near the end only."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vocabularies import real
+
+from omnidraft.translation import common_prefix, common_tail, continuation, extend, merge
+
+SNOW, F, LA, KE, S = range(5)  # draft tokens
+T_SNOW, T_FLAKE, T_F, T_S = range(4)  # target tokens
+DIRECT = np.array([T_SNOW, T_F, -1, -1, T_S])
+
+
+def flake(tokens, start):
+    """The cache of the paper's figure: "f", "la", "ke" is the target's "flake"."""
+    return (T_FLAKE, 3) if tuple(tokens[start:start + 3]) == (F, LA, KE) else None
+
+
+def rows(*likely: float) -> list[np.ndarray]:
+    """One row per drafted token; the drafted one has the given probability, the others share the rest."""
+    made = []
+    for token, probability in zip((SNOW, F, LA, KE, S), likely, strict=False):
+        row = np.full(5, (1 - probability) / 4)
+        row[token] = probability
+        made.append(row)
+    return made
+
+
+def test_snow_flakes_by_hand():
+    q = rows(0.9, 0.8, 0.7, 0.6, 0.5)
+    made = merge([SNOW, F, LA, KE, S], q, DIRECT, 4, flake, {})
+    assert (made.tokens, made.spans) == ([T_SNOW, T_FLAKE, T_S], [1, 3, 1])
+    assert made.rows[0].tolist() == pytest.approx([0.9, 0, 0.025, 0.025])
+    # Eq. 1: 0.8 * 0.7 * 0.6; Eq. 2: the direct token of "f" keeps what is left of 0.8
+    assert made.rows[1].tolist() == pytest.approx([0.05, 0.336, 0.8 - 0.336, 0.05])
+
+
+def test_a_piece_that_completes_nothing_ends_the_proposals():
+    assert merge([SNOW, F, LA], rows(0.9, 0.8, 0.7), DIRECT, 4, flake, {}).tokens == [T_SNOW, T_F]
+    assert merge([LA, SNOW], [np.full(5, 0.2)] * 2, DIRECT, 4, flake, {}).tokens == []
+
+
+def test_two_draft_tokens_with_one_direct_token_add_up():
+    direct = np.array([0, 0, 1])
+    made = merge([0, 2], [np.array([0.5, 0.2, 0.3])] * 2, direct, 3, lambda t, i: (2, 2) if i == 0 else None, {})
+    assert made.rows[0].tolist() == pytest.approx([0.7 - 0.15, 0.3, 0.15])
+
+
+def test_an_expansion_proposes_each_of_its_tokens():
+    made = merge([LA, S], [np.full(5, 0.2)] * 2, DIRECT, 4, flake, {LA: (T_F, T_S)})
+    assert (made.tokens, made.spans) == ([T_F, T_S, T_S], [1, 0, 1])
+    assert made.rows[0][T_F] == pytest.approx(0.4) and made.rows[1].tolist() == [0, 0, 0, 1]
+
+
+def test_common_prefix():
+    assert common_prefix([], [1]) == 0 and common_prefix([1, 2], [1, 2, 3]) == 2 and common_prefix([1, 2], [1, 3]) == 1
+
+
+TEXTS = ["Once upon a time, in 1987, there were 12 caf\u00e9s.\n\n    return [x for x in rows]\n",
+         "a  b   c    d \u4e2d\u6587 \U0001f642 e"]
+
+
+@pytest.mark.parametrize("name", ["tokenizers/llama2-32k", "tokenizers/llama3-128k", "tokenizers/qwen2-151k",
+                                  "tokenizers/gpt2-50k"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_extending_keeps_every_byte(name, data):
+    tokenizer = real(name)
+    text = data.draw(st.text(st.sampled_from("ab 1\n\u00e9\u4e2d."), max_size=30)) + data.draw(st.sampled_from(TEXTS))
+    raw = text.encode()
+    cut = data.draw(st.integers(0, len(raw)))
+    ids = extend(tokenizer, tokenizer.encode_continuation(raw[:cut].decode(errors="ignore")), b"")
+    start = tokenizer.decode_bytes(ids)
+    longer = extend(tokenizer, ids, raw[len(start):cut] + raw[cut:])
+    assert tokenizer.decode_bytes(longer) == raw
+    steps = ids
+    for place in range(len(start), len(raw), 3):  # byte by byte, characters torn apart
+        steps = extend(tokenizer, steps, raw[place:place + 3])
+    assert tokenizer.decode_bytes(steps) == raw
+    new = continuation(tokenizer, ids, raw[len(start):])
+    assert tokenizer.decode_bytes(ids + new) == raw
+
+
+@pytest.mark.parametrize("name", ["tokenizers/llama2-32k", "tokenizers/llama3-128k", "tokenizers/qwen2-151k"])
+def test_growing_word_by_word_gives_the_whole_texts_ids(name):
+    tokenizer = real(name)
+    text = "Snowflakes fall on the old town. Nobody saw 1234 of them, they're gone; def f(x): return x + 1"
+    ids: list[int] = []
+    for place in range(0, len(text), 5):
+        ids = extend(tokenizer, ids, text[place:place + 5].encode())
+    assert ids == tokenizer.encode_continuation(text)
+
+
+def test_common_tails_spell_the_same():
+    draft, target = real("tokenizers/llama2-32k"), real("tokenizers/llama3-128k")
+    text = "The quick brown foxes jumped over thirteen snowflakes"
+    ours, theirs = common_tail(draft, draft.encode(text), target, target.encode(text), 4)
+    assert 1 <= len(theirs) <= 4 and draft.decode_bytes(ours) == target.decode_bytes(theirs) != b""
