@@ -1,4 +1,4 @@
-"""Begin a target from the trunk, a shallower model: every token's row from the same bytes, and more layers.
+"""Begin a target from the trunk: every token's row from the same bytes, and more layers or fewer.
 
 The three targets see the same text, so each need only learn what is its own: its vocabulary and its depth. A token takes
 the embedding of the trunk's token with the same bytes, else the mean of its pieces'. A layer that the trunk lacks begins
@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from omnidraft.tokenizer import Tokenizer
 
 # Depth -> the trunk layer that each layer is copied from; a second copy of one is silent at first.
-LAYERS = {4: (0, 1, 2, 3), 6: (0, 1, 1, 2, 3, 3)}
+LAYERS = {3: (0, 1, 3), 4: (0, 1, 2, 3), 6: (0, 1, 1, 2, 3, 3)}
 
 
 def grow(model: torch.nn.Module, tokenizer: Tokenizer, trunk: Path, trunk_tokenizer: Tokenizer) -> None:

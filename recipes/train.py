@@ -41,7 +41,7 @@ class Shape:
 SHAPES = {
     "draft-general": Shape("drafter", 2, 128, 352, 4),
     "draft-tasks": Shape("drafter", 2, 128, 352, 4),
-    "sibling": Shape("drafter", 4, 320, 864, 5),
+    "sibling": Shape("drafter", 3, 320, 864, 5),
     "trunk": Shape("qwen-like", 4, 320, 864, 5, qwen=True),  # what the three targets grow from; not shipped
     "qwen-like": Shape("qwen-like", 6, 320, 864, 5, qwen=True),
     "llama3-like": Shape("llama3-like", 4, 320, 864, 5),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..pairing import Pair
 
 # Held-out prompts (lines of data/TASK.jsonl) that show the usual, neither the best nor the worst.
-PROMPTS = {"math": 5, "code": 4, "text": 9}
+PROMPTS = {"math": 0, "code": 2, "text": 0}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -43,6 +43,7 @@ def demo(
     verify: common.Verify = "lossless",
     draft_length: common.DraftLength = 12,
     threshold: common.Threshold = 0.4,
+    payoff: common.Payoff = False,
     temperature: common.Temperature = 0.0,
     seed: Annotated[int | None, typer.Option("--seed", rich_help_panel="Sampling", show_default="the usual prompts",
                                              help="Choose other held-out prompts, and the random draws.")] = None,
@@ -58,7 +59,7 @@ def demo(
     """Watch a small model draft for a bigger one with another tokenizer, beside plain decoding of the same prompts."""
     from ..files import check_writable, write_text
 
-    options = common.options_of(verify, draft_length, threshold, temperature, max_new_tokens)
+    options = common.options_of(verify, draft_length, threshold, temperature, max_new_tokens, payoff=payoff)
     prompts = choose_prompts(task, seed)
     check_writable(svg, json)
     common.uniforms_of(seed or 0)
