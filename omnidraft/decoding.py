@@ -171,7 +171,11 @@ def _translate(pair: Pair, draft: Draft, ids: list[int], options: Options, unifo
     if rule == "slem" or options.temperature == 0:
         # With a target that is certain there is no law to protect: propose what it would itself write for the text.
         data = draft.data(pair.draft.tokenizer)
-        for token in translation.continuation(target.tokenizer, ids, data) if data else ():
+        if rule == "lossless" and pair.one_vocabulary:  # a word that the draft cut short is not spelled anew
+            proposals = [token for token in draft.tokens if token not in pair.draft.eos_ids]
+        else:
+            proposals = translation.continuation(target.tokenizer, ids, data) if data else []
+        for token in proposals:
             made.add(token, None, _span(pair, token))
         if draft.tokens and draft.tokens[-1] in pair.draft.eos_ids and target.eos_ids:
             end = int(pair.alignment.draft_to_target[draft.tokens[-1]])

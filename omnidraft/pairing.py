@@ -35,6 +35,11 @@ class Pair:
         self._lifted_version = -1
 
     @cached_property
+    def one_vocabulary(self) -> bool:
+        """True where both speak the same tokenizer, so that draft tokens are target tokens."""
+        return self.draft.tokenizer.fingerprint == self.target.tokenizer.fingerprint
+
+    @cached_property
     def spellings(self) -> dict[int, tuple[int, ...]]:
         """Draft tokens without a direct token, and the two or more target tokens that the target writes for them."""
         found = {}
