@@ -29,14 +29,14 @@ class Corpus:
 
     mix: dict[str, float]
     seed: int = 0
-    library: stdlib_text.Library = field(default_factory=stdlib_text.Library)
+    stdlib: stdlib_text.Library = field(default_factory=stdlib_text.Library)
 
     def example(self, index: int, held_out: bool = False) -> dict:
         """Example `index`, drawn by a generator seeded with (seed, index) only."""
         rng = random.Random(zlib.crc32(f"{self.seed}/{index}/{held_out}".encode()))
         task = rng.choices(list(self.mix), list(self.mix.values()))[0]
         if task == "library":
-            return self.library.generate(rng, held_out)
+            return self.stdlib.generate(rng, held_out)
         return {"math": math_text, "code": code_text, "text": story_text}[task].generate(rng, held_out)
 
 
