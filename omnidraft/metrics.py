@@ -26,7 +26,10 @@ class Summary:
     proposed: int  # target tokens proposed
     accepted: int  # proposals kept
     merges: int  # proposals kept that stand for several draft tokens
+    acceptance_draft: float  # draft tokens that entered the text / draft tokens drawn
     acceptance_proposed: float  # accepted / proposed, averaged over the rounds that proposed: the paper's metric
+    drafted_per_round: float  # draft tokens drawn per round
+    overhead: float  # share of the seconds that neither model took
 
     @property
     def tokens_per_second(self) -> float:
@@ -38,25 +41,9 @@ class Summary:
         """Target tokens per target pass (tau), recovered and bonus tokens included."""
         return _ratio(self.tokens, self.rounds)
 
-    @property
-    def acceptance_draft(self) -> float:
-        """Draft tokens that entered the text / draft tokens drawn."""
-        return _ratio(self.draft_kept, self.drafted)
-
-    @property
-    def drafted_per_round(self) -> float:
-        """Draft tokens drawn per round."""
-        return _ratio(self.drafted, self.rounds)
-
-    @property
-    def overhead(self) -> float:
-        """Share of the seconds that neither model took."""
-        return _ratio(self.seconds - self.draft_seconds - self.target_seconds, self.seconds)
-
     def figures(self) -> dict[str, float]:
-        """Every field and every ratio by name, for JSON."""
-        names = ("tokens_per_second", "block_efficiency", "acceptance_draft", "drafted_per_round", "overhead")
-        return vars(self) | {name: getattr(self, name) for name in names}
+        """Every field and both ratios by name, for JSON."""
+        return vars(self) | {"tokens_per_second": self.tokens_per_second, "block_efficiency": self.block_efficiency}
 
 
 def summarize(rounds: Iterable[Round]) -> Summary:
@@ -69,21 +56,17 @@ def summarize(rounds: Iterable[Round]) -> Summary:
     rounds = list(rounds)
     draft, target, other, prefill = (sum(r.seconds.get(part, 0.0) for r in rounds)
                                      for part in ("draft", "target", "other", "prefill"))
+    seconds = draft + target + other
+    drafted, kept = sum(len(r.draft_tokens) for r in rounds), sum(r.draft_kept for r in rounds)
     shares = [r.accepted / len(r.proposals) for r in rounds if r.proposals]
     return Summary(
-        tokens=sum(len(r.emitted) for r in rounds),
-        rounds=len(rounds),
-        seconds=draft + target + other,
-        prefill_seconds=prefill,
-        draft_seconds=draft,
-        target_seconds=target,
-        drafted=sum(len(r.draft_tokens) for r in rounds),
-        draft_kept=sum(r.draft_kept for r in rounds),
-        proposed=sum(len(r.proposals) for r in rounds),
-        accepted=sum(r.accepted for r in rounds),
+        tokens=sum(len(r.emitted) for r in rounds), rounds=len(rounds),
+        seconds=seconds, prefill_seconds=prefill, draft_seconds=draft, target_seconds=target,
+        drafted=drafted, draft_kept=kept,
+        proposed=sum(len(r.proposals) for r in rounds), accepted=sum(r.accepted for r in rounds),
         merges=sum(kind == "merged" for r in rounds for kind in r.kinds),
-        acceptance_proposed=_ratio(sum(shares), len(shares)),
-    )
+        acceptance_draft=_ratio(kept, drafted), acceptance_proposed=_ratio(sum(shares), len(shares)),
+        drafted_per_round=_ratio(drafted, len(rounds)), overhead=_ratio(other, seconds))
 
 
 def speedup(speculative: Summary, plain: Summary) -> float:

@@ -29,16 +29,16 @@ _ID = array("i").itemsize  # bytes of one draft id in a packed n-gram
 class NGramCache:
     """Draft n-grams and the target tokens they spell, found by either side; kept in memory, saved on demand.
 
-    `capacity` bounds the number of entries; when it is reached, eviction "lru" forgets the least recently used entry,
-    "lfu" the least often used one (ties: least recently; arXiv 2507.02659, Table 14), and "none" takes no more.
-    `version` grows with every change of what the cache answers. The pair of tokenizers is fixed by the constructor, by
-    `load` or by the first `prefill` or `observe`. Raises OmnidraftError for settings that do not fit together.
+    `capacity` bounds the number of entries; when it is reached, eviction "lru" forgets the least recently used entry, "lfu" the
+    least often used one (found by looking at all; ties: least recently; arXiv 2507.02659, Table 14), and "none" takes no more.
+    `version` grows with every change of what the cache answers. The pair of tokenizers is fixed by the constructor, by `load`
+    or by the first `prefill` or `observe`. Raises OmnidraftError for settings that do not fit together.
 
     >>> cache = NGramCache(capacity=4096, eviction="lfu")
-    >>> cache.insert((11, 12, 13), 99)  # "f", "la", "ke" <-> "flake"
-    True
-    >>> cache.longest_match([7, 11, 12, 13, 5], 1), cache.split_of(99)
-    ((99, 3), (11, 12, 13))
+    >>> cache.insert((11, 12), 98), cache.insert((11, 12, 13), 99)  # "f", "la", "ke" <-> "flake"
+    (True, True)
+    >>> cache.longest_match([7, 11, 12, 13, 5], 1), cache.longest_match([11, 12, 14], 0), cache.split_of(99)
+    ((99, 3), (98, 2), (11, 12, 13))
     """
 
     def __init__(self, capacity: int | None = None, eviction: str = "none", draft_fingerprint: str = "",
@@ -55,8 +55,8 @@ class NGramCache:
     def clear(self) -> None:
         """Forget every entry."""
         # N-grams are packed into bytes: 45 bytes for three ids, where a tuple and its ints take 148.
+        self._tokens: dict[bytes, int] = {}  # n-gram -> target token; with eviction, the last used one is last
         self._hits: dict[bytes, int] = {}  # n-gram -> how often it was used
-        self._queues: dict[int, dict[bytes, int]] = {}  # rank -> {n-gram: target token}, first to be evicted first
         self._splits: dict[int, bytes | list[bytes]] = {}  # target token -> its n-gram, or a list if it has several
         self._lengths: list[int] = []  # of the packed n-grams inserted so far, longest first
         self.version += 1
@@ -69,9 +69,8 @@ class NGramCache:
 
     def items(self) -> Iterator[tuple[NGram, int, int]]:
         """(n-gram, target token, hits) of each entry; the first to be evicted comes first."""
-        for rank in sorted(self._queues):
-            for key, token in self._queues[rank].items():
-                yield _unpack(key), token, self._hits[key]
+        for key in sorted(self._tokens, key=self._rank):
+            yield _unpack(key), self._tokens[key], self._hits[key]
 
     def insert(self, ngram: Sequence[int], token: int, hits: int = 0) -> bool:
         """Add an entry, or give a known n-gram another token; False if nothing changed (known, or full and "none").
@@ -82,16 +81,14 @@ class NGramCache:
             raise OmnidraftError(f"cannot cache {tuple(ngram)} <-> {token}: an entry is two or more draft ids and one "
                                  "target id, none negative")
         key, token = _pack(ngram), int(token)
-        if key in self._hits:
-            if self._queues[self._rank(key)][key] == token:
-                return False
+        full = key not in self._tokens and len(self) == self.capacity
+        if self._tokens.get(key) == token or full and self.eviction == "none":
+            return False
+        if full:
+            self._remove(next(iter(self._tokens)) if self.eviction == "lru" else min(self._tokens, key=self._rank))
+        elif key in self._tokens:
             self._remove(key)
-        elif len(self) == self.capacity:
-            if self.eviction == "none":
-                return False
-            self._remove(next(iter(self._queues[min(self._queues)])))  # least used rank, least recently used entry
-        self._hits[key] = hits
-        self._enqueue(key, token)
+        self._tokens[key], self._hits[key] = token, hits
         others = self._splits_of(token)
         self._splits[token] = [*others, key] if others else key
         if len(key) not in self._lengths:
@@ -100,13 +97,7 @@ class NGramCache:
         return True
 
     def longest_match(self, draft_tokens: Sequence[int], start: int) -> tuple[int, int] | None:
-        """(target token, n) of the longest entry that spells draft_tokens[start:start + n], or None; counts a use.
-
-        >>> cache = NGramCache()
-        >>> _ = cache.insert((11, 12), 98), cache.insert((11, 12, 13), 99)
-        >>> cache.longest_match([11, 12, 13, 14], 0), cache.longest_match([11, 12, 14], 0)
-        ((99, 3), (98, 2))
-        """
+        """(target token, n) of the longest entry that spells draft_tokens[start:start + n], or None; counts a use."""
         window = _pack(draft_tokens[start:start + max(self._lengths, default=0) // _ID])
         for length in self._lengths:
             if length <= len(window) and window[:length] in self._hits:
@@ -141,7 +132,7 @@ class NGramCache:
         About 180 to 250 bytes an entry, as the paper's 245 (arXiv 2507.02659, Table 2); a full cache that forgets and
         learns takes up to 420, since Python's dicts grow before they reuse the room of what was removed.
         """
-        held, inner = {}, [self._hits, self._queues, self._splits, self._lengths]
+        held, inner = {}, [self._tokens, self._hits, self._splits, self._lengths]
         while inner:
             part = inner.pop()
             held[id(part)] = part
@@ -164,10 +155,9 @@ class NGramCache:
             if len(self) == self.capacity:
                 break
             split = draft_tokenizer.split(data) or ()
-            if len(split) > 1 and max(split) < draft_width:
-                text = data.decode(errors="replace")  # a part of a character becomes another text, with another split
-                if draft_tokenizer.encode_continuation(text) == list(split):
-                    self.insert(split, token)
+            text = data.decode(errors="replace")  # a part of a character becomes another text, with another split
+            if len(split) > 1 and max(split) < draft_width and draft_tokenizer.encode_continuation(text) == list(split):
+                self.insert(split, token)
         return len(self) - before
 
     def observe(self, draft_ids: Sequence[int], target_ids: Sequence[int], draft_tokenizer: Tokenizer,
@@ -182,20 +172,19 @@ class NGramCache:
         1
         """
         self._bind(draft_tokenizer.fingerprint, target_tokenizer.fingerprint)
-        ours, theirs = _spell(draft_tokenizer, draft_ids), _spell(target_tokenizer, target_ids)
-        for one, other in ((ours, theirs), (_without_dummy(ours), theirs), (ours, _without_dummy(theirs))):
+        ours, theirs = ([tokenizer.decode_bytes([i]) for i in ids]
+                        for tokenizer, ids in ((draft_tokenizer, draft_ids), (target_tokenizer, target_ids)))
+        for one, other in ((ours, theirs), (without_dummy(ours), theirs), (ours, without_dummy(theirs))):
             text, twin = b"".join(one), b"".join(other)
             if text.startswith(twin) or twin.startswith(text):
                 break
         else:
-            raise OmnidraftError("draft and target ids spell different texts: observe needs two tokenizations of the "
-                                 "same text")
+            raise OmnidraftError("draft and target ids spell different texts: observe needs two tokenizations of the same text")
         new = 0
         for (start, end), (place, target_end) in aligned_spans([*map(len, one)], [*map(len, other)]):
-            block = ours[start:end]
+            block, ngram = ours[start:end], draft_ids[start:end]
             # Blocks with a dummy space spell different bytes; a token without bytes is no part of a spelling.
             if end - start > 1 and target_end - place == 1 and all(block) and b"".join(block) == theirs[place]:
-                ngram = draft_ids[start:end]
                 new += not self.touch(ngram) and self.insert(ngram, target_ids[place], hits=1)
         self.tokens_seen += len(target_ids)
         return new
@@ -232,9 +221,9 @@ class NGramCache:
 
     def _bind(self, *pair: str) -> None:
         """Take the fingerprints of a pair of tokenizers; raises OmnidraftError if the cache has others."""
+        if not self.draft_fingerprint and not self.target_fingerprint:
+            self.draft_fingerprint, self.target_fingerprint = pair
         own = self.draft_fingerprint, self.target_fingerprint
-        if own == ("", ""):
-            own = self.draft_fingerprint, self.target_fingerprint = pair
         for side, ours, given in zip(("draft", "target"), own, pair, strict=True):
             if ours != given:
                 raise OmnidraftError(f"this n-gram cache was made for another {side} tokenizer ({ours[:8]}, not "
@@ -242,17 +231,16 @@ class NGramCache:
 
     def _use(self, key: bytes) -> int:
         """Count a use of an entry and, where the order of use matters, put it last; its target token."""
-        token = self._queues[self._rank(key)][key]
+        token = self._tokens[key]
         before = self.split_of(token)
-        if self.eviction != "none":
-            self._dequeue(key)
         self._hits[key] += 1
-        self._enqueue(key, token)
+        if self.eviction != "none":
+            self._tokens[key] = self._tokens.pop(key)
         self.version += self.split_of(token) != before  # another split of this token has become the usual one
         return token
 
     def _remove(self, key: bytes) -> None:
-        token = self._dequeue(key)
+        token = self._tokens.pop(key)
         del self._hits[key]
         self._splits[token] = [split for split in self._splits_of(token) if split != key]
         if not self._splits[token]:
@@ -260,16 +248,6 @@ class NGramCache:
 
     def _rank(self, key: bytes) -> int:
         return self._hits[key] if self.eviction == "lfu" else 0
-
-    def _enqueue(self, key: bytes, token: int) -> None:
-        self._queues.setdefault(self._rank(key), {})[key] = token
-
-    def _dequeue(self, key: bytes) -> int:
-        queue = self._queues[self._rank(key)]
-        token = queue.pop(key)
-        if not queue:
-            del self._queues[self._rank(key)]
-        return token
 
     def _splits_of(self, token: int) -> list[bytes]:
         splits = self._splits.get(token, [])
@@ -284,11 +262,7 @@ def _unpack(key: bytes) -> NGram:
     return tuple(array("i", key))
 
 
-def _spell(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
-    return [tokenizer.token_bytes[i] or b"" if i < tokenizer.size else b"" for i in ids]
-
-
-def _without_dummy(spelled: list[bytes]) -> list[bytes]:
+def without_dummy(spelled: list[bytes]) -> list[bytes]:
     """The same tokens, one space at the start of the text taken off."""
     first = next((place for place, data in enumerate(spelled) if data), 0)
     return [data.removeprefix(b" ") if place == first else data for place, data in enumerate(spelled)]

@@ -14,11 +14,11 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # so that NumPy is not imported for this
     from .decoding import Round
     from .tokenizer import Tokenizer
 
@@ -56,10 +56,6 @@ class Painter:
         self.tokenizer, self.plain, self.one_line = tokenizer, plain, one_line
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def prompt(self, text: str) -> Text:
-        """The prompt, dim."""
-        return Text(escape(text), style="" if self.plain else "dim")
-
     def paint(self, record: Round) -> Text:
         """The tokens that a round wrote, its first rejected proposal before the token that replaced it."""
         text = Text()
@@ -70,7 +66,7 @@ class Painter:
                 self._append(text, record.proposals[place], "rejected")
                 self._decoder.setstate(state)
             self._append(text, token, kind)
-        return text
+        return text.append_text(self.finish()) if record.done else text
 
     def finish(self) -> Text:
         """What is left at the text's end: a replacement character if the last one is incomplete."""
@@ -82,13 +78,11 @@ class Painter:
         if not data:  # end tokens and the like
             return
         piece = self._decoder.decode(data)
-        spelled_out = self.one_line or fate == "rejected"
-        if not self.plain:
-            text.append(escape(piece, "\t" if spelled_out else "\n\t"), style)
-            return
-        text.append(f"[{sign}{escape(piece, '')}]")
-        if not spelled_out:
-            text.append("\n" * piece.count("\n"))
+        breaks = "" if self.one_line or fate == "rejected" else "\n"
+        if self.plain:
+            text.append(f"[{sign}{escape(piece, '')}]" + breaks * piece.count("\n"))
+        else:
+            text.append(escape(piece, breaks + "\t"), style)
 
 
 def legend(plain: bool = False) -> Text:
@@ -113,11 +107,11 @@ def speed_table(rows: Sequence[dict]) -> Table:
                  "merges", "same text\nas plain" if greedy else "same dis-\ntribution"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        plain, fast = row["plain"], row["speculative"]
+        fast = row["speculative"]
         same = Text(row["distribution"].replace(" ", "\n")) if not greedy else (
             Text("yes", "green") if row["same_text"] else Text("tie" if row["tie"] else "NO", "bold red"))
         table.add_row(
-            row["task"], f"{plain['tokens_per_second']:.0f}", f"{fast['tokens_per_second']:.0f}",
+            row["task"], f"{row['plain']['tokens_per_second']:.0f}", f"{fast['tokens_per_second']:.0f}",
             Text(f"{row['speedup']:.2f}x", "bold"), f"{fast['block_efficiency']:.2f}",
             f"{fast['acceptance_draft']:.0%}", f"{fast['acceptance_proposed']:.0%}", str(fast["merges"]), same)
     return table
@@ -126,7 +120,17 @@ def speed_table(rows: Sequence[dict]) -> Table:
 def export_svg(parts: Iterable[RenderableType], title: str, width: int = 110) -> str:
     """The parts as one picture in SVG that names no file outside itself."""
     console = Console(record=True, width=width, file=StringIO(), force_terminal=True, color_system="truecolor")
-    for part in parts:
-        console.print(part)
+    console.print(Group(*parts))
     svg = console.export_svg(title=title, unique_id="omnidraft")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # Rich's would be fetched from the network
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A curve in one line, from the least value to the greatest.
+
+    >>> sparkline([1.0, 2.0, 3.0])
+    '▁▅█  1.00 to 3.00'
+    """
+    low, high = min(values), max(values)
+    bars = "".join("▁▂▃▄▅▆▇█"[round(7 * (v - low) / ((high - low) or 1))] for v in values)
+    return f"{bars}  {values[0]:.2f} to {values[-1]:.2f}"

@@ -14,21 +14,19 @@ import tokenizers
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
+END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>")
 # Spellings with a fixed role across model families; tokenizer_config.json comes first, these complete it.
 WELL_KNOWN = {
     "bos": ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>"),
-    "eos": ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>",
-            "<end_of_turn>"),
+    "eos": ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", *END_OF_TURN),
     "pad": ("<pad>", "<|pad|>", "[PAD]", "<|padding|>", "<|finetune_right_pad_id|>"),
     "unk": ("<unk>", "<|unk|>", "[UNK]"),
 }
-END_OF_TURN = {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>"}
 
 Roles = dict[str, tuple[int, ...]]
 
 
-def find_roles(config: dict, raw: tokenizers.Tokenizer, vocabulary: dict[str, int],
-               byte_level: bool) -> tuple[Roles, set[int]]:
+def find_roles(config: dict, raw: tokenizers.Tokenizer, vocabulary: dict[str, int], byte_level: bool) -> tuple[Roles, set[int]]:
     """Ids by role, the configured one first, and the set of all special ids of a tokenizer.
 
     `config` holds `bos_token`, ... (a string, {"content": string} or None) and `eos_token_id` (a list of ids);
@@ -75,11 +73,9 @@ def pair_roles(draft: Tokenizer, target: Tokenizer) -> tuple[dict[int, int], dic
 
 
 def _first_roles(tokenizer: Tokenizer) -> list[list[int]]:
-    seen: set[int] = set()
-    groups = []
+    groups: list[list[int]] = []
     for role in ("eos", "bos", "unk", "pad"):
-        groups.append([i for i in tokenizer.roles[role] if i not in seen])
-        seen.update(groups[-1])
+        groups.append([i for i in tokenizer.roles[role] if not any(i in group for group in groups)])
     return groups
 
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
@@ -27,9 +28,12 @@ _PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
 _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 BYTE_TO_CHARACTER = [chr(b) if b in _PRINTABLE else chr(256 + _OTHERS.index(b)) for b in range(256)]
 CHARACTER_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_CHARACTER)}
+_STAND_INS = set(BYTE_TO_CHARACTER)
 
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_PRE_TOKENIZERS = {"Split", "Digits", "Punctuation", "UnicodeScripts", "Whitespace", "WhitespaceSplit", "FixedLength"}
+_PRE_TOKENIZERS = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "UnicodeScripts", "Whitespace",
+                   "WhitespaceSplit", "FixedLength"}
+_NO_DUMMY_SPACE = {"prepend_scheme": "never", "add_prefix_space": False}
 
 
 class Tokenizer:
@@ -48,29 +52,31 @@ class Tokenizer:
         raw.no_truncation()
         raw.no_padding()
         self.raw, self.name = raw, name
-        kind = type(raw.model).__name__
-        if kind == "WordPiece" or getattr(raw.model, "end_of_word_suffix", None) or (
-            getattr(raw.model, "continuing_subword_prefix", None)
-        ):
+        kind, marks = type(raw.model).__name__, ("end_of_word_suffix", "continuing_subword_prefix")
+        if kind == "WordPiece" or any(getattr(raw.model, mark, None) for mark in marks):
             raise OmnidraftError(f"tokenizer {name!r} ({kind}) marks word boundaries outside its bytes: "
                                  "use a SentencePiece-style or byte-level tokenizer")
-        parts = " ".join(json.dumps(_state(part)) for part in (raw.normalizer, raw.pre_tokenizer, raw.decoder))
+        before = _parts(raw.normalizer) + _parts(raw.pre_tokenizer)
+        parts = json.dumps(before + _parts(raw.decoder))
         self.byte_level: bool = '"ByteLevel"' in parts
         self._fallback = '"ByteFallback"' in parts or getattr(raw.model, "byte_fallback", False)
         self._space = "\\u2581" in parts  # "▁" stands for a space
         # Pieces cannot spell bytes that are no UTF-8 (here: surrogate escapes), nor "▁" itself where it means a space.
         self._unspellable = re.compile("([\udc80-\udcff▁]+)" if self._space else "([\udc80-\udcff]+)")
-        self.prefix_space: bool = _adds_space(_state(raw.normalizer)) or _adds_space(_state(raw.pre_tokenizer))
+        self.prefix_space: bool = any(part["type"] == "Prepend" or part.get("add_prefix_space")
+                                      or part.get("prepend_scheme", "never") != "never" for part in before)
 
         vocabulary = raw.get_vocab(with_added_tokens=True)
         self.size: int = max(vocabulary.values(), default=-1) + 1
-        self.strings: list[str | None] = [None] * self.size
-        for string, token in vocabulary.items():
-            self.strings[token] = string
+        spellings = {token: string for string, token in vocabulary.items()}
+        self.strings: list[str | None] = [spellings.get(token) for token in range(self.size)]
         self.roles, self._special = find_roles(config or {}, raw, vocabulary, self.byte_level)
+        added = raw.get_added_tokens_decoder()
+        self.token_bytes: list[bytes | None] = [self._bytes_of(i, i in added) for i in range(self.size)]
         self.byte_fallback: dict[int, int] = {}
-        self._fallback_ids: set[int] = set()
-        self.token_bytes: list[bytes | None] = self._spell(raw.get_added_tokens_decoder())
+        for i, data in enumerate(self.token_bytes):
+            if data and len(data) == 1 and (self.is_fallback(i) or self.byte_level and i not in added):
+                self.byte_fallback.setdefault(data[0], i)
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
@@ -86,8 +92,8 @@ class Tokenizer:
             raw = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception
             raise OmnidraftError(f"{path} is not a readable tokenizer.json ({error}): download it again") from None
-        config = _read_json(folder / "tokenizer_config.json")
-        ends = [_read_json(folder / file).get("eos_token_id") for file in ("generation_config.json", "config.json")]
+        config = read_json(folder / "tokenizer_config.json")
+        ends = [read_json(folder / file).get("eos_token_id") for file in ("generation_config.json", "config.json")]
         config["eos_token_id"] = [i for end in ends for i in (end if isinstance(end, list) else [end])]
         return cls(raw, folder.resolve().name, config)
 
@@ -98,7 +104,7 @@ class Tokenizer:
 
     def is_fallback(self, token: int) -> bool:
         """True for a byte-fallback token, spelled <0xNN>; never in a byte-level vocabulary."""
-        return token in self._fallback_ids
+        return bool(self._fallback and _FALLBACK.fullmatch(self.strings[token] or ""))
 
     def encode(self, text: str, bos: bool = False, specials: bool = False) -> list[int]:
         """Ids of a whole text, as the library gives them; with `bos` after the begin token, if there is one.
@@ -117,10 +123,7 @@ class Tokenizer:
         """
         if not self._space or "▁" not in text or not self.byte_fallback.keys() >= set("▁".encode()):
             return _run(self._exact, text)
-        ids: list[int] = []
-        for part, spellable in self._stretches(text):
-            ids += _run(self._exact, part) if spellable else [self.byte_fallback[byte] for byte in part.encode()]
-        return ids
+        return self._spell(text, lambda part: _run(self._exact, part))
 
     def split(self, data: bytes) -> tuple[int, ...] | None:
         """How the merges alone split the bytes of one token (no pre-tokenizer); None if they cannot spell them.
@@ -128,17 +131,15 @@ class Tokenizer:
         >>> llama2.split(b"flake"), llama2.split(b" flake")  # doctest: +SKIP
         ((29888, 433, 446), (17422, 446))
         """
-        ids: list[int] = []
+        def merged(text: str) -> list[int]:
+            return [token.id for token in self.raw.model.tokenize(text)]
+
         try:
             if self.byte_level:
-                ids = [t.id for t in self.raw.model.tokenize("".join([BYTE_TO_CHARACTER[b] for b in data]))]
+                ids = merged("".join([BYTE_TO_CHARACTER[b] for b in data]))
             else:  # merges never join byte-fallback tokens, so the spellable parts split independently
-                for part, spellable in self._stretches(data.decode("utf-8", "surrogateescape")):
-                    if spellable:
-                        part = part.replace(" ", "▁") if self._space else part
-                        ids += [t.id for t in self.raw.model.tokenize(part)]
-                    else:
-                        ids += [self.byte_fallback[byte] for byte in part.encode("utf-8", "surrogateescape")]
+                ids = self._spell(data.decode("utf-8", "surrogateescape"),
+                                  lambda part: merged(part.replace(" ", "▁") if self._space else part))
         except Exception:  # KeyError: no fallback token; bare Exception: the library has no unknown token
             return None
         return tuple(ids) if data and self.decode_bytes(ids) == data else None
@@ -159,9 +160,9 @@ class Tokenizer:
     def _exact(self) -> tokenizers.Tokenizer:
         """The same model behind a normalizer and pre-tokenizer that change no byte and add no space."""
         shell = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "decoder": None,
-                 "normalizer": _without_changes(_state(self.raw.normalizer)), "post_processor": None,
-                 "pre_tokenizer": _without_changes(_state(self.raw.pre_tokenizer)),
-                 "model": {"type": "BPE", "vocab": {}, "merges": []}}
+                 "normalizer": {"type": "Sequence", "normalizers": _without_changes(self.raw.normalizer)},
+                 "pre_tokenizer": {"type": "Sequence", "pretokenizers": _without_changes(self.raw.pre_tokenizer)},
+                 "post_processor": None, "model": {"type": "BPE", "vocab": {}, "merges": []}}
         exact = tokenizers.Tokenizer.from_str(json.dumps(shell))
         exact.model = self.raw.model  # shared, not copied
         added = sorted(self.raw.get_added_tokens_decoder().items())
@@ -171,35 +172,27 @@ class Tokenizer:
         exact.encode_special_tokens = True
         return exact
 
-    def _stretches(self, text: str) -> list[tuple[str, bool]]:
-        """Cut a text into (part, spellable): the parts that pieces can spell and those that only bytes can."""
-        parts = self._unspellable.split(text)  # a captured separator stands at every odd place
-        return [(part, place % 2 == 0) for place, part in enumerate(parts) if part]
+    def _spell(self, text: str, run: Callable[[str], list[int]]) -> list[int]:
+        """Ids by `run` for the parts of a text that pieces can spell, byte tokens for the others."""
+        ids: list[int] = []
+        for place, part in enumerate(self._unspellable.split(text)):  # a captured separator stands at every odd place
+            if place % 2:
+                ids += [self.byte_fallback[byte] for byte in part.encode("utf-8", "surrogateescape")]
+            elif part:
+                ids += run(part)
+        return ids
 
-    def _spell(self, added: dict[int, tokenizers.AddedToken]) -> list[bytes | None]:
-        """Bytes of every id; fills `byte_fallback` on the way."""
-        spelled: list[bytes | None] = []
-        for i, string in enumerate(self.strings):
-            match = _FALLBACK.fullmatch(string) if string and self._fallback and string[0] == "<" else None
-            if string is None or i in self._special:
-                data = None
-            elif match:
-                data = bytes([int(match[1], 16)])
-                self._fallback_ids.add(i)
-                self.byte_fallback[data[0]] = i
-            elif not self.byte_level:
-                data = (string.replace("▁", " ") if self._space else string).encode()
-            elif i in added:  # added tokens are spelled in plain text, whatever the vocabulary does
-                data = string.encode()
-            else:
-                try:
-                    data = bytes([CHARACTER_TO_BYTE[character] for character in string])
-                except KeyError:
-                    data = string.encode()
-                if len(data) == 1:
-                    self.byte_fallback.setdefault(data[0], i)
-            spelled.append(data)
-        return spelled
+    def _bytes_of(self, token: int, added: bool) -> bytes | None:
+        string = self.strings[token]
+        if string is None or token in self._special:
+            return None
+        if self.is_fallback(token):
+            return bytes([int(string[3:5], 16)])
+        if not self.byte_level:
+            return (string.replace("▁", " ") if self._space else string).encode()
+        if added or not _STAND_INS.issuperset(string):  # added tokens are spelled in plain text, whatever the vocabulary does
+            return string.encode()
+        return bytes([CHARACTER_TO_BYTE[character] for character in string])
 
 
 def _run(raw: tokenizers.Tokenizer, text: str) -> list[int]:
@@ -211,37 +204,27 @@ def _run(raw: tokenizers.Tokenizer, text: str) -> list[int]:
                              "decode the input as UTF-8 first") from None
 
 
-def _state(part: object) -> dict | None:
-    """The JSON of a normalizer, pre-tokenizer or decoder, without serializing the whole tokenizer."""
-    return None if part is None else json.loads(part.__getstate__())
+def _parts(component: Any) -> list[dict]:
+    """The JSON of a normalizer's, pre-tokenizer's or decoder's parts; quicker than that of the whole tokenizer."""
+    if component is None:
+        return []
+    state = component if isinstance(component, dict) else json.loads(component.__getstate__())
+    inner = next((state[key] for key in ("normalizers", "pretokenizers", "decoders") if key in state), None)
+    return [state] if inner is None else [part for nested in inner for part in _parts(nested)]
 
 
-def _adds_space(state: dict | None) -> bool:
-    if state is None:
-        return False
-    if state["type"] == "Sequence":
-        return any(map(_adds_space, state.get("normalizers") or state.get("pretokenizers") or []))
-    return (state["type"] == "Prepend" or state.get("prepend_scheme", "never") != "never"
-            or bool(state.get("add_prefix_space")))
+def _without_changes(component: Any) -> list[dict]:
+    """Its parts without a dummy space, less those that change bytes (NFC, Strip, ...)."""
+    return [part | {key: _NO_DUMMY_SPACE[key] for key in _NO_DUMMY_SPACE.keys() & part.keys()} for part in _parts(component)
+            if part["type"] in _PRE_TOKENIZERS or part["type"] == "Replace" and part["content"] == "▁"]
 
 
-def _without_changes(state: dict | None) -> dict | None:
-    """The same component without a dummy space and without normalizations that change bytes (NFC, Strip, ...)."""
-    if state is None:
-        return None
-    for key in ("normalizers", "pretokenizers"):
-        if key in state:
-            return state | {key: [part for part in map(_without_changes, state[key]) if part]}
-    if "prepend_scheme" in state:
-        return state | {"prepend_scheme": "never"}
-    if state["type"] == "ByteLevel":
-        return state | {"add_prefix_space": False} if "add_prefix_space" in state else state
-    spells_space = state["type"] == "Replace" and state["content"] == "▁"
-    return state if spells_space or state["type"] in _PRE_TOKENIZERS else None
-
-
-def _read_json(path: Path) -> dict:
+def read_json(path: Path) -> dict:
+    """The dictionary in a JSON file, empty where there is no file; raises OmnidraftError for anything else."""
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise OmnidraftError(f"{path} is not readable JSON ({error}): download it again") from None
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (OSError, ValueError):
+        content = None
+    if not isinstance(content, dict):
+        raise OmnidraftError(f"{path} is not readable JSON (copy the model's folder again)")
+    return content

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +29,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """The direct map between two vocabularies; -1 means that the other side has no such token.
-
-    >>> alignment.draft_to_target[draft_id]  # the target id with the same bytes  # doctest: +SKIP
-    """
+    """The direct map between two vocabularies; -1 means that the other side has no such token."""
 
     draft_to_target: np.ndarray  # (V_q,) int32
     target_to_draft: np.ndarray  # (V_p,) int32
@@ -44,12 +41,11 @@ class Alignment:
     def fitted(self, draft_width: int, target_width: int) -> Alignment:
         """The same map for logits of these widths, the tokenizers' sizes cut or padded with -1.
 
-        A model may have more logits than its tokenizer has tokens (Qwen2: 152,064 against 151,646), or fewer: such
-        ids are never proposed.
+        A model may have more logits than its tokenizer has tokens (Qwen2: 152,064 against 151,646), or fewer: such ids are
+        never proposed.
         """
-        return Alignment(_fit(self.draft_to_target, draft_width, target_width),
-                         _fit(self.target_to_draft, target_width, draft_width),
-                         self.by, self.shared_draft, self.shared_target, self.role_pairs)
+        return replace(self, draft_to_target=_fit(self.draft_to_target, draft_width, target_width),
+                       target_to_draft=_fit(self.target_to_draft, target_width, draft_width))
 
 
 def align(draft: Tokenizer, target: Tokenizer, by: str = "bytes") -> Alignment:
@@ -89,16 +85,12 @@ def canonical_ids(tokenizer: Tokenizer, keys: Sequence[Hashable]) -> dict[Hashab
     ids: dict[Hashable, int] = {}
     twins: dict[Hashable, list[int]] = {}
     for i, key in enumerate(keys):
-        if not key:
-            continue
-        if key in ids:
+        if key and ids.setdefault(key, i) != i:
             twins.setdefault(key, [ids[key]]).append(i)
-        else:
-            ids[key] = i
     for key, same in twins.items():
         plain = [i for i in same if not tokenizer.is_fallback(i)] or same
         produced = tokenizer.split(tokenizer.token_bytes[same[0]] or b"") or ()
-        ids[key] = produced[0] if len(produced) == 1 and produced[0] in plain else min(plain)
+        ids[key] = produced[0] if len(produced) == 1 and produced[0] in plain else plain[0]
     return ids
 
 
@@ -112,31 +104,19 @@ def aligned_spans(draft_lengths: Sequence[int], target_lengths: Sequence[int]) -
     >>> list(aligned_spans([4, 1, 2, 2], [4, 5]))  # "Snow f la ke" against "Snow flake"
     [((0, 1), (0, 1)), ((1, 4), (1, 2))]
     """
-    i = j = 0
+    i = j = start_i = start_j = ahead = 0  # ahead: bytes that the draft side has read more than the target side
     while True:
-        if i < len(draft_lengths) and draft_lengths[i] == 0:
-            yield (i, i + 1), (j, j)
-            i += 1
-            continue
-        if j < len(target_lengths) and target_lengths[j] == 0:
-            yield (i, i), (j, j + 1)
-            j += 1
-            continue
-        if i == len(draft_lengths) or j == len(target_lengths):
+        ours = draft_lengths[i] if i < len(draft_lengths) else None
+        theirs = target_lengths[j] if j < len(target_lengths) else None
+        if ours is not None and (ahead < 0 or ahead == 0 and (ours == 0 or theirs != 0)):
+            ahead, i = ahead + ours, i + 1
+        elif theirs is not None and ahead >= 0:
+            ahead, j = ahead - theirs, j + 1
+        else:
             return
-        start_i, start_j = i, j
-        ahead = draft_lengths[i] - target_lengths[j]  # bytes that the draft side has read more than the target side
-        i, j = i + 1, j + 1
-        while ahead:
-            if ahead < 0 and i < len(draft_lengths):
-                ahead += draft_lengths[i]
-                i += 1
-            elif ahead > 0 and j < len(target_lengths):
-                ahead -= target_lengths[j]
-                j += 1
-            else:
-                return
-        yield (start_i, i), (start_j, j)
+        if ahead == 0:
+            yield (start_i, i), (start_j, j)
+            start_i, start_j = i, j
 
 
 def default_folder() -> Path:
@@ -144,16 +124,14 @@ def default_folder() -> Path:
     return Path(os.environ.get("OMNIDRAFT_CACHE") or Path.home() / ".cache" / "omnidraft")
 
 
-def load_or_build(draft: Tokenizer, target: Tokenizer, by: str = "bytes",
-                  folder: str | Path | None = None) -> Alignment:
+def load_or_build(draft: Tokenizer, target: Tokenizer, by: str = "bytes", folder: str | Path | None = None) -> Alignment:
     """`align`, remembered on disk in `folder` (`default_folder()` if None) under both fingerprints and `by`.
 
     A file that is missing, damaged or made by another version is built anew; a folder that cannot be written costs
     nothing but the time to align again.
     """
     key = json.dumps([2, by, draft.fingerprint, target.fingerprint, draft.roles, target.roles])  # 2: file version
-    folder = default_folder() if folder is None else Path(folder)
-    path = folder / f"alignment-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+    path = Path(folder or default_folder()) / f"alignment-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         tables = [np.array(table, dtype=np.int32) for table in saved["tables"]]
@@ -162,11 +140,11 @@ def load_or_build(draft: Tokenizer, target: Tokenizer, by: str = "bytes",
     except (OSError, KeyError, TypeError, ValueError, OverflowError):
         pass
     made = align(draft, target, by)
-    tables = [made.draft_to_target.tolist(), made.target_to_draft.tolist()]
-    counts = [made.shared_draft, made.shared_target, made.role_pairs]
     with suppress(OmnidraftError):
         make_folder_of(path)
-        write_text(path, json.dumps({"key": key, "counts": counts, "tables": tables}))
+        write_text(path, json.dumps({
+            "key": key, "counts": [made.shared_draft, made.shared_target, made.role_pairs],
+            "tables": [made.draft_to_target.tolist(), made.target_to_draft.tolist()]}))
     return made
 
 

@@ -1,48 +1,35 @@
-"""What several commands share: options, loading, consoles."""
+"""What several commands share: the app they are registered with, their options, loading, consoles."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+import omnidraft as od
 
 from ..errors import OmnidraftError
+from ..models import folder, load
 
-if TYPE_CHECKING:
-    from rich.console import Console
 
-    from ..decoding import Options
-    from ..pairing import Pair
-    from ..sampling import Uniforms
-    from ..tokenizer import Tokenizer
+class _OneLineErrors(TyperGroup):
+    """Prints an OmnidraftError as one line; with --debug it is raised."""
 
-MODEL = "an embedded model (see `omnidraft models`), a Hugging Face folder, or with --backend torch a hub id"
-
-Draft = Annotated[str, typer.Option("--draft", "-d", metavar="MODEL", rich_help_panel="Models",
-                                    help=f"The drafter: {MODEL}.")]
-Target = Annotated[str, typer.Option("--target", "-t", metavar="MODEL", rich_help_panel="Models",
-                                     help=f"The target: {MODEL}.")]
-Backend = Annotated[str, typer.Option("--backend", metavar="NAME", rich_help_panel="Models", help=(
-    "numpy (Llama, Mistral and Qwen2, on the CPU) or torch (whatever transformers runs)."))]
-Device = Annotated[str, typer.Option("--device", metavar="NAME", rich_help_panel="Models", help=(
-    "With --backend torch: cpu, cuda, cuda:1, mps; auto takes the fastest."))]
-Dtype = Annotated[str, typer.Option("--dtype", metavar="NAME", rich_help_panel="Models", help=(
-    "float32, float64, with --backend torch also bfloat16, float16; auto is float32 on a CPU, else as stored."))]
-Verify = Annotated[str, typer.Option("--verify", metavar="RULE", rich_help_panel="Speculation", help=(
-    "Verification rule: lossless, omnidraft (the paper's; biased above temperature 0), slem or tli."))]
-DraftLength = Annotated[int, typer.Option("--draft-length", "-k", metavar="K", rich_help_panel="Speculation",
-                                          help="Most draft tokens in a round; 0 decodes plainly.")]
-Threshold = Annotated[float, typer.Option("--threshold", metavar="P", rich_help_panel="Speculation", help=(
-    "Stop drafting once the drafted tokens' probability falls below P; 0 always drafts K tokens."))]
-Payoff = Annotated[bool, typer.Option("--payoff", rich_help_panel="Speculation",
-                                      help="Decode plainly for a while where drafting is measured not to pay.")]
-Temperature = Annotated[float, typer.Option("--temperature", "-T", rich_help_panel="Sampling",
-                                            help="0 takes the likeliest token.")]
-Tokens = Annotated[int, typer.Option("--max-new-tokens", "-n", metavar="N", rich_help_panel="Sampling",
-                                     help="Most target tokens to write.")]
-Plain = Annotated[bool, typer.Option("--plain", rich_help_panel="Output",
-                                     help="Signs + * - ! ^ instead of colours (also without a colour terminal).")]
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OmnidraftError as error:
+            if ctx.params.get("debug"):
+                raise
+            line = str(error).replace("\n", " ")
+            print(f"error: {line}", file=sys.stderr)
+            raise typer.Exit(1) from None
 
 
 def examples(*lines: str) -> str:
@@ -50,10 +37,48 @@ def examples(*lines: str) -> str:
     return "\n\n".join(["Examples:", *lines])
 
 
+app = typer.Typer(
+    name="omnidraft", cls=_OneLineErrors, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode="rich",
+    epilog=examples("omnidraft demo", "omnidraft generate 'Once upon a time' --temperature 0.8", "omnidraft demo -h"),
+)
+
+
+def command(*lines: str, to: typer.Typer = app) -> Callable:
+    """Register a command whose help ends with the example `lines`."""
+    return to.command(epilog=examples(*lines))
+
+
+# An option in one of the help's panels, and the options that several commands have.
+models, speculation, sampling, output = (
+    partial(typer.Option, rich_help_panel=panel) for panel in ("Models", "Speculation", "Sampling", "Output"))
+MODEL = "an embedded model (see `omnidraft models`), a Hugging Face folder, or with --backend torch a hub id"
+Draft = Annotated[str, models("--draft", "-d", metavar="MODEL", help=f"The drafter: {MODEL}.")]
+Target = Annotated[str, models("--target", "-t", metavar="MODEL", help=f"The target: {MODEL}.")]
+Backend = Annotated[str, models("--backend", metavar="NAME", help=(
+    "numpy (Llama, Mistral and Qwen2, on the CPU) or torch (whatever transformers runs)."))]
+Device = Annotated[str, models("--device", metavar="NAME", help=(
+    "With --backend torch: cpu, cuda, cuda:1, mps; auto takes the fastest."))]
+Dtype = Annotated[str, models("--dtype", metavar="NAME", help=(
+    "float32, float64, with --backend torch also bfloat16, float16; auto is float32 on a CPU, else as stored."))]
+Verify = Annotated[str, speculation("--verify", metavar="RULE", help=(
+    "Verification rule: lossless, omnidraft (the paper's; biased above temperature 0), slem or tli."))]
+DraftLength = Annotated[int, speculation("--draft-length", "-k", metavar="K",
+                                         help="Most draft tokens in a round; 0 decodes plainly.")]
+Threshold = Annotated[float, speculation("--threshold", metavar="P", help=(
+    "Stop drafting once the drafted tokens' probability falls below P; 0 always drafts K tokens."))]
+Payoff = Annotated[bool, speculation("--payoff", help="Decode plainly for a while where drafting is measured not to pay.")]
+Temperature = Annotated[float, sampling("--temperature", "-T", help="0 takes the likeliest token.")]
+Tokens = Annotated[int, sampling("--max-new-tokens", "-n", metavar="N", help="Most target tokens to write.")]
+Plain = Annotated[bool, output("--plain", help="Signs + * - ! ^ instead of colours (also without a colour terminal).")]
+AdapterFolder = Annotated[Path | None, output("--adapters", metavar="FOLDER", help="Where adapters are kept.",
+                                              show_default="~/.cache/omnidraft/adapters")]
+Adapted = Annotated[bool, models("--adapter", help="Draft with what `omnidraft adapt` has learned for this pair.")]
+Side = Annotated[str, typer.Argument(show_default=False, help="An embedded model, or a folder with a tokenizer.json.")]
+
+
 def consoles() -> tuple[Console, Console]:
     """Consoles on stdout and stderr, made now so that redirected streams are seen."""
-    from rich.console import Console
-
     return Console(highlight=False), Console(stderr=True, highlight=False)
 
 
@@ -63,58 +88,64 @@ def without_colour(console: Console) -> bool:
 
 
 def options_of(verify: str, draft_length: int, threshold: float, temperature: float, max_new_tokens: int,
-               **more: Any) -> Options:
+               **more: Any) -> od.Options:
     """Options for the decoding loop; raises OmnidraftError for values out of range."""
-    from ..decoding import Options
-    from ..stopping import Confidence
-
-    if not 0 <= threshold <= 1:
-        raise OmnidraftError(f"threshold is {threshold}, but must be from 0 to 1")
-    return Options(verify=verify, stop=Confidence(draft_length, threshold), temperature=temperature,
-                   max_new_tokens=max_new_tokens, **more)
+    return od.Options.of(draft_length, threshold, verify=verify, temperature=temperature, max_new_tokens=max_new_tokens, **more)
 
 
-def uniforms_of(seed: int) -> Uniforms:
+def uniforms_of(seed: int) -> od.Uniforms:
     """A fresh stream of uniform draws; raises OmnidraftError for a negative seed."""
     import numpy as np
 
-    from ..sampling import Uniforms
-
     if seed < 0:
         raise OmnidraftError(f"seed is {seed}, but must be 0 or more")
-    return Uniforms(np.random.default_rng(seed))
+    return od.Uniforms(np.random.default_rng(seed))
 
 
-def check_context(model: Any, prompt: str) -> None:
-    """Raise OmnidraftError before any work if the prompt is empty or leaves no room in the target's context."""
+def check_context(model: Any, prompt: str) -> list[int]:
+    """The prompt's ids; raises OmnidraftError before any work if there are none or no room is left in the target's context."""
     if not prompt:
         raise OmnidraftError("the prompt is empty: give some text to go on from")
-    length = len(model.tokenizer.encode(prompt, bos=True))
-    if length >= model.context_size:
-        raise OmnidraftError(f"the prompt has {length} tokens, but {model.name} reads at most "
-                             f"{model.context_size - 1}: shorten it")
+    ids = model.tokenizer.encode(prompt, bos=True)
+    if len(ids) >= model.context_size:
+        raise OmnidraftError(f"the prompt has {len(ids)} tokens, but {model.name} reads at most {model.context_size - 1}: "
+                             "shorten it")
+    return ids
 
 
-def cache_file(draft: Tokenizer, target: Tokenizer) -> Path:
+def tokenizers(draft: str, target: str) -> tuple[od.Tokenizer, od.Tokenizer, Path]:
+    """The tokenizers of two models, without the models, and where their n-gram cache is kept."""
+    one, other = od.Tokenizer.load(folder(draft)), od.Tokenizer.load(folder(target))
+    return one, other, cache_file(one, other)
+
+
+def cache_file(draft: od.Tokenizer, target: od.Tokenizer) -> Path:
     """Where the n-gram cache of a pair of tokenizers is kept: $OMNIDRAFT_CACHE, else ~/.cache/omnidraft."""
     from ..vocabulary import default_folder
 
     return default_folder() / f"ngrams-{draft.fingerprint[:16]}-{target.fingerprint[:16]}.json"
 
 
-def load_pair(draft: str, target: str, stored: bool = True, **how: str) -> Pair:
+def use_adapter(pair: od.Pair, root: Path | None) -> od.AcceptanceHead | None:
+    """Give the pair the drafter and the n-gram cache that were learned for it; its acceptance head, if one was trained.
+
+    Raises OmnidraftError where nothing was learned yet.
+    """
+    adapter = od.Adapters(root).load(pair)
+    if adapter is None:
+        raise OmnidraftError(f"nothing was learned yet for {pair.draft.name} -> {pair.target.name}: run `omnidraft adapt "
+                             f"math -d {pair.draft.name} -t {pair.target.name}`, or leave out --adapter")
+    pair.draft, pair.cache = adapter.drafter(pair.draft), adapter.cache or pair.cache
+    return adapter.head
+
+
+def load_pair(draft: str, target: str, stored: bool = True, **how: str) -> od.Pair:
     """Load two models (`how`: backend, device, dtype) and, with `stored`, the n-gram cache on disk for their tokenizers.
 
     Where there is none, or without `stored`, the cache is filled from the two tokenizers alone.
     """
-    from ..models import load
-    from ..ngram_cache import NGramCache
-    from ..pairing import Pair
-
     target_model, draft_model = load(target, **how), load(draft, **how)
-    cache = None
-    if stored:
-        path = cache_file(draft_model.tokenizer, target_model.tokenizer)
-        if path.is_file():
-            cache = NGramCache.load(path, draft_model.tokenizer.fingerprint, target_model.tokenizer.fingerprint)
-    return Pair(draft_model, target_model, cache)
+    one, other, cache = draft_model.tokenizer, target_model.tokenizer, None
+    if stored and cache_file(one, other).is_file():
+        cache = od.NGramCache.load(cache_file(one, other), one.fingerprint, other.fingerprint)
+    return od.Pair(draft_model, target_model, cache)

@@ -3,106 +3,87 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from math import prod
+from typing import Annotated
 
 import typer
+from rich.cells import cell_len
+from rich.text import Text
+
+import omnidraft as od
 
 from ..errors import OmnidraftError
+from ..machine import machine
+from ..models import EMBEDDED, folder, load
+from ..render import escape
 from . import common
 
-if TYPE_CHECKING:
-    from rich.text import Text
-
-    from ..tokenizer import Tokenizer
-
 SAMPLE = "Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
-Side = Annotated[str, typer.Argument(metavar="MODEL", show_default=False,
-                                     help="An embedded model, or a folder with a tokenizer.json.")]
-# how a block of aligned tokens is shown: (style, sign)
-BLOCKS = {"same": ("green", "="), "merge": ("cyan underline", "*"), "expand": ("bold magenta", "/"),
-          "mixed": ("yellow", "~")}
+# how a block of so many draft and target tokens (2: several) is shown: style, sign, what the legend says
+BLOCKS = {(1, 1): ("green", "=", "same token"), (2, 1): ("cyan underline", "*", "several draft tokens, one target token"),
+          (1, 2): ("bold magenta", "/", "one draft token, several target tokens"),
+          (2, 2): ("yellow", "~", "boundaries that cross")}
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.command(epilog=common.examples(
-        "omnidraft align draft-tasks qwen-like",
-        "omnidraft align draft-tasks llama3-like 'Snowflakes fall.'",
-        "omnidraft align ./llama2-32k ./qwen2-151k",
-    ))(align)
-    app.command(epilog=common.examples("omnidraft models"))(models)
-    app.command(epilog=common.examples("omnidraft info"))(info)
-
-
+@common.command("omnidraft align draft-tasks qwen-like", "omnidraft align draft-tasks llama3-like 'Snowflakes fall.'",
+                "omnidraft align ./llama2-32k ./qwen2-151k")
 def align(
-    draft: Side,
-    target: Side,
-    text: Annotated[str, typer.Argument(help="What both tokenize, one above the other.",
-                                        show_default="a sample")] = SAMPLE,
+    draft: common.Side, target: common.Side,
+    text: Annotated[str, typer.Argument(help="What both tokenize, one above the other.", show_default="a sample")] = SAMPLE,
     plain: common.Plain = False,
 ) -> None:
     """Show how much two vocabularies share, and how each spells a text."""
-    from rich.text import Text
-
-    from ..models import folder
-    from ..tokenizer import Tokenizer
     from ..vocabulary import DEFINITIONS, load_or_build
 
-    one, other = Tokenizer.load(folder(draft)), Tokenizer.load(folder(target))
+    one, other, _ = common.tokenizers(draft, target)
     out, _ = common.consoles()
     plain = plain or common.without_colour(out)
     rows = [("shared entries", f"{one.name} (draft)", f"{other.name} (target)", "special tokens paired")]
     for by in DEFINITIONS:
         found = load_or_build(one, other, by)
-        rows.append((f"by {by}" + (" (the paper's)" if by == "strings" else ""),
-                     _share(found.shared_draft, one), _share(found.shared_target, other), str(found.role_pairs)))
+        shares = [f"{count:,} of {side.size:,} ({count / max(1, side.size):.1%})"
+                  for count, side in ((found.shared_draft, one), (found.shared_target, other))]
+        rows.append((f"by {by}" + (" (the paper's)" if by == "strings" else ""), *shares, str(found.role_pairs)))
     print("\n".join(columns(rows)))
+    legend = [Text(f"{sign} {meaning}") if plain else Text(meaning, style) for style, sign, meaning in BLOCKS.values()]
     if text:
-        out.print(Text("\n").join([Text(), *facing(one, other, text, plain, out.width), Text(), block_legend(plain)]),
+        out.print(Text("\n").join([Text(), *facing(one, other, text, plain, out.width), Text(), Text("   ").join(legend)]),
                   soft_wrap=True)
 
 
-def facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool, width: int) -> list[Text]:
+def facing(one: od.Tokenizer, other: od.Tokenizer, text: str, plain: bool, width: int) -> list[Text]:
     """Both tokenizations, draft above target, in lines of at most `width`, cut into the smallest blocks both have."""
-    from rich.cells import cell_len
-    from rich.text import Text
-
-    from ..vocabulary import aligned_spans
-
     above, below = spell(one, text), spell(other, text)
-    pairs: list[list[Text]] = [[Text("draft   "), Text("target  ")]]
-    reached = 0, 0
-    for (start, end), (first, last) in aligned_spans([len(b) for b in above], [len(b) for b in below]):
-        reached = end, last
+    lines = [Text("draft   "), Text("target  ")]
+    end = last = 0
+    for (start, end), (first, last) in od.aligned_spans([len(b) for b in above], [len(b) for b in below]):
         cells = ["|".join(map(show_bytes, side)) for side in (above[start:end], below[first:last])]
         if not any(cells):
             continue
-        style, sign = BLOCKS[_kind(end - start, last - first)]
+        style, sign, _ = BLOCKS[min(2, end - start), min(2, last - first)]
         if plain:
             style, cells = "", [f"{sign}{cell}" for cell in cells]
         size = max(map(cell_len, cells))
-        if pairs[-1][0].cell_len + size + 2 > width and pairs[-1][0].cell_len > 8:
-            pairs.append([Text(" " * 8), Text(" " * 8)])
-        for line, cell in zip(pairs[-1], cells, strict=True):
+        if lines[-1].cell_len + size + 2 > width and lines[-1].cell_len > 8:
+            lines += [Text(" " * 8), Text(" " * 8)]
+        for line, cell in zip(lines[-2:], cells, strict=True):
             line.append(cell, style).append(" " * (size - cell_len(cell) + 2))
-    rest = [b"".join(side[place:]) for side, place in zip((above, below), reached, strict=True)]
-    lines = [line for pair in pairs for line in pair]
-    for name, left in zip(("draft", "target"), rest, strict=True):
-        if left:
-            lines.append(Text(f"the {name} side goes on with {show_bytes(left)}: the other cannot spell this text"))
+    for name, rest in (("draft", above[end:]), ("target", below[last:])):
+        if any(rest):
+            left = show_bytes(b"".join(rest))
+            lines.append(Text(f"the {name} side goes on with {left}: the other cannot spell this text"))
     return lines
 
 
-def spell(tokenizer: Tokenizer, text: str) -> list[bytes]:
+def spell(tokenizer: od.Tokenizer, text: str) -> list[bytes]:
     """The bytes of each token of `text`, the dummy space taken off; of its exact bytes if the tokenizer changes it."""
-    data = text.encode("utf-8", "replace")
+    from ..ngram_cache import without_dummy
+
     pieces = [tokenizer.decode_bytes([token]) for token in tokenizer.encode(text)]
-    if tokenizer.prefix_space and b"".join(pieces) == b" " + data:
-        first = next(place for place, piece in enumerate(pieces) if piece)
-        pieces[first] = pieces[first][1:]
-    if b"".join(pieces) != data:
-        pieces = [tokenizer.decode_bytes([token]) for token in tokenizer.encode_continuation(text)]
-    return pieces
+    for spelled in (pieces, without_dummy(pieces)):
+        if b"".join(spelled) == text.encode("utf-8", "replace"):
+            return spelled
+    return [tokenizer.decode_bytes([token]) for token in tokenizer.encode_continuation(text)]
 
 
 def show_bytes(data: bytes) -> str:
@@ -111,28 +92,13 @@ def show_bytes(data: bytes) -> str:
     >>> show_bytes(b" caf\xc3")
     '·caf\\xc3'
     """
-    from ..render import escape
-
     return escape(data.decode("utf-8", "backslashreplace").replace(" ", "·"), "")
 
 
-def block_legend(plain: bool) -> Text:
-    """What the blocks' styles (or signs) mean."""
-    from rich.text import Text
-
-    meanings = {"same": "same token", "merge": "several draft tokens, one target token",
-                "expand": "one draft token, several target tokens", "mixed": "boundaries that cross"}
-    parts = [(f"{sign} {meanings[kind]}", "") if plain else (meanings[kind], style)
-             for kind, (style, sign) in BLOCKS.items()]
-    return Text("   ").join([Text(*part) for part in parts])
-
-
-def models() -> None:
-    """List the embedded models."""
-    from ..models import EMBEDDED, folder
+@common.command("omnidraft models")
+def models(adapters: common.AdapterFolder = None) -> None:
+    """List the embedded models, and the adapters with what they have learned from."""
     from ..models.config import ModelConfig
-    from ..models.weights import load_tensors
-    from ..tokenizer import Tokenizer
 
     rows: list[Sequence[str]] = [("name", "parameters", "layers", "width", "entries", "tokenizer", "context", "folder")]
     for name in EMBEDDED:
@@ -141,30 +107,36 @@ def models() -> None:
         except OmnidraftError:
             rows.append((name, "not installed: run `make models`"))
             continue
-        config, tokenizer = ModelConfig.load(path), Tokenizer.load(path)
-        parameters = sum(tensor.size for tensor in load_tensors(path).values())
+        config, tokenizer = ModelConfig.load(path), od.Tokenizer.load(path)
+        parameters = sum(map(prod, config.tensor_shapes().values()))
         kind = "byte-level BPE" if tokenizer.byte_level else "SentencePiece BPE"
         rows.append((name, f"{parameters / 1e6:.1f} M", str(config.layers), str(config.width), f"{tokenizer.size:,}",
                      kind, str(config.context_size), str(path)))
     print("\n".join(columns(rows)))
+    store = od.Adapters(adapters)
+    learned = [(name, s["error"]) if "error" in s else (
+        name, str(s["prompts"]), str(s["tokens"]), str(s["updates"]), f"{s['kept'] / max(1, s['drafted']):.0%}",
+        f"{s['tokens'] / max(1, s['rounds']):.2f}") for name, s in store.all().items()]
+    if learned:
+        head = ("adapter", "prompts", "tokens", "updates", "draft tokens kept", "per target pass")
+        print("\n".join(["", *columns([head, *learned]), f"(in {store.root}, means since the first prompt)"]))
 
 
+@common.command("omnidraft info")
 def info() -> None:
     """Show versions, the machine, and the kernels that a short measurement chose for each embedded model."""
     from importlib.metadata import PackageNotFoundError, version
 
-    from .. import __version__
-    from ..machine import machine
-    from ..models import EMBEDDED, load
     from ..vocabulary import default_folder
 
-    rows = [("omnidraft", __version__)]
+    rows = [("omnidraft", od.__version__)]
     for package in ("tokenizers", "safetensors", "typer", "rich", "torch", "transformers"):
         try:
             rows.append((package, version(package)))
         except PackageNotFoundError:
             rows.append((package, "not installed"))
-    rows += [(name.replace("_", " "), _plainly(value)) for name, value in machine().items()]
+    for name, value in machine().items():
+        rows.append((name.replace("_", " "), {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)))
     rows.append(("caches", str(default_folder())))
     for name in EMBEDDED:
         try:
@@ -181,21 +153,5 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     ['a    bb', 'ccc  d']
     """
     full = max(map(len, rows))
-    widths = [max((len(row[i]) for row in rows if len(row) > i and len(row) == full), default=0) for i in range(full)]
+    widths = [max(map(len, cells)) for cells in zip(*(row for row in rows if len(row) == full), strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
-
-
-def _kind(above: int, below: int) -> str:
-    if above == below == 1:
-        return "same"
-    if below == 1 and above:
-        return "merge"
-    return "expand" if above == 1 and below else "mixed"
-
-
-def _share(count: int, tokenizer: Tokenizer) -> str:
-    return f"{count:,} of {tokenizer.size:,} ({count / max(1, tokenizer.size):.1%})"
-
-
-def _plainly(value: Any) -> str:
-    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)

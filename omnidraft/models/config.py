@@ -5,23 +5,23 @@ The three families differ in four places only: which projections have a bias, th
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import OmnidraftError
+from ..tokenizer import read_json
 
-FAMILIES = {"LlamaForCausalLM": "Llama", "MistralForCausalLM": "Mistral", "Qwen2ForCausalLM": "Qwen2"}
+# key-value heads (None: as many as queries) and context of each family where config.json names none
+FAMILIES = {"Llama": (None, 2048), "Mistral": (8, 131072), "Qwen2": (32, 32768)}
+# what each RoPE type needs beside its base
+ROPE_TYPES = {"default": (), "linear": ("factor",), "dynamic": ("factor",), "yarn": ("factor",),
+              "llama3": ("factor", "low_freq_factor", "high_freq_factor")}
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The sizes and switches of one model.
-
-    >>> ModelConfig.load("models/stories260K").head_dim
-    8
-    """
+    """The sizes and switches of one model."""
 
     family: str  # "Llama", "Mistral" or "Qwen2"
     vocab_size: int  # width of the logits
@@ -40,7 +40,6 @@ class ModelConfig:
     mlp_bias: bool = False
     tied: bool = False  # the head is the embedding
     eos_ids: tuple[int, ...] = ()
-    bos_ids: tuple[int, ...] = ()
 
     @classmethod
     def load(cls, folder: str | Path) -> ModelConfig:
@@ -53,11 +52,9 @@ class ModelConfig:
             raise OmnidraftError(f"no such model folder: {folder}")
         if not (folder / "config.json").exists():
             raise OmnidraftError(f"{folder} has no config.json (an ordinary Hugging Face model folder is needed)")
-        config = _read(folder / "config.json")
-        if (folder / "generation_config.json").exists():
-            generation = _read(folder / "generation_config.json")
-            for key in ("eos_token_id", "bos_token_id"):
-                config[key] = _ids(generation.get(key)) + _ids(config.get(key))
+        config = read_json(folder / "config.json")
+        generation = read_json(folder / "generation_config.json")
+        config["eos_token_id"] = flat_ids(generation.get("eos_token_id"), config.get("eos_token_id"))
         return cls.parse(config, str(folder))
 
     @classmethod
@@ -68,16 +65,13 @@ class ModelConfig:
         ...     "num_hidden_layers": 5, "num_attention_heads": 8, "vocab_size": 512}).kv_heads
         8
         """
-        by_type = {family.lower(): architecture for architecture, family in FAMILIES.items()}
-        model_type = config.get("model_type")
-        architecture = (config.get("architectures") or [by_type.get(model_type, model_type)])[0]
-        if architecture not in FAMILIES:
-            raise OmnidraftError(f"{architecture} is not supported by the NumPy engine (it runs "
-                                 f"{', '.join(FAMILIES.values())}); use --backend torch")
-        family = FAMILIES[architecture]
+        named = (config.get("architectures") or [config.get("model_type")])[0]
+        family = next((family for family in FAMILIES if named in (f"{family}ForCausalLM", family.lower())), None)
+        if family is None:
+            raise OmnidraftError(f"{named} is not supported by the NumPy engine (it runs {', '.join(FAMILIES)}); "
+                                 "use --backend torch")
         if config.get("quantization_config"):
-            raise OmnidraftError(f"{name}: quantized weights are not supported by the NumPy engine "
-                                 "(use --backend torch)")
+            raise OmnidraftError(f"{name}: quantized weights are not supported by the NumPy engine (use --backend torch)")
         if config.get("hidden_act", "silu") not in ("silu", "swish"):
             raise OmnidraftError(f"{name}: hidden_act {config['hidden_act']!r} is not supported (silu is)")
         try:
@@ -87,12 +81,11 @@ class ModelConfig:
             raise OmnidraftError(f"{name}: config.json does not say {key}") from None
         except (TypeError, ValueError):
             raise OmnidraftError(f"{name}: a size in config.json is not a whole number") from None
-        default_kv_heads = {"Llama": heads, "Mistral": 8, "Qwen2": 32}[family]
-        kv_heads = config.get("num_key_value_heads", default_kv_heads) or heads
+        kv_heads = config.get("num_key_value_heads", FAMILIES[family][0]) or heads
         head_dim = config.get("head_dim") or width // heads
         if heads % kv_heads or head_dim % 2:
             raise OmnidraftError(f"{name}: {heads} heads cannot share {kv_heads} key-value heads of {head_dim} numbers")
-        context = config.get("max_position_embeddings") or {"Llama": 2048, "Mistral": 131072, "Qwen2": 32768}[family]
+        context = config.get("max_position_embeddings") or FAMILIES[family][1]
         rope = _rope(config, context, name)
         if rope["rope_type"] == "dynamic":  # the only variant that is made to run past its own context
             context = int(context * rope["factor"])
@@ -102,8 +95,7 @@ class ModelConfig:
             kv_heads=kv_heads, head_dim=head_dim, context_size=context, eps=float(config.get("rms_norm_eps", 1e-6)),
             rope=rope, windows=_windows(config, family, layers), qkv_bias=bias or family == "Qwen2", out_bias=bias,
             mlp_bias=bool(config.get("mlp_bias")) and family == "Llama", tied=bool(config.get("tie_word_embeddings")),
-            eos_ids=_ids(config.get("eos_token_id")), bos_ids=_ids(config.get("bos_token_id")),
-        )
+            eos_ids=flat_ids(config.get("eos_token_id")))
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """The tensors that a model of this configuration has, under their Hugging Face names, with their shapes.
@@ -126,20 +118,10 @@ class ModelConfig:
         return shapes if self.tied else shapes | {"lm_head.weight": (self.vocab_size, width)}
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        content = None
-    if not isinstance(content, dict):
-        raise OmnidraftError(f"{path} is not readable JSON (copy the model's folder again)")
-    return content
-
-
-def _ids(value: Any) -> tuple[int, ...]:
-    """One id, a list of ids or nothing, as a tuple without repeats."""
-    values = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
-    return tuple(dict.fromkeys(int(v) for v in values))
+def flat_ids(*values: Any) -> tuple[int, ...]:
+    """The ids in values that are each an id, a list of ids or None; of equal ones the first."""
+    ids = [i for value in values for i in (value if isinstance(value, (list, tuple)) else [value])]
+    return tuple(dict.fromkeys(i for i in ids if i is not None))
 
 
 def _windows(config: dict[str, Any], family: str, layers: int) -> tuple[int | None, ...]:
@@ -158,16 +140,14 @@ def _rope(config: dict[str, Any], context: int, name: str) -> dict[str, Any]:
     rope = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
     rope.setdefault("rope_type", rope.get("type", "default"))
     rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
-    rope["context"] = context
-    rope["original_context"] = (config.get("original_max_position_embeddings")
-                                or rope.get("original_max_position_embeddings") or context)
-    needed = {"default": (), "linear": ("factor",), "dynamic": ("factor",), "yarn": ("factor",),
-              "llama3": ("factor", "low_freq_factor", "high_freq_factor")}
-    if rope["rope_type"] not in needed:
-        raise OmnidraftError(f"{name}: RoPE type {rope['rope_type']!r} is not supported (known: {', '.join(needed)})")
-    for key in needed[rope["rope_type"]]:
+    original = "original_max_position_embeddings"
+    rope |= {"context": context, "original_context": config.get(original) or rope.get(original) or context}
+    kind = rope["rope_type"]
+    if kind not in ROPE_TYPES:
+        raise OmnidraftError(f"{name}: RoPE type {kind!r} is not supported (known: {', '.join(ROPE_TYPES)})")
+    for key in ROPE_TYPES[kind]:
         if not isinstance(rope.get(key), (int, float)):
-            raise OmnidraftError(f"{name}: RoPE type {rope['rope_type']!r} needs a number {key!r} in config.json")
+            raise OmnidraftError(f"{name}: RoPE type {kind!r} needs a number {key!r} in config.json")
     if rope.get("partial_rotary_factor", config.get("partial_rotary_factor") or 1.0) != 1.0:
         raise OmnidraftError(f"{name}: partial_rotary_factor is not supported")
     return rope

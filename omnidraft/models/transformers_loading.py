@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers
@@ -15,6 +15,7 @@ from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
 from ..errors import OmnidraftError
+from ..roles import WELL_KNOWN
 from ..tokenizer import Tokenizer
 from . import HUB_ID
 
@@ -22,23 +23,8 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]  # configuration and tokenizer
 
 
-class Parts(NamedTuple):
-    """What a TransformersModel is made of."""
-
-    model: Any
-    tokenizer: Tokenizer
-    name: str
-    folder: Path
-    why: tuple[str, str]  # this device, this number type
-
-
-def load_parts(name: str, dtype: str, device: str, device_map: Any, trust_remote_code: bool,
-               more: dict[str, Any]) -> Parts:
-    """Load model and tokenizer of a folder or hub id; raises OmnidraftError with one line (see TransformersModel.load).
-
-    >>> load_parts("models/stories260K", "auto", "cpu", None, False, {}).why
-    ('as asked', 'the fastest on a CPU')
-    """
+def load_parts(name: str, dtype: str, device: str, device_map: Any, trust_remote_code: bool, more: dict) -> dict[str, Any]:
+    """What a TransformersModel is made of, for a folder or hub id; raises OmnidraftError with one line (see its `load`)."""
     if dtype not in DTYPES:
         raise OmnidraftError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
     device, device_why = ("auto", "by device_map") if device_map is not None else choose_device(device)
@@ -55,25 +41,22 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any, trust_remote
         stored = (config.architectures or [config.model_type])[0]
         if config.is_encoder_decoder or any(sign in stored for sign in ("MaskedLM", "PreTraining", "Classification")):
             raise OmnidraftError(f"{source} ({stored}) is not a causal language model: it cannot continue a text")
-        kind, dtype_why = choose_dtype(dtype, device, config)
+        kind, dtype_why = ("auto", "as stored") if dtype == "auto" else (getattr(torch, dtype), "as asked")
+        if dtype == "auto" and device == "cpu":
+            kind, dtype_why = torch.float32, "the fastest on a CPU"
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
-            source, dtype=kind, device_map=device_map, trust_remote_code=trust_remote_code, output_loading_info=True,
-            **more)
+            source, dtype=kind, device_map=device_map, trust_remote_code=trust_remote_code, output_loading_info=True, **more)
         # transformers fills these with random numbers and goes on
         if lacking := sorted(set(found["missing_keys"]) & {key for key, _ in model.named_parameters()}):
             raise OmnidraftError(f"{source}: the weights lack {lacking[0]} (are they a causal language model's?)")
         if device_map is None:
             model = model.to(device)
         tokenizer = load_tokenizer(folder, trust_remote_code)
-    return Parts(model.eval(), tokenizer, name, folder, (device_why, dtype_why))
+    return {"model": model.eval(), "tokenizer": tokenizer, "name": name, "folder": folder, "why": (device_why, dtype_why)}
 
 
 def choose_device(device: str) -> tuple[str, str]:
-    """The device and why; raises OmnidraftError for one that is not there.
-
-    >>> choose_device("cpu")
-    ('cpu', 'as asked')
-    """
+    """The device and why ("cpu", "as asked"); raises OmnidraftError for one that is not there."""
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
         chosen = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
@@ -85,16 +68,6 @@ def choose_device(device: str) -> tuple[str, str]:
     if not there.get(kind, True):
         raise OmnidraftError(f"device {device} is not there: use --device cpu, or install a PyTorch build for it")
     return device, "as asked"
-
-
-def choose_dtype(dtype: str, device: str, config: Any) -> tuple[torch.dtype, str]:
-    """The number type and why."""
-    if dtype != "auto":
-        return getattr(torch, dtype), "as asked"
-    stored = getattr(config.get_text_config(decoder=True), "dtype", None) or getattr(config, "dtype", None)
-    if device == "cpu":
-        return torch.float32, "the fastest on a CPU"
-    return (stored, "as stored") if isinstance(stored, torch.dtype) else (torch.float32, "none is named")
 
 
 def fetch(name: str) -> tuple[Path, bool]:
@@ -124,15 +97,13 @@ def load_tokenizer(folder: Path, trust_remote_code: bool) -> Tokenizer:
     """tokenizer.json as it is where there is one (transformers rebuilds some), else what older files convert to."""
     if (folder / "tokenizer.json").is_file():
         return Tokenizer.load(folder)
-    try:
+    with one_line(f"no usable tokenizer in {folder} (it needs a tokenizer.json)"):
         made = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except Exception as error:
-        raise OmnidraftError(f"no usable tokenizer in {folder} ({first_line(error)}): it needs a tokenizer.json") from None
     raw = getattr(made, "_tokenizer", None)
     if raw is None:
         raise OmnidraftError(f"{folder} has only a slow tokenizer ({type(made).__name__}): it needs a tokenizer.json")
-    tokenizer = Tokenizer(raw, folder.resolve().name,
-                          {f"{role}_token": getattr(made, f"{role}_token") for role in ("bos", "eos", "pad", "unk")})
+    named = {f"{role}_token": getattr(made, f"{role}_token") for role in WELL_KNOWN}
+    tokenizer = Tokenizer(raw, folder.resolve().name, named)
     if not any(tokenizer.token_bytes):  # made up from nothing, with special tokens only
         raise OmnidraftError(f"no tokenizer in {folder}: it needs a tokenizer.json")
     return tokenizer
@@ -152,12 +123,8 @@ def one_line(what: str) -> Iterator[None]:
         if "trust_remote_code=True" in str(error):
             raise OmnidraftError(f"{what}: it runs Python code of its own; read it, and if you trust it load it from "
                                  "Python with trust_remote_code=True") from error
-        raise OmnidraftError(f"{what}: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-    """The first line of a message that has one, else the kind of error."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__).rstrip(":")
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        raise OmnidraftError(f"{what}: {lines[0].rstrip(':')}") from error
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 
 from ..errors import OmnidraftError
 from ..tokenizer import Tokenizer
+from .config import flat_ids
 from .transformers_loading import load_parts, one_line
 
 ENTRY_PER_TOKEN = {"DynamicLayer", "DummyLayer"}  # the second uses another layer's entries
@@ -33,11 +34,7 @@ NO_LIMIT = 1 << 20  # the context of a model that names none (ALiBi, state space
 
 
 class TransformersCache:
-    """The ids a model has read and what transformers keeps of them; `length` counts them, `rewind` takes the last back.
-
-    >>> cache = model.new_cache(); _ = model.forward([1, 2, 3], cache); cache.rewind(1); cache.length
-    1
-    """
+    """The ids a model has read and what transformers keeps of them; `length` counts them, `rewind` takes the last back."""
 
     def __init__(self, can_cut: bool) -> None:
         self.can_cut = can_cut
@@ -67,8 +64,8 @@ class TransformersModel:
     device and dtype were chosen. Raises OmnidraftError where later tokens change the logits of earlier ones.
 
     >>> model = TransformersModel.load("models/stories260K"); cache = model.new_cache()
-    >>> model.forward([1, 403], cache).shape, cache.length
-    ((1, 512), 2)
+    >>> model.forward([1, 403], cache).shape, cache.length, cache.rewind(1)
+    ((1, 512), 2, None)
     """
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, name: str = "model", folder: Path | None = None,
@@ -80,8 +77,7 @@ class TransformersModel:
         names = ("max_position_embeddings", "max_seq_len")
         self.context_size = next((size for name in names if (size := getattr(config, name, None))), NO_LIMIT)
         ends = [getattr(where, "eos_token_id", None) for where in (model.generation_config, config)]
-        ends = [i for end in ends for i in (end if isinstance(end, (list, tuple)) else [end]) if i is not None]
-        self.eos_ids = tuple(dict.fromkeys((*ends, *tokenizer.roles.get("eos", ()))))
+        self.eos_ids = flat_ids(*ends, tokenizer.roles["eos"])
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         arguments = inspect.signature(model.forward).parameters
         self._only_some_rows = "logits_to_keep" in arguments
@@ -97,8 +93,7 @@ class TransformersModel:
         `dtype` "auto" is the stored one, on a CPU float32; `device` "auto" is cuda, else mps, else cpu; `device_map`
         spreads the model over several devices instead (needs accelerate); `more` goes to `from_pretrained`.
         """
-        parts = load_parts(str(name_or_folder), dtype, device, device_map, trust_remote_code, more)
-        return cls(parts.model, parts.tokenizer, name=parts.name, folder=parts.folder, why=parts.why)
+        return cls(**load_parts(str(name_or_folder), dtype, device, device_map, trust_remote_code, more))
 
     @property
     def kernel(self) -> str:
