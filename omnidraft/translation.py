@@ -29,6 +29,8 @@ class Proposals:
     tokens: list[int] = field(default_factory=list)
     rows: list[np.ndarray] = field(default_factory=list)
     spans: list[int] = field(default_factory=list)
+    atoms: list[int | None] = field(default_factory=list)  # `lossless` at temperature > 0: what `Lifting.reveal` gave
+    laws: list[np.ndarray] = field(default_factory=list)
 
     def add(self, token: int, row: np.ndarray, span: int) -> None:
         """Append one proposal."""

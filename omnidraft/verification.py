@@ -14,7 +14,7 @@ free token when every proposal was kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -100,6 +100,58 @@ def exact_match(proposals: Sequence[int], target_probs: np.ndarray, uniforms: Un
     return verdict
 
 
+@dataclass(frozen=True)
+class Choice:
+    """One comparison of `lossless`: at a node of the trie, the laws P and Q (C + 1,) of what comes next, and what is proposed.
+
+    The categories are the children with their `atoms` (C,) and, last, what ends here (`Lifting.choice`).
+    """
+
+    place: int  # of the atom that proposes
+    node: int
+    probs: np.ndarray  # (V_p,) the target's row
+    atoms: np.ndarray
+    target_law: np.ndarray
+    draft_law: np.ndarray
+    chosen: int  # the category that the atom proposes
+    ends: int  # the target token that enters the text if the proposal is accepted, or -1
+    next_node: int
+
+    @property
+    def acceptance(self) -> float:
+        """min(1, P/Q) of the proposal."""
+        return _ratio(self.target_law[self.chosen], self.draft_law[self.chosen])
+
+
+def choices(atoms: Sequence[int | None], laws: Sequence[np.ndarray], lifting: Lifting,
+            target_probs: np.ndarray) -> Iterator[Choice]:
+    """The comparisons of a round as long as each proposal is accepted, in order; arguments as in `lossless`.
+
+    When *stop* is accepted a token ends, the same atom begins the next one, and its law is narrowed to non-children.
+    """
+    place, row, node = 0, 0, ROOT
+    law: np.ndarray | None = None  # Q of the atom at hand, narrowed once an end before it was accepted
+    masses = lifting.cumulative(target_probs[0])
+    while place < len(atoms):
+        atom, law = atoms[place], laws[place] if law is None else law
+        child_atoms, target_law, draft_law = lifting.choice(node, target_probs[row], masses, law)  # (C,), (C + 1,), (C + 1,)
+        child = lifting.children[node].get(atom)
+        chosen = -1 if child is None else int(np.flatnonzero(child_atoms == atom)[0])
+        whole = child is None or not lifting.children[child]
+        ends = lifting.token[node if child is None else child] if whole else -1
+        yield Choice(place, node, target_probs[row], child_atoms, target_law, draft_law, chosen, ends, ROOT if whole else child)
+        if child is None:
+            law = law.copy()
+            law[child_atoms] = 0.0
+            law /= draft_law[-1]
+        else:
+            place, law = place + 1, None
+        node = ROOT if whole else child
+        if whole:
+            row += 1
+            masses = lifting.cumulative(target_probs[row])
+
+
 def lossless(atoms: Sequence[int | None], laws: Sequence[np.ndarray], lifting: Lifting, target_probs: np.ndarray,
              uniforms: Uniforms) -> Verdict:
     """Verify a round's atoms against the target's distributions lifted onto atoms; every emitted token has law p.
@@ -112,33 +164,20 @@ def lossless(atoms: Sequence[int | None], laws: Sequence[np.ndarray], lifting: L
     compares the two laws of that choice; a rejection draws a category from norm(max(0, P - Q)), then a token from p
     restricted to it. Atoms that run out inside a node leave p restricted to the node's subtree.
     """
-    verdict, row, node, place = Verdict(), 0, ROOT, 0
-    law: np.ndarray | None = None  # Q of the atom at hand, narrowed once an end before it was accepted
-    p, masses = target_probs[0], lifting.cumulative(target_probs[0])
-    while place < len(atoms):
-        atom = atoms[place]
-        law = laws[place] if law is None else law
-        child_atoms, target_law, draft_law = lifting.choice(node, p, masses, law)  # (C,), (C + 1,), (C + 1,)
-        child = lifting.children[node].get(atom)
-        chosen = -1 if child is None else int(np.flatnonzero(child_atoms == atom)[0])
-        if not _keep(target_law[chosen], draft_law[chosen], uniforms):
-            drawn = uniforms.choose(residual(target_law, draft_law))
-            if drawn < len(child_atoms):
-                within = lifting.below(lifting.children[node][int(child_atoms[drawn])])
+    verdict, node = Verdict(), ROOT
+    for choice in choices(atoms, laws, lifting, target_probs):
+        if not _keep(choice.target_law[choice.chosen], choice.draft_law[choice.chosen], uniforms):
+            p, drawn = choice.probs, uniforms.choose(residual(choice.target_law, choice.draft_law))
+            if drawn < len(choice.atoms):
+                within = lifting.below(lifting.children[choice.node][int(choice.atoms[drawn])])
             else:
-                within = lifting.uncovered(len(p)) if node == ROOT else np.array([lifting.token[node]])
+                within = lifting.uncovered(len(p)) if choice.node == ROOT else np.array([lifting.token[choice.node]])
             verdict.emit(within[uniforms.choose(p[within])], "recovered")
             return verdict
-        if child is None:  # *stop* was accepted: the token ends here, and the same atom begins the next one
-            law = law.copy()
-            law[child_atoms] = 0.0
-            law /= draft_law[-1]
-        else:
-            node, place, law = child, place + 1, None
-        if child is None or not lifting.children[node]:
-            verdict.emit(lifting.token[node], "accepted")
-            row, node = row + 1, ROOT
-            p, masses = target_probs[row], lifting.cumulative(target_probs[row])
+        node = choice.next_node
+        if choice.ends >= 0:
+            verdict.emit(choice.ends, "accepted")
+    p = target_probs[verdict.accepted]
     if node != ROOT:
         below = lifting.below(node)
         token = int(below[uniforms.choose(p[below])])
@@ -146,13 +185,35 @@ def lossless(atoms: Sequence[int | None], laws: Sequence[np.ndarray], lifting: L
             verdict.emit(token, "recovered")
             return verdict
         verdict.emit(token, "accepted")
-        p = target_probs[row + 1]
+        p = target_probs[verdict.accepted]
     verdict.emit(uniforms.choose(p), "bonus")
     return verdict
 
 
+def acceptances(atoms: Sequence[int | None], laws: Sequence[np.ndarray], lifting: Lifting,
+                target_probs: np.ndarray) -> list[float]:
+    """min(1, P/Q) of every atom, had all before it been accepted: the labels of the acceptance head (this project's own).
+
+    An atom that ends one token and begins the next takes part in two comparisons, whose acceptances multiply. The list ends
+    where the rows do.
+    """
+    found: list[float] = []
+    for choice in choices(atoms, laws, lifting, target_probs):
+        if choice.place == len(found):
+            found.append(1.0)
+        found[-1] *= choice.acceptance
+        if choice.acceptance == 0:
+            break
+    return found
+
+
 def _keep(target_prob: float, draft_prob: float, uniforms: Uniforms) -> bool:
     """Accept with min(1, p/q); what was not drawn from q (q = 0) is rejected. No quotient is formed that could overflow."""
+    return draft_prob > 0 and uniforms.accept(_ratio(target_prob, draft_prob))
+
+
+def _ratio(target_prob: float, draft_prob: float) -> float:
+    """min(1, p/q), and 0 where q = 0; no quotient is formed that could overflow."""
     if draft_prob <= 0:
-        return False
-    return uniforms.accept(1.0 if target_prob >= draft_prob else target_prob / draft_prob)
+        return 0.0
+    return 1.0 if target_prob >= draft_prob else float(target_prob / draft_prob)

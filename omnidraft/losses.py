@@ -1,0 +1,230 @@
+"""Distillation losses: how far the drafter's laws are from the target's along a text, and the gradient for its logits.
+
+p = target, q = draft; only the drafter learns, from texts that the pair wrote itself. `dm`, `hybrid` and `hybrid_kl` are
+those of arXiv 2507.02659 (Eq. 2 to 4), `lifted` is this project's own. Each is a sum of comparisons of one kind: a target's
+law P over some categories of draft tokens with Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d).
+
+draft_logits: (N, V_q), row j predicts draft_ids[j + 1], so the first token has no row; logits beyond the tokenizer's ids are
+masked. What is beyond the last row (the drafter's context) or the end token does not count. Returned are the value *summed*
+over the comparisons, its gradient (N, V_q), and their count to divide a batch's sums by. `losses_torch` is the twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from .errors import OmnidraftError
+from .lifting import ROOT, Lifting, Split
+from .pairing import Pair
+from .sampling import process
+from .translation import common_prefix, extend
+
+DIVERGENCES = ("forward", "reverse", "tv")
+FLOOR, TINY = 1e-12, 1e-30  # least P and least Q inside a logarithm
+Result = tuple[float, np.ndarray, int]
+
+
+@dataclass
+class Example:
+    """One text that a pair wrote, seen by both vocabularies."""
+
+    draft_ids: list[int]  # prompt and response as the drafter's tokenizer has them, begin token included
+    target_ids: list[int]  # (M,) the response, up to its end token
+    target_probs: np.ndarray  # (M, V_p) row i is p before target_ids[i], at temperature 1
+    starts: list[int]  # (M,) index into draft_ids of the token that begins at the same byte, -1 if none does
+
+
+def make_example(pair: Pair, prompt: str, target_ids: Sequence[int], target_probs: np.ndarray) -> Example:
+    """The response `target_ids` to `prompt` with its rows (M, V_p), cut after the end token, which becomes the drafter's.
+
+    Tokens without bytes, and after a byte that the drafter cannot spell, have no start. Raises OmnidraftError for lack of rows.
+
+    >>> make_example(pair, "Snow", [732], rows).starts  # <s> " Snow" | "f" "la" "ke" against "flake"  # doctest: +SKIP
+    [2]
+    """
+    draft, target, ends = pair.draft.tokenizer, pair.target.tokenizer, pair.target.eos_ids
+    ids = [int(t) for t in target_ids[:next((i + 1 for i, t in enumerate(target_ids) if t in ends), None)]]
+    if len(target_probs) < len(ids):
+        raise OmnidraftError(f"{len(ids)} target tokens came with {len(target_probs)} rows: give one row for each token")
+    prompt_ids = draft.encode(prompt, bos=True)
+    before = draft.decode_bytes(prompt_ids)
+    text = before + target.decode_bytes(ids)
+    draft_ids = extend(draft, prompt_ids, text[len(before):])
+    agreed = common_prefix(draft.decode_bytes(draft_ids), text)
+    offsets = accumulate([0, *(len(draft.decode_bytes([token])) for token in draft_ids)])
+    begins = {at: j for j, at in enumerate(offsets) if at < agreed}  # byte -> draft token
+    sizes = [len(target.decode_bytes([token])) for token in ids]
+    starts = [begins.get(at, -1) if size else -1 for at, size in zip(accumulate([len(before), *sizes]), sizes, strict=False)]
+    if ids and ids[-1] in ends and not sizes[-1]:
+        own = [int(i) for i in (pair.alignment.target_to_draft[ids[-1]], *pair.draft.eos_ids) if i >= 0][:1]
+        draft_ids, starts[-1] = [*draft_ids, *own], len(draft_ids) if own else -1
+    return Example(draft_ids, ids, np.asarray(target_probs)[:len(ids)], starts)
+
+
+class Comparison(NamedTuple):
+    """P against Q, one row's softmax summed by category; with an n-gram, prod_j q(d_j) moves from d_1's category (Eq. 2)."""
+
+    row: int  # of the draft logits; d_2, ... of an n-gram have the rows after it
+    categories: np.ndarray  # (W,) category of each id of the draft tokenizer, -1: outside
+    target_law: np.ndarray  # (C,) P, up to a factor
+    divergence: str
+    weight: float = 1.0
+    ngram: Split = ()
+    merged: int = -1  # the category of the n-gram itself
+
+
+def dm(draft_logits: np.ndarray, example: Example, pair: Pair) -> Result:
+    """Sum of KL(q' || p), both restricted to shared tokens and renormalised, where the text has a direct pair (Eq. 3).
+
+    p = (0.6, 0.3 | 0.1), q = (0.4, 0.4 | 0.2), the first two shared: KL((1/2, 1/2) || (2/3, 1/3)) = log(9/8) / 2.
+    """
+    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair))
+
+
+def hybrid(draft_logits: np.ndarray, example: Example, pair: Pair, weight: float | str = 0.2) -> Result:
+    """dm + weight * sum of -log q(d_j) over the draft tokens of n-grams (Eq. 3 and 4); weight "dynamic" is p(t).
+
+    An n-gram is the cached split of a target token t where the text has these draft tokens for it; each of them counts.
+    q(d_j) = 1/2, 1/4 give weight * log 8. Raises OmnidraftError for another weight.
+    """
+    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight))
+
+
+def hybrid_kl(draft_logits: np.ndarray, example: Example, pair: Pair, weight: float | str = 0.2) -> Result:
+    """dm + weight * KL(q' || p) over the shared tokens and t, once for each n-gram (Eq. 2, renormalised).
+
+    q'(t) = prod_j q(d_j), and what d_1 maps to keeps q(d_1) - q'(t): for q(d_1) = 1/2, q(d_2) = 1/4, 1/8 and 3/8.
+    """
+    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight, merge=True))
+
+
+def lifted(draft_logits: np.ndarray, example: Example, pair: Pair, divergence: str = "forward") -> Result:
+    """Sum of "forward" KL(P || Q), "reverse" KL(Q || P) or "tv" over the choices of lossless verification for the text.
+
+    With P and Q of `Lifting.choice`, tv = 1 - sum_c min(P(c), Q(c)) is one minus the acceptance probability. The KLs leave
+    out, and renormalise without, what no draft token can propose ("uncovered"; after a *stop*, the children of the node
+    left) and, at the root, what begins no target token. P = (3/4, 1/4), Q = (1/2, 1/2): tv 1/4, reverse log(4/3) / 2.
+    """
+    return _total(draft_logits, lifted_comparisons(draft_logits.shape, example, pair, divergence))
+
+
+LOSSES = {"dm": dm, "hybrid": hybrid, "hybrid-kl": hybrid_kl, "lifted": lifted}
+
+
+def direct_comparisons(shape: Sequence[int], example: Example, pair: Pair, weight: float | str = 0.0,
+                       merge: bool = False) -> Iterator[Comparison]:
+    """Those of `dm` for logits of this shape; with a weight also those of `hybrid`, or with `merge` of `hybrid_kl`."""
+    if weight != "dynamic" and not (isinstance(weight, (int, float)) and weight >= 0):
+        raise OmnidraftError(f"the n-gram weight is {weight!r}: give a number of 0 or more, or 'dynamic'")
+    direct = pair.alignment.draft_to_target[:min(shape[1], pair.draft.tokenizer.size)]  # (W,)
+    shared = np.unique(direct[direct >= 0])  # (S,) target tokens
+    categories = np.where(direct >= 0, np.searchsorted(shared, direct), -1)
+    ids = example.draft_ids[:shape[0] + 1]
+    for token, start, p in zip(example.target_ids, example.starts, example.target_probs, strict=True):
+        split = pair.cache.split_of(token) or () if weight else ()
+        if not 0 < start < len(ids):
+            continue
+        if ids[start] == pair.alignment.target_to_draft[token] and p[shared].sum() > 0:
+            yield Comparison(start - 1, categories, p[shared], "reverse")
+        elif len(split) > 1 and tuple(ids[start:start + len(split)]) == split:
+            scale = float(p[token] if weight == "dynamic" else weight)
+            merged = int(np.searchsorted(shared, token)) if token in shared else len(shared)
+            law = np.append(p[shared], p[token] if merged == len(shared) else [])
+            if merge and law.sum() > 0:
+                yield Comparison(start - 1, categories, law, "reverse", scale, split, merged)
+            for row, d in enumerate(() if merge else split, start - 1):  # -log q(d) is KL((1, 0) || (q(d), 1 - q(d)))
+                yield Comparison(row, (np.arange(len(direct)) != d).astype(int), np.array([1.0, 0.0]), "forward", scale)
+
+
+def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pair, divergence: str) -> Iterator[Comparison]:
+    """Those of `lifted`, all along the text's way through the trie. Raises OmnidraftError for an unknown divergence."""
+    if divergence not in DIVERGENCES:
+        raise OmnidraftError(f"unknown divergence {divergence!r}: choose one of {', '.join(DIVERGENCES)}")
+    lifting, exact, width = pair.lifting, divergence == "tv", min(shape[1], pair.draft.tokenizer.size)
+    known = cache(partial(_categories, lifting, width, exact))
+    paths = [*(lifting.paths[token] or () for token in example.draft_ids), ()]
+    at, prefix, left = -1, (), ROOT  # the next draft token, its atoms so far, and the node whose *stop* it has proposed
+    for token, start, p in zip(example.target_ids, example.starts, example.target_probs, strict=True):
+        if at < 0 or start != (-1 if prefix else at):
+            at, prefix, left = start, (), ROOT
+        if at < 0:
+            continue
+        running, split = lifting.cumulative(p), lifting.splits.get(token, ())
+        trail = [*accumulate(split, lambda node, atom: lifting.children[node][atom], initial=ROOT)]
+        if lifting.token[trail[-1]] != token:  # uncovered
+            split, trail = (), [ROOT]
+        for node, atom in zip(trail, (*split, None), strict=True):  # None: the token ends at this node
+            if 0 < at <= shape[0] and (node == ROOT or (lifting.children[node] and lifting.mass(running, node) > 0)):
+                categories = known(prefix, node, left if node == ROOT else ROOT)
+                law = lifting.choice(node, p, running, np.zeros(len(lifting.paths)))[1]
+                law = np.append(law, 0.0)  # (C + 2,): no target token begins with what is no child of the root
+                law *= exact or np.bincount(categories + 1, minlength=len(law) + 1)[1:] > 0
+                if law.sum() > 0 and categories.max() >= 0:
+                    yield Comparison(at - 1, categories, law, divergence)
+            found = paths[at][len(prefix)] if paths[at] else None
+            if atom is None or atom != found:
+                break
+            at, prefix = (at + 1, ()) if (*prefix, atom) == paths[at] else (at, (*prefix, atom))
+        left = node
+        if atom is not None or lifting.token[node] != token or found in lifting.children[node]:
+            at = -1  # a walk ends here or goes on with a longer token: a new round begins at the next token with a start
+
+
+def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: int, left: int) -> np.ndarray:
+    """Category (W,) of each draft token by its path's atom after `prefix`: a child of the node, or what ends there (C).
+    At the root C + 1, or -1 if not `exact`, begins no target token. -1: does not go on, or would not have left `left`."""
+    atoms = lifting.child_masses(np.zeros(len(lifting.order) + 1), node)[0]
+    of_atom = np.full(len(lifting.paths) + 2, len(atoms) if node != ROOT else len(atoms) + 1 if exact else -1)
+    of_atom[atoms] = np.arange(len(atoms))
+    of_atom[[*(lifting.children[left] if left != ROOT else ()), -2]] = -1
+    following = np.full(len(lifting.paths), -2) if prefix else lifting._first_atom - 1  # -2: does not go on, -1: no path
+    for draft_token, atom in lifting._longer[prefix] if prefix else ():
+        following[draft_token] = atom
+    return of_atom[following[:width]]
+
+
+def _total(draft_logits: np.ndarray, comparisons: Iterable[Comparison]) -> Result:
+    gradient = np.zeros_like(draft_logits)
+    values = [_compare(draft_logits, comparison, gradient) for comparison in comparisons]
+    return sum(values, 0.0), gradient, len(values)
+
+
+def _compare(draft_logits: np.ndarray, comparison: Comparison, gradient: np.ndarray) -> float:
+    """The weighted value of one comparison; its gradient is added to `gradient` (N, V_q)."""
+    row, categories, law, divergence, weight, ngram, merged = comparison
+    slots, width, size = categories + 1, len(categories), len(ngram)  # slot 0: outside
+    inside = slots > 0
+    inside[[*ngram[:1]]] = True  # d_1 may have no direct token
+    logits = np.where(inside, draft_logits[row, :width], -np.inf)
+    weights = np.exp(logits - logits.max())  # (W,) q up to a factor
+    masses = np.bincount(slots, weights, len(law) + 1)  # (C + 1,)
+    if ngram:
+        later = process(draft_logits[row + 1:row + size, :width])  # (n - 1, W)
+        product = weights[ngram[0]] * later[range(size - 1), ngram[1:]].prod()
+        masses[[slots[ngram[0]], merged + 1]] += [-product, product]
+    total = masses[1:].sum()
+    value, slope = _divergence(law / law.sum(dtype=float), masses[1:] / total, divergence)
+    slope = np.append(0.0, slope - slope @ masses[1:] / total) * (weight / total)  # along the masses, whose total divides
+    gradient[row, :width] += weights * slope[slots]
+    if ngram:
+        change = product * (slope[merged + 1] - slope[slots[ngram[0]]])
+        gradient[range(row, row + size), ngram] += change
+        gradient[row + 1:row + size, :width] -= change * later
+    return weight * value
+
+
+def _divergence(target_law: np.ndarray, draft_law: np.ndarray, kind: str) -> tuple[float, np.ndarray]:
+    """Divergence of P (C,) and Q (C,), and its slope (C,) along Q."""
+    if kind == "tv":
+        return float(1.0 - np.minimum(target_law, draft_law).sum()), -(draft_law < target_law).astype(float)
+    bounded, free = np.maximum(draft_law, TINY), draft_law > TINY
+    log_ratio = np.log(bounded / np.maximum(target_law, FLOOR))
+    if kind == "reverse":
+        return float(draft_law @ log_ratio), log_ratio + free
+    return float(-target_law @ log_ratio), -target_law * free / bounded
