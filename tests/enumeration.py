@@ -37,12 +37,12 @@ class Script:
         return self._pick([(i, weight / total) for i, weight in enumerate(weights) if weight > 0])
 
 
-def law_of(run: Callable[[Script], Hashable]) -> dict[Hashable, float]:
-    """Exact law of run(draws) over all outcomes of its draws."""
+def law_of(run: Callable[[Script], Hashable], kind: type[Script] = Script) -> dict[Hashable, float]:
+    """Exact law of run(draws) over all outcomes of its draws, answered by a script of the given kind."""
     law: dict[Hashable, float] = defaultdict(float)
     pending = [[]]
     while pending:
-        script = Script(pending.pop())
+        script = kind(pending.pop())
         outcome = run(script)
         law[outcome] += script.probability
         pending += script.open

@@ -1,0 +1,158 @@
+"""Torch twin of `verification.py`: a round's probabilities gathered at once, and at most three copies to the host.
+
+Proposals and atoms are known on the host, hence the way that they take if all are accepted. The few numbers compared on it
+are gathered on the device and copied together; each draw after that is one more copy, of which `lossless` has at most two (a
+category and a token in it, or the last token and the bonus), `rejection_sampling` one. `greedy`, `exact_match`: one in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import verification
+from .lifting_torch import ROOT, Laws, Lifting, ragged_sums, upload
+from .sampling_torch import Uniforms, to_host
+from .verification import Verdict, _keep, _ratio
+
+
+def greedy(proposals: Sequence[int], target_choices: Tensor) -> Verdict:
+    """Keep proposals (m,) while they equal the target's argmax (m + 1,); one copy.
+
+    >>> greedy([5, 6], torch.tensor([5, 7, 8])).emitted
+    [5, 7]
+    """
+    return verification.greedy(proposals, target_choices.tolist())
+
+
+def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+    """Weights max(0, p - q) of shape (V,), or p itself where rounding leaves nothing of them (p = q)."""
+    left = (target_probs - draft_probs).clamp_(min=0)
+    return left.addcmul_(target_probs, left.sum() == 0)
+
+
+def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Tensor] | Tensor, target_probs: Tensor,
+                       uniforms: Uniforms) -> Verdict:
+    """Accept each proposal t with probability min(1, p(t)/q(t)), else draw from norm(max(0, p - q)) and end.
+
+    proposals: (m,) target ids; draft_probs: m rows (V_p,) of q or q'; target_probs: (m + 1, V_p).
+
+    >>> q, p = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5], [0.0, 1.0]])
+    >>> rejection_sampling([0], q, p, Uniforms([0.4, 0.0])).emitted
+    [0, 1]
+    """
+    verdict = Verdict()
+    pairs = [row[token] for rows in (target_probs, draft_probs) for row, token in zip(rows, proposals, strict=False)]
+    for row, (p, q) in enumerate(torch.stack(pairs).view(2, -1).T.tolist() if proposals else ()):
+        if not _keep(p, q, uniforms):
+            verdict.emit(_draw(residual(target_probs[row], draft_probs[row]), uniforms), "recovered")
+            return verdict
+        verdict.emit(proposals[row], "accepted")
+    verdict.emit(_draw(target_probs[len(proposals)], uniforms), "bonus")
+    return verdict
+
+
+def exact_match(proposals: Sequence[int], target_probs: Tensor, uniforms: Uniforms) -> Verdict:
+    """Draw from p (m + 1, V_p) and keep the draws up to the first that is not the proposal (m,); one copy."""
+    draws = uniforms.take(len(target_probs))
+    verdict = verification.greedy(proposals, to_host(Uniforms(draws).choose(target_probs), target_probs.shape[1]))
+    uniforms.give_back(draws[len(verdict.emitted):])
+    return verdict
+
+
+class Choice(NamedTuple):
+    """One comparison of `lossless`, as `verification.Choice`, with P and Q of the proposed category only."""
+
+    place: int
+    node: int
+    ends: int
+    next_node: int
+    narrowed: int  # the node whose children the atom is known not to be, or ROOT
+    target_prob: float
+    draft_prob: float
+
+
+def choices(atoms: Sequence[int | None], laws: Laws, lifting: Lifting, target_probs: Tensor) -> list[Choice]:
+    """The comparisons of a round as long as each proposal is accepted, in order; arguments as in `lossless`; one copy."""
+    host, steps, row, place, node, narrowed = lifting.host, [], 0, 0, ROOT, ROOT
+    proposed, drafted = [], []  # where P is found: row, target tokens; where Q is: row, draft tokens, those it is relative to
+    while place < len(atoms):
+        child, begin = host.children[node].get(atoms[place]), host.first[node]
+        stop, after = child is None and node != ROOT, node if child is None else child
+        whole = child is None or not host.children[child]
+        ends = host.token[after] if whole else -1
+        proposed.append((row, host.order[begin:begin + (ends >= 0)] if child is None else host.below(child)))
+        drafted.append(laws.parts(place, host.children[node] if stop else () if child is None else (atoms[place],)))
+        steps.append((place, node, ends, ROOT if whole else after, narrowed, stop))
+        if whole and ends < 0:
+            break  # cannot be accepted: a dead end, or no path at the root
+        row, place, node, narrowed = row + whole, place + (child is not None), steps[-1][3], node if stop else ROOT
+    if not steps:
+        return []
+    rows, tokens, possible = zip(*drafted, strict=True)
+    masses, sums = ragged_sums((target_probs, *zip(*proposed, strict=True)), (laws.draft_probs, rows + rows, tokens + possible))
+    made: list[Choice] = []
+    for (*step, stop), p, q, given, mass in zip(steps, masses, sums, sums[len(steps):], [1.0, *masses], strict=False):
+        q = q / (given or 1.0)  # an expanded token's later atom: relative to all draft tokens that begin like it
+        q = max(0.0, 1 - q) if stop else q
+        if step[1] != ROOT:
+            p = p / (mass or 1.0)  # relative to the node, which the comparison before proposed
+        elif step[4] != ROOT:
+            q = q / (made[-1].draft_prob or 1.0)  # relative to what is no child of the node that ended before
+        made.append(Choice(*step, p, q))
+    return made
+
+
+def lossless(atoms: Sequence[int | None], laws: Laws, lifting: Lifting, target_probs: Tensor, uniforms: Uniforms) -> Verdict:
+    """Verify a round's atoms against the target's distributions lifted onto atoms, as `verification.lossless`.
+
+    atoms: (n,) draft ids, None where a token has no path; laws: theirs (`Lifting.reveal`); target_probs: (m + 1, V_p).
+    """
+    verdict, node, host, before = Verdict(), ROOT, lifting.host, 1.0
+    for choice in choices(atoms, laws, lifting, target_probs):
+        p = target_probs[verdict.accepted]
+        if not _keep(choice.target_prob, choice.draft_prob, uniforms):
+            law = laws[choice.place]
+            if choice.narrowed != ROOT:
+                law = law.index_fill(0, upload(list(host.children[choice.narrowed]), law.device), 0.0) / before
+            atom = _draw(residual(*lifting.categories(choice.node, p, law)), uniforms)
+            if atom < len(law):
+                within = host.below(host.children[choice.node][atom])
+            else:
+                within = host.uncovered(len(p)) if choice.node == ROOT else [host.token[choice.node]]
+            verdict.emit(within[_draw(p.index_select(0, upload(within, p.device)), uniforms)], "recovered")
+            return verdict
+        node, before = choice.next_node, choice.draft_prob
+        if choice.ends >= 0:
+            verdict.emit(choice.ends, "accepted")
+    p = target_probs[verdict.accepted]
+    if node != ROOT:
+        below = host.below(node)
+        token = below[_draw(p.index_select(0, upload(below, p.device)), uniforms)]
+        if token != host.token[node]:
+            verdict.emit(token, "recovered")
+            return verdict
+        verdict.emit(token, "accepted")
+        p = target_probs[verdict.accepted]
+    verdict.emit(_draw(p, uniforms), "bonus")
+    return verdict
+
+
+def acceptances(atoms: Sequence[int | None], laws: Laws, lifting: Lifting, target_probs: Tensor) -> list[float]:
+    """min(1, P/Q) of every atom, had all before it been accepted, up to the first that is 0; one copy."""
+    found: list[float] = []
+    for choice in choices(atoms, laws, lifting, target_probs):
+        if choice.place == len(found):
+            found.append(1.0)
+        found[-1] *= _ratio(choice.target_prob, choice.draft_prob)
+        if found[-1] == 0:
+            break
+    return found
+
+
+def _draw(weights: Tensor, uniforms: Uniforms) -> int:
+    """One index drawn by `weights` (N,), on the host."""
+    return to_host(uniforms.choose(weights), len(weights))[0]

@@ -1,0 +1,384 @@
+"""Torch twins: the NumPy modules' signatures and numbers, exactness by enumeration, and how often they copy to the host."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from enumeration import Script, law_of, total_variation
+from test_exactness import World
+
+torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from omnidraft import (  # noqa: E402
+    lifting,
+    lifting_torch,
+    sampling,
+    sampling_torch,
+    translation,
+    translation_torch,
+    verification,
+    verification_torch,
+)
+from omnidraft.errors import OmnidraftError  # noqa: E402
+
+TWINS = [(sampling, sampling_torch), (lifting, lifting_torch), (verification, verification_torch),
+         (translation, translation_torch)]
+SETTINGS = [{"temperature": 1.0}, {"temperature": 0.6}, {"temperature": 1.3, "top_k": 7}, {"temperature": 0.8, "top_p": 0.9},
+            {"temperature": 1.0, "top_k": 9, "top_p": 0.8}, {"temperature": 0.0}]
+CASES = 1000
+
+
+# ---- signatures ------------------------------------------------------------------------------------------------------
+def arguments(function) -> list[tuple]:
+    return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+
+
+@pytest.mark.parametrize(("plain", "twin"), TWINS, ids=lambda module: module.__name__.split(".")[-1])
+def test_signatures_are_equal(plain, twin):
+    shared = 0
+    for name, one in vars(plain).items():
+        other = vars(twin).get(name)
+        if name.startswith("_") or other is None or getattr(one, "__module__", "") != plain.__name__ or other is one:
+            continue
+        if inspect.isfunction(one):
+            assert arguments(one) == arguments(other), name
+            shared += 1
+        elif name in ("Uniforms", "Lifting"):
+            for method, function in vars(one).items():
+                if inspect.isfunction(function) and not method.startswith("__") and method in vars(other):
+                    assert arguments(function) == arguments(getattr(other, method)), method
+                    shared += 1
+    assert shared >= {"translation": 1, "lifting": 3, "sampling": 4, "verification": 6}[plain.__name__.split(".")[-1]]
+
+
+# ---- random rounds ---------------------------------------------------------------------------------------------------
+class RandomRound:
+    """Random vocabularies and one round on them: merges, expansions, partial coverage, unmappable tokens, healing."""
+
+    def __init__(self, seed: int, draft_length: int | None = None):
+        rng = self.rng = np.random.default_rng(seed)
+        self.draft_size, self.target_size = int(rng.integers(4, 30)), int(rng.integers(4, 60))
+        atoms = rng.permutation(self.draft_size)[:max(2, int(0.7 * self.draft_size))]
+        few = atoms[:max(2, len(atoms) // 3)]  # long splits share their beginnings, so the trie is deep
+        splits = {}
+        for token in range(self.target_size):
+            if rng.random() < 0.85:
+                length = int(rng.choice([1, 2, 3, 4], p=[0.4, 0.3, 0.2, 0.1]))
+                splits[token] = tuple(int(a) for a in rng.choice(few if length > 1 else atoms, length))
+        spellings = {int(d): tuple(int(t) for t in rng.integers(0, self.target_size, rng.integers(1, 4)))
+                     for d in range(self.draft_size) if rng.random() < 0.6}
+        self.lifting = lifting.build_lifting(splits, spellings, self.draft_size)
+        self.torch_lifting = lifting_torch.Lifting(self.lifting, self.target_size)
+        self.setting = SETTINGS[seed % (len(SETTINGS) - 1)]
+        k = int(rng.integers(0, 7)) if draft_length is None else draft_length
+        self.draft_probs = self.probs(k, self.draft_size)
+        self.draft_tokens = [sampling.Uniforms(rng).choose(row) for row in self.draft_probs]
+        self.in_text = ()
+        path = self.lifting.paths[self.draft_tokens[0]] if k else None
+        if path and len(path) > 1 and rng.random() < 0.7:
+            self.in_text = path[:int(rng.integers(1, len(path)))]
+        # Small numbers accept more, so that late places are reached too: in some rounds most of them are small.
+        scale = rng.choice([1.0, 0.3, 1e-4], size=200, p=[[0.4, 0.3, 0.3], [0.1, 0.0, 0.9]][seed % 2])
+        self.draws = (rng.random(200) * scale).tolist()
+
+    def probs(self, rows: int, size: int) -> np.ndarray:
+        return sampling.process(2.0 * self.rng.standard_normal((rows, size)), **self.setting)
+
+    def both(self, name: str, numpy_arguments: tuple, torch_arguments: tuple):
+        """Both verdicts under the same draws, after checking that they are equal and leave the same draws."""
+        one, other = sampling.Uniforms(self.draws), sampling_torch.Uniforms(self.draws)
+        expected = getattr(verification, name)(*numpy_arguments, one)
+        verdict = getattr(verification_torch, name)(*torch_arguments, other)
+        assert (verdict.emitted, verdict.kinds, verdict.accepted) == (expected.emitted, expected.kinds, expected.accepted)
+        assert other.take(1) == [one._next()]
+        return verdict
+
+
+@pytest.fixture(scope="module")
+def rounds() -> list[RandomRound]:
+    return [RandomRound(seed) for seed in range(CASES)]
+
+
+def close(tensor, array) -> None:
+    assert tensor.dtype == torch.float64 and np.abs(tensor.numpy() - np.asarray(array)).max(initial=0.0) < 1e-10
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_processing_equals_numpy(setting):
+    rng = np.random.default_rng(0)
+    for rows in (rng.standard_normal((5, 40)) * 3, rng.integers(0, 4, (20, 12)).astype(float), rng.standard_normal(9)):
+        rows[..., 2] = -np.inf
+        close(sampling_torch.process(torch.from_numpy(rows), **setting), sampling.process(rows, **setting))
+        for dtype in (torch.float32, torch.bfloat16):
+            made = sampling_torch.process(torch.from_numpy(rows).to(dtype), **setting)
+            assert made.dtype == torch.float32 and (made.sum(-1) - 1).abs().max() < 1e-5
+
+
+def test_padding_is_ruled_out():
+    with torch.inference_mode():
+        logits = torch.zeros(2, 5)
+    for rows in (logits, torch.zeros(2, 5)):
+        assert sampling_torch.mask(rows, 3) is rows and rows.tolist() == sampling.mask(np.zeros((2, 5)), 3).tolist()
+
+
+def test_draws_equal_numpy():
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        weights = rng.random(int(rng.integers(1, 40))) * (rng.random() < 0.9)
+        weights[rng.random(len(weights)) < 0.4] = 0.0
+        if weights.sum() > 0:
+            u = float(rng.choice([rng.random(), 0.0, 1 - 2**-53]))
+            drawn = sampling_torch.Uniforms([u]).choose(torch.from_numpy(weights))
+            assert int(drawn) == sampling.Uniforms([u]).choose(weights)
+
+
+def test_a_generator_gives_the_same_draws_however_they_are_taken():
+    one, other = (sampling_torch.Uniforms(torch.Generator().manual_seed(3)) for _ in range(2))
+    draws = one.take(150)
+    assert [other.take(1)[0] for _ in range(150)] == draws and len(set(draws)) == 150 and 0 <= min(draws) < max(draws) < 1
+    other.give_back(draws[-2:])
+    assert other.take(3) == [*draws[-2:], *one.take(1)]
+
+
+def test_masses_and_laws_equal_numpy(rounds):
+    seen = Counter()
+    for case in rounds:
+        plain, twin = case.lifting, case.torch_lifting
+        atoms, laws = plain.reveal(case.draft_tokens, case.draft_probs, case.in_text)
+        torch_atoms, torch_laws = twin.reveal(case.draft_tokens, torch.from_numpy(case.draft_probs), case.in_text)
+        assert torch_atoms == atoms and len(torch_laws) == len(laws)
+        for law, expected in zip(torch_laws, laws, strict=True):
+            close(law, expected)
+        seen["unmappable"] += None in atoms
+        seen["expanded"] += any(len(plain.paths[token] or ()) > 1 for token in case.draft_tokens)
+        seen["healed"] += case.in_text != ()
+        seen["partial"] += len(plain.order) < case.target_size
+        seen["merge"] += any(length > 1 for length in plain.walk(atoms)[1])
+        p, law = case.probs(1, case.target_size)[0], case.rng.dirichlet(np.ones(case.draft_size))
+        running, torch_p = plain.cumulative(p), torch.from_numpy(p)
+        for node in range(len(plain.token)):
+            if plain.children[node] and plain.mass(running, node) > 1e-3:
+                atoms, target_law, draft_law = plain.choice(node, p, running, law)
+                made = twin.categories(node, torch_p, torch.from_numpy(law))  # by atom, what ends here last
+                close(made[0][[*atoms, -1]], target_law)
+                close(made[1][[*atoms, -1]], draft_law)
+                assert float(made[0].sum()) == pytest.approx(1)
+                close(verification_torch.residual(*made)[[*atoms, -1]], verification.residual(target_law, draft_law))
+    assert min(seen[kind] for kind in ("unmappable", "expanded", "healed", "partial", "merge")) > 100, seen
+
+
+def test_lossless_equals_numpy(rounds):
+    endings, longest = Counter(), 0
+    for case in rounds:
+        atoms, laws = case.lifting.reveal(case.draft_tokens, case.draft_probs, case.in_text)
+        p = case.probs(len(case.lifting.walk(atoms)[0]) + 1, case.target_size)
+        _, torch_laws = case.torch_lifting.reveal(case.draft_tokens, torch.from_numpy(case.draft_probs), case.in_text)
+        verdict = case.both("lossless", (atoms, laws, case.lifting, p),
+                            (atoms, torch_laws, case.torch_lifting, torch.from_numpy(p)))
+        endings[tuple(verdict.kinds[-2:])] += 1
+        longest = max(longest, len(verdict.emitted))
+        close(torch.tensor(verification_torch.acceptances(atoms, torch_laws, case.torch_lifting, torch.from_numpy(p)),
+                           dtype=torch.float64), verification.acceptances(atoms, laws, case.lifting, p))
+    assert min(endings["recovered",], endings["accepted", "recovered"], endings["accepted", "bonus"]) > 25 and longest > 4
+
+
+def test_translated_rules_equal_numpy(rounds):
+    kept = 0
+    for case in rounds:
+        direct = np.where(case.rng.random(case.draft_size) < 0.8, case.rng.integers(0, case.target_size, case.draft_size), -1)
+        ngrams = {tuple(case.draft_tokens[i:i + n]): int(case.rng.integers(case.target_size))
+                  for i in range(len(case.draft_tokens)) for n in (2, 3) if case.rng.random() < 0.3}
+
+        def longest(tokens, start, ngrams=ngrams):
+            fits = [(ngrams[tuple(tokens[start:start + n])], n) for n in (3, 2) if tuple(tokens[start:start + n]) in ngrams]
+            return next((fit for fit in fits if start + fit[1] <= len(tokens)), None)
+
+        spellings = {d: (1, 3, 2)[:1 + d % 3] for d in range(0, case.draft_size, 2)}
+        arguments = direct, case.target_size, longest, spellings
+        expected = translation.merge(case.draft_tokens, list(case.draft_probs), *arguments)
+        made = translation_torch.merge(case.draft_tokens, torch.from_numpy(case.draft_probs), *arguments)
+        assert (made.tokens, made.spans) == (expected.tokens, expected.spans)
+        for row, reference in zip(made.rows, expected.rows, strict=True):
+            close(row, reference)
+        p = case.probs(len(made.tokens) + 1, case.target_size)
+        q = [row / row.sum() for row in expected.rows]
+        kept += case.both("rejection_sampling", (made.tokens, q, p),
+                          (made.tokens, [torch.from_numpy(row) for row in q], torch.from_numpy(p))).accepted
+        p[:, 0] += 3.0  # a likely token, so that matches are not rare
+        p /= p.sum(-1, keepdims=True)
+        proposals = [token if i % 3 else 0 for i, token in enumerate(made.tokens)]
+        kept += case.both("exact_match", (proposals, p), (proposals, torch.from_numpy(p))).accepted
+        choices = p.argmax(-1)
+        expected, verdict = verification.greedy(proposals, choices), verification_torch.greedy(proposals, torch.tensor(choices))
+        assert (verdict.emitted, verdict.kinds) == (expected.emitted, expected.kinds)
+    assert kept > 500
+
+
+def test_float32_accepts_as_often_as_float64(rounds):
+    same = 0
+    for case in rounds[:300]:
+        q = torch.from_numpy(case.draft_probs)
+        atoms, _ = case.torch_lifting.reveal(case.draft_tokens, q, case.in_text)
+        p = torch.from_numpy(case.probs(len(case.lifting.walk(atoms)[0]) + 1, case.target_size))
+        emitted = []
+        for dtype in (torch.float64, torch.float32):
+            _, laws = case.torch_lifting.reveal(case.draft_tokens, q.to(dtype), case.in_text)
+            uniforms = sampling_torch.Uniforms(case.draws)
+            emitted.append(verification_torch.lossless(atoms, laws, case.torch_lifting, p.to(dtype), uniforms).emitted)
+        same += emitted[0] == emitted[1]
+    assert same >= 298
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_broken_logits_are_told_when_they_are_copied(bad):
+    case = next(case for case in map(RandomRound, range(99)) if not case.lifting.longer(0) and case.lifting.paths[0] == (0,))
+    probs = sampling_torch.process(torch.full((2, case.target_size), bad), 1.0)
+    assert probs.isnan().all() and sampling_torch.process(torch.full((3,), bad), 0).isnan().any()
+    uniforms, q = sampling_torch.Uniforms(torch.Generator()), torch.eye(case.draft_size)[:1]
+    for run in (lambda: verification_torch.lossless(*case.torch_lifting.reveal([0], q), case.torch_lifting, probs, uniforms),
+                lambda: verification_torch.lossless(*case.torch_lifting.reveal([], []), case.torch_lifting, probs, uniforms),
+                lambda: verification_torch.exact_match([0], probs, uniforms),
+                lambda: verification_torch.rejection_sampling([0], [probs[0]], probs, uniforms)):
+        with pytest.raises(OmnidraftError, match="NaN or infinite"):
+            run()
+
+
+# ---- exactness -------------------------------------------------------------------------------------------------------
+class TorchScript(Script):
+    """`enumeration.Script` where `sampling_torch.Uniforms` stands."""
+
+    def choose(self, weights):
+        chosen = super().choose(np.asarray(weights))
+        return torch.tensor(chosen) if isinstance(weights, torch.Tensor) else chosen
+
+
+class TorchWorld(World):
+    """A random pair of vocabularies whose rounds are verified by the Torch twin."""
+
+    def __init__(self, seed: int):
+        super().__init__(seed)
+        self.twin = lifting_torch.Lifting(self.lifting, len(self.target))
+        self.revealed: dict = {}
+
+    def verify(self, draws, tokens, rows, in_text=()) -> tuple[int, ...]:
+        key = tuple(tokens), in_text  # the rows follow from the tokens
+        if key not in self.revealed:
+            atoms, laws = self.twin.reveal(tokens, torch.from_numpy(np.array(rows)), in_text)
+            self.revealed[key] = atoms, laws, torch.from_numpy(self.target_rows(self.twin.walk(atoms)[0]))
+        atoms, laws, target_probs = self.revealed[key]
+        return tuple(verification_torch.lossless(atoms, laws, self.twin, target_probs, draws).emitted)
+
+    def lossless(self, draws) -> tuple[int, ...]:
+        return self.verify(draws, *self.draw(draws))
+
+    def healed(self, draws, context: int) -> tuple[int, ...]:
+        allowed = np.isin(np.arange(len(self.draft)), [context, *self.lifting.longer(context)])[None]
+        tokens, rows = self.draw(draws, allowed)
+        if not tokens:
+            tokens, rows = [context], [np.eye(len(self.draft))[context]]
+        return self.verify(draws, tokens, rows, self.lifting.paths[context])
+
+    def two_tokens(self, round_) -> dict:
+        law: dict = defaultdict(float)
+        for emitted, weight in law_of(round_, TorchScript).items():
+            for second, p in enumerate([1.0] if len(emitted) > 1 else self.law("p", emitted)):
+                law[emitted[:2] if len(emitted) > 1 else (emitted[0], second)] += weight * p
+        return law
+
+
+def test_lossless_is_exact_in_torch():
+    worst, healed = 0.0, 0
+    for seed in range(240):
+        world = TorchWorld(seed)
+        truth = world.truth()
+        worst = max(worst, total_variation(world.two_tokens(world.lossless), truth))
+        for context in range(len(world.draft)):
+            if world.lifting.longer(context) and seed < 120:
+                law = world.two_tokens(lambda draws, world=world, context=context: world.healed(draws, context))
+                worst, healed = max(worst, total_variation(law, truth)), healed + 1
+    assert worst < 1e-10 and healed > 20
+
+
+# ---- copies ----------------------------------------------------------------------------------------------------------
+class HiddenCopies(TorchDispatchMode):
+    """Collects operations that make the host wait for the device without a Python method of Tensor being called."""
+
+    names = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique", "unique", "bincount",
+             "repeat_interleave", "allclose")
+
+    def __init__(self):
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = str(function).split(".")[1]
+        by_mask = name == "index" and any(index is not None and index.dtype == torch.bool for index in args[1])
+        if by_mask or name.startswith(self.names):
+            self.found.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def copies(monkeypatch):
+    """Call it with a function: the result, and the copies from device to host that it took."""
+    count = Counter()
+
+    def counted(name: str):
+        method = getattr(torch.Tensor, name)
+
+        def wrapper(self, *args, **kwargs):
+            count[name] += 1
+            return method(self, *args, **kwargs)
+
+        monkeypatch.setattr(torch.Tensor, name, wrapper)
+
+    for name in ("item", "cpu", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__"):
+        counted(name)
+
+    def run(function, *args):
+        count.clear()
+        with HiddenCopies() as hidden:
+            result = function(*args)
+        assert not hidden.found
+        return result, sum(count.values())
+
+    return run
+
+
+def test_copies_are_seen(copies):
+    assert copies(lambda: torch.ones(3).tolist()) == ([1.0, 1.0, 1.0], 1)
+    for hidden in (lambda: torch.ones(3)[torch.tensor(1)], lambda: torch.ones(3)[torch.ones(3) > 0]):
+        with pytest.raises(AssertionError):
+            copies(hidden)
+
+
+@pytest.mark.parametrize("draft_length", [1, 4, 16])
+def test_copies_per_round_do_not_grow_with_the_draft_length(copies, draft_length):
+    endings = Counter()
+    for seed in range(120):
+        case = RandomRound(seed, draft_length)
+        uniforms, twin = sampling_torch.Uniforms(case.draws), case.torch_lifting
+        logits = torch.from_numpy(case.rng.standard_normal((draft_length, case.draft_size)))
+        q, none = copies(lambda rows, case=case: sampling_torch.process(rows, **case.setting), logits)
+        drawn, still_none = copies(uniforms.choose, q)
+        assert none == still_none == 0
+        tokens = sampling_torch.to_host(drawn, case.draft_size)
+        (atoms, laws), total = copies(twin.reveal, tokens, q)
+        assert total == 0
+        p = torch.from_numpy(case.probs(len(twin.walk(atoms)[0]) + 1, case.target_size))
+        verdict, total = copies(verification_torch.lossless, atoms, laws, twin, p, uniforms)
+        assert 2 <= total <= 3  # what is compared; then one for each of at most two draws
+        endings[verdict.kinds[-1], total] += 1
+        direct = case.rng.integers(0, case.target_size, case.draft_size)
+        made, total = copies(translation_torch.merge, tokens, q, direct, case.target_size, lambda tokens, start: None, {})
+        assert total == 0 and len(made.tokens) == draft_length
+        p = torch.from_numpy(case.probs(draft_length + 1, case.target_size))
+        assert copies(verification_torch.rejection_sampling, made.tokens, made.rows, p, uniforms)[1] == 2
+        assert copies(verification_torch.exact_match, made.tokens, p, uniforms)[1] == 1
+        assert copies(verification_torch.greedy, made.tokens, p.argmax(-1))[1] == 1
+    assert endings["recovered", 3] > 50 and (draft_length > 1 or endings["bonus", 2] > 5)
