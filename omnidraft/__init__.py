@@ -1,10 +1,10 @@
 """Speculative decoding across vocabularies, after OmniDraft (arXiv 2507.02659): one small drafter for every target.
 
->>> import numpy as np, omnidraft as od
->>> pair = od.Pair(od.load("draft-tasks"), od.load("qwen-like"))                # doctest: +SKIP
->>> uniforms = od.Uniforms(np.random.default_rng(0))                            # doctest: +SKIP
->>> rounds = list(od.speculative(pair, "Question: ...", od.Options(), uniforms))  # doctest: +SKIP
->>> pair.target.tokenizer.decode([t for r in rounds for t in r.emitted])        # doctest: +SKIP
+>>> import omnidraft
+>>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")              # doctest: +SKIP
+>>> pair.generate("Once upon a time", max_new_tokens=32).text                   # doctest: +SKIP
+>>> for piece in pair.stream("Once upon a time", do_sample=True, seed=1):       # doctest: +SKIP
+...     print(piece, end="")
 
 Names are imported when they are first used, so `import omnidraft` loads no NumPy.
 """
@@ -21,11 +21,14 @@ prepare_blas()  # OpenBLAS reads its environment when NumPy is imported, so this
 
 _HOME = {
     "Alignment": "vocabulary", "align": "vocabulary", "aligned_spans": "vocabulary",
-    "Confidence": "stopping", "FixedLength": "stopping",
+    "AcceptanceHead": "stopping", "Confidence": "stopping", "FixedLength": "stopping", "Throughput": "stopping",
     "NGramCache": "ngram_cache",
     "OmnidraftError": "errors",
     "Options": "decoding", "Round": "decoding", "plain": "decoding", "speculative": "decoding",
-    "Pair": "pairing",
+    "Adapters": "adapters",
+    "Learner": "online", "Schedule": "online", "learn": "online",
+    "Generation": "pairing", "Pair": "pairing", "pair": "pairing",
+    "Recipe": "training", "Trainer": "training",
     "Summary": "metrics", "speedup": "metrics", "summarize": "metrics",
     "Tokenizer": "tokenizer",
     "Uniforms": "sampling", "process": "sampling",

@@ -7,7 +7,7 @@ against). Nothing here prints; renderer, metrics, tests and lessons read the rec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +18,7 @@ from .drafting import Draft, Drafter
 from .errors import OmnidraftError
 from .pairing import Pair
 from .sampling import Uniforms, mask, process
-from .stopping import Confidence, Payoff
+from .stopping import Confidence, Payoff, Stop
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Options:
     """How to decode: the rule, how far to draft, how to sample, when to end."""
 
     verify: str = "lossless"  # one of verification.RULES
-    stop: Callable[[list[float]], bool] = Confidence()  # noqa: RUF009 (frozen); its `limit` bounds the draft length
+    stop: Stop = Confidence()  # noqa: RUF009 (frozen); its `limit` bounds the draft length
     temperature: float = 0.0
     top_k: int = 0  # 0: off
     top_p: float = 1.0  # 1: off
@@ -48,6 +48,27 @@ class Options:
         ):
             if wrong:
                 raise OmnidraftError(line)
+
+    @classmethod
+    def of(cls, draft_length: int = 12, threshold: float = 0.4, do_sample: bool | None = None, **settings: Any) -> Options:
+        """Options by the names that transformers users know: `do_sample` chooses temperature 0 or, if none is given, 1.
+
+        `draft_length` and `threshold` make the confidence rule, unless a `stop` is given. Raises OmnidraftError for a
+        name that is not known.
+
+        >>> Options.of(do_sample=True, top_p=0.9, draft_length=4).temperature
+        1.0
+        """
+        known = {field.name for field in fields(cls)}
+        if unknown := settings.keys() - known:
+            raise OmnidraftError(f"unknown option {min(unknown)!r}: choose from draft_length, threshold, do_sample, "
+                                 + ", ".join(sorted(known)))
+        if not 0 <= threshold <= 1:
+            raise OmnidraftError(f"threshold is {threshold}, but must be from 0 to 1")
+        settings.setdefault("stop", Confidence(draft_length, threshold))
+        if do_sample is not None:
+            settings["temperature"] = settings.get("temperature") or 1.0 if do_sample else 0.0
+        return cls(**settings)
 
 
 @dataclass
@@ -95,10 +116,11 @@ def plain(model: Any, prompt_ids: list[int], options: Options, uniforms: Uniform
             return
 
 
-def speculative(pair: Pair, prompt: str, options: Options, uniforms: Uniforms) -> Iterator[Round]:
+def speculative(pair: Pair, prompt: str, options: Options, uniforms: Uniforms, learner: Any = None) -> Iterator[Round]:
     """Speculative decoding of `prompt`: the drafter proposes, the target verifies (arXiv 2507.02659, Algorithm 1).
 
-    Raises OmnidraftError for an empty prompt or one that leaves no room in the target's context.
+    `learner.observe` is told every round (`online.Learner`). Raises OmnidraftError for an empty prompt or one that leaves
+    no room in the target's context.
 
     >>> rounds = list(speculative(pair, "Question: ...", Options(), Uniforms(rng)))  # doctest: +SKIP
     """
@@ -134,13 +156,17 @@ def speculative(pair: Pair, prompt: str, options: Options, uniforms: Uniforms) -
         cache.rewind(min(cache.length, len(ids) - 1))
         done = bool(ends) or len(ids) - first_new >= options.max_new_tokens or len(ids) >= target.context_size
         kept = drafter.follow(draft, tokenizer.decode_bytes(emitted))
+        if learner is not None:
+            learner.observe(draft, proposals, logits, emitted, kept, done)
         if options.learn:
             tails = translation.common_tail(pair.draft.tokenizer, drafter.ids, tokenizer, ids, count + 1)
             pair.cache.observe(*tails, pair.draft.tokenizer, tokenizer)
         took = perf_counter() - began
         seconds["other"] = took - seconds["draft"] - seconds["target"]
         payoff.record(drafts, took, count)
-        yield Round(draft.tokens, proposals.tokens, proposals.spans, accepted, emitted, kinds, kept, seconds, done)
+        record = Round(draft.tokens, proposals.tokens, proposals.spans, accepted, emitted, kinds, kept, seconds, done)
+        options.stop.record(record)
+        yield record
         seconds = {}
         if done:
             return
@@ -187,6 +213,7 @@ def _translate(pair: Pair, draft: Draft, ids: list[int], options: Options, unifo
 
     in_text = lifting.paths[draft.taken_back] if draft.taken_back is not None else ()
     atoms, laws = lifting.reveal(draft.tokens, draft.probs, in_text)
+    made.atoms, made.laws = atoms, laws
     for token, length in zip(*lifting.walk(atoms), strict=True):
         made.add(token, None, length)
     return made, lambda logits: verification.lossless(atoms, laws, lifting, probs(logits), uniforms)

@@ -27,6 +27,7 @@ class Draft:
     tokens: list[int] = field(default_factory=list)
     probs: list[np.ndarray] = field(default_factory=list)
     taken_back: int | None = None  # the last context token, which the first drafted token begins with
+    features: list[np.ndarray] = field(default_factory=list)  # what the acceptance head saw of the last of them
 
     def data(self, tokenizer: Any) -> bytes:
         """The drafted bytes that the text does not have yet."""
@@ -58,6 +59,7 @@ class Drafter:
         self.ids = self.model.tokenizer.encode(prompt, bos=True)
         self.fed: list[int] = []  # the ids that the cache holds
         self.cache = self.model.new_cache()
+        self.head = getattr(options.stop, "head", None)  # predicts acceptance where the rule has one
         # `tli` draws from the drafter renormalised onto the directly mapped tokens.
         self.barred = np.flatnonzero(pair.alignment.draft_to_target < 0) if options.verify == "tli" else None
 
@@ -100,6 +102,9 @@ class Drafter:
             token, q, confidence = self._draw(logits, uniforms)
             draft.tokens.append(token)
             draft.probs.append(q)
+            if self.head is not None:
+                draft.features.append(self.head.features(self.cache.hidden[-1], self.model.embedding[token], confidence))
+                confidence = self.head(draft.features[-1])
             confidences.append(confidence)
             if token in self.model.eos_ids or self.options.stop(confidences):
                 break

@@ -1,18 +1,49 @@
-"""A pair: one drafter, one target, and all that relates their two vocabularies.
+"""A pair: one drafter, one target, and all that relates their two vocabularies; and texts written by it.
 
 The models are never modified by being paired, so one drafter can serve several targets at once.
 """
 
 from __future__ import annotations
 
+import codecs
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 from typing import Any
 
 import numpy as np
 
 from .lifting import Lifting, build_lifting
+from .models import load
 from .ngram_cache import NGramCache
+from .sampling import Uniforms
 from .vocabulary import Alignment, align
+
+
+def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy", **how: Any) -> Pair:
+    """A Pair of two models by name, folder or (backend "torch") hub id, or of models that are loaded already.
+
+    `how` goes to `models.load`: dtype, device, and with torch device_map or trust_remote_code. Raises OmnidraftError where
+    a model cannot be loaded.
+
+    >>> import omnidraft
+    >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
+    >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
+    ', there was a little fox who'
+    """
+    target, draft = (load(model, backend=backend, **how) if isinstance(model, (str, PathLike)) else model
+                     for model in (target, draft))
+    return Pair(draft, target)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A text that a pair wrote: `text` without the prompt, its target `tokens`, and the `rounds` it took."""
+
+    text: str
+    tokens: list[int]
+    rounds: list[Any]
 
 
 class Pair:
@@ -33,6 +64,28 @@ class Pair:
             self.cache.prefill(draft.tokenizer, target.tokenizer, self.alignment)
         self._lifting: Lifting | None = None
         self._lifted_version = -1
+
+    def generate(self, prompt: str, options: Any = None, *, seed: int = 0, **settings: Any) -> Generation:
+        """Continue `prompt`; `settings` are those of `Options.of` (max_new_tokens, temperature, do_sample, draft_length, ...).
+
+        >>> pair.generate("def area(", do_sample=True, temperature=0.8, seed=1).text  # doctest: +SKIP
+        """
+        rounds: list[Any] = []
+        text = "".join(self.stream(prompt, options, seed=seed, rounds=rounds, **settings))
+        return Generation(text, [token for record in rounds for token in record.emitted], rounds)
+
+    def stream(self, prompt: str, options: Any = None, *, seed: int = 0, rounds: list[Any] | None = None,
+               **settings: Any) -> Iterator[str]:
+        """The text of `generate` piece by piece, never cut inside a character; `rounds` collects the rounds."""
+        from .decoding import Options, speculative  # which builds on pairs
+
+        options = Options.of(**settings) if options is None else options
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for record in speculative(self, prompt, options, Uniforms(np.random.default_rng(seed))):
+            if rounds is not None:
+                rounds.append(record)
+            if piece := decoder.decode(self.target.tokenizer.decode_bytes(record.emitted), final=record.done):
+                yield piece
 
     @cached_property
     def one_vocabulary(self) -> bool:

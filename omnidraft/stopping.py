@@ -6,7 +6,22 @@ bias the output (arXiv 2405.19715, section 3; arXiv 2507.02659, section 3.3).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Stop(Protocol):
+    """A stop rule: called with the confidence of every token drafted so far, true once the last one should be the last."""
+
+    limit: int  # most draft tokens in a round
+
+    def __call__(self, confidences: list[float]) -> bool: ...
+
+    def record(self, record: Any) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -23,12 +38,17 @@ class FixedLength:
         """Never stop before `limit`."""
         return False
 
+    def record(self, record: Any) -> None:
+        """A fixed rule learns nothing from a finished round."""
+
 
 @dataclass(frozen=True)
 class Confidence:
-    """Stop once the product of the drafted tokens' probabilities falls below `threshold`, at `limit` tokens at the latest.
+    """Stop once the product of the drafted tokens' confidences falls below `threshold`, at `limit` tokens at the latest.
 
-    The product estimates how likely it is that every token drafted so far will be kept.
+    A token's confidence is the drafter's probability of it, or with a `head` the acceptance that the head predicts; the
+    product estimates how likely it is that every token drafted so far will be kept. The paper's rule, stop once
+    1 - prod_i P_i > gamma, is threshold = 1 - gamma (arXiv 2507.02659, section 3.3).
 
     >>> stop = Confidence(threshold=0.4)
     >>> stop([0.9]), stop([0.9, 0.4])
@@ -37,13 +57,132 @@ class Confidence:
 
     limit: int = 12
     threshold: float = 0.4
+    head: AcceptanceHead | None = None
 
     def __call__(self, confidences: list[float]) -> bool:
         """True once the token drafted last should be the round's last; `confidences` has one probability per token."""
-        product = 1.0
-        for confidence in confidences:
-            product *= confidence
-        return product < self.threshold
+        return prod(confidences) < self.threshold
+
+    def record(self, record: Any) -> None:
+        """A fixed threshold learns nothing from a finished round."""
+
+
+@dataclass
+class Throughput:
+    """The confidence rule with its threshold measured while it runs: draft on as long as it pays. This project's own.
+
+    One more draft token costs c seconds (a drafter's step, and one more token in the target's pass) and brings on average
+    prod_i P_i a tokens, a being how often a confident token is kept. Time is worth r tokens per second, so drafting on pays
+    while prod_i P_i a > r c (the marginal value theorem: Charnov 1976). All of r, c and a are running means over past rounds,
+    so the rule cannot bias the text, though it depends on the clock.
+
+    >>> Throughput(12)([0.9, 0.5])  # nothing is measured yet: threshold 0.4
+    False
+    """
+
+    limit: int = 12
+    head: AcceptanceHead | None = None
+    threshold: float = 0.4
+    fade: float = 0.98
+    _sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def __call__(self, confidences: list[float]) -> bool:
+        """True once another token would cost more than it brings."""
+        return prod(confidences) < self.threshold
+
+    def record(self, record: Any) -> None:
+        """Take a finished round into account."""
+        width, target = len(record.proposals) + 1, record.seconds["target"]
+        seconds = sum(record.seconds[part] for part in ("draft", "target", "other"))
+        drafted = len(record.draft_tokens)
+        examined = min(drafted, record.draft_kept + 1)
+        new = {"rounds": 1, "tokens": len(record.emitted), "seconds": seconds, "drafted": drafted, "kept": record.draft_kept,
+               "examined": examined, "draft": record.seconds["draft"], "width": width, "target": target,
+               "squares": width * width, "product": width * target}
+        for name, value in new.items():
+            self._sums[name] = self.fade * self._sums[name] + value
+        s = self._sums
+        spread = s["squares"] - s["width"] ** 2 / s["rounds"]
+        if s["rounds"] < 8 or not s["drafted"] or not s["kept"]:
+            return
+        # Slope of the target's seconds over the length of its pass, by least squares; never below 0.
+        slope = max(0.0, (s["product"] - s["width"] * s["target"] / s["rounds"]) / spread) if spread > 1e-9 else 0.0
+        cost = s["draft"] / s["drafted"] + slope
+        self.threshold = min(0.95, s["tokens"] / s["seconds"] * cost * s["examined"] / s["kept"])
+
+
+class AcceptanceHead:
+    """Predicts whether a drafted token will be accepted: residual blocks with SiLU, then one logit (arXiv 2405.19715).
+
+    It reads the drafter's hidden state before the token (width,), the token's embedding (width,) and its log-probability.
+    `parameters` holds W, b of each block and the last w, b; all begin at zero (so does the prediction's slope), the last b
+    at `bias`.
+
+    >>> head = AcceptanceHead(4); round(head(head.features(np.ones(4), np.ones(4), 0.9)), 2)
+    0.82
+    """
+
+    def __init__(self, width: int, blocks: int = 1, bias: float = 1.5) -> None:
+        size = 2 * width + 1
+        self.parameters: dict[str, np.ndarray] = {}
+        for i in range(blocks):
+            self.parameters |= {f"blocks.{i}.weight": np.zeros((size, size), np.float32),
+                                f"blocks.{i}.bias": np.zeros(size, np.float32)}
+        self.parameters |= {"out.weight": np.zeros(size, np.float32), "out.bias": np.full(1, bias, np.float32)}
+        self.blocks = blocks
+
+    @classmethod
+    def of(cls, parameters: dict[str, np.ndarray]) -> AcceptanceHead:
+        """A head with given parameters."""
+        head = cls((len(parameters["out.weight"]) - 1) // 2, len(parameters) // 2 - 1)
+        head.parameters = parameters
+        return head
+
+    @staticmethod
+    def features(hidden: np.ndarray, embedding: np.ndarray, probability: float) -> np.ndarray:
+        """The input (2 width + 1,): both vectors at root mean square 1, and log q(token) / 4."""
+        scaled = [v * (len(v) ** 0.5 / (np.linalg.norm(v) + 1e-9)) for v in (hidden, embedding)]
+        return np.concatenate([*scaled, [np.log(max(probability, 1e-6)) / 4]]).astype(np.float32)
+
+    def __call__(self, features: np.ndarray) -> float:
+        """P(accepted) of one token."""
+        return float(_sigmoid(self._run(features[None])[0])[0])
+
+    def loss(self, features: np.ndarray, labels: np.ndarray,
+             rejected_weight: float = 6.0) -> tuple[float, dict[str, np.ndarray]]:
+        """Weighted binary cross-entropy, mean over tokens, and its gradients by name.
+
+        features: (n, 2 width + 1); labels: (n,) in [0, 1], the probability that the token is accepted; the part of a rejection
+        weighs `rejected_weight` (arXiv 2405.19715: 6; 1 predicts unbiased probabilities).
+        """
+        logit, inputs = self._run(features)
+        p = np.clip(_sigmoid(logit), 1e-7, 1 - 1e-7)
+        up, down = labels, rejected_weight * (1 - labels)  # (n,)
+        value = -(up * np.log(p) + down * np.log(1 - p)).mean()
+        flow = ((up + down) * p - up) / len(labels)  # d value / d logit
+        gradients = {"out.weight": flow @ inputs[-1], "out.bias": flow.sum(keepdims=True)}
+        flow = flow[:, None] * self.parameters["out.weight"]
+        for i in reversed(range(self.blocks)):
+            x, weight = inputs[i], self.parameters[f"blocks.{i}.weight"]
+            z = x @ weight.T + self.parameters[f"blocks.{i}.bias"]
+            s = _sigmoid(z)
+            inner = flow * (s * (1 + z * (1 - s)))  # through silu(z) = z sigmoid(z)
+            gradients |= {f"blocks.{i}.weight": inner.T @ x, f"blocks.{i}.bias": inner.sum(0)}
+            flow = flow + inner @ weight
+        return float(value), gradients
+
+    def _run(self, x: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Logits (n,) of inputs (n, F), and the input of every block and of the last layer."""
+        inputs = [x]
+        for i in range(self.blocks):
+            z = x @ self.parameters[f"blocks.{i}.weight"].T + self.parameters[f"blocks.{i}.bias"]
+            x = x + z * _sigmoid(z)
+            inputs.append(x)
+        return x @ self.parameters["out.weight"] + self.parameters["out.bias"], inputs
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 0.5 * (1 + np.tanh(x / 2))
 
 
 @dataclass

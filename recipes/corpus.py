@@ -20,6 +20,7 @@ from . import code_text, math_text, stdlib_text, story_text
 # Shares of examples (not of tokens): the targets see everything, the general drafter the library and one per cent of tasks.
 TARGET_MIX = {"math": 0.46, "code": 0.26, "text": 0.18, "library": 0.10}
 GENERAL_MIX = {"math": 0.003, "code": 0.003, "text": 0.004, "library": 0.99}
+NUMBER_WEIGHT = 2.0  # digits of a response: few tokens, but the ones that must be right
 PROMPT_WEIGHT = 0.25  # the loss of prompt tokens: names and numbers that nobody could foretell teach little
 
 
@@ -46,7 +47,9 @@ def encode(tokenizer: Tokenizer, example: dict) -> tuple[list[int], list[float]]
     prompt = tokenizer.encode(example["prompt"]) if example["prompt"] else []
     response = (tokenizer.encode_continuation if prompt else tokenizer.encode)(example["response"])
     ids = bos + prompt + response + [tokenizer.roles["eos"][0]]
-    return ids, [PROMPT_WEIGHT] * (len(bos) + len(prompt)) + [1.0] * (len(response) + 1)
+    spelled = (tokenizer.token_bytes[token] or b"" for token in response)
+    weights = [NUMBER_WEIGHT if data.strip().isdigit() else 1.0 for data in spelled]
+    return ids, [PROMPT_WEIGHT] * (len(bos) + len(prompt)) + weights + [1.0]
 
 
 def rows(corpus: Corpus, tokenizer: Tokenizer, length: int, start: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:

@@ -10,6 +10,7 @@ import pytest
 
 import omnidraft
 from omnidraft.decoding import Options, plain, speculative
+from omnidraft.errors import OmnidraftError
 from omnidraft.models import EMBEDDED, folder, load
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms
@@ -68,3 +69,24 @@ def test_one_drafter_serves_three_targets_unchanged():
     for target in ("qwen-like", "llama3-like", "sibling"):
         assert pair("draft-tasks", target).draft is drafter
     assert [part.blocks.sum() for layer in drafter.layers for part in layer] == before
+
+
+def test_the_python_interface_writes_what_the_loop_writes():
+    pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
+    made = pair.generate("Once upon a time", max_new_tokens=24)
+    rounds = list(speculative(pair, "Once upon a time", Options.of(max_new_tokens=24), Uniforms([])))
+    assert made.tokens == [token for record in rounds for token in record.emitted] and len(made.rounds) == len(rounds)
+    assert made.text == pair.target.tokenizer.decode_bytes(made.tokens).decode("utf-8", "replace")
+    sampled = [pair.generate("Once", do_sample=True, seed=seed, max_new_tokens=16).text for seed in (1, 1, 2)]
+    assert sampled[0] == sampled[1] != sampled[2]
+    with pytest.raises(OmnidraftError, match="unknown option 'num_beams'"):
+        pair.generate("Once", num_beams=4)
+
+
+def test_a_stream_never_cuts_a_character():
+    pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
+    prompt, pieces, rounds = "naïve café – ½ 🦊🦊🦊🦊", [], []
+    for piece in pair.stream(prompt, do_sample=True, temperature=1.5, seed=3, max_new_tokens=64, rounds=rounds):
+        pieces.append(piece)
+    data = pair.target.tokenizer.decode_bytes([token for record in rounds for token in record.emitted])
+    assert "".join(pieces) == data.decode("utf-8", "replace")

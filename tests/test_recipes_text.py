@@ -38,7 +38,8 @@ def test_format(drawn):
         assert example["prompt"].count("\n") == 1
         assert re.match(r" [A-Z0-9\"]", example["response"])
         words = len(example["response"].split())
-        assert (15 <= words <= 90) if task == "math" else (55 <= words <= 140), example["response"]
+        # a math example in training may be its equations alone
+        assert (6 <= words <= 90) if task == "math" else (55 <= words <= 140), example["response"]
 
 
 def test_training_and_held_out_share_nothing(drawn):

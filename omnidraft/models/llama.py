@@ -85,7 +85,8 @@ class Llama:
         cache.reserve(cache.length + len(ids))
         pieces = [self._pass(ids[i:i + LONGEST_PASS], cache) for i in range(0, len(ids), LONGEST_PASS)]
         x = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        return self.head(self._norm(x[-rows:]))
+        cache.hidden = self._norm(x[-rows:])
+        return self.head(cache.hidden)
 
     def _pass(self, ids: Sequence[int], cache: KVCache) -> np.ndarray:
         """The residual stream after all layers, (m, width); the cache grows by m tokens."""

@@ -1,0 +1,202 @@
+"""Adapters on disk: what a drafter has learned for each target, kept apart, switched by name, safe against a crash.
+
+Under one folder, per (drafter, target), a numbered folder holds LoRA weights in the format of PEFT (or, after full fine-tuning,
+all weights), the acceptance head, the n-gram cache and the optimizer state. `current.json` names the version that counts, with
+a checksum of each of its files and the models it belongs to. A save writes a new version first and then replaces that one
+file, so whatever happens, either the old version is there or the new one, whole.
+
+    adapters/draft-general--qwen-like/current.json
+    adapters/draft-general--qwen-like/v3/adapter_config.json, adapter_model.safetensors, head.safetensors, ngrams.json, ...
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .errors import OmnidraftError
+from .files import make_folder_of, write_text
+from .lora import LoRA, save_tensors
+from .models.llama import Llama
+from .models.weights import read_safetensors
+from .ngram_cache import NGramCache
+from .online import Learner, Schedule
+from .pairing import Pair
+from .stopping import AcceptanceHead
+from .training import Recipe, Trainer, rebuilt, untied
+from .vocabulary import default_folder
+
+FORMAT = "omnidraft adapter 1"
+
+
+@dataclass
+class Adapter:
+    """What was learned for one pair; `arrays` holds a trainer's and a head's optimizer state."""
+
+    lora: LoRA | None = None  # None where all weights were trained: then they are `weights`
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
+    head: AcceptanceHead | None = None
+    cache: NGramCache | None = None
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    statistics: dict[str, Any] = field(default_factory=dict)
+
+    def drafter(self, base: Llama) -> Llama:
+        """The base drafter with what was learned; the base itself stays as it is."""
+        if self.lora is None:
+            return rebuilt(base, base.config, self.weights)
+        config, tensors = untied(base)
+        return rebuilt(base, config, self.lora.merged(tensors))
+
+
+class Adapters:
+    """The adapters under one folder (default: `adapters` in $OMNIDRAFT_CACHE, else in ~/.cache/omnidraft).
+
+    >>> store = Adapters(folder); store.save(pair, adapter); store.load(pair).statistics  # doctest: +SKIP
+    {'prompts': 200, ...}
+    """
+
+    def __init__(self, root: str | Path | None = None) -> None:
+        self.root = Path(root).expanduser() if root else default_folder() / "adapters"
+
+    def folder(self, pair: Pair) -> Path:
+        """Where the pair's adapter is or would be."""
+        names = (re.sub(r"[^\w.-]+", "_", model.name) for model in (pair.draft, pair.target))
+        return self.root / "--".join(names)
+
+    def save(self, pair: Pair, adapter: Adapter) -> Path:
+        """Write a new version, make it the current one, remove older ones. Raises OmnidraftError where writing fails."""
+        folder = self.folder(pair)
+        old = _manifest(folder) or {"version": 0}
+        place = folder / f"v{old['version'] + 1}"
+        shutil.rmtree(place, ignore_errors=True)  # of a save that was cut short
+        make_folder_of(place / "any")
+        if adapter.lora is not None:
+            adapter.lora.save(place, base=pair.draft.name)
+        else:
+            save_tensors(place / "model.safetensors", adapter.weights)
+        if adapter.head is not None:
+            save_tensors(place / "head.safetensors", adapter.head.parameters)
+        if adapter.arrays:
+            save_tensors(place / "optimizer.safetensors", adapter.arrays)
+        if adapter.cache is not None:
+            adapter.cache.save(place / "ngrams.json")
+        files = {path.name: _checksum(path) for path in sorted(place.iterdir())}
+        manifest = {"format": FORMAT, "version": old["version"] + 1, **identity(pair), "files": files,
+                    "statistics": adapter.statistics}
+        write_text(folder / "current.json", json.dumps(manifest, indent=1) + "\n")
+        for other in folder.glob("v*"):
+            if other != place:
+                shutil.rmtree(other, ignore_errors=True)
+        return folder
+
+    def load(self, pair: Pair) -> Adapter | None:
+        """The pair's adapter, None where nothing was learned yet.
+
+        Raises OmnidraftError where it belongs to other models or a file does not have its checksum; nothing is changed then.
+        """
+        folder = self.folder(pair)
+        manifest = _manifest(folder)
+        if manifest is None:
+            return None
+        for role, own in identity(pair).items():
+            for key in ("tokenizer", "weights"):
+                if manifest[role].get(key) != own.get(key):
+                    raise OmnidraftError(f"{folder} was learned with another {role}: {manifest[role]['name']}, other {key}; "
+                                         "delete the folder or choose another one")
+        place = folder / f"v{manifest['version']}"
+        for name, checksum in manifest["files"].items():
+            if not (place / name).is_file() or _checksum(place / name) != checksum:
+                raise OmnidraftError(f"{place / name} is missing or damaged: delete {folder} to learn anew "
+                                     "(other adapters are not affected)")
+        adapter = Adapter(statistics=manifest["statistics"])
+        if "model.safetensors" in manifest["files"]:
+            adapter.weights = _arrays(place / "model.safetensors")
+        else:
+            adapter.lora = LoRA.load(place)
+        if "head.safetensors" in manifest["files"]:
+            adapter.head = AcceptanceHead.of(_arrays(place / "head.safetensors"))
+        if "optimizer.safetensors" in manifest["files"]:
+            adapter.arrays = _arrays(place / "optimizer.safetensors")
+        if "ngrams.json" in manifest["files"]:
+            adapter.cache = NGramCache.load(place / "ngrams.json", pair.draft.tokenizer.fingerprint,
+                                            pair.target.tokenizer.fingerprint)
+        return adapter
+
+    def resume(self, pair: Pair, recipe: Recipe, schedule: Schedule, rng: np.random.Generator) -> Learner:
+        """A learner that goes on from the pair's adapter, or begins one; `pair.draft` is the base drafter and is replaced.
+
+        Raises OmnidraftError where the adapter does not fit the pair or the recipe (its rank, say).
+        """
+        adapter, base = self.load(pair) or Adapter(), pair.draft
+        trainer = Trainer(base, recipe, rng)
+        head = adapter.head or (AcceptanceHead(base.config.width) if schedule.head != "none" else None)
+        learner = Learner(pair, trainer, rng, schedule, head)
+        if adapter.arrays:
+            weights = adapter.lora.parameters if adapter.lora else adapter.weights
+            own = {k: v for k, v in adapter.arrays.items() if not k.startswith("head.")}
+            trainer.restore({f"parameters.{k}": v for k, v in weights.items()} | own)
+            kept = {k.removeprefix("head."): v for k, v in adapter.arrays.items() if k.startswith("head.")}
+            if kept and learner.head_optimizer:
+                learner.head_optimizer.restore(kept)
+            pair.draft, pair.cache = trainer.model(), adapter.cache or pair.cache
+            learner.statistics = adapter.statistics
+        return learner
+
+    def keep(self, learner: Learner) -> Path:
+        """Save what a learner has learned, with all that it needs to go on."""
+        trainer, state = learner.trainer, learner.trainer.state()
+        arrays = {k: v for k, v in state.items() if k.startswith("optimizer.")}
+        if learner.head_optimizer:
+            arrays |= {f"head.{k}": v for k, v in learner.head_optimizer.state().items()}
+        weights = {} if trainer.lora else trainer.parameters
+        return self.save(learner.pair, Adapter(trainer.lora, weights, learner.head, learner.pair.cache, arrays,
+                                               learner.statistics))
+
+    def all(self) -> dict[str, dict[str, Any]]:
+        """Statistics of every adapter here by the name of its folder; what cannot be read says so."""
+        found = {}
+        for path in sorted(self.root.glob("*/current.json")):
+            try:
+                found[path.parent.name] = (_manifest(path.parent) or {}).get("statistics", {})
+            except OmnidraftError as error:
+                found[path.parent.name] = {"error": str(error)}
+        return found
+
+
+def identity(pair: Pair) -> dict[str, dict[str, str]]:
+    """What an adapter belongs to: the drafter's weights and tokenizer, and the target's tokenizer."""
+    draft, target = pair.draft, pair.target
+    weights = hashlib.sha256()
+    for path in sorted(Path(draft.folder).glob("*.safetensors")):
+        weights.update(_checksum(path).encode())
+    return {"draft": {"name": draft.name, "tokenizer": draft.tokenizer.fingerprint, "weights": weights.hexdigest()},
+            "target": {"name": target.name, "tokenizer": target.tokenizer.fingerprint}}
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    """What current.json says, None where there is none."""
+    path = folder / "current.json"
+    if not path.exists():
+        return None
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["format"] == FORMAT and {"version", "draft", "target", "files", "statistics"} <= manifest.keys():
+            return manifest
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        pass
+    raise OmnidraftError(f"{path} is damaged: delete {folder} to learn anew (other adapters are not affected)")
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    return {name: np.array(array) for name, array in read_safetensors(path).items()}
+
+
+def _checksum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,367 @@
+"""Online learning: labels, the acceptance head, the learner, and adapters that survive whatever happens to the process."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from test_cli import LETTERS, own_caches, run, write_model  # noqa: F401 (a fixture)
+from vocabularies import byte_level, sentencepiece
+
+from omnidraft import adapters, lora, losses, online
+from omnidraft.adapters import Adapters
+from omnidraft.decoding import Options, Round, plain, speculative
+from omnidraft.errors import OmnidraftError
+from omnidraft.lifting import Lifting
+from omnidraft.models import load
+from omnidraft.online import Learner, Schedule, learn
+from omnidraft.pairing import Pair
+from omnidraft.sampling import Uniforms
+from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength, Throughput
+from omnidraft.training import Recipe, Trainer
+from omnidraft.verification import acceptances
+
+PROMPTS = ["the thing", "in the house", "a thin line", "and then the other", "ten things", "on the inside", "this",
+           "that is it"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, str]:
+    base = tmp_path_factory.mktemp("models")
+    pieces = sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft")
+    data = byte_level("Ġ t, h e, Ġt he, i n, in g, Ġ a", name="target")
+    return {"draft": str(write_model(base / "tiny-draft", pieces, 1)),
+            "target": str(write_model(base / "tiny-target", data, 2)),
+            "second": str(write_model(base / "second", data, 3)),
+            "other": str(write_model(base / "other", pieces, 4))}
+
+
+def paired(folders, draft="draft", target="target") -> Pair:
+    return Pair(load(folders[draft]), load(folders[target]))
+
+
+def learner_of(pair: Pair, schedule: Schedule | None = None, head: AcceptanceHead | None = None, **recipe) -> Learner:
+    rng = np.random.default_rng(0)
+    return Learner(pair, Trainer(pair.draft, Recipe(**{"rank": 0, "rate": 3e-3} | recipe), rng), rng,
+                   schedule or Schedule(every=2), head)
+
+
+def serve(learner: Learner, prompts=PROMPTS, **options) -> list:
+    options = Options(**{"temperature": 1.0, "max_new_tokens": 24, "stop": FixedLength(4)} | options)
+    return list(learn(learner, prompts, options, Uniforms(np.random.default_rng(0))))
+
+
+# ------------------------------------------------------------------------------------------------ labels and head
+
+def test_acceptances_average_to_the_overlap_of_the_two_laws():
+    """Over the draws of q, the label of a token is sum_x min(p(x), q(x)): alpha of Leviathan et al."""
+    rng = np.random.default_rng(0)
+    lifting = Lifting({t: (t,) for t in range(5)}, [(d,) for d in range(5)])
+    p, q = rng.dirichlet(np.ones(5)), rng.dirichlet(np.ones(5))
+    mean = sum(q[d] * acceptances([d], [q], lifting, np.stack([p, p]))[0] for d in range(5))
+    assert mean == pytest.approx(np.minimum(p, q).sum(), abs=1e-12)
+
+
+def test_an_atom_in_two_comparisons_has_the_product_of_both():
+    # Target tokens 0 = (0,), 1 = (0, 1), 2 = (1,), 3 = (2,): after atom 0 an atom 2 first proposes *stop*, then token 3.
+    lifting = Lifting({0: (0,), 1: (0, 1), 2: (1,), 3: (2,)}, [(0,), (1,), (2,)])
+    p = np.array([0.3, 0.2, 0.1, 0.4])
+    first, second = np.array([0.8, 0.1, 0.1]), np.array([0.0, 0.2, 0.8])
+    labels = acceptances([0, 2], [first, second], lifting, np.stack([p] * 3))
+    stop = min(1, (0.3 / 0.5) / 0.8)
+    # Given stop, atom 2 has Q = 0.8 / 0.8 = 1 among the non-children, and P = 0.4.
+    assert labels == pytest.approx([min(1, 0.5 / 0.8), stop * 0.4])
+
+
+def test_head_gradients_are_the_central_differences():
+    rng, head = np.random.default_rng(1), AcceptanceHead(3, blocks=2)
+    head.parameters = {name: rng.standard_normal(array.shape) for name, array in head.parameters.items()}
+    features, labels = rng.standard_normal((6, 7)), rng.random(6)
+    _, gradients = head.loss(features, labels)
+    for name, array in head.parameters.items():
+        for place in [tuple(rng.integers(n) for n in array.shape) for _ in range(5)]:
+            kept = array[place]
+            values = []
+            for step in (1e-5, -1e-5):
+                array[place] = kept + step
+                values.append(head.loss(features, labels)[0])
+            array[place] = kept
+            assert gradients[name][place] == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-6, abs=1e-9)
+
+
+def test_head_learns_what_decides_acceptance():
+    from omnidraft.optimizer import AdamW
+
+    rng, head = np.random.default_rng(2), AcceptanceHead(4)
+    optimizer = AdamW(head.parameters, rate=0.02, decay=0.0)
+    features = rng.standard_normal((400, 9)).astype(np.float32)
+    labels = (features[:, 0] > 0).astype(np.float32)
+    for _ in range(150):
+        optimizer.step(head.loss(features, labels, 1.0)[1])
+    predicted = np.array([head(row) for row in features])
+    assert ((predicted > 0.5) == labels).mean() > 0.95
+
+
+def test_a_head_decides_the_draft_length_and_leaves_the_text_alone(folders):
+    pair, rng = paired(folders), np.random.default_rng(0)
+    head = AcceptanceHead(pair.draft.config.width, bias=0.0)  # predicts 1/2 for every token
+    ids = pair.target.tokenizer.encode("the thing", bos=True)
+    options = Options(max_new_tokens=32, stop=Confidence(8, 0.2, head))
+    rounds = list(speculative(pair, "the thing", options, Uniforms(rng)))
+    assert max(len(r.draft_tokens) for r in rounds) == 3  # 1/2, 1/4, 1/8 < 0.2: the token that stops is still proposed
+    alone = [token for r in plain(pair.target, ids, options, Uniforms(rng)) for token in r.emitted]
+    assert [token for r in rounds for token in r.emitted] == alone
+    learned = serve(learner_of(pair, head=head), stop=Throughput(8, head))
+    assert all(len(one.rounds) for one in learned)
+
+
+def test_throughput_finds_the_threshold_where_another_token_just_pays():
+    stop = Throughput(limit=12)
+    for width in [2, 5] * 40:  # a pass costs 10 + width ms, a draft token 1 ms; half of the examined tokens are kept
+        drafted = width - 1
+        stop.record(Round(list(range(drafted)), list(range(drafted)), [1] * drafted, 1, [1, 2], ["accepted", "bonus"], 1,
+                          {"draft": 0.001 * drafted, "target": 0.010 + 0.001 * width, "other": 0.0}))
+    seconds = [0.001 * (w - 1) + 0.010 + 0.001 * w for w in (2, 5)]
+    rate, cost = 4 / sum(seconds), 0.002
+    examined = (1 + 2) / 2  # one drafted: it was kept; four: one kept, one rejected
+    assert stop.threshold == pytest.approx(rate * cost * examined, rel=0.05)
+    assert stop([0.9]) is False and stop([stop.threshold * 0.9])
+
+
+# --------------------------------------------------------------------------------------------------------- learner
+
+def test_the_drafter_learns_its_target(folders):
+    pair = paired(folders)
+    base, learner = pair.draft, learner_of(pair, rate=1e-2)
+    before = {name: array.copy() for name, array in learner.trainer.tensors.items()}
+    learned = serve(learner, PROMPTS * 4)
+    assert sum(one.updated for one in learned) == 16 and learner.statistics["prompts"] == 32
+    values = [one.loss for one in learned if one.updated]
+    assert np.mean(values[-4:]) < np.mean(values[:4])
+    examples = list(learner.memory)
+    untouched = Trainer(base, Recipe(rank=0), np.random.default_rng(0))
+    assert learner.trainer.expected_acceptance(pair, examples) > untouched.expected_acceptance(pair, examples) + 0.02
+    assert pair.draft is not base and all((before[k] == v).all() for k, v in learner.trainer.tensors.items())
+
+
+def test_learning_never_changes_a_greedy_text(folders):
+    pair = paired(folders)
+    learned = serve(learner_of(pair, rank=4), temperature=0.0)
+    for one in learned:
+        ids = pair.target.tokenizer.encode(one.prompt, bos=True)
+        alone = [t for r in plain(pair.target, ids, Options(max_new_tokens=24), Uniforms([])) for t in r.emitted]
+        assert [t for r in one.rounds for t in r.emitted] == alone
+
+
+def test_expected_acceptance_is_what_decoding_measures(folders):
+    """1 - tv along texts that the target wrote is the rate at which one-token drafts are accepted there."""
+    pair = paired(folders)
+    learner = learner_of(pair, Schedule(every=1000, hold_out=0))
+    learned = serve(learner, PROMPTS * 16, stop=FixedLength(1), heal=False)
+    rounds = [r for one in learned for r in one.rounds if r.draft_tokens]
+    measured = sum(r.draft_kept for r in rounds) / len(rounds)
+    assert learner.trainer.expected_acceptance(pair, learner.batch) == pytest.approx(measured, abs=0.05)
+
+
+def test_a_harmful_update_is_rolled_back(folders):
+    pair = paired(folders)
+    learner = learner_of(pair, Schedule(every=1, hold_out=4))
+    serve(learner, PROMPTS)
+    assert learner.best is not None and learner.rollbacks == 0
+    good = learner.trainer.expected_acceptance(pair, learner.held_out)
+    learner.trainer.optimizer.rate = 3.0  # wrecks the weights
+    notes = [one.note for one in serve(learner, PROMPTS)]
+    assert learner.rollbacks and any("rolled back" in note for note in notes)
+    learner.trainer.restore(learner.best)
+    assert learner.trainer.expected_acceptance(pair, learner.held_out) > good - 0.1
+
+
+def test_a_loss_that_is_not_finite_is_skipped(folders, monkeypatch):
+    learner = learner_of(paired(folders), Schedule(every=1))
+    serve(learner, PROMPTS[:2])
+    before = learner.trainer.state()
+    lifted = losses.LOSSES["lifted"]
+    monkeypatch.setitem(losses.LOSSES, "lifted", lambda *given, **more: (np.nan, *lifted(*given, **more)[1:]))
+    (one,) = serve(learner, PROMPTS[2:3])
+    assert np.isnan(one.loss) and "not finite" in one.note and learner.skipped == 1
+    assert all((before[k] == v).all() for k, v in learner.trainer.state().items())
+    monkeypatch.setitem(losses.LOSSES, "lifted", lifted)
+    (one,) = serve(learner, PROMPTS[3:4])
+    assert np.isfinite(one.loss) and not one.note
+
+
+def test_prompts_that_do_not_fit_are_passed_over(folders):
+    learned = serve(learner_of(paired(folders)), ["the thing", "x " * 2000, "in"])
+    assert [bool(one.rounds) for one in learned] == [True, False, True] and "passed over" in learned[1].note
+
+
+@pytest.mark.parametrize("mode", ["joint", "interleaved"])
+def test_heads_learn_along(folders, mode):
+    pair = paired(folders)
+    head = AcceptanceHead(pair.draft.config.width)
+    learner = learner_of(pair, Schedule(every=4, head=mode), head=head)
+    serve(learner, PROMPTS * 2, stop=Confidence(6, 0.05, head))
+    assert head.parameters["out.bias"][0] < 1.5  # random models: few are accepted
+    assert np.abs(head.parameters["out.weight"]).sum() > 0
+
+
+def test_settings_that_make_no_sense_are_one_line(folders):
+    for make in (lambda: Recipe(loss="mse"), lambda: Recipe(divergence="x"), lambda: Recipe(rank=-1),
+                 lambda: Recipe(rate=np.nan), lambda: Schedule(every=0), lambda: Schedule(head="x"),
+                 lambda: learner_of(paired(folders), Schedule(head="joint"))):
+        with pytest.raises(OmnidraftError) as error:
+            make()
+        assert "\n" not in str(error.value)
+
+
+# -------------------------------------------------------------------------------------------------------- adapters
+
+def resumed(folders, root, **recipe) -> Learner:
+    return Adapters(root).resume(paired(folders), Recipe(**{"rank": 4} | recipe), Schedule(every=2, hold_out=0),
+                                 np.random.default_rng(0))
+
+
+def test_stopping_and_going_on_is_as_if_nothing_had_happened(folders, tmp_path):
+    once = resumed(folders, tmp_path / "once")
+    serve(once, temperature=0.0)
+    twice = resumed(folders, tmp_path / "twice")
+    serve(twice, PROMPTS[:4], temperature=0.0)
+    Adapters(tmp_path / "twice").keep(twice)
+    again = resumed(folders, tmp_path / "twice")
+    serve(again, PROMPTS[4:], temperature=0.0)
+    assert again.statistics["prompts"] == 8 and again.statistics["updates"] == once.statistics["updates"]
+    for name, array in once.trainer.state().items():
+        np.testing.assert_allclose(again.trainer.state()[name], array, rtol=1e-5, atol=1e-7)
+
+
+def test_a_crash_leaves_the_old_version_or_the_new_one(folders, tmp_path, monkeypatch):
+    store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
+    serve(learner, PROMPTS[:2])
+    store.keep(learner)
+    old = store.load(learner.pair).lora.parameters
+    serve(learner, PROMPTS[2:4])
+    for name in ("save_tensors", "write_text"):  # dies while writing the version, or just before naming it
+        with monkeypatch.context() as patch:
+            def die(*_):
+                raise KeyboardInterrupt
+
+            patch.setattr(lora if name == "save_tensors" else adapters, name, die)
+            with pytest.raises(KeyboardInterrupt):
+                store.keep(learner)
+        assert all((old[k] == v).all() for k, v in store.load(learner.pair).lora.parameters.items())
+    store.keep(learner)
+    assert any((old[k] != v).any() for k, v in store.load(learner.pair).lora.parameters.items())
+    assert len(list(store.folder(learner.pair).glob("v*"))) == 1
+
+
+def test_damaged_and_foreign_adapters_are_refused_and_others_stay_usable(folders, tmp_path):
+    store = Adapters(tmp_path)
+    first, second = paired(folders), paired(folders, target="second")
+    for pair in (first, second):
+        learner = store.resume(pair, Recipe(rank=4), Schedule(every=2), np.random.default_rng(0))
+        serve(learner, PROMPTS[:2])
+        store.keep(learner)
+    weights = next(store.folder(first).glob("v*/adapter_model.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-3] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(OmnidraftError, match="damaged"):
+        store.load(first)
+    assert store.load(second).lora is not None and set(store.all()) == {"tiny-draft--tiny-target", "tiny-draft--second"}
+    foreign = Pair(load(folders["other"]), second.target)
+    store.folder(second).rename(store.folder(foreign))
+    with pytest.raises(OmnidraftError, match="learned with another draft"):
+        store.load(foreign)
+    (store.folder(foreign) / "current.json").write_text("{")
+    with pytest.raises(OmnidraftError, match="damaged"):
+        store.load(foreign)
+
+
+def test_one_drafter_serves_two_targets_and_switching_is_exact(folders, tmp_path):
+    store, base = Adapters(tmp_path), load(folders["draft"])
+    models = {}
+    for target in ("target", "second"):
+        pair = Pair(base, load(folders[target]))
+        learner = store.resume(pair, Recipe(rank=4, rate=1e-2), Schedule(every=2), np.random.default_rng(0))
+        serve(learner, PROMPTS)
+        store.keep(learner)
+        models[target] = pair.draft
+    ids = base.tokenizer.encode("the thing")
+    for target, trained in models.items():
+        switched = store.load(Pair(base, load(folders[target]))).drafter(base)
+        np.testing.assert_allclose(switched.forward(ids, switched.new_cache()), trained.forward(ids, trained.new_cache()),
+                                   rtol=1e-4, atol=1e-5)
+    assert len({model.forward(ids, model.new_cache()).tobytes() for model in (base, *models.values())}) == 3
+
+
+# ----------------------------------------------------------------------------------------------------- command line
+
+def adapt(folders, *arguments, input=None):
+    return run("adapt", "-d", folders["draft"], "-t", folders["target"], "-n", "16", "--every", "2", "--rank", "4",
+               "--adapters", "kept", *arguments, input=input)
+
+
+def test_adapt_learns_saves_and_goes_on(folders, tmp_path):
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
+    first = adapt(folders, "prompts.txt", "--limit", "4", "--json")
+    assert first.exit_code == 0, first.output
+    *each, last = [json.loads(line) for line in first.stdout.splitlines()]
+    assert len(each) == 4 and last["prompts"] == 4 and last["updates"] == 2 and "saved in" in first.stderr
+    second = adapt(folders, "prompts.txt", "--json")
+    assert json.loads(second.stdout.splitlines()[-1])["prompts"] == 8
+    assert adapt(folders, "prompts.txt").exit_code == 1 and adapt(folders, "prompts.txt", "--again").exit_code == 0
+
+
+def test_generate_drafts_with_the_adapter_and_models_lists_it(folders, tmp_path):
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
+    generate = ["generate", "the thing", "-d", folders["draft"], "-t", folders["target"], "-n", "12"]
+    without = run(*generate, "--adapter", "--adapters", "kept")
+    assert without.exit_code == 1 and "nothing was learned yet" in without.stderr
+    assert adapt(folders, "prompts.txt", "--interleaved").exit_code == 0
+    adapted = run(*generate, "--adapter", "--adapters", "kept")
+    assert adapted.exit_code == 0 and adapted.stdout == run(*generate).stdout  # greedy: the same text
+    listed = run("models", "--adapters", "kept").stdout
+    assert "tiny-draft--tiny-target" in listed and "per target pass" in listed
+    next((tmp_path / "kept").glob("*/current.json")).write_text("{")
+    assert "is damaged" in run("models", "--adapters", "kept").stdout
+
+
+def test_adapt_reads_jsonl_and_pipes(folders, tmp_path):
+    (tmp_path / "prompts.jsonl").write_text("\n".join(json.dumps({"prompt": p}) for p in PROMPTS[:3]))
+    assert adapt(folders, "prompts.jsonl", "--no-save", "--interleaved").exit_code == 0
+    assert adapt(folders, "-", "--no-save", "--joint", "--loss", "hybrid", "--weight", "dynamic",
+                 input="the thing\n\nin the house\n").exit_code == 0
+    assert not (tmp_path / "kept").exists()
+
+
+def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
+    served = online.learn
+
+    def interrupted(*arguments):
+        for count, learned in enumerate(served(*arguments)):
+            yield learned
+            if count == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(online, "learn", interrupted)
+    stopped = adapt(folders, "prompts.txt")
+    assert stopped.exit_code == 0 and "stopped" in stopped.stderr and "saved in" in stopped.stderr
+    monkeypatch.setattr(online, "learn", served)
+    assert json.loads(adapt(folders, "prompts.txt", "--json").stdout.splitlines()[-1])["prompts"] == 8
+
+
+@pytest.mark.parametrize("arguments, says", [
+    (["missing.txt"], "cannot read prompts"), (["empty.txt"], "is empty"), (["broken.jsonl"], "no JSON object"),
+    (["math", "--joint", "--interleaved"], "exclude each other"), (["math", "--loss", "x"], "unknown loss"),
+    (["math", "--weight", "x"], "must be a number"), (["math", "--every", "0"], "must be 1 or more"),
+    (["math", "--rate", "-1"], "rate is -1"), (["long.txt"], "no prompt that could be served"),
+])
+def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, arguments, says):
+    (tmp_path / "empty.txt").write_text("\n\n")
+    (tmp_path / "broken.jsonl").write_text("{}\n")
+    (tmp_path / "long.txt").write_text("x " * 3000)
+    result = adapt(folders, *arguments)
+    assert result.exit_code == 1 and says in result.stderr and result.stderr.strip().count("error:") == 1
+    assert not (tmp_path / "kept" / "tiny-draft--tiny-target" / "current.json").exists()
