@@ -1,4 +1,6 @@
-"""Write the README's tables from benchmarks/results/*.json and the source files; `--check` only says whether they are stale.
+"""Write the tables of README.md and docs/results.md from benchmarks/results/*.json and the source files.
+
+`--check` only says whether they are stale.
 
     python -m benchmarks.report [--check]
 """
@@ -16,8 +18,10 @@ from omnidraft.files import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-ORDER = ["tokenizer", "vocabulary", "ngram_cache", "translation", "sampling", "lifting", "verification", "stopping",
-         "pairing", "decoding", "metrics", "models/llama", "models/kernels", "render"]
+ORDER = ["tokenizer", "vocabulary", "ngram_cache", "translation", "sampling", "lifting", "verification", "drafting",
+         "decoding", "pairing", "stopping", "losses", "models/backward", "lora", "training", "online", "adapters", "metrics",
+         "models/llama", "models/kernels", "render"]
+SHOWN = ("draft-tasks:qwen-like", "babyllama-tok361:stories260K", "stories260K:babyllama-tok361")  # in the README itself
 
 
 def result(name: str) -> dict | None:
@@ -60,57 +64,111 @@ def exactness() -> str:
     return "\n\n".join(parts)
 
 
-def results() -> str:
-    """Speed, block efficiency and quality."""
-    parts = []
-    speed = result("speed")
-    if speed:
-        machine = speed["machine"]
-        parts.append(f"Measured on {machine['cpu']}, {machine['cores']} cores, {'AVX-512' if machine['avx512'] else 'AVX2'}, "
-                     f"NumPy {machine['numpy']} ({machine['blas']}), one BLAS thread; greedy, wall clock, "
-                     f"medians of {speed['settings']['repeats']} repeats over held-out prompts (`benchmarks/speed.py`).")
-        rows = [[pair.replace(":", " → "), task, f"{r['plain_tokens_per_second']:.0f}",
-                 f"{r['speculative_tokens_per_second']:.0f}", f"**{r['speedup']:.2f}×**", f"{r['block_efficiency']:.2f}",
-                 f"{100 * r['acceptance_draft']:.0f} %",
-                 f"{r['same_text']}/{r['prompts']}" + (f" (+{r['ties']} ties)" if r["ties"] else "")]
-                for pair, tasks in speed["pairs"].items() for task, r in tasks.items()]
-        parts.append(table(["pair", "task", "plain tok/s", "speculative tok/s", "speedup", "block efficiency",
-                            "draft tokens kept", "same text"], rows))
-    efficiency = result("efficiency")
-    if efficiency:
-        rules = ["tli", "slem", "omnidraft", "lossless"]
-        parts.append(f"Block efficiency (target tokens per target pass) of the four rules, k = {efficiency['k']} "
-                     "(`benchmarks/efficiency.py`; `omnidraft` is biased at T = 1):")
-        rows = [[pair.replace(":", " → "), task, at, *(f"{f[rule]['block_efficiency']:.2f} ± {f[rule]['error']:.2f}"
-                                                     for rule in rules)]
-                for pair, tasks in efficiency["pairs"].items() for task, temps in tasks.items() for at, f in temps.items()]
-        parts.append(table(["pair", "task", "", *(f"`{rule}`" for rule in rules)], rows))
-    quality = result("quality")
-    if quality:
-        parts.append(f"What the embedded targets can do: greedy answers to {quality['prompts']} held-out prompts per task, "
-                     "half of them from templates never seen in training (`benchmarks/quality.py`):")
-        rows = []
-        for target, tasks in quality["targets"].items():
-            rows.append([target, *(f"{100 * tasks[task][key][part]:.0f} %" for task, key in (
-                ("math", "right"), ("code", "parses"), ("code", "passes")) for part in ("seen", "unseen"))])
-        parts.append(table(["target", "math right, seen templates", "unseen", "code parses, seen", "unseen",
-                            "code passes, seen", "unseen"], rows))
-    return "\n\n".join(parts) or "Not measured yet."
+def machine_line(figures: dict) -> str:
+    """Where a result was measured."""
+    machine = figures["machine"]
+    return (f"Measured on {machine['cpu']}, {machine['cores']} cores, {'AVX-512' if machine['avx512'] else 'AVX2'}, "
+            f"NumPy {machine['numpy']} ({machine['blas']}), one BLAS thread")
+
+
+def speed(shown: tuple[str, ...] | None = None) -> str:
+    """Wall clock against plain decoding, of the pairs named or of all."""
+    figures = result("speed")
+    if figures is None:
+        return "Not measured yet."
+    rows = [[pair.replace(":", " → "), task, f"{r['plain_tokens_per_second']:.0f}",
+             f"{r['speculative_tokens_per_second']:.0f}", f"**{r['speedup']:.2f}×**", f"{r['block_efficiency']:.2f}",
+             f"{100 * r['acceptance_draft']:.0f} %",
+             f"{r['same_text']}/{r['prompts']}" + (f" (+{r['ties']} ties)" if r["ties"] else "")]
+            for pair, tasks in figures["pairs"].items() if shown is None or pair in shown for task, r in tasks.items()]
+    return (f"{machine_line(figures)}; greedy, wall clock, medians of {figures['settings']['repeats']} repeats over held-out "
+            "prompts (`benchmarks/speed.py`).\n\n" + table(
+                ["pair", "task", "plain tok/s", "speculative tok/s", "speedup", "block efficiency", "draft tokens kept",
+                 "same text"], rows))
+
+
+def efficiency(shown: tuple[str, ...] | None = None) -> str:
+    """Block efficiency of the four rules."""
+    figures = result("efficiency")
+    if figures is None:
+        return "Not measured yet."
+    rules = ["tli", "slem", "omnidraft", "lossless"]
+    rows = [[pair.replace(":", " → "), task, at, *(f"{f[rule]['block_efficiency']:.2f} ± {f[rule]['error']:.2f}"
+                                                 for rule in rules)]
+            for pair, tasks in figures["pairs"].items() if shown is None or pair in shown
+            for task, temps in tasks.items() for at, f in temps.items()]
+    return (f"Block efficiency (target tokens per target pass) of the four rules, k = {figures['k']} "
+            "(`benchmarks/efficiency.py`; `omnidraft` is biased at T = 1):\n\n"
+            + table(["pair", "task", "", *(f"`{rule}`" for rule in rules)], rows))
+
+
+def quality() -> str:
+    """What the embedded targets get right."""
+    figures = result("quality")
+    if figures is None:
+        return "Not measured yet."
+    rows = []
+    for target, tasks in figures["targets"].items():
+        rows.append([target, *(f"{100 * tasks[task][key][part]:.0f} %" for task, key in (
+            ("math", "right"), ("code", "parses"), ("code", "passes")) for part in ("seen", "unseen"))])
+    return (f"What the embedded targets can do: greedy answers to {figures['prompts']} held-out prompts per task, "
+            "half of them from templates never seen in training (`benchmarks/quality.py`):\n\n" + table(
+                ["target", "math right, seen templates", "unseen", "code parses, seen", "unseen", "code passes, seen",
+                 "unseen"], rows))
+
+
+def learning(all_of_it: bool = False) -> str:
+    """Block efficiency before and after learning, and how much of the gap to the drafter trained offline is closed."""
+    figures = result("learning")
+    if figures is None:
+        return "Not measured yet."
+    runs: dict[str, dict[str, list[dict]]] = {}
+    for key, run in figures["runs"].items():
+        where, name = key.split(": ", 1)
+        runs.setdefault(where.rsplit(", seed", 1)[0], {}).setdefault(name, []).append(run)
+
+    def mean(some: list[dict], at: str, key: str) -> float:
+        return sum(run[at][key] for run in some) / len(some)
+
+    rows = []
+    for where, named in runs.items():
+        low, high = (mean(named[name], "lossless T=1", "block_efficiency") for name in ("before", "yardstick"))
+        for name, some in named.items():
+            value = mean(some, "lossless T=1", "block_efficiency")
+            closed = "" if name in ("before", "yardstick") else f"{100 * (value - low) / (high - low):.0f} %"
+            cells = [where, name, f"{mean(some, 'lossless T=0.01', 'block_efficiency'):.2f}", f"{value:.2f}", closed,
+                     f"{mean(some, 'omnidraft T=0.01', 'acceptance_proposed'):.3f}",
+                     f"{sum(run['speedup'] for run in some) / len(some):.2f}×"]
+            if all_of_it or name in ("before", "yardstick") or name.startswith(("hybrid, rank", "lifted, forward, rank")):
+                rows.append(cells)
+    s = figures["settings"]
+    return (f"{machine_line(figures)}. One pass over {s['texts']} texts of the target per task, an update every {s['every']} "
+            "texts (`benchmarks/learning.py`; held-out prompts, k = 6; the last column greedy with the confidence stop):\n\n" + table(
+                ["pair, task", "learned by", "block efficiency T=0.01", "T=1", "gap closed", "acceptance of proposals, "
+                 "`omnidraft` T=0.01", "speed over plain"], rows))
 
 
 def main() -> None:
-    """Fill the marked places of README.md."""
+    """Fill the marked places of README.md and write docs/results.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     path = ROOT / "README.md"
-    before = text = path.read_text(encoding="utf-8")
-    for name, made in (("files", files()), ("exactness", exactness()), ("results", results())):
+    text = path.read_text(encoding="utf-8")
+    short = "\n\n".join([speed(("draft-tasks:qwen-like",)), efficiency(SHOWN), quality()])
+    for name, made in (("files", files()), ("exactness", exactness()), ("results", short), ("learning", learning())):
         text = re.sub(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", lambda m, made=made: m[1] + made + "\n" + m[2],
                       text, flags=re.S)
-    if args.check:
-        sys.exit("README.md is stale: run `python -m benchmarks.report`" if text != before else 0)
-    write_text(path, text)
+    parts = {"Speed": speed(), "Block efficiency": efficiency(), "Learning": learning(True), "Quality": quality(),
+             "Exactness": exactness()}
+    everything = "# Results\n\nWritten by `python -m benchmarks.report` from `benchmarks/results/*.json`.\n\n" + "\n\n".join(
+        f"## {title}\n\n{part}" for title, part in parts.items()) + "\n"
+    for place, made in ((path, text), (ROOT / "docs" / "results.md", everything)):
+        if not args.check:
+            place.parent.mkdir(exist_ok=True)
+            write_text(place, made)
+        elif not place.exists() or place.read_text(encoding="utf-8") != made:
+            sys.exit(f"{place.name} is stale: run `python -m benchmarks.report`")
 
 
 if __name__ == "__main__":
