@@ -143,7 +143,7 @@ def learning(all_of_it: bool = False) -> str:
                 rows.append(cells)
     s = figures["settings"]
     return (f"{machine_line(figures)}. One pass over {s['texts']} texts of the target per task, an update every {s['every']} "
-            "texts (`benchmarks/learning.py`; held-out prompts, k = 6; the last column greedy with the confidence stop):\n\n" + table(
+            "texts (`benchmarks/learning.py`; held-out prompts, k = 6; the last column greedy, confidence stop):\n\n" + table(
                 ["pair, task", "learned by", "block efficiency T=0.01", "T=1", "gap closed", "acceptance of proposals, "
                  "`omnidraft` T=0.01", "speed over plain"], rows))
 
