@@ -37,6 +37,12 @@ ANSWERS = {  # exercise: (hash of the answer, hint)
     "5.1": ("059b170761f7a1b0", "the token a alone, divided by all tokens whose split begins with a"),
     "5.2": ("4da1a24508a7cc4d", "P(c) is mass(abc) / mass(ab); compare it with Q(c)"),
     "5.3": ("4f5ddd37a024f02b", "add up p over the tokens whose split begins with the prefix; the root has the empty prefix"),
+    "6.1": ("4db84d4aec679e24", "cut both rows to the first two tokens, make each sum to 1, then KL(q || p), not KL(p || q)"),
+    "6.2": ("f6f7d5f332c45e50", "c is the child's atom, so Q(c) = 0.5; whatever is no child proposes *stop*"),
+    "6.3": ("ff50a5167357ac44", "q, less 1 at d; exp(1000) is too large, but softmax(z) = softmax(z - max z)"),
+    "7.1": ("758113c7ca8e4363", "compare 1 - 0.9, 1 - 0.9 · 0.8, ... with gamma; the token that triggers the stop is kept"),
+    "7.2": ("abab44d11cbd515e", "where the mean of the derivative, (y + 6 (1 - y)) P - y, is 0"),
+    "7.3": ("8c4fa7b79cf2c38e", "for k = 0, 1, ..., len(P): 1 + P_1 + ... + P_1 · ... · P_k tokens in a time of 1 + k · step"),
 }
 CALLS = {  # exercise: the arguments of each call
     "1.3": [(0.5, 1), (0.5, 3), (0.9, 8), (0.0, 4), (1.0, 4)],
@@ -45,6 +51,9 @@ CALLS = {  # exercise: the arguments of each call
             ([b"ab", b"c"], [b"a", b"bc"]), ([b"a", b"b", b"cd"], [b"ab", b"c", b"d"])],
     "4.3": [([0.8, 0.2], [0.5, 0.5]), ([0.6, 0.4], [0.1, 0.9]), ([0.3, 0.7], [1.0, 0.0])],
     "5.3": [({7: 0.1, 8: 0.3, 9: 0.6}, {7: (1,), 8: (1, 2), 9: (2,)}, prefix) for prefix in [(), (1,), (1, 2), (3,)]],
+    "6.3": [([0.0, 0.0], 0), ([1.0, 2.0, 0.5], 1), ([1000.0, 0.0], 0), ([-1000.0, 1000.0, 1000.0], 2)],
+    "7.3": [([0.9] * 20, 0.1), ([0.3] * 20, 0.1), ([0.5, 0.9, 0.9], 1.0), ([0.95, 0.9, 0.2, 0.9, 0.9], 0.15),
+            ([0.4, 1.0, 1.0, 1.0], 0.3), ([], 0.2)],
 }
 
 
