@@ -925,8 +925,32 @@ def stairs_up_and_down(d: Draw) -> Problem:
         "{p} climbs {x} steps")
 
 
+def drill(rng: random.Random) -> dict:
+    """Bare arithmetic in the form of the solutions, for training alone: more of it per token than in any story."""
+    while True:
+        kind = rng.choice("+-*/")
+        a, b = rng.randint(2, 12), rng.randint(2, 12) if rng.random() < 0.7 else rng.randint(13, 20)
+        if kind in "+-":
+            a, b = rng.randint(2, 150), rng.randint(2, 99)
+        elif kind == "/":
+            a *= b
+        steps, said = [(a, kind, b)], f"{a} {kind} {b}"
+        result = OPERATIONS[kind](a, b)
+        if rng.random() < 0.5:
+            more, c = rng.choice(("add", "take away")), rng.randint(2, 99)
+            steps.append((result, "+" if more == "add" else "-", c))
+            said += f", then {more} {c}"
+            result += c if more == "add" else -c
+        asked = rng.choice(("What is {}?", "How much is {}?", "Work out {}.", "Calculate {}.")).format(said)
+        prompt = f"Question: {asked}\nAnswer:"
+        if (a > b or kind in "+*") and result >= 2 and zlib.crc32(prompt.encode()) % 16:
+            solved = [f"{x} {operation} {y} = {OPERATIONS[operation](x, y)}" for x, operation, y in steps]
+            return {"task": "math", "template": "drill", "seen_template": True, "prompt": prompt,
+                    "response": f" {'. '.join(solved)}.\n#### {result}", "answer": result}
+
+
 def generate(rng: random.Random, held_out: bool = False) -> dict:
-    """Draw one word problem.
+    """Draw one word problem, or in one of four training examples a drill.
 
     Returns task, template, seen_template, prompt (ends in "\\nAnswer:"), response (ends in "\\n#### answer") and answer.
     Training never sees a prompt whose crc32 is divisible by 16, nor any template of HELD_OUT.
@@ -934,6 +958,8 @@ def generate(rng: random.Random, held_out: bool = False) -> dict:
     >>> generate(random.Random(0))["task"]
     'math'
     """
+    if not held_out and rng.random() < 0.25:
+        return drill(rng)
     unseen = held_out and rng.random() < 0.5
     pool = HELD_OUT if unseen else TEMPLATES
     while True:
