@@ -15,7 +15,8 @@ import hashlib
 import json
 import re
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from .ngram_cache import NGramCache
 from .online import Learner, Schedule
 from .pairing import Pair
 from .stopping import AcceptanceHead
-from .training import Recipe, Trainer, rebuilt, untied
+from .training import Recipe
 from .vocabulary import default_folder
 
 FORMAT = "omnidraft adapter 1"
@@ -47,12 +48,9 @@ class Adapter:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     statistics: dict[str, Any] = field(default_factory=dict)
 
-    def drafter(self, base: Llama) -> Llama:
-        """The base drafter with what was learned; the base itself stays as it is."""
-        if self.lora is None:
-            return rebuilt(base, base.config, self.weights)
-        config, tensors = untied(base)
-        return rebuilt(base, config, self.lora.merged(tensors))
+    def drafter(self, base: Any) -> Any:
+        """The base drafter, of either backend, with what was learned; the base itself stays as it is."""
+        return _training(base).adapted(base, self.lora, self.weights)
 
 
 class Adapters:
@@ -70,8 +68,11 @@ class Adapters:
         names = (re.sub(r"[^\w.-]+", "_", model.name) for model in (pair.draft, pair.target))
         return self.root / "--".join(names)
 
-    def save(self, pair: Pair, adapter: Adapter) -> Path:
-        """Write a new version, make it the current one, remove older ones. Raises OmnidraftError where writing fails."""
+    def save(self, pair: Pair, adapter: Adapter, base: Any = None) -> Path:
+        """Write a new version, make it the current one, remove older ones. Raises OmnidraftError where writing fails.
+
+        `base` is the drafter that learned, where the pair has the one that came of it.
+        """
         folder = self.folder(pair)
         old = _manifest(folder) or {"version": 0}
         place = folder / f"v{old['version'] + 1}"
@@ -88,8 +89,8 @@ class Adapters:
         if adapter.cache is not None:
             adapter.cache.save(place / "ngrams.json")
         files = {path.name: _checksum(path) for path in sorted(place.iterdir())}
-        manifest = {"format": FORMAT, "version": old["version"] + 1, **identity(pair), "files": files,
-                    "statistics": adapter.statistics}
+        manifest = {"format": FORMAT, "version": old["version"] + 1, **identity(base or pair.draft, pair.target),
+                    "files": files, "statistics": adapter.statistics}
         write_text(folder / "current.json", json.dumps(manifest, indent=1) + "\n")
         for other in folder.glob("v*"):
             if other != place:
@@ -105,7 +106,7 @@ class Adapters:
         manifest = _manifest(folder)
         if manifest is None:
             return None
-        for role, own in identity(pair).items():
+        for role, own in identity(pair.draft, pair.target).items():
             for key in ("tokenizer", "weights"):
                 if manifest[role].get(key) != own.get(key):
                     raise OmnidraftError(f"{folder} was learned with another {role}: {manifest[role]['name']}, other {key}; "
@@ -135,8 +136,10 @@ class Adapters:
         Raises OmnidraftError where the adapter does not fit the pair or the recipe (its rank, say).
         """
         adapter, base = self.load(pair) or Adapter(), pair.draft
-        trainer = Trainer(base, recipe, rng)
-        head = adapter.head or (AcceptanceHead(base.config.width) if schedule.head != "none" else None)
+        if (adapter.head or schedule.head != "none") and not hasattr(base, "embedding"):
+            raise OmnidraftError("the acceptance head reads the drafter's hidden state, which only --backend numpy gives")
+        trainer = _training(base).Trainer(base, recipe, rng)
+        head = adapter.head or (AcceptanceHead(base.embedding.shape[1]) if schedule.head != "none" else None)
         learner = Learner(pair, trainer, rng, schedule, head)
         if adapter.arrays:
             weights = adapter.lora.parameters if adapter.lora else adapter.weights
@@ -155,9 +158,10 @@ class Adapters:
         arrays = {k: v for k, v in state.items() if k.startswith("optimizer.")}
         if learner.head_optimizer:
             arrays |= {f"head.{k}": v for k, v in learner.head_optimizer.state().items()}
-        weights = {} if trainer.lora else trainer.parameters
-        return self.save(learner.pair, Adapter(trainer.lora, weights, learner.head, learner.pair.cache, arrays,
-                                               learner.statistics))
+        weights = {k.removeprefix("parameters."): v for k, v in state.items() if k.startswith("parameters.")}
+        lora = replace(trainer.lora, parameters=weights) if trainer.lora else None
+        return self.save(learner.pair, Adapter(lora, {} if lora else weights, learner.head, learner.pair.cache, arrays,
+                                               learner.statistics), trainer.base)
 
     def all(self) -> dict[str, dict[str, Any]]:
         """Statistics of every adapter here by the name of its folder; what cannot be read says so."""
@@ -170,14 +174,26 @@ class Adapters:
         return found
 
 
-def identity(pair: Pair) -> dict[str, dict[str, str]]:
-    """What an adapter belongs to: the drafter's weights and tokenizer, and the target's tokenizer."""
-    draft, target = pair.draft, pair.target
+def identity(draft: Any, target: Any) -> dict[str, dict[str, str]]:
+    """What an adapter belongs to: the drafter's weights and tokenizer, and the target's tokenizer.
+
+    Weights are told by the checksums of their files, whichever backend runs them; where the drafter has no files, as when it
+    was made in memory, by its numbers.
+    """
     weights = hashlib.sha256()
-    for path in sorted(Path(draft.folder).glob("*.safetensors")):
+    kinds = [sorted(Path(draft.folder).glob(f"*.{kind}")) for kind in ("safetensors", "bin") if draft.folder]
+    files = next(filter(None, kinds), [])
+    for path in files:
         weights.update(_checksum(path).encode())
+    for parameter in () if files else draft.model.parameters():
+        weights.update(parameter.detach().cpu().double().numpy().tobytes())
     return {"draft": {"name": draft.name, "tokenizer": draft.tokenizer.fingerprint, "weights": weights.hexdigest()},
             "target": {"name": target.name, "tokenizer": target.tokenizer.fingerprint}}
+
+
+def _training(drafter: Any) -> Any:
+    """The module that trains drafters of this kind."""
+    return import_module(".training" if isinstance(drafter, Llama) else ".training_torch", __package__)
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:
@@ -199,4 +215,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _checksum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -25,7 +25,7 @@ from .models.weights import read_safetensors
 
 ATTENTION, MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
 HEAD = "lm_head"
-NAME = re.compile(r"base_model\.model\.((?:model\.layers\.(\d+)\.(?:self_attn|mlp)\.)?(\w+))\.lora_A\.weight")
+NAME = re.compile(r"base_model\.model\.((?:.+?\.(\d+)\.)?(?:.+\.)?(\w+))\.lora_A\.weight")  # module, its layer, its part
 OTHER_KINDS = ("use_dora", "use_rslora", "use_qalora", "rank_pattern", "alpha_pattern", "layer_replication")
 
 
@@ -56,11 +56,14 @@ class LoRA:
             if f"{target}.weight" not in shapes:
                 raise OmnidraftError(f"the model has no {target} (LoRA adapts {', '.join((*ATTENTION, *MLP))}, and {HEAD} "
                                      "where it is not the embedding)")
-            outputs, inputs = shapes[f"{target}.weight"]
-            a = rng.standard_normal((rank, inputs)) / (3 * inputs) ** 0.5
-            lora.parameters[f"base_model.model.{target}.lora_A.weight"] = a.astype(dtype)
-            lora.parameters[f"base_model.model.{target}.lora_B.weight"] = np.zeros((outputs, rank), dtype)
+            lora.add(target, shapes[f"{target}.weight"], rng, dtype)
         return lora
+
+    def add(self, target: str, shape: tuple[int, int], rng: np.random.Generator, dtype: Any = "f4") -> None:
+        """A fresh adapter for the module `target`, whose weight has this `shape` (out, in)."""
+        a = rng.standard_normal((self.rank, shape[1])) / (3 * shape[1]) ** 0.5
+        self.parameters[f"base_model.model.{target}.lora_A.weight"] = a.astype(dtype)
+        self.parameters[f"base_model.model.{target}.lora_B.weight"] = np.zeros((shape[0], self.rank), dtype)
 
     @property
     def targets(self) -> dict[str, tuple[str, str]]:
@@ -109,7 +112,7 @@ class LoRA:
                 return lora
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             pass
-        raise OmnidraftError(f"{folder} holds no plain LoRA of one rank for a Llama's projections, or only a part of it")
+        raise OmnidraftError(f"{folder} holds no plain LoRA of one rank, or only a part of it")
 
 
 def save_tensors(path: Path, tensors: dict[str, np.ndarray], dtype: Any = None) -> None:

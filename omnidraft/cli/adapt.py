@@ -24,19 +24,21 @@ learning = partial(typer.Option, rich_help_panel="Learning")
 
 @common.command("omnidraft adapt math", "omnidraft adapt prompts.jsonl --target llama3-like --loss hybrid --rank 16",
                 "cat prompts.txt | omnidraft adapt - --interleaved --adapters ./adapters",
+                "omnidraft adapt math --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
                 "omnidraft adapt stories.jsonl -d ./my-drafter -t ./my-target --rank 0 --rate 0.0005 --no-save")
 def adapt(
     source: Annotated[str, typer.Argument(show_default=False, help=(
         "math, code or text (prompts that ship here), a .jsonl file with a `prompt` in each line, a text file with one prompt "
         "per line, or - for stdin."))],
     draft: common.Draft = "draft-general", target: common.Target = "qwen-like",
+    backend: common.Backend = "numpy", device: common.Device = "auto", dtype: common.Dtype = "auto",
     loss: Annotated[str, learning("--loss", metavar="NAME", help="lifted, hybrid (the paper's), hybrid-kl or dm.")] = "lifted",
     divergence: Annotated[str, learning("--divergence", metavar="NAME", help="Of lifted: forward, reverse or tv.")] = "forward",
     weight: Annotated[str, learning("--weight", metavar="W", help=(
         "Of the n-gram term of hybrid and hybrid-kl: a number, or dynamic."))] = "0.2",
     rank: Annotated[int, learning("--rank", metavar="R", help="Of the LoRA adapters; 0 trains all weights.")] = 32,
     rate: Annotated[float | None, learning("--rate", metavar="LR", help="Learning rate.",
-                                           show_default="0.01, with --rank 0 0.003")] = None,
+                                           show_default="0.01, with --rank 0 0.003, above 10 M parameters 0.0001")] = None,
     every: Annotated[int, learning("--every", metavar="N", help="Prompts between two updates.")] = 2,
     steps: Annotated[int, learning("--steps", metavar="N", help="Gradient steps of one update.")] = 1,
     replay: Annotated[int, learning("--replay", metavar="N", help="Earlier texts that join the new ones in a step.")] = 6,
@@ -68,7 +70,7 @@ def adapt(
     schedule = Schedule(every, steps, replay, head="joint" if joint else "interleaved" if interleaved else "none")
     uniforms, rng = common.uniforms_of(seed), np.random.default_rng(seed)
     prompts, total = read_prompts(source)
-    pair, store = common.load_pair(draft, target), Adapters(adapters)
+    pair, store = common.load_pair(draft, target, backend=backend, device=device, dtype=dtype), Adapters(adapters)
     if save:
         make_folder_of(store.folder(pair) / "current.json")
     learner = store.resume(pair, recipe, schedule, rng)

@@ -136,7 +136,7 @@ def use_adapter(pair: od.Pair, root: Path | None) -> od.AcceptanceHead | None:
         raise OmnidraftError(f"nothing was learned yet for {pair.draft.name} -> {pair.target.name}: run `omnidraft adapt "
                              f"math -d {pair.draft.name} -t {pair.target.name}`, or leave out --adapter")
     pair.draft, pair.cache = adapter.drafter(pair.draft), adapter.cache or pair.cache
-    return adapter.head
+    return adapter.head if hasattr(pair.draft, "embedding") else None  # which the head reads
 
 
 def load_pair(draft: str, target: str, stored: bool = True, **how: str) -> od.Pair:

@@ -1,0 +1,352 @@
+"""Learning by autograd: the same steps as in NumPy, a base that stays as it is, and adapters that either backend reads."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import numpy as np
+import pytest
+from test_cli import LETTERS, own_caches, run, write_model  # noqa: F401 (a fixture)
+from test_learning import PROMPTS, serve
+from vocabularies import byte_level, sentencepiece
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from test_backward_torch import exact  # noqa: E402, F401 (a fixture)
+from test_transformers_model import KINDS, random_model  # noqa: E402
+
+from omnidraft import lora_torch, losses, losses_torch, stopping, stopping_torch, training, training_torch  # noqa: E402
+from omnidraft.adapters import Adapters  # noqa: E402
+from omnidraft.errors import OmnidraftError  # noqa: E402
+from omnidraft.lora import LoRA  # noqa: E402
+from omnidraft.models import load  # noqa: E402
+from omnidraft.models.transformers_model import TransformersModel  # noqa: E402
+from omnidraft.models.weights import load_tensors  # noqa: E402
+from omnidraft.online import Learner, Schedule  # noqa: E402
+from omnidraft.pairing import Pair  # noqa: E402
+from omnidraft.training import Recipe  # noqa: E402
+
+PIECES = sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft")
+GROUPED = {"num_key_value_heads": 1, "num_hidden_layers": 2}
+QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+DRAFTERS = {"llama": {"model_type": "llama", **GROUPED},
+            "llama, tied": {"model_type": "llama", "tie_word_embeddings": True, **GROUPED},
+            "qwen2": {**QWEN2, **GROUPED}, "qwen2, tied": {**QWEN2, "tie_word_embeddings": True, **GROUPED}}
+ENGINES = {"numpy": training, "torch": training_torch}
+kinds, ranks = pytest.mark.parametrize("kind", DRAFTERS), pytest.mark.parametrize("rank", [0, 4])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, str]:
+    base = tmp_path_factory.mktemp("models")
+    data = byte_level("Ġ t, h e, Ġt he, i n, in g, Ġ a", name="target")
+    made = {kind: str(write_model(base / kind.replace(", ", "-"), PIECES, 1, **more)) for kind, more in DRAFTERS.items()}
+    return made | {"target": str(write_model(base / "target", data, 2, model_type="llama"))}
+
+
+@pytest.fixture(scope="module")
+def examples(folders) -> list[losses.Example]:
+    """Six texts of the target, as a drafter with these pieces sees them."""
+    pair = Pair(load(folders["llama"]), load(folders["target"]))
+    rng = np.random.default_rng(0)
+    learner = Learner(pair, training.Trainer(pair.draft, Recipe(rank=0), rng), rng, Schedule(every=100, hold_out=0))
+    serve(learner, PROMPTS[:6])
+    return learner.batch
+
+
+def drafter(folders, kind: str, backend: str):
+    return load(folders[kind], "float32", backend=backend, device="cpu")
+
+
+def trainer_of(base, backend: str, rank: int = 4, **recipe):
+    return ENGINES[backend].Trainer(base, Recipe(rank=rank, **recipe), np.random.default_rng(0))
+
+
+def in_float64(folder: str) -> TransformersModel:
+    """Made under `exact`, which safetensors for torch cannot be read under."""
+    settings = transformers.AutoConfig.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_config(settings).double().eval()
+    tensors = {name: torch.tensor(array, dtype=torch.float64) for name, array in load_tensors(folder).items()}
+    model.load_state_dict(tensors, strict=False)
+    return TransformersModel(model, PIECES)
+
+
+def trainers(folders, bases, rank: int, **recipe):
+    """(pair, trainer) of either backend, from the same draws."""
+    target = load(folders["target"])
+    for backend, base in zip(ENGINES, bases, strict=True):
+        yield Pair(base, target), trainer_of(base, backend, rank, **recipe)
+
+
+def weights_of(base) -> dict[str, np.ndarray]:
+    return {name: tensor.detach().double().numpy().copy() for name, tensor in base.model.state_dict().items()}
+
+
+def rows(model, text: str = "the thing and the house") -> np.ndarray:
+    ids = model.tokenizer.encode(text, bos=True)
+    return model.forward(ids, model.new_cache(), rows=len(ids))
+
+
+# ---------------------------------------------------------------------------------------------------------- parity
+
+@kinds
+@ranks
+@pytest.mark.parametrize("loss", ["lifted", "hybrid"])
+def test_steps_equal_those_of_numpy(folders, examples, kind, rank, loss, exact):  # noqa: F811
+    bases = load(folders[kind], "float64"), in_float64(folders[kind])
+    (pair, ours), (other, theirs) = trainers(folders, bases, rank, loss=loss, rate=0.01, decay=0.05)
+    assert ours.state().keys() == theirs.state().keys()
+    for batch in (examples[:3], examples[3:], examples[::2]):
+        assert ours.step(pair, batch) == pytest.approx(theirs.step(other, batch), rel=1e-10)
+    for name, array in theirs.state().items():
+        assert array.dtype == np.float64 and np.abs(ours.state()[name] - array).max() < 1e-8, name
+    assert ours.expected_acceptance(pair, examples) == pytest.approx(theirs.expected_acceptance(other, examples), rel=1e-8)
+    np.testing.assert_allclose(rows(ours.model()), rows(theirs.model()), atol=1e-7)
+
+
+@ranks
+def test_in_float32_as_well(folders, examples, rank):
+    (pair, ours), (other, theirs) = trainers(folders, [drafter(folders, "llama, tied", b) for b in ENGINES], rank)
+    assert ours.step(pair, examples) == pytest.approx(theirs.step(other, examples), rel=1e-5)
+    assert ours.expected_acceptance(pair, examples) == pytest.approx(theirs.expected_acceptance(other, examples), abs=1e-3)
+
+
+def test_public_names_and_signatures_are_equal():
+    for ours, theirs in ((training.Trainer, training_torch.Trainer), (stopping.AcceptanceHead, stopping_torch.AcceptanceHead)):
+        names = {name for name in vars(ours) if not name.startswith("_")} | {"__init__"}
+        assert names == {name for name in vars(theirs) if not name.startswith("_")} | {"__init__"}
+        for name in names:
+            one, other = (inspect.signature(getattr(c, name)).parameters for c in (ours, theirs))
+            assert [(p.name, p.default) for p in one.values()] == [(p.name, p.default) for p in other.values()]
+    assert inspect.signature(training.adapted).parameters.keys() == inspect.signature(training_torch.adapted).parameters.keys()
+
+
+def test_the_head_equals_that_of_numpy():
+    rng, ours = np.random.default_rng(1), stopping.AcceptanceHead(3, blocks=2)
+    assert {k: v.shape for k, v in ours.parameters.items()} == {
+        k: tuple(v.shape) for k, v in stopping_torch.AcceptanceHead(3, blocks=2).parameters.items()}
+    ours.parameters = {name: rng.standard_normal(array.shape) for name, array in ours.parameters.items()}
+    theirs = stopping_torch.AcceptanceHead.of({k: torch.tensor(v, requires_grad=True) for k, v in ours.parameters.items()})
+    features, labels = rng.standard_normal((6, 7)), rng.random(6)
+    for weight in (6.0, 1.0):
+        value, gradients = ours.loss(features, labels, weight)
+        other, nothing = theirs.loss(torch.tensor(features), torch.tensor(labels), weight)
+        other.backward()
+        assert nothing is None and value == pytest.approx(other.item(), rel=1e-12)
+        for name, tensor in theirs.parameters.items():
+            assert np.abs(tensor.grad.numpy() - gradients[name]).max() < 1e-8
+            tensor.grad = None
+    hidden, embedding = rng.standard_normal((2, 3))
+    seen = ours.features(hidden, embedding, 0.3)
+    again = theirs.features(torch.tensor(hidden), torch.tensor(embedding), 0.3)
+    np.testing.assert_allclose(again.numpy(), seen, rtol=1e-6)
+    assert ours(features[0]) == pytest.approx(theirs(torch.tensor(features[0])), rel=1e-12)
+
+
+# -------------------------------------------------------------------------------------------------------- the trainer
+
+@kinds
+@ranks
+def test_the_base_is_never_changed(folders, examples, kind, rank):
+    base = drafter(folders, kind, "torch")
+    before, trainer, pair = weights_of(base), trainer_of(base, "torch", rank), Pair(base, load(folders["target"]))
+    seen = rows(base)
+    np.testing.assert_allclose(rows(trainer.model()), seen, atol=1e-6)  # nothing learned yet
+    for _ in range(2):
+        trainer.step(pair, examples)
+    model = trainer.model()
+    assert model is trainer.model() and model is not base and np.abs(rows(model) - seen).max() > 1e-3
+    assert (rows(base) == seen).all() and all((before[k] == v).all() for k, v in weights_of(base).items())
+    assert all(p.grad is None for p in base.model.parameters())
+    own = weights_of(model)
+    if rank and "tied" in kind:  # the head alone has moved
+        assert (own["model.embed_tokens.weight"] == before["model.embed_tokens.weight"]).all()
+        assert (own["lm_head.weight"] != own["model.embed_tokens.weight"]).any()
+    elif "tied" in kind:
+        assert (own["lm_head.weight"] == own["model.embed_tokens.weight"]).all()
+
+
+@ranks
+def test_a_loss_that_is_not_finite_changes_nothing(folders, examples, rank, monkeypatch):
+    base = drafter(folders, "llama", "torch")
+    trainer, pair = trainer_of(base, "torch", rank), Pair(base, load(folders["target"]))
+    trainer.step(pair, examples)
+    before, lifted = trainer.state(), losses_torch.LOSSES["lifted"]
+    for broken in (lambda value: value * np.nan, lambda value: (value - value).sqrt() + value):  # the second's slope is not
+        monkeypatch.setitem(losses_torch.LOSSES, "lifted",
+                            lambda *given, broken=broken, **more: (broken(lifted(*given, **more)[0]), None, 1))
+        assert np.isnan(trainer.step(pair, examples))
+        assert all((before[k] == v).all() for k, v in trainer.state().items())
+    monkeypatch.setitem(losses_torch.LOSSES, "lifted", lifted)
+    assert np.isfinite(trainer.step(pair, examples)) and trainer.step(pair, []) == 0
+    trainer.restore(before)
+    assert all((before[k] == v).all() for k, v in trainer.state().items())
+    with pytest.raises(OmnidraftError, match="another drafter, rank or kind"):
+        trainer.restore(trainer_of(base, "torch", 3).state())
+
+
+def test_the_default_rate_depends_on_the_size():
+    class Large:
+        parameters = 68_000_000
+
+    class Small(Large):
+        parameters = 600_000
+
+    assert [Recipe(rank=r).step_size(d) for d in (Small, Large) for r in (32, 0)] == [0.01, 0.003, 1e-4, 1e-4]
+    assert Recipe(rate=0.5).step_size(Large) == 0.5
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_kind_of_model_learns(folders, examples, name, dtype):
+    architecture, sizes, _ = KINDS[name]
+    base = TransformersModel(random_model(architecture, sizes, PIECES.size).to(dtype), PIECES, name=name)
+    pair = Pair(base, load(folders["target"]))
+    for rank in (0, 4):
+        trainer = trainer_of(base, "torch", rank, rate=0.003)
+        values = [trainer.step(pair, examples[:2]) for _ in range(4)]
+        assert values[-1] < values[0] and all(array.dtype == np.float32 for k, array in trainer.state().items()
+                                              if k.startswith("parameters."))
+        assert trainer.model().dtype == dtype and rows(trainer.model()).shape[1] == PIECES.size
+        if rank:
+            moved = {k for k, v in weights_of(trainer.model()).items() if (v != weights_of(base).get(k)).any()}
+            assert moved and not any("norm" in k or "embed" in k or "wte" in k for k in moved)
+
+
+def test_what_cannot_learn_is_told(folders):
+    quantized = drafter(folders, "llama", "torch")
+    quantized.model.is_quantized = True
+    for base, backend, says in ((drafter(folders, "llama", "numpy"), "torch", "run by transformers"),
+                                (drafter(folders, "llama", "torch"), "numpy", "NumPy engine"),
+                                (quantized, "torch", "not quantized")):
+        with pytest.raises(OmnidraftError, match=says):
+            trainer_of(base, backend)
+
+
+# ---------------------------------------------------------------------------------------- online, and adapters on disk
+
+def resumed(folders, root, backend: str, kind: str = "llama, tied", **recipe) -> Learner:
+    pair = Pair(drafter(folders, kind, backend), load(folders["target"], backend=backend))
+    return Adapters(root).resume(pair, Recipe(**{"rank": 4} | recipe), Schedule(every=2, hold_out=4), np.random.default_rng(0))
+
+
+@ranks
+def test_the_drafter_learns_its_target(folders, tmp_path, rank):
+    learner = resumed(folders, tmp_path, "torch", rank=rank, rate=0.01)
+    before = trainer_of(learner.trainer.base, "torch").expected_acceptance
+    learned = serve(learner, PROMPTS * 3, max_new_tokens=16)
+    values = [one.loss for one in learned if one.updated]
+    assert len(values) == 12 and np.mean(values[-4:]) < np.mean(values[:4])
+    pair, texts = learner.pair, [*learner.memory, *learner.held_out]
+    assert learner.trainer.expected_acceptance(pair, texts) > before(pair, texts) + 0.02
+    assert pair.draft is learner.trainer.model()
+
+
+@pytest.mark.parametrize("kind", ["llama, tied", "qwen2"])
+@ranks
+def test_what_one_backend_has_learned_the_other_goes_on_with(folders, tmp_path, kind, rank):
+    for first, second in (("numpy", "torch"), ("torch", "numpy")):
+        store = Adapters(tmp_path / first)
+        learner = resumed(folders, store.root, first, kind, rank=rank)
+        serve(learner, PROMPTS[:4], temperature=0.0, max_new_tokens=8)
+        store.keep(learner)
+        other = resumed(folders, store.root, second, kind, rank=rank)
+        state = other.trainer.state()
+        assert other.statistics == learner.statistics and state["optimizer.steps"] == 2
+        for name, array in learner.trainer.state().items():
+            assert (state[name] == array).all(), name
+        np.testing.assert_allclose(rows(other.pair.draft), rows(learner.pair.draft), atol=1e-4)
+        for each in (first, second):  # what `generate --adapter` drafts with
+            base = drafter(folders, kind, each)
+            seen = rows(base)
+            adapted = store.load(Pair(base, learner.pair.target)).drafter(base)
+            np.testing.assert_allclose(rows(adapted), rows(learner.pair.draft), atol=1e-4)
+            assert (rows(base) == seen).all()
+        serve(other, PROMPTS[4:], temperature=0.0, max_new_tokens=8)
+        store.keep(other)
+        assert store.load(Pair(drafter(folders, kind, first), learner.pair.target)).statistics["updates"] == 4
+
+
+def test_a_drafter_without_files_is_known_by_its_numbers(folders, tmp_path):
+    def made(seed: int) -> Pair:
+        sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
+        model = random_model("GPT2LMHeadModel", sizes, PIECES.size, seed)
+        return Pair(TransformersModel(model, PIECES, name="gpt"), load(folders["target"]))
+
+    store, schedule = Adapters(tmp_path), Schedule(every=2)
+    learner = store.resume(made(0), Recipe(rank=4), schedule, np.random.default_rng(0))
+    serve(learner, PROMPTS[:2], max_new_tokens=12)
+    place = store.keep(learner)
+    names = json.loads(next(place.glob("v*/adapter_config.json")).read_text())
+    assert {"c_attn", "c_proj", "c_fc", "lm_head"} == set(names["target_modules"])
+    assert names["layers_to_transform"] == [0, 1]
+    again = store.resume(made(0), Recipe(rank=4), schedule, np.random.default_rng(0))
+    np.testing.assert_allclose(rows(again.pair.draft), rows(learner.pair.draft), atol=1e-5)
+    with pytest.raises(OmnidraftError, match="another draft"):
+        store.load(made(1))
+
+
+def test_fresh_adapters_are_those_of_numpy(folders):
+    for kind in DRAFTERS:
+        one = lora_torch.fresh(drafter(folders, kind, "torch"), np.random.default_rng(3), 2)
+        config, _ = training.untied(drafter(folders, kind, "numpy"))
+        other = LoRA.fresh(config, np.random.default_rng(3), 2, projections=(*training.ATTENTION, *training.MLP, training.HEAD))
+        assert list(one.parameters) == list(other.parameters)
+        assert all((one.parameters[name].numpy() == array).all() for name, array in other.parameters.items())
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt-2", "gemma 3, window in some layers"])
+def test_adapters_load_in_peft(folders, examples, kind, tmp_path):
+    peft = pytest.importorskip("peft")
+    architecture, sizes, _ = KINDS[kind]
+    base = TransformersModel(random_model(architecture, sizes, PIECES.size), PIECES)
+    trainer = trainer_of(base, "torch")
+    trainer.step(Pair(base, load(folders["target"])), examples)
+    LoRA({k: v.detach().numpy() for k, v in trainer.parameters.items()}, 4, 4).save(tmp_path)
+    ours = rows(trainer.model(), "the thing")
+    assert np.abs(rows(base, "the thing") - ours).max() > 1e-3
+    ids = torch.tensor([base.tokenizer.encode("the thing", bos=True)])
+    with torch.no_grad():
+        theirs = peft.PeftModel.from_pretrained(base.model, tmp_path)(ids).logits[0].numpy()
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+# ----------------------------------------------------------------------------------------------------- command line
+
+def adapt(folders, *arguments):
+    return run("adapt", *arguments, "-d", folders["llama, tied"], "-t", folders["target"], "-n", "16", "--every", "2", "--rank",
+               "4", "--adapters", "kept")
+
+
+def test_adapt_learns_with_either_backend_by_turns(folders, tmp_path):
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
+    for served, backend in ((2, "torch"), (4, "numpy"), (6, "torch")):
+        result = adapt(folders, "prompts.txt", "--limit", "2", "--json", "--backend", backend, "--device", "cpu" if served > 2
+                       else "auto")
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout.splitlines()[-1])["prompts"] == served
+    generate = ["generate", "the thing", "-d", folders["llama, tied"], "-t", folders["target"], "-n", "12"]
+    texts = {run(*generate, "--adapter", "--adapters", "kept", "--backend", backend).stdout for backend in ENGINES}
+    assert texts == {run(*generate).stdout}  # greedy: the same text
+
+
+@pytest.mark.parametrize("arguments, says", [
+    (["--interleaved"], "hidden state"), (["--device", "abacus"], "unknown device"), (["--dtype", "int3"], "unknown dtype")])
+def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, arguments, says):
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
+    result = adapt(folders, "prompts.txt", "--backend", "torch", *arguments)
+    assert result.exit_code == 1 and says in result.stderr and result.stderr.strip().count("error:") == 1
+
+
+def test_a_head_that_numpy_has_trained_is_not_lost(folders, tmp_path):
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
+    assert adapt(folders, "prompts.txt", "--interleaved").exit_code == 0
+    refused = adapt(folders, "prompts.txt", "--again", "--backend", "torch")
+    assert refused.exit_code == 1 and "hidden state" in refused.stderr
+    base = drafter(folders, "llama, tied", "torch")
+    assert isinstance(Adapters("kept").load(Pair(base, load(folders["target"]))).head, stopping.AcceptanceHead)
+    generate = ["generate", "the thing", "-d", folders["llama, tied"], "-t", folders["target"], "-n", "12"]
+    adapted = run(*generate, "--adapter", "--adapters", "kept", "--backend", "torch")  # drafts without the head
+    assert adapted.exit_code == 0 and adapted.stdout == run(*generate).stdout
