@@ -43,7 +43,7 @@ class Schedule:
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     head_rate: float = 1e-3
     head_memory: int = 4096  # drafted tokens in the interleaved head's replay buffer
-    rejected_weight: float = 6.0  # of rejections in the head's loss
+    rejected_weight: float = 1.0  # of rejections in the head's loss; arXiv 2405.19715 has 6, which stops earlier
     hold_out: int = 16  # one text in so many is kept for the guard; 0 switches the guard off
     tolerance: float = 0.02  # by which the held-out acceptance may fall
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -33,6 +33,7 @@ class FixedLength:
     """
 
     limit: int = 4
+    looks: ClassVar[bool] = False  # at what was drafted
 
     def __call__(self, confidences: list[float]) -> bool:
         """Never stop before `limit`."""
@@ -114,21 +115,22 @@ class Throughput:
 class AcceptanceHead:
     """Predicts whether a drafted token will be accepted: residual blocks with SiLU, then one logit (arXiv 2405.19715).
 
-    It reads the drafter's hidden state before the token (width,), the token's embedding (width,) and its log-probability.
-    `parameters` holds W, b of each block and the last w, b; all begin at zero (so does the prediction's slope), the last b
-    at `bias`.
+    It reads the drafter's hidden state before the token (width,), the token's embedding (width,) and the logit of its
+    probability. `parameters` holds W, b of each block and the last w, b; all begin at zero but for a weight of 1 on that
+    logit, so that a fresh head predicts the drafter's own confidence (shifted by `bias`).
 
     >>> head = AcceptanceHead(4); round(head(head.features(np.ones(4), np.ones(4), 0.9)), 2)
-    0.82
+    0.9
     """
 
-    def __init__(self, width: int, blocks: int = 1, bias: float = 1.5) -> None:
+    def __init__(self, width: int, blocks: int = 1, bias: float = 0.0) -> None:
         size = 2 * width + 1
         self.parameters: dict[str, np.ndarray] = {}
         for i in range(blocks):
             self.parameters |= {f"blocks.{i}.weight": np.zeros((size, size), np.float32),
                                 f"blocks.{i}.bias": np.zeros(size, np.float32)}
         self.parameters |= {"out.weight": np.zeros(size, np.float32), "out.bias": np.full(1, bias, np.float32)}
+        self.parameters["out.weight"][-1] = 1.0
         self.blocks = blocks
 
     @classmethod
@@ -140,9 +142,10 @@ class AcceptanceHead:
 
     @staticmethod
     def features(hidden: np.ndarray, embedding: np.ndarray, probability: float) -> np.ndarray:
-        """The input (2 width + 1,): both vectors at root mean square 1, and log q(token) / 4."""
+        """The input (2 width + 1,): both vectors at root mean square 1, and log(q / (1 - q)) of the token, within ± 9."""
         scaled = [v * (len(v) ** 0.5 / (np.linalg.norm(v) + 1e-9)) for v in (hidden, embedding)]
-        return np.concatenate([*scaled, [np.log(max(probability, 1e-6)) / 4]]).astype(np.float32)
+        q = min(max(probability, 1e-4), 1 - 1e-4)
+        return np.concatenate([*scaled, [np.log(q / (1 - q))]]).astype(np.float32)
 
     def __call__(self, features: np.ndarray) -> float:
         """P(accepted) of one token."""

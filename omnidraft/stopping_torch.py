@@ -12,18 +12,19 @@ from torch.nn.functional import linear, logsigmoid, silu
 class AcceptanceHead:
     """Predicts whether a drafted token will be accepted: residual blocks with SiLU, then one logit (arXiv 2405.19715).
 
-    `parameters` has the names and shapes that it has in NumPy; all begin at zero, the last b at `bias`.
+    `parameters` has the names and shapes that it has in NumPy, and begins as it does there.
 
     >>> head = AcceptanceHead(4); round(head(head.features(torch.ones(4), torch.ones(4), 0.9)), 2)
-    0.82
+    0.9
     """
 
-    def __init__(self, width: int, blocks: int = 1, bias: float = 1.5) -> None:
+    def __init__(self, width: int, blocks: int = 1, bias: float = 0.0) -> None:
         size = 2 * width + 1
         shapes = {name: shape for i in range(blocks)
                   for name, shape in ((f"blocks.{i}.weight", (size, size)), (f"blocks.{i}.bias", (size,)))}
         self.parameters = {name: torch.zeros(shape) for name, shape in shapes.items()} | {
             "out.weight": torch.zeros(size), "out.bias": torch.full((1,), bias)}
+        self.parameters["out.weight"][-1] = 1.0
         self.blocks = blocks
         for tensor in self.parameters.values():
             tensor.requires_grad_()
@@ -37,9 +38,9 @@ class AcceptanceHead:
 
     @staticmethod
     def features(hidden: torch.Tensor, embedding: torch.Tensor, probability: float) -> torch.Tensor:
-        """The input (2 width + 1,): both vectors at root mean square 1, and log q(token) / 4."""
+        """The input (2 width + 1,): both vectors at root mean square 1, and log(q / (1 - q)) of the token, within ± 9."""
         scaled = [v * (len(v) ** 0.5 / (v.norm() + 1e-9)) for v in (hidden, embedding)]
-        return torch.cat([*scaled, hidden.new_tensor([max(probability, 1e-6)]).log() / 4]).float()
+        return torch.cat([*scaled, hidden.new_tensor([probability]).clamp(1e-4, 1 - 1e-4).logit()]).float()
 
     def __call__(self, features: torch.Tensor) -> float:
         """P(accepted) of one token."""
