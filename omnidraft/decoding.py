@@ -16,8 +16,9 @@ import numpy as np
 from . import translation, verification
 from .drafting import Draft, Drafter
 from .errors import OmnidraftError
+from .ops import ops_of
 from .pairing import Pair
-from .sampling import Uniforms, mask, process
+from .sampling import Uniforms
 from .stopping import Confidence, Payoff, Stop
 
 
@@ -96,17 +97,20 @@ def plain(model: Any, prompt_ids: list[int], options: Options, uniforms: Uniform
     [[17], [4]]
     """
     _check_prompt(model, prompt_ids, options)
-    ids, cache = list(prompt_ids), model.new_cache()
+    ops = ops_of(model)
+    ids, cache, uniforms = list(prompt_ids), ops.new_cache(model), ops.draws(uniforms)
     seconds = {"prefill": _prefill(model, cache, ids)}
     for count in range(1, options.max_new_tokens + 1):
         began = perf_counter()
-        logits = model.forward(ids[cache.length:], cache)
-        seconds["target"] = perf_counter() - began
-        logits = mask(logits, model.tokenizer.size)
-        if options.temperature == 0:
-            token = int(logits.argmax())
-        else:
-            token = uniforms.choose(process(logits, options.temperature, options.top_k, options.top_p)[0])
+        with ops.inference():
+            logits = ops.wait(model.forward(ids[cache.length:], cache))
+            seconds["target"] = perf_counter() - began
+            logits = ops.mask(logits, model.tokenizer.size)
+            if options.temperature == 0:
+                drawn = ops.best(logits)
+            else:
+                drawn = [uniforms.choose(ops.process(logits, options.temperature, options.top_k, options.top_p)[0])]
+            [token] = ops.to_host(drawn, model.vocab_size)
         ids.append(token)
         seconds["other"] = perf_counter() - began - seconds["target"]
         done = token in model.eos_ids or count == options.max_new_tokens or len(ids) >= model.context_size
@@ -124,25 +128,26 @@ def speculative(pair: Pair, prompt: str, options: Options, uniforms: Uniforms, l
 
     >>> rounds = list(speculative(pair, "Question: ...", Options(), Uniforms(rng)))  # doctest: +SKIP
     """
-    target, tokenizer = pair.target, pair.target.tokenizer
+    target, tokenizer, ops = pair.target, pair.target.tokenizer, pair.ops
     ids = tokenizer.encode(prompt, bos=True)
     _check_prompt(target, ids, options)
     first_new, payoff = len(ids), Payoff()
-    drafter, cache = Drafter(pair, prompt, options), target.new_cache()
-    lifting = pair.lifting if options.verify == "lossless" else None
+    drafter, cache, uniforms = Drafter(pair, prompt, options), ops.new_cache(target), ops.draws(uniforms)
+    lifting = ops.lift(pair.lifting, target) if options.verify == "lossless" else None
     seconds = {"prefill": _prefill(target, cache, ids) + drafter.prefill()}
     while True:
         began = perf_counter()
         room = min(options.max_new_tokens - (len(ids) - first_new), target.context_size - len(ids)) - 1
         drafts = room > 0 and options.stop.limit > 0 and (not options.payoff or payoff.drafts())
-        draft = drafter.draft(uniforms, lifting, room) if drafts else Draft()
-        seconds["draft"] = perf_counter() - began
-        proposals, verify = _translate(pair, draft, ids, options, uniforms, lifting, room)
+        with ops.inference():
+            draft = drafter.draft(uniforms, lifting, room) if drafts else Draft()
+            seconds["draft"] = perf_counter() - began
+            proposals, verify = _translate(pair, draft, ids, options, uniforms, lifting, room)
 
-        before = perf_counter()
-        logits = target.forward(ids[cache.length:] + proposals.tokens, cache, rows=len(proposals.tokens) + 1)
-        seconds["target"] = perf_counter() - before
-        verdict = verify(logits)
+            before = perf_counter()
+            logits = ops.wait(target.forward(ids[cache.length:] + proposals.tokens, cache, rows=len(proposals.tokens) + 1))
+            seconds["target"] = perf_counter() - before
+            verdict = verify(logits)
 
         # An end token in mid-block ends the text, and nothing after it counts.
         ends = [i + 1 for i, token in enumerate(verdict.emitted) if token in target.eos_ids]
@@ -157,7 +162,7 @@ def speculative(pair: Pair, prompt: str, options: Options, uniforms: Uniforms, l
         done = bool(ends) or len(ids) - first_new >= options.max_new_tokens or len(ids) >= target.context_size
         kept = drafter.follow(draft, tokenizer.decode_bytes(emitted))
         if learner is not None:
-            learner.observe(draft, proposals, logits, emitted, kept, done)
+            learner.observe(draft, proposals, ops.to_numpy(logits), emitted, kept, done)
         if options.learn:
             tails = translation.common_tail(pair.draft.tokenizer, drafter.ids, tokenizer, ids, count + 1)
             pair.cache.observe(*tails, pair.draft.tokenizer, tokenizer)
@@ -176,23 +181,22 @@ def _translate(pair: Pair, draft: Draft, ids: list[int], options: Options, unifo
                room: int) -> tuple[translation.Proposals, Callable[[np.ndarray], verification.Verdict]]:
     """The round's proposals, and the function that verifies them once the target's logits (m + 1, V_p) are there."""
     made = translation.Proposals()
-    rule, target = options.verify, pair.target
+    rule, target, ops = options.verify, pair.target, pair.ops
 
     def probs(logits: np.ndarray) -> np.ndarray:
-        return process(mask(logits, target.tokenizer.size), options.temperature, options.top_k, options.top_p)
+        return ops.process(ops.mask(logits, target.tokenizer.size), options.temperature, options.top_k, options.top_p)
 
     def argmax(logits: np.ndarray) -> verification.Verdict:
-        return verification.greedy(made.tokens, mask(logits, target.tokenizer.size).argmax(-1).tolist())
+        return ops.greedy(made.tokens, ops.best(ops.mask(logits, target.tokenizer.size)))
 
     if rule in ("tli", "omnidraft"):
         match = pair.cache.longest_match if rule == "omnidraft" else (lambda tokens, start: None)
         spellings = pair.spellings if rule == "omnidraft" else {}
-        made = translation.merge(draft.tokens, draft.probs, pair.alignment.draft_to_target, target.vocab_size, match,
-                                 spellings)
+        made = ops.merge(draft.tokens, draft.probs, pair.alignment.draft_to_target, target.vocab_size, match, spellings)
         _cut(made, room)
         if options.temperature == 0:
             return made, argmax
-        return made, lambda logits: verification.rejection_sampling(made.tokens, made.rows, probs(logits), uniforms)
+        return made, lambda logits: ops.rejection_sampling(made.tokens, made.rows, probs(logits), uniforms)
 
     if rule == "slem" or options.temperature == 0:
         # With a target that is certain there is no law to protect: propose what it would itself write for the text.
@@ -209,14 +213,14 @@ def _translate(pair: Pair, draft: Draft, ids: list[int], options: Options, unifo
         _cut(made, room)
         if options.temperature == 0:
             return made, argmax
-        return made, lambda logits: verification.exact_match(made.tokens, probs(logits), uniforms)
+        return made, lambda logits: ops.exact_match(made.tokens, probs(logits), uniforms)
 
     in_text = lifting.paths[draft.taken_back] if draft.taken_back is not None else ()
     atoms, laws = lifting.reveal(draft.tokens, draft.probs, in_text)
     made.atoms, made.laws = atoms, laws
     for token, length in zip(*lifting.walk(atoms), strict=True):
         made.add(token, None, length)
-    return made, lambda logits: verification.lossless(atoms, laws, lifting, probs(logits), uniforms)
+    return made, lambda logits: ops.lossless(atoms, laws, lifting, probs(logits), uniforms)
 
 
 def _span(pair: Pair, token: int) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 
 from . import translation
 from .pairing import Pair
-from .sampling import Uniforms, mask, process
+from .sampling import Uniforms
 
 
 @dataclass
@@ -55,13 +55,15 @@ class Drafter:
     """
 
     def __init__(self, pair: Pair, prompt: str, options: Any) -> None:
-        self.model, self.options = pair.draft, options
+        self.model, self.options, self.ops = pair.draft, options, pair.ops
         self.ids = self.model.tokenizer.encode(prompt, bos=True)
         self.fed: list[int] = []  # the ids that the cache holds
-        self.cache = self.model.new_cache()
+        self.cache = self.ops.new_cache(self.model)
+        self.looks = self.ops.LOOK or getattr(options.stop, "looks", True)
         self.head = getattr(options.stop, "head", None)  # predicts acceptance where the rule has one
         # `tli` draws from the drafter renormalised onto the directly mapped tokens.
-        self.barred = np.flatnonzero(pair.alignment.draft_to_target < 0) if options.verify == "tli" else None
+        mapped = np.flatnonzero(pair.alignment.draft_to_target >= 0)
+        self.allowed = self.ops.allow(mapped, self.model) if options.verify == "tli" else None
 
     def prefill(self) -> float:
         """Feed the prompt but its last two tokens, which the first round feeds; seconds."""
@@ -84,30 +86,39 @@ class Drafter:
         self.cache.rewind(shared)
         del self.fed[shared:]
         logits = self._forward(self.ids[shared:], rows)
-        confidences: list[float] = []
         if longer:
             last = self.ids[-1]
-            ruled_out = np.full(logits.shape[-1], -np.inf)
-            ruled_out[[last, *longer]] = 0.0
-            healed, logits = logits[:1] + ruled_out, logits[1:]
-            token, q, _ = self._draw(healed, uniforms)
+            healed, logits = logits[:1] + self.ops.allow([last, *longer], self.model), logits[1:]
+            token, q = self._draw(healed, uniforms)
+            [token] = self.ops.to_host([token], self.model.vocab_size)
             if token != last:  # otherwise the context token stands, and drafting goes on after it
                 draft = Draft([token], [q], last)
                 self.cache.rewind(len(self.fed) - 1)
                 del self.fed[-1:]
                 logits = self._forward([token])
-        while len(draft.tokens) < limit:
-            if confidences:
-                logits = self._forward(draft.tokens[-1:])
-            token, q, confidence = self._draw(logits, uniforms)
-            draft.tokens.append(token)
+        drawn: list[Any] = []  # numbers, or what stands for them on a device
+        confidences: list[float] = []
+        while len(draft.probs) < limit:
+            if drawn:
+                logits = self.model.forward(drawn[-1:], self.cache)
+            token, q = self._draw(logits, uniforms)
+            drawn.append(token)
             draft.probs.append(q)
-            if self.head is not None:
-                draft.features.append(self.head.features(self.cache.hidden[-1], self.model.embedding[token], confidence))
-                confidence = self.head(draft.features[-1])
-            confidences.append(confidence)
-            if token in self.model.eos_ids or self.options.stop(confidences):
-                break
+            if self.looks:
+                token, confidence = self.ops.look(token, q, self.options.temperature)
+                if self.head is not None:
+                    draft.features.append(self.head.features(self.cache.hidden[-1], self.model.embedding[token], confidence))
+                    confidence = self.head(draft.features[-1])
+                confidences.append(confidence)
+                if token in self.model.eos_ids or self.options.stop(confidences):
+                    break
+        drawn = self.ops.to_host(drawn, self.model.vocab_size)
+        self.fed += drawn[:-1]
+        count = next((i + 1 for i, token in enumerate(drawn) if token in self.model.eos_ids), len(drawn))
+        if count < len(drawn):  # nobody looked: what was drawn after an end token is as if it had never been
+            del draft.probs[count - len(drawn):]
+            uniforms.give_back((len(drawn) - count) * (self.options.temperature > 0))
+        draft.tokens += drawn[:count]
         return draft
 
     def follow(self, draft: Draft, data: bytes) -> int:
@@ -121,17 +132,15 @@ class Drafter:
             self.ids = translation.extend(tokenizer, self.ids, data)
         return kept
 
-    def _draw(self, logits: np.ndarray, uniforms: Uniforms) -> tuple[int, np.ndarray, float]:
-        """One token from one row of logits (1, V_q): the token, the row it was drawn from, the drafter's probability."""
-        logits = mask(logits, self.model.tokenizer.size)
-        if self.barred is not None:
-            logits[:, self.barred] = -np.inf
+    def _draw(self, logits: np.ndarray, uniforms: Uniforms) -> tuple[Any, np.ndarray]:
+        """One token from one row of logits (1, V_q), and the row (V_q,) it was drawn from: at temperature 0 the logits."""
+        logits = self.ops.mask(logits, self.model.tokenizer.size)
+        if self.allowed is not None:
+            logits = logits + self.allowed
         if self.options.temperature == 0:
-            token = int(logits[0].argmax())
-            return token, logits[0], float(1.0 / np.exp(logits[0] - logits[0, token]).sum())
-        q = process(logits, self.options.temperature, self.options.top_k, self.options.top_p)[0]
-        token = uniforms.choose(q)
-        return token, q, float(q[token])
+            return self.ops.best(logits)[0], logits[0]
+        q = self.ops.process(logits, self.options.temperature, self.options.top_k, self.options.top_p)[0]
+        return uniforms.choose(q), q
 
     def _forward(self, ids: list[int], rows: int = 1) -> np.ndarray:
         logits = self.model.forward(ids, self.cache, rows)

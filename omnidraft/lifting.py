@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -66,6 +67,7 @@ class Lifting:
                 self.children.append({})
             self.token[trail[-1]] = unique[split]
             before = split
+        self.twins: dict[Any, Any] = {}  # `lifting_torch` ones by width and device
         self._uncovered: tuple[int, np.ndarray] | None = None
         self._child_arrays: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         # First atom of every draft token, shifted by one so that "no path" is 0.

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from .lifting import Lifting, build_lifting
 from .models import load
 from .ngram_cache import NGramCache
+from .ops import ops_of
 from .sampling import Uniforms
 from .vocabulary import Alignment, align
 
@@ -86,6 +88,11 @@ class Pair:
                 rounds.append(record)
             if piece := decoder.decode(self.target.tokenizer.decode_bytes(record.emitted), final=record.done):
                 yield piece
+
+    @property
+    def ops(self) -> ModuleType:
+        """`ops_torch` where both models are PyTorch's, else `ops`."""
+        return ops_of(self.draft, self.target)
 
     @cached_property
     def one_vocabulary(self) -> bool:

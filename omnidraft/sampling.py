@@ -69,6 +69,10 @@ class Uniforms:
             self._draws = iter(source)
             self._next = lambda: next(self._draws)
 
+    def __iter__(self) -> Iterator[float]:
+        """The draws one after another."""
+        return iter(self._next, None)
+
     def accept(self, probability: float) -> bool:
         """True with the given probability (values above 1 count as 1)."""
         return self._next() < probability

@@ -6,6 +6,7 @@ NaN here, and `to_host` refuses what was drawn from it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
@@ -67,7 +68,7 @@ def to_host(drawn: Tensor, size: int) -> list[int]:
     [3, 4]
     """
     indices = drawn.reshape(-1).tolist()
-    if max(indices, default=0) >= size:
+    if min(indices, default=0) < 0 or max(indices, default=0) >= size:
         raise OmnidraftError("the model's logits are NaN or infinite: its weights are broken or the number type too small")
     return indices
 
@@ -84,15 +85,18 @@ class Uniforms:
     def __init__(self, source: torch.Generator | Iterable[float]) -> None:
         self._draws = _endless(source) if isinstance(source, torch.Generator) else iter(source)
         self._back: list[float] = []  # draws given back, the next one last
+        self._taken: deque[float] = deque(maxlen=4096)  # the latest draws
 
     def take(self, count: int) -> list[float]:
         """The next draws (count,), fewer where given numbers come to their end."""
         back = [self._back.pop() for _ in range(min(count, len(self._back)))]
-        return back + list(islice(self._draws, count - len(back)))
+        taken = back + list(islice(self._draws, count - len(back)))
+        self._taken += taken
+        return taken
 
-    def give_back(self, draws: list[float]) -> None:
-        """Make these draws the next ones again."""
-        self._back += reversed(draws)
+    def give_back(self, count: int) -> None:
+        """Make the `count` draws taken last the next ones again."""
+        self._back += [self._taken.pop() for _ in range(count)]
 
     def accept(self, probability: float) -> bool:
         """True with the given probability (values above 1 count as 1)."""

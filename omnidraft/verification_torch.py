@@ -25,7 +25,7 @@ def greedy(proposals: Sequence[int], target_choices: Tensor) -> Verdict:
     >>> greedy([5, 6], torch.tensor([5, 7, 8])).emitted
     [5, 7]
     """
-    return verification.greedy(proposals, target_choices.tolist())
+    return verification.greedy(proposals, to_host(target_choices, 1 << 62))
 
 
 def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Tensor] |
     >>> rejection_sampling([0], q, p, Uniforms([0.4, 0.0])).emitted
     [0, 1]
     """
-    verdict = Verdict()
+    verdict, draft_probs = Verdict(), [row.to(target_probs.device) for row in draft_probs]
     pairs = [row[token] for rows in (target_probs, draft_probs) for row, token in zip(rows, proposals, strict=False)]
     for row, (p, q) in enumerate(torch.stack(pairs).view(2, -1).T.tolist() if proposals else ()):
         if not _keep(p, q, uniforms):
@@ -59,7 +59,7 @@ def exact_match(proposals: Sequence[int], target_probs: Tensor, uniforms: Unifor
     """Draw from p (m + 1, V_p) and keep the draws up to the first that is not the proposal (m,); one copy."""
     draws = uniforms.take(len(target_probs))
     verdict = verification.greedy(proposals, to_host(Uniforms(draws).choose(target_probs), target_probs.shape[1]))
-    uniforms.give_back(draws[len(verdict.emitted):])
+    uniforms.give_back(len(draws) - len(verdict.emitted))
     return verdict
 
 

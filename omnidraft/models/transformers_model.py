@@ -10,7 +10,7 @@ rejected tokens back (arXiv 2507.02659, Algorithm 1). When a model is taken over
 - "single": the same, but several tokens at once would silently ignore the state (Mamba, Jamba): they go one by one.
 - "none": nothing can be gone on from (RWKV, RecurrentGemma): every pass reads the whole text.
 
-This module and `transformers_loading` are the only ones that import torch and transformers.
+This module, `transformers_loading` and `transformers_generation` alone import transformers.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from ..errors import OmnidraftError
@@ -36,9 +37,9 @@ NO_LIMIT = 1 << 20  # the context of a model that names none (ALiBi, state space
 class TransformersCache:
     """The ids a model has read and what transformers keeps of them; `length` counts them, `rewind` takes the last back."""
 
-    def __init__(self, can_cut: bool) -> None:
-        self.can_cut = can_cut
-        self.ids: list[int] = []
+    def __init__(self, can_cut: bool, on_device: bool = False) -> None:
+        self.can_cut, self.on_device = can_cut, on_device
+        self.ids: list[int | Tensor] = []
         self.state: Any = None  # transformers' cache; None: the next pass reads all ids again
 
     @property
@@ -68,6 +69,8 @@ class TransformersModel:
     ((1, 512), 2, None)
     """
 
+    ops = "ops_torch"  # what computes with logits that stay on the device
+
     def __init__(self, model: Any, tokenizer: Tokenizer, *, name: str = "model", folder: Path | None = None,
                  why: tuple[str, str] = ("as given", "as given")) -> None:
         self.model, self.tokenizer, self.name, self.folder, self._why = model, tokenizer, name, folder, why
@@ -87,13 +90,17 @@ class TransformersModel:
 
     @classmethod
     def load(cls, name_or_folder: str | Path, dtype: str = "auto", device: str = "auto", *, device_map: Any = None,
-             trust_remote_code: bool = False, **more: Any) -> TransformersModel:
+             trust_remote_code: bool = False, compile: bool = False, **more: Any) -> TransformersModel:
         """Load a Hugging Face folder or hub id; raises OmnidraftError with one line for whatever is wrong with it.
 
         `dtype` "auto" is the stored one, on a CPU float32; `device` "auto" is cuda, else mps, else cpu; `device_map`
-        spreads the model over several devices instead (needs accelerate); `more` goes to `from_pretrained`.
+        spreads the model over several devices instead (needs accelerate); `compile` is for torch.compile, slow at first and
+        in need of a C++ compiler; `more` goes to `from_pretrained`.
         """
-        return cls(**load_parts(str(name_or_folder), dtype, device, device_map, trust_remote_code, more))
+        made = cls(**load_parts(str(name_or_folder), dtype, device, device_map, trust_remote_code, more))
+        if compile:
+            made.model.compile(dynamic=True)
+        return made
 
     @property
     def kernel(self) -> str:
@@ -104,20 +111,21 @@ class TransformersModel:
         return (f"torch {torch.__version__} on {self.device} ({self._why[0]}), {str(self.dtype)[6:]} ({self._why[1]}), "
                 f"{attention} attention, cache: {cache[self.cache_kind]}")
 
-    def new_cache(self) -> TransformersCache:
-        """An empty key-value cache for this model."""
-        return TransformersCache(can_cut=self.cache_kind == "cut")
+    def new_cache(self, on_device: bool = False) -> TransformersCache:
+        """An empty key-value cache for this model, with which `forward` gives tensors if they shall stay on the device."""
+        return TransformersCache(self.cache_kind == "cut", on_device)
 
-    def forward(self, ids: Sequence[int], cache: TransformersCache, rows: int = 1) -> np.ndarray:
+    def forward(self, ids: Sequence[int | Tensor], cache: TransformersCache, rows: int = 1) -> np.ndarray | Tensor:
         """Feed `ids` after what the cache holds; the logits after the last `rows` of them: (rows, vocab_size).
 
-        float64 if the model is, else float32; copied from the device once (per token where the cache is "single").
-        Raises OmnidraftError where there are fewer ids than `rows`, ids outside the vocabulary, more than the context
-        holds, no memory left, or logits that are not finite.
+        float64 if the model is, else float32; copied from the device once, unless the cache says that they stay there. Ids may
+        be tokens drawn there, () or (1,) each (copied where all is read again). Raises OmnidraftError where there are fewer ids
+        than `rows`, ids outside the vocabulary, more than the context holds, no memory left, or copied logits not finite.
         """
         if not 1 <= rows <= len(ids):
             raise OmnidraftError(f"a pass over {len(ids)} tokens cannot give {rows} rows of logits")
-        if min(ids) < 0 or max(ids) >= self.vocab_size:
+        drawn = isinstance(ids[0], Tensor)
+        if not drawn and (min(ids) < 0 or max(ids) >= self.vocab_size):
             raise OmnidraftError(f"token ids {min(ids)} to {max(ids)} do not fit a vocabulary of {self.vocab_size}")
         length = cache.length + len(ids)
         if length > self.context_size:
@@ -126,33 +134,41 @@ class TransformersModel:
         state, cache.state = cache.state, None  # a pass that fails leaves its entries in some layers only: drop them all
         parts = [list(ids)]
         if state is None:
-            parts = [[*cache.ids, *ids]]
+            parts, drawn = [[int(token) for token in (*cache.ids, *ids)]], False
             state = None if self.cache_kind == "none" else self._new_state()
         elif self.cache_kind == "single":
             parts = [[token] for token in ids]
         logits = []
         for part in parts:
-            some, state = self._run([part], state, min(rows, len(part)))
+            # What was drawn from broken logits is no token; it is told when it is copied.
+            fed = torch.cat([token.view(1) for token in part]).clamp(0, self.vocab_size - 1) if drawn else torch.tensor(part)
+            some, state = self._run(fed[None], state, min(rows, len(part)))
             logits.append(some[0])
         cache.state = state
         cache.ids += ids
-        return logits[0] if len(logits) == 1 else np.concatenate(logits[-rows:])
+        made = logits[0] if len(logits) == 1 else torch.cat(logits[-rows:])
+        return made if cache.on_device else self._to_host(made)
 
-    def _run(self, texts: list[list[int]], state: Any, rows: int) -> tuple[np.ndarray, Any]:
+    def _to_host(self, logits: Tensor) -> np.ndarray:
+        """Logits (..., V) in one copy; raises OmnidraftError where they are not finite."""
+        made = logits.cpu().numpy()
+        if not np.isfinite(made.max(axis=-1)).all():
+            raise OmnidraftError(f"{self.name}: the model's logits are NaN or infinite: its weights are broken or "
+                                 f"{str(self.dtype)[6:]} is too small for it")
+        return made
+
+    def _run(self, texts: Tensor, state: Any, rows: int) -> tuple[Tensor, Any]:
         """One pass over (B, m) ids that follow `state` (None: no cache): logits (B, rows, V), and the state after it."""
         options: dict[str, Any] = {"use_cache": state is not None}
         if state is not None:
             options[self._cache_name] = state
         if self._only_some_rows:
             options["logits_to_keep"] = rows
-        with torch.inference_mode(), one_line(f"{self.name}: a pass over {len(texts[0])} tokens failed"):
-            result = self.model(input_ids=torch.tensor(texts, device=self.device), **options)
+        with torch.inference_mode(), one_line(f"{self.name}: a pass over {texts.shape[1]} tokens failed"):
+            result = self.model(input_ids=texts.to(self.device), **options)
             logits = result.logits[:, -rows:]  # (B, rows, V)
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).cpu().numpy()
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             state = getattr(result, self._cache_name) if state is not None else None
-        if not np.isfinite(logits.max(axis=-1)).all():
-            raise OmnidraftError(f"{self.name}: the model's logits are NaN or infinite: its weights are broken or "
-                                 f"{str(self.dtype)[6:]} is too small for it")
         return logits, state
 
     def _new_state(self) -> DynamicCache:
@@ -165,7 +181,7 @@ class TransformersModel:
 
     def _check_causal(self) -> int:
         """The width of the logits, V, by a pass over two texts that part at their last token."""
-        (one, other), _ = self._run([[0, 1, 2, 0], [0, 1, 2, 1]], None, 4)  # (4, V) each
+        one, other = self._to_host(self._run(torch.tensor([[0, 1, 2, 0], [0, 1, 2, 1]]), None, 4)[0])  # (4, V) each
         if np.abs(one[:3] - other[:3]).max() > (1e-4 if self._exact else 0.02) * np.abs(one[3] - other[3]).max():
             raise OmnidraftError(f"{self.name} ({self.model.config.model_type}) is not a causal language model: what "
                                  "comes later changes what it says before")
@@ -176,7 +192,7 @@ class TransformersModel:
         if {type(layer).__name__ for layer in self._new_state().layers} <= ENTRY_PER_TOKEN:
             return "cut"
         text = [0, 1, 2, 0, 2, 1, 1]
-        (whole,), _ = self._run([text], None, 4)  # (4, V)
+        [whole] = self._to_host(self._run(torch.tensor([text]), None, 4)[0])  # (4, V)
         for self.cache_kind in ("again", "single"):
             cache = self.new_cache()
             try:

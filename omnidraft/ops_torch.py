@@ -1,0 +1,79 @@
+"""Torch twin of `ops.py`: logits, probabilities and drawn tokens stay on the models' device.
+
+Copied from it are, in each round: the drafted tokens, once, at their end; a healed token; what verification compares and
+draws (see `verification_torch`); and with a stop rule that asks for it, every drafted token with its probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import lifting, sampling, sampling_torch
+from .lifting_torch import Lifting, upload
+from .sampling_torch import Uniforms, mask, process
+from .translation_torch import merge
+from .verification_torch import exact_match, greedy, lossless, rejection_sampling
+
+__all__ = ["exact_match", "greedy", "lossless", "mask", "merge", "process", "rejection_sampling"]
+LOOK = False  # unless the stop rule asks: the host would wait for the device
+inference = torch.inference_mode
+
+
+def draws(uniforms: sampling.Uniforms | Uniforms) -> Uniforms:
+    """The same draws for weights on a device."""
+    return uniforms if isinstance(uniforms, Uniforms) else Uniforms(uniforms)
+
+
+def lift(host: lifting.Lifting, target: Any) -> Lifting:
+    """The lifting's twin for a target's rows, made once."""
+    place = target.vocab_size, target.device
+    if place not in host.twins:
+        host.twins[place] = Lifting(host, *place)
+    return host.twins[place]
+
+
+def to_host(tokens: Sequence[Tensor], size: int) -> list[int]:
+    """Tokens drawn from a vocabulary of `size`, in one copy; raises OmnidraftError where the logits were broken."""
+    return sampling_torch.to_host(torch.cat([token.view(1) for token in tokens]), size) if len(tokens) else []
+
+
+def to_numpy(logits: Tensor) -> np.ndarray:
+    """Rows of logits for whoever wants NumPy's."""
+    return logits.cpu().numpy()
+
+
+def wait(logits: Tensor) -> Tensor:
+    """The logits once they are there, so that the seconds of a model are its own."""
+    if logits.is_cuda:
+        torch.cuda.synchronize(logits.device)
+    return logits
+
+
+def new_cache(model: Any) -> Any:
+    """A cache with which `model.forward` gives tensors."""
+    return model.new_cache(on_device=True)
+
+
+def allow(ids: Sequence[int], model: Any) -> Tensor:
+    """What to add to a row of logits (V,) so that all but `ids` are ruled out."""
+    row = torch.full((model.vocab_size,), -torch.inf, device=model.device)
+    return row.index_fill_(0, upload(ids, model.device), 0.0)
+
+
+def best(logits: Tensor) -> Tensor:
+    """The argmax (n,) of each row (n, V); of a broken one -1, which `to_host` refuses."""
+    values, places = logits.max(-1)
+    return torch.where(values.abs() < torch.inf, places, -1)
+
+
+def look(token: Tensor, row: Tensor, temperature: float) -> tuple[int, float]:
+    """A drawn token and its probability, in one copy; `row` (V,) holds probabilities, at temperature 0 logits."""
+    token = token.view(1)
+    prob = row.index_select(0, token.clamp(max=len(row) - 1)) if temperature else row.softmax(-1).amax(-1, keepdim=True)
+    drawn, probability = torch.cat([token.to(row.dtype), prob]).tolist()
+    return int(drawn), probability
