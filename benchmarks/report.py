@@ -148,6 +148,32 @@ def learning(all_of_it: bool = False) -> str:
                  "`omnidraft` T=0.01", "speed over plain"], rows))
 
 
+def against() -> str:
+    """Ratios to transformers' plain generation, per method."""
+    figures = result("against_transformers")
+    if figures is None:
+        return "Not measured yet."
+    pairs = figures["pairs"]
+    methods = list(next(iter(next(iter(pairs.values())).values())))
+
+    def cell(row: dict | None) -> str:
+        if row is None or "ratio" not in row:
+            return "—" if row is None else "fails"
+        excess = row.get("log_p_excess") or 0.0
+        wrong = f", excess {excess:+.1f}" if abs(excess) > 1 else ""
+        return f"{row['ratio']:.2f}× ({row['block_efficiency']:.2f}{wrong})"
+
+    rows = [[pair.replace(":", " → "), at, *(cell(found.get(method)) for method in methods[1:])]
+            for pair, runs in pairs.items() for at, found in runs.items()]
+    m, s = figures["machine"], figures["settings"]
+    return (f"Same loaded models, prompts and process; torch {m['torch']}, transformers {m['transformers']}, {m['torch_threads']} "
+            f"thread, {s['prompts']} prompts × {s['tokens']} tokens, medians of {s['repeats']} "
+            "(`benchmarks/against_transformers.py`). Speed over transformers' plain generation, and in brackets target tokens per "
+            "target pass. An *excess* of log p is told where the text is not the target's own: transformers' token-level "
+            "intersection (its assisted generation at T = 1) pairs scrambled rows, so much of what it accepts is wrong.\n\n"
+            + table(["pair", "", *methods[1:]], rows))
+
+
 def main() -> None:
     """Fill the marked places of README.md and write docs/results.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -159,8 +185,8 @@ def main() -> None:
     for name, made in (("files", files()), ("exactness", exactness()), ("results", short), ("learning", learning())):
         text = re.sub(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", lambda m, made=made: m[1] + made + "\n" + m[2],
                       text, flags=re.S)
-    parts = {"Speed": speed(), "Block efficiency": efficiency(), "Learning": learning(True), "Quality": quality(),
-             "Exactness": exactness()}
+    parts = {"Speed": speed(), "Block efficiency": efficiency(), "Learning": learning(True),
+             "Beside transformers": against(), "Quality": quality(), "Exactness": exactness()}
     everything = "# Results\n\nWritten by `python -m benchmarks.report` from `benchmarks/results/*.json`.\n\n" + "\n\n".join(
         f"## {title}\n\n{part}" for title, part in parts.items()) + "\n"
     for place, made in ((path, text), (ROOT / "docs" / "results.md", everything)):
