@@ -166,10 +166,10 @@ def against() -> str:
     rows = [[pair.replace(":", " → "), at, *(cell(found.get(method)) for method in methods[1:])]
             for pair, runs in pairs.items() for at, found in runs.items()]
     m, s = figures["machine"], figures["settings"]
-    return (f"Same loaded models, prompts and process; torch {m['torch']}, transformers {m['transformers']}, {m['torch_threads']} "
-            f"thread, {s['prompts']} prompts × {s['tokens']} tokens, medians of {s['repeats']} "
-            "(`benchmarks/against_transformers.py`). Speed over transformers' plain generation, and in brackets target tokens per "
-            "target pass. An *excess* of log p is told where the text is not the target's own: transformers' token-level "
+    return (f"Same loaded models, prompts and process; torch {m['torch']}, transformers {m['transformers']}, "
+            f"{m['torch_threads']} thread, {s['prompts']} prompts × {s['tokens']} tokens, medians of {s['repeats']} "
+            "(`benchmarks/against_transformers.py`). Speed over transformers' plain generation, and in brackets target tokens "
+            "per target pass. An *excess* of log p is told where the text is not the target's own: transformers' token-level "
             "intersection (its assisted generation at T = 1) pairs scrambled rows, so much of what it accepts is wrong.\n\n"
             + table(["pair", "", *methods[1:]], rows))
 
