@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .wording import favour
+
 # What a slot means:
 #   $x $y        argument names            $X        $x with "the list" or backticks, for phrases
 #   $e $f        element, second element   $N $S     what elements are called: numbers, number
@@ -363,7 +365,7 @@ def _names(rng: random.Random, kind: Kind) -> dict[str, str]:
 
     def choose(slot: str, options: list[str]) -> None:
         free = [name for name in options if name not in taken] or [name + "2" for name in options]
-        slots[slot] = rng.choice(free)
+        slots[slot] = favour(rng, free)
         taken.append(slots[slot])
 
     first, elements = rng.choice(ARGUMENT_NAMES[kind.types[0]])
@@ -381,7 +383,7 @@ def _names(rng: random.Random, kind: Kind) -> dict[str, str]:
         choose(slot, options)
     pairs = [pair.split(":") for pair in PAIRS if not set(pair.split(":")) & set(taken)]
     if "$i, $j" in kind.bodies[0]:
-        slots["i"], slots["j"] = rng.choice(pairs)
+        slots["i"], slots["j"] = favour(rng, pairs)
     else:
         choose("i", INDICES)
         choose("j", ["j", "j", "other"])
@@ -410,10 +412,10 @@ def _slots(rng: random.Random, kind: Kind) -> dict[str, str]:
 
 def _source(rng: random.Random, kind: Kind, slots: dict[str, str], docstring: str) -> str:
     """Write the function: signature, docstring, one of the bodies."""
-    lines = rng.choice(kind.bodies).split("\n")
-    comments = rng.random() < 0.33
+    lines = favour(rng, kind.bodies).split("\n")
+    comments = rng.random() < 0.15
     lines = [line.replace("#?", "#") for line in lines if comments or "#?" not in line]
-    if rng.random() < 0.15:
+    if rng.random() < 0.1:
         lines = [PLUS.sub(r"\1\2 = \2 + \3", line) for line in lines]
     body = _fill("\n    ".join(lines), slots)
     return f'def {slots["F"]}({_signature(slots)}):\n    """{docstring}"""\n    {body}\n'
@@ -426,13 +428,13 @@ def _signature(slots: dict[str, str]) -> str:
 def _phrases(rng: random.Random, kind: Kind, slots: dict[str, str]) -> tuple[str, str]:
     """Return the description and the docstring, now and then in different words."""
     described = rng.choice(kind.phrases)
-    documented = described if rng.random() < 0.5 else rng.choice(kind.phrases)
+    documented = described if rng.random() < 0.8 else rng.choice(kind.phrases)
     verbs, imperatives = TRUTH if kind.truth else VERBS
     description = f"{rng.choice(verbs)} {_fill(described, slots)}"
-    if rng.random() < 0.5:  # the docstring may name the argument in another way
+    if rng.random() < 0.2:  # the docstring may name the argument in another way
         slots = slots | {"X": rng.choice(REFERENCES[CONTAINER.get(kind.types[0], "list")])}
-    sentence = f"{rng.choice(imperatives)} {_fill(documented, slots)}".strip()
-    if rng.random() < 0.3:
+    sentence = f"{favour(rng, imperatives)} {_fill(documented, slots)}".strip()
+    if rng.random() < 0.15:
         sentence = sentence.replace("`", "")
     stop = "." if sentence.endswith('"') or rng.random() < 0.9 else ""
     return description, sentence[0].upper() + sentence[1:] + stop

@@ -19,6 +19,8 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .wording import FAVOURITE, favour
+
 GIRLS = """Anna Maria Sofia Emma Olivia Mia Ava Lily Grace Chloe Zoe Ella Nora Ruby Alice Hannah Lucy Clara Eva Julia
 Leila Amina Fatima Zara Priya Anika Meera Yuki Hana Mei Lin Aiko Sakura Ingrid Freya Astrid Elsa Greta Heidi Petra
 Katya Olga Irina Natasha Daria Vera Lena Tanya Rosa Carmen Lucia Elena Paula Marta Ines Camila Valeria Daniela Gabriela
@@ -81,7 +83,7 @@ FRAMES = {
 }
 FIRST = ["", "", "", "", "first, ", "first of all, ", "to start, ", "to begin with, ", "step one: ", "we start like this: ",
          "from the story, ", "we know enough to begin: "]
-NEXT = ["", "", "", "then, ", "next, ", "after that, ", "now, ", "from there, ", "knowing this, ", "as a next step, ",
+NEXT = ["then, ", "", "", "", "next, ", "after that, ", "now, ", "from there, ", "knowing this, ", "as a next step, ",
         "given this, ", "in the next step, ", "we go on: "]
 LAST = ["so ", "so ", "therefore, ", "that means ", "this means that ", "in the end, ", "thus, ", "hence, ", "", "",
         "we can say that ", "as a result, ", "this shows that ", "the answer is that ", "finally, ", "it follows that ",
@@ -180,9 +182,10 @@ class Draw:
         return self.rng.randint(13, 20) if kind < 0.92 else 10 * self.rng.randint(2, 9)
 
     def say(self, pattern: str, equation: str = "", spell: bool = False) -> str:
-        """Choose among the wordings of a pattern and fill its fields."""
+        """Choose among the wordings of a pattern (in a solution, mostly the first) and fill its fields."""
+        share = FAVOURITE if equation else 0.0
         while "[" in pattern:
-            pattern = PAIR.sub(lambda m: self.rng.choice(m[1].split("|")), pattern)
+            pattern = PAIR.sub(lambda m: favour(self.rng, m[1].split("|"), share), pattern)
 
         def fill(match: re.Match) -> str:
             dollar, name, mark, extra, percent = match.groups()
@@ -242,8 +245,10 @@ def render(draw: Draw, problem: Problem, training: bool) -> tuple[str, str, int]
         text = draw.say(rng.choice(MOODS)) + text
     prompt = f"Question: {capitalize(text)}\nAnswer:"
     sentences, result = [], 0
-    # Two training examples in five give the equations alone: more arithmetic per token.
+    # Two training examples in five ask for the equations alone: more arithmetic per token.
     terse = training and 1 <= zlib.crc32(prompt.encode()) % 16 <= 6
+    if terse:
+        prompt = prompt.removesuffix("Answer:") + "Equations:"
     last = len(problem.steps) - 1
     ends_in_step = last > 0 and rng.random() < 0.15  # the last step says the answer itself
     for index, (a, operation, b, phrase, clause) in enumerate(problem.steps):
@@ -255,16 +260,16 @@ def render(draw: Draw, problem: Problem, training: bool) -> tuple[str, str, int]
         if terse:
             sentences.append(equation)
             continue
-        if rng.random() < 0.5 or (ends_in_step and index == last):
+        if rng.random() < 0.7 or (ends_in_step and index == last):
             sentence = clause
         else:
-            frame = rng.choice(rng.choice((FRAMES[operation], COMMON_FRAMES)))
+            frame = favour(rng, rng.choice((FRAMES[operation], COMMON_FRAMES)))
             sentence = frame.replace("{np}", phrase).replace("{a}", "{a_}").replace("{b}", "{b_}")
         opening = FIRST if index == 0 else ["so ", "finally, "] if ends_in_step and index == last else NEXT
-        sentences.append(draw.say(rng.choice(opening) + sentence, equation))
+        sentences.append(draw.say(favour(rng, opening) + sentence, equation))
     if not terse and not ends_in_step:
         draw.set(x=result)
-        sentences.append(draw.say(rng.choice(LAST) + problem.final))
+        sentences.append(draw.say(favour(rng, LAST) + problem.final, equation))
     return prompt, f" {capitalize('. '.join(sentences) + '.')}\n#### {result}", result
 
 
@@ -969,6 +974,7 @@ def generate(rng: random.Random, held_out: bool = False) -> dict:
         if rendered is None:
             continue
         prompt, response, answer = rendered
-        if unseen or (zlib.crc32(prompt.encode()) % 16 == 0) == held_out:
+        asked = prompt.replace("Equations:", "Answer:")
+        if unseen or (zlib.crc32(asked.encode()) % 16 == 0) == held_out:
             return {"task": "math", "template": name, "seen_template": not unseen, "prompt": prompt,
                     "response": response, "answer": answer}

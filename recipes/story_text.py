@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable
 
 from .math_text import BOYS, DAYS, GIRLS, MONTHS, article
+from .wording import FAVOURITE, favour
 
 ANIMALS = """fox rabbit hedgehog mouse bear badger owl squirrel otter frog turtle crow deer wolf mole goose duck cat donkey
 goat lamb pony beaver raven sparrow lizard snail hare robin swan hen rooster puppy kitten elephant monkey tiger lion
@@ -205,9 +206,10 @@ class Draw:
     def set(self, **words: str) -> None:
         self.words.update(words)
 
-    def say(self, pattern: str) -> str:
+    def say(self, pattern: str, share: float = FAVOURITE) -> str:
+        """Fill a pattern; the first wording of a bracket is taken with probability `share`, else any of them."""
         while "[" in pattern:
-            pattern = CHOICE.sub(lambda m: self.rng.choice(m[1].split("|")), pattern)
+            pattern = CHOICE.sub(lambda m: favour(self.rng, m[1].split("|"), share), pattern)
 
         def fill(match: re.Match) -> str:
             word = self.words[match[1]]
@@ -261,15 +263,15 @@ def story_finds(d: Draw):
     d.hero(ANIMALS + PEOPLE, "2")
     d.set(habit=d.rng.choice(HABITS))
     return ("[Write|Tell|Make up] a [short |little |]story about [{hero@}|{trait@} {hero}|{hero@} in the {place}] who finds {thing@}[ {spot}|].", "Story", [
-        d.rng.choice(OPENINGS),
+        favour(d.rng, OPENINGS),
         "{time}, {he} [went for a walk|was on {his} way home|was looking for food|was walking|had nothing to do|was chasing a butterfly] near the {place} and [found|saw|discovered|noticed|came upon|almost fell over] {thing@} {spot}.",
         "it was {look}, and [the {hero} had never seen anything like it|it seemed to wait for someone|nobody knew who had left it there|the {hero} picked it up at once|{he} could not look away]. "
         "[but|sadly,|the trouble was that|there was only one problem:] the {thing} {trouble}[, so the {hero} was {sad}|, and the {hero} felt {sad}|].",
         "[{he} tried for hours|{he} tried again and again|all day long {he} tried to mend it|{he} sat down and thought about it|{he} asked the wind and the moon], but nothing [helped|worked|changed].",
-        "[then|just then|the next morning|after a while|at that moment], {hero2@} [came by|passed|stopped|looked over the fence|came down the road]. " + d.rng.choice(HELP),
+        "[then|just then|the next morning|after a while|at that moment], {hero2@} [came by|passed|stopped|looked over the fence|came down the road]. " + favour(d.rng, HELP),
         "[together they worked until evening|it took them all night|they worked side by side|the two of them cleaned it and turned it around], and [suddenly|finally|little by little|to their surprise] the {thing} was [as good as new|just right|fixed|better than before].",
         "[soon they found out that|it turned out that|before long everyone knew that|what a surprise it was when they saw that] {use}.",
-        d.rng.choice(ENDINGS)])
+        favour(d.rng, ENDINGS)])
 
 
 @kind
@@ -599,7 +601,7 @@ def generate(rng: random.Random, held_out: bool = False) -> dict:
         name = rng.choice(list(pool))
         draw = Draw(rng)
         request, label, sentences = pool[name](draw)
-        prompt = f"{capitalize(draw.say(request))}\n{label}:"
+        prompt = f"{capitalize(draw.say(request, share=0.0))}\n{label}:"
         if not unseen and (zlib.crc32(prompt.encode()) % 16 == 0) != held_out:
             continue
         response = " " + capitalize(" ".join(filter(None, map(draw.say, sentences))))
