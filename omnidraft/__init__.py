@@ -5,6 +5,7 @@
 >>> pair.generate("Once upon a time", max_new_tokens=32).text                   # doctest: +SKIP
 >>> for piece in pair.stream("Once upon a time", do_sample=True, seed=1):       # doctest: +SKIP
 ...     print(piece, end="")
+>>> omnidraft.Conversation(pair).say("What is 17 plus 5?")                      # doctest: +SKIP
 
 Names are imported when they are first used, so `import omnidraft` loads no NumPy.
 """
@@ -22,6 +23,7 @@ prepare_blas()  # OpenBLAS reads its environment when NumPy is imported, so this
 _HOME = {
     "Alignment": "vocabulary", "align": "vocabulary", "aligned_spans": "vocabulary",
     "AcceptanceHead": "stopping", "Confidence": "stopping", "FixedLength": "stopping", "Throughput": "stopping",
+    "Conversation": "conversation",
     "NGramCache": "ngram_cache",
     "OmnidraftError": "errors",
     "Options": "decoding", "Round": "decoding", "plain": "decoding", "speculative": "decoding",

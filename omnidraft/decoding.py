@@ -6,7 +6,7 @@ against). Nothing here prints; renderer, metrics, tests and lessons read the rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from time import perf_counter
 from typing import Any
@@ -20,6 +20,7 @@ from .ops import ops_of
 from .pairing import Pair
 from .sampling import Uniforms
 from .stopping import Confidence, Payoff, Stop
+from .warm import Warm, check_prompt
 
 
 @dataclass(frozen=True)
@@ -90,16 +91,16 @@ class Round:
     done: bool = False
 
 
-def plain(model: Any, prompt_ids: list[int], options: Options, uniforms: Uniforms) -> Iterator[Round]:
-    """Ordinary decoding: one token of `model` per round.
+def plain(model: Any, prompt_ids: Sequence[int], options: Options, uniforms: Uniforms,
+          warm: Warm | None = None) -> Iterator[Round]:
+    """Ordinary decoding: one token of `model` per round, from what `warm` holds on.
 
     >>> [r.emitted for r in plain(model, ids, Options(max_new_tokens=2), Uniforms(rng))]  # doctest: +SKIP
     [[17], [4]]
     """
-    _check_prompt(model, prompt_ids, options)
-    ops = ops_of(model)
-    ids, cache, uniforms = list(prompt_ids), ops.new_cache(model), ops.draws(uniforms)
-    seconds = {"prefill": _prefill(model, cache, ids)}
+    ops, ids = ops_of(model), check_prompt(model, prompt_ids)
+    (cache, took), uniforms = (warm or Warm()).read(model, ops, ids), ops.draws(uniforms)
+    seconds = {"prefill": took}
     for count in range(1, options.max_new_tokens + 1):
         began = perf_counter()
         with ops.inference():
@@ -120,21 +121,24 @@ def plain(model: Any, prompt_ids: list[int], options: Options, uniforms: Uniform
             return
 
 
-def speculative(pair: Pair, prompt: str, options: Options, uniforms: Uniforms, learner: Any = None) -> Iterator[Round]:
+def speculative(pair: Pair, prompt: str | tuple[Sequence[int], Sequence[int]], options: Options, uniforms: Uniforms,
+                learner: Any = None, warm: Warm | None = None) -> Iterator[Round]:
     """Speculative decoding of `prompt`: the drafter proposes, the target verifies (arXiv 2507.02659, Algorithm 1).
 
-    `learner.observe` is told every round (`online.Learner`). Raises OmnidraftError for an empty prompt or one that leaves
-    no room in the target's context.
+    `prompt` is a text, or what the target and the drafter read for it (ids in V_p, ids in V_q); what `warm` holds of it is
+    not read again. `learner.observe` is told every round (`online.Learner`). Raises OmnidraftError for an empty prompt or
+    one that leaves no room in the target's context.
 
     >>> rounds = list(speculative(pair, "Question: ...", Options(), Uniforms(rng)))  # doctest: +SKIP
     """
     target, tokenizer, ops = pair.target, pair.target.tokenizer, pair.ops
-    ids = tokenizer.encode(prompt, bos=True)
-    _check_prompt(target, ids, options)
-    first_new, payoff = len(ids), Payoff()
-    drafter, cache, uniforms = Drafter(pair, prompt, options), ops.new_cache(target), ops.draws(uniforms)
+    target_prompt, draft_prompt = (prompt, prompt) if isinstance(prompt, str) else prompt
+    ids, warm = check_prompt(target, target_prompt), warm or Warm()
+    first_new, payoff, uniforms = len(ids), Payoff(), ops.draws(uniforms)
     lifting = ops.lift(pair.lifting, target) if options.verify == "lossless" else None
-    seconds = {"prefill": _prefill(target, cache, ids) + drafter.prefill()}
+    drafter = warm.drafter = Drafter(pair, draft_prompt, options, warm.drafter)
+    cache, took = warm.read(target, ops, ids)
+    seconds = {"prefill": took + drafter.prefill()}
     while True:
         began = perf_counter()
         room = min(options.max_new_tokens - (len(ids) - first_new), target.context_size - len(ids)) - 1
@@ -231,19 +235,3 @@ def _span(pair: Pair, token: int) -> int:
 def _cut(made: translation.Proposals, room: int) -> None:
     for part in (made.tokens, made.rows, made.spans):
         del part[room:]
-
-
-def _prefill(model: Any, cache: Any, ids: list[int]) -> float:
-    """Feed all but the last id (the first round feeds it); seconds."""
-    began = perf_counter()
-    if len(ids) > 1:
-        model.forward(ids[:-1], cache)
-    return perf_counter() - began
-
-
-def _check_prompt(model: Any, ids: list[int], options: Options) -> None:
-    if not ids:
-        raise OmnidraftError("the prompt is empty: give some text to go on from")
-    if len(ids) >= model.context_size:
-        raise OmnidraftError(f"the prompt has {len(ids)} tokens, but {model.name} reads at most {model.context_size - 1}: "
-                             "shorten it")

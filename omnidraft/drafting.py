@@ -9,8 +9,8 @@ on a context it has not seen in training.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from . import translation
 from .pairing import Pair
 from .sampling import Uniforms
+from .warm import prefill
 
 
 @dataclass
@@ -51,27 +52,32 @@ class Draft:
 class Drafter:
     """Drafts for one text: `draft` draws a round's tokens, `follow` takes over what the target wrote.
 
+    `prompt` is that text or its ids (V_q); the cache of the Drafter `before` is taken over if it is of the same model.
+
     >>> drafter = Drafter(pair, "Once upon", Options()); drafter.draft(Uniforms(rng), pair.lifting, 8)  # doctest: +SKIP
     """
 
-    def __init__(self, pair: Pair, prompt: str, options: Any) -> None:
+    def __init__(self, pair: Pair, prompt: str | Sequence[int], options: Any, before: Drafter | None = None) -> None:
         self.model, self.options, self.ops = pair.draft, options, pair.ops
-        self.ids = self.model.tokenizer.encode(prompt, bos=True)
+        self.ids = self.model.tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
         self.fed: list[int] = []  # the ids that the cache holds
-        self.cache = self.ops.new_cache(self.model)
+        if before is not None and before.model is self.model:
+            self.fed, self.cache = before.fed, before.cache
+        else:
+            self.cache = self.ops.new_cache(self.model)
         self.looks = self.ops.LOOK or getattr(options.stop, "looks", True)
         self.head = getattr(options.stop, "head", None)  # predicts acceptance where the rule has one
+        self.bound = getattr(options.stop, "bound", None)  # reads the row's entropy
         # `tli` draws from the drafter renormalised onto the directly mapped tokens.
         mapped = np.flatnonzero(pair.alignment.draft_to_target >= 0)
         self.allowed = self.ops.allow(mapped, self.model) if options.verify == "tli" else None
 
     def prefill(self) -> float:
         """Feed the prompt but its last two tokens, which the first round feeds; seconds."""
-        began = perf_counter()
         self._trim(1)
-        if len(self.ids) > 2:
-            self._forward(self.ids[:-2])
-        return perf_counter() - began
+        seconds = prefill(self.model, self.cache, self.fed, self.ids, 2)
+        self.fed = self.ids[:self.cache.length]
+        return seconds
 
     def draft(self, uniforms: Uniforms, lifting: Any, room: int) -> Draft:
         """Draw up to min(stop.limit, room) tokens, fewer where the stop rule or an end token says so.
@@ -106,6 +112,8 @@ class Drafter:
             draft.probs.append(q)
             if self.looks:
                 token, confidence = self.ops.look(token, q, self.options.temperature)
+                if self.bound is not None:
+                    confidence = self.bound(self.ops.entropy(q, self.options.temperature))
                 if self.head is not None:
                     draft.features.append(self.head.features(self.cache.hidden[-1], self.model.embedding[token], confidence))
                     confidence = self.head(draft.features[-1])

@@ -56,3 +56,9 @@ def best(logits: np.ndarray) -> list[int]:
 def look(token: int, row: np.ndarray, temperature: float) -> tuple[int, float]:
     """A drawn token and its probability; `row` (V,) holds probabilities, at temperature 0 logits."""
     return token, float(row[token] if temperature else 1.0 / np.exp(row - row[token]).sum())
+
+
+def entropy(row: np.ndarray, temperature: float) -> float:
+    """Entropy in nats of such a row."""
+    probs = row if temperature else process(row)
+    return float(-(probs * np.log(np.maximum(probs, 1e-30))).sum())

@@ -77,3 +77,8 @@ def look(token: Tensor, row: Tensor, temperature: float) -> tuple[int, float]:
     prob = row.index_select(0, token.clamp(max=len(row) - 1)) if temperature else row.softmax(-1).amax(-1, keepdim=True)
     drawn, probability = torch.cat([token.to(row.dtype), prob]).tolist()
     return int(drawn), probability
+
+
+def entropy(row: Tensor, temperature: float) -> float:
+    """Entropy in nats of such a row."""
+    return torch.special.entr(row if temperature else row.softmax(-1)).sum().item()

@@ -9,14 +9,13 @@ import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from os import PathLike
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from .lifting import Lifting, build_lifting
-from .models import load
+from .models import load_two
 from .ngram_cache import NGramCache
 from .ops import ops_of
 from .sampling import Uniforms
@@ -26,17 +25,15 @@ from .vocabulary import Alignment, align
 def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy", **how: Any) -> Pair:
     """A Pair of two models by name, folder or (backend "torch") hub id, or of models that are loaded already.
 
-    `how` goes to `models.load`: dtype, device, and with torch device_map or trust_remote_code. Raises OmnidraftError where
-    a model cannot be loaded.
+    `how` goes to `models.load`: dtype, device, with torch trust_remote_code, and for a target that one device does not hold
+    device_map="auto", or under torchrun tensor_parallel=True. Raises OmnidraftError where a model cannot be loaded.
 
     >>> import omnidraft
     >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
     >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
     ', there was a little fox who'
     """
-    target, draft = (load(model, backend=backend, **how) if isinstance(model, (str, PathLike)) else model
-                     for model in (target, draft))
-    return Pair(draft, target)
+    return Pair(*load_two(draft, target, backend=backend, **how))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""When to stop drafting: a fixed length, the drafter's confidence, and not drafting at all where it does not pay.
+"""When to stop drafting: a fixed length, the drafter's confidence or entropy, and not drafting at all where it does not pay.
 
 A stop may depend on the tokens drawn so far only, and the token that triggers it is still proposed: dropping it would
 bias the output (arXiv 2405.19715, section 3; arXiv 2507.02659, section 3.3).
@@ -21,11 +21,12 @@ class Stop(Protocol):
 
     def __call__(self, confidences: list[float]) -> bool: ...
 
-    def record(self, record: Any) -> None: ...
+    def record(self, record: Any) -> None:
+        """Take a finished round into account; a rule that is fixed learns nothing from it."""
 
 
 @dataclass(frozen=True)
-class FixedLength:
+class FixedLength(Stop):
     """Draft `limit` tokens in every round.
 
     >>> FixedLength(2)([0.9, 0.1])
@@ -39,12 +40,9 @@ class FixedLength:
         """Never stop before `limit`."""
         return False
 
-    def record(self, record: Any) -> None:
-        """A fixed rule learns nothing from a finished round."""
-
 
 @dataclass(frozen=True)
-class Confidence:
+class Confidence(Stop):
     """Stop once the product of the drafted tokens' confidences falls below `threshold`, at `limit` tokens at the latest.
 
     A token's confidence is the drafter's probability of it, or with a `head` the acceptance that the head predicts; the
@@ -64,8 +62,29 @@ class Confidence:
         """True once the token drafted last should be the round's last; `confidences` has one probability per token."""
         return prod(confidences) < self.threshold
 
-    def record(self, record: Any) -> None:
-        """A fixed threshold learns nothing from a finished round."""
+
+@dataclass(frozen=True)
+class EntropyBound(Stop):
+    """Stop once 1 - sqrt(weight * H(q)), a bound from below on the acceptance, falls below `threshold` (arXiv 2410.18351).
+
+    H is the entropy of the last token's row q (V_q,); the paper's AdaEDL moves the threshold with the acceptance rate.
+
+    >>> stop = EntropyBound(threshold=0.4, weight=0.2)
+    >>> stop([stop.bound(0.5)]), stop([stop.bound(0.5), stop.bound(2.0)])  # 0.68, 0.37
+    (False, True)
+    """
+
+    limit: int = 12
+    threshold: float = 0.4
+    weight: float = 0.2
+
+    def bound(self, entropy: float) -> float:
+        """A token's confidence from the entropy of its row in nats."""
+        return 1.0 - (self.weight * max(0.0, entropy)) ** 0.5
+
+    def __call__(self, confidences: list[float]) -> bool:
+        """True where the last token's bound is below the threshold."""
+        return confidences[-1] < self.threshold
 
 
 @dataclass
@@ -75,7 +94,7 @@ class Throughput:
     One more draft token costs c seconds (a drafter's step, and one more token in the target's pass) and brings on average
     prod_i P_i a tokens, a being how often a confident token is kept. Time is worth r tokens per second, so drafting on pays
     while prod_i P_i a > r c (the marginal value theorem: Charnov 1976). All of r, c and a are running means over past rounds,
-    so the rule cannot bias the text, though it depends on the clock.
+    c the slope of a round's seconds over its draft tokens, so the rule cannot bias the text, though it depends on the clock.
 
     >>> Throughput(12)([0.9, 0.5])  # nothing is measured yet: threshold 0.4
     False
@@ -93,28 +112,26 @@ class Throughput:
 
     def record(self, record: Any) -> None:
         """Take a finished round into account."""
-        width, target = len(record.proposals) + 1, record.seconds["target"]
         seconds = sum(record.seconds[part] for part in ("draft", "target", "other"))
         drafted = len(record.draft_tokens)
-        examined = min(drafted, record.draft_kept + 1)
         new = {"rounds": 1, "tokens": len(record.emitted), "seconds": seconds, "drafted": drafted, "kept": record.draft_kept,
-               "examined": examined, "draft": record.seconds["draft"], "width": width, "target": target,
-               "squares": width * width, "product": width * target}
+               "examined": min(drafted, record.draft_kept + 1), "draft": record.seconds["draft"],
+               "squares": drafted * drafted, "product": drafted * seconds}
         for name, value in new.items():
             self._sums[name] = self.fade * self._sums[name] + value
         s = self._sums
-        spread = s["squares"] - s["width"] ** 2 / s["rounds"]
         if s["rounds"] < 8 or not s["drafted"] or not s["kept"]:
             return
-        # Slope of the target's seconds over the length of its pass, by least squares; never below 0.
-        slope = max(0.0, (s["product"] - s["width"] * s["target"] / s["rounds"]) / spread) if spread > 1e-9 else 0.0
-        cost = s["draft"] / s["drafted"] + slope
+        spread = s["squares"] - s["drafted"] ** 2 / s["rounds"]  # least squares; where all are equally long, the drafter's step
+        slope = (s["product"] - s["drafted"] * s["seconds"] / s["rounds"]) / spread if spread > 1e-9 else 0.0
+        cost = max(slope, 0.5 * s["draft"] / s["drafted"])
         self.threshold = min(0.95, s["tokens"] / s["seconds"] * cost * s["examined"] / s["kept"])
 
 
 class AcceptanceHead:
     """Predicts whether a drafted token will be accepted: residual blocks with SiLU, then one logit (arXiv 2405.19715).
 
+    By default there are no blocks: with the few thousand labels of an online stream they overfit, and each token waits for them.
     It reads the drafter's hidden state before the token (width,), the token's embedding (width,) and the logit of its
     probability. `parameters` holds W, b of each block and the last w, b; all begin at zero but for a weight of 1 on that
     logit, so that a fresh head predicts the drafter's own confidence (shifted by `bias`).
@@ -123,7 +140,7 @@ class AcceptanceHead:
     0.9
     """
 
-    def __init__(self, width: int, blocks: int = 1, bias: float = 0.0) -> None:
+    def __init__(self, width: int, blocks: int = 0, bias: float = 0.0) -> None:
         size = 2 * width + 1
         self.parameters: dict[str, np.ndarray] = {}
         for i in range(blocks):
@@ -149,7 +166,7 @@ class AcceptanceHead:
 
     def __call__(self, features: np.ndarray) -> float:
         """P(accepted) of one token."""
-        return float(_sigmoid(self._run(features[None])[0])[0])
+        return float(_sigmoid(self._run(features)[0])[0])
 
     def loss(self, features: np.ndarray, labels: np.ndarray,
              rejected_weight: float = 6.0) -> tuple[float, dict[str, np.ndarray]]:
@@ -175,7 +192,7 @@ class AcceptanceHead:
         return float(value), gradients
 
     def _run(self, x: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Logits (n,) of inputs (n, F), and the input of every block and of the last layer."""
+        """Logits (n,) of inputs (n, F), or (1,) of (F,), and the input of every block and of the last layer."""
         inputs = [x]
         for i in range(self.blocks):
             z = x @ self.parameters[f"blocks.{i}.weight"].T + self.parameters[f"blocks.{i}.bias"]

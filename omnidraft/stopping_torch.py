@@ -18,7 +18,7 @@ class AcceptanceHead:
     0.9
     """
 
-    def __init__(self, width: int, blocks: int = 1, bias: float = 0.0) -> None:
+    def __init__(self, width: int, blocks: int = 0, bias: float = 0.0) -> None:
         size = 2 * width + 1
         shapes = {name: shape for i in range(blocks)
                   for name, shape in ((f"blocks.{i}.weight", (size, size)), (f"blocks.{i}.bias", (size,)))}

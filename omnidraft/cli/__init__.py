@@ -14,7 +14,7 @@ import typer
 from .. import __version__
 from .common import app
 
-from . import demo, generate, adapt, bench, inspect, cache, tutorial  # noqa: F401  # isort: skip (help keeps this order)
+from . import demo, generate, chat, adapt, bench, inspect, cache, tutorial  # noqa: F401  # isort: skip (help keeps this order)
 
 
 def _version(asked: bool) -> None:

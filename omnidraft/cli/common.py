@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 import omnidraft as od
 
 from ..errors import OmnidraftError
-from ..models import folder, load
+from ..models import folder, load_two
 
 
 class _OneLineErrors(TyperGroup):
@@ -59,6 +59,10 @@ Backend = Annotated[str, models("--backend", metavar="NAME", help=(
     "numpy (Llama, Mistral and Qwen2, on the CPU) or torch (whatever transformers runs)."))]
 Device = Annotated[str, models("--device", metavar="NAME", help=(
     "With --backend torch: cpu, cuda, cuda:1, mps; auto takes the fastest."))]
+DeviceMap = Annotated[str | None, models("--device-map", metavar="MAP", show_default=False, help=(
+    "Spread the target over all devices: auto, balanced or sequential (needs accelerate); --device is then the drafter's."))]
+TensorParallel = Annotated[bool, models("--tensor-parallel", help=(
+    "Every process holds a part of the target; start them with torchrun (see the examples)."))]
 Dtype = Annotated[str, models("--dtype", metavar="NAME", help=(
     "float32, float64, with --backend torch also bfloat16, float16; auto is float32 on a CPU, else as stored."))]
 Verify = Annotated[str, speculation("--verify", metavar="RULE", help=(
@@ -70,6 +74,10 @@ Threshold = Annotated[float, speculation("--threshold", metavar="P", help=(
 Payoff = Annotated[bool, speculation("--payoff", help="Decode plainly for a while where drafting is measured not to pay.")]
 Temperature = Annotated[float, sampling("--temperature", "-T", help="0 takes the likeliest token.")]
 Tokens = Annotated[int, sampling("--max-new-tokens", "-n", metavar="N", help="Most target tokens to write.")]
+TopK = Annotated[int, sampling("--top-k", help="0 is off.")]
+TopP = Annotated[float, sampling("--top-p", help="1 is off.")]
+Seed = Annotated[int, sampling("--seed", help="Of the random draws.")]
+Rounds = Annotated[bool, output("--rounds", help="Show every round in colour, on stderr.")]
 Plain = Annotated[bool, output("--plain", help="Signs + * - ! ^ instead of colours (also without a colour terminal).")]
 AdapterFolder = Annotated[Path | None, output("--adapters", metavar="FOLDER", help="Where adapters are kept.",
                                               show_default="~/.cache/omnidraft/adapters")]
@@ -102,17 +110,6 @@ def uniforms_of(seed: int) -> od.Uniforms:
     return od.Uniforms(np.random.default_rng(seed))
 
 
-def check_context(model: Any, prompt: str) -> list[int]:
-    """The prompt's ids; raises OmnidraftError before any work if there are none or no room is left in the target's context."""
-    if not prompt:
-        raise OmnidraftError("the prompt is empty: give some text to go on from")
-    ids = model.tokenizer.encode(prompt, bos=True)
-    if len(ids) >= model.context_size:
-        raise OmnidraftError(f"the prompt has {len(ids)} tokens, but {model.name} reads at most {model.context_size - 1}: "
-                             "shorten it")
-    return ids
-
-
 def tokenizers(draft: str, target: str) -> tuple[od.Tokenizer, od.Tokenizer, Path]:
     """The tokenizers of two models, without the models, and where their n-gram cache is kept."""
     one, other = od.Tokenizer.load(folder(draft)), od.Tokenizer.load(folder(target))
@@ -131,7 +128,7 @@ def use_adapter(pair: od.Pair, root: Path | None) -> od.AcceptanceHead | None:
 
     Raises OmnidraftError where nothing was learned yet.
     """
-    adapter = od.Adapters(root).load(pair)
+    adapter = od.Adapters(root).load(pair, shipped=True)
     if adapter is None:
         raise OmnidraftError(f"nothing was learned yet for {pair.draft.name} -> {pair.target.name}: run `omnidraft adapt "
                              f"math -d {pair.draft.name} -t {pair.target.name}`, or leave out --adapter")
@@ -139,12 +136,12 @@ def use_adapter(pair: od.Pair, root: Path | None) -> od.AcceptanceHead | None:
     return adapter.head if hasattr(pair.draft, "embedding") else None  # which the head reads
 
 
-def load_pair(draft: str, target: str, stored: bool = True, **how: str) -> od.Pair:
-    """Load two models (`how`: backend, device, dtype) and, with `stored`, the n-gram cache on disk for their tokenizers.
+def load_pair(draft: str, target: str, stored: bool = True, **how: Any) -> od.Pair:
+    """Load two models (`how`: see `models.load_two`) and, with `stored`, the n-gram cache on disk for their tokenizers.
 
     Where there is none, or without `stored`, the cache is filled from the two tokenizers alone.
     """
-    target_model, draft_model = load(target, **how), load(draft, **how)
+    draft_model, target_model = load_two(draft, target, **how)
     one, other, cache = draft_model.tokenizer, target_model.tokenizer, None
     if stored and cache_file(one, other).is_file():
         cache = od.NGramCache.load(cache_file(one, other), one.fingerprint, other.fingerprint)

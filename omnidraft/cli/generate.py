@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,44 +24,55 @@ from . import common
 
 @common.command("omnidraft generate 'def area(width, height):'", "cat prompt.txt | omnidraft generate -k 8 --json",
                 "omnidraft generate 'Once upon' --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
-                "omnidraft generate -d ./my-drafter -t ./my-target --temperature 0.8 --seed 7 --rounds < prompt.txt")
+                "torchrun --nproc-per-node 2 --no-python omnidraft generate - --backend torch --tensor-parallel < prompt.txt",
+                "omnidraft generate -d ./my-drafter -t ./my-target --temperature 0.8 --seed 7 --rounds < prompt.txt",
+                "omnidraft generate --chat 'Ann has 3 boxes of 12 pens. How many pens does she have?'")
 def generate(
     prompt: Annotated[str | None, typer.Argument(show_default=False, help=(
         "Text to continue; - or nothing reads stdin."))] = None,
+    chat: Annotated[bool, common.models("--chat", help=(
+        "The text is a message, which the target's chat template makes a prompt of."))] = False,
     draft: common.Draft = "draft-tasks", target: common.Target = "qwen-like",
     backend: common.Backend = "numpy", device: common.Device = "auto", dtype: common.Dtype = "auto",
+    device_map: common.DeviceMap = None, tensor_parallel: common.TensorParallel = False,
     adapter: common.Adapted = False, adapters: common.AdapterFolder = None,
     verify: common.Verify = "lossless", draft_length: common.DraftLength = 12, threshold: common.Threshold = 0.4,
     payoff: common.Payoff = False,
     learn: Annotated[bool, common.speculation("--learn", help=(
         "Add the text's n-grams to the pair's cache and keep it on disk (see `omnidraft cache`)."))] = False,
     temperature: common.Temperature = 0.0,
-    top_k: Annotated[int, common.sampling("--top-k", help="0 is off.")] = 0,
-    top_p: Annotated[float, common.sampling("--top-p", help="1 is off.")] = 1.0,
-    seed: Annotated[int, common.sampling("--seed", help="Of the random draws.")] = 0,
+    top_k: common.TopK = 0, top_p: common.TopP = 1.0, seed: common.Seed = 0,
     max_new_tokens: common.Tokens = 128,
     stream: Annotated[bool, common.output("--stream/--no-stream",
                                           help="Print the text as it is written, or all at the end.")] = True,
-    rounds: Annotated[bool, common.output("--rounds", help="Show every round in colour, on stderr.")] = False,
+    rounds: common.Rounds = False,
     json_lines: Annotated[bool, common.output("--json", help=(
         "One JSON object per round on stdout, then a summary, instead of the text."))] = False,
     plain: common.Plain = False,
 ) -> None:
     """Continue a text by speculative decoding."""
+    from ..warm import check_prompt
+
     options = common.options_of(verify, draft_length, threshold, temperature, max_new_tokens, top_k=top_k, top_p=top_p,
                                 payoff=payoff, learn=learn)
-    uniforms, how = common.uniforms_of(seed), {"backend": backend, "device": device, "dtype": dtype}
-    prompt = read_prompt(prompt)
+    uniforms, how = common.uniforms_of(seed), {"backend": backend, "device": device, "dtype": dtype,
+                                               "device_map": device_map, "tensor_parallel": tensor_parallel}
+    prompt = read_prompt(prompt) if os.environ.get("RANK", "0") == "0" else ""  # torchrun's other ranks only follow
     pair = common.load_pair(draft, target, **how) if draft_length else None  # plain decoding needs no drafter
     model = pair.target if pair else load(target, **how)
-    ids = common.check_context(model, prompt)
+    ids = check_prompt(model, prompt)
     if pair and adapter and (head := common.use_adapter(pair, adapters)):
         options = replace(options, stop=od.Confidence(draft_length, threshold, head))
-    records = od.speculative(pair, prompt, options, uniforms) if pair else od.plain(model, ids, options, uniforms)
+    if chat:
+        records = od.Conversation(pair or model).ask(prompt, options, uniforms)
+    else:
+        records = od.speculative(pair, prompt, options, uniforms) if pair else od.plain(model, ids, options, uniforms)
     path = common.cache_file(pair.draft.tokenizer, model.tokenizer) if pair and learn else None
     if path:
         make_folder_of(path)  # what cannot be written is found before the text
     form = "json" if json_lines else "rounds" if rounds else "stream" if stream else "text"
+    if form == "rounds":
+        show_legend(plain)
     done = write(records, model.tokenizer, pair.draft.tokenizer if pair else model.tokenizer, form, plain)
     if path:
         pair.cache.save(path)
@@ -80,8 +92,18 @@ def read_prompt(prompt: str | None) -> str:
         raise OmnidraftError("the prompt on stdin is not UTF-8 text: convert it first") from None
 
 
-def write(records: Iterable[od.Round], tokenizer: od.Tokenizer, draft: od.Tokenizer, form: str, plain: bool) -> list[od.Round]:
-    """Print a text as it comes and return its rounds: "json" (a line per round), "rounds" (on stderr), "stream" or "text"."""
+def show_legend(plain: bool) -> None:
+    """What the colours or signs of "rounds" mean."""
+    _, errors = common.consoles()
+    errors.print(legend(plain or common.without_colour(errors)))
+
+
+def write(records: Iterable[od.Round], tokenizer: od.Tokenizer, draft: od.Tokenizer, form: str, plain: bool,
+          strip: str = "") -> list[od.Round]:
+    """Print a text as it comes and return its rounds: "json" (a line per round), "rounds" (on stderr), "stream" or "text".
+
+    The characters in `strip` are left out where the text begins.
+    """
     def shown(text: str) -> str:  # exact in a pipe or file, with control characters escaped on a terminal
         return escape(text) if sys.stdout.isatty() else text
 
@@ -89,9 +111,7 @@ def write(records: Iterable[od.Round], tokenizer: od.Tokenizer, draft: od.Tokeni
     plain = plain or common.without_colour(errors)
     painter, decoder = Painter(tokenizer, plain, one_line=True), codecs.getincrementaldecoder("utf-8")("replace")
     done: list[od.Round] = []
-    data = b""
-    if form == "rounds":
-        errors.print(legend(plain))
+    data, begun = b"", False
     for record in records:
         done.append(record)
         new = tokenizer.decode_bytes(record.emitted)
@@ -105,8 +125,11 @@ def write(records: Iterable[od.Round], tokenizer: od.Tokenizer, draft: od.Tokeni
             line.append(f"{len(record.draft_tokens):2} drafted {drafted!r}", "" if plain else "dim")
             errors.print(line.append(" -> ").append_text(painter.paint(record)), soft_wrap=True)
         elif form == "stream":
-            print(shown(decoder.decode(new, final=record.done)), end="", flush=True)
-    text = data.decode("utf-8", "replace")
+            piece = decoder.decode(new, final=record.done)
+            piece = piece if begun else piece.lstrip(strip)
+            begun = begun or bool(piece)
+            print(shown(piece), end="", flush=True)
+    text = data.decode("utf-8", "replace").lstrip(strip)
     if form == "json":
         print(json.dumps({"type": "summary", **od.summarize(done).figures(), "text": text}))
     else:

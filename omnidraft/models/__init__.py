@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from math import prod
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 EMBEDDED = ("draft-general", "draft-tasks", "sibling", "qwen-like", "llama3-like")
 BACKENDS = ("numpy", "torch")
+NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs more than the arithmetic does
+SPREAD = ("device_map", "max_memory", "offload_folder", "tensor_parallel")  # options that spread a model over devices
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -39,13 +43,15 @@ def load(name_or_folder: str | Path, dtype: Any = "auto", backend: str = "numpy"
     """Load an embedded model by name or any Hugging Face folder, with backend "torch" also any hub id.
 
     `backend` "numpy" runs Llama, Mistral and Qwen2 on the CPU, in float32 ("auto") or float64 (for exactness tests);
-    "torch" runs what transformers does, with the options of `TransformersModel.load`. Raises OmnidraftError with one
-    line where the model is missing, broken or of another kind, or the backend is not installed.
+    "torch" runs what transformers does, with the options of `TransformersModel.load`, or with tensor_parallel=True as one of
+    several processes (`distributed_torch`). Raises OmnidraftError with one line where the model is missing, broken or of
+    another kind, or the backend is not installed.
 
     >>> load("qwen-like").vocab_size
     4096
     """
     dtype = getattr(dtype, "__name__", str(dtype).removeprefix("torch."))  # np.float64, torch.float64 and "float64"
+    more = {name: value for name, value in more.items() if value or name not in SPREAD}
     if backend == "numpy":
         return _load_numpy(name_or_folder, dtype, device, more)
     if backend != "torch":
@@ -58,8 +64,46 @@ def load(name_or_folder: str | Path, dtype: Any = "auto", backend: str = "numpy"
             raise OmnidraftError(f"PyTorch or transformers does not load ({error}): pip install --upgrade "
                                  "'omnidraft[torch]'") from error
         raise OmnidraftError("--backend torch needs PyTorch and transformers: pip install 'omnidraft[torch]'") from None
-    known = name_or_folder in EMBEDDED
-    return TransformersModel.load(folder(name_or_folder) if known else name_or_folder, dtype, device, **more)
+    kind, known = TransformersModel, name_or_folder in EMBEDDED
+    if more.pop("tensor_parallel", False):
+        from .distributed_torch import DistributedModel as kind
+    return kind.load(folder(name_or_folder) if known else name_or_folder, dtype, device, **more)
+
+
+def load_two(draft: Any, target: Any, draft_backend: str = "auto", **how: Any) -> tuple[Any, Any]:
+    """A drafter and a target, by what `load` takes or loaded already; `SPREAD` options are for the target alone.
+
+    With any of them the drafter goes to `device`, by default the first that the target uses. `draft_backend` "auto" gives a
+    small drafter on the CPU to the NumPy engine whatever runs the target: PyTorch would take longer to be called than it to run.
+    """
+    spread = {name: value for name in SPREAD if (value := how.pop(name, None))}
+    if isinstance(target, (str, PathLike)):
+        target = load(target, **how | spread | {"device": "auto"} if spread else how)
+    if isinstance(draft, (str, PathLike)):
+        one = spread and how.get("device", "auto") == "auto"
+        how = how | {"device": str(target.device)} if one else how
+        if how.get("backend") == "torch" and (draft_backend == "numpy" or draft_backend == "auto" and _suits_numpy(draft, how)):
+            return load(draft, str(how.get("dtype", "auto"))), target
+        draft = load(draft, **how)
+    return draft, target
+
+
+def _suits_numpy(name: str | PathLike, how: dict[str, Any]) -> bool:
+    """Whether the NumPy engine runs this model, and faster than PyTorch on the CPU would."""
+    from .config import ModelConfig
+
+    try:
+        sizes = ModelConfig.load(folder(name)).tensor_shapes().values()
+    except OmnidraftError:
+        return False
+    known = str(how.get("dtype", "auto")).removeprefix("torch.") in ("auto", "float32", "float64")
+    return known and sum(map(prod, sizes)) < NUMPY_IS_FASTER and _device(how) == "cpu"
+
+
+def _device(how: dict[str, Any]) -> str:
+    from .transformers_loading import choose_device
+
+    return choose_device(how.get("device", "auto"))[0]
 
 
 def _load_numpy(name: str | Path, dtype: str, device: str, more: dict[str, Any]) -> Llama:

@@ -27,7 +27,9 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any, trust_remote
     """What a TransformersModel is made of, for a folder or hub id; raises OmnidraftError with one line (see its `load`)."""
     if dtype not in DTYPES:
         raise OmnidraftError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
-    device, device_why = ("auto", "by device_map") if device_map is not None else choose_device(device)
+    if device_map is not None and device != "auto":
+        raise OmnidraftError("device and device_map exclude each other: give one of them")
+    device, device_why = choose_device(device)
     folder, source = Path(name).expanduser(), name
     if folder.is_dir():
         name, source = folder.resolve().name, str(folder)
@@ -52,7 +54,8 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any, trust_remote
         if device_map is None:
             model = model.to(device)
         tokenizer = load_tokenizer(folder, trust_remote_code)
-    return {"model": model.eval(), "tokenizer": tokenizer, "name": name, "folder": folder, "why": (device_why, dtype_why)}
+    return {"model": model.eval(), "tokenizer": tokenizer, "name": name, "folder": folder,
+            "why": (device_why if device_map is None else "by device_map", dtype_why)}
 
 
 def choose_device(device: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ rejected tokens back (arXiv 2507.02659, Algorithm 1). When a model is taken over
 - "single": the same, but several tokens at once would silently ignore the state (Mamba, Jamba): they go one by one.
 - "none": nothing can be gone on from (RWKV, RecurrentGemma): every pass reads the whole text.
 
-This module, `transformers_loading` and `transformers_generation` alone import transformers.
+This module, `transformers_loading`, `transformers_generation` and `distributed_torch` alone import transformers.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ class TransformersModel:
     def __init__(self, model: Any, tokenizer: Tokenizer, *, name: str = "model", folder: Path | None = None,
                  why: tuple[str, str] = ("as given", "as given")) -> None:
         self.model, self.tokenizer, self.name, self.folder, self._why = model, tokenizer, name, folder, why
-        self.dtype, self.device = model.dtype, model.get_input_embeddings().weight.device
+        # Where a map keeps parts on several devices, ids go to the first that computes, and the logits come back to it.
+        places = getattr(model, "hf_device_map", None) or {"": model.get_input_embeddings().weight.device}
+        self.device = torch.device(next((place for place in places.values() if place not in ("cpu", "disk")), "cpu"))
+        self.dtype = model.dtype
         self._exact = self.dtype in (torch.float32, torch.float64)  # how closely two ways to compute must agree
         config = model.config.get_text_config(decoder=True)
         names = ("max_position_embeddings", "max_seq_len")

@@ -1,0 +1,282 @@
+"""Conversations: warm caches feed only what is new, the text is that of cold ones, and stopping keeps what was written."""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from enumeration import law_of, total_variation
+from fakes import FakeModel
+from test_cli import embedded, folders, ok, own_caches, run  # noqa: F401 (fixtures)
+from test_decoding import SMALL_BYTES, SMALL_PIECES, Same
+from vocabularies import byte_level, sentencepiece
+
+from omnidraft.conversation import Conversation
+from omnidraft.decoding import Options, plain, speculative
+from omnidraft.errors import OmnidraftError
+from omnidraft.models import load
+from omnidraft.pairing import Pair
+from omnidraft.sampling import Uniforms
+from omnidraft.stopping import Confidence, FixedLength
+from omnidraft.verification import RULES
+from omnidraft.warm import Warm
+
+CHATML = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+LETTERS = "▁abcdefghijklmnopqrstuvwxyzQA:,.\n"
+PIECES = sentencepiece(LETTERS, "▁ t, h e, ▁t he, i n")
+BYTES = byte_level("Ġ t, h e, Ġt he, i n, in g", specials=("<|im_start|>", "<|im_end|>"), config={"eos_token": "<|im_end|>"})
+MESSAGES = ("the thing", "in the inn", "why, then?", "and here")
+
+
+def seeded(seed: int) -> Uniforms:
+    return Uniforms(np.random.default_rng(seed))
+
+
+def fakes(end: float = 0.5, **more) -> Pair:
+    return Pair(FakeModel(PIECES, 1, end=end, **more), FakeModel(BYTES, 2, end=end, **more))
+
+
+def turns(talk: Conversation, options: Options, messages=MESSAGES, cold: bool = False, seed: int = 0) -> list[list[int]]:
+    """The tokens of the answers, with the caches kept or thrown away between them."""
+    uniforms, written = seeded(seed), []
+    for message in messages:
+        if cold:
+            talk.warm = Warm()
+        written.append([token for record in talk.ask(message, options, uniforms) for token in record.emitted])
+    return written
+
+
+# ---- what is fed -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("template", [None, CHATML])
+@pytest.mark.parametrize("end", [-3.0, 1.5])
+def test_a_turn_feeds_only_what_is_new(template, end):
+    both = fakes(end)
+    talk, options = Conversation(both, template=template), Options(stop=FixedLength(3), max_new_tokens=24)
+    for turn, message in enumerate(MESSAGES):
+        both.draft.passes.clear(), both.target.passes.clear()
+        before = [len(reader.ids) for reader in talk._readers]
+        rounds = talk.ask(message, options, Uniforms([]))
+        new = [len(reader.ids) - size for reader, size in zip(talk._readers, before, strict=True)]
+        first = next(rounds)
+        drafted = len(first.draft_tokens)
+        if turn:
+            # The ids after the answer; its last token, which no pass has read; what the round itself proposed.
+            assert sum(both.target.passes) <= new[0] + 1 + len(first.proposals) < before[0]
+            # The drafter tokenises the boundary anew: the last word at most.
+            assert sum(both.draft.passes) <= new[1] + drafted + 8 < before[1]
+        list(rounds)
+
+
+def test_a_model_alone_keeps_its_cache_too():
+    model, options = FakeModel(BYTES, 3, end=-3.0), Options(max_new_tokens=12)
+    talk = Conversation(model, system="be kind", template=CHATML)
+    cold = turns(talk, options, cold=True)
+    talk.new()
+    model.passes.clear()
+    assert turns(talk, options) == cold
+    assert sum(model.passes) < len(talk._readers[0].ids) + 2
+
+
+def test_the_answers_own_tokens_stay():
+    talk = Conversation(fakes(-3.0), template=CHATML)
+    written = turns(talk, Options(temperature=1.0, max_new_tokens=20))
+    ids = talk._readers[0].ids
+    for answer in written:  # whatever the canonical tokens of that text are
+        assert any(ids[i:i + len(answer)] == answer for i in range(len(ids)))
+    assert [m["role"] for m in talk.messages] == ["user", "assistant"] * 4
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_ids_are_those_of_the_whole_text(ends):
+    """Where the answer has its canonical tokens, with the end token of the template, another one, or none."""
+    talk = Conversation(fakes(), system="be kind", template=CHATML)
+    reader, answer = talk._readers[0], "here in the inn"
+    messages = [*talk.messages, {"role": "user", "content": "where?"}]
+    reader.text, reader.ids = reader.read(messages)
+    reader.ids += BYTES.encode_continuation(answer) + [BYTES.roles["eos"][0]] * ends
+    reader.answer = answer
+    messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "<|im_end|> really?"}]
+    text, ids = reader.read(messages)
+    assert ids == reader.template.encode(text) and ids[:len(reader.ids)] == reader.ids
+    messages[-2]["content"] = "changed"  # by hand: then nothing that was written counts
+    text, ids = reader.read(messages)
+    assert ids == reader.template.encode(text) and b"changed" in BYTES.decode_bytes(ids)
+
+
+def test_a_template_that_changes_earlier_answers_is_read_anew():
+    source = CHATML.replace("{{ m.content }}", "{{ m.content | upper }}")
+    talk = Conversation(FakeModel(BYTES, 3), template=source)
+    warm = turns(talk, Options(max_new_tokens=12))
+    assert talk._readers[0].ids[:9] == talk._readers[0].template.encode(talk._readers[0].text)[:9]
+    talk.new()
+    assert turns(talk, Options(max_new_tokens=12), cold=True) == warm
+
+
+# ---- the same text ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("rule", RULES)
+def test_warm_text_is_cold_text(rule):
+    for seed in range(4):
+        for temperature in (0.0, 1.0):
+            options = Options(verify=rule, stop=(FixedLength(4), Confidence(6, 0.2))[seed % 2], max_new_tokens=20,
+                              temperature=temperature)
+            talks = [Conversation(fakes(), template=CHATML if seed > 1 else None) for _ in "wc"]
+            warm, cold = (turns(talk, options, cold=i, seed=seed) for i, talk in enumerate(talks))
+            assert warm == cold and talks[0].messages == talks[1].messages
+
+
+@functools.cache
+def real_pair(draft: str, target: str) -> Pair:
+    return Pair(load(draft, "float64"), load(target, "float64"))
+
+
+@embedded
+@pytest.mark.parametrize("rule", RULES)
+def test_warm_text_is_cold_text_on_embedded_models(rule):
+    questions, both = ("Ann has 3 pens and buys 4. How many has she?", "And Ben?"), real_pair("draft-tasks", "qwen-like")
+    for temperature in (0.0, 1.0):
+        options = Options(verify=rule, stop=Confidence(6), max_new_tokens=16, temperature=temperature)
+        warm = turns(Conversation(both), options, questions)
+        assert turns(Conversation(both), options, questions, cold=True) == warm
+        assert temperature or turns(Conversation(both.target), options, questions) == warm
+
+
+def test_views_that_differ_are_exact():
+    """The law of the text is the target's, whatever the drafter reads."""
+    for rule in ("lossless", "tli", "slem"):
+        draft, target = FakeModel(SMALL_PIECES, 0), FakeModel(SMALL_BYTES, 50)
+        pair, ids = Pair(draft, target), target.tokenizer.encode("ab a", bos=True)
+        prompt = ids, draft.tokenizer.encode("bb a ", bos=True)
+        options = Options(verify=rule, stop=Confidence(2, 0.3), temperature=0.9, top_k=3, max_new_tokens=2)
+
+        def law(start, pair=pair, prompt=prompt, options=options):
+            return law_of(lambda draws: tuple(t for r in start(draws) for t in r.emitted))
+
+        one = law(lambda draws: speculative(pair, prompt, options, draws))  # noqa: B023
+        other = law(lambda draws: plain(target, ids, options, draws))  # noqa: B023
+        assert total_variation(one, other) < 1e-12
+
+
+# ---- around it -------------------------------------------------------------------------------------------------------
+def test_models_that_agree_still_do_in_the_second_turn():
+    talk = Conversation(Pair(Same(SMALL_PIECES, 0), Same(SMALL_BYTES, 0)))
+    for message in ("ab", "ba"):
+        rounds = list(talk.ask(message, Options(stop=FixedLength(4), max_new_tokens=8), Uniforms([])))
+        assert rounds[-1].done
+
+
+def test_an_answer_that_was_stopped_stays():
+    class Broken(FakeModel):
+        left = 1000
+
+        def forward(self, ids, cache, rows=1):
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+            return super().forward(ids, cache, rows)
+
+    for left in (1, 2, 5, None):  # in the prefill, in the first round, later; None: by the one who reads
+        both = Pair(FakeModel(PIECES, 1), Broken(BYTES, 2, end=-9.0))
+        talk, options, pieces = Conversation(both, template=CHATML), Options(max_new_tokens=30), b""
+        list(talk.ask("the thing", options, Uniforms([])))
+        both.target.left = left or 1000
+        rounds = talk.ask("and then?", options, Uniforms([]))
+        try:
+            for _ in range(4):
+                pieces += BYTES.decode_bytes(next(rounds).emitted)
+        except KeyboardInterrupt:
+            assert left and not talk.warm.ids
+        assert talk.messages[-1] == {"role": "assistant", "content": pieces.decode("utf-8", "replace").strip()}
+        both.target.left = 1000
+        [warm], reader = turns(talk, options, ["go on"]), talk._readers[0]
+        assert talk.messages[-3]["content"] in reader.text and reader.text.count("go on") == 1
+        assert warm == [t for r in plain(both.target, reader.ids[:-len(warm)], options, Uniforms([])) for t in r.emitted]
+
+
+def test_the_oldest_turns_go_when_the_context_is_full():
+    talk, dropped = Conversation(fakes(-9.0, context_size=160), system="be kind", template=CHATML), []
+    for turn in range(12):
+        list(talk.ask(f"the thing {turn}", Options(max_new_tokens=16), Uniforms([])))
+        dropped.append(talk.dropped)
+        assert talk.messages[0]["role"] == "system" and len(talk._readers[0].ids) <= 160
+        assert talk.messages[-2]["content"] == f"the thing {turn}"
+    assert 0 < sum(map(bool, dropped)) < 6 and all(n % 2 == 0 for n in dropped)
+    before = [*talk.messages]
+    with pytest.raises(OmnidraftError, match="at most 159"):
+        talk.ask("long " * 60, Options(), Uniforms([]))
+    with pytest.raises(OmnidraftError, match="message is empty"):
+        talk.ask(" \n", Options(), Uniforms([]))
+    assert talk.messages == before
+
+
+def test_a_replaced_drafter_has_no_cache():
+    both = fakes()
+    talk, options = Conversation(both, template=CHATML), Options(max_new_tokens=8)
+    turns(talk, options, MESSAGES[:2])
+    both.draft = FakeModel(PIECES, 9)
+    list(talk.ask("here", options, Uniforms([])))
+    assert both.draft.passes[0] > 8 and talk.warm.drafter.model is both.draft
+
+
+def test_a_learner_is_told_of_whole_answers():
+    told = []
+
+    class Learner(SimpleNamespace):
+        def finish(self, ids):
+            told.append(ids)
+            return SimpleNamespace(updated=len(told) == 2)
+
+    learner = Learner(begin=lambda options: None, observe=lambda *round: None, count=lambda learned: None)
+    both = fakes()
+    talk, options = Conversation(both), Options(max_new_tokens=8)
+    for turn, message in enumerate(MESSAGES[:3]):
+        list(talk.ask(message, options, Uniforms([]), learner))
+        assert (talk.warm.drafter is None) == (turn == 1)
+        assert turn or told == [PIECES.encode(talk._readers[1].text, bos=True)]
+        assert message.encode() in PIECES.decode_bytes(told[-1])
+
+
+def test_say_is_the_whole_answer():
+    talk = Conversation(fakes())
+    assert talk.say("the thing", max_new_tokens=9) == talk.messages[-1]["content"]
+    assert talk.say("then", do_sample=True, seed=3, max_new_tokens=9) == talk.messages[-1]["content"]
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+def models_of(folders) -> list[str]:  # noqa: F811
+    return ["-d", folders["draft"], "-t", folders["target"], "-n", "12"]
+
+
+def test_chat_answers_line_by_line(folders):  # noqa: F811
+    both = ok("chat", *models_of(folders), input="the thing\n\nwhy\n")
+    talk = Conversation(Pair(load(folders["draft"]), load(folders["target"])))
+    answers = [talk.say(message, max_new_tokens=12) for message in ("the thing", "why")]
+    assert both.stdout.split() == " ".join(answers).split()
+    assert both.stderr.count("tokens/s") == 2 and ">" not in both.stderr
+    for same in (["-k", "0"], ["--rounds"], ["--verify", "slem"], ["--threshold", "0"]):
+        assert ok("chat", *models_of(folders), *same, input="the thing\nwhy").stdout == both.stdout
+    one = ok("chat", *models_of(folders), input="the thing\n").stdout
+    assert ok("chat", *models_of(folders), input="the thing\n/new\nthe thing\n/exit\nmore\n").stdout == 2 * one
+    assert ok("generate", "--chat", "the thing", *models_of(folders)).stdout.strip() == one.strip()
+    assert "more" not in ok("chat", *models_of(folders), "--system", "be kind", input="/exit\nmore").stdout
+
+
+def test_chat_learns_and_keeps_it(folders, tmp_path):  # noqa: F811
+    done = ok("chat", *models_of(folders), "--learn", "--adapters", tmp_path / "kept", "-T", "1", input="the thing\nwhy\nso\n")
+    assert done.stderr.count("learned in") == 3 and "saved in" in done.stderr
+    assert list((tmp_path / "kept").glob("*/current.json"))
+    ok("chat", *models_of(folders), "--adapter", "--adapters", tmp_path / "kept", input="the thing\n")
+    again = ok("chat", *models_of(folders), "--learn", "--adapters", tmp_path / "kept", input="the thing\n")
+    assert "learned in" in again.stderr
+
+
+@pytest.mark.parametrize(("arguments", "given", "expected"), [
+    ([], "", "no message"), ([], "\n \n", "no message"), (["--learn", "-k", "0"], "the", "--learn"),
+    (["-n", "0"], "the", "number"), (["--adapter"], "the", "nothing was learned"), ([], "word " * 400, "at most"),
+    (["-t", "{nothing}"], "the", "nothing")])
+def test_bad_input_of_chat_is_one_line(arguments, given, expected, folders):  # noqa: F811
+    result = run("chat", *models_of(folders), *arguments, input=given)
+    assert result.exit_code == 1 and not result.stdout and expected in result.stderr
+    assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("error: ")

@@ -1,0 +1,68 @@
+"""Conversations of PyTorch models: warm text is cold text whatever cache a model has, and less is fed where it can be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from test_cli import ok, own_caches  # noqa: E402, F401 (a fixture)
+from test_conversation import CHATML, MESSAGES, turns  # noqa: E402
+from test_transformers_model import BYTES, KINDS, PIECES, SIZES, TransformersModel, random_model, saved  # noqa: E402
+
+from omnidraft import ops_torch  # noqa: E402
+from omnidraft.conversation import Conversation  # noqa: E402
+from omnidraft.decoding import Options  # noqa: E402
+from omnidraft.models import load  # noqa: E402
+from omnidraft.pairing import Pair  # noqa: E402
+from omnidraft.stopping import Confidence  # noqa: E402
+from omnidraft.verification import RULES  # noqa: E402
+
+LONG = {"max_position_embeddings": 256}
+
+
+def model(kind: str, tokenizer, seed: int) -> TransformersModel:
+    architecture, sizes, _ = KINDS[kind]
+    return TransformersModel(random_model(architecture, sizes | LONG, tokenizer.size, seed).double(), tokenizer)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_warm_text_is_cold_text(rule, monkeypatch):
+    both = Pair(model("llama", PIECES, 1), model("qwen2", BYTES, 2))
+    assert both.ops is ops_torch
+    fed = {"draft": [], "target": []}
+    for name, counts in fed.items():
+        one = getattr(both, name)
+        monkeypatch.setattr(one, "forward", lambda ids, cache, rows=1, counts=counts, forward=one.forward: (
+            counts.append(len(ids)), forward(ids, cache, rows))[1])
+    for temperature in (0.0, 1.0):
+        options = Options(verify=rule, stop=Confidence(4, 0.1), max_new_tokens=12, temperature=temperature)
+        texts, most = [], []
+        for cold in (False, True):
+            for counts in fed.values():
+                counts.clear()
+            texts.append(turns(Conversation(both, template=CHATML), options, MESSAGES, cold))
+            most.append([sum(counts) for counts in fed.values()])
+        assert texts[0] == texts[1]
+        assert all(warm < 0.7 * cold for warm, cold in zip(*most, strict=True)), most
+
+
+@pytest.mark.parametrize("kind", [kind for kind, (*_, cache) in KINDS.items() if cache != "cut" or "window" in kind])
+def test_a_cache_of_any_kind_is_never_wrong(kind):
+    both = Pair(model(kind, PIECES, 1), model(kind, BYTES, 2))
+    options = Options(stop=Confidence(3, 0.1), max_new_tokens=6)
+    warm, cold = (turns(Conversation(both), options, MESSAGES[:3], cold) for cold in (False, True))
+    assert warm == cold == turns(Conversation(both.target), options, MESSAGES[:3])
+
+
+def test_the_template_of_the_folder_is_used(tmp_path):
+    folder = saved(tmp_path / "target", BYTES, sizes=SIZES | LONG)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "<{{ messages[-1].content }}>"}))
+    assert Conversation(load(folder, backend="torch", device="cpu"))._readers[0].template.render(
+        [{"role": "user", "content": "hi"}]) == "<hi>"
+    drafter = saved(tmp_path / "draft", PIECES, sizes=SIZES | LONG)
+    done = ok("chat", "--backend", "torch", "--device", "cpu", "-d", drafter, "-t", folder, "-n", "8", input="the\nand\n")
+    assert done.stderr.count("tokens/s") == 2
