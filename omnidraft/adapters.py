@@ -35,11 +35,12 @@ from .training import Recipe
 from .vocabulary import default_folder
 
 FORMAT = "omnidraft adapter 1"
+SHIPPED = Path(__file__).parent / "models" / "embedded" / "adapters"  # what `recipes.adapters` made, only read here
 
 
 @dataclass
 class Adapter:
-    """What was learned for one pair; `arrays` holds a trainer's and a head's optimizer state."""
+    """What was learned for one pair; `arrays` holds what a trainer and a head's optimizer go on from."""
 
     lora: LoRA | None = None  # None where all weights were trained: then they are `weights`
     weights: dict[str, np.ndarray] = field(default_factory=dict)
@@ -68,10 +69,10 @@ class Adapters:
         names = (re.sub(r"[^\w.-]+", "_", model.name) for model in (pair.draft, pair.target))
         return self.root / "--".join(names)
 
-    def save(self, pair: Pair, adapter: Adapter, base: Any = None) -> Path:
+    def save(self, pair: Pair, adapter: Adapter, base: Any = None, dtype: Any = None) -> Path:
         """Write a new version, make it the current one, remove older ones. Raises OmnidraftError where writing fails.
 
-        `base` is the drafter that learned, where the pair has the one that came of it.
+        `base` is the drafter that learned, where the pair has the one that came of it; `dtype` np.float16 halves the weights.
         """
         folder = self.folder(pair)
         old = _manifest(folder) or {"version": 0}
@@ -79,11 +80,11 @@ class Adapters:
         shutil.rmtree(place, ignore_errors=True)  # of a save that was cut short
         make_folder_of(place / "any")
         if adapter.lora is not None:
-            adapter.lora.save(place, base=pair.draft.name)
+            adapter.lora.save(place, dtype, base=pair.draft.name)
         else:
-            save_tensors(place / "model.safetensors", adapter.weights)
+            save_tensors(place / "model.safetensors", adapter.weights, dtype)
         if adapter.head is not None:
-            save_tensors(place / "head.safetensors", adapter.head.parameters)
+            save_tensors(place / "head.safetensors", adapter.head.parameters, dtype)
         if adapter.arrays:
             save_tensors(place / "optimizer.safetensors", adapter.arrays)
         if adapter.cache is not None:
@@ -97,15 +98,15 @@ class Adapters:
                 shutil.rmtree(other, ignore_errors=True)
         return folder
 
-    def load(self, pair: Pair) -> Adapter | None:
-        """The pair's adapter, None where nothing was learned yet.
+    def load(self, pair: Pair, shipped: bool = False) -> Adapter | None:
+        """The pair's adapter, None where nothing was learned yet; with `shipped` then the one in the package, if it has one.
 
         Raises OmnidraftError where it belongs to other models or a file does not have its checksum; nothing is changed then.
         """
         folder = self.folder(pair)
         manifest = _manifest(folder)
         if manifest is None:
-            return None
+            return Adapters(SHIPPED).load(pair) if shipped else None
         for role, own in identity(pair.draft, pair.target).items():
             for key in ("tokenizer", "weights"):
                 if manifest[role].get(key) != own.get(key):
@@ -144,7 +145,7 @@ class Adapters:
         if adapter.arrays:
             weights = adapter.lora.parameters if adapter.lora else adapter.weights
             own = {k: v for k, v in adapter.arrays.items() if not k.startswith("head.")}
-            trainer.restore({f"parameters.{k}": v for k, v in weights.items()} | own)
+            trainer.restore({f"served.{k}": v for k, v in weights.items()} | own)
             kept = {k.removeprefix("head."): v for k, v in adapter.arrays.items() if k.startswith("head.")}
             if kept and learner.head_optimizer:
                 learner.head_optimizer.restore(kept)
@@ -155,10 +156,10 @@ class Adapters:
     def keep(self, learner: Learner) -> Path:
         """Save what a learner has learned, with all that it needs to go on."""
         trainer, state = learner.trainer, learner.trainer.state()
-        arrays = {k: v for k, v in state.items() if k.startswith("optimizer.")}
+        arrays = {k: v for k, v in state.items() if not k.startswith("served.")}
         if learner.head_optimizer:
             arrays |= {f"head.{k}": v for k, v in learner.head_optimizer.state().items()}
-        weights = {k.removeprefix("parameters."): v for k, v in state.items() if k.startswith("parameters.")}
+        weights = {k.removeprefix("served."): v for k, v in state.items() if k.startswith("served.")}
         lora = replace(trainer.lora, parameters=weights) if trainer.lora else None
         return self.save(learner.pair, Adapter(lora, {} if lora else weights, learner.head, learner.pair.cache, arrays,
                                                learner.statistics), trainer.base)
@@ -211,7 +212,9 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    return {name: np.array(array) for name, array in read_safetensors(path).items()}
+    """Arrays of a file; half precision is for storing only."""
+    return {name: array.astype(np.float32 if array.dtype == np.float16 else array.dtype)
+            for name, array in read_safetensors(path).items()}
 
 
 def _checksum(path: Path) -> str:

@@ -34,15 +34,16 @@ Result = tuple[float, np.ndarray, int]
 class Example:
     """One text that a pair wrote, seen by both vocabularies."""
 
-    draft_ids: list[int]  # prompt and response as the drafter's tokenizer has them, begin token included
+    draft_ids: list[int]  # prompt and response as the drafter's tokenizer has them; of more than its context the end
     target_ids: list[int]  # (M,) the response, up to its end token
     target_probs: np.ndarray  # (M, V_p) row i is p before target_ids[i], at temperature 1
     starts: list[int]  # (M,) index into draft_ids of the token that begins at the same byte, -1 if none does
 
 
-def make_example(pair: Pair, prompt: str, target_ids: Sequence[int], target_probs: np.ndarray) -> Example:
+def make_example(pair: Pair, prompt: str | Sequence[int], target_ids: Sequence[int], target_probs: np.ndarray) -> Example:
     """The response `target_ids` to `prompt` with its rows (M, V_p), cut after the end token, which becomes the drafter's.
 
+    `prompt` is a text, or what the drafter reads for it (ids in V_q).
     Tokens without bytes, and after a byte that the drafter cannot spell, have no start. Raises OmnidraftError for lack of rows.
 
     >>> make_example(pair, "Snow", [732], rows).starts  # <s> " Snow" | "f" "la" "ke" against "flake"  # doctest: +SKIP
@@ -52,7 +53,7 @@ def make_example(pair: Pair, prompt: str, target_ids: Sequence[int], target_prob
     ids = [int(t) for t in target_ids[:next((i + 1 for i, t in enumerate(target_ids) if t in ends), None)]]
     if len(target_probs) < len(ids):
         raise OmnidraftError(f"{len(ids)} target tokens came with {len(target_probs)} rows: give one row for each token")
-    prompt_ids = draft.encode(prompt, bos=True)
+    prompt_ids = draft.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
     before = draft.decode_bytes(prompt_ids)
     text = before + target.decode_bytes(ids)
     draft_ids = extend(draft, prompt_ids, text[len(before):])
@@ -64,7 +65,8 @@ def make_example(pair: Pair, prompt: str, target_ids: Sequence[int], target_prob
     if ids and ids[-1] in ends and not sizes[-1]:
         own = [int(i) for i in (pair.alignment.target_to_draft[ids[-1]], *pair.draft.eos_ids) if i >= 0][:1]
         draft_ids, starts[-1] = [*draft_ids, *own], len(draft_ids) if own else -1
-    return Example(draft_ids, ids, np.asarray(target_probs)[:len(ids)], starts)
+    cut = max(0, len(draft_ids) - pair.draft.context_size)  # the end is what was written; the beginning may be a long prompt
+    return Example(draft_ids[cut:], ids, np.asarray(target_probs)[:len(ids)], [at - cut if at > cut else -1 for at in starts])
 
 
 class Comparison(NamedTuple):

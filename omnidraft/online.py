@@ -5,8 +5,9 @@ drafter on them (Algorithm 2). An acceptance head may learn along: on the same b
 replay buffer on every prompt that brings no drafter update (interleaved, Algorithm 4). The learner is told every round by
 the decoding loop, there is no second loop.
 
-A guard answers the paper's limitation 1, instability on new data: some texts are held out, and where an update makes the
-expected acceptance on the latest of them worse than the best weights so far have it there, those come back.
+A guard answers the paper's limitation 1, instability on new data: some texts are held out, and where updates make the
+expected acceptance on the latest of them worse than the best weights so far (at first those that it began with) have it there,
+those come back and learning goes on at half the rate.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Schedule:
     """When what is updated; the defaults are the paper's where it has any."""
 
     every: int = 8  # prompts between two updates of the drafter
-    steps: int = 1  # gradient steps of one update
+    steps: int = 1  # gradient steps of one update; 0: the drafter stays as it is, and the head alone learns
     replay: int = 0  # earlier texts, drawn at random, that join the new ones in every step
     memory: int = 256  # texts kept for replay
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
@@ -50,7 +51,7 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.head not in ("none", "joint", "interleaved"):
             raise OmnidraftError(f"unknown head training {self.head!r}: choose none, joint or interleaved")
-        if self.every < 1 or self.steps < 1:
+        if self.every < 1 or self.steps < (self.head == "none"):
             raise OmnidraftError(f"updates every {self.every} prompts of {self.steps} steps: both must be 1 or more")
 
 
@@ -58,12 +59,12 @@ class Schedule:
 class Learned:
     """What one prompt brought: its rounds, and the update that followed it, if one did."""
 
-    prompt: str
+    prompt: str | list[int]
     rounds: list[Round]
     updated: bool = False
     loss: float = math.nan
     seconds: float = 0.0  # spent on learning
-    note: str = ""  # "skipped: ..." or "rolled back: ..."
+    note: str = ""  # "skipped: ..." or "rolled back, ..."
 
 
 class Learner:
@@ -113,8 +114,8 @@ class Learner:
         self.labelled.extend(pairs)
         self.fresh += len(pairs)
 
-    def finish(self, prompt: str) -> Learned:
-        """The text is complete: keep it, and update when its turn has come."""
+    def finish(self, prompt: str | list[int]) -> Learned:
+        """The text after `prompt` (as for `make_example`) is complete: keep it, and update when its turn has come."""
         began, learned = perf_counter(), Learned(prompt, [])
         logits = mask(np.concatenate(self._rows), self.pair.target.tokenizer.size)
         example = make_example(self.pair, prompt, self._tokens, process(logits).astype(np.float32))
@@ -135,7 +136,9 @@ class Learner:
         if not self.batch:
             return
         learned.updated = True
-        learned.loss, learned.note = self._update()
+        if self.schedule.steps:
+            learned.loss, learned.note = self._update()
+        self.batch = []
         if self.schedule.head == "joint":
             self._train_head(self.fresh)
         self.fresh = 0
@@ -160,6 +163,8 @@ class Learner:
     def _update(self) -> tuple[float, str]:
         """Gradient steps on the collected texts; the loss, and a note where they were skipped or undone."""
         value, note = math.nan, ""
+        if self.best is None and self.schedule.hold_out:
+            self.best = self.trainer.state()
         for _ in range(self.schedule.steps):
             drawn = self.rng.permutation(len(self.memory))[:self.schedule.replay]
             value = self.trainer.step(self.pair, [*self.batch, *(self.memory[i] for i in drawn)])
@@ -168,7 +173,6 @@ class Learner:
                 note = "skipped: the loss was not finite"
                 break
         self.memory.extend(self.batch)
-        self.batch = []
         self.updates += 1
         if self.held_out and self.updates % 4 == 0:
             note = self._guard() or note
@@ -177,18 +181,16 @@ class Learner:
 
     def _guard(self) -> str:
         """Compare the present weights with the best ones on the latest held-out texts, and keep the better."""
-        now = self.trainer.state()
-        acceptance = self.trainer.expected_acceptance(self.pair, self.held_out)
-        if self.best is not None:
-            self.trainer.restore(self.best)
-            before = self.trainer.expected_acceptance(self.pair, self.held_out)
-            if not acceptance >= before - self.schedule.tolerance:
-                self.rollbacks += 1
-                return f"rolled back: held-out acceptance fell from {before:.3f} to {acceptance:.3f}"
-            self.trainer.restore(now)
-            if acceptance < before:
-                return ""
-        self.best = now
+        now, acceptance = self.trainer.state(), self.trainer.expected_acceptance(self.pair, self.held_out)
+        self.trainer.restore(self.best)
+        before = self.trainer.expected_acceptance(self.pair, self.held_out)
+        if not acceptance >= before - self.schedule.tolerance:
+            self.rollbacks += 1
+            self.trainer.slow_down()
+            return f"rolled back, rate halved: held-out acceptance fell from {before:.3f} to {acceptance:.3f}"
+        self.trainer.restore(now)
+        if acceptance >= before:
+            self.best = now
         return ""
 
     def _train_head(self, size: int) -> None:

@@ -1,7 +1,8 @@
 """The drafter as something that learns: weights or LoRA adapters, an optimizer, and one step on a batch of texts.
 
 A step runs every text through the training pass (`models.backward`), sums a loss of `losses` over them, and moves the
-parameters with AdamW. The base model is never changed: `model()` builds the drafter anew from the merged tensors.
+parameters with AdamW. At a constant rate they wander about what they have learned, so what is served is their running mean
+(Polyak and Juditsky 1992). The base model is never changed: `model()` builds the drafter anew from the merged tensors.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ class Recipe:
     rank: int = 32  # of the LoRA adapters; 0 trains all weights
     rate: float | None = None  # of learning; None: see `step_size`
     decay: float = 0.01
+    average: float = 0.95  # share of the old in the running mean of the weights that is served; 0 serves the latest ones
 
     def __post_init__(self) -> None:
         if self.loss not in losses.LOSSES:
             raise OmnidraftError(f"unknown loss {self.loss!r}: choose one of {', '.join(losses.LOSSES)}")
         if self.divergence not in losses.DIVERGENCES:
             raise OmnidraftError(f"unknown divergence {self.divergence!r}: choose one of {', '.join(losses.DIVERGENCES)}")
-        for name, value in (("rank", self.rank), ("rate", self.rate or 0.0), ("decay", self.decay)):
-            if not 0 <= value < math.inf:
-                raise OmnidraftError(f"{name} is {value}, but must be 0 or more")
+        for name, value in (("rank", self.rank), ("rate", self.rate or 0.0), ("decay", self.decay), ("average", self.average)):
+            if not 0 <= value < (1 if name == "average" else math.inf):
+                raise OmnidraftError(f"{name} is {value}, but must be 0 or more" + " and below 1" * (name == "average"))
 
     def options(self) -> dict[str, Any]:
         """The arguments of its own that the loss takes."""
@@ -54,6 +56,10 @@ class Recipe:
         if self.rate is not None:
             return self.rate
         return 1e-4 if drafter.parameters > 10_000_000 else 0.01 if self.rank else 0.003
+
+    def follow(self, steps: int) -> float:
+        """Share of the latest weights in the served ones after so many steps: large at first, 1 - `average` in the end."""
+        return 1 - min(self.average, steps / (steps + 10))
 
 
 class Trainer:
@@ -73,18 +79,20 @@ class Trainer:
         self.parameters = self.lora.parameters if self.lora else {name: self.tensors[name].copy() for name in
                                                                   self.config.tensor_shapes()}
         self.optimizer = AdamW(self.parameters, recipe.step_size(base), decay=recipe.decay, clip=1.0)
+        self.served = {name: array.copy() for name, array in self.parameters.items()}
 
-    def merged(self) -> dict[str, np.ndarray]:
-        """The drafter's tensors as they are now, by Hugging Face name."""
-        return self.lora.merged(self.tensors) if self.lora else self.parameters
+    def merged(self, served: bool = True) -> dict[str, np.ndarray]:
+        """The drafter's tensors by Hugging Face name, with the running mean of what was learned or with the latest."""
+        parameters = self.served if served else self.parameters
+        return replace(self.lora, parameters=parameters).merged(self.tensors) if self.lora else parameters
 
     def model(self) -> Llama:
-        """A drafter with the present weights (its key-value caches start empty); the base stays as it is."""
+        """A drafter with the served weights (its key-value caches start empty); the base stays as it is."""
         return rebuilt(self.base, self.config, self.merged())
 
     def step(self, pair: Any, examples: Sequence[losses.Example]) -> float:
         """One update on the texts; the mean loss per comparison, or NaN where it was not finite and nothing was changed."""
-        tensors, wanted = self.merged(), list(self.lora.targets) if self.lora else None
+        tensors, wanted = self.merged(served=False), list(self.lora.targets) if self.lora else None
         sums: dict[str, np.ndarray] = {}
         total, counted = 0.0, 0
         for example in examples:
@@ -99,7 +107,16 @@ class Trainer:
             return 0.0
         full = {name: gradient / counted for name, gradient in sums.items()}
         norm = self.optimizer.step(self.lora.gradients(full) if self.lora else full)
-        return total / counted if math.isfinite(norm) else math.nan
+        if not math.isfinite(norm):
+            return math.nan
+        share = self.recipe.follow(self.optimizer.steps)
+        for name, mean in self.served.items():
+            mean += share * (self.parameters[name] - mean)
+        return total / counted
+
+    def slow_down(self, factor: float = 0.5) -> None:
+        """Go on at a part of the rate."""
+        self.optimizer.rate *= factor
 
     def expected_acceptance(self, pair: Any, examples: Sequence[losses.Example]) -> float:
         """Mean acceptance of a draft along the texts at temperature 1 under `lossless`, 1 - tv; no draw is involved."""
@@ -110,18 +127,20 @@ class Trainer:
         return 1.0 - value / count if count else math.nan
 
     def state(self) -> dict[str, np.ndarray]:
-        """A copy of parameters and optimizer, flat."""
-        return {f"parameters.{k}": v.copy() for k, v in self.parameters.items()} | {
-            f"optimizer.{k}": np.array(v) for k, v in self.optimizer.state().items()}
+        """A copy of parameters, served ones and optimizer, flat."""
+        kinds = {"parameters": self.parameters, "served": self.served, "optimizer": self.optimizer.state()}
+        return {f"{kind}.{name}": np.array(array) for kind, arrays in kinds.items() for name, array in arrays.items()}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go back to a `state`; raises OmnidraftError where it belongs to other parameters."""
-        kept = {k.removeprefix("parameters."): v for k, v in state.items() if k.startswith("parameters.")}
-        if kept.keys() != self.parameters.keys() or any(kept[k].shape != v.shape for k, v in self.parameters.items()):
+        live = {f"{kind}.{name}": array for kind, arrays in (("parameters", self.parameters), ("served", self.served))
+                for name, array in arrays.items()}
+        if any(name not in state or state[name].shape != array.shape for name, array in live.items()) or (
+                sum(not name.startswith("optimizer.") for name in state) != len(live)):
             raise OmnidraftError("the saved state is of another drafter, rank or kind: start a new one")
         self.optimizer.restore({k.removeprefix("optimizer."): v for k, v in state.items() if k.startswith("optimizer.")})
-        for name, array in self.parameters.items():
-            array[...] = kept[name]
+        for name, array in live.items():
+            array[...] = state[name]
 
     def _run(self, tensors: dict[str, np.ndarray], example: losses.Example) -> backward.Trace:
         return backward.run(self.config, tensors, example.draft_ids[:self.base.context_size])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import copy, deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,19 +41,23 @@ class Trainer:
             name: self.tensors[name].clone() for name, _ in base.model.named_parameters()}
         self.optimizer = torch.optim.AdamW(self.parameters.values(), recipe.step_size(base), weight_decay=recipe.decay)
         self._drafter = copied(base, untie=self.lora is not None)
+        self.served: Tensors = {}
         self._live: Tensors = {}  # what steps change, by its name in `state`
         for name, tensor in self.parameters.items():
             tensor.requires_grad_().grad = torch.zeros_like(tensor)
             mean, square = torch.zeros_like(tensor), torch.zeros_like(tensor)
             self.optimizer.state[tensor] = {"step": torch.zeros(()), "exp_avg": mean, "exp_avg_sq": square}
-            self._live |= {f"parameters.{name}": tensor, f"optimizer.mean.{name}": mean, f"optimizer.square.{name}": square}
+            self.served[name] = tensor.detach().clone()
+            self._live |= {f"parameters.{name}": tensor, f"served.{name}": self.served[name],
+                           f"optimizer.mean.{name}": mean, f"optimizer.square.{name}": square}
 
-    def merged(self) -> Tensors:
-        """The drafter's tensors as they are now, by transformers' name."""
-        return merged(self.base, self.tensors, self.lora) if self.lora else self.parameters
+    def merged(self, served: bool = True) -> Tensors:
+        """The drafter's tensors by transformers' name, with the running mean of what was learned or with the latest."""
+        parameters = self.served if served else self.parameters
+        return merged(self.base, self.tensors, replace(self.lora, parameters=parameters)) if self.lora else parameters
 
     def model(self) -> TransformersModel:
-        """The drafter with the present weights, each time the same copy, so begin its caches anew; the base stays as it is."""
+        """The drafter with the served weights, each time the same copy, so begin its caches anew; the base stays as it is."""
         return filled(self._drafter, self.merged())
 
     def step(self, pair: Any, examples: Sequence[losses_torch.Example]) -> float:
@@ -60,7 +65,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=False)
         total, counted = 0.0, 0
         for example in examples:
-            logits = self._run(self.merged(), example)
+            logits = self._run(self.merged(served=False), example)
             value, _, count = losses_torch.LOSSES[self.recipe.loss](logits, example, pair, **self.recipe.options())
             value.backward()
             total, counted = total + value.item(), counted + count
@@ -74,7 +79,16 @@ class Trainer:
         for tensor in self.parameters.values():
             tensor.grad /= counted * max(1.0, norm)
         self.optimizer.step()
+        share = self.recipe.follow(int(next(iter(self.optimizer.state.values()))["step"]))
+        with torch.no_grad():
+            for name, mean in self.served.items():
+                mean.lerp_(self.parameters[name], share)
         return total / counted
+
+    def slow_down(self, factor: float = 0.5) -> None:
+        """Go on at a part of the rate."""
+        for group in self.optimizer.param_groups:
+            group["lr"] *= factor
 
     @torch.no_grad()
     def expected_acceptance(self, pair: Any, examples: Sequence[losses_torch.Example]) -> float:
@@ -86,7 +100,7 @@ class Trainer:
         return 1.0 - value / count if count else math.nan
 
     def state(self) -> dict[str, np.ndarray]:
-        """A copy of parameters and optimizer, flat."""
+        """A copy of parameters, served ones and optimizer, flat."""
         steps = np.array([own["step"].item() for own in self.optimizer.state.values()][:1])
         return {k: v.detach().cpu().numpy().copy() for k, v in self._live.items()} | {"optimizer.steps": steps}
 

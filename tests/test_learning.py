@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from test_cli import LETTERS, own_caches, run, write_model  # noqa: F401 (a fixture)
 from vocabularies import byte_level, sentencepiece
 
-from omnidraft import adapters, lora, losses, online
+from omnidraft import adapters, lora, losses, online, ops
 from omnidraft.adapters import Adapters
+from omnidraft.cli.adapt import Shortener, read_prompts
 from omnidraft.decoding import Options, Round, plain, speculative
 from omnidraft.errors import OmnidraftError
 from omnidraft.lifting import Lifting
@@ -18,7 +21,7 @@ from omnidraft.models import load
 from omnidraft.online import Learner, Schedule, learn
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms
-from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength, Throughput
+from omnidraft.stopping import AcceptanceHead, Confidence, EntropyBound, FixedLength, Throughput
 from omnidraft.training import Recipe, Trainer
 from omnidraft.verification import acceptances
 
@@ -130,6 +133,36 @@ def test_throughput_finds_the_threshold_where_another_token_just_pays():
     assert stop([0.9]) is False and stop([stop.threshold * 0.9])
 
 
+def test_the_entropy_bound_is_the_paper_s_and_the_same_for_numpy_and_torch(folders):
+    stop, row = EntropyBound(8, threshold=0.4, weight=0.2), np.log(np.array([0.5, 0.25, 0.25], np.float32))
+    entropy = 1.5 * np.log(2)
+    for given, temperature in ((row, 0.0), (row + 3, 0.0), (np.exp(row), 0.7)):  # logits, at a temperature probabilities
+        assert ops.entropy(given, temperature) == pytest.approx(entropy, rel=1e-5)
+    assert ops.entropy(np.array([0.0, 1.0]), 1.0) == 0
+    assert stop.bound(0.0) == 1 and stop.bound(entropy) == pytest.approx(1 - np.sqrt(0.2 * entropy))
+    assert stop([0.1, 0.4]) is False and stop([0.9, 0.39]) is True  # the last token counts, not the product
+    pair, rng = paired(folders), np.random.default_rng(0)
+    rounds = {least: list(speculative(pair, "the thing", Options(max_new_tokens=24, stop=EntropyBound(6, least)),
+                                      Uniforms(rng))) for least in (-9.0, 1.1)}  # never, at once
+    assert len({tuple(t for r in found for t in r.emitted) for found in rounds.values()}) == 1
+    assert max(len(r.draft_tokens) for r in rounds[1.1]) <= 2 < max(len(r.draft_tokens) for r in rounds[-9.0])
+    torch = pytest.importorskip("torch")
+    from omnidraft import ops_torch
+
+    assert ops_torch.entropy(torch.tensor(row), 0.0) == pytest.approx(entropy, rel=1e-5)
+    assert ops_torch.entropy(torch.tensor([0.0, 1.0]), 1.0) == 0
+
+
+def test_a_head_may_learn_while_the_drafter_stays_as_it_is(folders):
+    pair = paired(folders)
+    base, head = pair.draft, AcceptanceHead(pair.draft.config.width)
+    before = {name: array.copy() for name, array in head.parameters.items()}
+    learner = learner_of(pair, Schedule(every=2, steps=0, head="joint"), head=head)
+    learned = serve(learner, stop=Confidence(6, 0.01, head))
+    assert pair.draft is base and not learner.batch and all(np.isnan(one.loss) for one in learned)
+    assert any((before[name] != array).any() for name, array in head.parameters.items())
+
+
 # --------------------------------------------------------------------------------------------------------- learner
 
 def test_the_drafter_learns_its_target(folders):
@@ -205,7 +238,8 @@ def test_heads_learn_along(folders, mode):
     assert head(features) == pytest.approx(0.9)  # the drafter's own confidence
     learner = learner_of(pair, Schedule(every=4, head=mode, head_rate=1e-2), head=head)
     serve(learner, PROMPTS * 2, stop=Confidence(6, 0.01, head))
-    assert head(features) < 0.89  # random models: few tokens are accepted
+    seen, labels = (np.array(part, np.float32) for part in zip(*learner.labelled, strict=True))
+    assert head.loss(seen, labels)[0] < AcceptanceHead(pair.draft.config.width).loss(seen, labels)[0] - 0.01
 
 
 def test_settings_that_make_no_sense_are_one_line(folders):
@@ -337,6 +371,53 @@ def test_adapt_reads_jsonl_and_pipes(folders, tmp_path):
     assert not (tmp_path / "kept").exists()
 
 
+FORMATS = {  # the prompt of each line, as data sets have them
+    "gsm8k": [{"question": p, "answer": "no"} for p in PROMPTS[:3]], "own": [{"text": "no", "prompt": p} for p in PROMPTS[:3]],
+    "alpaca": [{"instruction": p, "input": "", "output": "no"} for p in PROMPTS[:3]],
+    "xsum": [{"document": p, "summary": "no", "id": 1} for p in PROMPTS[:3]],
+    "stories": [{"source": "a", "text": p} for p in PROMPTS[:3]]}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_adapt_finds_the_prompts_of_usual_data_sets(folders, tmp_path, name):
+    path = tmp_path / f"{name}.jsonl"
+    path.write_text("\n".join(map(json.dumps, FORMATS[name])) + "\n\n")
+    prompts, count = read_prompts(str(path))
+    assert list(prompts) == PROMPTS[:3] and count == 3
+    path.write_text(json.dumps({"instruction": "add", "input": "1 and 2"}) + '\n["prompt"]')
+    prompts, _ = read_prompts(str(path))
+    assert next(prompts) == "add\n1 and 2"
+    with pytest.raises(OmnidraftError, match="prompt, instruction, question, document, text"):
+        next(prompts)
+
+
+def test_adapt_cuts_prompts_that_leave_no_room(folders, tmp_path):
+    pair = paired(folders)
+    (tmp_path / "long.txt").write_text("the thing\n" + "and then the other " * 400 + "ends é so\n")
+    done = adapt(folders, "long.txt", "--no-save", "--json")
+    assert done.exit_code == 0 and "1 prompts were cut to their last" in done.stderr
+    assert [json.loads(line)["tokens"] for line in done.stdout.splitlines()[:2]] == [16, 16]
+    short = Shortener(pair.target, 16)
+    kept = list(short(["the thing", "and then the other " * 400 + "ends é so"]))
+    assert kept[0] == "the thing" and kept[1].endswith("the other ends é so") and short.count == 1
+    assert len(pair.target.tokenizer.encode(kept[1], bos=True)) <= short.limit + 1
+
+
+REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", Path(__file__).resolve().parents[2] / "shared" / "real"))
+
+
+@pytest.mark.skipif(not (REAL / "data").is_dir(), reason="the real data sets are not here")
+def test_adapt_serves_real_data(folders, monkeypatch):
+    """A prompt or two of every data set; and of stories by the pair that writes such ones."""
+    for path in sorted((REAL / "data").glob("*.jsonl")):
+        done = adapt(folders, str(path), "--limit", "2", "--no-save")
+        assert done.exit_code == 0, (path, done.output)
+    stories = [str(REAL / "models" / name) for name in ("babyllama-tok361", "stories260K")]
+    done = run("adapt", str(REAL / "data" / "tinystories1000.jsonl"), "-d", stories[0], "-t", stories[1], "-n", "24", "--limit",
+               "4", "--no-save", "--json")
+    assert done.exit_code == 0 and json.loads(done.stdout.splitlines()[-1])["updates"] == 2
+
+
 def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     served = online.learn
@@ -358,12 +439,12 @@ def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
     (["missing.txt"], "cannot read prompts"), (["empty.txt"], "is empty"), (["broken.jsonl"], "no JSON object"),
     (["math", "--joint", "--interleaved"], "exclude each other"), (["math", "--loss", "x"], "unknown loss"),
     (["math", "--weight", "x"], "must be a number"), (["math", "--every", "0"], "must be 1 or more"),
-    (["math", "--rate", "-1"], "rate is -1"), (["long.txt"], "no prompt that could be served"),
+    (["math", "--rate", "-1"], "rate is -1"), (["nothing.jsonl"], "no prompt that could be served"),
 ])
 def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, arguments, says):
     (tmp_path / "empty.txt").write_text("\n\n")
     (tmp_path / "broken.jsonl").write_text("{}\n")
-    (tmp_path / "long.txt").write_text("x " * 3000)
+    (tmp_path / "nothing.jsonl").write_text('{"prompt": ""}')
     result = adapt(folders, *arguments)
     assert result.exit_code == 1 and says in result.stderr and result.stderr.strip().count("error:") == 1
     assert not (tmp_path / "kept" / "tiny-draft--tiny-target" / "current.json").exists()

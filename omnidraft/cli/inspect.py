@@ -98,6 +98,7 @@ def show_bytes(data: bytes) -> str:
 @common.command("omnidraft models")
 def models(adapters: common.AdapterFolder = None) -> None:
     """List the embedded models, and the adapters with what they have learned from."""
+    from ..adapters import SHIPPED
     from ..models.config import ModelConfig
 
     rows: list[Sequence[str]] = [("name", "parameters", "layers", "width", "entries", "tokenizer", "context", "folder")]
@@ -113,13 +114,13 @@ def models(adapters: common.AdapterFolder = None) -> None:
         rows.append((name, f"{parameters / 1e6:.1f} M", str(config.layers), str(config.width), f"{tokenizer.size:,}",
                      kind, str(config.context_size), str(path)))
     print("\n".join(columns(rows)))
-    store = od.Adapters(adapters)
-    learned = [(name, s["error"]) if "error" in s else (
-        name, str(s["prompts"]), str(s["tokens"]), str(s["updates"]), f"{s['kept'] / max(1, s['drafted']):.0%}",
-        f"{s['tokens'] / max(1, s['rounds']):.2f}") for name, s in store.all().items()]
-    if learned:
-        head = ("adapter", "prompts", "tokens", "updates", "draft tokens kept", "per target pass")
-        print("\n".join(["", *columns([head, *learned]), f"(in {store.root}, means since the first prompt)"]))
+    for store, whose in (od.Adapters(SHIPPED), "in the package"), (own := od.Adapters(adapters), f"in {own.root}"):
+        learned = [(name, s["error"]) if "error" in s else (
+            name, str(s["prompts"]), str(s["tokens"]), str(s["updates"]), f"{s['kept'] / max(1, s['drafted']):.0%}",
+            f"{s['tokens'] / max(1, s['rounds']):.2f}") for name, s in store.all().items()]
+        if learned:
+            head = ("adapter", "prompts", "tokens", "updates", "draft tokens kept", "per target pass")
+            print("\n".join(["", *columns([head, *learned]), f"({whose}, means since the first prompt)"]))
 
 
 @common.command("omnidraft info")
