@@ -57,7 +57,7 @@ def main() -> None:
     results: dict = {"machine": machine() | versions(), "settings": settings, "pairs": {}}
     for line in args.pairs:
         draft, target, tasks = line.split(":")
-        pair = load_pair(draft, target, stored=False, backend="torch", device=args.device)
+        pair = load_pair(draft, target, stored=False, backend="torch", draft_backend="torch", device=args.device)
         for task in tasks.split(","):
             texts = [example["prompt"] for example in prompts(task, args.prompts)]
             for temperature in args.temperatures:

@@ -20,7 +20,7 @@ from omnidraft.cli.common import load_pair
 
 LETTERS = "▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:;?!'\"()[]{}<>=+-*/_$%#@&`|~^\\\n"
 METHODS = ["transformers plain", "transformers assisted", "transformers prompt lookup", "omnidraft plain", "omnidraft",
-           "omnidraft, NumPy"]
+           "omnidraft, NumPy drafter", "omnidraft, NumPy"]
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,8 @@ def test_models_and_their_settings_are_left_as_they_were(folders):
     torch = pytest.importorskip("torch")
     from omnidraft.models.transformers_generation import decoders
 
-    pair = load_pair(folders["draft"], folders["target"], stored=False, backend="torch", device="cpu", dtype="float64")
+    pair = load_pair(folders["draft"], folders["target"], stored=False, backend="torch", draft_backend="torch",
+                     device="cpu", dtype="float64")
     ids = pair.target.tokenizer.encode("the thing", bos=True)
     plain = [r.emitted for r in od.plain(pair.target, ids, od.Options(max_new_tokens=10), od.Uniforms([]))]
     models = (pair.draft.model, pair.target.model)
@@ -207,7 +208,8 @@ def test_passes_and_proposals_are_what_the_target_read(folders):
     pytest.importorskip("torch")
     from omnidraft.models.transformers_generation import decoders
 
-    pair = load_pair(folders["draft"], folders["target"], stored=False, backend="torch", device="cpu", dtype="float64")
+    pair = load_pair(folders["draft"], folders["target"], stored=False, backend="torch", draft_backend="torch",
+                     device="cpu", dtype="float64")
     ids, seen = pair.target.tokenizer.encode("the thing the thing the", bos=True), []
     hook = pair.target.model.register_forward_hook(lambda _, args, given, out: seen.append(given["input_ids"].shape[1]),
                                                    with_kwargs=True)

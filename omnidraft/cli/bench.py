@@ -19,6 +19,7 @@ import omnidraft as od
 from ..errors import OmnidraftError
 from ..files import check_writable, write_text
 from ..machine import machine
+from ..models import load
 from . import common
 from .adapt import read_prompts
 from .demo import is_tie
@@ -55,7 +56,8 @@ def bench(
     texts = list(islice(read_prompts(prompts or task)[0], count))
     check_writable(figures)
     backend = "torch" if against == "transformers" else backend
-    pair = common.load_pair(draft, target, stored=False, backend=backend, device=device, dtype=dtype)
+    engine = "torch" if against == "transformers" else "auto"  # whose assisted generation needs modules of its own
+    pair = common.load_pair(draft, target, stored=False, draft_backend=engine, backend=backend, device=device, dtype=dtype)
     here = machine() | {model.name: model.kernel for model in (pair.draft, pair.target)}
     if backend == "torch":
         from ..models.transformers_generation import versions
@@ -79,16 +81,17 @@ def ours(pair: od.Pair, options: od.Options) -> dict[str, Method]:
 
 
 def beside_transformers(pair: od.Pair, options: od.Options) -> dict[str, Method]:
-    """transformers' methods, ours on the same modules, and on CPUs ours by the NumPy engine where it runs both models."""
+    """transformers' methods, ours on the same modules, and on CPUs ours with what the NumPy engine runs of them."""
     from ..models.transformers_generation import decoders
 
     own = ours(pair, options)
     methods = decoders(pair, options.temperature) | {"omnidraft plain": own["plain"], "omnidraft": own["speculative"]}
     if pair.target.device.type == "cpu":
-        folders, dtype = (str(model.folder) for model in (pair.draft, pair.target)), str(pair.target.dtype)[6:]
+        dtype = "float64" if str(pair.target.dtype)[6:] == "float64" else "float32"
         try:
-            same = common.load_pair(*folders, stored=False, dtype="float64" if dtype == "float64" else "float32")
-            methods["omnidraft, NumPy"] = ours(same, options)["speculative"]
+            draft = load(str(pair.draft.folder), dtype)
+            methods["omnidraft, NumPy drafter"] = ours(od.Pair(draft, pair.target), options)["speculative"]
+            methods["omnidraft, NumPy"] = ours(od.Pair(draft, load(str(pair.target.folder), dtype)), options)["speculative"]
         except OmnidraftError as error:
             print(f"not measured with the NumPy engine: {error}", file=sys.stderr)
     return methods
@@ -101,7 +104,9 @@ def compare(methods: dict[str, Method], prompts: Sequence[str], target: Any, opt
     They take turns at each prompt, after each has written the first one untimed; `whole` times their calls from outside.
     What one raises is its "error".
     """
-    texts, (base, *_) = [(prompt, common.check_context(target, prompt)) for prompt in prompts], methods
+    from ..warm import check_prompt
+
+    texts, (base, *_) = [(prompt, check_prompt(target, prompt)) for prompt in prompts], methods
     runs: dict[str, list[list[list[od.Round]]]] = {name: [[] for _ in range(repeats + 1)] for name in methods}
     rows: dict[str, dict] = {name: {} for name in methods}
     for repeat in range(repeats + 1):
