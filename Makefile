@@ -2,14 +2,16 @@
 PYTHON ?= python3
 VENV := .venv
 TORCH_VENV := .venv-torch
+DOCS_VENV := .venv-docs
 BIN := $(VENV)/bin
 TORCH_BIN := $(TORCH_VENV)/bin
+DOCS_BIN := $(DOCS_VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # One BLAS thread: more gain nothing at these sizes, and the tests may run beside other work.
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-torch models bench lint clean
+.PHONY: help demo test test-torch models bench picture site notebooks lint clean
 
 help:            ## what there is to make
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -28,15 +30,27 @@ lint: $(VENV)/.dev  ## ruff
 	$(BIN)/python -m ruff check .
 
 bench: $(VENV)/.core  ## the figures in benchmarks/results (up to an hour)
-	for script in $(filter-out common report __init__,$(basename $(notdir $(wildcard benchmarks/*.py)))); do \
+	for script in $(filter-out common report report_learning __init__,$(basename $(notdir $(wildcard benchmarks/*.py)))); do \
 	  $(BIN)/python -m benchmarks.$$script --json benchmarks/results/$$script.json || exit 1; \
 	done
+
+picture: $(VENV)/.core  ## the README's picture and the demo's figures there, made anew
+	$(BIN)/python cli.py demo --task text --max-new-tokens 72 --svg docs/demo.svg
+	$(BIN)/python cli.py demo --json benchmarks/results/demo.json
+	$(BIN)/python -m benchmarks.report
+
+site: $(VENV)/.core  ## the lessons as web pages with their output: build/site/index.html (a minute or two)
+	$(BIN)/python docs/site.py
+
+notebooks: $(DOCS_VENV)/.docs  ## the lessons as Jupyter notebooks with their output: tutorials/*.ipynb (a minute or two)
+	$(DOCS_BIN)/jupytext --quiet --to ipynb --set-kernel python3 tutorials/0*.py
+	env -u NO_COLOR $(DOCS_BIN)/jupyter-execute --inplace tutorials/0*.ipynb
 
 models: $(TORCH_VENV)/.dev  ## text, tokenizers and the embedded models, made anew (GPU: minutes, two cores: hours)
 	$(TORCH_BIN)/python -m recipes.make
 
 clean:           ## remove the environments and all that was built
-	rm -rf $(VENV) $(TORCH_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH_VENV) $(DOCS_VENV) build dist tutorials/*.ipynb *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamp files: installation runs again only when pyproject.toml (or the constraints) changed.
@@ -53,5 +67,11 @@ $(VENV)/.dev: $(VENV)/.core
 $(TORCH_VENV)/.dev: pyproject.toml constraints.txt
 	@test -x $(TORCH_BIN)/python || $(PYTHON) -m venv $(TORCH_VENV)
 	@echo "installing omnidraft, PyTorch and transformers into $(TORCH_VENV) ..." >&2
-	@$(TORCH_BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable '.[dev,torch]'
+	@$(TORCH_BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable '.[dev,torch,devices]'
+	@touch $@
+
+$(DOCS_VENV)/.docs: pyproject.toml
+	@test -x $(DOCS_BIN)/python || $(PYTHON) -m venv $(DOCS_VENV)
+	@echo "installing omnidraft and Jupyter's kernel into $(DOCS_VENV) ..." >&2
+	@$(DOCS_BIN)/python $(PIP_INSTALL) --editable '.[docs]'
 	@touch $@

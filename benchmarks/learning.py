@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
-from benchmarks.common import prompts, write_json
+from benchmarks.common import fresh_prompts, prompts, write_json
 from omnidraft.decoding import Options, plain, speculative
 from omnidraft.losses import Example, make_example
 from omnidraft.machine import machine
@@ -37,12 +36,8 @@ HELD_OUT, EVERY, REPLAY = 24, 2, 6
 
 def write_texts(pair: Pair, task: str, count: int, tokens: int, seed: int) -> list[Example]:
     """Texts of the target at temperature 1 for fresh prompts of the task, with its rows."""
-    from recipes import code_text, math_text, story_text
-
-    module, rng = {"math": math_text, "code": code_text, "text": story_text}[task], random.Random(seed)
     texts = []
-    for i in range(count):
-        prompt = module.generate(rng)["prompt"]
+    for i, prompt in enumerate(fresh_prompts(task, count, seed)):
         ids, cache, written, rows = pair.target.tokenizer.encode(prompt, bos=True), pair.target.new_cache(), [], []
         uniforms = Uniforms(np.random.default_rng([seed, i]))
         while len(written) < tokens and not (written and written[-1] in pair.target.eos_ids):

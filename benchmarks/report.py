@@ -9,30 +9,23 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import re
 import sys
+from io import StringIO
 from pathlib import Path
 
+from rich.console import Console
+
+from benchmarks.common import machine_line, result, table
+from benchmarks.report_learning import adaptive, real, shift, wall_clock
 from omnidraft.files import write_text
+from omnidraft.render import speed_table
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 ORDER = ["tokenizer", "vocabulary", "ngram_cache", "translation", "sampling", "lifting", "verification", "drafting",
          "decoding", "pairing", "stopping", "losses", "models/backward", "lora", "training", "online", "adapters", "metrics",
          "models/llama", "models/kernels", "render"]
 SHOWN = ("draft-tasks:qwen-like", "babyllama-tok361:stories260K", "stories260K:babyllama-tok361")  # in the README itself
-
-
-def result(name: str) -> dict | None:
-    """A benchmark's figures, or None where it has not been run."""
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows])
 
 
 def files() -> str:
@@ -45,6 +38,19 @@ def files() -> str:
         first = re.sub(r" \(arXiv[^)]*\)", "", first).replace("|", "\\|").replace("<->", "↔")
         rows.append([f"[`{name}.py`](omnidraft/{name}.py)", first, str(source.count("\n"))])
     return table(["file", "what it is", "lines"], rows)
+
+
+def demo() -> str:
+    """What `make demo` prints last."""
+    figures = result("demo")
+    if figures is None:
+        return "Not run yet."
+    console = Console(width=80, file=StringIO(), force_terminal=False, no_color=True)
+    shown = speed_table(figures["tasks"])
+    shown.caption = None  # the picture has it
+    console.print(shown)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    return f"{machine_line(figures)}; `make demo`:\n\n```text\n" + "\n".join(filter(None, lines)) + "\n```"
 
 
 def exactness() -> str:
@@ -62,13 +68,6 @@ def exactness() -> str:
         parts.append(f"At temperature 0 the text is the target's own, token for token: {equal:,} of {of:,} greedy texts of the "
                      "embedded pairs (four rules, k from 1 to 12, float64; `benchmarks/same_text.py`) equal plain decoding.")
     return "\n\n".join(parts)
-
-
-def machine_line(figures: dict) -> str:
-    """Where a result was measured."""
-    machine = figures["machine"]
-    return (f"Measured on {machine['cpu']}, {machine['cores']} cores, {'AVX-512' if machine['avx512'] else 'AVX2'}, "
-            f"NumPy {machine['numpy']} ({machine['blas']}), one BLAS thread")
 
 
 def speed(shown: tuple[str, ...] | None = None) -> str:
@@ -174,6 +173,27 @@ def against() -> str:
             + table(["pair", "", *methods[1:]], rows))
 
 
+def latency() -> str:
+    """Times at the paper's shapes, and the speedups that follow from the paper's acceptance rates."""
+    figures = result("latency")
+    if figures is None:
+        return "Not measured yet."
+    m, s, targets = figures["machine"], figures["settings"], figures["targets"]
+    on, counts = m["cpu"] if m["device"] == "cpu" else m["device"], (1, 2, 4, 5, 8)
+    times = [[target, "{:,} → {:,}".format(*f["vocabularies"]), *(f"{f['pass_ms'][str(n)]:.1f}" for n in counts),
+              *(f"{ms:.2f}" for ms in f["overhead_ms"].values())] for target, f in targets.items()]
+    head = ["target like", "vocabularies", *(f"pass of {n}, ms" for n in counts), "own work at T = 0, ms", "at T = 1"]
+    rows = [[target, method, task, f"{p['acceptance']:.2f}", f"{p['chance']:.2f}× to {p['share']:.2f}×", f"{p['paper']:.2f}×"]
+            for target, f in targets.items() for method, tasks in f["predicted"].items() for task, p in tasks.items()]
+    return (f"Random weights in the `{s['shape']}` shapes (small ones keep only its vocabularies), {m['dtype']} on {on}, "
+            f"torch {m['torch']}, after {s['context']} tokens, medians of {s['repeats']} (`benchmarks/latency.py`). A drafted "
+            f"token takes {figures['draft_ms']:.2f} ms; *own work* is all of a `lossless` round with k = {s['k']} but the "
+            f"models.\n\n{table(head, times)}\n\nThe speedups that follow from the acceptance rates of arXiv 2507.02659 "
+            "(Llama-68M drafts), and its own (A100). The range is between two readings of that rate: the chance that a "
+            "token is kept after all before it, and the share of drafted tokens kept.\n\n"
+            + table(["target like", "method", "task", "acceptance", "predicted", "paper"], rows))
+
+
 def main() -> None:
     """Fill the marked places of README.md and write docs/results.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -182,11 +202,14 @@ def main() -> None:
     path = ROOT / "README.md"
     text = path.read_text(encoding="utf-8")
     short = "\n\n".join([speed(("draft-tasks:qwen-like",)), efficiency(SHOWN), quality()])
-    for name, made in (("files", files()), ("exactness", exactness()), ("results", short), ("learning", learning())):
+    for name, made in (("demo", demo()), ("files", files()), ("exactness", exactness()), ("results", short),
+                       ("learning", learning())):
         text = re.sub(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", lambda m, made=made: m[1] + made + "\n" + m[2],
                       text, flags=re.S)
     parts = {"Speed": speed(), "Block efficiency": efficiency(), "Learning": learning(True),
-             "Beside transformers": against(), "Quality": quality(), "Exactness": exactness()}
+             "Learning by the wall clock": wall_clock(), "Adaptive drafting": adaptive(), "Shift": shift(),
+             "Real models and data": real(),
+             "Beside transformers": against(), "Latency": latency(), "Quality": quality(), "Exactness": exactness()}
     everything = "# Results\n\nWritten by `python -m benchmarks.report` from `benchmarks/results/*.json`.\n\n" + "\n\n".join(
         f"## {title}\n\n{part}" for title, part in parts.items()) + "\n"
     for place, made in ((path, text), (ROOT / "docs" / "results.md", everything)):

@@ -108,7 +108,9 @@ class Lifting:
     def uncovered(self, target_size: int) -> np.ndarray:
         """Target tokens without a split, of the ids below `target_size` = V_p."""
         if self._uncovered is None or self._uncovered[0] != target_size:
-            self._uncovered = target_size, np.setdiff1d(np.arange(target_size), self.order)
+            free = np.ones(target_size, dtype=bool)
+            free[self.order] = False
+            self._uncovered = target_size, np.flatnonzero(free)
         return self._uncovered[1]
 
     def choice(self, node: int, target_probs: np.ndarray, cumulative: np.ndarray,

@@ -44,16 +44,16 @@ def escape(text: str, keep: str = "\n\t") -> str:
 
 
 class Painter:
-    """Turns the rounds of one text into coloured pieces; `plain` puts every token in brackets behind its sign.
+    """Turns the rounds of one text into coloured pieces; `plain` puts every token in brackets behind its sign instead.
 
-    With `one_line` a new line in the text is shown as \\n and not begun.
+    With `one_line` a new line in the text is shown as \\n and not begun; with `signs` colours and signs are both there.
 
     >>> painter = Painter(tokenizer, plain=True); painter.paint(round).plain  # doctest: +SKIP
     '[+ We][* know][- to][! that]'
     """
 
-    def __init__(self, tokenizer: Tokenizer, plain: bool = False, one_line: bool = False) -> None:
-        self.tokenizer, self.plain, self.one_line = tokenizer, plain, one_line
+    def __init__(self, tokenizer: Tokenizer, plain: bool = False, one_line: bool = False, signs: bool = False) -> None:
+        self.tokenizer, self.plain, self.one_line, self.signs = tokenizer, plain, one_line, plain or signs
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def paint(self, record: Round) -> Text:
@@ -79,18 +79,22 @@ class Painter:
             return
         piece = self._decoder.decode(data)
         breaks = "" if self.one_line or fate == "rejected" else "\n"
-        if self.plain:
-            text.append(f"[{sign}{escape(piece, '')}]" + breaks * piece.count("\n"))
+        style = "" if self.plain else style
+        if self.signs:  # no line through the sign itself, nor through the space before a word
+            around, word = style.removesuffix(" strike").removesuffix(" underline"), escape(piece.lstrip(" "), "")
+            text.append(f"[{sign}{' ' * (len(piece) - len(piece.lstrip(' ')))}", around).append(word, style)
+            text.append("]" + breaks * piece.count("\n"), around)
         else:
             text.append(escape(piece, breaks + "\t"), style)
 
 
-def legend(plain: bool = False) -> Text:
-    """One line per fate, in its own colour (and, in plain mode, behind its sign)."""
+def legend(plain: bool = False, signs: bool = False) -> Text:
+    """One line per fate, in its own colour, behind its sign (`plain`), or both (`signs`)."""
     lines = []
     for style, sign, meaning in FATES.values():
         name, _, rest = meaning.partition(":")
-        lines.append(Text.assemble("  ", f"[{sign} {name}]" if plain else (name, style), rest))
+        around = (f"[{sign} ", "]") if plain or signs else ("", "")
+        lines.append(Text.assemble("  ", around[0], (name, "" if plain else style), around[1], rest))
     return Text("\n").join(lines)
 
 
@@ -117,7 +121,7 @@ def speed_table(rows: Sequence[dict]) -> Table:
     return table
 
 
-def export_svg(parts: Iterable[RenderableType], title: str, width: int = 110) -> str:
+def export_svg(parts: Iterable[RenderableType], title: str, width: int = 84) -> str:
     """The parts as one picture in SVG that names no file outside itself."""
     console = Console(record=True, width=width, file=StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Group(*parts))

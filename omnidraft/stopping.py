@@ -131,7 +131,7 @@ class Throughput:
 class AcceptanceHead:
     """Predicts whether a drafted token will be accepted: residual blocks with SiLU, then one logit (arXiv 2405.19715).
 
-    By default there are no blocks: with the few thousand labels of an online stream they overfit, and each token waits for them.
+    By default there are no blocks: on the few thousand labels of an online stream they overfit, and they take time.
     It reads the drafter's hidden state before the token (width,), the token's embedding (width,) and the logit of its
     probability. `parameters` holds W, b of each block and the last w, b; all begin at zero but for a weight of 1 on that
     logit, so that a fresh head predicts the drafter's own confidence (shifted by `bias`).

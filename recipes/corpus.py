@@ -18,7 +18,7 @@ from omnidraft.tokenizer import Tokenizer
 from . import code_text, math_text, stdlib_text, story_text
 
 # Shares of examples (not of tokens): the targets see everything, the general drafter the library and one per cent of tasks.
-TARGET_MIX = {"math": 0.46, "code": 0.26, "text": 0.18, "library": 0.10}
+TARGET_MIX = {"math": 0.50, "code": 0.28, "text": 0.16, "library": 0.06}
 GENERAL_MIX = {"math": 0.003, "code": 0.003, "text": 0.004, "library": 0.99}
 NUMBER_WEIGHT = 2.0  # digits of a response: few tokens, but the ones that must be right
 PROMPT_WEIGHT = 0.25  # the loss of prompt tokens: names and numbers that nobody could foretell teach little

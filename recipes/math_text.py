@@ -930,32 +930,42 @@ def stairs_up_and_down(d: Draw) -> Problem:
         "{p} climbs {x} steps")
 
 
-def drill(rng: random.Random) -> dict:
-    """Bare arithmetic in the form of the solutions, for training alone: more of it per token than in any story."""
+def calculation(rng: random.Random) -> tuple[int, str, int]:
+    """One calculation as the stories have them: numbers, operation, and a result of 2 or more."""
     while True:
         kind = rng.choice("+-*/")
-        a, b = rng.randint(2, 12), rng.randint(2, 12) if rng.random() < 0.7 else rng.randint(13, 20)
+        a, b = rng.randint(2, 12), rng.randint(2, 12) if rng.random() < 0.7 else rng.choice((*range(13, 21), *range(20, 91, 10)))
         if kind in "+-":
             a, b = rng.randint(2, 150), rng.randint(2, 99)
         elif kind == "/":
             a *= b
-        steps, said = [(a, kind, b)], f"{a} {kind} {b}"
-        result = OPERATIONS[kind](a, b)
-        if rng.random() < 0.5:
+        elif rng.random() < 0.5:
+            a, b = b, a
+        if OPERATIONS[kind](a, b) >= 2:
+            return a, kind, b
+
+
+def drill(rng: random.Random) -> dict:
+    """Bare arithmetic in the form of the solutions, for training alone: more of it per token than in any story."""
+    while True:
+        steps = [calculation(rng) for _ in range(rng.randint(1, 6))]
+        said = ", ".join(f"{a} {kind} {b}" for a, kind, b in steps)
+        result = OPERATIONS[steps[-1][1]](steps[-1][0], steps[-1][2])
+        if len(steps) == 1 and rng.random() < 0.5:
             more, c = rng.choice(("add", "take away")), rng.randint(2, 99)
             steps.append((result, "+" if more == "add" else "-", c))
             said += f", then {more} {c}"
             result += c if more == "add" else -c
         asked = rng.choice(("What is {}?", "How much is {}?", "Work out {}.", "Calculate {}.")).format(said)
         prompt = f"Question: {asked}\nAnswer:"
-        if (a > b or kind in "+*") and result >= 2 and zlib.crc32(prompt.encode()) % 16:
+        if result >= 2 and zlib.crc32(prompt.encode()) % 16:
             solved = [f"{x} {operation} {y} = {OPERATIONS[operation](x, y)}" for x, operation, y in steps]
             return {"task": "math", "template": "drill", "seen_template": True, "prompt": prompt,
                     "response": f" {'. '.join(solved)}.\n#### {result}", "answer": result}
 
 
 def generate(rng: random.Random, held_out: bool = False) -> dict:
-    """Draw one word problem, or in one of four training examples a drill.
+    """Draw one word problem, or in every other training example a drill.
 
     Returns task, template, seen_template, prompt (ends in "\\nAnswer:"), response (ends in "\\n#### answer") and answer.
     Training never sees a prompt whose crc32 is divisible by 16, nor any template of HELD_OUT.
@@ -963,7 +973,7 @@ def generate(rng: random.Random, held_out: bool = False) -> dict:
     >>> generate(random.Random(0))["task"]
     'math'
     """
-    if not held_out and rng.random() < 0.25:
+    if not held_out and rng.random() < 0.5:
         return drill(rng)
     unseen = held_out and rng.random() < 0.5
     pool = HELD_OUT if unseen else TEMPLATES

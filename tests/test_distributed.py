@@ -50,7 +50,7 @@ def test_a_device_map_leaves_the_text(folders, expected, where: str, tmp_path: P
         f"model.layers.{i}": ("cpu", "disk")[i % 2] for i in range(SIZES["num_hidden_layers"])}
     how = {"auto": {"device_map": "auto", "max_memory": {"cpu": "1GiB"}}, "cpu": {"device_map": {"": "cpu"}},
            "parts offloaded": {"device_map": parts, "offload_folder": str(tmp_path)}}[where]
-    pair = omnidraft.pair(*folders, backend="torch", dtype="float64", **how)
+    pair = omnidraft.pair(*folders, backend="torch", draft_backend="torch", dtype="float64", **how)
     assert texts(pair) == expected and "by device_map" in pair.target.kernel
     assert pair.draft.device == pair.target.device == torch.device("cpu") and "by device_map" not in pair.draft.kernel
     if where == "parts offloaded":
@@ -69,10 +69,10 @@ def test_the_map_is_the_targets(monkeypatch, folders):
     monkeypatch.setattr(omnidraft.models, "load", lambda name, **how: asked.append(how) or model)
     for more, device in (({}, "cpu"), ({"device": "mps"}, "mps")):
         asked.clear()
-        load_two(*folders, backend="torch", device_map="auto", **more)
+        load_two(*folders, backend="torch", draft_backend="torch", device_map="auto", **more)
         assert asked == [{"backend": "torch", "device": "auto", "device_map": "auto"}, {"backend": "torch", "device": device}]
     asked.clear()
-    load_two(*folders, backend="torch", device_map=None, tensor_parallel=False, device="cpu")
+    load_two(*folders, backend="torch", draft_backend="torch", device_map=None, tensor_parallel=False, device="cpu")
     assert asked == [{"backend": "torch", "device": "cpu"}] * 2
 
 
@@ -109,7 +109,8 @@ def test_tensor_parallel_text_and_an_error_that_ends_all(folders, expected, tmp_
     script = tmp_path / "script.py"
     script.write_text(f"""
 import json, time, omnidraft
-pair = omnidraft.pair({folders[0]!r}, {folders[1]!r}, backend="torch", dtype="float64", tensor_parallel=True)
+pair = omnidraft.pair({folders[0]!r}, {folders[1]!r}, backend="torch", draft_backend="torch", dtype="float64",
+                      tensor_parallel=True)
 texts = [pair.generate({PROMPT!r}, **settings).text for settings in {SETTINGS!r}]
 part = pair.target.model.model.layers[0].self_attn.q_proj.weight
 print(json.dumps([texts, part.to_local().numel() / part.numel(), time.time()]), flush=True)

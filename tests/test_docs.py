@@ -1,7 +1,8 @@
-"""The documents say what is so: generated pages are fresh, code blocks run, links lead somewhere."""
+"""The documents say what is so: generated pages are fresh, code blocks run, links lead somewhere, the lessons' site builds."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -12,9 +13,10 @@ import pytest
 from test_cli import embedded
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("*/*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("*/*.md"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CONSOLE = [line for block in re.findall(r"```console\n(.*?)```", README, re.S) for line in block.splitlines()]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+CONSOLE = [line for block in re.findall(r"```console\n(.*?)```", README + CONTRIBUTING, re.S) for line in block.splitlines()]
 
 
 @pytest.mark.parametrize("build", [["docs/build.py"], ["-m", "benchmarks.report"]], ids=["cli", "results"])
@@ -60,8 +62,74 @@ def test_commands_of_the_readme_exist():
         assert {word for word in words[2:] if re.match(r"--?[a-z]", word)} <= known, line
 
 
-def test_make_targets_of_the_readme_exist():
+def test_make_targets_of_the_documents_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for line in CONSOLE:
         if line.startswith("make "):
             assert re.search(rf"^{line.split()[1]}:", makefile, re.M), line
+
+
+def test_names_in_backticks_of_contributing_exist():
+    sources = "".join(path.read_text(encoding="utf-8") for path in (*ROOT.glob("omnidraft/**/*.py"), *ROOT.glob("tests/*.py")))
+    for name in set(re.findall(r"`(?:\w+\.)?([A-Za-z_]\w+)`", CONTRIBUTING)) - {"mine", "py", "numpy"}:
+        assert re.search(rf"\b{name}\b", sources), name
+
+
+def test_the_picture_shows_every_fate_and_loads_nothing():
+    from omnidraft.render import FATES
+
+    path = ROOT / "docs" / "demo.svg"
+    svg = path.read_text(encoding="utf-8")
+    assert "](docs/demo.svg)" in README.split("\n## ")[0] and path.stat().st_size < 80_000
+    for _, sign, meaning in FATES.values():
+        assert f"[{sign}" in svg and meaning.split(":")[0].split()[-1] in svg
+    assert "http" not in re.sub(r'xmlns="[^"]+"|<!-- .*? -->', "", svg)
+
+
+# ---- the lessons' site -----------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def site():
+    spec = importlib.util.spec_from_file_location("site_builder", ROOT / "docs" / "site.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def check_page(text: str, folder: Path | None = None):
+    assert "<script" not in text and "<link" not in text and "<img" not in text and "@import" not in text
+    for link in re.findall(r"""(?:src|href)=["']([^"'#]*)""", text):
+        assert "://" not in link and (folder is None or (folder / link).is_file()), link
+
+
+def test_every_lesson_is_in_the_readme_and_in_the_site(site):
+    index, terms = site.index_page(site.tutorial.lessons()), site.glossary_page(site.tutorial.lessons())
+    check_page(index)
+    check_page(terms)
+    for number, path in site.tutorial.lessons().items():
+        assert f"[{number}](tutorials/{path.name})" in README
+        assert f'<h2><a href="{path.stem}.html">{number} · ' in index
+    assert all(f'id="{place}"' in terms for place in site.glossary())
+
+
+def test_output_has_colours_signs_and_python(site):
+    shown = site.output("# omnidraft/a.py, line 3\ndef f():\n    return 1\n\n\x1b[32m We\x1b[0m\x1b[9;31m<b>\x1b[0m\n█ 1.0\n")
+    assert '<span class="k">def</span>' in shown and "█ 1.0" in shown
+    assert ' <span class="fate green" data-sign="+">We</span>' in shown
+    assert '<span class="fate strike red" data-sign="-">&lt;b&gt;</span>' in shown
+
+
+def test_bold_terms_lead_to_the_glossary(site):
+    made = site.prose("A **false rejection** and **draft tokens**.\n\n    min(p, q) < 1\n")
+    assert 'href="glossary.html#false-rejection"' in made and 'href="glossary.html#draft-token"' in made
+    assert '<pre class="equation">min(p, q) &lt; 1</pre>' in made
+
+
+@embedded
+def test_a_lesson_becomes_a_page(tmp_path):
+    done = subprocess.run([sys.executable, "docs/site.py", "2", "--out", tmp_path], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"index.html", "glossary.html", "02_two_tokenizers.html"}
+    for path in tmp_path.iterdir():
+        check_page(path.read_text(encoding="utf-8"), tmp_path)
+    page = (tmp_path / "02_two_tokenizers.html").read_text(encoding="utf-8")
+    assert "prefers-color-scheme: dark" in page and "2.1 open." in page and '<span class="underline cyan">' in page

@@ -43,6 +43,14 @@ def test_round_with_a_rejected_proposal():
     assert plain.plain == "[+ We][* know][- to][! that]" and not plain.spans
 
 
+def test_colours_and_signs_together():
+    record = Round(proposals=[0, 2], accepted=1, emitted=[0, 3], kinds=["accepted", "recovered"])
+    shown = Painter(WORDS, signs=True).paint(record)
+    assert shown.plain == "[+ We][- to][! that]"
+    assert ("to", "red strike") in styles(shown) and ("[- ", "red") in styles(shown)  # no line through the sign
+    assert legend(signs=True).plain == legend(plain=True).plain and len(legend(signs=True).spans) == 5
+
+
 def test_nothing_is_shown_as_rejected_that_was_only_not_reached():
     cut = Round(proposals=[0, 1], accepted=1, emitted=[0], kinds=["accepted"], done=True)  # the text ended here
     assert Painter(WORDS, plain=True).paint(cut).plain == "[+ We]"

@@ -148,15 +148,23 @@ def test_one_torch_model_and_another_meet_in_numpy():
     assert one == other
 
 
-def test_one_drafter_serves_three_targets_by_turns():
+def test_one_drafter_serves_three_targets_by_turns_and_none_is_changed():
+    """In one process, as in pairs that serve one target only."""
+    def checksum(some) -> int:
+        state = some.model.state_dict()
+        return hash(b"".join(name.encode() + state[name].numpy().tobytes() for name in sorted(state)))
+
     pairs, options = [pair("draft-tasks", target) for target in TARGETS], Options(max_new_tokens=16, temperature=0.8)
-    prompt = held_out("text")[1]["prompt"]
-    apart = [written(speculative(some, prompt, options, seeded(5))) for some in pairs]
+    prompt, served = held_out("text")[1]["prompt"], [pairs[0].draft, *(some.target for some in pairs)]
+    before = [checksum(some) for some in served]
     turns, together = [speculative(some, prompt, options, seeded(5)) for some in pairs], [[], [], []]
     for _ in range(16):
         for rounds, tokens in zip(turns, together, strict=True):
             tokens += written([record for record in [next(rounds, None)] if record])
-    assert together == apart and len({id(some.draft) for some in pairs}) == 1
+    assert [checksum(some) for some in served] == before and len({id(some.draft) for some in pairs}) == 1
+    for target, tokens in zip(TARGETS, together, strict=True):
+        alone = Pair(*(models.load(name, "float64", "torch", "cpu") for name in ("draft-tasks", target)))
+        assert written(speculative(alone, prompt, options, seeded(5))) == tokens, target
 
 
 # ---- what a round costs ----------------------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ def test_lesson_runs_without_torch(lesson, tmp_path):
     assert "\033" not in done.stdout and "█" in done.stdout
 
 
-def test_there_are_seven_lessons():
-    assert [lesson.name[:2] for lesson in LESSONS] == ["01", "02", "03", "04", "05", "06", "07"]
+def test_there_are_eight_lessons():
+    assert [lesson.name[:2] for lesson in LESSONS] == ["01", "02", "03", "04", "05", "06", "07", "08"]
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stem)
@@ -89,6 +89,14 @@ def best_length(P, step):
     return int(np.argmax([(1 + np.cumprod(P[:k]).sum()) / (1 + k * step) for k in range(len(P) + 1)]))
 
 
+def in_use(scores, tolerance):
+    best, used = 0, []
+    for i, score in enumerate(scores):
+        used.append(best if score < scores[best] - tolerance else i)
+        best = i if score >= scores[best] else best
+    return used
+
+
 RIGHT = {
     "1.1": beta([0.1, 0.6, 0.3], [0.4, 0.4, 0.2]),
     "1.2": 0.2 + (1 - beta([0.5, 0.3, 0.2], [0.2, 0.7, 0.1])) * 0.5,
@@ -111,6 +119,9 @@ RIGHT = {
     "7.1": 3,
     "7.2": 0.75 / (0.75 + 6 * 0.25),
     "7.3": best_length,
+    "8.1": 8 * (300 + 100),
+    "8.2": 12 / (1 / 200 - 1 / 300),
+    "8.3": in_use,
 }
 WRONG = {
     "1.1": 0.6, "1.2": 0.5, "1.3": lambda alpha, k: (1 - alpha ** (k + 1)) / (1 - alpha),  # no answer for alpha = 1
@@ -120,6 +131,7 @@ WRONG = {
     "5.1": 0.1, "5.2": 1.0, "5.3": lambda p, splits, prefix: sum(p.values()),
     "6.1": 0.5 * np.log(4 / 3) + 0.5 * np.log(2 / 3), "6.2": 0.2, "6.3": lambda z, d: -gradient_of_surprise(z, d),
     "7.1": 2, "7.2": 0.75, "7.3": lambda P, step: len(P),
+    "8.1": 300 * 100, "8.2": 12 * 300, "8.3": lambda scores, tolerance: [int(np.argmax(scores))] * len(scores),
 }
 
 
@@ -197,3 +209,31 @@ def test_the_answers_of_lessons_6_and_7_are_those_of_the_package():
     head = AcceptanceHead(1)
     head.parameters["out.bias"][:] = np.log(RIGHT["7.2"] / (1 - RIGHT["7.2"]))
     assert np.isclose(head.loss(np.zeros((4, 3)), np.array([1, 1, 1, 0]))[1]["out.bias"], 0, atol=1e-7)
+
+
+def test_the_guard_of_lesson_8_is_that_of_the_package(exercises):
+    from omnidraft.online import Learner, Schedule
+
+    class Weights:  # a trainer whose weights are a number, with a score for each
+        parameters, now = {}, 0
+
+        def state(self):
+            return self.now
+
+        def restore(self, state):
+            self.now = state
+
+        def expected_acceptance(self, pair, examples):
+            return scores[self.now]
+
+        def slow_down(self):
+            pass
+
+    for scores, tolerance in exercises.CALLS["8.3"]:
+        trainer = Weights()
+        learner = Learner(None, trainer, np.random.default_rng(0), Schedule(tolerance=tolerance))
+        learner.best, used = trainer.state(), [0]
+        for trainer.now in range(1, len(scores)):
+            learner._guard()
+            used.append(trainer.now)
+        assert used == in_use(scores, tolerance)

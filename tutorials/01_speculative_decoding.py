@@ -61,8 +61,8 @@ for other_p, other_q in np.random.default_rng(0).dirichlet(np.ones(50), size=(10
     assert np.allclose(written(other_p, other_q), other_p)
 
 # %% [markdown]
-# The package has the same rule for a whole round. A **row** is a distribution over the vocabulary (all tokens of a model);
-# `uniforms` makes every random decision: `accept(probability)` says yes or no, `choose(weights)` draws an index.
+# The package has the same rule for a whole round and its draft tokens, the `proposals`. A **row** is a distribution over all
+# tokens. `uniforms` decides: `accept(probability)` is yes or no, `choose(weights)` an index. `emitted` is what was written.
 
 # %%
 show(verification.rejection_sampling)
@@ -87,10 +87,10 @@ assert np.allclose([law[x] for x in range(3)], p, rtol=0, atol=1e-15)
 #
 # ## The real thing
 #
-# Two small models come with the package. Their vocabularies differ, which is what the other lessons are about; here the
-# drafter may only draw tokens that both have, and the rule above applies as it is. (The package calls this `tli`,
-# token-level intersection, arXiv 2502.05202.) First at *temperature 0*, where a model always takes its likeliest
-# token: a draft token is then accepted if it is the one that the target takes.
+# Two small models come with the package. Their vocabularies (the lists of their tokens) differ, which is what the other
+# lessons are about; here the drafter may only draw tokens that both have, and the rule above applies as it is. (The package
+# calls this `tli`, token-level intersection, arXiv 2502.05202.) First at *temperature 0*, where a model always takes its
+# likeliest token: a draft token is then accepted if it is the one that the target takes.
 
 # %%
 pair = Pair(models.load("draft-tasks", np.float64), models.load("qwen-like", np.float64))  # drafter, target

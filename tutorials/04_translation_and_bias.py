@@ -79,8 +79,9 @@ assert np.isclose(total_variation(law, dict(enumerate(p))), 0.2)
 # it; Eq. 1 does not subtract. In this world we could subtract 0.8 · 0.5. With an entry (a, b, c), however, one needs
 # the row after "ab", which the drafter has not computed unless it drew ab. Lesson 5 takes another road.
 #
-# How much does it matter? Forty random worlds of this kind, at several temperatures T. At T = 0 everything is certain,
-# and the rule is exact. Its mean bias grows with T. (The paper calls the rule approximate, and measures at T = 0.01.)
+# How much does it matter? Forty random worlds of this kind, at several temperatures T (`process` makes random numbers into
+# a row at temperature T, as it does with what a model computes). At T = 0 everything is certain, and the rule is exact. Its
+# mean bias grows with T. (The paper calls the rule approximate, and measures at T = 0.01.)
 
 # %%
 rng = np.random.default_rng(0)

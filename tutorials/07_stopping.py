@@ -94,8 +94,9 @@ assert np.allclose(labels, [1, 0.2 / 0.4]) and np.isclose(row @ labels, np.minim
 #
 # The **acceptance head** is a small network (omnidraft/stopping.py). It reads what the drafter has computed anyway: its
 # **hidden state** before the token, its **embedding** of the token (lists of numbers it works with), and log q. The `Learner`
-# of lesson 6 collects labels from 20 texts; the head learns from 12. In the other eight, does it put accepted tokens
-# (y > 1/2) above rejected ones? Chance is 0.5. After so few texts log q alone may well be the better judge.
+# of lesson 6 collects labels from 20 texts; the head learns from 12 by **AdamW**, a usual way to step against a
+# gradient. In the other eight, does it put accepted tokens (y > 1/2) above rejected ones? Chance is 0.5. After so few
+# texts log q alone may well be the better judge.
 
 # %%
 pair, rng = Pair(models.load("draft-tasks"), models.load("qwen-like")), np.random.default_rng(0)

@@ -43,6 +43,9 @@ ANSWERS = {  # exercise: (hash of the answer, hint)
     "7.1": ("758113c7ca8e4363", "compare 1 - 0.9, 1 - 0.9 · 0.8, ... with gamma; the token that triggers the stop is kept"),
     "7.2": ("abab44d11cbd515e", "where the mean of the derivative, (y + 6 (1 - y)) P - y, is 0"),
     "7.3": ("8c4fa7b79cf2c38e", "for k = 0, 1, ..., len(P): 1 + P_1 + ... + P_1 · ... · P_k tokens in a time of 1 + k · step"),
+    "8.1": ("2630f49d2c81d482", "B has 300 rows and 8 columns; A has 8 rows and 100 columns"),
+    "8.2": ("55f8817e74f5be03", "12 s = n · (time of a token before - time of a token after), each time 1 / r"),
+    "8.3": ("52fa1ea5508ca52a", "keep the number of the best; compare scores[i] with its score, less the tolerance"),
 }
 CALLS = {  # exercise: the arguments of each call
     "1.3": [(0.5, 1), (0.5, 3), (0.9, 8), (0.0, 4), (1.0, 4)],
@@ -54,11 +57,13 @@ CALLS = {  # exercise: the arguments of each call
     "6.3": [([0.0, 0.0], 0), ([1.0, 2.0, 0.5], 1), ([1000.0, 0.0], 0), ([-1000.0, 1000.0, 1000.0], 2)],
     "7.3": [([0.9] * 20, 0.1), ([0.3] * 20, 0.1), ([0.5, 0.9, 0.9], 1.0), ([0.95, 0.9, 0.2, 0.9, 0.9], 0.15),
             ([0.4, 1.0, 1.0, 1.0], 0.3), ([], 0.2)],
+    "8.3": [([0.5, 0.6, 0.595, 0.4, 0.61], 0.02), ([0.5, 0.3], 0.02), ([0.5, 0.5, 0.45], 0.04), ([0.3, 0.6, 0.5, 0.5], 0.2),
+            ([0.7], 0.1)],
 }
 
 
 def check(exercise, answer):
-    """Say whether an answer is right, and give a hint if not; `...` means "not answered yet". True if right."""
+    """Say whether an answer is right, and give a hint if not; `...` means "not answered yet". True if right, else None."""
     stored, hint = ANSWERS[exercise]
     right, verdict = False, "not yet"
     try:
@@ -71,7 +76,7 @@ def check(exercise, answer):
     except Exception as error:  # whatever a reader's function may raise
         verdict = f"not yet ({type(error).__name__}: {error})"
     print(f"{exercise} {verdict}." + (f" Hint: {hint}." if verdict.startswith("not") else ""))
-    return right
+    return right or None  # which a notebook does not show
 
 
 def digest(exercise, answer):
@@ -96,10 +101,10 @@ def show(function):
 
 
 def paint(tokenizer, rounds, legend=False):
-    """Print rounds in the colours of `omnidraft.render`, or with its signs + * - ! ^ where colours would be lost."""
+    """Print rounds in the colours of `omnidraft.render`, with its signs + * - ! ^ in a notebook and where colours are lost."""
     console = Console(highlight=False)
-    plain = console.no_color or console.color_system is None
+    plain, signs = console.no_color or console.color_system is None, console.is_jupyter
     if legend:
-        console.print(render.legend(plain), soft_wrap=True)
-    painter = render.Painter(tokenizer, plain, one_line=True)
+        console.print(render.legend(plain, signs), soft_wrap=True)
+    painter = render.Painter(tokenizer, plain, one_line=True, signs=signs)
     console.print(Text.assemble(*map(painter.paint, rounds), painter.finish()), soft_wrap=plain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..online import Learned, Learner
 
 TASKS = ("math", "code", "text")
+FIELDS = ("prompt", "instruction", "question", "document", "text")  # of a JSON line; the first that it has is the prompt
 learning = partial(typer.Option, rich_help_panel="Learning")
 
 
@@ -28,8 +29,8 @@ learning = partial(typer.Option, rich_help_panel="Learning")
                 "omnidraft adapt stories.jsonl -d ./my-drafter -t ./my-target --rank 0 --rate 0.0005 --no-save")
 def adapt(
     source: Annotated[str, typer.Argument(show_default=False, help=(
-        "math, code or text (prompts that ship here), a .jsonl file with a `prompt` in each line, a text file with one prompt "
-        "per line, or - for stdin."))],
+        "math, code or text (prompts that ship here), a .jsonl file with a `prompt` (or instruction, question, document, "
+        "text) in each line, a text file with one prompt per line, or - for stdin."))],
     draft: common.Draft = "draft-general", target: common.Target = "qwen-like",
     backend: common.Backend = "numpy", device: common.Device = "auto", dtype: common.Dtype = "auto",
     loss: Annotated[str, learning("--loss", metavar="NAME", help="lifted, hybrid (the paper's), hybrid-kl or dm.")] = "lifted",
@@ -82,7 +83,8 @@ def adapt(
     done = 0 if again or source == "-" else places.get(source, 0)
     if total is not None and done >= total:
         raise OmnidraftError(f"all {total} prompts of {source} were learned from already: add --again, or give others")
-    stream = islice(prompts, done, None if limit is None else done + limit)
+    cut = Shortener(pair.target, max_new_tokens)
+    stream = cut(islice(prompts, done, None if limit is None else done + limit))
     records: list[Learned] = []
     try:
         with Board(learner, None if total is None else min(total - done, limit or total), json_lines) as board:
@@ -97,8 +99,10 @@ def adapt(
     if not any(learned.rounds for learned in records):
         raise OmnidraftError(f"{source} holds no prompt that could be served" + (
             f" ({records[-1].note})" if records else ": give at least one line"))
-    rest = Learned("", [])
-    learner.update(rest)
+    learner.update(Learned("", []))
+    if cut.count:
+        print(f"{cut.count} prompts were cut to their last {cut.limit} tokens: {pair.target.name} reads "
+              f"{pair.target.context_size}", file=sys.stderr)
     if save:
         print(f"saved in {store.keep(learner)}", file=sys.stderr)
     if json_lines:
@@ -126,9 +130,33 @@ def _prompt(line: str, is_json: bool, source: str) -> str:
     if not is_json:
         return line.rstrip("\n")
     try:
-        return str(json.loads(line)["prompt"])
-    except (ValueError, KeyError, TypeError):
-        raise OmnidraftError(f"{source}: a line is no JSON object with a `prompt`: {line[:60].strip()!r}") from None
+        found = json.loads(line)
+        name = next(name for name in FIELDS if isinstance(found.get(name), str))
+    except (ValueError, AttributeError, StopIteration):
+        raise OmnidraftError(f"{source}: a line is no JSON object with a text in one of {', '.join(FIELDS)}: "
+                             f"{line[:60].strip()!r}") from None
+    more = found.get("input") if name == "instruction" else None  # as alpaca has them
+    return f"{found[name]}\n{more}" if isinstance(more, str) and more else found[name]
+
+
+class Shortener:
+    """Cuts prompts that leave the target no room for `new` tokens to their end, and counts them.
+
+    >>> list(Shortener(target, 128)(prompts))  # doctest: +SKIP
+    """
+
+    def __init__(self, target: Any, new: int) -> None:
+        self.tokenizer, self.count = target.tokenizer, 0
+        self.limit = max(target.context_size // 2, target.context_size - new - 1)
+
+    def __call__(self, prompts: Iterable[str]) -> Iterator[str]:
+        """The prompts, none of them longer than `limit` target tokens."""
+        for prompt in prompts:
+            ids = self.tokenizer.encode(prompt, bos=True)
+            if len(ids) > self.limit:
+                self.count += 1
+                prompt = self.tokenizer.decode_bytes(ids[-self.limit + 1:]).decode("utf-8", "ignore")
+            yield prompt
 
 
 def _number(text: str) -> float:

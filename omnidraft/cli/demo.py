@@ -47,6 +47,8 @@ def demo(
     figures: Annotated[Path | None, common.output("--json", metavar="FILE", help="Save every figure of the table.")] = None,
 ) -> None:
     """Watch a small model draft for a bigger one with another tokenizer, beside plain decoding of the same prompts."""
+    from ..warm import check_prompt
+
     options = common.options_of(verify, draft_length, threshold, temperature, max_new_tokens, payoff=payoff)
     prompts = choose_prompts(task, seed)
     check_writable(svg, figures)
@@ -54,7 +56,7 @@ def demo(
     draft = draft or ("draft-general" if learn else "draft-tasks")
     pair = common.load_pair(draft, target, stored=False, backend=backend, device=device, dtype=dtype)
     for prompt in prompts.values():
-        common.check_context(pair.target, prompt)
+        check_prompt(pair.target, prompt)
     if learn:
         from .learning import watch
 
@@ -88,25 +90,25 @@ def show(pair: od.Pair, prompts: dict[str, str], options: od.Options, seed: int,
     out, errors = common.consoles()
     plain = plain or common.without_colour(out)
     names = [f"{model.name} ({model.tokenizer.size:,} entries)" for model in (pair.draft, pair.target)]
-    shown: list[Any] = [Text(f"{names[0]} drafts for {names[1]}, rule {options.verify}"), legend(plain)]
-    errors.print(*shown, sep="\n", soft_wrap=True)
+    shown: list[Any] = [Text(f"{names[0]} drafts for {names[1]}, rule {options.verify}"), legend(signs=True)]
+    errors.print(shown[0], legend(plain), sep="\n", soft_wrap=True)
     rows: list[dict] = []
     for task, prompt in prompts.items():
         ids, painter = pair.target.tokenizer.encode(prompt, bos=True), Painter(pair.target.tokenizer, plain)
+        pictured = Painter(pair.target.tokenizer, signs=True)  # the picture has both
         if not rows:  # the first passes of a process read the weights from disk: a few tokens unseen and untimed
             short = replace(options, max_new_tokens=8)
             list(od.plain(pair.target, ids, short, common.uniforms_of(0)))
             list(od.speculative(pair, prompt, short, common.uniforms_of(0)))
         errors.print(f"\n--- {task} ---")
-        text = Text(escape(prompt), style="" if plain else "dim")
-        out.print(text, end="", soft_wrap=True)
+        text = Text.assemble((escape(prompt), "dim"))
+        out.print(Text(text.plain, "" if plain else "dim"), end="", soft_wrap=True)
         alone = list(od.plain(pair.target, ids, options, common.uniforms_of(seed)))
         drafted = []
         for record in od.speculative(pair, prompt, options, common.uniforms_of(seed)):
             drafted.append(record)
-            piece = painter.paint(record)
-            text.append_text(piece)
-            out.print(piece, end="", soft_wrap=True)
+            text.append_text(pictured.paint(record))
+            out.print(painter.paint(record), end="", soft_wrap=True)
             time.sleep(pause)
         out.print()
         rows.append({"task": task, "prompt": prompt, **compare(pair, ids, options, alone, drafted)})

@@ -76,8 +76,7 @@ def step_through(lesson: list[Cell], path: Path, out: Any, wait: bool) -> None:
     from rich.markdown import Markdown
     from rich.syntax import Syntax
 
-    names: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
-    sys.path.insert(0, str(path.parent))
+    names: dict[str, Any] = {}
     at = ran = 0
     while at < len(lesson):
         cell = lesson[at]
@@ -86,7 +85,7 @@ def step_through(lesson: list[Cell], path: Path, out: Any, wait: bool) -> None:
         if not cell.prose and at >= ran:
             out.print()
             sys.stdout.flush()
-            exec(compile(_numbered(path, cell.text), str(path), "exec"), names)  # noqa: S102 (the repository's own lesson)
+            run(cell, path, names)
         ran = max(ran, at + 1)
         answer = ask(out, at, len(lesson)) if wait else ""
         if answer == "q":
@@ -102,7 +101,14 @@ def ask(out: Any, at: int, count: int) -> str:
         return "q"
 
 
-def _numbered(path: Path, text: str) -> str:
-    """The cell behind as many empty lines as precede it in the file, so that an error names the right line."""
-    before, _, _ = path.read_text(encoding="utf-8").partition(text)
-    return "\n" * before.count("\n") + text
+def run(cell: Cell, path: Path, names: dict[str, Any]) -> None:
+    """Run a code cell of the lesson at `path` among the `names` that the cells before it left.
+
+    It stands behind as many empty lines as precede it in the file, so that an error names the right line.
+    """
+    if not names:  # the first cell
+        names |= {"__name__": "__main__", "__file__": str(path)}
+        if str(path.parent) not in sys.path:
+            sys.path.insert(0, str(path.parent))
+    before, _, _ = path.read_text(encoding="utf-8").partition(cell.text)
+    exec(compile("\n" * before.count("\n") + cell.text, str(path), "exec"), names)  # noqa: S102 (the repository's own lesson)

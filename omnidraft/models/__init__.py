@@ -74,7 +74,7 @@ def load_two(draft: Any, target: Any, draft_backend: str = "auto", **how: Any) -
     """A drafter and a target, by what `load` takes or loaded already; `SPREAD` options are for the target alone.
 
     With any of them the drafter goes to `device`, by default the first that the target uses. `draft_backend` "auto" gives a
-    small drafter on the CPU to the NumPy engine whatever runs the target: PyTorch would take longer to be called than it to run.
+    small drafter on the CPU to the NumPy engine, whatever runs the target: there the calls of PyTorch alone take longer.
     """
     spread = {name: value for name in SPREAD if (value := how.pop(name, None))}
     if isinstance(target, (str, PathLike)):
@@ -82,7 +82,7 @@ def load_two(draft: Any, target: Any, draft_backend: str = "auto", **how: Any) -
     if isinstance(draft, (str, PathLike)):
         one = spread and how.get("device", "auto") == "auto"
         how = how | {"device": str(target.device)} if one else how
-        if how.get("backend") == "torch" and (draft_backend == "numpy" or draft_backend == "auto" and _suits_numpy(draft, how)):
+        if draft_backend == "numpy" or draft_backend == "auto" and _suits_numpy(draft, how):
             return load(draft, str(how.get("dtype", "auto"))), target
         draft = load(draft, **how)
     return draft, target
@@ -92,6 +92,8 @@ def _suits_numpy(name: str | PathLike, how: dict[str, Any]) -> bool:
     """Whether the NumPy engine runs this model, and faster than PyTorch on the CPU would."""
     from .config import ModelConfig
 
+    if how.get("backend") != "torch":
+        return False
     try:
         sizes = ModelConfig.load(folder(name)).tensor_shapes().values()
     except OmnidraftError:

@@ -1,0 +1,106 @@
+"""The tables of docs/results.md on learning while serving: wall clock, stop rules, shifts, published models and data."""
+
+from __future__ import annotations
+
+from benchmarks.common import machine_line, result, table
+from omnidraft.render import sparkline
+
+
+def wall_clock() -> str:
+    """Tokens per second before and after learning."""
+    figures = result("wall_clock")
+    if figures is None:
+        return "Not measured yet."
+    s = figures["settings"]
+    rows = [[key, *(f"{run[name]['tokens_per_second']:.0f}" for name in ("plain", "before", "after", "yardstick")),
+             f"**{run['to_plain']:.2f}×**", f"{run['to_before']:.2f}×", f"{100 * run['learning_share']:.0f} %",
+             *(f"{run[f'pays_against_{name}_after']:,}" if run[f"pays_against_{name}_after"] else "never"
+               for name in ("before", "plain"))]
+            for key, run in figures["runs"].items()]
+    return (f"{machine_line(figures)}. After serving {s['stream']} prompts: greedy, confidence stop, held-out prompts, medians "
+            f"of {s['repeats']} repeats (`benchmarks/wall_clock.py`). The last columns: after how many tokens the time that "
+            "learning took is back, against the un-adapted pair and against plain decoding.\n\n" + table(
+                ["pair, task", "plain tok/s", "un-adapted", "adapted", "trained offline", "adapted over plain",
+                 "over un-adapted", "time spent learning", "pays after, against un-adapted", "against plain"], rows))
+
+
+def adaptive() -> str:
+    """Stop rules against the best fixed length, what the head predicts, and the paper's comparison."""
+    figures = result("adaptive")
+    if figures is None:
+        return "Not measured yet."
+    s = figures["settings"]
+    runs = {f"{pair.replace(':', ' → ')}, {task}": row for pair, tasks in figures["sweep"].items()
+            for task, row in tasks.items()}
+    first = next(iter(runs.values()))
+    names = [name for name in first["rules"] if not name.startswith("k = ") and name != "plain"]
+    rules, qualities = [], []
+    for where, row in runs.items():
+        best = row["rules"][row["best_fixed"]]["tokens_per_second"]
+        rules.append([where, f"{row['rules']['plain']['tokens_per_second']:.0f}", f"{best:.0f} ({row['best_fixed']})",
+                      *(f"{row['rules'][name]['to_best_fixed']:.2f}×" for name in names)])
+        qualities.append([where, str(row["labels"]), *(
+            f"{q['auc']:.3f}, {q['calibration_error']:.3f}, {q['cross_entropy']:.3f}" for q in row["quality"].values())])
+    methods = [[f"{pair.replace(':', ' → ')}, {task}", name, f"{f['block_efficiency']:.2f}",
+                f"{100 * f['acceptance_draft']:.0f} %", f"{f['tokens_per_second']:.0f}", f"{f['speedup']:.2f}×"]
+               for pair, tasks in figures["comparison"].items() for task, row in tasks.items() for name, f in row.items()]
+    return (f"{machine_line(figures)}; greedy, medians of {s['repeats']} repeats over {s['prompts']} held-out prompts, with "
+            "which all rules take turns (`benchmarks/adaptive.py`). Tokens/s of the best fixed length in hindsight, and those "
+            f"of each rule over it; the threshold is {s['threshold']:g} where throughput does not tune it:\n\n"
+            + table(["pair, task", "plain", "best fixed k", *names], rules)
+            + "\n\nHow well acceptance is predicted on held-out prompts, by the drafter's own confidence and by heads that "
+            f"learned on {s['stream']} others: area under the curve, calibration error, cross-entropy.\n\n"
+            + table(["pair, task", "labels", *first["quality"]], qualities)
+            + f"\n\nThe comparison of arXiv 2507.02659: held-out prompts after a stream of {s['stream']} (LoRA rank "
+            f"32, `lifted`; k = {s['fixed']} where there is no head):\n\n"
+            + table(["pair, task", "method", "block efficiency", "draft tokens kept", "tok/s", "over plain"], methods))
+
+
+def shift() -> str:
+    """Curves through changes of task and target, and three targets at once."""
+    figures = result("shift")
+    if figures is None:
+        return "Not measured yet."
+    s, rows = figures["settings"], []
+    titles = {"task": s["tasks"], "target": [*s["targets"][:2], s["targets"][0]]}
+    for part, title in titles.items():
+        for name, run in figures[part].items():
+            alone = f"{run['alone']['after']['acceptance']:.3f} ({100 * run['recovered']['acceptance']:.0f} %)" if (
+                "alone" in run) else ""
+            rows.append([" → ".join(title), name, f"`{sparkline(run['acceptance'])}`",
+                         f"{run['after']['acceptance']:.3f}" if "after" in run else "", alone,
+                         *(f"{run[key]['acceptance']:.3f}" if key in run else "" for key in ("leaving", "returning"))])
+    [three] = figures["three"].values()
+    together = [[name, f"{f['together']:.3f}", f"{f['alone']:.3f}", "yes" if f["same_tokens"] else "no",
+                 *(f"{f['bytes'][part] / 1000:,.0f}" for part in ("lora", "head", "cache")), f"{100 * f['share']:.0f} %"]
+                for name, f in three.items()]
+    size = next(iter(three.values()))["drafter_bytes"]
+    return (f"{s['draft']} drafts; {s['stream']} prompts before and after each change, temperature 1, k = 6 "
+            "(`benchmarks/shift.py`). "
+            f"The curves are the share of draft tokens kept, {s['group']} prompts a point, each curve with its own scale. The "
+            "figures are of held-out prompts: after the second task, by a drafter that learned on it alone, and of the "
+            "first target when it is left and when it is back.\n\n"
+            + table(["change", "", "curve", "after", "learned alone (share reached)", "leaving", "back"], rows)
+            + "\n\nThree targets in one process, prompts in turn, against one at a time; and what a target adds to a drafter "
+            f"that takes {size / 1000:,.0f} kB in memory (optimizer apart):\n\n"
+            + table(["target", "kept", "alone", "same text", "LoRA, kB", "head", "cache", "of the drafter"], together))
+
+
+def real() -> str:
+    """Published models and data sets."""
+    figures = result("real_adapt")
+    if figures is None:
+        return "Not measured yet."
+    s = figures["settings"]
+    rows = [[name, f"`{sparkline(run['curve'])}`", *(
+        f"{run['before'][at]['block_efficiency']:.2f} → **{run['after'][at]['block_efficiency']:.2f}** ± "
+        f"{run['after'][at]['error']:.2f}" for at in ("T=0", "T=1")), f"{100 * run['learning_share']:.0f} %"]
+            for name, run in figures["stories"].items()]
+    data = [[name, run["fails"], "", ""] if "fails" in run else [
+        name, f"{run['prompts']}" + ", cut to their ends" * run["cut"], f"{run['first']:.2f}", f"{run['last']:.2f}"]
+            for name, run in figures["data"].items()]
+    return (f"{s['pair']}, two published models, serves {s['stories']} stories of TinyStories and learns; block efficiency on "
+            f"{s['held_out']} others, k = 6 (`benchmarks/real_adapt.py`):\n\n"
+            + table(["learned by", "while learning", "T = 0", "T = 1", "time spent learning"], rows)
+            + "\n\n`omnidraft adapt FILE`, draft-general → qwen-like, block efficiency of the first and last quarter:\n\n"
+            + table(["data", "prompts", "first", "last"], data))
