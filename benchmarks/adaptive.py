@@ -3,8 +3,8 @@
     python -m benchmarks.adaptive --json benchmarks/results/adaptive.json
 
 *Sweep*: every rule writes the same greedy texts; all settings of a task take turns prompt by prompt in one process, so whatever
-slows the machine slows them all. The head learns online on prompts of its own (the drafter stays as it is), on the paper's
-schedule: an update every 8 prompts, joint or interleaved. Thresholds of `throughput` are tuned while it runs.
+slows the machine slows them all. The head learns online on other prompts of the same kind (the drafter stays as it is), on the
+paper's schedule: an update every 8 prompts, joint or interleaved. Thresholds of `throughput` are tuned while it runs.
 *Comparison* (as in arXiv 2507.02659): the un-adapted drafter serves a stream and learns nothing, the head only, its weights
 only (`lifted`, rank 32), or both; then held-out prompts. What the result file has already is not run again.
 """
@@ -83,12 +83,12 @@ def quality(scores: np.ndarray, labels: np.ndarray) -> dict:
 
 def sweep(pair: Pair, task: str, args: argparse.Namespace) -> dict:
     """Every rule on held-out prompts, and how well the heads and the drafter's own confidence predict acceptance there."""
-    heads, stream = {}, fresh_prompts(task, args.stream, 1)
+    texts = [example["prompt"] for example in prompts(task, args.prompts + args.stream)]
+    heads, texts, stream = {}, texts[:args.prompts], texts[args.prompts:]
     for how in ("joint", "interleaved"):
         heads[how] = AcceptanceHead(pair.draft.config.width)
         serve(pair, stream, Schedule(every=8, steps=0, head=how, hold_out=0),
               Options(stop=Confidence(8, 0.1, heads[how]), max_new_tokens=args.tokens), heads[how])
-    texts = [example["prompt"] for example in prompts(task, args.prompts)]
     blank = AcceptanceHead(pair.draft.config.width)  # predicts the drafter's own confidence
     seen = serve(pair, texts, Schedule(every=10 ** 9, hold_out=0), Options(
         stop=Confidence(8, 0.05, blank), max_new_tokens=args.tokens), blank).labelled

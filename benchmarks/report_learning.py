@@ -94,13 +94,13 @@ def real() -> str:
     s = figures["settings"]
     rows = [[name, f"`{sparkline(run['curve'])}`", *(
         f"{run['before'][at]['block_efficiency']:.2f} → **{run['after'][at]['block_efficiency']:.2f}** ± "
-        f"{run['after'][at]['error']:.2f}" for at in ("T=0", "T=1")), f"{100 * run['learning_share']:.0f} %"]
-            for name, run in figures["stories"].items()]
+        f"{run['after'][at]['error']:.2f}" for at in ("T=0", "T=1")), f"{run['rollbacks']} of {run['updates'] // 4}",
+        f"{run['rate']:.1g}", f"{100 * run['learning_share']:.0f} %"] for name, run in figures["stories"].items()]
     data = [[name, run["fails"], "", ""] if "fails" in run else [
         name, f"{run['prompts']}" + ", cut to their ends" * run["cut"], f"{run['first']:.2f}", f"{run['last']:.2f}"]
             for name, run in figures["data"].items()]
-    return (f"{s['pair']}, two published models, serves {s['stories']} stories of TinyStories and learns; block efficiency on "
-            f"{s['held_out']} others, k = 6 (`benchmarks/real_adapt.py`):\n\n"
-            + table(["learned by", "while learning", "T = 0", "T = 1", "time spent learning"], rows)
+    return (f"{s['pair']}, two published models, serves {s['stories']} stories of TinyStories, greedy, and learns; block "
+            f"efficiency on {s['held_out']} others, k = 12 (`benchmarks/real_adapt.py`):\n\n"
+            + table(["learned by", "while learning", "T = 0", "T = 1", "rolled back", "last rate", "time spent learning"], rows)
             + "\n\n`omnidraft adapt FILE`, draft-general → qwen-like, block efficiency of the first and last quarter:\n\n"
             + table(["data", "prompts", "first", "last"], data))

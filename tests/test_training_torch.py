@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 from test_backward_torch import exact  # noqa: E402, F401 (a fixture)
 from test_transformers_model import KINDS, random_model  # noqa: E402
 
-from omnidraft import lora_torch, losses, losses_torch, stopping, stopping_torch, training, training_torch  # noqa: E402
+from omnidraft import lora_torch, losses, losses_torch, models, stopping, stopping_torch, training, training_torch  # noqa: E402
 from omnidraft.adapters import Adapters  # noqa: E402
 from omnidraft.errors import OmnidraftError  # noqa: E402
 from omnidraft.lora import LoRA  # noqa: E402
@@ -334,15 +334,17 @@ def test_adapt_learns_with_either_backend_by_turns(folders, tmp_path):
 
 @pytest.mark.parametrize("arguments, says", [
     (["--interleaved"], "hidden state"), (["--device", "abacus"], "unknown device"), (["--dtype", "int3"], "unknown dtype")])
-def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, arguments, says):
+def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, monkeypatch, arguments, says):
+    monkeypatch.setattr(models, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     result = adapt(folders, "prompts.txt", "--backend", "torch", *arguments)
     assert result.exit_code == 1 and says in result.stderr and result.stderr.strip().count("error:") == 1
 
 
-def test_a_head_that_numpy_has_trained_is_not_lost(folders, tmp_path):
+def test_a_head_that_numpy_has_trained_is_not_lost(folders, tmp_path, monkeypatch):
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     assert adapt(folders, "prompts.txt", "--interleaved").exit_code == 0
+    monkeypatch.setattr(models, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter
     refused = adapt(folders, "prompts.txt", "--again", "--backend", "torch")
     assert refused.exit_code == 1 and "hidden state" in refused.stderr
     base = drafter(folders, "llama, tied", "torch")
