@@ -50,7 +50,8 @@ def test_every_body_of_a_kind_agrees(kind):
             one = code_text.Kind(kind.name, kind.types, kind.held_out, kind.names, kind.phrases, kind.truth, (body,))
             source = code_text._source(rng, one, slots, "Same.")
             tests = tests or code_text._tests(rng, kind, slots["F"], source)
-            exec("\n".join([source, *tests]), {})
+            assert tests
+            exec("\n".join([source, *tests]), {})  # its asserts are the check
 
 
 def test_format_and_asserts(training, held_out):

@@ -98,14 +98,10 @@ def _suits_numpy(name: str | PathLike, how: dict[str, Any]) -> bool:
         sizes = ModelConfig.load(folder(name)).tensor_shapes().values()
     except OmnidraftError:
         return False
-    known = str(how.get("dtype", "auto")).removeprefix("torch.") in ("auto", "float32", "float64")
-    return known and sum(map(prod, sizes)) < NUMPY_IS_FASTER and _device(how) == "cpu"
-
-
-def _device(how: dict[str, Any]) -> str:
     from .transformers_loading import choose_device
 
-    return choose_device(how.get("device", "auto"))[0]
+    known = str(how.get("dtype", "auto")).removeprefix("torch.") in ("auto", "float32", "float64")
+    return known and sum(map(prod, sizes)) < NUMPY_IS_FASTER and choose_device(how.get("device", "auto"))[0] == "cpu"
 
 
 def _load_numpy(name: str | Path, dtype: str, device: str, more: dict[str, Any]) -> Llama:
