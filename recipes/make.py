@@ -62,14 +62,14 @@ def main() -> None:
     if not all((tokenizers / shape.tokenizer / "tokenizer_config.json").exists() for shape in SHAPES.values()):
         train_all(tokenizers, sample_texts())
     write_prompts(PACKAGE / "data")
-    trunk = args.work / "trunk"
     for name in args.only:
         shape = SHAPES[name]
         tokenizer = Tokenizer.load(tokenizers / shape.tokenizer)
         corpus = Corpus(GENERAL_MIX if name == "draft-general" else TARGET_MIX, seed=7)
         start = None
         if name in ("sibling", "qwen-like", "llama3-like"):
-            source = trunk / "stable" if (trunk / "stable" / "state.safetensors").exists() else trunk / "latest"
+            # qwen-like grows from the trunk before its rate decayed; the others are cut from the finished qwen-like.
+            source = args.work / ("trunk/stable" if name == "qwen-like" else "qwen-like/latest")
 
             def start(model, source=source, tokenizer=tokenizer):
                 grow(model, tokenizer, source, Tokenizer.load(tokenizers / "qwen-like"))
