@@ -33,7 +33,7 @@ from omnidraft.stopping import AcceptanceHead, Confidence, EntropyBound, FixedLe
 from omnidraft.training import Recipe, Trainer  # noqa: E402
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 10, 12)
-METHODS = {"fixed k": Schedule(every=10 ** 9, hold_out=0), "adapt only": Schedule(every=2, steps=0, head="joint", hold_out=0),
+METHODS = {"fixed k": Schedule(every=10 ** 9, guard=0), "adapt only": Schedule(every=2, steps=0, head="joint", guard=0),
            "distill only": Schedule(every=2, replay=6), "joint": Schedule(every=2, replay=6, head="joint"),
            "interleaved": Schedule(every=2, replay=6, head="interleaved")}
 FIXED, THRESHOLD = 4, 0.4  # of the comparison
@@ -87,10 +87,10 @@ def sweep(pair: Pair, task: str, args: argparse.Namespace) -> dict:
     heads, texts, stream = {}, texts[:args.prompts], texts[args.prompts:]
     for how in ("joint", "interleaved"):
         heads[how] = AcceptanceHead(pair.draft.config.width)
-        serve(pair, stream, Schedule(every=8, steps=0, head=how, hold_out=0),
+        serve(pair, stream, Schedule(every=8, steps=0, head=how, guard=0),
               Options(stop=Confidence(8, 0.1, heads[how]), max_new_tokens=args.tokens), heads[how])
     blank = AcceptanceHead(pair.draft.config.width)  # predicts the drafter's own confidence
-    seen = serve(pair, texts, Schedule(every=10 ** 9, hold_out=0), Options(
+    seen = serve(pair, texts, Schedule(every=10 ** 9, guard=0), Options(
         stop=Confidence(8, 0.05, blank), max_new_tokens=args.tokens), blank).labelled
     labels = np.array([label for _, label in seen])
     predicted = {name: np.array([head(x) for x, _ in seen]) for name, head in {"confidence": blank, **heads}.items()}

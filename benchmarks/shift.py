@@ -35,7 +35,7 @@ from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.training import Recipe
 
 GROUP, HELD_OUT = 8, 16
-LEARNING, NOT_LEARNING = Schedule(every=2, replay=6), Schedule(every=10 ** 9, hold_out=0)
+LEARNING, NOT_LEARNING = Schedule(every=2, replay=6), Schedule(every=10 ** 9, guard=0)
 WITH_HEAD = Schedule(every=2, replay=6, head="interleaved")
 
 

@@ -23,9 +23,11 @@ class AdamW:
     """
 
     def __init__(self, parameters: dict[str, np.ndarray], rate: float = 1e-4, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, decay: float = 0.01, clip: float | None = None):
-        """`parameters` are the arrays to change; `clip` is the largest length of a whole gradient, longer ones shrink."""
+                 eps: float = 1e-8, decay: float = 0.01, clip: float | None = None, shares: dict[str, float] | None = None):
+        """`parameters` are the arrays to change; `clip` is the largest length of a whole gradient, longer ones shrink; those
+        named in `shares` move at this part of the rate."""
         self.parameters, self.rate, self.betas, self.eps, self.decay, self.clip = parameters, rate, betas, eps, decay, clip
+        self.shares = shares or {}
         self.steps, self.moments = 0, {f"{kind}.{name}": np.zeros_like(array) for name, array in parameters.items()
                                        for kind in ("mean", "square")}
 
@@ -37,14 +39,15 @@ class AdamW:
         shrink = min(1.0, self.clip / norm) if self.clip and norm else 1.0
         self.steps += 1
         one, two = self.betas
-        rate, root = self.rate / (1 - one ** self.steps), math.sqrt(1 - two ** self.steps)
+        unbiased, root = 1 / (1 - one ** self.steps), math.sqrt(1 - two ** self.steps)
         for name, weights in self.parameters.items():
             mean, square = self.moments[f"mean.{name}"], self.moments[f"square.{name}"]
             gradient = gradients[name] * shrink
             mean += (1 - one) * (gradient - mean)
             square += (1 - two) * (gradient * gradient - square)
-            weights *= 1 - self.rate * self.decay
-            weights -= rate * mean / (np.sqrt(square) / root + self.eps)
+            rate = self.rate * self.shares.get(name, 1.0)
+            weights *= 1 - rate * self.decay
+            weights -= rate * unbiased * mean / (np.sqrt(square) / root + self.eps)
         return norm
 
     def state(self) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ from .errors import OmnidraftError
 from .lora import LoRA
 from .lora_torch import Tensors, fresh, merged, placed, tensors_of
 from .models.transformers_model import TransformersModel
-from .training import Recipe
+from .training import SHARE_OF_A, Recipe
 
 
 class Trainer:
@@ -39,7 +39,9 @@ class Trainer:
         self.lora = fresh(base, rng, recipe.rank) if recipe.rank else None
         self.parameters: Tensors = self.lora.parameters if self.lora else {
             name: self.tensors[name].clone() for name, _ in base.model.named_parameters()}
-        self.optimizer = torch.optim.AdamW(self.parameters.values(), recipe.step_size(base), weight_decay=recipe.decay)
+        rate = recipe.step_size(base)
+        self.optimizer = torch.optim.AdamW([{"params": [tensor], "lr": rate * (SHARE_OF_A if ".lora_A." in name else 1.0)}
+                                            for name, tensor in self.parameters.items()], weight_decay=recipe.decay)
         self._drafter = copied(base, untie=self.lora is not None)
         self.served: Tensors = {}
         self._live: Tensors = {}  # what steps change, by its name in `state`
@@ -85,7 +87,7 @@ class Trainer:
                 mean.lerp_(self.parameters[name], share)
         return total / counted
 
-    def slow_down(self, factor: float = 0.5) -> None:
+    def slow_down(self, factor: float = 0.25) -> None:
         """Go on at a part of the rate."""
         for group in self.optimizer.param_groups:
             group["lr"] *= factor

@@ -191,7 +191,7 @@ def test_learning_never_changes_a_greedy_text(folders):
 def test_expected_acceptance_is_what_decoding_measures(folders):
     """1 - tv along texts that the target wrote is the rate at which one-token drafts are accepted there."""
     pair = paired(folders)
-    learner = learner_of(pair, Schedule(every=1000, hold_out=0))
+    learner = learner_of(pair, Schedule(every=1000, guard=0))
     learned = serve(learner, PROMPTS * 16, stop=FixedLength(1), heal=False)
     rounds = [r for one in learned for r in one.rounds if r.draft_tokens]
     measured = sum(r.draft_kept for r in rounds) / len(rounds)
@@ -200,15 +200,16 @@ def test_expected_acceptance_is_what_decoding_measures(folders):
 
 def test_a_harmful_update_is_rolled_back(folders):
     pair = paired(folders)
-    learner = learner_of(pair, Schedule(every=1, hold_out=4))
+    learner = learner_of(pair, Schedule(every=1, guard=2))
     serve(learner, PROMPTS)
     assert learner.best is not None and learner.rollbacks == 0
-    good = learner.trainer.expected_acceptance(pair, learner.held_out)
+    texts = list(learner.memory)
+    good = learner.trainer.expected_acceptance(pair, texts)
     learner.trainer.optimizer.rate = 3.0  # wrecks the weights
     notes = [one.note for one in serve(learner, PROMPTS)]
     assert learner.rollbacks and any("rolled back" in note for note in notes)
     learner.trainer.restore(learner.best)
-    assert learner.trainer.expected_acceptance(pair, learner.held_out) > good - 0.1
+    assert learner.trainer.expected_acceptance(pair, texts) > good - 0.1
 
 
 def test_a_loss_that_is_not_finite_is_skipped(folders, monkeypatch):
@@ -254,7 +255,7 @@ def test_settings_that_make_no_sense_are_one_line(folders):
 # -------------------------------------------------------------------------------------------------------- adapters
 
 def resumed(folders, root, **recipe) -> Learner:
-    return Adapters(root).resume(paired(folders), Recipe(**{"rank": 4} | recipe), Schedule(every=2, hold_out=0),
+    return Adapters(root).resume(paired(folders), Recipe(**{"rank": 4} | recipe), Schedule(every=2, guard=0),
                                  np.random.default_rng(0))
 
 

@@ -51,7 +51,7 @@ def examples(folders) -> list[losses.Example]:
     """Six texts of the target, as a drafter with these pieces sees them."""
     pair = Pair(load(folders["llama"]), load(folders["target"]))
     rng = np.random.default_rng(0)
-    learner = Learner(pair, training.Trainer(pair.draft, Recipe(rank=0), rng), rng, Schedule(every=100, hold_out=0))
+    learner = Learner(pair, training.Trainer(pair.draft, Recipe(rank=0), rng), rng, Schedule(every=100, guard=0))
     serve(learner, PROMPTS[:6])
     return learner.batch
 
@@ -229,7 +229,7 @@ def test_what_cannot_learn_is_told(folders):
 
 def resumed(folders, root, backend: str, kind: str = "llama, tied", **recipe) -> Learner:
     pair = Pair(drafter(folders, kind, backend), load(folders["target"], backend=backend))
-    return Adapters(root).resume(pair, Recipe(**{"rank": 4} | recipe), Schedule(every=2, hold_out=4), np.random.default_rng(0))
+    return Adapters(root).resume(pair, Recipe(**{"rank": 4} | recipe), Schedule(every=2), np.random.default_rng(0))
 
 
 @ranks
@@ -239,7 +239,7 @@ def test_the_drafter_learns_its_target(folders, tmp_path, rank):
     learned = serve(learner, PROMPTS * 3, max_new_tokens=16)
     values = [one.loss for one in learned if one.updated]
     assert len(values) == 12 and np.mean(values[-4:]) < np.mean(values[:4])
-    pair, texts = learner.pair, [*learner.memory, *learner.held_out]
+    pair, texts = learner.pair, list(learner.memory)
     assert learner.trainer.expected_acceptance(pair, texts) > before(pair, texts) + 0.02
     assert pair.draft is learner.trainer.model()
 

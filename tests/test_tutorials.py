@@ -26,7 +26,7 @@ def test_lesson_runs_without_torch(lesson, tmp_path):
         (tmp_path / f"{name}.py").write_text(f"import sys\nsys.exit('{name} was imported')\n")
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONUTF8": "1", "NO_COLOR": "1"}
     done = subprocess.run([sys.executable, "-W", "error::RuntimeWarning", lesson], cwd=tmp_path, env=environment,
-                          timeout=120, capture_output=True, encoding="utf-8")
+                          timeout=600, capture_output=True, encoding="utf-8")
     assert done.returncode == 0 and not done.stderr, done.stderr
     number = int(lesson.name[:2])
     assert all(f"{number}.{exercise} open.\n" in done.stdout for exercise in (1, 2, 3))
@@ -41,6 +41,11 @@ def test_there_are_eight_lessons():
 def test_lesson_is_short_and_sourced(lesson):
     text = lesson.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150
+    headings = re.findall(r"^# ## (The equation|By hand|The real thing|Exercises)", text, re.MULTILINE)
+    assert headings == ["The equation", "By hand", "The real thing", "Exercises"]
+    assert all((ROOT / path).is_file() for path in re.findall(r"omnidraft/[\w/]+\.py", text))
+    assert "show(" in text and "█" in text and "assert " in text
+    assert not re.search(r"^#     .*\*\*", text, re.MULTILINE)  # in an equation's block the stars would be shown
     heading = next(line for line in text.splitlines() if line.startswith("# ## The equation"))
     assert re.search(r"\(.*(arXiv \d{4}\.\d{5}, |this project's own).*\)", heading)
     for cell in re.split(r"^# %%", text, flags=re.MULTILINE)[1:]:  # prose cells hold prose only
@@ -56,6 +61,19 @@ def test_terms_are_in_the_glossary():
         for term in re.findall(r"\*\*([^*]+)\*\*", prose):
             forms = {term.lower(), term.lower().removesuffix("s"), term.lower().removesuffix("ed") + "ing"}
             assert forms & terms, f"{term!r} of {lesson.name} is not in the glossary"
+
+
+def test_no_term_is_used_before_its_lesson():
+    rows = [[cell.strip() for cell in row.strip("|").split("|")]
+            for row in (TUTORIALS / "GLOSSARY.md").read_text(encoding="utf-8").splitlines() if row.startswith("|")][2:]
+    explained = {name.strip(" `"): min(map(int, re.findall(r"\d", where)), default=99)
+                 for names, _, where in rows for name in names.split(",")}
+    for number, lesson in enumerate(LESSONS, 1):
+        prose = " ".join(line[2:] for line in lesson.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
+        for term in sorted(explained, key=len, reverse=True):  # "block efficiency" is no "block"
+            plural = re.sub(r"y$", "(?:y|ies)", re.escape(term))
+            prose, times = re.subn(rf"(?<![\w-]){plural}(?:s|ed)?(?![\w-])", "_", prose, flags=re.IGNORECASE)
+            assert not times or number >= explained[term], f"{term!r} of {lesson.name} is from lesson {explained[term]}"
 
 
 # ------------------------------------------------------------------------------------------------------- the exercises
@@ -160,6 +178,15 @@ def test_wrong_answers_get_a_hint(exercises, capsys):
             assert told.startswith(f"{exercise} not yet") and f"Hint: {exercises.ANSWERS[exercise][1]}." in told
 
 
+def test_hints_do_not_give_the_answer_away(exercises):
+    for exercise, right in RIGHT.items():
+        hint = exercises.ANSWERS[exercise][1]
+        if isinstance(right, int | float):
+            assert not any(np.isclose(float(n), right, atol=1e-3) for n in re.findall(r"\d+(?:\.\d+)?", hint)), exercise
+        elif not callable(right):
+            assert str(right).strip("()[]b") not in hint, exercise
+
+
 def test_answers_may_come_in_another_type(exercises):
     assert exercises.check("3.1", np.array([11, 40])) and exercises.check("3.1", (11.0, 40.0))
     assert exercises.check("4.1", np.array(RIGHT["4.1"])) and exercises.check("5.1", np.float32(1 / 6))
@@ -231,7 +258,7 @@ def test_the_guard_of_lesson_8_is_that_of_the_package(exercises):
 
     for scores, tolerance in exercises.CALLS["8.3"]:
         trainer = Weights()
-        learner = Learner(None, trainer, np.random.default_rng(0), Schedule(tolerance=tolerance))
+        learner = Learner(None, trainer, np.random.default_rng(0), Schedule(tolerance=tolerance, guard=1))
         learner.best, used = trainer.state(), [0]
         for trainer.now in range(1, len(scores)):
             learner._guard()

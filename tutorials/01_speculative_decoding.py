@@ -1,15 +1,15 @@
 # %% [markdown]
 # # 1 · Speculative decoding from scratch
 #
-# A large language model writes one token per pass, and every pass reads all of its weights. A pass over several tokens
-# costs little more than a pass over one, because the weights are read once either way. So let a small, fast model guess
-# the next few tokens, and let the large model check all the guesses in a single pass.
+# A large language model writes one **token** (a word or a piece of one) per **pass** (one run of the model), and every pass
+# reads all of its weights. A pass over several tokens costs little more than one over a single token, because the weights are
+# read once either way. So let a small, fast model guess the next few tokens, and let the large one check them all in one pass.
 #
 # - The **target** is the large model, whose text we want. The **drafter** is the small one.
-# - In each **round** the drafter draws k **draft tokens**, one after another. One pass of the target gives its own
-#   probabilities at each of these k places and at the one after them. Then the draft tokens are judged from left to
-#   right: each is either **accepted**, or rejected and replaced by a **recovered** token, which ends the round.
-#   If all k are accepted, the target's last row of probabilities yields one more token for free, the **bonus**.
+# - In each **round** the drafter draws k **draft tokens**, one after another. One pass of the target gives, for each of
+#   these k places and for the one after them, its probabilities of all tokens: a **row**. Then the draft tokens are judged
+#   from left to right: each is either **accepted**, or rejected and replaced by a **recovered** token, which ends the
+#   round. If all k are accepted, the target's last row yields one more token for free, the **bonus**.
 #
 # So a round costs one target pass and writes between 1 and k + 1 tokens. The art lies in the judging: every text must be
 # exactly as probable as if the target had written it alone. A rule with this property is called **lossless**.
@@ -55,14 +55,13 @@ def written(p, q):
 
 # %%
 p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.7, 0.1])
-assert np.isclose(np.minimum(p, q).sum(), 0.6)
-assert np.allclose(written(p, q), p)
+assert np.isclose(np.minimum(p, q).sum(), 0.6) and np.allclose(written(p, q), p)
 for other_p, other_q in np.random.default_rng(0).dirichlet(np.ones(50), size=(100, 2)):
     assert np.allclose(written(other_p, other_q), other_p)
 
 # %% [markdown]
-# The package has the same rule for a whole round and its draft tokens, the `proposals`. A **row** is a distribution over all
-# tokens. `uniforms` decides: `accept(probability)` is yes or no, `choose(weights)` an index. `emitted` is what was written.
+# The package has the same rule for a whole round: `proposals` are its draft tokens, `emitted` is what was written, and
+# `uniforms` decides: `accept(probability)` is yes or no, `choose(weights)` an index.
 
 # %%
 show(verification.rejection_sampling)
@@ -78,7 +77,7 @@ coins = law_of(lambda draws: draws.accept(0.25) + draws.accept(0.5))  # how many
 assert coins == {0: 0.375, 1: 0.5, 2: 0.125}
 
 law = law_of(lambda draws: verification.rejection_sampling([draws.choose(q)], [q], np.array([p, p]), draws).emitted[0])
-print("law of the first token written:", {"abc"[x]: round(float(law[x]), 15) for x in sorted(law)}, "\n")
+print("law of the first token written:", {"abc"[x]: round(float(law[x]), 15) for x in sorted(law)})
 assert np.allclose([law[x] for x in range(3)], p, rtol=0, atol=1e-15)
 
 # %% [markdown]
@@ -114,8 +113,8 @@ assert [token for r in greedy for token in r.emitted] == [token for r in alone f
 # %%
 sampled = decode(4, temperature=1)
 paint(target.tokenizer, sampled)
-for r in sampled[:-1]:  # the limit of 40 tokens may cut the last round short
-    assert len(r.emitted) == r.accepted + 1 <= 5  # the accepted tokens, then a recovered one or a bonus
+# The accepted tokens, then a recovered one or a bonus; only the last round may be cut short, by the limit of 40 tokens.
+assert all(len(r.emitted) == r.accepted + 1 <= 5 for r in sampled[:-1])
 
 # %% [markdown]
 # **Block efficiency** is the mean number of tokens written per target pass. Longer drafts raise it less and less: the
@@ -127,7 +126,8 @@ for k in (1, 2, 4, 8):
     rounds = decode(k, temperature=0)
     efficiency = sum(len(r.emitted) for r in rounds) / len(rounds)
     print(f"k = {k}  {'█' * round(10 * efficiency)} {efficiency:.2f}")
-    assert 1 <= efficiency <= k + 1
+    reached = [sum(r.accepted >= i for r in rounds) for i in range(k + 1)]  # rounds that accepted i or more
+    assert 1 <= efficiency <= k + 1 and reached == sorted(reached, reverse=True)
 
 # %% [markdown]
 # ## Exercises: put your answers in place of the `...` (numbers count to three decimals)

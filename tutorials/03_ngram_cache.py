@@ -16,11 +16,8 @@
 #                      else take the direct token; where there is none either, the proposals end.
 
 # %%
-import json
-from pathlib import Path
-
 import numpy as np
-from exercises import check, paint
+from exercises import check, examples, paint, show
 
 from omnidraft import models
 from omnidraft.decoding import Options, speculative
@@ -59,18 +56,18 @@ assert translate(["f", "la", "s"], ngrams, direct) == ["fla", "s"]
 assert translate(["s", "f", "ke", "s"], ngrams, direct) == ["s", "f"]
 
 # %% [markdown]
-# In the package (omnidraft/ngram_cache.py) `longest_match(draft, start)` returns the target token and n, and counts a
-# use. A full cache refuses new entries ("none") or forgets one first (**eviction**): the least recently ("lru") or least
-# frequently used ("lfu"). Room for two, A used twice, then B once, C comes: LRU forgets the older A, LFU the rarer B.
+# In the package `longest_match` returns the target token and n, and counts a use (each n-gram is packed into bytes). A full
+# cache refuses new entries ("none") or forgets one first (**eviction**): the least recently ("lru") or least frequently
+# used ("lfu"). Room for two, A used twice, then B once, C comes: LRU forgets the older A, LFU the rarer B.
 
 # %%
+show(NGramCache.longest_match)
 A, B, C = (1, 2), (3, 4), (5, 6)
 for policy, kept in (("none", [A, B]), ("lru", [B, C]), ("lfu", [A, C])):
     cache = NGramCache(capacity=2, eviction=policy)
     assert cache.insert(A, 10) and cache.insert(B, 20)
     assert [cache.longest_match([*used, 7], 0) for used in (A, A, B)] == [(10, 2), (10, 2), (20, 2)]
-    cache.insert(C, 30)
-    assert [ngram for ngram in (A, B, C) if ngram in cache] == kept
+    assert cache.insert(C, 30) == (policy != "none") and [ngram for ngram in (A, B, C) if ngram in cache] == kept
 
 # %% [markdown]
 # ## The real thing
@@ -92,6 +89,7 @@ for prefill in (False, True):
     print(f"{len(pair.cache)} entries: {len(rounds)} target passes for {len(texts[-1])} tokens\n")
     assert prefill or not any("merged" in r.kinds for r in rounds)
 assert texts[0] == texts[1]  # the cache changes the speed, not the text
+assert drafter.tokenizer.encode_continuation(" window") in pair.cache  # " w", "indow"
 for ngram, token, _ in pair.cache.items():  # every entry fulfils the equation
     assert drafter.tokenizer.decode_bytes(ngram) == target.tokenizer.token_bytes[token]
 
@@ -100,10 +98,9 @@ for ngram, token, _ in pair.cache.items():  # every entry fulfils the equation
 # Then a limit, a quarter of that room: how many of the n-grams in the last 100 texts are known when they come?
 
 # %%
-lines = (Path(models.__file__).parent.parent / "data/math.jsonl").read_text(encoding="utf-8").splitlines()[:200]
 sides, stream = (drafter.tokenizer, target.tokenizer), []  # per text: ids of both sides, the n-grams to be known
-for line in lines:
-    ids = [side.encode_continuation(json.loads(line)["response"]) for side in sides]
+for example in examples("math", 200):
+    ids = [side.encode_continuation(example["response"]) for side in sides]
     lengths = [[len(side.token_bytes[i]) for i in part] for side, part in zip(sides, ids, strict=True)]
     stream.append((*ids, [ids[0][a:b] for (a, b), (c, d) in aligned_spans(*lengths) if b - a > 1 == d - c]))
 
@@ -122,7 +119,6 @@ sizes, share = learn()
 for seen in (25, 50, 100, 200):
     print(f"{seen:3} texts {'█' * round(40 * sizes[seen - 1] / sizes[-1])} {sizes[seen - 1]} entries")
 assert sizes[199] < 2 * sizes[99]
-
 print(f"\nno limit     {'█' * round(40 * share)} {share:.0%} of the n-grams known")
 for policy in ("none", "lru", "lfu"):
     small_sizes, small_share = learn(sizes[-1] // 4, policy)

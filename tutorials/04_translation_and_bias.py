@@ -115,18 +115,18 @@ affected = sum(span == 1 and pair.alignment.target_to_draft[t] in beginnings for
 print(f"{affected} of {len(proposals)} proposals could have been swallowed by a merge\n")
 
 # %% [markdown]
-# Now exactly: the law of the first token that a round writes after a prompt, the whole decoding loop enumerated. (Both
-# models keep only their three likeliest tokens, so that the outcomes can be enumerated.)
+# Now exactly: the law of the first token that a round writes after two prompts that can go on in more than one way. The
+# whole decoding loop is enumerated; to keep the outcomes few, both models choose among their three likeliest tokens only.
 
 # %%
-for prompt in ("tickets cost altogether?\nAnswer: First of all, the adults", "= 225 minutes. So it is 225 minutes in all"):
+for prompt in ("Lost: our parrot has been missing since Friday", "It was last seen near the cafe in Sandford. The par"):
     for T in (0, 1):
         some = Options(verify="omnidraft", stop=FixedLength(2), temperature=T, top_k=3, max_new_tokens=3)
         ids = target.tokenizer.encode(prompt)
         wanted = law_of(lambda draws, o=some, ids=ids: next(plain(target, ids, o, draws)).emitted[0])
         law = law_of(lambda draws, o=some, text=prompt: next(speculative(pair, text, o, draws)).emitted[0])
         gap = total_variation(law, wanted)
-        print(f"T = {T}  {'█' * round(100 * gap):24} {gap:.4f}  after {prompt[-17:]!r}")
+        print(f"T = {T}  {'█' * round(100 * gap):24} {gap:.4f}  after {prompt[-20:]!r}")
         assert gap == 0 or T > 0
 
 # %% [markdown]

@@ -103,11 +103,11 @@ assert max(gaps) < 1e-14
 # %%
 pair = Pair(models.load("draft-tasks", np.float64), models.load("qwen-like", np.float64))
 target, options = pair.target, Options(verify="lossless", stop=FixedLength(2), temperature=1, top_k=3, max_new_tokens=3)
-for prompt in ("tickets cost altogether?\nAnswer: First of all, the adults", "= 225 minutes. So it is 225 minutes in all"):
+for prompt in ("Lost: our parrot has been missing since Friday", "It was last seen near the cafe in Sandford. The par"):
     ids = target.tokenizer.encode(prompt)
     wanted = law_of(lambda draws, ids=ids: next(plain(target, ids, options, draws)).emitted[0])
     law = law_of(lambda draws, text=prompt: next(speculative(pair, text, options, draws)).emitted[0])
-    print(f"total variation {total_variation(law, wanted):.1e} after {prompt[-17:]!r}")
+    print(f"total variation {total_variation(law, wanted):.1e} after {prompt[-20:]!r}")
     assert total_variation(law, wanted) < 1e-9
 
 # %% [markdown]
@@ -127,7 +127,9 @@ for rule in ("tli", "slem", "omnidraft", "lossless"):
 paint(target.tokenizer, runs[0], legend=True)
 
 # %% [markdown]
-# ## Exercises (target tokens, splits and probabilities: a (a) 0.1, ab (a b) 0.3, abc (a b c) 0.2, b (b) 0.4)
+# ## Exercises
+#
+# The target's tokens, with their splits and probabilities, are a (a) 0.1, ab (a, b) 0.3, abc (a, b, c) 0.2, and b (b) 0.4.
 #
 # 1. What is P(stop) inside node a?
 # 2. Inside node ab the draft row is (a 0.2, b 0.3, c 0.5) and the atom drawn is c. With what probability is it accepted?

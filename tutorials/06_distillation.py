@@ -7,11 +7,12 @@
 # is called **distillation**. It is **on-policy** if the texts are those that arise in use: the drafter then learns about
 # the places where it is asked. The target is never changed.
 #
-# ## The equations (arXiv 2507.02659, Eq. 3 and 4; the lifted loss is this project's own)
+# ## The equations (dm, hybrid: arXiv 2507.02659, Eq. 3 and 4; lifted: this project's own; KL: Kullback, Leibler 1951)
 #
-# A **loss** is a number that training makes smaller. The paper's are `dm` and `hybrid`; its lambda is 0.2.
+# A **loss** is a number that training makes smaller, often a **divergence**, which is 0 if two laws are equal and else more
+# than 0. The paper's losses are `dm` and `hybrid`; its lambda is 0.2.
 #
-#     KL(q || p)   =  sum_x q(x) · log(q(x) / p(x))       Kullback-Leibler **divergence** of q from p: 0 only if q = p
+#     KL(q || p)   =  sum_x q(x) · log(q(x) / p(x))
 #     dm           =  sum of KL(q || p), cut down to the direct map and normalised, wherever the text has a token of it
 #     hybrid       =  dm + lambda · sum of -log q(d) over the draft tokens d of the n-grams in the text
 #     lifted       =  sum of D(P, Q) over the choices of lesson 5 along the text; D is KL(P || Q) ("forward"),
@@ -23,11 +24,8 @@
 #     dL / dz_x    =  q(x) · (s_x - sum_y q(y) · s_y)
 
 # %%
-import json
-from pathlib import Path
-
 import numpy as np
-from exercises import check, law_of, paint, show
+from exercises import check, examples, law_of, paint, show
 
 from omnidraft import losses, models, online
 from omnidraft.decoding import Options, speculative
@@ -98,10 +96,9 @@ show(losses._divergence)  # the equation in the package: the values, and the slo
 
 # %%
 pair, rng = Pair(models.load("draft-general"), models.load("qwen-like")), np.random.default_rng(0)
-lines = (Path(models.__file__).parent.parent / "data/math.jsonl").read_text(encoding="utf-8").splitlines()
-prompts = [json.loads(line)["prompt"] for line in lines[:14]]
+prompts = [example["prompt"] for example in examples("math", 14)]
 trainer, options = Trainer(pair.draft, Recipe("lifted", rank=32), rng), Options(temperature=1, max_new_tokens=32)
-keeper = online.Learner(pair, trainer, rng, online.Schedule(every=99, hold_out=0))  # no update before 99 texts
+keeper = online.Learner(pair, trainer, rng, online.Schedule(every=99, guard=0))  # no update before 99 texts
 list(online.learn(keeper, prompts[:4], options, Uniforms(rng)))
 held_out, moved = keeper.batch, "model.layers.0.mlp.up_proj.weight"
 tensors = {name: tensor.astype(float) for name, tensor in tensors_of(pair.draft).items()}
@@ -115,12 +112,12 @@ for kind, loss in losses.LOSSES.items():
     assert np.isclose((gradient * way).sum(), difference, rtol=1e-3, atol=1e-3)
 
 # %% [markdown]
-# Now online (arXiv 2507.02659, Algorithm 2): serve a prompt, keep the text, and after every second prompt take steps. It is
-# not the weights W that change but **LoRA adapters** A and B (arXiv 2106.09685): the drafter computes with W + B · A, where
-# A has only 32 rows. They are this target's; another one gets its own. The curve is 1 - tv, averaged over the held-out texts.
+# Now online (arXiv 2507.02659, Algorithm 2): serve a prompt, keep the text, and after every second prompt take two steps on
+# the new texts and four earlier ones (**replay**). Not the weights W change but **LoRA adapters** A, B (arXiv 2106.09685): the
+# drafter computes with W + B · A, and A has only 32 rows, its **rank**. The curve is 1 - tv, averaged over the held-out texts.
 
 # %%
-learner = online.Learner(pair, trainer, rng, online.Schedule(every=2, steps=2, replay=4, hold_out=0))
+learner = online.Learner(pair, trainer, rng, online.Schedule(every=2, steps=2, replay=4, guard=0))
 curve, greedy = [trainer.expected_acceptance(pair, held_out)], Options(stop=FixedLength(4), max_new_tokens=40)
 before = list(speculative(pair, prompts[0], greedy, Uniforms([])))
 curve += [trainer.expected_acceptance(pair, held_out) for learned in online.learn(learner, prompts[4:], options, Uniforms(rng))

@@ -4,22 +4,20 @@
 # The k-th draft token counts only if all before it were accepted (lesson 1), but it always costs a step of the drafter and a
 # place in the target's pass. In an easy stretch of text a dozen are accepted in a row; before a name or a number, none.
 # A fixed k is too long for the one and too short for the other. So *predict*, while drafting, the probability P_i that
-# draft token i is accepted if all before it are, and stop when it is no longer likely that all of them are.
+# draft token i is accepted if all before it are, and stop when it is no longer likely that all of them are. P is learned: what
+# it should have been is a **label**; the loss below, a **weighted cross-entropy**, punishes too much hope more than too little.
 #
-# ## The equations (arXiv 2507.02659, section 3.3; arXiv 2405.19715, section 3; the last is this project's own)
+# ## The equations (arXiv 2211.17192, Eq. 1, for any P_i; arXiv 2507.02659, section 3.3; the last is this project's own)
 #
 #     tokens of a round, on average   1 + P_1 + P_1 · P_2 + P_1 · P_2 · P_3 + ...
 #     stop after token i once         1 - P_1 · ... · P_i > gamma                gamma is a number that somebody chose
-#     P is learned from **labels**    y = min(1, p(d_i) / q(d_i))                the probability that d_i is accepted
-#     by making smaller               -(y · log P + 6 · (1 - y) · log(1 - P))    **weighted cross-entropy**
+#     P is learned from labels        y = min(1, p(d_i) / q(d_i))                the probability that d_i is accepted
+#     by making smaller               -(y · log P + 6 · (1 - y) · log(1 - P))    (arXiv 2405.19715, section 3)
 #     token i pays as long as         P_1 · ... · P_i > r · c      r tokens per second on the whole, c seconds per draft token
 
 # %%
-import json
-from pathlib import Path
-
 import numpy as np
-from exercises import check, law_of, paint, show
+from exercises import check, examples, law_of, paint, show
 
 from omnidraft import metrics, models, online
 from omnidraft.decoding import Options, speculative
@@ -93,41 +91,43 @@ assert np.allclose(labels, [1, 0.2 / 0.4]) and np.isclose(row @ labels, np.minim
 # ## The real thing
 #
 # The **acceptance head** is a small network (omnidraft/stopping.py). It reads what the drafter has computed anyway: its
-# **hidden state** before the token, its **embedding** of the token (lists of numbers it works with), and log q. The `Learner`
-# of lesson 6 collects labels from 20 texts; the head learns from 12 by **AdamW**, a usual way to step against a
+# **hidden state** before the token, its **embedding** of the token (lists of numbers it works with), and log(q / (1 - q)). The
+# `Learner` of lesson 6 collects labels from 20 texts; the head learns from 12 by **AdamW**, a usual way to step against a
 # gradient. In the other eight, does it put accepted tokens (y > 1/2) above rejected ones? Chance is 0.5. After so few
-# texts log q alone may well be the better judge.
+# texts q alone may well be the better judge.
 
 # %%
 pair, rng = Pair(models.load("draft-tasks"), models.load("qwen-like")), np.random.default_rng(0)
-lines = (Path(models.__file__).parent.parent / "data/math.jsonl").read_text(encoding="utf-8").splitlines()[:21]
-prompts, head = [json.loads(line)["prompt"] for line in lines], AcceptanceHead(pair.draft.config.width)
-learner = online.Learner(pair, Trainer(pair.draft, Recipe(), rng), rng, online.Schedule(every=99, hold_out=0), head)
+prompts, head = [example["prompt"] for example in examples("math", 24)], AcceptanceHead(pair.draft.config.width)
+learner = online.Learner(pair, Trainer(pair.draft, Recipe(), rng), rng, online.Schedule(every=99, guard=0), head)
 six = Options(temperature=1, max_new_tokens=32, stop=Confidence(6, threshold=0, head=head))  # always six draft tokens
-sizes = [len(learner.labelled) for _ in online.learn(learner, prompts[1:], six, Uniforms(rng))]
+sizes = [len(learner.labelled) for _ in online.learn(learner, prompts[4:], six, Uniforms(rng))]
 features, y = map(np.array, zip(*learner.labelled, strict=True))
 (value, gradients), P = head.loss(features, y), np.array([head(x) for x in features])
 assert np.allclose([value, *gradients["out.bias"]], np.mean(weighted_loss(y, P), axis=1), rtol=1e-4)  # the equation
 optimizer, cut = AdamW(head.parameters, rate=1e-3, decay=0), sizes[11]
 for some in rng.integers(cut, size=(150, 128)):
     optimizer.step(head.loss(features[some], y[some])[1])
-for name, scores in {"head": np.array([head(x) for x in features[cut:]]), "log q": features[cut:, -1]}.items():
+for name, scores in {"head": np.array([head(x) for x in features[cut:]]), "q alone": features[cut:, -1]}.items():
     ordered = (scores[y[cut:] > 0.5][:, None] > scores[y[cut:] <= 0.5]).mean()
     print(f"{name:10} {'█' * round(30 * ordered):30} {ordered:.2f} of all pairs are in the right order")
     assert ordered > 0.55
 
 # %% [markdown]
-# Now four rules at temperature 0. `Confidence` takes q for P if it is given no head. `Throughput` stops where the next token
-# would not pay, with measured r, c and, for the P of a token not drawn yet, share of tokens kept. Since it looks at the
-# clock, its lengths differ from run to run; the text never does. (`Payoff` may even leave off drafting altogether.)
+# Now four rules at temperature 0. `Confidence` takes q for P if it is given no head; gamma is 0.6. `Throughput` stops where the
+# next token would not pay; r, c and the share of tokens kept, for the P of a token not drawn yet, are measured on three other
+# prompts first, and its gamma follows. The clock differs from run to run, so do its lengths; the text never does.
 
 # %%
 pair, runs = Pair(models.load("draft-tasks", np.float64), models.load("qwen-like", np.float64)), {}
+measured = Throughput(12, head)
+earlier = [list(speculative(pair, text, Options(stop=measured, max_new_tokens=64), Uniforms([]))) for text in prompts[1:4]]
+assert sum(map(len, earlier)) >= 9  # rounds, from which on it has measured enough
 for name, stop in {"no draft": FixedLength(0), "always 12": FixedLength(12), "confidence": Confidence(12, 0.4),
-                   "head": Confidence(12, 0.4, head), "throughput": Throughput(12, head)}.items():
+                   "head": Confidence(12, 0.4, head), f"throughput {1 - measured.threshold:.2f}": measured}.items():
     runs[name] = list(speculative(pair, prompts[0], Options(stop=stop, max_new_tokens=64), Uniforms([])))
     s = metrics.summarize(runs[name])
-    print(f"{name:10} {'█' * round(30 * s.acceptance_draft):30} {s.draft_kept:3} of {s.drafted:3} kept, {s.rounds} passes")
+    print(f"{name:15} {'█' * round(30 * s.acceptance_draft):30} {s.draft_kept:3} of {s.drafted:3} kept, {s.rounds} passes")
 paint(pair.target.tokenizer, runs["head"], legend=True)
 assert len({tuple(token for r in rounds for token in r.emitted) for rounds in runs.values()}) == 1
 

@@ -10,23 +10,22 @@
 # ## The equations (arXiv 2507.02659, Algorithm 2; the mean: Polyak and Juditsky 1992; guard and payoff: this project's own)
 #
 #     drafter of target t        W + B_t · A_t                        together theta_t; W belongs to all and never changes
-#     each prompt for t          decode; put the text with the rows p into the **buffer** Q_t
+#     each prompt for t          decode; put the text with the rows p into the buffer Q_t
 #     each I-th prompt for t     theta_t <- theta_t - step against the gradient of the loss on Q_t;  empty Q_t
-#     the **running mean**       mean_t <- mean_t + s · (theta_t - mean_t) is what drafts: steps on few texts go to and fro
-#     the **guard**              if the acceptance on held-out texts fell by more than a tolerance: theta_t <- the best so far
+#     the running mean           mean_t <- mean_t + s · (theta_t - mean_t) is what drafts: steps on few texts go to and fro
+#     the guard                  if the acceptance on new texts fell by more than a tolerance: theta_t <- the best so far
 #     learning has paid off      after n tokens: n · (1 / r_before - 1 / r_after) = seconds of learning; r is tokens per second
 #
-# A head learns on the same texts (**joint**, Algorithm 3), or between updates from a buffer that is kept (**interleaved**,
-# Algorithm 4); here it is left out. The second and third line in the package:
+# Q_t is a **buffer**. The **running mean** wanders less than the weights that take the steps. The **guard** is left out here,
+# and so is the head, which learns on the same texts (**joint**, Algorithm 3), or between updates from a buffer that is kept
+# (**interleaved**, Algorithm 4). The second and third line in the package:
 
 # %%
-import json
 import tempfile
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from exercises import check, paint, show
+from exercises import check, examples, paint, show
 
 from omnidraft import models, online
 from omnidraft.adapters import Adapters
@@ -73,14 +72,13 @@ assert one[16] < 0.4 and apart[16] >= apart[7] > 0.95  # back at x: forgotten, a
 
 # %%
 base, targets = models.load("draft-general"), {name: models.load(name) for name in ("qwen-like", "llama3-like", "sibling")}
-lines = (Path(models.__file__).parent.parent / "data/math.jsonl").read_text(encoding="utf-8").splitlines()
-prompts, options = [json.loads(line)["prompt"] for line in lines[:8]], Options(temperature=1, max_new_tokens=32)
+prompts, options = [example["prompt"] for example in examples("math", 8)], Options(temperature=1, max_new_tokens=32)
 before = {name: tensor.copy() for name, tensor in Trainer(base, Recipe(), np.random.default_rng(0)).tensors.items()}
 
 
 def start(name, **schedule):  # a learner for one target, and its draws
     pair, rng = Pair(base, targets[name]), np.random.default_rng(0)
-    return online.Learner(pair, Trainer(base, Recipe(), rng), rng, online.Schedule(hold_out=0, **schedule)), Uniforms(rng)
+    return online.Learner(pair, Trainer(base, Recipe(), rng), rng, online.Schedule(guard=0, **schedule)), Uniforms(rng)
 
 
 def serve(learner, draws, texts):  # the tokens written, and whether an update followed the last text
@@ -111,7 +109,8 @@ for now, then in ((alone.trainer.served, serving["qwen-like"][0].trainer.served)
     assert all(np.array_equal(now[name], then[name]) for name in then)  # its adapter, and W is as it was
 
 # %% [markdown]
-# Adapters are kept on disk, by names of drafter and target, in the format of PEFT. A switch reads one and adds B · A to W.
+# Adapters are kept on disk, by names of drafter and target, as files of the library PEFT. A switch reads one and adds its
+# B · A to W.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -135,7 +134,7 @@ for drafter in (base, pair.draft):  # before, and after six prompts
 #
 # 1. A weight has 300 rows and 100 columns. How many numbers does an adapter of rank 8 add for each target?
 # 2. Learning took 12 s, and 300 instead of 200 tokens come per second. After how many tokens has it paid off?
-# 3. Write a function for the guard. `scores[i]` is the acceptance of weights i on held-out texts, those at the start having
+# 3. Write a function for the guard. `scores[i]` is the acceptance of weights i on new texts, those at the start having
 #    i = 0. Return a list: after each check, which weights are in use, i or the best so far (of equal ones the later)?
 
 # %%

@@ -1,4 +1,4 @@
-"""What the lessons share: `check` for the exercises, `show` for an equation's own lines, `paint` for coloured rounds.
+"""What the lessons share: `check` for the exercises, `show` for an equation's lines, `paint` for rounds, `examples` of texts.
 
 Of the right answers only salted hashes are kept (numbers to three decimals); a function you write is called with the
 arguments in `CALLS`, and what it returns is hashed. `law_of` and `total_variation` are those of tests/enumeration.py.
@@ -6,6 +6,7 @@ arguments in `CALLS`, and what it returns is hashed. `law_of` and `total_variati
 
 import hashlib
 import inspect
+import json
 import sys
 from pathlib import Path
 
@@ -93,11 +94,17 @@ def _spell(answer):
 
 
 def show(function):
-    """Print where a function of the package lives, and its lines without the docstring."""
+    """Print where a function of the package lives, and its lines without docstring and empty lines."""
     lines, first = inspect.getsourcelines(function)
     quotes = [place for place, line in enumerate(lines) if '"""' in line]
-    code = [line for place, line in enumerate(lines) if not quotes or not quotes[0] <= place <= quotes[-1]]
+    code = [line for place, line in enumerate(lines) if line.strip() and not (quotes and quotes[0] <= place <= quotes[-1])]
     print(f"# {function.__module__.replace('.', '/')}.py, line {first}\n{''.join(code)}")
+
+
+def examples(task, count):
+    """The first held-out texts of a task ("math", "code" or "text"), each a dict with "prompt" and "response"."""
+    lines = (ROOT / "omnidraft" / "data" / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines[:count]]
 
 
 def paint(tokenizer, rounds, legend=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -15,6 +16,21 @@ from . import common
 LESSONS = Path(__file__).parents[2] / "tutorials"
 
 
+class Recorded:
+    """stdout while a cell runs: passes everything on and keeps it in `parts`, so that it can be shown again."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.parts = stream, []
+
+    def write(self, text: str) -> int:
+        """Write and keep."""
+        self.parts.append(text)
+        return self.stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
 class Cell(NamedTuple):
     """One cell of a py:percent script: prose (Markdown without its comment signs) or code."""
 
@@ -24,7 +40,7 @@ class Cell(NamedTuple):
 
 @common.command("omnidraft tutorial", "omnidraft tutorial 1", "omnidraft tutorial 5 --run-all | less -R")
 def tutorial(
-    lesson: Annotated[int | None, typer.Argument(help="Number of the lesson; without it they are listed.",
+    lesson: Annotated[str | None, typer.Argument(help="Number of the lesson; without it they are listed.",
                                                  show_default=False)] = None,
     run_all: Annotated[bool, common.output("--run-all", help="Do not wait for Enter between the cells.")] = False,
 ) -> None:
@@ -35,9 +51,10 @@ def tutorial(
         for number, path in found.items():
             out.print(f"{number}  {title(path)}", markup=False)
         return
-    if lesson not in found:
-        raise OmnidraftError(f"there is no lesson {lesson}: choose one of {', '.join(map(str, found))}")
-    step_through(cells(found[lesson].read_text(encoding="utf-8")), found[lesson], out,
+    path = found.get(int(lesson) if lesson.isdecimal() else 0)
+    if path is None:
+        raise OmnidraftError(f"there is no lesson {lesson!r}: choose one of {', '.join(map(str, found))}")
+    step_through(cells(path.read_text(encoding="utf-8")), path, out,
                  wait=not run_all and sys.stdin.isatty() and sys.stdout.isatty())
 
 
@@ -72,21 +89,26 @@ def cells(source: str) -> list[Cell]:
 
 
 def step_through(lesson: list[Cell], path: Path, out: Any, wait: bool) -> None:
-    """Show the cells in order and run the code ones, each once; with `wait`, ask after every cell."""
+    """Show the cells in order and run the code ones, each once; with `wait`, ask after every cell. Going back shows again."""
     from rich.markdown import Markdown
     from rich.syntax import Syntax
 
     names: dict[str, Any] = {}
-    at = ran = 0
+    printed: dict[int, list[str]] = {}  # by cell that ran
+    at = 0
     while at < len(lesson):
         cell = lesson[at]
         out.print()
-        out.print(Markdown(cell.text) if cell.prose else Syntax(cell.text, "python", background_color="default"))
-        if not cell.prose and at >= ran:
+        out.print(Markdown(cell.text) if cell.prose else Syntax(cell.text, "python", theme="ansi_light", word_wrap=True))
+        if not cell.prose:
             out.print()
-            sys.stdout.flush()
-            run(cell, path, names)
-        ran = max(ran, at + 1)
+            if at in printed:
+                sys.stdout.write("".join(printed[at]))
+            else:
+                sys.stdout.flush()
+                with redirect_stdout(Recorded(sys.stdout)) as record:
+                    run(cell, path, names)
+                printed[at] = record.parts
         answer = ask(out, at, len(lesson)) if wait else ""
         if answer == "q":
             return
