@@ -94,7 +94,7 @@ class Conversation:
             answer["content"] = data.decode("utf-8", "replace").strip()
             for reader in self._readers:
                 reader.answer = answer["content"]
-                reader.ids = [*warm.ids] if reader is self._readers[0] else warm.drafter.ids
+                reader.ids = [*(warm.ids if reader is self._readers[0] else warm.drafter.ids)]
             self.warm = warm
             yield record
             self.warm = Warm()

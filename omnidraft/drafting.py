@@ -61,6 +61,7 @@ class Drafter:
         self.model, self.options, self.ops = pair.draft, options, pair.ops
         self.ids = self.model.tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
         self.fed: list[int] = []  # the ids that the cache holds
+        self.agreed = 0  # how many of both are known to be the same: to compare all would cost more in a longer text
         if before is not None and before.model is self.model:
             self.fed, self.cache = before.fed, before.cache
         else:
@@ -77,6 +78,7 @@ class Drafter:
         self._trim(1)
         seconds = prefill(self.model, self.cache, self.fed, self.ids, 2)
         self.fed = self.ids[:self.cache.length]
+        self.agreed = len(self.fed)
         return seconds
 
     def draft(self, uniforms: Uniforms, lifting: Any, room: int) -> Draft:
@@ -88,7 +90,8 @@ class Drafter:
         self._trim(limit)
         longer = lifting.longer(self.ids[-1]) if lifting is not None and self.options.heal and len(self.ids) > 1 else []
         rows = 2 if longer else 1
-        shared = min(translation.common_prefix(self.fed, self.ids), len(self.ids) - rows)
+        same = self.agreed + translation.common_prefix(self.fed[self.agreed:], self.ids[self.agreed:])
+        shared = self.agreed = min(same, len(self.ids) - rows)
         self.cache.rewind(shared)
         del self.fed[shared:]
         logits = self._forward(self.ids[shared:], rows)
@@ -134,10 +137,10 @@ class Drafter:
         tokenizer = self.model.tokenizer
         kept, size = draft.kept(tokenizer, data)
         if kept:  # the drafter's own tokens stay, so that the cache need not be fed again
-            before = self.ids if draft.taken_back is None else self.ids[:-1]
-            self.ids = translation.extend(tokenizer, before + draft.tokens[:kept], data[size:])
-        else:
-            self.ids = translation.extend(tokenizer, self.ids, data)
+            self.ids[len(self.ids) - (draft.taken_back is not None):] = draft.tokens[:kept]
+            data = data[size:]
+        start, made = translation.retokenize(tokenizer, self.ids, data)
+        self.ids[start:], self.agreed = made, min(self.agreed, start)
         return kept
 
     def _draw(self, logits: np.ndarray, uniforms: Uniforms) -> tuple[Any, np.ndarray]:
@@ -158,4 +161,4 @@ class Drafter:
     def _trim(self, limit: int) -> None:
         """Forget the older half of a text that outgrows the drafter's context (the target's is never cut)."""
         if len(self.ids) + limit + 1 > self.model.context_size:
-            self.ids = self.ids[-(self.model.context_size // 2):]
+            self.ids, self.agreed = self.ids[-(self.model.context_size // 2):], 0

@@ -1,4 +1,4 @@
-"""The one exception of omnidraft: bad input, said in one line."""
+"""Bad input said in one line: the one exception of omnidraft, and what is said where memory is full."""
 
 from __future__ import annotations
 
@@ -9,3 +9,15 @@ class OmnidraftError(ValueError):
     >>> str(OmnidraftError("k is -1: a draft length cannot be negative; pass 0 or more"))
     'k is -1: a draft length cannot be negative; pass 0 or more'
     """
+
+
+OUT_OF_MEMORY = "out of memory (take a smaller model, a shorter text, --dtype bfloat16 or another --device)"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception of Python, NumPy or PyTorch says that memory is full.
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("no such kernel"))
+    (True, False)
+    """
+    return isinstance(error, (MemoryError, RuntimeError)) and "memory" in f"{type(error)} {error}".lower()

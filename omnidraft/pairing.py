@@ -14,26 +14,29 @@ from typing import Any
 
 import numpy as np
 
+from .errors import OmnidraftError
 from .lifting import Lifting, build_lifting
 from .models import load_two
 from .ngram_cache import NGramCache
 from .ops import ops_of
 from .sampling import Uniforms
-from .vocabulary import Alignment, align
+from .vocabulary import Alignment, align, load_or_build
 
 
 def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy", **how: Any) -> Pair:
     """A Pair of two models by name, folder or (backend "torch") hub id, or of models that are loaded already.
 
-    `how` goes to `models.load`: dtype, device, with torch trust_remote_code, and for a target that one device does not hold
-    device_map="auto", or under torchrun tensor_parallel=True. Raises OmnidraftError where a model cannot be loaded.
+    `how` goes to `models.load_two`: dtype, device, with torch trust_remote_code, compile=True for the drafter, and for a target
+    that one device does not hold device_map="auto", or under torchrun tensor_parallel=True. The alignment is kept on disk.
+    Raises OmnidraftError where a model cannot be loaded, or the vocabularies have nothing in common.
 
     >>> import omnidraft
     >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
     >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
     ', there was a little fox who'
     """
-    return Pair(*load_two(draft, target, backend=backend, **how))
+    draft, target = load_two(draft, target, backend=backend, **how)
+    return Pair(draft, target, alignment=load_or_build(draft.tokenizer, target.tokenizer))
 
 
 @dataclass(frozen=True)
@@ -49,18 +52,24 @@ class Pair:
     """A drafter and a target (models as in `models`), their alignment, n-gram cache, spellings and lifting.
 
     With `prefill` the cache starts with every target token's own split, computed from the two tokenizers alone; without
-    it, empty, and learns from the text only (as in arXiv 2507.02659).
+    it, empty, and learns from the text only (as in arXiv 2507.02659). Raises OmnidraftError where no token of one vocabulary
+    is spelled by tokens of the other.
 
     >>> pair = Pair(load("draft-tasks"), load("qwen-like")); len(pair.cache) > 1000
     True
     """
 
-    def __init__(self, draft: Any, target: Any, cache: NGramCache | None = None, prefill: bool = True) -> None:
+    def __init__(self, draft: Any, target: Any, cache: NGramCache | None = None, prefill: bool = True,
+                 alignment: Alignment | None = None) -> None:
         self.draft, self.target = draft, target
-        self.alignment: Alignment = align(draft.tokenizer, target.tokenizer).fitted(draft.vocab_size, target.vocab_size)
+        alignment = align(draft.tokenizer, target.tokenizer) if alignment is None else alignment
+        self.alignment = alignment.fitted(draft.vocab_size, target.vocab_size)
         self.cache = NGramCache() if cache is None else cache
         if cache is None and prefill:
             self.cache.prefill(draft.tokenizer, target.tokenizer, self.alignment)
+        if not (alignment.shared_draft or len(self.cache) or self.spellings):
+            raise OmnidraftError(f"the vocabularies of {draft.name} and {target.name} have nothing in common: no token of one "
+                                 "is spelled by tokens of the other; take another drafter")
         self._lifting: Lifting | None = None
         self._lifted_version = -1
 

@@ -94,9 +94,18 @@ def extend(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[int]:
     >>> extend(llama2, [1, 16480], b"fl")  # " Snow" + "fl" -> " Snow", "fl"        # doctest: +SKIP
     [1, 16480, 1579]
     """
-    start = _restart(tokenizer, ids)
+    start, made = retokenize(tokenizer, ids, data)
+    return [*ids[:start], *made]
+
+
+def retokenize(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> tuple[int, list[int]]:
+    """What `extend` gives, without what stays: how many of `ids` do, and the new ids behind them.
+
+    >>> retokenize(llama2, [1, 16480], b"fl")                                       # doctest: +SKIP
+    (1, [16480, 1579])
+    """
+    start, made = _restart(tokenizer, ids), []
     data = tokenizer.decode_bytes(ids[start:]) + data
-    made = list(ids[:start])
     while data:
         try:
             text, rest = data.decode("utf-8"), b""
@@ -107,13 +116,14 @@ def extend(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[int]:
         if rest and rest[0] in tokenizer.byte_fallback:
             made.append(tokenizer.byte_fallback[rest[0]])
         data = rest[1:]
-    return made
+    return start, made
 
 
 def continuation(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[int]:
     """Ids that go on from `ids`, which stay as they are, and spell `data`: in context where that leaves `ids` alone."""
-    whole = extend(tokenizer, ids, data)
-    return whole[len(ids):] if whole[:len(ids)] == list(ids) else extend(tokenizer, (), data)
+    start, made = retokenize(tokenizer, ids, data)
+    old = len(ids) - start
+    return made[old:] if made[:old] == list(ids[start:]) else extend(tokenizer, (), data)
 
 
 def common_tail(draft: Tokenizer, draft_ids: Sequence[int], target: Tokenizer, target_ids: Sequence[int],

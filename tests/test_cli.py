@@ -53,8 +53,8 @@ def folders(tmp_path_factory) -> dict[str, str]:
 
 
 @pytest.fixture(autouse=True)
-def own_caches(tmp_path, monkeypatch):
-    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "caches"))
+def own_caches(tmp_path, tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path_factory.mktemp("caches")))
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(tmp_path)
 
@@ -191,16 +191,16 @@ def test_align_says_where_a_side_cannot_spell_the_text(folders, tmp_path):
     assert "cannot spell" in ok("align", folder, folders["target"], "ab日b").stdout
 
 
-def test_cache_prefill_show_use_clear(folders, tmp_path):
-    both = [folders["draft"], folders["target"]]
+def test_cache_prefill_show_use_clear(folders):
+    both, caches = [folders["draft"], folders["target"]], Path(os.environ["OMNIDRAFT_CACHE"])
     filled = ok("cache", "prefill", *both).stdout
-    files = list((tmp_path / "caches").glob("ngrams-*"))
+    files = list(caches.glob("ngrams-*"))
     assert len(files) == 1 and str(files[0]) in filled.replace("\n", "")
     shown = ok("cache", "show", *both).stdout
     assert "entries" in shown and "i|n|g" in shown or "in|g" in shown
     ok("generate", "the thing", *pair(folders), "--learn")
     assert "learnt from    0" not in ok("cache", "show", *both, "--entries", "3").stdout
-    assert "removed" in ok("cache", "clear", *both).stdout and not list((tmp_path / "caches").glob("ngrams-*"))
+    assert "removed" in ok("cache", "clear", *both).stdout and not list(caches.glob("ngrams-*"))
     assert "no cache" in ok("cache", "clear", *both).stdout
     bounded = ok("cache", "prefill", *both, "--capacity", "1", "--eviction", "lfu").stdout
     assert bounded.startswith("1 n-grams")
@@ -315,6 +315,11 @@ def test_an_existing_result_is_replaced_whole_or_kept(folders):
 def test_debug_shows_where_an_error_comes_from():
     result = run("--debug", "generate", "x", "-k", "-1")
     assert isinstance(result.exception, omnidraft.OmnidraftError)
+    for more, lines in (([], 1), (["--debug"], 9)):
+        done = subprocess.run([sys.executable, "cli.py", *more, "generate", "x", "-k", "-1"], cwd=ROOT, capture_output=True,
+                              text=True, check=False)
+        assert done.returncode == 1 and done.stderr.count("\n") >= lines
+        assert ("Traceback" in done.stderr) == bool(more) == (done.stderr.count("\n") > 1)
 
 
 # --------------------------------------------------------------------------------------------------- what is loaded

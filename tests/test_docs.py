@@ -5,18 +5,23 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from test_cli import embedded
+from typer.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("*/*.md"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+EMBEDDED = ROOT / "omnidraft" / "models" / "embedded"
 CONSOLE = [line for block in re.findall(r"```console\n(.*?)```", README + CONTRIBUTING, re.S) for line in block.splitlines()]
+COMMANDS = [shlex.split(line.replace("$'", "'").replace(r"\n", "\n"), comments=True)[1:]
+            for line in CONSOLE if line.startswith("omnidraft ")]
 
 
 @pytest.mark.parametrize("build", [["docs/build.py"], ["-m", "benchmarks.report"]], ids=["cli", "results"])
@@ -43,7 +48,7 @@ def test_python_blocks_of_the_readme_run():
     blocks = re.findall(r"```python\n(.*?)```", README, re.S)
     assert blocks
     for block in blocks:
-        done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0 and done.stdout.strip(), done.stderr
 
 
@@ -53,13 +58,32 @@ def test_commands_of_the_readme_exist():
     from omnidraft.cli import app
 
     commands = get_command(app).commands
-    lines = [line.split("#")[0].strip() for line in CONSOLE if line.startswith("omnidraft ")]
-    assert len(lines) > 5
-    for line in lines:
-        words = shlex.split(line.replace("$'", "'"))
-        command = commands[words[1]]
+    assert len(COMMANDS) > 10
+    for words in COMMANDS:
+        command = commands[words[0]]
         known = {opt for param in command.params for opt in [*param.opts, *param.secondary_opts]}
-        assert {word for word in words[2:] if re.match(r"--?[a-z]", word)} <= known, line
+        assert {word for word in words[1:] if re.match(r"--?[a-z]", word)} <= known, words
+
+
+@embedded
+def test_commands_of_the_readme_run(tmp_path, monkeypatch):
+    """One after another, made short, the reader's own files and folders being copies of what ships."""
+    from omnidraft.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "cache"))
+    shutil.copy(ROOT / "omnidraft" / "data" / "math.jsonl", "prompts.jsonl")
+    for folders, name in ((("path/to/drafter", "my-drafter"), "draft-tasks"), (("path/to/target", "my-target"), "qwen-like")):
+        for folder in folders:
+            shutil.copytree(EMBEDDED / name, folder)
+    short = {"demo": ["-n", "8"], "generate": ["-n", "4"], "chat": ["-n", "4"], "adapt": ["--limit", "2", "-n", "8"],
+             "bench": ["--count", "1", "--repeats", "1", "-n", "8"]}
+    for words in COMMANDS:
+        if "transformers" in words:
+            continue
+        less = ["--seconds", "1"] if words[:2] == ["demo", "--learn"] else short.get(words[0], [])
+        result = CliRunner().invoke(app, [*words, *less], input="Hello\n")
+        assert result.exit_code == 0 and result.output.strip(), (words, result.stderr, result.exception)
 
 
 def test_make_targets_of_the_documents_exist():

@@ -203,6 +203,17 @@ def test_limits_of_a_pass_are_told():
         cache.rewind(1)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["embedding", "layers"])
+def test_broken_weights_are_told(broken: float, name: str):
+    model = random_model()
+    weights = model.embedding if name == "embedding" else model.layers[1][1].matrix
+    weights[5] = broken
+    with pytest.raises(OmnidraftError, match="NaN or infinite"):
+        model.forward([1, 5, 2], model.new_cache())
+
+
 # ----------------------------------------------------------------------------------------------------------- kernels
 
 @pytest.mark.parametrize("layout", [Layout(), PLAIN, Layout(alone=6), Layout(64), Layout(64, 2, 4), Layout(32, 16)],

@@ -22,7 +22,7 @@ from .generate import describe, show_legend, write
 def chat(
     draft: common.Draft = "draft-tasks", target: common.Target = "qwen-like",
     backend: common.Backend = "numpy", device: common.Device = "auto", dtype: common.Dtype = "auto",
-    adapter: common.Adapted = False, adapters: common.AdapterFolder = None,
+    device_map: common.DeviceMap = None, adapter: common.Adapted = False, adapters: common.AdapterFolder = None,
     system: Annotated[str | None, common.models("--system", metavar="TEXT", help=(
         "What the target is told before the first message."))] = None,
     learn: Annotated[bool, common.models("--learn", help=(
@@ -36,7 +36,8 @@ def chat(
 
     options = common.options_of(verify, draft_length, threshold, temperature, max_new_tokens, top_k=top_k, top_p=top_p,
                                 payoff=payoff)
-    uniforms, how = common.uniforms_of(seed), {"backend": backend, "device": device, "dtype": dtype}
+    uniforms = common.uniforms_of(seed)
+    how = {"backend": backend, "device": device, "dtype": dtype, "device_map": device_map}
     if learn and not draft_length:
         raise OmnidraftError("--learn teaches a drafter, and draft length 0 has none: choose 1 or more")
     pair = common.load_pair(draft, target, **how) if draft_length else None

@@ -14,20 +14,21 @@ from typer.core import TyperGroup
 
 import omnidraft as od
 
-from ..errors import OmnidraftError
+from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
 from ..models import folder, load_two
 
 
 class _OneLineErrors(TyperGroup):
-    """Prints an OmnidraftError as one line; with --debug it is raised."""
+    """Prints an OmnidraftError, and that memory is full, as one line; with --debug it is raised."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except OmnidraftError as error:
-            if ctx.params.get("debug"):
+        except (OmnidraftError, MemoryError, RuntimeError) as error:
+            full = is_out_of_memory(error)
+            if ctx.params.get("debug") or not (full or isinstance(error, OmnidraftError)):
                 raise
-            line = str(error).replace("\n", " ")
+            line = OUT_OF_MEMORY if full else str(error).replace("\n", " ")
             print(f"error: {line}", file=sys.stderr)
             raise typer.Exit(1) from None
 
@@ -141,8 +142,10 @@ def load_pair(draft: str, target: str, stored: bool = True, **how: Any) -> od.Pa
 
     Where there is none, or without `stored`, the cache is filled from the two tokenizers alone.
     """
+    from ..vocabulary import load_or_build
+
     draft_model, target_model = load_two(draft, target, **how)
     one, other, cache = draft_model.tokenizer, target_model.tokenizer, None
     if stored and cache_file(one, other).is_file():
         cache = od.NGramCache.load(cache_file(one, other), one.fingerprint, other.fingerprint)
-    return od.Pair(draft_model, target_model, cache)
+    return od.Pair(draft_model, target_model, cache, alignment=load_or_build(one, other))

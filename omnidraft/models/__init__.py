@@ -70,11 +70,12 @@ def load(name_or_folder: str | Path, dtype: Any = "auto", backend: str = "numpy"
     return kind.load(folder(name_or_folder) if known else name_or_folder, dtype, device, **more)
 
 
-def load_two(draft: Any, target: Any, draft_backend: str = "auto", **how: Any) -> tuple[Any, Any]:
+def load_two(draft: Any, target: Any, draft_backend: str = "auto", compile: bool = False, **how: Any) -> tuple[Any, Any]:
     """A drafter and a target, by what `load` takes or loaded already; `SPREAD` options are for the target alone.
 
     With any of them the drafter goes to `device`, by default the first that the target uses. `draft_backend` "auto" gives a
     small drafter on the CPU to the NumPy engine, whatever runs the target: there the calls of PyTorch alone take longer.
+    `compile` runs the drafter through torch.compile (see `TransformersModel.load`).
     """
     spread = {name: value for name in SPREAD if (value := how.pop(name, None))}
     if isinstance(target, (str, PathLike)):
@@ -82,9 +83,13 @@ def load_two(draft: Any, target: Any, draft_backend: str = "auto", **how: Any) -
     if isinstance(draft, (str, PathLike)):
         one = spread and how.get("device", "auto") == "auto"
         how = how | {"device": str(target.device)} if one else how
-        if draft_backend == "numpy" or draft_backend == "auto" and _suits_numpy(draft, how):
-            return load(draft, str(how.get("dtype", "auto"))), target
-        draft = load(draft, **how)
+        if draft_backend == "numpy" or draft_backend == "auto" and not compile and _suits_numpy(draft, how):
+            try:
+                return load(draft, how.get("dtype", "auto")), target
+            except OmnidraftError:  # weights or a tokenizer in a form that only transformers reads
+                if draft_backend == "numpy":
+                    raise
+        draft = load(draft, **how, **{"compile": True} if compile else {})
     return draft, target
 
 

@@ -75,18 +75,22 @@ class Llama:
     def forward(self, ids: Sequence[int], cache: KVCache, rows: int = 1) -> np.ndarray:
         """Feed `ids` after what the cache holds; the logits after the last `rows` of them: (rows, vocab_size).
 
-        Raises OmnidraftError where there are fewer ids than `rows`, ids outside the vocabulary, or more than the
-        context holds.
+        Raises OmnidraftError where there are fewer ids than `rows`, ids outside the vocabulary, more than the context
+        holds, or logits that are not finite.
         """
         if not 1 <= rows <= len(ids):
             raise OmnidraftError(f"a pass over {len(ids)} tokens cannot give {rows} rows of logits")
         if min(ids) < 0 or max(ids) >= self.vocab_size:
             raise OmnidraftError(f"token ids {min(ids)} to {max(ids)} do not fit a vocabulary of {self.vocab_size}")
         cache.reserve(cache.length + len(ids))
-        pieces = [self._pass(ids[i:i + LONGEST_PASS], cache) for i in range(0, len(ids), LONGEST_PASS)]
-        x = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        cache.hidden = self._norm(x[-rows:])
-        return self.head(cache.hidden)
+        with np.errstate(over="ignore", invalid="ignore"):  # told below
+            pieces = [self._pass(ids[i:i + LONGEST_PASS], cache) for i in range(0, len(ids), LONGEST_PASS)]
+            x = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            cache.hidden = self._norm(x[-rows:])
+            logits = self.head(cache.hidden)
+        if not math.isfinite(logits.max()):
+            raise OmnidraftError(f"{self.name}: the model's logits are NaN or infinite: its weights are broken")
+        return logits
 
     def _pass(self, ids: Sequence[int], cache: KVCache) -> np.ndarray:
         """The residual stream after all layers, (m, width); the cache grows by m tokens."""

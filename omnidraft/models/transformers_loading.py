@@ -14,7 +14,7 @@ import transformers
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
-from ..errors import OmnidraftError
+from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
 from ..roles import WELL_KNOWN
 from ..tokenizer import Tokenizer
 from . import HUB_ID
@@ -41,7 +41,9 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any, trust_remote
     with quiet(), one_line(f"cannot load {source}"):
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         stored = (config.architectures or [config.model_type])[0]
-        if config.is_encoder_decoder or any(sign in stored for sign in ("MaskedLM", "PreTraining", "Classification")):
+        known = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING or hasattr(config, "auto_map")
+        if not known or config.is_encoder_decoder or any(
+                sign in stored for sign in ("MaskedLM", "PreTraining", "Classification")):
             raise OmnidraftError(f"{source} ({stored}) is not a causal language model: it cannot continue a text")
         kind, dtype_why = ("auto", "as stored") if dtype == "auto" else (getattr(torch, dtype), "as asked")
         if dtype == "auto" and device == "cpu":
@@ -100,8 +102,11 @@ def load_tokenizer(folder: Path, trust_remote_code: bool) -> Tokenizer:
     """tokenizer.json as it is where there is one (transformers rebuilds some), else what older files convert to."""
     if (folder / "tokenizer.json").is_file():
         return Tokenizer.load(folder)
-    with one_line(f"no usable tokenizer in {folder} (it needs a tokenizer.json)"):
+    try:
         made = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except Exception as error:  # many lines on what was tried
+        raise OmnidraftError(f"no usable tokenizer in {folder}: it needs a tokenizer.json (or vocab.json and merges.txt, or "
+                             "tokenizer.model with the package sentencepiece)") from error
     raw = getattr(made, "_tokenizer", None)
     if raw is None:
         raise OmnidraftError(f"{folder} has only a slow tokenizer ({type(made).__name__}): it needs a tokenizer.json")
@@ -120,9 +125,8 @@ def one_line(what: str) -> Iterator[None]:
     except OmnidraftError:
         raise
     except Exception as error:
-        if isinstance(error, (MemoryError, RuntimeError)) and "memory" in f"{type(error)} {error}".lower():
-            raise OmnidraftError(f"{what}: out of memory (take a smaller model, a shorter text, --dtype bfloat16 or another "
-                                 "--device)") from error
+        if is_out_of_memory(error):
+            raise OmnidraftError(f"{what}: {OUT_OF_MEMORY}") from error
         if "trust_remote_code=True" in str(error):
             raise OmnidraftError(f"{what}: it runs Python code of its own; read it, and if you trust it load it from "
                                  "Python with trust_remote_code=True") from error
