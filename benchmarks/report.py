@@ -196,6 +196,21 @@ def latency() -> str:
             + table(["target like", "method", "task", "acceptance", "predicted", "paper"], rows))
 
 
+def overhead() -> str:
+    """What a round costs beside its models, against what its rows cost alone."""
+    figures = result("overhead")
+    if figures is None:
+        return "Not measured yet."
+    m, s = figures["machine"], figures["settings"]
+    rows = [[backend, f"`{rule}`", *(cell for at, form in (("T=0", "{beyond_ms:+.2f} ms"), ("T=1", "**{ratio:.2f}×**"))
+                                     for cell in (f"{f[at]['own_ms']:.2f}", f"{f[at]['alone_ms']:.2f}", form.format(**f[at])))]
+            for backend, rules in figures["backends"].items() for rule, f in rules.items()]
+    return (f"Llama-2's 32,000 entries draft for Qwen2's 151,646, k = {s['k']}: a round around models that answer with stored "
+            f"logits costs, beside them, these milliseconds; its rows' argmax or softmax alone in the same run. {m['cpu']}, "
+            f"{m['torch_threads']} thread, torch {m['torch']}, medians of {s['repeats']} (`benchmarks/overhead.py`).\n\n"
+            + table(["backend", "rule", "T = 0: round", "argmax", "beyond it", "T = 1: round", "softmax", "ratio"], rows))
+
+
 def main() -> None:
     """Fill the marked places of README.md and write docs/results.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -211,7 +226,8 @@ def main() -> None:
     parts = {"Speed": speed(), "Block efficiency": efficiency(), "Learning": learning(True),
              "Learning by the wall clock": wall_clock(), "Adaptive drafting": adaptive(), "Shift": shift(),
              "Real models and data": real(),
-             "Beside transformers": against(), "Latency": latency(), "Quality": quality(), "Exactness": exactness()}
+             "Beside transformers": against(), "Latency": latency(), "Overhead": overhead(), "Quality": quality(),
+             "Exactness": exactness()}
     everything = "# Results\n\nWritten by `python -m benchmarks.report` from `benchmarks/results/*.json`.\n\n" + "\n\n".join(
         f"## {title}\n\n{part}" for title, part in parts.items()) + "\n"
     for place, made in ((path, text), (ROOT / "docs" / "results.md", everything)):

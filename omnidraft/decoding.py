@@ -187,8 +187,9 @@ def _translate(pair: Pair, draft: Draft, ids: list[int], options: Options, unifo
     made = translation.Proposals()
     rule, target, ops = options.verify, pair.target, pair.ops
 
-    def probs(logits: np.ndarray) -> np.ndarray:
-        return ops.process(ops.mask(logits, target.tokenizer.size), options.temperature, options.top_k, options.top_p)
+    def probs(logits: np.ndarray) -> Sequence[np.ndarray]:
+        return ops.rows(ops.mask(logits, target.tokenizer.size),
+                        lambda some: ops.process(some, options.temperature, options.top_k, options.top_p))
 
     def argmax(logits: np.ndarray) -> verification.Verdict:
         return ops.greedy(made.tokens, ops.best(ops.mask(logits, target.tokenizer.size)))

@@ -7,6 +7,7 @@ on the host, so `ragged_sums` gathers only what they consist of, and a whole law
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -31,7 +32,7 @@ def ragged_sums(*tables: tuple[Tensor, Sequence[int], Sequence[Sequence[int]]]) 
     """
     values = []
     for table, rows, columns in tables:
-        flat = np.concatenate([np.add(some, row * table.shape[1]) for row, some in zip(rows, columns, strict=True)])
+        flat = np.concatenate(columns) + np.repeat(np.multiply(rows, table.shape[1]), [len(some) for some in columns])
         values.append(table.reshape(-1).index_select(0, upload(flat, table.device)))
     gathered = iter(torch.cat(values).tolist())
     return [[sum(islice(gathered, len(some)), 0.0) for some in columns] for _, _, columns in tables]
@@ -118,16 +119,19 @@ class Laws(Sequence):
 
     def __init__(self, lifting: Lifting, draft_probs: Sequence[Tensor] | Tensor, drawn: list[tuple[int, Split]]) -> None:
         self.lifting, self.drawn = lifting, drawn
-        if drawn:  # (k, V_q) where the target's rows are
-            rows = draft_probs if isinstance(draft_probs, Tensor) else torch.stack(list(draft_probs))
-            self.draft_probs = rows.to(lifting.device)
+        self.rows = [row.to(lifting.device) for row in draft_probs]
+
+    @cached_property
+    def draft_probs(self) -> Tensor:
+        """The rows that the draft tokens were drawn from, (k, V_q), where the target's are."""
+        return torch.stack(self.rows)
 
     def __len__(self) -> int:
         return len(self.drawn)
 
     def __getitem__(self, place: int) -> Tensor:
         row, prefix = self.drawn[place]
-        q = self.draft_probs[row]
+        q = self.rows[row]
         return self.lifting.next_law(q, prefix) if prefix else self.lifting.first_law(q)
 
     def parts(self, place: int, atoms: Sequence[int]) -> tuple[int, list[int], list[int]]:

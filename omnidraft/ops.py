@@ -5,7 +5,7 @@ A pair uses one of the two (`Pair.ops`), so there is one loop only, and it never
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from types import ModuleType
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .sampling import mask, process
+from .sampling import Rows, mask, process
 from .translation import merge
 from .verification import exact_match, greedy, lossless, rejection_sampling
 
@@ -46,6 +46,11 @@ def allow(ids: Sequence[int], model: Any) -> np.ndarray:
     row = np.full(model.vocab_size, -np.inf, np.float32)
     row[ids] = 0.0
     return row
+
+
+def rows(logits: np.ndarray, make: Callable[[np.ndarray], np.ndarray]) -> Sequence[np.ndarray]:
+    """What `make` gives for each row of logits (n, V), made when it is asked for."""
+    return Rows(logits, make)
 
 
 def best(logits: np.ndarray) -> list[int]:

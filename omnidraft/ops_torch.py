@@ -6,7 +6,7 @@ draws (see `verification_torch`); and with a stop rule that asks for it, every d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import lifting, sampling, sampling_torch
 from .lifting_torch import Lifting, upload
-from .sampling_torch import Uniforms, mask, process
+from .sampling_torch import Uniforms, in_place, mask, process
 from .translation_torch import merge
 from .verification_torch import exact_match, greedy, lossless, rejection_sampling
 
@@ -65,10 +65,15 @@ def allow(ids: Sequence[int], model: Any) -> Tensor:
     return row.index_fill_(0, upload(ids, model.device), 0.0)
 
 
+def rows(logits: Tensor, make: Callable[[Tensor], Tensor]) -> Sequence[Tensor]:
+    """What `make` gives for each row of logits (n, V): on a device made at once, else when it is asked for."""
+    return sampling.Rows(logits, make) if sampling_torch.on_host(logits) else make(logits)
+
+
 def best(logits: Tensor) -> Tensor:
     """The argmax (n,) of each row (n, V); of a broken one -1, which `to_host` refuses."""
-    values, places = logits.max(-1)
-    return torch.where(values.abs() < torch.inf, places, -1)
+    places = torch.from_numpy(in_place(logits).argmax(-1)) if sampling_torch.on_host(logits) else logits.argmax(-1)
+    return torch.where(logits.gather(-1, places[:, None])[:, 0].abs() < torch.inf, places, -1)
 
 
 def look(token: Tensor, row: Tensor, temperature: float) -> tuple[int, float]:

@@ -6,11 +6,18 @@ top-k, top-p) happens once, here, for drafter and target alike. At temperature 0
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from math import nextafter
+from typing import Any
 
 import numpy as np
 
 from .errors import OmnidraftError
+
+BLOCK = 256
+BELOW_ONE = 1 - 2**-52  # the greatest draw: rounded, a product with it stays below the total
 
 
 def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> np.ndarray:
@@ -54,6 +61,43 @@ def mask(logits: np.ndarray, size: int) -> np.ndarray:
     return logits
 
 
+def locate(weights: np.ndarray, draw: float) -> int:
+    """The first index at which the running sum of weights (N,) exceeds `draw` of their total; N if they are NaN or all zero.
+
+    Whole blocks come first, then one of them: adding up many numbers is quick, their running sum takes ten times as long.
+
+    >>> locate(np.array([1.0, 0.0, 3.0]), 0.25)
+    2
+    """
+    sums = list(accumulate(np.add.reduceat(weights, np.arange(0, len(weights), BLOCK)).tolist()))
+    goal = sums[-1] * min(draw, BELOW_ONE)
+    block = bisect_right(sums, goal)  # to the right of equal sums: never a zero weight
+    if block == len(sums):
+        return len(weights)
+    start, goal = block * BLOCK, goal - (sums[block - 1] if block else 0.0)
+    running = list(accumulate(weights[start:start + BLOCK].tolist()))
+    return start + bisect_right(running, min(goal, nextafter(running[-1], 0.0)))  # the two totals may be rounded differently
+
+
+class Rows(Sequence):
+    """What `make` gives for the rows of logits (n, V), each when it is first asked for: those behind a refusal never are.
+
+    >>> Rows(np.zeros((3, 2)), process)[1]
+    array([0.5, 0.5])
+    """
+
+    def __init__(self, logits: Any, make: Callable[[Any], Any]) -> None:
+        self._logits, self._make, self._at, self._row = logits, make, -1, None
+
+    def __len__(self) -> int:
+        return len(self._logits)
+
+    def __getitem__(self, row: int) -> Any:
+        if row != self._at:  # one is kept: they are asked for in order
+            self._at, self._row = row, self._make(self._logits[row])
+        return self._row
+
+
 class Uniforms:
     """Uniform draws in [0, 1) from a NumPy Generator or from given numbers; every random decision asks it.
 
@@ -79,7 +123,4 @@ class Uniforms:
 
     def choose(self, weights: np.ndarray) -> int:
         """Index drawn with probability proportional to `weights` (N,), non-negative and not all zero."""
-        cumulative = np.cumsum(weights)
-        # side="right" never lands on a zero weight; the rounded total can, hence the bound.
-        drawn = int(np.searchsorted(cumulative, self._next() * cumulative[-1], side="right"))
-        return drawn if drawn < len(cumulative) and weights[drawn] > 0 else int(np.flatnonzero(weights)[-1])
+        return locate(weights, self._next())

@@ -10,10 +10,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .errors import OmnidraftError
+from .sampling import locate
 
 
 def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
@@ -24,7 +26,7 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
     >>> process(torch.tensor([0.0, 1.0, 1.0]), temperature=0)
     tensor([0., 1., 0.])
     """
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = logits if logits.dtype == torch.float64 else logits.float()
     if temperature == 0:
         best, place = logits.max(-1, keepdim=True)
         return torch.zeros_like(logits).scatter_(-1, place, best - best + 1)  # 1, or NaN where `best` is not finite
@@ -45,15 +47,24 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
 
 
 def mask(logits: Tensor, size: int) -> Tensor:
-    """Logits (..., V) with all beyond the tokenizer's `size` ids ruled out, in place.
+    """Logits (..., V) with all beyond the tokenizer's `size` ids ruled out, in place (a model's: in inference mode only).
 
     >>> mask(torch.tensor([1.0, 2.0, 3.0]), 2)
     tensor([1., 2., -inf])
     """
     if logits.shape[-1] > size:
-        with torch.inference_mode():  # a model's output may be changed in place there only
-            logits[..., size:] = -torch.inf
+        logits.narrow(-1, size, logits.shape[-1] - size).fill_(-torch.inf)
     return logits
+
+
+def on_host(tensor: Tensor) -> bool:
+    """Whether reading a number of it makes nobody wait."""
+    return tensor.is_cpu
+
+
+def in_place(tensor: Tensor) -> np.ndarray:
+    """A tensor on the CPU as NumPy sees it: nothing is copied, and for a few numbers or an argmax NumPy is faster."""
+    return tensor.numpy()
 
 
 def widest(device: torch.device) -> torch.dtype:
@@ -98,15 +109,23 @@ class Uniforms:
         """Make the `count` draws taken last the next ones again."""
         self._back += [self._taken.pop() for _ in range(count)]
 
+    def next(self) -> float:
+        """The next draw."""
+        draw = self._back.pop() if self._back else next(self._draws)
+        self._taken.append(draw)
+        return draw
+
     def accept(self, probability: float) -> bool:
         """True with the given probability (values above 1 count as 1)."""
-        return self.take(1)[0] < probability
+        return self.next() < probability
 
     def choose(self, weights: Tensor) -> Tensor:
         """Index (1,) drawn with probability proportional to `weights` (N,), or (R, 1) by rows (R, N).
 
         It is N where the weights are NaN or all zero.
         """
+        if weights.dim() == 1 and on_host(weights):
+            return torch.from_numpy(np.array([locate(in_place(weights), self.next())]))
         running = weights.cumsum(-1, dtype=widest(weights.device))
         # Below 1 when rounded, too; and right=True never lands on a zero weight.
         draws = [min(draw, 1 - torch.finfo(running.dtype).eps) for draw in self.take(weights.shape[:-1].numel())]

@@ -7,7 +7,7 @@ category and a token in it, or the last token and the bonus), `rejection_samplin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from . import verification
 from .lifting_torch import ROOT, Laws, Lifting, ragged_sums, upload
-from .sampling_torch import Uniforms, to_host
+from .sampling import Rows
+from .sampling_torch import Uniforms, in_place, on_host, to_host
 from .verification import Verdict, _keep, _ratio
 
 
@@ -31,11 +32,13 @@ def greedy(proposals: Sequence[int], target_choices: Tensor) -> Verdict:
 def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
     """Weights max(0, p - q) of shape (V,), or p itself where rounding leaves nothing of them (p = q)."""
     left = (target_probs - draft_probs).clamp_(min=0)
+    if on_host(left):
+        return left if in_place(left).any() else target_probs
     return left.addcmul_(target_probs, left.sum() == 0)
 
 
-def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Tensor] | Tensor, target_probs: Tensor,
-                       uniforms: Uniforms) -> Verdict:
+def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Tensor] | Tensor,
+                       target_probs: Tensor | Sequence[Tensor], uniforms: Uniforms) -> Verdict:
     """Accept each proposal t with probability min(1, p(t)/q(t)), else draw from norm(max(0, p - q)) and end.
 
     proposals: (m,) target ids; draft_probs: m rows (V_p,) of q or q'; target_probs: (m + 1, V_p).
@@ -44,9 +47,14 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Tensor] |
     >>> rejection_sampling([0], q, p, Uniforms([0.4, 0.0])).emitted
     [0, 1]
     """
-    verdict, draft_probs = Verdict(), [row.to(target_probs.device) for row in draft_probs]
-    pairs = [row[token] for rows in (target_probs, draft_probs) for row, token in zip(rows, proposals, strict=False)]
-    for row, (p, q) in enumerate(torch.stack(pairs).view(2, -1).T.tolist() if proposals else ()):
+    verdict = Verdict()
+    if proposals and isinstance(target_probs, Tensor):
+        draft_probs = [row.to(target_probs.device) for row in draft_probs]
+        pairs = [row[token] for rows in (target_probs, draft_probs) for row, token in zip(rows, proposals, strict=False)]
+        found = torch.stack(pairs).view(2, -1).T.tolist()
+    else:
+        found = ([in_place(rows[row])[token] for rows in (target_probs, draft_probs)] for row, token in enumerate(proposals))
+    for row, (p, q) in enumerate(found):
         if not _keep(p, q, uniforms):
             verdict.emit(_draw(residual(target_probs[row], draft_probs[row]), uniforms), "recovered")
             return verdict
@@ -55,8 +63,10 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Tensor] |
     return verdict
 
 
-def exact_match(proposals: Sequence[int], target_probs: Tensor, uniforms: Uniforms) -> Verdict:
-    """Draw from p (m + 1, V_p) and keep the draws up to the first that is not the proposal (m,); one copy."""
+def exact_match(proposals: Sequence[int], target_probs: Tensor | Sequence[Tensor], uniforms: Uniforms) -> Verdict:
+    """Draw from p (m + 1, V_p) and keep the draws up to the first that is not the proposal (m,); one copy of a tensor's."""
+    if not isinstance(target_probs, Tensor):
+        return verification.greedy(proposals, Rows(target_probs, lambda p: _draw(p, uniforms)))
     draws = uniforms.take(len(target_probs))
     verdict = verification.greedy(proposals, to_host(Uniforms(draws).choose(target_probs), target_probs.shape[1]))
     uniforms.give_back(len(draws) - len(verdict.emitted))
@@ -75,8 +85,12 @@ class Choice(NamedTuple):
     draft_prob: float
 
 
-def choices(atoms: Sequence[int | None], laws: Laws, lifting: Lifting, target_probs: Tensor) -> list[Choice]:
-    """The comparisons of a round as long as each proposal is accepted, in order; arguments as in `lossless`; one copy."""
+def choices(atoms: Sequence[int | None], laws: Laws, lifting: Lifting,
+            target_probs: Tensor | Sequence[Tensor]) -> Iterator[Choice]:
+    """The comparisons of a round as long as each proposal is accepted, in order; arguments as in `lossless`.
+
+    The numbers in a tensor come in one copy. Rows on the host are asked for one after another, as the comparisons are.
+    """
     host, steps, row, place, node, narrowed = lifting.host, [], 0, 0, ROOT, ROOT
     proposed, drafted = [], []  # where P is found: row, target tokens; where Q is: row, draft tokens, those it is relative to
     while place < len(atoms):
@@ -90,32 +104,36 @@ def choices(atoms: Sequence[int | None], laws: Laws, lifting: Lifting, target_pr
         if whole and ends < 0:
             break  # cannot be accepted: a dead end, or no path at the root
         row, place, node, narrowed = row + whole, place + (child is not None), steps[-1][3], node if stop else ROOT
-    if not steps:
-        return []
-    rows, tokens, possible = zip(*drafted, strict=True)
-    masses, sums = ragged_sums((target_probs, *zip(*proposed, strict=True)), (laws.draft_probs, rows + rows, tokens + possible))
-    made: list[Choice] = []
-    for (*step, stop), p, q, given, mass in zip(steps, masses, sums, sums[len(steps):], [1.0, *masses], strict=False):
+    if steps and isinstance(target_probs, Tensor):
+        rows, tokens, possible = zip(*drafted, strict=True)
+        masses, sums = ragged_sums((target_probs, *zip(*proposed, strict=True)),
+                                   (laws.draft_probs, rows + rows, tokens + possible))
+        found = zip(masses, sums, sums[len(steps):], strict=False)  # ends with the masses
+    else:
+        found = _row_by_row(target_probs, laws.rows, proposed, drafted)
+    mass, before = 1.0, 1.0  # P and Q of the proposal before
+    for (*step, stop), (p, q, given) in zip(steps, found, strict=True):
         q = q / (given or 1.0)  # an expanded token's later atom: relative to all draft tokens that begin like it
         q = max(0.0, 1 - q) if stop else q
+        law = p
         if step[1] != ROOT:
-            p = p / (mass or 1.0)  # relative to the node, which the comparison before proposed
+            law = p / (mass or 1.0)  # relative to the node, which the comparison before proposed
         elif step[4] != ROOT:
-            q = q / (made[-1].draft_prob or 1.0)  # relative to what is no child of the node that ended before
-        made.append(Choice(*step, p, q))
-    return made
+            q = q / (before or 1.0)  # relative to what is no child of the node that ended before
+        mass, before = p, q
+        yield Choice(*step, law, q)
 
 
-def lossless(atoms: Sequence[int | None], laws: Laws, lifting: Lifting, target_probs: Tensor, uniforms: Uniforms) -> Verdict:
+def lossless(atoms: Sequence[int | None], laws: Laws, lifting: Lifting, target_probs: Tensor | Sequence[Tensor],
+             uniforms: Uniforms) -> Verdict:
     """Verify a round's atoms against the target's distributions lifted onto atoms, as `verification.lossless`.
 
     atoms: (n,) draft ids, None where a token has no path; laws: theirs (`Lifting.reveal`); target_probs: (m + 1, V_p).
     """
     verdict, node, host, before = Verdict(), ROOT, lifting.host, 1.0
     for choice in choices(atoms, laws, lifting, target_probs):
-        p = target_probs[verdict.accepted]
         if not _keep(choice.target_prob, choice.draft_prob, uniforms):
-            law = laws[choice.place]
+            p, law = target_probs[verdict.accepted], laws[choice.place]
             if choice.narrowed != ROOT:
                 law = law.index_fill(0, upload(list(host.children[choice.narrowed]), law.device), 0.0) / before
             atom = _draw(residual(*lifting.categories(choice.node, p, law)), uniforms)
@@ -153,6 +171,14 @@ def acceptances(atoms: Sequence[int | None], laws: Laws, lifting: Lifting, targe
     return found
 
 
+def _row_by_row(target_probs: Sequence[Tensor], draft_probs: Sequence[Tensor], proposed: list,
+                drafted: list) -> Iterator[tuple[float, float, float]]:
+    """What `ragged_sums` gathers, read on the host where it lies."""
+    for (row, within), (drawn, tokens, possible) in zip(proposed, drafted, strict=True):
+        p, q = in_place(target_probs[row]), in_place(draft_probs[drawn])
+        yield sum(p[within].tolist()), sum(q[tokens].tolist()), sum(q[possible].tolist()) if possible else 0.0
+
+
 def _draw(weights: Tensor, uniforms: Uniforms) -> int:
     """One index drawn by `weights` (N,), on the host."""
-    return to_host(uniforms.choose(weights), len(weights))[0]
+    return to_host(uniforms.choose(weights), weights.shape[0])[0]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnidraft.errors import OmnidraftError
-from omnidraft.sampling import Uniforms, mask, process
+from omnidraft.sampling import Rows, Uniforms, locate, mask, process
 
 rows = st.lists(st.floats(-20, 20), min_size=2, max_size=12).map(np.array)
 
@@ -61,6 +61,28 @@ def test_a_draw_is_the_inverse_of_the_cumulative_sum(weights, uniform):
     before = weights[:drawn].sum()
     assert weights[drawn] > 0
     assert before <= uniform * weights.sum() * (1 + 1e-9) and uniform * weights.sum() <= before + weights[drawn] + 1e-9
+
+
+def test_a_draw_from_many_weights_is_that_of_their_running_sum():
+    rng = np.random.default_rng(0)
+    for size in (1, 255, 256, 257, 1000, 70_000):
+        for kept in (0.01, 0.6, 1.0):
+            weights = rng.exponential(size=size) * (rng.random(size) < kept)
+            weights[rng.integers(size)] = 1.0
+            running = np.cumsum(weights)
+            for draw in (0.0, *rng.random(20), 1 - 2**-53):
+                drawn = locate(weights, draw)
+                before, after = running[drawn] - weights[drawn], running[drawn]
+                assert weights[drawn] > 0 and before - 1e-9 <= draw * running[-1] <= after + 1e-9
+                assert abs(locate(weights.astype(np.float32), draw) - drawn) <= 1 / kept
+    assert locate(np.zeros(600), 0.5) == 600 and locate(np.array([0.5, np.nan]), 0.5) == 2
+
+
+def test_rows_are_made_when_they_are_asked_for():
+    asked = []
+    made = Rows(np.arange(6).reshape(3, 2), lambda row: asked.append(row.tolist()) or row + 1)
+    assert len(made) == 3 and not asked
+    assert made[1].tolist() == made[1].tolist() == [3, 4] and asked == [[2, 3]]
 
 
 def test_accepting():

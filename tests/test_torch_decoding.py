@@ -16,7 +16,7 @@ from vocabularies import REAL
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from test_torch_twins import HiddenCopies  # noqa: E402
+from test_torch_twins import HiddenCopies, as_on_a_device  # noqa: E402
 from test_transformers_model import BYTES, PIECES, SIZES, TransformersModel, random_model, written  # noqa: E402
 
 from benchmarks.latency import Stored  # noqa: E402
@@ -103,9 +103,12 @@ def test_greedy_text_is_that_of_plain_decoding_on_real_models(rule: str, draft: 
         assert written(speculative(both, prompt, options, Uniforms([]))) == alone(target, prompt, 24), stop
 
 
+@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
 @pytest.mark.parametrize("draft, target", [("draft-tasks", "qwen-like"), *REAL_PAIRS])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_seed_gives_the_text_that_it_gives_in_numpy(rule: str, draft: str, target: str):
+def test_a_seed_gives_the_text_that_it_gives_in_numpy(monkeypatch, rule: str, draft: str, target: str, device: bool):
+    if device:
+        as_on_a_device(monkeypatch)
     prompt = "Once upon a time, there was a"
     for seed, stop in enumerate((FixedLength(4), Confidence(8))):
         options = Options(verify=rule, stop=stop, max_new_tokens=16, temperature=1.0)
@@ -171,8 +174,9 @@ def test_one_drafter_serves_three_targets_by_turns_and_none_is_changed():
 # ---- what a round costs ----------------------------------------------------------------------------------------------
 @pytest.fixture
 def copied(monkeypatch):
-    """Copies from device to host in each round of a text."""
+    """Copies from device to host in each round of a text, as they would be if the tensors lay on a device."""
     count = Counter()
+    as_on_a_device(monkeypatch)
     for name in ("item", "cpu", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__"):
         own = getattr(torch.Tensor, name)
 
