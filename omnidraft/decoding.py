@@ -142,7 +142,8 @@ def speculative(pair: Pair, prompt: str | tuple[Sequence[int], Sequence[int]], o
     while True:
         began = perf_counter()
         room = min(options.max_new_tokens - (len(ids) - first_new), target.context_size - len(ids)) - 1
-        drafts = room > 0 and options.stop.limit > 0 and (not options.payoff or payoff.drafts())
+        # A drafter that can spell nothing of the text (no begin token, no byte fallback) has nothing to go on from.
+        drafts = room > 0 and options.stop.limit > 0 and bool(drafter.ids) and (not options.payoff or payoff.drafts())
         with ops.inference():
             draft = drafter.draft(uniforms, lifting, room) if drafts else Draft()
             seconds["draft"] = perf_counter() - began
@@ -164,12 +165,16 @@ def speculative(pair: Pair, prompt: str | tuple[Sequence[int], Sequence[int]], o
         ids += emitted
         cache.rewind(min(cache.length, len(ids) - 1))
         done = bool(ends) or len(ids) - first_new >= options.max_new_tokens or len(ids) >= target.context_size
-        kept = drafter.follow(draft, tokenizer.decode_bytes(emitted))
+        written = [tokenizer.decode_bytes([token]) for token in emitted]
+        kept = drafter.follow(draft, b"".join(written), written.count(b""))
         if learner is not None:
             learner.observe(draft, proposals, ops.to_numpy(logits), emitted, kept, done)
         if options.learn:
-            tails = translation.common_tail(pair.draft.tokenizer, drafter.ids, tokenizer, ids, count + 1)
-            pair.cache.observe(*tails, pair.draft.tokenizer, tokenizer)
+            for longest in (count, count + 1):  # one more only where the drafter spells across the round's beginning
+                tails = translation.common_tail(pair.draft.tokenizer, drafter.ids, tokenizer, ids, longest)
+                if len(tails[1]) == longest:
+                    break
+            pair.cache.observe(*tails, pair.draft.tokenizer, tokenizer, fresh=count)
         took = perf_counter() - began
         seconds["other"] = took - seconds["draft"] - seconds["target"]
         payoff.record(drafts, took, count)
@@ -225,7 +230,8 @@ def _translate(pair: Pair, draft: Draft, ids: list[int], options: Options, unifo
     made.atoms, made.laws = atoms, laws
     for token, length in zip(*lifting.walk(atoms), strict=True):
         made.add(token, None, length)
-    return made, lambda logits: ops.lossless(atoms, laws, lifting, probs(logits), uniforms)
+    _cut(made, room)  # one draft token may spell more target tokens than there is room for
+    return made, lambda logits: ops.lossless(atoms, laws, lifting, probs(logits), uniforms, room)
 
 
 def _span(pair: Pair, token: int) -> int:

@@ -34,15 +34,20 @@ class Draft:
         """The drafted bytes that the text does not have yet."""
         return tokenizer.decode_bytes(self.tokens)[self._written(tokenizer):]
 
-    def kept(self, tokenizer: Any, data: bytes) -> tuple[int, int]:
-        """How many draft tokens are wholly part of `data`, which entered the text, and how many of its bytes they are."""
+    def kept(self, tokenizer: Any, data: bytes, silent: int = 0) -> tuple[int, int]:
+        """How many draft tokens are wholly part of `data`, which entered the text, and how many of its bytes they are.
+
+        Special tokens have no bytes: as many of them are kept as the target wrote, `silent`. An end token that it refused is
+        no part of the text.
+        """
         agreed = translation.common_prefix(self.data(tokenizer), data)
         count, size = 0, -self._written(tokenizer)
         for token in self.tokens:
-            longer = size + len(tokenizer.decode_bytes([token]))
-            if longer > agreed:
+            length = len(tokenizer.decode_bytes([token]))
+            silent -= not length
+            if silent < 0 or size + length > agreed:
                 break
-            count, size = count + 1, longer
+            count, size = count + 1, size + length
         return count, max(0, size)
 
     def _written(self, tokenizer: Any) -> int:
@@ -132,10 +137,13 @@ class Drafter:
         draft.tokens += drawn[:count]
         return draft
 
-    def follow(self, draft: Draft, data: bytes) -> int:
-        """Take over the bytes that the target wrote; how many draft tokens of the round are wholly part of them."""
+    def follow(self, draft: Draft, data: bytes, silent: int = 0) -> int:
+        """Take over the bytes that the target wrote; how many draft tokens of the round are wholly part of them.
+
+        `silent` of its tokens have no bytes.
+        """
         tokenizer = self.model.tokenizer
-        kept, size = draft.kept(tokenizer, data)
+        kept, size = draft.kept(tokenizer, data, silent)
         if kept:  # the drafter's own tokens stay, so that the cache need not be fed again
             self.ids[len(self.ids) - (draft.taken_back is not None):] = draft.tokens[:kept]
             data = data[size:]

@@ -14,18 +14,19 @@ def check_writable(*paths: Path | None) -> None:
     for path in paths:
         if path is None:
             continue
-        if path.is_dir():
-            raise OmnidraftError(f"cannot write {path}: it is a folder; name a file in it")
-        if path.exists():
-            if not os.access(path, os.W_OK):
-                raise OmnidraftError(f"cannot write {path}: no permission; choose another file")
-            if not path.is_file():  # /dev/null and the like
-                continue
         try:
+            if path.is_dir():
+                raise OmnidraftError(f"cannot write {path}: it is a folder; name a file in it")
+            if path.exists():
+                if not os.access(path, os.W_OK):
+                    raise OmnidraftError(f"cannot write {path}: no permission; choose another file")
+                if not path.is_file():  # /dev/null and the like
+                    continue
             with tempfile.TemporaryFile(dir=path.resolve().parent):
                 pass
-        except OSError as error:
-            raise OmnidraftError(f"cannot write {path}: {error.strerror or error}; choose another file") from None
+        except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
+            reason = getattr(error, "strerror", None) or error
+            raise OmnidraftError(f"cannot write {path}: {reason}; choose another file") from None
 
 
 def make_folder_of(path: Path) -> None:

@@ -161,11 +161,12 @@ class NGramCache:
         return len(self) - before
 
     def observe(self, draft_ids: Sequence[int], target_ids: Sequence[int], draft_tokenizer: Tokenizer,
-                target_tokenizer: Tokenizer) -> int:
+                target_tokenizer: Tokenizer, fresh: int | None = None) -> int:
         """Learn from two tokenizations of one text (arXiv 2507.02659, section 3.1); how many n-grams were new.
 
         Every minimal block of two or more draft tokens opposite one target token is inserted, or counted if known.
         A dummy space before one of the texts is disregarded, and so is what one text has after the other's end.
+        `tokens_seen` grows by the target ids, or by `fresh` where some of them were observed before.
         Raises OmnidraftError if neither text begins with the other.
 
         >>> cache.observe(draft.encode("Snowflake"), target.encode("Snowflake"), draft, target)  # doctest: +SKIP
@@ -186,7 +187,7 @@ class NGramCache:
             # Blocks with a dummy space spell different bytes; a token without bytes is no part of a spelling.
             if end - start > 1 and target_end - place == 1 and all(block) and b"".join(block) == theirs[place]:
                 new += not self.touch(ngram) and self.insert(ngram, target_ids[place], hits=1)
-        self.tokens_seen += len(target_ids)
+        self.tokens_seen += len(target_ids) if fresh is None else fresh
         return new
 
     def save(self, path: str | Path) -> None:

@@ -130,7 +130,7 @@ class Pair:
             for token, atom in enumerate(to_draft):
                 split = self.cache.split_of(token) if atom < 0 else (atom,)
                 # Of several target tokens with the same bytes (<0x41> beside "A") the one that is written is covered.
-                if split and (atom < 0 or to_target[atom] == token):
+                if split and max(split) < self.draft.vocab_size and (atom < 0 or to_target[atom] == token):
                     splits[token] = split
             # So is it with the drafter's: the others go by the atom of the one that stands for those bytes.
             direct = {token: (to,) for token, to in enumerate(to_target) if to >= 0}

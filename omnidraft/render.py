@@ -40,6 +40,7 @@ def escape(text: str, keep: str = "\n\t") -> str:
     'a\\x1b[31mb'
     """
     return "".join([character if character in keep or unicodedata.category(character) not in _UNSAFE
+                    and ord(character) & 0xFFFE != 0xFFFE  # no characters at all, nor allowed in SVG
                     else character.encode("unicode_escape", "surrogatepass").decode() for character in text])
 
 

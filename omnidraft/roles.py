@@ -42,7 +42,7 @@ def find_roles(config: dict, raw: tokenizers.Tokenizer, vocabulary: dict[str, in
     for role, known in WELL_KNOWN.items():
         name = config.get(f"{role}_token", getattr(raw.model, "unk_token", None) if role == "unk" else None)
         name = name.get("content") if isinstance(name, dict) else name
-        ids = [vocabulary[name]] if name in vocabulary else []
+        ids = [vocabulary[name]] if isinstance(name, str) and name in vocabulary else []
         if role == "eos" or f"{role}_token" not in config:  # "bos_token": null says that there is none
             # In a byte-level vocabulary "<s>" may well be the HTML tag: only added tokens are markers there.
             ids += [vocabulary[k] for k in known if k in vocabulary and (not byte_level or vocabulary[k] in added)]

@@ -34,7 +34,8 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
         raise OmnidraftError("the model's logits are NaN or infinite: its weights are broken or the number type too small")
     if temperature == 0:
         return (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
-    probs = np.exp((logits - best) / temperature)
+    with np.errstate(over="ignore"):  # a tiny temperature: -inf, which is right
+        probs = np.exp((logits - best) / temperature)
     probs /= probs.sum(-1, keepdims=True)
     if 0 < top_k < logits.shape[-1]:
         least = np.partition(probs, -top_k, axis=-1)[..., -top_k, None]

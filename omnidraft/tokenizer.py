@@ -223,7 +223,7 @@ def read_json(path: Path) -> dict:
     """The dictionary in a JSON file, empty where there is no file; raises OmnidraftError for anything else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
         raise OmnidraftError(f"{path} is not readable JSON (copy the model's folder again)")

@@ -149,15 +149,18 @@ def choices(atoms: Sequence[int | None], laws: Sequence[np.ndarray], lifting: Li
         node = ROOT if whole else child
         if whole:
             row += 1
+            if row == len(target_probs):  # the round ends before its atoms do
+                return
             masses = lifting.cumulative(target_probs[row])
 
 
 def lossless(atoms: Sequence[int | None], laws: Sequence[np.ndarray], lifting: Lifting, target_probs: np.ndarray,
-             uniforms: Uniforms) -> Verdict:
+             uniforms: Uniforms, limit: int | None = None) -> Verdict:
     """Verify a round's atoms against the target's distributions lifted onto atoms; every emitted token has law p.
 
     atoms: (n,) draft ids, None where a token has no path; laws: n rows (V_q,), the law Q that each was drawn from given
-    those before it (`Lifting.reveal`); target_probs: (m + 1, V_p) rows along the m tokens of `lifting.walk(atoms)`.
+    those before it (`Lifting.reveal`); target_probs: (m + 1, V_p) rows along the m tokens of `lifting.walk(atoms)`, or along
+    its first `limit`, after which the bonus follows whatever the atoms (a limit that depended on them would bias the law).
 
     At a node of the trie the categories are its children, and what ends there: at the root the uncovered tokens,
     inside the node's own token (*stop*). The next atom proposes its child, else the end. Ordinary rejection sampling
@@ -177,6 +180,8 @@ def lossless(atoms: Sequence[int | None], laws: Sequence[np.ndarray], lifting: L
         node = choice.next_node
         if choice.ends >= 0:
             verdict.emit(choice.ends, "accepted")
+            if verdict.accepted == limit:
+                break
     p = target_probs[verdict.accepted]
     if node != ROOT:
         below = lifting.below(node)

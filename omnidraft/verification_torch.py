@@ -93,7 +93,7 @@ def choices(atoms: Sequence[int | None], laws: Laws, lifting: Lifting,
     """
     host, steps, row, place, node, narrowed = lifting.host, [], 0, 0, ROOT, ROOT
     proposed, drafted = [], []  # where P is found: row, target tokens; where Q is: row, draft tokens, those it is relative to
-    while place < len(atoms):
+    while place < len(atoms) and row < len(target_probs):  # a round may end before its atoms do
         child, begin = host.children[node].get(atoms[place]), host.first[node]
         stop, after = child is None and node != ROOT, node if child is None else child
         whole = child is None or not host.children[child]
@@ -125,7 +125,7 @@ def choices(atoms: Sequence[int | None], laws: Laws, lifting: Lifting,
 
 
 def lossless(atoms: Sequence[int | None], laws: Laws, lifting: Lifting, target_probs: Tensor | Sequence[Tensor],
-             uniforms: Uniforms) -> Verdict:
+             uniforms: Uniforms, limit: int | None = None) -> Verdict:
     """Verify a round's atoms against the target's distributions lifted onto atoms, as `verification.lossless`.
 
     atoms: (n,) draft ids, None where a token has no path; laws: theirs (`Lifting.reveal`); target_probs: (m + 1, V_p).
@@ -146,6 +146,8 @@ def lossless(atoms: Sequence[int | None], laws: Laws, lifting: Lifting, target_p
         node, before = choice.next_node, choice.draft_prob
         if choice.ends >= 0:
             verdict.emit(choice.ends, "accepted")
+            if verdict.accepted == limit:
+                break
     p = target_probs[verdict.accepted]
     if node != ROOT:
         below = host.below(node)

@@ -56,6 +56,8 @@ def check_prompt(model: Any, prompt: str | Sequence[int]) -> list[int]:
     if not prompt:
         raise OmnidraftError("the prompt is empty: give some text to go on from")
     ids = model.tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
+    if not len(ids):
+        raise OmnidraftError(f"no token of {model.name} spells any of the prompt: write it in characters that the model knows")
     if len(ids) >= model.context_size:
         raise OmnidraftError(f"the prompt has {len(ids)} tokens, but {model.name} reads at most {model.context_size - 1}: "
                              "shorten it")

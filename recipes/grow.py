@@ -22,6 +22,8 @@ LAYERS = {(4, 6): (0, 1, 1, 2, 3, 3), (6, 4): (0, 1, 3, 4), (6, 3): (0, 1, 4)}
 
 def grow(model: torch.nn.Module, tokenizer: Tokenizer, checkpoint: Path, source_tokenizer: Tokenizer) -> None:
     """Fill `model` from `checkpoint`, a folder that train.train wrote."""
+    if not (checkpoint / "state.safetensors").is_file():
+        raise SystemExit(f"nothing to grow from in {checkpoint}: make {checkpoint.parent.name} first")
     tensors = {k.removeprefix("model."): v for k, v in load_file(checkpoint / "state.safetensors").items()
                if k.startswith("model.")}
     source = tensors["model.embed_tokens.weight"]

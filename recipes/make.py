@@ -48,7 +48,7 @@ def main() -> None:
     """Parse the command line and make what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache" / "omnidraft" / "recipes")
-    parser.add_argument("--only", nargs="*", default=list(TOKENS), help="which models")
+    parser.add_argument("--only", nargs="*", default=list(TOKENS), choices=list(TOKENS), help="which models")
     parser.add_argument("--tokens", type=int, help="token budget of every model named")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--no-export", action="store_true", help="train, but leave the package's models as they are")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tokenizers
 from enumeration import law_of, total_variation
 from fakes import FakeModel, byte_level, sentence_piece
 
 from omnidraft.decoding import Options, plain, speculative
-from omnidraft.drafting import Drafter
+from omnidraft.drafting import Draft, Drafter
 from omnidraft.errors import OmnidraftError
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength, Payoff
+from omnidraft.tokenizer import Tokenizer
 from omnidraft.verification import RULES
 
 PIECES = sentence_piece([("▁", "a"), ("▁", "b"), ("a", "b"), ("▁a", "b"), ("b", "b")])
@@ -162,3 +164,55 @@ def test_bad_options_are_refused_in_one_line(wrong):
     with pytest.raises(OmnidraftError) as caught:
         Options(**wrong)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_expansions_stay_inside_the_targets_context(rule):
+    """One draft token may spell more target tokens than there is room for: sampled texts go to the context's end too."""
+    for seed in range(10):
+        draft = FakeModel(BYTES, seed, end=-30.0)
+        target = FakeModel(SMALL_PIECES, seed, end=-30.0, context_size=40)  # which asserts that it is not fed more
+        options = Options(verify=rule, stop=FixedLength(12), temperature=1.0, max_new_tokens=500)
+        rounds = list(speculative(Pair(draft, target), "a", options, Uniforms(np.random.default_rng(seed))))
+        assert sum(len(r.emitted) for r in rounds) + len(SMALL_PIECES.encode("a", bos=True)) == 40
+        assert all(r.accepted <= len(r.proposals) for r in rounds)
+
+
+def test_an_end_token_that_the_target_refused_leaves_the_drafters_context():
+    pair = Pair(FakeModel(PIECES, 0), FakeModel(BYTES, 1))
+    drafter, [end] = Drafter(pair, PROMPT, Options()), PIECES.roles["eos"]
+    before, [a] = list(drafter.ids), PIECES.encode_continuation("a")
+    assert drafter.follow(Draft([a, end], [None, None]), b"a b") == 1
+    assert drafter.ids[:len(before)] == before and end not in drafter.ids
+    assert drafter.follow(Draft([a, end], [None, None]), b"a", silent=1) == 2  # the target ended the text too
+
+
+@pytest.mark.parametrize("direction", ["pieces to bytes", "bytes to pieces"])
+def test_learning_sees_each_token_once(direction):
+    draft, target = models(direction, 4, end=-30.0)
+    pair = Pair(draft, target, prefill=False)
+    options = Options(stop=FixedLength(3), max_new_tokens=40, learn=True)
+    rounds = list(speculative(pair, PROMPT, options, Uniforms([])))
+    assert len(rounds) > 10 and pair.cache.tokens_seen == sum(len(r.emitted) for r in rounds) == 40
+
+
+def test_a_prompt_that_one_side_cannot_spell():
+    """Characters that a vocabulary without begin token, unknown token and byte fallback lacks are dropped."""
+    raw = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={"a": 0, "b": 1, " ": 2}, merges=[]))
+    poor, rich = FakeModel(Tokenizer(raw, "poor"), 0), FakeModel(BYTES, 1, end=-30.0)
+    assert poor.tokenizer.encode("\u4e2d") == []
+    prompt = rich.tokenizer.encode("ab"), poor.tokenizer.encode("\u4e2d")  # what each of the two reads of a text
+    options = Options(max_new_tokens=10)
+    expected = [t for r in plain(rich, prompt[0], options, Uniforms([])) for t in r.emitted]
+    assert [t for r in speculative(Pair(poor, rich), prompt, options, Uniforms([])) for t in r.emitted] == expected
+    with pytest.raises(OmnidraftError, match="spells any of the prompt"):
+        next(speculative(Pair(rich, poor), "\u4e2d", options, Uniforms([])))
+
+
+def test_ngrams_of_tokens_that_the_drafter_has_no_logits_for_are_left_out():
+    """A tokenizer may have more entries than its model has logits: what the cache learned with it is of no use then."""
+    draft, target = FakeModel(PIECES, 0, padding=-1), FakeModel(byte_level([("a", "b"), ("ab", "a")]), 1)
+    pair, token = Pair(draft, target, prefill=False), target.tokenizer.encode("aba")[0]
+    assert pair.cache.insert((PIECES.encode_continuation("ab")[0], PIECES.size - 1), token)
+    assert all(max(split) < draft.vocab_size for split in pair.lifting.splits.values())
+    assert token not in pair.lifting.splits

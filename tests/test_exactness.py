@@ -108,6 +108,13 @@ class World:
         walked, _ = self.lifting.walk(atoms)
         return tuple(verification.lossless(atoms, laws, self.lifting, self.target_rows(walked), draws).emitted)
 
+    def cut(self, draws, limit: int) -> tuple[int, ...]:
+        """As `lossless`, with room for `limit` proposals only."""
+        tokens, rows = self.draw(draws)
+        atoms, laws = self.lifting.reveal(tokens, rows)
+        walked, _ = self.lifting.walk(atoms)
+        return tuple(verification.lossless(atoms, laws, self.lifting, self.target_rows(walked[:limit]), draws, limit).emitted)
+
     def healed(self, draws, context: int) -> tuple[int, ...]:
         """As `lossless`, but the draft begins with draft token `context`, which the text already holds."""
         allowed = np.isin(np.arange(len(self.draft)), [context, *self.lifting.longer(context)])[None]
@@ -154,6 +161,10 @@ def test_worlds_hold_every_case(worlds):
 def test_lossless_is_exact(worlds):
     worst = max(total_variation(w.two_tokens(w.lossless), w.truth()) for w in worlds)
     assert worst < 1e-12
+
+
+def test_lossless_is_exact_where_there_is_room_for_one_proposal(worlds):
+    assert max(total_variation(w.two_tokens(lambda draws, w=w: w.cut(draws, 1)), w.truth()) for w in worlds) < 1e-12
 
 
 def test_lossless_is_exact_with_healing(worlds):

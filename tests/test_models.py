@@ -252,14 +252,17 @@ def test_blas_is_prepared_before_numpy_and_never_against_the_user(tmp_path: Path
     assert cpu.prepare_blas() == {}  # NumPy is here already
 
     def prepared(**environment: str) -> dict:
-        code = ("import json, sys; from omnidraft.cpu import prepare_blas; print(json.dumps(prepare_blas()));"
-                "assert 'numpy' not in sys.modules")
+        """What OpenBLAS finds in its environment once the package is imported, which prepares it."""
+        code = ("import json, os, sys, omnidraft; assert 'numpy' not in sys.modules;"
+                "print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(('OPENBLAS', 'OMP'))}))")
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("OPENBLAS", "OMP", "GOTO"))}
         clean["PYTHONPATH"] = str(Path(__file__).parent.parent)
         return json.loads(subprocess.check_output([sys.executable, "-c", code], env=clean | environment))
 
-    assert prepared(OPENBLAS_CORETYPE="Haswell") in ({"OPENBLAS_NUM_THREADS": "1"}, {})
-    assert prepared(OPENBLAS_CORETYPE="Haswell", OPENBLAS_NUM_THREADS="2") == {}
+    assert prepared(OPENBLAS_CORETYPE="Haswell") == {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "1"}
+    own = {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "2"}
+    assert prepared(**own) == own
+    assert prepared().get("OPENBLAS_CORETYPE") == ("SkylakeX" if cpu.has_avx512() else None)
     assert "OPENBLAS_NUM_THREADS" not in prepared(OMP_NUM_THREADS="2")
 
 
@@ -351,3 +354,17 @@ def test_broken_folders_are_told_in_a_line(tmp_path: Path):
     save_file({"x": np.ones(3, np.int8)}, file)
     with pytest.raises(OmnidraftError, match="x holds I8 numbers"):
         read_safetensors(file)
+
+
+@pytest.mark.parametrize("change", [
+    {"num_attention_heads": 0}, {"hidden_size": -32}, {"num_key_value_heads": "two"}, {"max_position_embeddings": -5},
+    {"max_position_embeddings": "long"}, {"rms_norm_eps": None}, {"rope_theta": None}, {"rope_theta": "1e4"},
+    {"rope_scaling": [1]}, {"rope_scaling": {"rope_type": "dynamic", "factor": -2}}, {"rope_scaling": {"rope_type": ["yarn"]}},
+    {"rope_scaling": {"rope_type": "yarn", "factor": 4, "beta_fast": "x"}}, {"head_dim": "eight"},
+    {"rope_scaling": {"rope_type": "dynamic", "factor": float("inf")}}, {"architectures": {"a": 1}}], ids=str)
+def test_a_config_with_a_value_of_the_wrong_kind_is_one_line(change: dict):
+    with pytest.raises(OmnidraftError) as caught:
+        ModelConfig.parse({"architectures": ["LlamaForCausalLM"], **TINY, **change}, "folder")
+    assert "\n" not in str(caught.value)
+    for end in ({"a": 1}, [[2]], "2", -1, 99):
+        assert ModelConfig.parse({"architectures": ["LlamaForCausalLM"], **TINY, "eos_token_id": end}).eos_ids == ()

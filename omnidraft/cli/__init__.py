@@ -6,6 +6,7 @@ Rich's tables are imported where they are needed, so that `omnidraft --help` is 
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -29,6 +30,9 @@ def main(
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
 ) -> None:
     """One small drafter, other people's tokenizers: speculative decoding across vocabularies, in NumPy."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed: what is printed there goes nowhere
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character must not end the run

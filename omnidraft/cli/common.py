@@ -16,20 +16,22 @@ import omnidraft as od
 
 from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
 from ..models import folder, load_two
+from ..render import escape
 
 
 class _OneLineErrors(TyperGroup):
-    """Prints an OmnidraftError, and that memory is full, as one line; with --debug it is raised."""
+    """Prints an OmnidraftError, what the system refuses, and that memory is full, as one line; with --debug it is raised."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (OmnidraftError, MemoryError, RuntimeError) as error:
+        except (OmnidraftError, MemoryError, RuntimeError, OSError) as error:
             full = is_out_of_memory(error)
-            if ctx.params.get("debug") or not (full or isinstance(error, OmnidraftError)):
+            told = isinstance(error, (OmnidraftError, OSError)) and not isinstance(error, BrokenPipeError)
+            if ctx.params.get("debug") or not (full or told):
                 raise
             line = OUT_OF_MEMORY if full else str(error).replace("\n", " ")
-            print(f"error: {line}", file=sys.stderr)
+            print(f"error: {escape(line, '')}", file=sys.stderr)  # names in it may be a stranger's
             raise typer.Exit(1) from None
 
 

@@ -52,6 +52,8 @@ def demo(
     options = common.options_of(verify, draft_length, threshold, temperature, max_new_tokens, payoff=payoff)
     prompts = choose_prompts(task, seed)
     check_writable(svg, figures)
+    if svg and figures and svg.resolve() == figures.resolve():
+        raise OmnidraftError(f"--svg and --json both name {svg}: one would overwrite the other")
     common.uniforms_of(seed or 0)
     draft = draft or ("draft-general" if learn else "draft-tasks")
     pair = common.load_pair(draft, target, stored=False, backend=backend, device=device, dtype=dtype)

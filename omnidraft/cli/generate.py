@@ -55,6 +55,11 @@ def generate(
 
     options = common.options_of(verify, draft_length, threshold, temperature, max_new_tokens, top_k=top_k, top_p=top_p,
                                 payoff=payoff, learn=learn)
+    for ignored, line in ((learn and not draft_length, "-k 0 decodes plainly, without --learn; leave one of them out"),
+                          (adapter and not draft_length, "-k 0 decodes plainly, without --adapter; leave one of them out"),
+                          (json_lines and rounds, "--json has every round already: leave out --rounds")):
+        if ignored:
+            raise OmnidraftError(line)
     uniforms, how = common.uniforms_of(seed), {"backend": backend, "device": device, "dtype": dtype,
                                                "device_map": device_map, "tensor_parallel": tensor_parallel}
     prompt = read_prompt(prompt) if os.environ.get("RANK", "0") == "0" else ""  # torchrun's other ranks only follow

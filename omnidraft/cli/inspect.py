@@ -153,6 +153,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     >>> columns([("a", "bb"), ("ccc", "d")])
     ['a    bb', 'ccc  d']
     """
+    rows = [[escape(cell, "") for cell in row] for row in rows]  # names and folders may be a stranger's
     full = max(map(len, rows))
     widths = [max(map(len, cells)) for cells in zip(*(row for row in rows if len(row) == full), strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]

@@ -30,8 +30,12 @@ def folder(name: str | Path) -> Path:
     'qwen-like'
     """
     embedded = Path(__file__).parent / "embedded" / str(name)
-    path = embedded if name in EMBEDDED else Path(name).expanduser()
-    if not path.is_dir():
+    try:
+        path = embedded if name in EMBEDDED else Path(name).expanduser()
+        found = path.is_dir()
+    except (OSError, RuntimeError):  # a name too long for the system; no such ~user
+        found = False
+    if not found:
         known = ", ".join(EMBEDDED)
         raise OmnidraftError(f"embedded model {name} is not installed (run `make models`)" if name in EMBEDDED else
                              f"unknown model {str(name)!r}: neither a folder nor an embedded model ({known})")

@@ -50,7 +50,7 @@ class ModelConfig:
         folder = Path(folder)
         if not folder.is_dir():
             raise OmnidraftError(f"no such model folder: {folder}")
-        if not (folder / "config.json").exists():
+        if not (folder / "config.json").is_file():
             raise OmnidraftError(f"{folder} has no config.json (an ordinary Hugging Face model folder is needed)")
         config = read_json(folder / "config.json")
         generation = read_json(folder / "generation_config.json")
@@ -65,7 +65,17 @@ class ModelConfig:
         ...     "num_hidden_layers": 5, "num_attention_heads": 8, "vocab_size": 512}).kv_heads
         8
         """
-        named = (config.get("architectures") or [config.get("model_type")])[0]
+        try:
+            return cls._parse(config, name)
+        except OmnidraftError:
+            raise
+        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
+            raise OmnidraftError(f"{name}: config.json has a value of the wrong kind ({error})") from None
+
+    @classmethod
+    def _parse(cls, config: dict[str, Any], name: str) -> ModelConfig:
+        named = config.get("architectures") or config.get("model_type")
+        named = named[0] if isinstance(named, list) else named
         family = next((family for family in FAMILIES if named in (f"{family}ForCausalLM", family.lower())), None)
         if family is None:
             raise OmnidraftError(f"{named} is not supported by the NumPy engine (it runs {', '.join(FAMILIES)}); "
@@ -81,11 +91,13 @@ class ModelConfig:
             raise OmnidraftError(f"{name}: config.json does not say {key}") from None
         except (TypeError, ValueError):
             raise OmnidraftError(f"{name}: a size in config.json is not a whole number") from None
-        kv_heads = config.get("num_key_value_heads", FAMILIES[family][0]) or heads
-        head_dim = config.get("head_dim") or width // heads
+        kv_heads = int(config.get("num_key_value_heads", FAMILIES[family][0]) or heads)
+        head_dim = int(config.get("head_dim") or width // max(1, heads))
+        context = int(config.get("max_position_embeddings") or FAMILIES[family][1])
+        if min(width, hidden, layers, heads, vocab_size, kv_heads, head_dim, context) < 1:
+            raise OmnidraftError(f"{name}: a size in config.json is less than 1")
         if heads % kv_heads or head_dim % 2:
             raise OmnidraftError(f"{name}: {heads} heads cannot share {kv_heads} key-value heads of {head_dim} numbers")
-        context = config.get("max_position_embeddings") or FAMILIES[family][1]
         rope = _rope(config, context, name)
         if rope["rope_type"] == "dynamic":  # the only variant that is made to run past its own context
             context = int(context * rope["factor"])
@@ -95,7 +107,7 @@ class ModelConfig:
             kv_heads=kv_heads, head_dim=head_dim, context_size=context, eps=float(config.get("rms_norm_eps", 1e-6)),
             rope=rope, windows=_windows(config, family, layers), qkv_bias=bias or family == "Qwen2", out_bias=bias,
             mlp_bias=bool(config.get("mlp_bias")) and family == "Llama", tied=bool(config.get("tie_word_embeddings")),
-            eos_ids=flat_ids(config.get("eos_token_id")))
+            eos_ids=tuple(i for i in flat_ids(config.get("eos_token_id")) if 0 <= i < vocab_size))
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """The tensors that a model of this configuration has, under their Hugging Face names, with their shapes.
@@ -121,11 +133,12 @@ class ModelConfig:
 def flat_ids(*values: Any) -> tuple[int, ...]:
     """The ids in values that are each an id, a list of ids or None; of equal ones the first."""
     ids = [i for value in values for i in (value if isinstance(value, (list, tuple)) else [value])]
-    return tuple(dict.fromkeys(i for i in ids if i is not None))
+    return tuple(dict.fromkeys(i for i in ids if isinstance(i, int)))
 
 
 def _windows(config: dict[str, Any], family: str, layers: int) -> tuple[int | None, ...]:
     window = config.get("sliding_window", 4096)
+    window = None if window is None else max(1, int(window))
     if family == "Mistral":
         return (window,) * layers
     if family == "Llama" or not config.get("use_sliding_window", False):
@@ -145,9 +158,11 @@ def _rope(config: dict[str, Any], context: int, name: str) -> dict[str, Any]:
     kind = rope["rope_type"]
     if kind not in ROPE_TYPES:
         raise OmnidraftError(f"{name}: RoPE type {kind!r} is not supported (known: {', '.join(ROPE_TYPES)})")
-    for key in ROPE_TYPES[kind]:
-        if not isinstance(rope.get(key), (int, float)):
-            raise OmnidraftError(f"{name}: RoPE type {kind!r} needs a number {key!r} in config.json")
+    numbers = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
+    given = [key for key in numbers if rope.get(key) is not None]
+    for key in ("rope_theta", *ROPE_TYPES[kind], *given):
+        if not isinstance(rope.get(key), (int, float)) or key not in given and not 0 < rope[key] < float("inf"):
+            raise OmnidraftError(f"{name}: RoPE type {kind!r} needs a number {key!r} above 0 in config.json")
     if rope.get("partial_rotary_factor", config.get("partial_rotary_factor") or 1.0) != 1.0:
         raise OmnidraftError(f"{name}: partial_rotary_factor is not supported")
     return rope

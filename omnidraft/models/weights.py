@@ -71,7 +71,8 @@ def load_tensors(folder: str | Path) -> dict[str, np.ndarray]:
         raise OmnidraftError(f"{folder} has no model.safetensors and no model.safetensors.index.json (weights in "
                              "another format, as pytorch_model.bin, are not read)")
     try:
-        shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError):
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        shards = [folder / shard for shard in sorted(set(weight_map.values()))]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
         raise OmnidraftError(f"{index} is not a safetensors index (copy the model's folder again)") from None
-    return {name: array for shard in shards for name, array in read_safetensors(folder / shard).items()}
+    return {name: array for shard in shards for name, array in read_safetensors(shard).items()}
