@@ -19,6 +19,7 @@ prepare_blas()
 import numpy as np  # noqa: E402
 
 from benchmarks.common import prompts, write_json  # noqa: E402
+from omnidraft.adapters import SHIPPED, Adapters  # noqa: E402
 from omnidraft.cli.demo import is_tie  # noqa: E402
 from omnidraft.decoding import Options, plain, speculative  # noqa: E402
 from omnidraft.machine import machine  # noqa: E402
@@ -28,7 +29,8 @@ from omnidraft.pairing import Pair  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
 
-PAIRS = ["draft-tasks:qwen-like", "draft-tasks:llama3-like", "draft-tasks:sibling", "draft-general:qwen-like"]
+PAIRS = ["draft-tasks:qwen-like", "draft-tasks:llama3-like", "draft-tasks:sibling", "draft-general:qwen-like",
+         *(f"draft-general+adapter:{target}" for target in ("qwen-like", "llama3-like", "sibling"))]  # what the package brings
 TASKS = ("math", "code", "text")
 
 
@@ -83,7 +85,10 @@ def main() -> None:
     results: dict = {"machine": machine(), "settings": {"k": args.k, "threshold": args.threshold, "verify": args.verify,
                                                         "payoff": args.payoff, "repeats": args.repeats}, "pairs": {}}
     for name in args.pairs:
-        pair = Pair(*map(load, name.split(":")))
+        draft, target = name.split(":")
+        pair = Pair(load(draft.removesuffix("+adapter")), load(target))
+        if draft.endswith("+adapter"):
+            pair.draft = Adapters(SHIPPED).load(pair).drafter(pair.draft)
         for task in args.tasks:
             row = compare(pair, [e["prompt"] for e in prompts(task, args.prompts)], options, args.repeats)
             results["pairs"].setdefault(name, {})[task] = row

@@ -78,6 +78,21 @@ class Adapters:
         old = _manifest(folder) or {"version": 0}
         place = folder / f"v{old['version'] + 1}"
         shutil.rmtree(place, ignore_errors=True)  # of a save that was cut short
+        try:
+            self._write(place, pair, adapter, dtype)
+            manifest = {"format": FORMAT, "version": old["version"] + 1, **identity(base or pair.draft, pair.target),
+                        "files": {path.name: _checksum(path) for path in sorted(place.iterdir())},
+                        "statistics": adapter.statistics}
+            write_text(folder / "current.json", json.dumps(manifest | {"checksum": _seal(manifest)}, indent=1) + "\n")
+        except OmnidraftError:
+            shutil.rmtree(place, ignore_errors=True)  # a full disk stays no fuller than it was
+            raise
+        for other in folder.glob("v*"):
+            if other != place:
+                shutil.rmtree(other, ignore_errors=True)
+        return folder
+
+    def _write(self, place: Path, pair: Pair, adapter: Adapter, dtype: Any) -> None:
         make_folder_of(place / "any")
         if adapter.lora is not None:
             adapter.lora.save(place, dtype, base=pair.draft.name)
@@ -89,14 +104,6 @@ class Adapters:
             save_tensors(place / "optimizer.safetensors", adapter.arrays)
         if adapter.cache is not None:
             adapter.cache.save(place / "ngrams.json")
-        files = {path.name: _checksum(path) for path in sorted(place.iterdir())}
-        manifest = {"format": FORMAT, "version": old["version"] + 1, **identity(base or pair.draft, pair.target),
-                    "files": files, "statistics": adapter.statistics}
-        write_text(folder / "current.json", json.dumps(manifest, indent=1) + "\n")
-        for other in folder.glob("v*"):
-            if other != place:
-                shutil.rmtree(other, ignore_errors=True)
-        return folder
 
     def load(self, pair: Pair, shipped: bool = False) -> Adapter | None:
         """The pair's adapter, None where nothing was learned yet; with `shipped` then the one in the package, if it has one.
@@ -107,6 +114,14 @@ class Adapters:
         manifest = _manifest(folder)
         if manifest is None:
             return Adapters(SHIPPED).load(pair) if shipped else None
+        try:
+            return self._read(pair, folder, manifest)
+        except (OmnidraftError, OSError):
+            if _manifest(folder) != manifest:  # another process has meanwhile kept a newer version
+                return self.load(pair, shipped)
+            raise
+
+    def _read(self, pair: Pair, folder: Path, manifest: dict[str, Any]) -> Adapter:
         for role, own in identity(pair.draft, pair.target).items():
             for key in ("tokenizer", "weights"):
                 if manifest[role].get(key) != own.get(key):
@@ -131,26 +146,40 @@ class Adapters:
                                             pair.target.tokenizer.fingerprint)
         return adapter
 
-    def resume(self, pair: Pair, recipe: Recipe, schedule: Schedule, rng: np.random.Generator) -> Learner:
+    def rank(self, pair: Pair, default: int = 32) -> int:
+        """The rank of what is kept for the pair here or in the package; 0 where all weights were trained."""
+        adapter = self.load(pair, shipped=True)
+        return default if adapter is None else adapter.lora.rank if adapter.lora else 0
+
+    def resume(self, pair: Pair, recipe: Recipe, schedule: Schedule, rng: np.random.Generator,
+               shipped: bool = False) -> Learner:
         """A learner that goes on from the pair's adapter, or begins one; `pair.draft` is the base drafter and is replaced.
 
-        Raises OmnidraftError where the adapter does not fit the pair or the recipe (its rank, say).
+        With `shipped` it goes on from the package's, where there is no own one. Raises OmnidraftError where the adapter does
+        not fit the pair or the recipe (its rank, say).
         """
-        adapter, base = self.load(pair) or Adapter(), pair.draft
+        adapter, base = self.load(pair, shipped) or Adapter(), pair.draft
         if (adapter.head or schedule.head != "none") and not hasattr(base, "embedding"):
             raise OmnidraftError("the acceptance head reads the drafter's hidden state, which only --backend numpy gives")
         trainer = _training(base).Trainer(base, recipe, rng)
         head = adapter.head or (AcceptanceHead(base.embedding.shape[1]) if schedule.head != "none" else None)
         learner = Learner(pair, trainer, rng, schedule, head)
-        if adapter.arrays:
-            weights = adapter.lora.parameters if adapter.lora else adapter.weights
+        weights = adapter.lora.parameters if adapter.lora else adapter.weights
+        if weights:
             own = {k: v for k, v in adapter.arrays.items() if not k.startswith("head.")}
+            if not own:  # kept without its optimizer, which begins anew
+                own = {f"parameters.{k}": v for k, v in weights.items()} | {
+                    k: v for k, v in trainer.state().items() if k.startswith("optimizer.")}
+            if adapter.lora and trainer.lora:
+                trainer.lora.alpha = adapter.lora.alpha
             trainer.restore({f"served.{k}": v for k, v in weights.items()} | own)
             kept = {k.removeprefix("head."): v for k, v in adapter.arrays.items() if k.startswith("head.")}
             if kept and learner.head_optimizer:
                 learner.head_optimizer.restore(kept)
             pair.draft, pair.cache = trainer.model(), adapter.cache or pair.cache
             learner.statistics = adapter.statistics
+            if recipe.rate is None:  # what the guard has found out about the rate still holds
+                trainer.slow_down(0.25 ** adapter.statistics.get("rollbacks", 0))
         return learner
 
     def keep(self, learner: Learner) -> Path:
@@ -176,7 +205,7 @@ class Adapters:
 
 
 def identity(draft: Any, target: Any) -> dict[str, dict[str, str]]:
-    """What an adapter belongs to: the drafter's weights and tokenizer, and the target's tokenizer.
+    """What an adapter belongs to: weights and tokenizers of both, the target's weights by a sample of their bytes.
 
     Weights are told by the checksums of their files, whichever backend runs them; where the drafter has no files, as when it
     was made in memory, by its numbers.
@@ -189,7 +218,7 @@ def identity(draft: Any, target: Any) -> dict[str, dict[str, str]]:
     for parameter in () if files else draft.model.parameters():
         weights.update(parameter.detach().cpu().double().numpy().tobytes())
     return {"draft": {"name": draft.name, "tokenizer": draft.tokenizer.fingerprint, "weights": weights.hexdigest()},
-            "target": {"name": target.name, "tokenizer": target.tokenizer.fingerprint}}
+            "target": {"name": target.name, "tokenizer": target.tokenizer.fingerprint, "weights": _sample(target)}}
 
 
 def _training(drafter: Any) -> Any:
@@ -204,11 +233,28 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["format"] == FORMAT and {"version", "draft", "target", "files", "statistics"} <= manifest.keys():
+        if manifest.pop("checksum") == _seal(manifest) and manifest["format"] == FORMAT:
             return manifest
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass
     raise OmnidraftError(f"{path} is damaged: delete {folder} to learn anew (other adapters are not affected)")
+
+
+def _seal(manifest: dict[str, Any]) -> str:
+    """A checksum of the manifest itself."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _sample(model: Any) -> str:
+    """Tells two models apart by the sizes of their weight files and 64 kB in the middle of each; "" where it has none."""
+    digest, found = hashlib.sha256(), False
+    for path in sorted(Path(model.folder).glob("*.safetensors")) if getattr(model, "folder", None) else ():
+        size, found = path.stat().st_size, True
+        digest.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            file.seek(size // 2)
+            digest.update(file.read(1 << 16))
+    return digest.hexdigest() if found else ""
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:

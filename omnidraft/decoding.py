@@ -19,7 +19,7 @@ from .errors import OmnidraftError
 from .ops import ops_of
 from .pairing import Pair
 from .sampling import Uniforms
-from .stopping import Confidence, Payoff, Stop
+from .stopping import Confidence, Payoff, Stop, Throughput
 from .warm import Warm, check_prompt
 
 
@@ -52,22 +52,23 @@ class Options:
                 raise OmnidraftError(line)
 
     @classmethod
-    def of(cls, draft_length: int = 12, threshold: float = 0.4, do_sample: bool | None = None, **settings: Any) -> Options:
+    def of(cls, draft_length: int = 12, threshold: float = 0.4, do_sample: bool | None = None, tune: bool = False,
+           **settings: Any) -> Options:
         """Options by the names that transformers users know: `do_sample` chooses temperature 0 or, if none is given, 1.
 
-        `draft_length` and `threshold` make the confidence rule, unless a `stop` is given. Raises OmnidraftError for a
-        name that is not known.
+        `draft_length` and `threshold` make the confidence rule, unless a `stop` is given; with `tune` the threshold follows the
+        measured throughput. Raises OmnidraftError for a name that is not known.
 
         >>> Options.of(do_sample=True, top_p=0.9, draft_length=4).temperature
         1.0
         """
         known = {field.name for field in fields(cls)}
         if unknown := settings.keys() - known:
-            raise OmnidraftError(f"unknown option {min(unknown)!r}: choose from draft_length, threshold, do_sample, "
+            raise OmnidraftError(f"unknown option {min(unknown)!r}: choose from draft_length, threshold, do_sample, tune, "
                                  + ", ".join(sorted(known)))
         if not 0 <= threshold <= 1:
             raise OmnidraftError(f"threshold is {threshold}, but must be from 0 to 1")
-        settings.setdefault("stop", Confidence(draft_length, threshold))
+        settings.setdefault("stop", (Throughput if tune else Confidence)(draft_length, threshold=threshold))
         if do_sample is not None:
             settings["temperature"] = settings.get("temperature") or 1.0 if do_sample else 0.0
         return cls(**settings)

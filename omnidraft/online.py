@@ -42,6 +42,7 @@ class Schedule:
     steps: int = 1  # gradient steps of one update; 0: the drafter stays as it is, and the head alone learns
     replay: int = 0  # earlier texts, drawn at random, that join the new ones in every step
     memory: int = 256  # texts kept for replay
+    memory_bytes: int = 1 << 30  # that they may take
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     head_rate: float = 1e-3
     head_memory: int = 4096  # drafted tokens in the interleaved head's replay buffer
@@ -54,6 +55,10 @@ class Schedule:
             raise OmnidraftError(f"unknown head training {self.head!r}: choose none, joint or interleaved")
         if self.every < 1 or self.steps < (self.head == "none"):
             raise OmnidraftError(f"updates every {self.every} prompts of {self.steps} steps: both must be 1 or more")
+        if self.head == "interleaved" and self.every == 1:
+            raise OmnidraftError("interleaved, the head learns from prompts that bring no update: update every 2 or more")
+        if self.replay < 0:
+            raise OmnidraftError(f"replay is {self.replay}, but must be 0 or more")
 
 
 @dataclass
@@ -118,10 +123,13 @@ class Learner:
     def finish(self, prompt: str | list[int]) -> Learned:
         """The text after `prompt` (as for `make_example`) is complete: keep it, and update when its turn has come."""
         began, learned = perf_counter(), Learned(prompt, [])
-        logits = mask(np.concatenate(self._rows), self.pair.target.tokenizer.size)
-        example = make_example(self.pair, prompt, self._tokens, process(logits).astype(np.float32))
         self.served += 1
-        self.batch.append(example)
+        try:
+            logits = mask(np.concatenate(self._rows), self.pair.target.tokenizer.size)
+            self.batch.append(make_example(self.pair, prompt, self._tokens, process(logits).astype(np.float32)))
+        except OmnidraftError as error:  # the target's rows are no numbers
+            self.skipped += 1
+            learned.note = f"skipped: {error}"
         if self.served % self.schedule.every == 0:
             self.update(learned)
         elif self.schedule.head == "interleaved":
@@ -135,18 +143,32 @@ class Learner:
             return
         learned.updated = True
         if self.schedule.steps:
-            learned.loss, learned.note = self._update()
+            before = self.trainer.state()
+            try:
+                learned.loss, note = self._update(before)
+            except BaseException:  # Ctrl-C: half a step, or the weights that the guard compares with, must not be what stays
+                self.trainer.restore(before)
+                raise
+            learned.note = note or learned.note
         self.batch = []
         if self.schedule.head == "joint":
             self._train_head(self.fresh)
         self.fresh = 0
 
+    def close(self) -> Learned:
+        """Learn from the texts of a batch that the end of the stream cut short."""
+        began, learned = perf_counter(), Learned("", [])
+        self.update(learned)
+        learned.seconds = perf_counter() - began
+        self.count(learned)
+        return learned
+
     def count(self, learned: Learned) -> None:
         """Add what a prompt brought to the running statistics; the first prompts, before any update, are the baseline."""
         summary, first = summarize(learned.rounds), not self.statistics.get("updates")
-        new = {"prompts": 1, "tokens": summary.tokens, "rounds": summary.rounds, "drafted": summary.drafted,
-               "kept": summary.draft_kept, "seconds": summary.seconds, "learning_seconds": learned.seconds,
-               "updates": int(learned.updated), "baseline_tokens": summary.tokens * first,
+        new = {"prompts": int(bool(learned.rounds)), "tokens": summary.tokens, "rounds": summary.rounds,
+               "drafted": summary.drafted, "kept": summary.draft_kept, "seconds": summary.seconds,
+               "learning_seconds": learned.seconds, "updates": int(learned.updated), "baseline_tokens": summary.tokens * first,
                "baseline_seconds": summary.seconds * first}
         for name, value in new.items():
             self.statistics[name] = self.statistics.get(name, 0) + value
@@ -158,9 +180,9 @@ class Learner:
             s.pop("paid_after_tokens", None)
 
     # ---- updates --------------------------------------------------------------------------------------------------
-    def _update(self) -> tuple[float, str]:
-        """Gradient steps on the collected texts; the loss, and a note where they were skipped or undone."""
-        value, note = math.nan, self._guard() if self.schedule.guard else ""
+    def _update(self, now: dict[str, np.ndarray]) -> tuple[float, str]:
+        """Gradient steps from the state `now` on; the loss, and a note where they were skipped or undone."""
+        value, note = math.nan, self._guard(now) if self.schedule.guard else ""
         for _ in range(self.schedule.steps):
             drawn = self.rng.permutation(len(self.memory))[:self.schedule.replay]
             value = self.trainer.step(self.pair, [*self.batch, *(self.memory[i] for i in drawn)])
@@ -168,14 +190,21 @@ class Learner:
                 self.skipped += 1
                 note = "skipped: the loss was not finite"
                 break
-        self.memory.extend(self.batch)
+        if math.isfinite(value):  # what could not be learned from is not replayed
+            self._remember(self.batch)
         self.updates += 1
         self.pair.draft = self.trainer.model()
         return value, note
 
-    def _guard(self) -> str:
+    def _remember(self, texts: list[Example]) -> None:
+        """Keep texts for replay, the oldest go: their rows of a vocabulary of 150,000 take 80 MB a text."""
+        self.memory.extend(texts)
+        while sum(text.target_probs.nbytes for text in self.memory) > self.schedule.memory_bytes and len(self.memory) > 1:
+            self.memory.popleft()
+
+    def _guard(self, now: dict[str, np.ndarray]) -> str:
         """Compare the present weights with the best ones on texts that neither has learned from, and keep the better."""
-        now, texts = self.trainer.state(), self.batch[:2]
+        texts = self.batch[:2]
         if self.best is None:
             self.best = now
             return ""
@@ -191,6 +220,7 @@ class Learner:
         self.compared = []
         if not after >= before - self.schedule.tolerance:
             self.rollbacks += 1
+            self.statistics["rollbacks"] = self.statistics.get("rollbacks", 0) + 1
             self.trainer.restore(self.best)
             self.trainer.slow_down()
             return f"rolled back, a quarter of the rate: expected acceptance fell from {before:.3f} to {after:.3f}"

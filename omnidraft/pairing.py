@@ -71,7 +71,7 @@ class Pair:
             raise OmnidraftError(f"the vocabularies of {draft.name} and {target.name} have nothing in common: no token of one "
                                  "is spelled by tokens of the other; take another drafter")
         self._lifting: Lifting | None = None
-        self._lifted_version = -1
+        self._lifted_cache, self._lifted_version = None, -1
 
     def generate(self, prompt: str, options: Any = None, *, seed: int = 0, **settings: Any) -> Generation:
         """Continue `prompt`; `settings` are those of `Options.of` (max_new_tokens, temperature, do_sample, draft_length, ...).
@@ -124,7 +124,7 @@ class Pair:
     @property
     def lifting(self) -> Lifting:
         """The trie of splits and the paths of atoms, made anew when the cache has changed since it was last asked for."""
-        if self._lifting is None or self._lifted_version != self.cache.version:
+        if self._lifting is None or self._lifted_cache is not self.cache or self._lifted_version != self.cache.version:
             to_target, to_draft = self.alignment.draft_to_target.tolist(), self.alignment.target_to_draft.tolist()
             splits: dict[int, tuple[int, ...]] = {}
             for token, atom in enumerate(to_draft):
@@ -135,5 +135,5 @@ class Pair:
             # So is it with the drafter's: the others go by the atom of the one that stands for those bytes.
             direct = {token: (to,) for token, to in enumerate(to_target) if to >= 0}
             self._lifting = build_lifting(splits, self.spellings | direct, self.draft.vocab_size)
-            self._lifted_version = self.cache.version
+            self._lifted_cache, self._lifted_version = self.cache, self.cache.version
         return self._lifting

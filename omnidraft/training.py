@@ -46,6 +46,8 @@ class Recipe:
         for name, value in (("rank", self.rank), ("rate", self.rate or 0.0), ("decay", self.decay), ("average", self.average)):
             if not 0 <= value < (1 if name == "average" else math.inf):
                 raise OmnidraftError(f"{name} is {value}, but must be 0 or more" + " and below 1" * (name == "average"))
+        if self.weight != "dynamic" and not (isinstance(self.weight, (int, float)) and 0 <= self.weight < math.inf):
+            raise OmnidraftError(f"weight is {self.weight!r}, but must be a number of 0 or more, or dynamic")
 
     def options(self) -> dict[str, Any]:
         """The arguments of its own that the loss takes."""
@@ -140,7 +142,7 @@ class Trainer:
                 for name, array in arrays.items()}
         if any(name not in state or state[name].shape != array.shape for name, array in live.items()) or (
                 sum(not name.startswith("optimizer.") for name in state) != len(live)):
-            raise OmnidraftError("the saved state is of another drafter, rank or kind: start a new one")
+            raise OmnidraftError("the saved state is of another drafter, rank or kind: choose its rank, or another place")
         self.optimizer.restore({k.removeprefix("optimizer."): v for k, v in state.items() if k.startswith("optimizer.")})
         for name, array in live.items():
             array[...] = state[name]

@@ -112,7 +112,7 @@ class Trainer:
         kept = {name: torch.tensor(array) for name, array in state.items()}
         steps = kept.pop("optimizer.steps", torch.zeros(1))
         if {k: v.shape for k, v in kept.items()} != {k: v.shape for k, v in self._live.items()}:
-            raise OmnidraftError("the saved state is of another drafter, rank or kind: start a new one")
+            raise OmnidraftError("the saved state is of another drafter, rank or kind: choose its rank, or another place")
         for name, tensor in self._live.items():
             tensor.copy_(kept[name])
         for own in self.optimizer.state.values():

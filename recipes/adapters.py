@@ -77,7 +77,7 @@ def learn_target(draft: str, target: str, count: int, seed: int) -> od.Learner:
     writer = od.Pair(pair.draft, TransformersModel.load(pair.target.folder, device="cpu"))
     trainer = od.Trainer(pair.draft, od.Recipe(rank=64), rng)
     learner, rate = od.Learner(pair, trainer, rng, od.Schedule(every=10 ** 9)), trainer.optimizer.rate
-    serve(learner, fresh_prompts(24, seed + 1), rng)
+    print(f"{target}: {served(learner, 24, rng):.2f} tokens per target pass", flush=True)
     memory, values, began, seen = deque(maxlen=MEMORY), [], perf_counter(), 0
     for prompts in parts(fresh_prompts(count, seed), 15 * AT_ONCE):
         prompts.sort(key=len)  # texts of a pass begin after prompts of about one length
@@ -90,16 +90,18 @@ def learn_target(draft: str, target: str, count: int, seed: int) -> od.Learner:
             memory.extend(some)
             seen += len(some)
         print(f"{target}: {seen} texts, loss {np.mean(values[-120:]):.3f}, {perf_counter() - began:.0f} s", flush=True)
-    pair.draft, learner.statistics["updates"] = trainer.model(), len(values)
-    serve(learner, fresh_prompts(48, seed + 2), rng)
+    # Who learns on begins with the rate that two roll-backs leave, for here it has fallen to zero.
+    pair.draft, learner.statistics = trainer.model(), {"updates": len(values), "rollbacks": 2}
+    print(f"{target}: {served(learner, 48, rng):.2f} tokens per target pass", flush=True)
     return learner
 
 
-def serve(learner: od.Learner, prompts: list[str], rng: np.random.Generator) -> None:
-    """Write texts with the pair for its statistics; the first ones, before any update, are the baseline."""
+def served(learner: od.Learner, count: int, rng: np.random.Generator) -> float:
+    """Block efficiency of fresh prompts, which the learner's statistics take in."""
+    prompts = fresh_prompts(count, int(rng.integers(1 << 30)))
     rounds = [r for learned in od.learn(learner, prompts, od.Options(max_new_tokens=TOKENS), od.Uniforms(rng))
               for r in learned.rounds]
-    print(f"{learner.pair.target.name}: {od.summarize(rounds).block_efficiency:.2f} tokens per target pass", flush=True)
+    return od.summarize(rounds).block_efficiency
 
 
 def main() -> None:

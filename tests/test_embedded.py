@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import omnidraft
+from omnidraft.adapters import SHIPPED, Adapters
 from omnidraft.decoding import Options, plain, speculative
 from omnidraft.errors import OmnidraftError
 from omnidraft.models import EMBEDDED, folder, load
@@ -90,3 +91,19 @@ def test_a_stream_never_cuts_a_character():
         pieces.append(piece)
     data = pair.target.tokenizer.decode_bytes([token for record in rounds for token in record.emitted])
     assert "".join(pieces) == data.decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("target", ["qwen-like", "llama3-like", "sibling"])
+def test_the_adapters_that_ship_know_their_targets(target):
+    drafter, goal = load("draft-general"), load(target)
+    general = Pair(drafter, goal)
+    kept = Adapters(SHIPPED).load(general)
+    assert sum(f.stat().st_size for f in Adapters(SHIPPED).folder(general).rglob("*") if f.is_file()) <= 1e6
+    adapted, options = Pair(kept.drafter(drafter), goal), Options(max_new_tokens=48)
+    for task in ("math", "code", "text"):
+        prompt = next(example["prompt"] for example in held_out(task) if example["seen_template"])
+        texts = {}
+        for pair in (general, adapted):
+            rounds = list(speculative(pair, prompt, options, Uniforms([])))
+            texts[pair] = [token for r in rounds for token in r.emitted], len(rounds)
+        assert texts[adapted][0] == texts[general][0] and texts[adapted][1] < 0.8 * texts[general][1]

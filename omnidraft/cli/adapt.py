@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -37,7 +38,8 @@ def adapt(
     divergence: Annotated[str, learning("--divergence", metavar="NAME", help="Of lifted: forward, reverse or tv.")] = "forward",
     weight: Annotated[str, learning("--weight", metavar="W", help=(
         "Of the n-gram term of hybrid and hybrid-kl: a number, or dynamic."))] = "0.2",
-    rank: Annotated[int, learning("--rank", metavar="R", help="Of the LoRA adapters; 0 trains all weights.")] = 32,
+    rank: Annotated[int | None, learning("--rank", metavar="R", help="Of the LoRA adapters; 0 trains all weights.",
+                                         show_default="that of what is kept for the pair or in the package, else 32")] = None,
     rate: Annotated[float | None, learning("--rate", metavar="LR", help="Learning rate.",
                                            show_default="0.01, with --rank 0 0.003, above 10 M parameters 0.0001")] = None,
     every: Annotated[int, learning("--every", metavar="N", help="Prompts between two updates.")] = 2,
@@ -47,7 +49,7 @@ def adapt(
     interleaved: Annotated[bool, learning("--interleaved", help=(
         "Train an acceptance head between the drafter's updates."))] = False,
     verify: common.Verify = "lossless", draft_length: common.DraftLength = 8, threshold: common.Threshold = 0.2,
-    temperature: common.Temperature = 1.0,
+    tune: common.Tune = False, temperature: common.Temperature = 1.0,
     seed: Annotated[int, common.sampling("--seed", help="Of every random draw.")] = 0, max_new_tokens: common.Tokens = 128,
     limit: Annotated[int | None, learning("--limit", metavar="N", show_default="all", help="Most prompts to serve.")] = None,
     again: Annotated[bool, learning("--again", help="Begin the source anew, not where the last run stopped.")] = False,
@@ -60,46 +62,55 @@ def adapt(
 
     from ..adapters import Adapters
     from ..files import make_folder_of
-    from ..online import Learned, Schedule, learn
-    from ..stopping import Confidence
+    from ..online import Schedule, learn
     from ..training import Recipe
 
-    options = common.options_of(verify, draft_length, threshold, temperature, max_new_tokens)
+    options = common.options_of(verify, draft_length, threshold, temperature, max_new_tokens, tune=tune)
+    if limit is not None and limit < 1:
+        raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
     if joint and interleaved:
         raise OmnidraftError("--joint and --interleaved exclude each other: choose one")
-    recipe = Recipe(loss, weight if weight == "dynamic" else _number(weight), divergence, rank, rate)
+    recipe = Recipe(loss, weight if weight == "dynamic" else _number(weight), divergence, 32 if rank is None else rank, rate)
     schedule = Schedule(every, steps, replay, head="joint" if joint else "interleaved" if interleaved else "none")
     uniforms, rng = common.uniforms_of(seed), np.random.default_rng(seed)
     prompts, total = read_prompts(source)
     pair, store = common.load_pair(draft, target, backend=backend, device=device, dtype=dtype), Adapters(adapters)
     if save:
         make_folder_of(store.folder(pair) / "current.json")
-    learner = store.resume(pair, recipe, schedule, rng)
+    if rank is None:  # what the package has learned is gone on from; another rank begins anew
+        recipe = replace(recipe, rank=store.rank(pair))
+    learner = store.resume(pair, recipe, schedule, rng, shipped=rank is None)
     if learner.head is not None:
-        from dataclasses import replace
-
-        options = replace(options, stop=Confidence(draft_length, threshold, learner.head))
+        options = replace(options, stop=replace(options.stop, head=learner.head))
     places = learner.statistics.setdefault("places", {})
-    done = 0 if again or source == "-" else places.get(source, 0)
+    where = source if source in (*TASKS, "-") else str(Path(source).resolve())
+    done = 0 if again or source == "-" else places.get(where, 0)
     if total is not None and done >= total:
         raise OmnidraftError(f"all {total} prompts of {source} were learned from already: add --again, or give others")
+    if done:
+        print(f"going on after the first {done} prompts of {source} (--again begins anew)", file=sys.stderr)
     cut = Shortener(pair.target, max_new_tokens)
     stream = cut(islice(prompts, done, None if limit is None else done + limit))
     records: list[Learned] = []
+    failed: OmnidraftError | None = None
     try:
         with Board(learner, None if total is None else min(total - done, limit or total), json_lines) as board:
             for learned in learn(learner, stream, options, uniforms):
                 records.append(learned)
-                places[source] = done + len(records)
+                places[where] = done + len(records)
                 board.show(learned)
                 if save and learned.updated and learner.updates % 8 == 0:
                     store.keep(learner)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
+        failed = None if records else OmnidraftError("stopped before the first prompt was served: nothing new was learned")
+    except OmnidraftError as error:  # a line that is no prompt, say: what was learned before it is kept
+        failed = error
     if not any(learned.rounds for learned in records):
-        raise OmnidraftError(f"{source} holds no prompt that could be served" + (
+        raise failed or OmnidraftError(f"{source} holds no prompt that could be served" + (
             f" ({records[-1].note})" if records else ": give at least one line"))
-    learner.update(Learned("", []))
+    if note := learner.close().note:
+        print(note, file=sys.stderr)
     if cut.count:
         print(f"{cut.count} prompts were cut to their last {cut.limit} tokens: {pair.target.name} reads "
               f"{pair.target.context_size}", file=sys.stderr)
@@ -109,21 +120,42 @@ def adapt(
         print(json.dumps({"type": "summary", **learner.statistics, "rollbacks": learner.rollbacks, "skipped": learner.skipped}))
     for line in summary(records, learner):
         print(line, file=sys.stderr)
+    if failed:
+        raise failed
 
 
 def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
     """The prompts and their number (unknown for stdin). Raises OmnidraftError for a file without any or that is not text."""
     if source == "-":
-        return (_prompt(line, line.lstrip().startswith("{"), "stdin") for line in sys.stdin if line.strip()), None
+        return _stdin(), None
     path = Path(__file__).parent.parent / "data" / f"{source}.jsonl" if source in TASKS else Path(source)
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise OmnidraftError(f"cannot read prompts from {source}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}; give "
                              f"{', '.join(TASKS)}, a file, or -") from None
     if not lines:
         raise OmnidraftError(f"{source} is empty: give at least one prompt")
     return (_prompt(line, path.suffix == ".jsonl", source) for line in lines), len(lines)
+
+
+def _stdin() -> Iterator[str]:
+    """The prompts on stdin: JSON lines if the first is an object, else text."""
+    is_json = None
+    try:
+        for line in sys.stdin or ():
+            if line.strip():
+                is_json = _is_object(line) if is_json is None else is_json
+                yield _prompt(line, is_json, "stdin")
+    except UnicodeDecodeError:
+        raise OmnidraftError("a prompt on stdin is not UTF-8 text: convert it first") from None
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def _prompt(line: str, is_json: bool, source: str) -> str:

@@ -28,14 +28,15 @@ def chat(
     learn: Annotated[bool, common.models("--learn", help=(
         "Let the drafter learn from every answer, and keep that as `omnidraft adapt` does."))] = False,
     verify: common.Verify = "lossless", draft_length: common.DraftLength = 12, threshold: common.Threshold = 0.4,
-    payoff: common.Payoff = False, temperature: common.Temperature = 0.0, top_k: common.TopK = 0, top_p: common.TopP = 1.0,
-    seed: common.Seed = 0, max_new_tokens: common.Tokens = 256, rounds: common.Rounds = False, plain: common.Plain = False,
+    tune: common.Tune = False, payoff: common.Payoff = False, temperature: common.Temperature = 0.0,
+    top_k: common.TopK = 0, top_p: common.TopP = 1.0, seed: common.Seed = 0, max_new_tokens: common.Tokens = 256,
+    rounds: common.Rounds = False, plain: common.Plain = False,
 ) -> None:
     """Converse: /new begins anew; /exit, an empty line on a terminal or the end of input ends; Ctrl-C stops an answer."""
     import numpy as np
 
     options = common.options_of(verify, draft_length, threshold, temperature, max_new_tokens, top_k=top_k, top_p=top_p,
-                                payoff=payoff)
+                                tune=tune, payoff=payoff)
     uniforms = common.uniforms_of(seed)
     how = {"backend": backend, "device": device, "dtype": dtype, "device_map": device_map}
     if learn and not draft_length:
@@ -46,12 +47,13 @@ def chat(
         from ..files import make_folder_of
 
         make_folder_of(store.folder(pair) / "current.json")  # what cannot be written is found before the first answer
-        learner = store.resume(pair, od.Recipe(), od.Schedule(every=1, replay=6), np.random.default_rng(seed))
+        recipe, schedule = od.Recipe(rank=store.rank(pair)), od.Schedule(every=1, replay=6)
+        learner = store.resume(pair, recipe, schedule, np.random.default_rng(seed), shipped=True)
         head = learner.head
     elif pair and adapter:
         head = common.use_adapter(pair, adapters)
     if head:
-        options = replace(options, stop=od.Confidence(draft_length, threshold, head))
+        options = replace(options, stop=replace(options.stop, head=head))
     talk, form = od.Conversation(pair or model, system), "rounds" if rounds else "stream"
     terminal = sys.stdin is not None and sys.stdin.isatty()
     if terminal:

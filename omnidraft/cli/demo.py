@@ -30,7 +30,8 @@ PROMPTS = {"math": 5, "code": 4, "text": 1}
 def demo(
     target: common.Target = "qwen-like",
     draft: Annotated[str | None, common.models("--draft", "-d", metavar="MODEL", help=f"The drafter: {common.MODEL}.",
-                                               show_default="draft-tasks, with --learn draft-general")] = None,
+                                               show_default="draft-tasks, with --learn or --adapter draft-general")] = None,
+    adapter: common.Adapted = False,
     backend: common.Backend = "numpy", device: common.Device = "auto", dtype: common.Dtype = "auto",
     task: Annotated[str | None, common.models("--task", help="Only math, code or text.", show_default="all three")] = None,
     verify: common.Verify = "lossless", draft_length: common.DraftLength = 12, threshold: common.Threshold = 0.4,
@@ -55,8 +56,12 @@ def demo(
     if svg and figures and svg.resolve() == figures.resolve():
         raise OmnidraftError(f"--svg and --json both name {svg}: one would overwrite the other")
     common.uniforms_of(seed or 0)
-    draft = draft or ("draft-general" if learn else "draft-tasks")
+    if learn and adapter:
+        raise OmnidraftError("--learn begins with the drafter as it is: leave out --adapter")
+    draft = draft or ("draft-general" if learn or adapter else "draft-tasks")
     pair = common.load_pair(draft, target, stored=False, backend=backend, device=device, dtype=dtype)
+    if adapter and (head := common.use_adapter(pair, None)):
+        options = replace(options, stop=replace(options.stop, head=head))
     for prompt in prompts.values():
         check_prompt(pair.target, prompt)
     if learn:
@@ -65,9 +70,9 @@ def demo(
         shown, rows = watch(pair, task or "math", options, seconds, seed or 0, plain)
     else:
         shown, rows = show(pair, prompts, options, seed or 0, plain, 0.35 if slow else 0.0)
-    settings = {"draft": pair.draft.name, "target": pair.target.name, "verify": verify, "draft_length": draft_length,
-                "threshold": threshold, "temperature": temperature, "max_new_tokens": max_new_tokens,
-                "kernels": {model.name: model.kernel for model in (pair.draft, pair.target)}}
+    settings = {"draft": pair.draft.name, "adapter": adapter, "target": pair.target.name, "verify": verify,
+                "draft_length": draft_length, "threshold": threshold, "temperature": temperature,
+                "max_new_tokens": max_new_tokens, "kernels": {model.name: model.kernel for model in (pair.draft, pair.target)}}
     if figures:
         everything = {"omnidraft": od.__version__, "machine": machine(), "settings": settings, "tasks": rows}
         write_text(figures, json.dumps(everything, indent=1) + "\n")

@@ -37,7 +37,7 @@ def generate(
     device_map: common.DeviceMap = None, tensor_parallel: common.TensorParallel = False,
     adapter: common.Adapted = False, adapters: common.AdapterFolder = None,
     verify: common.Verify = "lossless", draft_length: common.DraftLength = 12, threshold: common.Threshold = 0.4,
-    payoff: common.Payoff = False,
+    tune: common.Tune = False, payoff: common.Payoff = False,
     learn: Annotated[bool, common.speculation("--learn", help=(
         "Add the text's n-grams to the pair's cache and keep it on disk (see `omnidraft cache`)."))] = False,
     temperature: common.Temperature = 0.0,
@@ -54,7 +54,7 @@ def generate(
     from ..warm import check_prompt
 
     options = common.options_of(verify, draft_length, threshold, temperature, max_new_tokens, top_k=top_k, top_p=top_p,
-                                payoff=payoff, learn=learn)
+                                tune=tune, payoff=payoff, learn=learn)
     for ignored, line in ((learn and not draft_length, "-k 0 decodes plainly, without --learn; leave one of them out"),
                           (adapter and not draft_length, "-k 0 decodes plainly, without --adapter; leave one of them out"),
                           (json_lines and rounds, "--json has every round already: leave out --rounds")):
@@ -66,8 +66,12 @@ def generate(
     pair = common.load_pair(draft, target, **how) if draft_length else None  # plain decoding needs no drafter
     model = pair.target if pair else load(target, **how)
     ids = check_prompt(model, prompt)
-    if pair and adapter and (head := common.use_adapter(pair, adapters)):
-        options = replace(options, stop=od.Confidence(draft_length, threshold, head))
+    if pair and adapter:
+        stored, head = pair.cache, common.use_adapter(pair, adapters)
+        if head:
+            options = replace(options, stop=replace(options.stop, head=head))
+        if learn:  # what is kept for these tokenizers goes on from what was kept for them
+            pair.cache = stored
     if chat:
         records = od.Conversation(pair or model).ask(prompt, options, uniforms)
     else:

@@ -116,8 +116,9 @@ def models(adapters: common.AdapterFolder = None) -> None:
     print("\n".join(columns(rows)))
     for store, whose in (od.Adapters(SHIPPED), "in the package"), (own := od.Adapters(adapters), f"in {own.root}"):
         learned = [(name, s["error"]) if "error" in s else (
-            name, str(s["prompts"]), str(s["tokens"]), str(s["updates"]), f"{s['kept'] / max(1, s['drafted']):.0%}",
-            f"{s['tokens'] / max(1, s['rounds']):.2f}") for name, s in store.all().items()]
+            name, *(str(s.get(key, 0)) for key in ("prompts", "tokens", "updates")), *(
+                f"{s.get(above, 0) / max(1, s.get(below, 0)):{form}}" for above, below, form in (
+                    ("kept", "drafted", ".0%"), ("tokens", "rounds", ".2f")))) for name, s in store.all().items()]
         if learned:
             head = ("adapter", "prompts", "tokens", "updates", "draft tokens kept", "per target pass")
             print("\n".join(["", *columns([head, *learned]), f"({whose}, means since the first prompt)"]))

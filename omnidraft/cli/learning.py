@@ -51,8 +51,8 @@ def watch(base: od.Pair, task: str, options: od.Options, seconds: float, seed: i
             group = []
         if perf_counter() - began > seconds:
             break
-    figures["after"] = _measure(base, prompts[:HELD_OUT], options)
     figures["learning"] = learner.statistics | {"rollbacks": learner.rollbacks, "wall_seconds": perf_counter() - began}
+    figures["after"] = _measure(base, prompts[:HELD_OUT], options)
     shown += [_curves(figures["curve"]), _table(figures)]
     errors.print(*shown[2:])
     return shown, figures

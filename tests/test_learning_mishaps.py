@@ -1,0 +1,245 @@
+"""Learning that is interrupted, fed with what it cannot use, or kept beside other learning."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_cli import own_caches, run  # noqa: F401 (a fixture)
+from test_learning import PROMPTS, adapt, folders, learner_of, paired, resumed, serve  # noqa: F401 (fixtures)
+
+from omnidraft import adapters, losses
+from omnidraft.adapters import Adapter, Adapters
+from omnidraft.errors import OmnidraftError
+from omnidraft.ngram_cache import NGramCache
+from omnidraft.online import Schedule
+from omnidraft.training import Recipe
+
+
+def last(result) -> dict:
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("where", ["expected_acceptance", "step"])
+def test_ctrl_c_within_an_update_leaves_what_was_learned(folders, monkeypatch, where):  # noqa: F811
+    learner = learner_of(paired(folders), Schedule(every=1))
+    serve(learner, PROMPTS[:3])
+    before, calls = learner.trainer.state(), []
+    owner, name = (learner.trainer, where) if where == "expected_acceptance" else (learner.trainer.optimizer, where)
+    real = getattr(owner, name)
+
+    def interrupted(*given):
+        calls.append(given)
+        if where == "step":  # half of the parameters are moved
+            next(iter(learner.trainer.parameters.values()))[...] = 7.0
+        if where == "step" or len(calls) == 2:  # while the guard has put the best weights there
+            raise KeyboardInterrupt
+        return real(*given)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        serve(learner, PROMPTS[3:4])
+    assert all((before[k] == v).all() for k, v in learner.trainer.state().items())
+
+
+def test_a_text_that_cannot_be_learned_from_is_not_replayed(folders, monkeypatch):  # noqa: F811
+    learner, lifted, bad = learner_of(paired(folders), Schedule(every=1, replay=100)), losses.LOSSES["lifted"], []
+    serve(learner, PROMPTS[:1])
+
+    def broken(logits, example, *given, **more):
+        if len(bad) == 0:
+            bad.append(example)
+        value = lifted(logits, example, *given, **more)
+        return (np.nan, *value[1:]) if example is bad[0] else value
+
+    monkeypatch.setitem(losses.LOSSES, "lifted", broken)
+    notes = [one.note for one in serve(learner, PROMPTS[1:6])]
+    assert "not finite" in notes[0] and not any(notes[1:]) and learner.skipped == 1
+
+
+def test_rows_that_are_no_numbers_skip_the_text_and_learning_goes_on(folders):  # noqa: F811
+    learner = learner_of(paired(folders), Schedule(every=2))
+    finish, count = learner.finish, []
+
+    def spoiled(prompt):
+        count.append(prompt)
+        if len(count) == 2:
+            learner._rows[0][:] = np.nan
+        return finish(prompt)
+
+    learner.finish = spoiled
+    learned = serve(learner, PROMPTS[:4], temperature=0.0)
+    assert "skipped" in learned[1].note and len(learned) == 4 and np.isfinite(learned[3].loss) and learner.skipped == 1
+
+
+def test_replay_takes_no_more_memory_than_it_may(folders):  # noqa: F811
+    learner = learner_of(paired(folders), Schedule(every=1, guard=0, memory_bytes=1))
+    serve(learner, PROMPTS[:3])
+    assert len(learner.memory) == 1
+
+
+def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path):  # noqa: F811
+    store = Adapters(tmp_path)
+    schedule = Schedule(every=1, guard=1, tolerance=-2.0)
+    learner = store.resume(paired(folders), Recipe(rank=4), schedule, np.random.default_rng(0))
+    serve(learner, PROMPTS[:3])
+    assert learner.rollbacks == 2
+    store.keep(learner)
+    assert resumed(folders, tmp_path).trainer.optimizer.rate == learner.trainer.optimizer.rate == 0.01 / 16
+    assert resumed(folders, tmp_path, rate=0.02).trainer.optimizer.rate == 0.02
+
+
+def test_what_was_kept_without_its_optimizer_is_gone_on_from(folders, tmp_path):  # noqa: F811
+    store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
+    serve(learner, PROMPTS[:4])
+    lora = store.load(learner.pair) or learner.trainer.lora
+    store.save(paired(folders), Adapter(lora))
+    again = resumed(folders, tmp_path)
+    assert all((again.trainer.served[k] == v).all() for k, v in lora.parameters.items())
+    assert any(v.any() for k, v in lora.parameters.items() if "lora_B" in k)
+    assert "tiny-draft--tiny-target" in run("models", "--adapters", str(tmp_path)).stdout  # it has no statistics
+
+
+def test_every_changed_byte_of_the_manifest_is_found(folders, tmp_path, monkeypatch):  # noqa: F811
+    store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
+    serve(learner, PROMPTS[:2])
+    path = store.keep(learner) / "current.json"
+    good, pair = path.read_bytes(), paired(folders)
+    for place in range(0, len(good), 7):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1:])
+        assert "error" in store.all()["tiny-draft--tiny-target"] or json.loads(path.read_bytes()) == json.loads(good)
+    path.write_bytes(good)
+    assert store.load(pair) is not None
+
+
+def test_a_save_while_another_process_reads_is_not_taken_for_damage(folders, tmp_path, monkeypatch):  # noqa: F811
+    store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
+    serve(learner, PROMPTS[:2])
+    store.keep(learner)
+    identity, saved = adapters.identity, []
+
+    def meanwhile(*models):
+        if not saved:
+            saved.append(1)
+            store.keep(learner)
+        return identity(*models)
+
+    monkeypatch.setattr(adapters, "identity", meanwhile)
+    assert store.load(paired(folders)).lora is not None
+
+
+def test_a_full_disk_stays_no_fuller(folders, tmp_path, monkeypatch):  # noqa: F811
+    store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
+    serve(learner, PROMPTS[:2])
+    store.keep(learner)
+
+    def full(*_):
+        raise OmnidraftError("No space left on device")
+
+    monkeypatch.setattr(NGramCache, "save", full)
+    with pytest.raises(OmnidraftError, match="No space"):
+        store.keep(learner)
+    assert [p.name for p in store.folder(learner.pair).glob("v*")] == ["v1"]
+
+
+def test_another_target_of_the_same_name_and_tokenizer_is_refused(folders, tmp_path):  # noqa: F811
+    store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
+    serve(learner, PROMPTS[:2])
+    store.keep(learner)
+    foreign = paired(folders, target="second")
+    foreign.target.name = "tiny-target"
+    with pytest.raises(OmnidraftError, match="learned with another target"):
+        store.load(foreign)
+
+
+def test_the_lifting_is_that_of_the_cache_in_use(folders):  # noqa: F811
+    pair = paired(folders)
+    items = [(ngram, token) for ngram, token, _ in pair.cache.items()]
+    one, other = NGramCache(), NGramCache()
+    one.insert(*items[0])
+    other.insert(*items[1])
+    pair.cache = one
+    assert pair.lifting.splits[items[0][1]] == items[0][0]
+    pair.cache = other
+    assert pair.lifting.splits[items[1][1]] == items[1][0] and items[0][1] not in pair.lifting.splits
+
+
+# ----------------------------------------------------------------------------------------------------- command line
+
+@pytest.mark.parametrize("arguments, says", [
+    (["--limit", "0"], "limit is 0"), (["--limit", "-1"], "limit is -1"), (["--replay", "-1"], "replay is -1"),
+    (["--loss", "hybrid", "--weight", "-1"], "weight is -1"), (["--weight", "inf"], "weight is inf"),
+    (["--interleaved", "--every", "1"], "update every 2 or more")])
+def test_settings_are_checked_before_anything_is_served(folders, arguments, says):  # noqa: F811
+    result = adapt(folders, "math", *arguments)
+    assert result.exit_code == 1 and says in result.stderr and "learning" not in result.stderr
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_a_bad_line_keeps_what_was_learned_before_it(folders, tmp_path):  # noqa: F811
+    path = tmp_path / "late.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": p}) for p in PROMPTS[:4]) + "\n{broken\n")
+    result = adapt(folders, "late.jsonl")
+    assert result.exit_code == 1 and "no JSON object" in result.stderr and "saved in" in result.stderr
+    path.write_text("\n".join(json.dumps({"prompt": p}) for p in PROMPTS))
+    assert last(adapt(folders, "late.jsonl", "--json"))["prompts"] == 8
+
+
+def test_lines_end_where_json_says(folders, tmp_path):  # noqa: F811
+    text = json.dumps({"prompt": "the\u2028thing\x85in"}, ensure_ascii=False) + "\n"
+    (tmp_path / "lines.jsonl").write_text(text, encoding="utf-8-sig")
+    assert last(adapt(folders, "lines.jsonl", "--no-save", "--json"))["prompts"] == 1
+
+
+def test_text_on_stdin_may_begin_with_a_brace_and_must_be_utf_8(folders, monkeypatch):  # noqa: F811
+    assert last(adapt(folders, "-", "--no-save", "--json", input="the thing\n{ in }\n"))["prompts"] == 2
+    assert last(adapt(folders, "-", "--no-save", "--json", input='{"prompt": "in"}\n{"text": "the"}\n'))["prompts"] == 2
+    result = adapt(folders, "-", input=b"the thing\n\xff\n")
+    assert result.exit_code == 1 and "not UTF-8" in result.stderr
+
+
+def test_an_update_at_the_end_counts(folders, tmp_path):  # noqa: F811
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
+    found = last(adapt(folders, "prompts.txt", "--limit", "3", "--json"))
+    assert found["updates"] == 2 and found["prompts"] == 3
+
+
+def test_another_file_of_the_same_name_begins_at_its_beginning(folders, tmp_path, monkeypatch):  # noqa: F811
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "prompts.txt").write_text("\n".join(PROMPTS[:2]))
+        monkeypatch.chdir(tmp_path / name)
+        found = adapt(folders, "prompts.txt", "--adapters", str(tmp_path / "kept"), "--json")
+        assert found.exit_code == 0, found.stderr
+    assert last(found)["prompts"] == 4
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two" / "prompts.txt").write_text("\n".join(PROMPTS[:4]))
+    found = adapt(folders, "two/prompts.txt", "--adapters", str(tmp_path / "kept"), "--json")
+    assert last(found)["prompts"] == 6 and "going on after the first 2 prompts" in found.stderr
+
+
+def test_ctrl_c_before_the_first_prompt_says_so(folders, monkeypatch):  # noqa: F811
+    from omnidraft import online
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(online, "learn", interrupted)
+    result = adapt(folders, "math")
+    assert result.exit_code == 1 and "nothing new was learned" in result.stderr
+    assert "give at least one line" not in result.stderr
+
+
+def test_generate_learn_with_an_adapter_keeps_the_cache_of_the_tokenizers(folders, tmp_path):  # noqa: F811
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
+    assert adapt(folders, "prompts.txt").exit_code == 0
+    generate = ["generate", "the thing", "-d", folders["draft"], "-t", folders["target"], "--learn"]
+    assert run(*generate, "-n", "30").exit_code == 0
+    [path] = Path(os.environ["OMNIDRAFT_CACHE"]).glob("ngrams-*.json")
+    before = json.loads(path.read_text())["tokens_seen"]
+    assert run(*generate, "-n", "4", "--adapter", "--adapters", "kept").exit_code == 0
+    assert json.loads(path.read_text())["tokens_seen"] > before
