@@ -225,6 +225,21 @@ def test_demo_on_what_ships(target):
     found = check_demo(["--target", target, "-n", "64"], 3)
     assert all(row["same_text"] or row["tie"] for row in found["tasks"])
     assert all(row["speculative"]["block_efficiency"] > 1 for row in found["tasks"])
+    adapted = check_demo(["--target", target, "-n", "64", "--adapter"], 3)
+    assert adapted["settings"]["draft"] == "draft-general with its adapter" and all(
+        row["speculative"]["block_efficiency"] > 1.5 for row in adapted["tasks"])
+
+
+@embedded
+def test_learning_goes_on_from_the_adapter_in_the_package(tmp_path):
+    serve, seen = ("adapt", "math", "-t", "sibling", "--limit", "2", "-n", "16", "--adapters"), {}
+    for folder, more in (("goes-on", ()), ("anew", ("--rank", "4"))):
+        ok(*serve, folder, *more)
+        [found] = Path(folder).glob("*/v1/adapter_config.json")
+        seen[folder] = json.loads(found.read_text())["r"], omnidraft.Adapters(folder).all()[found.parent.parent.name]["updates"]
+    assert seen["anew"] == (4, 1) and seen["goes-on"][0] == 64 and seen["goes-on"][1] > 1000
+    refused = run(*serve, "goes-on", "--rank", "4")
+    assert refused.exit_code == 1 and "choose its rank" in refused.stderr
 
 
 # ------------------------------------------------------------------------------------------------------- bad input

@@ -60,8 +60,10 @@ def demo(
         raise OmnidraftError("--learn begins with the drafter as it is: leave out --adapter")
     draft = draft or ("draft-general" if learn or adapter else "draft-tasks")
     pair = common.load_pair(draft, target, stored=False, backend=backend, device=device, dtype=dtype)
-    if adapter and (head := common.use_adapter(pair, None)):
-        options = replace(options, stop=replace(options.stop, head=head))
+    if adapter:
+        if head := common.use_adapter(pair, None):
+            options = replace(options, stop=replace(options.stop, head=head))
+        pair.draft.name += " with its adapter"
     for prompt in prompts.values():
         check_prompt(pair.target, prompt)
     if learn:
