@@ -45,7 +45,7 @@ class Schedule:
     memory_bytes: int = 1 << 30  # that they may take
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     head_rate: float = 1e-3
-    head_memory: int = 4096  # drafted tokens in the interleaved head's replay buffer
+    head_memory: int = 4096  # drafted tokens in the interleaved head's replay buffer; labels are not recomputed, old ones go
     rejected_weight: float = 1.0  # of rejections in the head's loss; arXiv 2405.19715 has 6, which stops earlier
     guard: int = 4  # updates between two of the guard's decisions; 0 switches it off
     tolerance: float = 0.01  # by which the expected acceptance of new texts may fall
