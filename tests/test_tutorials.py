@@ -261,6 +261,6 @@ def test_the_guard_of_lesson_8_is_that_of_the_package(exercises):
         learner = Learner(None, trainer, np.random.default_rng(0), Schedule(tolerance=tolerance, guard=1))
         learner.best, used = trainer.state(), [0]
         for trainer.now in range(1, len(scores)):
-            learner._guard()
+            learner._guard(trainer.state())
             used.append(trainer.now)
         assert used == in_use(scores, tolerance)
