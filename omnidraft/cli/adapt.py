@@ -79,7 +79,10 @@ def adapt(
         make_folder_of(store.folder(pair) / "current.json")
     if rank is None:  # what the package has learned is gone on from; another rank begins anew
         recipe = replace(recipe, rank=store.rank(pair))
+    own = (store.folder(pair) / "current.json").exists()
     learner = store.resume(pair, recipe, schedule, rng, shipped=rank is None)
+    if learner.statistics and not own:
+        print("going on from the adapter in the package (--rank 32 begins anew)", file=sys.stderr)
     if learner.head is not None:
         options = replace(options, stop=replace(options.stop, head=learner.head))
     places = learner.statistics.setdefault("places", {})
