@@ -179,7 +179,7 @@ class Adapters:
             pair.draft, pair.cache = trainer.model(), adapter.cache or pair.cache
             learner.statistics = adapter.statistics
             if recipe.rate is None:  # what the guard has found out about the rate still holds
-                trainer.slow_down(0.25 ** adapter.statistics.get("rollbacks", 0))
+                trainer.slow_down(adapter.statistics.get("rate_share", 1.0))
         return learner
 
     def keep(self, learner: Learner) -> Path:

@@ -220,7 +220,7 @@ class Learner:
         self.compared = []
         if not after >= before - self.schedule.tolerance:
             self.rollbacks += 1
-            self.statistics["rollbacks"] = self.statistics.get("rollbacks", 0) + 1
+            self.statistics["rate_share"] = 0.25 * self.statistics.get("rate_share", 1.0)
             self.trainer.restore(self.best)
             self.trainer.slow_down()
             return f"rolled back, a quarter of the rate: expected acceptance fell from {before:.3f} to {after:.3f}"

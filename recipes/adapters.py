@@ -90,8 +90,8 @@ def learn_target(draft: str, target: str, count: int, seed: int) -> od.Learner:
             memory.extend(some)
             seen += len(some)
         print(f"{target}: {seen} texts, loss {np.mean(values[-120:]):.3f}, {perf_counter() - began:.0f} s", flush=True)
-    # Who learns on begins with the rate that two roll-backs leave, for here it has fallen to zero.
-    pair.draft, learner.statistics = trainer.model(), {"updates": len(values), "rollbacks": 2}
+    # Who learns on begins with a small part of the usual rate, for here it has fallen to zero.
+    pair.draft, learner.statistics = trainer.model(), {"updates": len(values), "rate_share": 1 / 16}
     print(f"{target}: {served(learner, 48, rng):.2f} tokens per target pass", flush=True)
     return learner
 
