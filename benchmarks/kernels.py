@@ -30,7 +30,8 @@ from omnidraft.models.llama import Llama, matrix_shapes  # noqa: E402
 from omnidraft.models.weights import load_tensors  # noqa: E402
 
 TOKENS = (1, 2, 3, 4, 6, 8, 12, 16)
-LAYOUTS = {"plain x @ W": Layout(), "plain, padded to 4": Layout(multiple=4), "plain, gemv per token": Layout(alone=16),
+LAYOUTS = {"packed once": Layout(multiple=4, packed=True),
+           "plain x @ W": Layout(), "plain, padded to 4": Layout(multiple=4), "plain, gemv per token": Layout(alone=16),
            "blocks of 64": Layout(64), "blocks of 64, padded to 4": Layout(64, multiple=4),
            "blocks of 64, gemv per token": Layout(64, alone=16)}
 RANDOM = {"random": (320, 864, 6, 10, 5, 4096), "random-draft": (128, 344, 2, 4, 2, 2048)}
@@ -88,7 +89,7 @@ def main() -> None:
     options = parser.parse_args()
 
     config, tensors = read(options.model)
-    chosen = choose_layout(matrix_shapes(config), "float32")
+    chosen = choose_layout(matrix_shapes(config), "float32", twice=True)
     names = {"chosen": chosen, **LAYOUTS}
     models = {name: Llama(config, tensors, layout=layout) for name, layout in names.items()}
     engine = models["chosen"]

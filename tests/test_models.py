@@ -14,6 +14,7 @@ import pytest
 
 from omnidraft import cpu, models
 from omnidraft.errors import OmnidraftError
+from omnidraft.models import packed
 from omnidraft.models.config import ModelConfig
 from omnidraft.models.kernels import Layout, Linear, choose_layout
 from omnidraft.models.llama import LONGEST_PASS, Llama
@@ -228,7 +229,49 @@ def test_every_layout_gives_the_same_product(layout: Layout, outputs: int):
         assert np.abs(linear(x) - (x @ weight.T + bias)).max() < 1e-12
 
 
+@pytest.mark.parametrize("outputs", [128, 150])
+def test_packed_weights_give_the_same_product(outputs: int):
+    rng = np.random.default_rng(5)
+    weight, bias = rng.standard_normal((outputs, 40), np.float32), rng.standard_normal(outputs, np.float32)
+    linear = Linear(weight, bias, Layout(multiple=4, packed=True))
+    assert (linear.panels is None) == (packed.kernel() is None)
+    assert Linear(weight.astype(float), bias, linear.layout).panels is None  # the kernel is for float32
+    for m in (*range(1, 17), packed.LONGEST, packed.LONGEST + 1):
+        wide = rng.standard_normal((m, 80), np.float32)
+        for x in (np.ascontiguousarray(wide[:, ::2]), wide[:, ::2]):  # the kernel reads rows that lie one after the other
+            assert np.abs(linear(x) - (x @ weight.T + bias)).max() < 1e-4
+
+
+@pytest.mark.skipif(packed.kernel() is None, reason="NumPy's BLAS has no AVX2 kernel of OpenBLAS 0.3 here")
+def test_a_kernel_is_used_only_where_it_is_known_and_right(monkeypatch: pytest.MonkeyPatch):
+    again = packed.kernel.__wrapped__  # without the cache
+    assert again() is not None
+    for answers in ({}, {"config": "OpenBLAS 0.4.1 Haswell", "corename": "Haswell"},
+                    {"config": "OpenBLAS 0.3.31", "corename": "SkylakeX"}):
+        with monkeypatch.context() as patch:
+            patch.setattr(packed, "_ask", lambda library, what, answers=answers: answers.get(what, ""))
+            assert again() is None
+    with monkeypatch.context() as patch:
+        right = packed._product
+        patch.setattr(packed, "_product", lambda *args: right(*args) + 1)
+        assert again() is None
+    monkeypatch.setattr(packed, "kernel", lambda: None)
+    shapes = ((64, 128), (64, 72))
+    assert not choose_layout.__wrapped__(shapes, twice=True).packed
+    assert Linear(np.ones((8, 8), np.float32), None, Layout(packed=True)).panels is None
+
+
+def test_weights_lie_in_memory_twice_only_where_that_is_allowed():
+    shapes = ((64, 128), (64, 96))
+    assert not choose_layout(shapes).packed and not choose_layout(shapes, "float64", twice=True).packed
+    if packed.kernel():
+        assert choose_layout(((512, 2048), (2048, 512)), twice=True).block == 0
+
+
 def test_every_layout_gives_the_same_logits():
+    single = [random_model(dtype=np.float32, layout=layout) for layout in (PLAIN, Layout(multiple=4, packed=True))]
+    plain, fast = (model.forward(list(range(12)), model.new_cache(), rows=12) for model in single)
+    assert np.abs(plain - fast).max() < 1e-4
     ids = list(range(12))
     rows = [random_model(layout=layout).forward(ids, cache, rows=12) for layout in (PLAIN, Layout(64), Layout(16, 16))
             for cache in [random_model().new_cache()]]
@@ -239,8 +282,10 @@ def test_the_layout_is_measured_once_and_described():
     shapes = ((64, 128), (64, 64), (64, 256), (128, 64), (64, 300))
     layout = choose_layout(shapes)
     assert layout is choose_layout(shapes) and layout.block in (0, 64) and 1 <= layout.alone <= 6
-    assert str(Layout(64, 2, 4, 12.3)) == ("blocks of 64 outputs, one gemv per token up to 2 tokens, gemm padded to "
-                                           "multiples of 4 above (measured in 12 ms)")
+    assert str(Layout(64, 2, 4, milliseconds=12.3)) == (
+        "blocks of 64 outputs, one gemv per token up to 2 tokens, gemm padded to multiples of 4 above (measured in 12 ms)")
+    assert str(Layout(multiple=4, packed=True)) == ("plain matrices, one gemv per token up to 1 token, gemm on packed weights "
+                                                    "padded to multiples of 4 above")
 
 
 def test_blas_is_prepared_before_numpy_and_never_against_the_user(tmp_path: Path):

@@ -5,7 +5,7 @@ feeds m tokens after those that the key-value cache holds. Speculative decoding 
 tokens costs little more than one token (`kernels` sees to that), and the cache can be rewound.
 
 A small model's step is many short NumPy calls, so constant factors are folded into the weights once, when the model is
-built: the norms' gains into the matrix that follows, 1/sqrt(head_dim) into the queries, the half of silu into the gate.
+built: the norms' gains into the matrix that follows, 1/sqrt(head_dim) into the queries, the sign in silu into the gate.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .kv_cache import KVCache
 from .rope import rotations
 from .weights import load_tensors
 
+PACKED = 200_000_000  # parameters of the largest model whose weights may lie in memory twice (0.8 GB more)
 LONGEST_PASS = 256  # longer prompts are fed in pieces, which bounds the size of the attention scores
 
 
@@ -46,7 +47,8 @@ class Llama:
         self.vocab_size, self.context_size = config.vocab_size, config.context_size
         roles = tokenizer.roles.get("eos", ()) if tokenizer is not None else ()
         self.eos_ids = tuple(dict.fromkeys((*config.eos_ids, *roles)))
-        self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype))
+        small = sum(math.prod(shape) for shape in config.tensor_shapes().values()) <= PACKED
+        self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype), twice=small)
         self.parameters = 0  # how many numbers were read
         self._build(tensors)
         self._eps = config.width * config.eps
@@ -205,7 +207,7 @@ class Llama:
             self.layers.append((
                 linear(f"{at}.self_attn", qkv, gain(f"{at}.input_layernorm")),
                 linear(f"{at}.self_attn", {"o_proj": same}),
-                linear(f"{at}.mlp", {"gate_proj": lambda rows: rows / 2, "up_proj": same},
+                linear(f"{at}.mlp", {"gate_proj": np.negative, "up_proj": np.negative},
                        gain(f"{at}.post_attention_layernorm")),
                 linear(f"{at}.mlp", {"down_proj": same}),
             ))
@@ -222,14 +224,14 @@ def matrix_shapes(config: ModelConfig) -> tuple[tuple[int, int], ...]:
 
 
 def _swiglu(gate_up: np.ndarray) -> np.ndarray:
-    """silu(g) · u = h · (1 + tanh h) · u with h = g/2, which the gate's weights give: (m, 2 hidden) to (m, hidden).
+    """silu(g) · u = g / (1 + exp(-g)) · u from -g and -u, which the weights give: (m, 2 hidden) to (m, hidden).
 
-    SwiGLU is arXiv 2002.05202; tanh, unlike exp, cannot overflow.
+    SwiGLU is arXiv 2002.05202. Where exp overflows the quotient is 0, as it should be.
     """
     hidden = gate_up.shape[1] // 2
-    half, up = gate_up[:, :hidden], gate_up[:, hidden:]
-    y = np.tanh(half)
+    gate, up = gate_up[:, :hidden], gate_up[:, hidden:]
+    y = np.exp(gate)
     y += 1
-    y *= half
+    np.divide(gate, y, out=y)
     y *= up
     return y

@@ -28,7 +28,7 @@ def read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
     """
     path = Path(path)
     try:
-        raw = np.memmap(path, np.uint8, mode="r")
+        raw = np.asarray(np.memmap(path, np.uint8, mode="r"))  # a plain array: the subclass is slow to index
         start = 8 + int(raw[:8].view("<u8")[0])
         header = json.loads(raw[8:start].tobytes())
         header.pop("__metadata__", None)

@@ -1,0 +1,95 @@
+"""Passes of several tokens over weights that were packed once.
+
+Before OpenBLAS multiplies, it copies both matrices into panels that its kernel streams through. For a few tokens that copy
+costs as much as the product, and `x @ W` makes it in every pass again. The library that comes with NumPy exports the kernel
+itself, so the weights are packed here when the model is built, and a pass over 8 tokens costs about two thirds of `x @ W`.
+The panels are a second copy of the weights: one token alone, and long prompts, go on with the plain matrix.
+
+OpenBLAS (0.3) names the kernel after the processor; this module knows the AVX2 one, panels of 8 outputs and of 4 tokens. Where
+there is another library or processor, or where the kernel's product is not NumPy's, `kernel` gives None.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+OUTPUTS, TOKENS = 8, 4  # in a panel of weights, of tokens
+LONGEST = 32  # tokens; over more, the copy of the weights no longer counts
+
+
+class Kernel(NamedTuple):
+    """OpenBLAS' two functions: `multiply` adds panels · panels to a matrix, `pack` copies tokens into panels."""
+
+    multiply: Callable
+    pack: Callable
+
+
+@cache
+def kernel() -> Kernel | None:
+    """The AVX2 kernel of the OpenBLAS that NumPy has loaded, after a trial; None where there is none.
+
+    >>> kernel() is kernel()
+    True
+    """
+    with suppress(AttributeError, OSError):
+        library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # whose symbols include those of its BLAS
+        if not _ask(library, "config").startswith("OpenBLAS 0.3."):
+            return None
+        name = {"Haswell": "HASWELL", "Zen": "ZEN"}.get(_ask(library, "corename"))
+        found = Kernel(getattr(library, f"sgemm_kernel_{name}"), getattr(library, f"sgemm_oncopy_{name}"))
+        size, pointer = ctypes.c_long, ctypes.c_void_p
+        found.multiply.argtypes = [size, size, size, ctypes.c_float, pointer, pointer, pointer, size]
+        found.pack.argtypes = [size, size, pointer, size, pointer]
+        weight = np.arange(24 * 20, dtype=np.float32).reshape(24, 20) % 17
+        tokens = np.arange(16 * 20, dtype=np.float32).reshape(16, 20) % 13
+        if np.array_equal(_product(found, tokens, panels(weight)), tokens @ weight.T):  # sums of integers: exact
+            return found
+    return None
+
+
+def _ask(library: ctypes.CDLL, what: str) -> str:
+    """What OpenBLAS says of itself; its functions' names differ from build to build."""
+    for name in (f"scipy_openblas_get_{what}64_", f"scipy_openblas_get_{what}", f"openblas_get_{what}64_",
+                 f"openblas_get_{what}"):
+        with suppress(AttributeError):
+            function = getattr(library, name)
+            function.restype = ctypes.c_char_p
+            return function().decode()
+    return ""
+
+
+def panels(weight: np.ndarray) -> np.ndarray:
+    """A weight (out, in) in panels of 8 outputs, with zeros for those that it lacks: (ceil(out / 8), in, 8).
+
+    >>> panels(np.ones((9, 3))).shape
+    (2, 3, 8)
+    """
+    outputs, inputs = weight.shape
+    rows = np.zeros((-(-outputs // OUTPUTS) * OUTPUTS, inputs), weight.dtype)
+    rows[:outputs] = weight
+    return np.ascontiguousarray(rows.reshape(-1, OUTPUTS, inputs).swapaxes(1, 2))
+
+
+def product(x: np.ndarray, packed: np.ndarray) -> np.ndarray:
+    """x W^T for tokens x (m, in) and the panels of W, both float32: (m, 8 · panels)."""
+    return _product(kernel(), x, packed)
+
+
+def _product(run: Kernel, x: np.ndarray, packed: np.ndarray) -> np.ndarray:
+    tokens, inputs = x.shape
+    padded, outputs = -(-tokens // TOKENS) * TOKENS, OUTPUTS * len(packed)
+    if padded == tokens:
+        x = np.ascontiguousarray(x)
+    else:
+        x = np.concatenate((x, np.zeros((padded - tokens, inputs), x.dtype)))
+    copy, y = np.empty(x.size, np.float32), np.zeros((padded, outputs), np.float32)  # the kernel adds to y
+    # Column by column, as BLAS counts: y^T (outputs, tokens) = W (outputs, in) · x^T (in, tokens).
+    run.pack(inputs, padded, x.ctypes.data, inputs, copy.ctypes.data)
+    run.multiply(outputs, padded, inputs, 1.0, packed.ctypes.data, copy.ctypes.data, y.ctypes.data, outputs)
+    return y[:tokens]
