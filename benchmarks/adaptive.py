@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 from omnidraft.cpu import prepare_blas
@@ -49,23 +50,32 @@ def serve(pair: Pair, texts: list[str], schedule: Schedule, options: Options, he
     return learner
 
 
-def take_turns(settings: dict, texts: list[str], tokens: int, repeats: int) -> dict:
-    """Figures by name of `settings`, each a pair and its stop rule or None for plain decoding; the first repeat warms up."""
+def take_turns(settings: dict, texts: list[str], tokens: int, repeats: int, seen: Collection[str] = ()) -> dict:
+    """Figures by name of `settings`, each a pair and its stop rule or None for plain decoding; the first repeat warms up.
+
+    Of the texts in `seen` the tokens per second are given apart too.
+    """
     summaries: dict = {name: [] for name in settings}
+    apart: dict = {name: [] for name in settings}
     for repeat in range(repeats + 1):
         rounds: dict = {name: [] for name in settings}
+        some: dict = {name: [] for name in settings}
         for turn, text in enumerate(texts):
             names = list(settings)
             for name in names[turn % len(names):] + names[:turn % len(names)]:
                 pair, stop = settings[name]
                 options = Options(max_new_tokens=tokens, **({"stop": stop} if stop else {}))
                 ids = pair.target.tokenizer.encode(text, bos=True)
-                rounds[name] += speculative(pair, text, options, Uniforms([])) if stop else plain(
-                    pair.target, ids, options, Uniforms([]))
+                written = list(speculative(pair, text, options, Uniforms([])) if stop else plain(
+                    pair.target, ids, options, Uniforms([])))
+                rounds[name] += written
+                some[name] += written if text in seen else ()
         for name in settings if repeat else ():
             summaries[name].append(summarize(rounds[name]))
+            apart[name].append(summarize(some[name]).tokens_per_second if seen else 0.0)
     return {name: {"speeds": [round(s.tokens_per_second, 1) for s in found],
                    "tokens_per_second": round(float(np.median([s.tokens_per_second for s in found])), 1),
+                   **({"seen_tokens_per_second": round(float(np.median(apart[name])), 1)} if seen else {}),
                    "block_efficiency": round(found[-1].block_efficiency, 3),
                    "acceptance_draft": round(found[-1].acceptance_draft, 3),
                    "drafted_per_round": round(found[-1].drafted_per_round, 2)} for name, found in summaries.items()}

@@ -78,14 +78,15 @@ def speed(shown: tuple[str, ...] | None = None) -> str:
     if figures is None:
         return "Not measured yet."
     rows = [[pair.replace(":", " → "), task, f"{r['plain_tokens_per_second']:.0f}",
-             f"{r['speculative_tokens_per_second']:.0f}", f"**{r['speedup']:.2f}×**", f"{r['block_efficiency']:.2f}",
-             f"{100 * r['acceptance_draft']:.0f} %",
+             f"{r['speculative_tokens_per_second']:.0f}", f"**{r['speedup']:.2f}×**",
+             " / ".join(f"{one:.2f}" for _, one in sorted(r.get("apart", {}).items())),  # seen, unseen
+             f"{r['block_efficiency']:.2f}", f"{100 * r['acceptance_draft']:.0f} %",
              f"{r['same_text']}/{r['prompts']}" + (f" (+{r['ties']} ties)" if r["ties"] else "")]
             for pair, tasks in figures["pairs"].items() if shown is None or pair in shown for task, r in tasks.items()]
     return (f"{machine_line(figures)}; greedy, wall clock, medians of {figures['settings']['repeats']} repeats over held-out "
-            "prompts (`benchmarks/speed.py`).\n\n" + table(
-                ["pair", "task", "plain tok/s", "speculative tok/s", "speedup", "block efficiency", "draft tokens kept",
-                 "same text"], rows))
+            "prompts, half of them of kinds that training never showed (`benchmarks/speed.py`).\n\n" + table(
+                ["pair", "task", "plain tok/s", "speculative tok/s", "speedup", "on kinds seen / unseen", "block efficiency",
+                 "draft tokens kept", "same text"], rows))
 
 
 def efficiency(shown: tuple[str, ...] | None = None) -> str:

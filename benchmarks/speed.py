@@ -3,8 +3,9 @@
     python -m benchmarks.speed --json benchmarks/results/speed.json
 
 For each prompt plain and speculative decoding alternate; a figure is the median over repeats of (tokens/s speculative) /
-(tokens/s plain) over all prompts of the task. Greedy, confidence stop, no loading and no prefill time. Greedy texts are
-compared too: they may differ only where the target's two best logits tie within float32 rounding.
+(tokens/s plain) over all prompts of the task, and apart over those of the kinds that training showed and of the others. Greedy,
+confidence stop, no loading and no prefill time. Greedy texts are compared too: they may differ only where the target's two best
+logits tie within float32 rounding.
 """
 
 from __future__ import annotations
@@ -34,18 +35,22 @@ PAIRS = ["draft-tasks:qwen-like", "draft-tasks:llama3-like", "draft-tasks:siblin
 TASKS = ("math", "code", "text")
 
 
-def compare(pair: Pair, texts: list[str], options: Options, repeats: int) -> dict:
+def compare(pair: Pair, examples: list[dict], options: Options, repeats: int) -> dict:
     """One pair on one task."""
     ratios, computed, plain_speed, fast_speed = [], [], [], []
+    apart: dict[str, list[float]] = {}
     texts_same = ties = 0
     for repeat in range(repeats + 1):
         slow_rounds, fast_rounds = [], []
-        for text in texts:
+        kinds: dict[str, tuple[list, list]] = {}
+        for text, seen in ((example["prompt"], example["seen_template"]) for example in examples):
             ids = pair.target.tokenizer.encode(text, bos=True)
             one = list(plain(pair.target, ids, options, Uniforms([])))
             other = list(speculative(pair, text, options, Uniforms([])))
             slow_rounds += one
             fast_rounds += other
+            for both, rounds in zip(kinds.setdefault("seen" if seen else "unseen", ([], [])), (one, other), strict=True):
+                both.extend(rounds)
             if repeat == 0:
                 written = [[token for r in rounds for token in r.emitted] for rounds in (one, other)]
                 texts_same += written[0] == written[1]
@@ -55,6 +60,8 @@ def compare(pair: Pair, texts: list[str], options: Options, repeats: int) -> dic
         slow, fast = summarize(slow_rounds), summarize(fast_rounds)
         ratios.append(speedup(fast, slow))
         computed.append(computed_speedup(fast, slow))
+        for kind, (one, other) in kinds.items():
+            apart.setdefault(kind, []).append(speedup(summarize(other), summarize(one)))
         plain_speed.append(slow.tokens_per_second)
         fast_speed.append(fast.tokens_per_second)
     return {"speedup": round(float(np.median(ratios)), 3), "speedup_range": [round(min(ratios), 3), round(max(ratios), 3)],
@@ -63,7 +70,8 @@ def compare(pair: Pair, texts: list[str], options: Options, repeats: int) -> dic
             "speculative_tokens_per_second": round(float(np.median(fast_speed)), 1),
             "block_efficiency": round(fast.block_efficiency, 3), "acceptance_draft": round(fast.acceptance_draft, 3),
             "acceptance_proposed": round(fast.acceptance_proposed, 3), "drafted_per_round": round(fast.drafted_per_round, 2),
-            "overhead": round(fast.overhead, 4), "prompts": len(texts), "same_text": texts_same, "ties": ties}
+            "apart": {kind: round(float(np.median(found)), 3) for kind, found in apart.items()},
+            "overhead": round(fast.overhead, 4), "prompts": len(examples), "same_text": texts_same, "ties": ties}
 
 
 def main() -> None:
@@ -90,7 +98,7 @@ def main() -> None:
         if draft.endswith("+adapter"):
             pair.draft = Adapters(SHIPPED).load(pair).drafter(pair.draft)
         for task in args.tasks:
-            row = compare(pair, [e["prompt"] for e in prompts(task, args.prompts)], options, args.repeats)
+            row = compare(pair, prompts(task, args.prompts), options, args.repeats)
             results["pairs"].setdefault(name, {})[task] = row
             print(f"{name} {task}: {row}", flush=True)
     if args.json:

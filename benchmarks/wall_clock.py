@@ -4,8 +4,9 @@
 
 The un-adapted drafter serves a stream of prompts at temperature 1 and learns on the way, as `omnidraft adapt` does. Then
 plain decoding, the un-adapted and the adapted pair (and `--yardstick`, trained offline) take turns with held-out prompts,
-greedy, confidence stop. Learning has paid off against another way of decoding after n tokens, where n (1 / its tokens per
-second - 1 / those of the adapted pair) = seconds of learning. What the result file has already is not run again.
+greedy with confidence stop; half of them are of kinds that the stream did not have, and the others are told apart too.
+Learning has paid off against another way of decoding after n tokens, where n (1 / its tokens per second - 1 / those of the
+adapted pair) = seconds of learning. What the result file has already is not run again.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ def run(draft: str, target: str, yardstick: str, task: str, recipe: Recipe, args
     pair = Pair(base, goal)
     options = Options(stop=Confidence(8, 0.2), temperature=1.0, max_new_tokens=args.tokens)
     learner = serve(pair, fresh_prompts(task, args.stream, 5), Schedule(every=2, replay=6), options, recipe=recipe)
-    texts, stop = [example["prompt"] for example in prompts(task, args.prompts)], Confidence()
+    texts, stop = prompts(task, args.prompts), Confidence()
+    seen = {example["prompt"] for example in texts if example["seen_template"]}
     found = take_turns({"plain": (pair, None), "before": (Pair(base, goal), stop), "after": (pair, stop),
-                        "yardstick": (Pair(load(yardstick), goal), stop)}, texts, args.tokens, args.repeats)
+                        "yardstick": (Pair(load(yardstick), goal), stop)},
+                       [example["prompt"] for example in texts], args.tokens, args.repeats, seen)
     s, after = learner.statistics, found["after"]["tokens_per_second"]
     row = {"learning_seconds": round(s["learning_seconds"], 1), "serving_seconds": round(s["seconds"], 1),
            "learning_share": round(s["learning_seconds"] / (s["seconds"] + s["learning_seconds"]), 3), "updates": s["updates"],
@@ -41,6 +44,7 @@ def run(draft: str, target: str, yardstick: str, task: str, recipe: Recipe, args
     for name in ("plain", "before"):
         slower = found[name]["tokens_per_second"]
         row[f"to_{name}"] = round(after / slower, 3)
+        row[f"seen_to_{name}"] = round(found["after"]["seen_tokens_per_second"] / found[name]["seen_tokens_per_second"], 3)
         row[f"pays_against_{name}_after"] = round(s["learning_seconds"] / (1 / slower - 1 / after)) if after > slower else None
     return row | {name: {key: value for key, value in figures.items() if key != "speeds"} for name, figures in found.items()}
 

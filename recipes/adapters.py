@@ -2,10 +2,11 @@
 
     python -m recipes.adapters                    draft-general for qwen-like, llama3-like and sibling
     python -m recipes.adapters --targets sibling --texts 2000
+    python -m recipes.adapters --more --seed 1    go on from the adapters in the package, with other prompts
 
 What `omnidraft adapt` does, in bulk: texts of a lossless pair have the target's law whoever drafts, so here the target writes
-them alone, many at a time in Torch, every other one greedy, for fresh prompts (never the held-out ones). Each is learned once
-and replayed about once, and the learning rate falls to zero over the last part. Stored in half precision, below 1 MB each.
+them alone, many at a time, every other one greedy, for fresh prompts (never the held-out ones). Each is learned once and
+replayed about once, and the learning rate falls to zero over the last part. Stored in half precision, below 1 MB each.
 """
 
 from __future__ import annotations
@@ -15,20 +16,19 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from time import perf_counter
 
 import numpy as np
-import torch
 
 import omnidraft as od
 from omnidraft.adapters import SHIPPED, Adapter, Adapters
 from omnidraft.losses import Example, make_example
-from omnidraft.models.transformers_model import TransformersModel
-from omnidraft.sampling import mask, process
 
 from . import code_text, math_text, story_text
+from .batch import write
 
-AT_ONCE, NEW, REPLAYED, MEMORY, TOKENS = 32, 4, 4, 1024, 112  # texts in a pass, in a step, kept; tokens of a text
+NEW, REPLAYED, MEMORY, TOKENS = 4, 4, 512, 256  # texts in a step, kept; tokens of a text
 CONSTANT = 0.5  # share of the steps before the rate begins to fall
 
 
@@ -42,56 +42,33 @@ def fresh_prompts(count: int, seed: int) -> list[str]:
     return prompts
 
 
-def write(pair: od.Pair, prompts: list[str], sampled: bool, tokens: int = TOKENS) -> Iterator[Example]:
-    """Texts of the target for the prompts, at temperature 1 or greedy, with its rows in half precision."""
-    target = pair.target
-    ids = [target.tokenizer.encode(prompt, bos=True) for prompt in prompts]
-    longest, end = max(map(len, ids)), target.eos_ids[0]
-    padded = torch.tensor([[end] * (longest - len(text)) + text for text in ids])
-    shown = torch.tensor([[0] * (longest - len(text)) + [1] * len(text) for text in ids])
-    with torch.inference_mode():
-        made = target.model.generate(padded, attention_mask=shown, do_sample=sampled, max_new_tokens=tokens,
-                                     **{"temperature": 1.0, "top_k": 0, "top_p": 1.0} if sampled else {},
-                                     pad_token_id=end, output_logits=True, return_dict_in_generate=True)
-    rows = torch.stack(made.logits, 1).float().numpy()  # (B, steps, V)
-    for prompt, written, logits in zip(prompts, made.sequences[:, longest:].tolist(), rows, strict=True):
-        length = next((i + 1 for i, token in enumerate(written) if token in target.eos_ids), len(written))
-        law = process(mask(logits[:length], target.tokenizer.size)).astype(np.float16)
-        yield make_example(pair, prompt, written[:length], law)
+def texts_of(pair: od.Pair, prompts: list[str], rng: np.random.Generator) -> Iterator[Example]:
+    """The target's texts for the prompts in the order in which they end, by turns greedy and at temperature 1."""
+    asked = ((pair.target.tokenizer.encode(prompt, bos=True), i % 2 == 1) for i, prompt in enumerate(prompts))
+    for number, ids, probs in write(pair.target, asked, od.Uniforms(rng), TOKENS):
+        yield make_example(pair, prompts[number], ids, probs)
 
 
-def parts(items: list, size: int) -> Iterator[list]:
-    """The items, so many at a time."""
-    return (items[i:i + size] for i in range(0, len(items), size))
-
-
-def single(example: Example) -> Example:
-    """The text with rows in single precision, for the sums in the loss."""
-    return replace(example, target_probs=example.target_probs.astype(np.float32))
-
-
-def learn_target(draft: str, target: str, count: int, seed: int) -> od.Learner:
+def learn_target(draft: str, target: str, count: int, seed: int, more: bool = False) -> od.Learner:
     """Learn `count` texts; prints a line every 480."""
-    torch.manual_seed(seed)
     pair, rng = od.Pair(od.load(draft), od.load(target)), np.random.default_rng(seed)
-    writer = od.Pair(pair.draft, TransformersModel.load(pair.target.folder, device="cpu"))
-    trainer = od.Trainer(pair.draft, od.Recipe(rank=64), rng)
-    learner, rate = od.Learner(pair, trainer, rng, od.Schedule(every=10 ** 9)), trainer.optimizer.rate
+    recipe, schedule = od.Recipe(rank=64), od.Schedule(every=10 ** 9)
+    learner = Adapters(SHIPPED).resume(pair, recipe, schedule, rng) if more else od.Learner(
+        pair, od.Trainer(pair.draft, recipe, rng), rng, schedule)
+    trainer, before = learner.trainer, learner.statistics.get("updates", 0)
     print(f"{target}: {served(learner, 24, rng):.2f} tokens per target pass", flush=True)
     memory, values, began, seen = deque(maxlen=MEMORY), [], perf_counter(), 0
-    for prompts in parts(fresh_prompts(count, seed), 15 * AT_ONCE):
-        prompts.sort(key=len)  # texts of a pass begin after prompts of about one length
-        texts = [text for i, some in enumerate(parts(prompts, AT_ONCE)) for text in write(writer, some, bool(i % 2))]
-        rng.shuffle(texts)
-        for some in parts(texts, NEW):
-            trainer.optimizer.rate = rate * min(1.0, (1 - seen / count) / (1 - CONSTANT))
-            again = [memory[i] for i in rng.permutation(len(memory))[:REPLAYED]]
-            values.append(trainer.step(pair, [single(text) for text in (*some, *again)]))
-            memory.extend(some)
-            seen += len(some)
-        print(f"{target}: {seen} texts, loss {np.mean(values[-120:]):.3f}, {perf_counter() - began:.0f} s", flush=True)
+    texts = texts_of(pair, fresh_prompts(count, seed), rng)
+    while some := list(islice(texts, NEW)):
+        trainer.optimizer.rate = recipe.step_size(trainer.base) * min(1.0, (1 - seen / count) / (1 - CONSTANT))
+        again = [memory[i] for i in rng.permutation(len(memory))[:REPLAYED]]
+        values.append(trainer.step(pair, [*some, *again]))
+        memory.extend(some)
+        seen += len(some)
+        if len(values) % 120 == 0:
+            print(f"{target}: {seen} texts, loss {np.mean(values[-120:]):.3f}, {perf_counter() - began:.0f} s", flush=True)
     # Who learns on begins with a small part of the usual rate, for here it has fallen to zero.
-    pair.draft, learner.statistics = trainer.model(), {"updates": len(values), "rate_share": 1 / 16}
+    pair.draft, learner.statistics = trainer.model(), {"updates": before + len(values), "rate_share": 1 / 16}
     print(f"{target}: {served(learner, 48, rng):.2f} tokens per target pass", flush=True)
     return learner
 
@@ -110,10 +87,11 @@ def main() -> None:
     parser.add_argument("--draft", default="draft-general")
     parser.add_argument("--targets", nargs="*", default=["qwen-like", "llama3-like", "sibling"])
     parser.add_argument("--texts", type=int, default=12_000)
+    parser.add_argument("--more", action="store_true", help="go on from the adapters in the package")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     for target in args.targets:
-        learner = learn_target(args.draft, target, args.texts, args.seed)
+        learner = learn_target(args.draft, target, args.texts, args.seed, args.more)
         adapter = Adapter(replace(learner.trainer.lora, parameters=learner.trainer.served), statistics=learner.statistics)
         folder = Adapters(SHIPPED).save(learner.pair, adapter, learner.trainer.base, np.float16)
         print(f"{folder}: {sum(f.stat().st_size for f in folder.rglob('*') if f.is_file()) / 1e6:.2f} MB")

@@ -26,7 +26,6 @@ from omnidraft.models.transformers_model import TransformersModel  # noqa: E402
 from omnidraft.models.weights import load_tensors  # noqa: E402
 from omnidraft.online import Learner, Schedule  # noqa: E402
 from omnidraft.pairing import Pair  # noqa: E402
-from omnidraft.sampling import mask, process  # noqa: E402
 from omnidraft.training import Recipe  # noqa: E402
 
 PIECES = sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft")
@@ -355,20 +354,3 @@ def test_a_head_that_numpy_has_trained_is_not_lost(folders, tmp_path, monkeypatc
     assert adapted.exit_code == 0 and adapted.stdout == run(*generate).stdout
 
 
-def test_texts_written_many_at_a_time_are_the_targets_own():
-    """Greedy rows of `recipes.adapters.write` are those of the model alone, texts end after the end token."""
-    from recipes.adapters import fresh_prompts, write
-
-    target = models.load("sibling", "float32", "torch", "cpu")
-    pair = Pair(models.load("draft-general"), target)
-    prompts = fresh_prompts(6, 0)
-    for prompt, example in zip(prompts, write(pair, prompts, False, tokens=24), strict=True):
-        ids, cache = target.tokenizer.encode(prompt, bos=True), target.new_cache()
-        assert example.draft_ids[:4] == pair.draft.tokenizer.encode(prompt, bos=True)[:4]
-        rows = target.forward(ids + example.target_ids[:-1], cache, len(example.target_ids))
-        law = process(mask(rows, target.tokenizer.size))
-        assert np.abs(law - example.target_probs).max() < 2e-3  # kept in half precision
-        assert [int(t) for t in law.argmax(-1)] == example.target_ids
-        ends = [t in target.eos_ids for t in example.target_ids]
-        assert not any(ends[:-1]) and (ends[-1] or len(ends) == 24)
-    assert all(len(example.target_ids) for example in write(pair, prompts, True, tokens=3))

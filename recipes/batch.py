@@ -1,0 +1,92 @@
+"""Many texts of one model at a time, in NumPy: each step adds one token to every text; where one ends the next begins.
+
+The products of a step are those of `models.llama`, over one row per text; only attention looks at each text's own keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from omnidraft.models.llama import Llama, _swiglu
+from omnidraft.sampling import Uniforms, mask, process
+
+
+class Batch:
+    """Up to `size` texts of a model, the keys and values of each in a slot; `limit` bounds prompt and text together.
+
+    >>> batch = Batch(load("qwen-like"), 32, 320); row = batch.read(0, [5, 6, 7]); rows = batch.step([9] * 32)
+    """
+
+    def __init__(self, model: Llama, size: int, limit: int) -> None:
+        c = model.config
+        self.model, self.limit, self.lengths = model, min(limit, model.context_size), np.zeros(size, int)
+        self.turns = model._rotations(self.limit)
+        self.keys = np.zeros((c.layers, size, c.kv_heads, c.head_dim, self.limit), model.dtype)
+        self.values = np.zeros((c.layers, size, c.kv_heads, self.limit, c.head_dim), model.dtype)
+
+    def read(self, slot: int, ids: list[int]) -> np.ndarray:
+        """Begin a text with its prompt; the logits after it (1, V)."""
+        cache = self.model.new_cache()
+        logits, length = self.model.forward(ids, cache), len(ids)
+        self.keys[:, slot, ..., :length] = cache.keys[..., :length]
+        self.values[:, slot, :, :length] = cache.values[:, :, :length, :-1]
+        self.lengths[slot] = length
+        return logits
+
+    def step(self, ids: list[int]) -> np.ndarray:
+        """Feed one token to every slot, also to those whose texts have ended; the logits after it (size, V)."""
+        model, c, at, size = self.model, self.model.config, self.lengths, len(ids)
+        longest, heads, each = int(at.max()) + 1, c.heads + c.kv_heads, np.arange(size)
+        later = np.where(np.arange(longest) > at[:, None], -np.inf, 0).astype(model.dtype)[:, None, None, None]
+        x = model.embedding[ids]
+        for (qkv, out, gate_up, down), keys, values in zip(model.layers, self.keys, self.values, strict=True):
+            rows = qkv(model._norm(x)).reshape(size, -1, c.head_dim)
+            pairs = rows[:, :heads].view(self.turns.dtype)
+            pairs *= self.turns[at, None]
+            keys[each, ..., at] = rows[:, c.heads:heads]
+            values[each, :, at] = rows[:, heads:]
+            # (size, kv_heads, heads of a group, 1, head_dim) · (size, kv_heads, 1, head_dim, longest): vectors · matrices
+            scores = rows[:, :c.heads].reshape(size, c.kv_heads, -1, 1, c.head_dim) @ keys[:, :, None, :, :longest]
+            scores += later
+            scores -= scores.max(axis=-1, keepdims=True)
+            np.exp(scores, out=scores)
+            mixed = scores @ values[:, :, None, :longest] / scores.sum(axis=-1, keepdims=True)
+            x = x + out(mixed.reshape(size, -1))
+            x += down(_swiglu(gate_up(model._norm(x))))
+        self.lengths = np.minimum(at + 1, self.limit - 1)  # texts that have ended stay where they are at the end
+        return model.head(model._norm(x))
+
+
+def write(model: Llama, prompts: Iterable[tuple[list[int], bool]], uniforms: Uniforms, tokens: int, size: int = 32
+          ) -> Iterator[tuple[int, list[int], np.ndarray]]:
+    """The model's texts, at temperature 1 where a prompt's second entry says so and else greedy, up to `tokens` tokens each.
+
+    Yields them as they end: the prompt's number, the ids, the model's distributions that they were drawn from (T, V).
+    """
+    coming, batch = enumerate(prompts), Batch(model, size, model.context_size)
+    texts: dict[int, tuple[int, bool, list[int], list[np.ndarray]]] = {}  # by slot
+    free = list(range(size))
+
+    def take(logits: np.ndarray, slots: list[int]) -> Iterator[tuple[int, list[int], np.ndarray]]:
+        """Choose a token for each slot; the texts that it ends."""
+        for slot, row in zip(slots, process(mask(logits, model.tokenizer.size)), strict=True):
+            number, sampled, written, rows = texts[slot]
+            rows.append(row.astype(np.float32))
+            written.append(uniforms.choose(row) if sampled else int(row.argmax()))
+            if written[-1] in model.eos_ids or len(written) == tokens or batch.lengths[slot] + 1 == batch.limit:
+                yield number, written, np.stack(rows)
+                del texts[slot]
+                free.append(slot)
+
+    while True:
+        while free and (following := next(coming, None)):
+            slot, (number, (ids, sampled)) = free.pop(), following
+            texts[slot] = number, sampled, [], []
+            yield from take(batch.read(slot, ids), [slot])
+        if not texts:
+            return
+        slots = list(texts)
+        rows = batch.step([texts[slot][2][-1] if slot in texts else 0 for slot in range(size)])
+        yield from take(rows[slots], slots)
