@@ -72,9 +72,9 @@ def exactness() -> str:
     return "\n\n".join(parts)
 
 
-def speed(shown: tuple[str, ...] | None = None) -> str:
+def speed(shown: tuple[str, ...] | None = None, name: str = "speed") -> str:
     """Wall clock against plain decoding, of the pairs named or of all."""
-    figures = result("speed")
+    figures = result(name)
     if figures is None:
         return "Not measured yet."
     rows = [[pair.replace(":", " → "), task, f"{r['plain_tokens_per_second']:.0f}",
@@ -83,8 +83,11 @@ def speed(shown: tuple[str, ...] | None = None) -> str:
              f"{r['block_efficiency']:.2f}", f"{100 * r['acceptance_draft']:.0f} %",
              f"{r['same_text']}/{r['prompts']}" + (f" (+{r['ties']} ties)" if r["ties"] else "")]
             for pair, tasks in figures["pairs"].items() if shown is None or pair in shown for task, r in tasks.items()]
-    return (f"{machine_line(figures)}; greedy, wall clock, medians of {figures['settings']['repeats']} repeats over held-out "
-            "prompts, half of them of kinds that training never showed (`benchmarks/speed.py`).\n\n" + table(
+    rows += [[pair.replace(":", " → "), "together", "", "", f"**{ratio:.2f}×**", "", "", "", ""]
+             for pair, ratio in figures.get("together", {}).items() if shown is None or pair in shown]
+    how = ", the target in transformers on PyTorch, the drafter in NumPy" * (figures["settings"].get("backend") == "torch")
+    return (f"{machine_line(figures)}{how}; greedy, wall clock, medians of {figures['settings']['repeats']} repeats over "
+            "held-out prompts, half of them of kinds that training never showed (`benchmarks/speed.py`).\n\n" + table(
                 ["pair", "task", "plain tok/s", "speculative tok/s", "speedup", "on kinds seen / unseen", "block efficiency",
                  "draft tokens kept", "same text"], rows))
 
@@ -224,7 +227,8 @@ def main() -> None:
                        ("learning", learning())):
         text = re.sub(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", lambda m, made=made: m[1] + made + "\n" + m[2],
                       text, flags=re.S)
-    parts = {"Speed": speed(), "Block efficiency": efficiency(), "Learning": learning(True),
+    parts = {"Speed": speed(), "Speed with PyTorch": speed(name="speed_torch"),
+             "Block efficiency": efficiency(), "Learning": learning(True),
              "Learning by the wall clock": wall_clock(), "Adaptive drafting": adaptive(), "Shift": shift(),
              "Real models and data": real(),
              "Beside transformers": against(), "Latency": latency(), "Overhead": overhead(), "Quality": quality(),

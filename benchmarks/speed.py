@@ -1,6 +1,7 @@
 """Wall-clock speed of speculative decoding against plain decoding by the same engine, every pair and task.
 
     python -m benchmarks.speed --json benchmarks/results/speed.json
+    python -m benchmarks.speed --backend torch --pairs draft-tasks:qwen-like --json benchmarks/results/speed_torch.json
 
 For each prompt plain and speculative decoding alternate; a figure is the median over repeats of (tokens/s speculative) /
 (tokens/s plain) over all prompts of the task, and apart over those of the kinds that training showed and of the others. Greedy,
@@ -11,9 +12,12 @@ logits tie within float32 rounding.
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
-from omnidraft.cpu import prepare_blas
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is loaded: as many threads as NumPy's BLAS
+
+from omnidraft.cpu import prepare_blas  # noqa: E402
 
 prepare_blas()
 
@@ -25,7 +29,7 @@ from omnidraft.cli.demo import is_tie  # noqa: E402
 from omnidraft.decoding import Options, plain, speculative  # noqa: E402
 from omnidraft.machine import machine  # noqa: E402
 from omnidraft.metrics import computed_speedup, speedup, summarize  # noqa: E402
-from omnidraft.models import load  # noqa: E402
+from omnidraft.models import load_two  # noqa: E402
 from omnidraft.pairing import Pair  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
@@ -64,7 +68,8 @@ def compare(pair: Pair, examples: list[dict], options: Options, repeats: int) ->
             apart.setdefault(kind, []).append(speedup(summarize(other), summarize(one)))
         plain_speed.append(slow.tokens_per_second)
         fast_speed.append(fast.tokens_per_second)
-    return {"speedup": round(float(np.median(ratios)), 3), "speedup_range": [round(min(ratios), 3), round(max(ratios), 3)],
+    return {"speeds": list(zip(plain_speed, fast_speed, strict=True)), "tokens": slow.tokens,
+            "speedup": round(float(np.median(ratios)), 3), "speedup_range": [round(min(ratios), 3), round(max(ratios), 3)],
             "computed_speedup": round(float(np.median(computed)), 3),
             "plain_tokens_per_second": round(float(np.median(plain_speed)), 1),
             "speculative_tokens_per_second": round(float(np.median(fast_speed)), 1),
@@ -72,6 +77,13 @@ def compare(pair: Pair, examples: list[dict], options: Options, repeats: int) ->
             "acceptance_proposed": round(fast.acceptance_proposed, 3), "drafted_per_round": round(fast.drafted_per_round, 2),
             "apart": {kind: round(float(np.median(found)), 3) for kind, found in apart.items()},
             "overhead": round(fast.overhead, 4), "prompts": len(examples), "same_text": texts_same, "ties": ties}
+
+
+def together(rows: list[dict]) -> float:
+    """The speedup over the prompts of all tasks: their tokens by the sum of their times, median over repeats."""
+    took = [[sum(row["tokens"] / row["speeds"][repeat][way] for row in rows) for way in (0, 1)]
+            for repeat in range(len(rows[0]["speeds"]))]
+    return round(float(np.median([slow / fast for slow, fast in took])), 3)
 
 
 def main() -> None:
@@ -86,21 +98,26 @@ def main() -> None:
     parser.add_argument("--threshold", type=float, default=0.4)
     parser.add_argument("--verify", default="lossless")
     parser.add_argument("--payoff", action="store_true")
+    parser.add_argument("--backend", default="numpy", help="torch runs the target in transformers, the drafter stays in NumPy")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     options = Options(verify=args.verify, stop=Confidence(args.k, args.threshold), max_new_tokens=args.tokens,
                       payoff=args.payoff)
     results: dict = {"machine": machine(), "settings": {"k": args.k, "threshold": args.threshold, "verify": args.verify,
-                                                        "payoff": args.payoff, "repeats": args.repeats}, "pairs": {}}
+                                                        "payoff": args.payoff, "repeats": args.repeats,
+                                                        "backend": args.backend}, "pairs": {}, "together": {}}
     for name in args.pairs:
         draft, target = name.split(":")
-        pair = Pair(load(draft.removesuffix("+adapter")), load(target))
+        how = {"backend": "torch", "device": "cpu"} if args.backend == "torch" else {}
+        pair = Pair(*load_two(draft.removesuffix("+adapter"), target, **how))
         if draft.endswith("+adapter"):
             pair.draft = Adapters(SHIPPED).load(pair).drafter(pair.draft)
         for task in args.tasks:
             row = compare(pair, prompts(task, args.prompts), options, args.repeats)
             results["pairs"].setdefault(name, {})[task] = row
             print(f"{name} {task}: {row}", flush=True)
+        results["together"][name] = together(list(results["pairs"][name].values()))
+        print(f"{name}, all tasks together: {results['together'][name]}", flush=True)
     if args.json:
         write_json(args.json, results)
 

@@ -225,9 +225,12 @@ def test_demo_on_what_ships(target):
     found = check_demo(["--target", target, "-n", "64"], 3)
     assert all(row["same_text"] or row["tie"] for row in found["tasks"])
     assert all(row["speculative"]["block_efficiency"] > 1 for row in found["tasks"])
-    adapted = check_demo(["--target", target, "-n", "64", "--adapter"], 3)
-    assert adapted["settings"]["draft"] == "draft-general with its adapter" and all(
-        row["speculative"]["block_efficiency"] > 1.5 for row in adapted["tasks"])
+    assert found["settings"]["draft"] == "draft-general with its adapter"
+    asked = check_demo(["--target", target, "-n", "64", "--task", "text", "--adapter"], 1)
+    assert asked["tasks"][0]["text"] == next(row["text"] for row in found["tasks"] if row["task"] == "text")
+    offline = check_demo(["--target", target, "-n", "64", "-d", "draft-tasks"], 3)
+    assert offline["settings"]["draft"] == "draft-tasks" and all(
+        row["speculative"]["block_efficiency"] > 1.5 for row in (*offline["tasks"], *found["tasks"]))
 
 
 @embedded

@@ -14,7 +14,6 @@ import pytest
 
 from omnidraft import cpu, models
 from omnidraft.errors import OmnidraftError
-from omnidraft.models import packed
 from omnidraft.models.config import ModelConfig
 from omnidraft.models.kernels import Layout, Linear, choose_layout
 from omnidraft.models.llama import LONGEST_PASS, Llama
@@ -227,45 +226,6 @@ def test_every_layout_gives_the_same_product(layout: Layout, outputs: int):
     for m in range(1, 17):
         x = rng.standard_normal((m, 40))
         assert np.abs(linear(x) - (x @ weight.T + bias)).max() < 1e-12
-
-
-@pytest.mark.parametrize("outputs", [128, 150])
-def test_packed_weights_give_the_same_product(outputs: int):
-    rng = np.random.default_rng(5)
-    weight, bias = rng.standard_normal((outputs, 40), np.float32), rng.standard_normal(outputs, np.float32)
-    linear = Linear(weight, bias, Layout(multiple=4, packed=True))
-    assert (linear.panels is None) == (packed.kernel() is None)
-    assert Linear(weight.astype(float), bias, linear.layout).panels is None  # the kernel is for float32
-    for m in (*range(1, 17), packed.LONGEST, packed.LONGEST + 1):
-        wide = rng.standard_normal((m, 80), np.float32)
-        for x in (np.ascontiguousarray(wide[:, ::2]), wide[:, ::2]):  # the kernel reads rows that lie one after the other
-            assert np.abs(linear(x) - (x @ weight.T + bias)).max() < 1e-4
-
-
-@pytest.mark.skipif(packed.kernel() is None, reason="NumPy's BLAS has no AVX2 kernel of OpenBLAS 0.3 here")
-def test_a_kernel_is_used_only_where_it_is_known_and_right(monkeypatch: pytest.MonkeyPatch):
-    again = packed.kernel.__wrapped__  # without the cache
-    assert again() is not None
-    for answers in ({}, {"config": "OpenBLAS 0.4.1 Haswell", "corename": "Haswell"},
-                    {"config": "OpenBLAS 0.3.31", "corename": "SkylakeX"}):
-        with monkeypatch.context() as patch:
-            patch.setattr(packed, "_ask", lambda library, what, answers=answers: answers.get(what, ""))
-            assert again() is None
-    with monkeypatch.context() as patch:
-        right = packed._product
-        patch.setattr(packed, "_product", lambda *args: right(*args) + 1)
-        assert again() is None
-    monkeypatch.setattr(packed, "kernel", lambda: None)
-    shapes = ((64, 128), (64, 72))
-    assert not choose_layout.__wrapped__(shapes, twice=True).packed
-    assert Linear(np.ones((8, 8), np.float32), None, Layout(packed=True)).panels is None
-
-
-def test_weights_lie_in_memory_twice_only_where_that_is_allowed():
-    shapes = ((64, 128), (64, 96))
-    assert not choose_layout(shapes).packed and not choose_layout(shapes, "float64", twice=True).packed
-    if packed.kernel():
-        assert choose_layout(((512, 2048), (2048, 512)), twice=True).block == 0
 
 
 def test_every_layout_gives_the_same_logits():

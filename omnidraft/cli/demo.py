@@ -30,7 +30,7 @@ PROMPTS = {"math": 5, "code": 4, "text": 1}
 def demo(
     target: common.Target = "qwen-like",
     draft: Annotated[str | None, common.models("--draft", "-d", metavar="MODEL", help=f"The drafter: {common.MODEL}.",
-                                               show_default="draft-tasks, with --learn or --adapter draft-general")] = None,
+                                               show_default="draft-general with its adapter for the target")] = None,
     adapter: common.Adapted = False,
     backend: common.Backend = "numpy", device: common.Device = "auto", dtype: common.Dtype = "auto",
     task: Annotated[str | None, common.models("--task", help="Only math, code or text.", show_default="all three")] = None,
@@ -58,8 +58,12 @@ def demo(
     common.uniforms_of(seed or 0)
     if learn and adapter:
         raise OmnidraftError("--learn begins with the drafter as it is: leave out --adapter")
-    draft = draft or ("draft-general" if learn or adapter else "draft-tasks")
-    pair = common.load_pair(draft, target, stored=False, backend=backend, device=device, dtype=dtype)
+    how = {"stored": False, "backend": backend, "device": device, "dtype": dtype}
+    pair = common.load_pair(draft or "draft-general", target, **how)
+    if draft is None and not learn and not adapter:
+        adapter = od.Adapters().load(pair, shipped=True) is not None
+        if not adapter:  # a target of the user's own
+            pair = common.load_pair("draft-tasks", target, **how)
     if adapter:
         if head := common.use_adapter(pair, None):
             options = replace(options, stop=replace(options.stop, head=head))

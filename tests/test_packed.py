@@ -1,0 +1,104 @@
+"""OpenBLAS' own kernel on weights packed once: the product, where it is used, and that it stays within its arrays."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from omnidraft.models import packed
+from omnidraft.models.kernels import Layout, Linear, choose_layout
+
+needs_kernel = pytest.mark.skipif(packed.kernel() is None, reason="NumPy's BLAS has no AVX2 kernel of OpenBLAS 0.3 here")
+
+
+@pytest.mark.parametrize("outputs", [128, 150])
+def test_packed_weights_give_the_same_product(outputs: int):
+    rng = np.random.default_rng(5)
+    weight, bias = rng.standard_normal((outputs, 40), np.float32), rng.standard_normal(outputs, np.float32)
+    linear = Linear(weight, bias, Layout(multiple=4, packed=True))
+    assert (linear.panels is None) == (packed.kernel() is None)
+    assert Linear(weight.astype(float), bias, linear.layout).panels is None  # the kernel is for float32
+    for m in (*range(1, 17), packed.LONGEST, packed.LONGEST + 1):
+        wide = rng.standard_normal((m, 80), np.float32)
+        for x in (np.ascontiguousarray(wide[:, ::2]), wide[:, ::2]):  # the kernel reads rows that lie one after the other
+            assert np.abs(linear(x) - (x @ weight.T + bias)).max() < 1e-4
+
+
+@needs_kernel
+def test_a_kernel_is_used_only_where_it_is_known_and_right(monkeypatch: pytest.MonkeyPatch):
+    again = packed.kernel.__wrapped__  # without the cache
+    assert again() is not None
+    for answers in ({}, {"config": "OpenBLAS 0.4.1 Haswell", "corename": "Haswell"},
+                    {"config": "OpenBLAS 0.3.31", "corename": "SkylakeX"}):
+        with monkeypatch.context() as patch:
+            patch.setattr(packed, "_ask", lambda library, what, answers=answers: answers.get(what, ""))
+            assert again() is None
+    with monkeypatch.context() as patch:
+        right = packed._product
+        patch.setattr(packed, "_product", lambda *args: right(*args) + 1)
+        assert again() is None
+    monkeypatch.setattr(packed, "kernel", lambda: None)
+    shapes = ((64, 128), (64, 72))
+    assert not choose_layout.__wrapped__(shapes, twice=True).packed
+    assert Linear(np.ones((8, 8), np.float32), None, Layout(packed=True)).panels is None
+
+
+def test_weights_lie_in_memory_twice_only_where_that_is_allowed():
+    shapes = ((64, 128), (64, 96))
+    assert not choose_layout(shapes).packed and not choose_layout(shapes, "float64", twice=True).packed
+    if packed.kernel():
+        assert choose_layout(((512, 2048), (2048, 512)), twice=True).block == 0
+
+
+GUARDED = """
+import ctypes, mmap
+import numpy as np
+from omnidraft.models import packed
+
+libc, kernel, page = ctypes.CDLL(None), packed.kernel(), mmap.PAGESIZE
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def guarded(numbers, at_the_start, pieces):
+    # a copy that begins behind, or ends before, a page that may not be touched
+    size = -(-numbers.nbytes // page) * page
+    begin = libc.mmap(None, size + 2 * page, 3, 0x22, -1, 0)
+    pieces.append((begin, size + 2 * page))
+    assert libc.mprotect(begin, page, 0) == libc.mprotect(begin + page + size, page, 0) == 0
+    place = begin + page + (0 if at_the_start else size - numbers.nbytes)
+    array = np.ctypeslib.as_array(ctypes.cast(place, ctypes.POINTER(ctypes.c_float)), numbers.shape)
+    array[...] = numbers
+    return array
+
+
+rng = np.random.default_rng(0)
+for at_the_start in (False, True):
+    for inputs in (1, 2, 3, 5, 7, 8, 9, 31, 64, 129, 320):
+        for panels in (1, 2, 3, 5):
+            for tokens in range(4, packed.LONGEST + 1, 4):
+                pieces = []
+                weight = rng.standard_normal((8 * panels, inputs), np.float32)
+                x = rng.standard_normal((tokens, inputs), np.float32)
+                arrays = [guarded(a, at_the_start, pieces) for a in (
+                    packed.panels(weight), x, np.zeros((tokens, inputs), "f4"), np.zeros((tokens, 8 * panels), "f4"))]
+                w, x, copy, y = (a.ctypes.data for a in arrays)
+                kernel.pack(inputs, tokens, x, inputs, copy)
+                kernel.multiply(8 * panels, tokens, inputs, 1.0, w, copy, y, 8 * panels)
+                assert np.abs(arrays[3] - arrays[1] @ weight.T).max() < 1e-3
+                for piece in pieces:
+                    libc.munmap(*piece)
+print("within")
+"""
+
+
+@needs_kernel
+@pytest.mark.skipif(sys.platform != "linux", reason="guard pages are made as Linux makes them")
+def test_the_kernel_stays_within_its_arrays():
+    done = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "within\n"), done.stderr
