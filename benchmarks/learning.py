@@ -18,7 +18,7 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.common import fresh_prompts, prompts, write_json
-from omnidraft.decoding import Options, plain, speculative
+from omnidraft.decoding import Options, speculative
 from omnidraft.losses import Example, make_example
 from omnidraft.machine import machine
 from omnidraft.metrics import summarize
@@ -76,20 +76,6 @@ def learned(draft: str, pair: Pair, texts: list[Example], recipe: Recipe, seed: 
                    "loss": [round(float(np.mean(part)), 4) for part in np.array_split(values, 4)]}
 
 
-def plain_speed(pair: Pair, task: str) -> float:
-    """Tokens per second of the target alone, greedy."""
-    rounds = [record for example in prompts(task, 6) for record in plain(
-        pair.target, pair.target.tokenizer.encode(example["prompt"], bos=True), Options(max_new_tokens=96), Uniforms([]))]
-    return summarize(rounds).tokens_per_second
-
-
-def speculative_speed(pair: Pair, task: str) -> float:
-    """Tokens per second of the pair, greedy, with the default confidence stop."""
-    rounds = [record for example in prompts(task, 6) for record in
-              speculative(pair, example["prompt"], Options(max_new_tokens=96), Uniforms([]))]
-    return summarize(rounds).tokens_per_second
-
-
 def main() -> None:
     """Learn, measure, print and write after every recipe; what a result file has already is not run again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -128,11 +114,10 @@ def main() -> None:
                         texts = texts or write_texts(pair, task, args.texts, args.tokens, seed)
                         after, run = learned(draft, pair, texts, recipe, seed)
                     run |= measure(after, task, seed)
-                    run["speedup"] = round(speculative_speed(after, task) / plain_speed(after, task), 3)
                     results["runs"][key] = run
                     figures = ", ".join(f"{k} {v['block_efficiency']:.2f} {v['acceptance_proposed']:.3f}"
                                         for k, v in run.items() if isinstance(v, dict))
-                    print(f"{key}: {figures}, speedup {run['speedup']:.2f}", flush=True)
+                    print(f"{key}: {figures}", flush=True)
                     if args.json:
                         write_json(args.json, results)
 

@@ -142,15 +142,14 @@ def learning(all_of_it: bool = False) -> str:
             value = mean(some, "lossless T=1", "block_efficiency")
             closed = "" if name in ("before", "yardstick") else f"{100 * (value - low) / (high - low):.0f} %"
             cells = [where, name, f"{mean(some, 'lossless T=0.01', 'block_efficiency'):.2f}", f"{value:.2f}", closed,
-                     f"{mean(some, 'omnidraft T=0.01', 'acceptance_proposed'):.3f}",
-                     f"{sum(run['speedup'] for run in some) / len(some):.2f}×"]
+                     f"{mean(some, 'omnidraft T=0.01', 'acceptance_proposed'):.3f}"]
             if all_of_it or name in ("before", "yardstick") or name.startswith(("hybrid, rank", "lifted, forward")):
                 rows.append(cells)
     s = figures["settings"]
     return (f"{machine_line(figures)}. One pass over {s['texts']} texts of the target per task, an update every {s['every']} "
-            "texts (`benchmarks/learning.py`; held-out prompts, k = 6; the last column greedy, confidence stop):\n\n" + table(
+            "texts (`benchmarks/learning.py`; held-out prompts, k = 6):\n\n" + table(
                 ["pair, task", "learned by", "block efficiency T=0.01", "T=1", "gap closed", "acceptance of proposals, "
-                 "`omnidraft` T=0.01", "speed over plain"], rows))
+                 "`omnidraft` T=0.01"], rows))
 
 
 def against() -> str:
