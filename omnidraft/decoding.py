@@ -203,7 +203,8 @@ def _translate(pair: Pair, draft: Draft, ids: list[int], options: Options, unifo
     if rule in ("tli", "omnidraft"):
         match = pair.cache.longest_match if rule == "omnidraft" else (lambda tokens, start: None)
         spellings = pair.spellings if rule == "omnidraft" else {}
-        made = ops.merge(draft.tokens, draft.probs, pair.alignment.draft_to_target, target.vocab_size, match, spellings)
+        made = ops.merge(draft.tokens, draft.probs, pair.alignment.draft_to_target, target.vocab_size, match, spellings,
+                         options.temperature > 0)
         _cut(made, room)
         if options.temperature == 0:
             return made, argmax

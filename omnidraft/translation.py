@@ -20,7 +20,7 @@ WINDOW = 64  # tokens that `extend` goes back at most to find a place where re-t
 
 @dataclass
 class Proposals:
-    """Proposed target tokens: `tokens` (m,), `rows` m rows (V_p,) of q', `spans` (m,) draft tokens that each stands for.
+    """Proposed target tokens: `tokens` (m,), `rows` m rows (V_p,) of q' (or None), `spans` (m,) draft tokens that each is for.
 
     A span of 2 or more is a merge by the n-gram cache; of the target tokens that one draft token expands to, the first
     has span 1 and the others 0.
@@ -32,7 +32,7 @@ class Proposals:
     atoms: list[int | None] = field(default_factory=list)  # `lossless` at temperature > 0: what `Lifting.reveal` gave
     laws: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, token: int, row: np.ndarray, span: int) -> None:
+    def add(self, token: int, row: np.ndarray | None, span: int) -> None:
         """Append one proposal."""
         self.tokens.append(token)
         self.rows.append(row)
@@ -41,15 +41,15 @@ class Proposals:
 
 def merge(draft_tokens: Sequence[int], draft_probs: Sequence[np.ndarray], draft_to_target: np.ndarray,
           target_size: int, longest_match: Callable[[Sequence[int], int], tuple[int, int] | None],
-          spellings: dict[int, Sequence[int]]) -> Proposals:
+          spellings: dict[int, Sequence[int]], laws: bool = True) -> Proposals:
     """Proposals of the drafted tokens d_1..d_k: the longest cached n-gram at each place, else the direct token, else none.
 
     draft_probs: k rows (V_q,); draft_to_target: (V_q,) ids or -1; longest_match(tokens, start) gives (target token,
     length) or None; spellings: draft token -> several target tokens (an expansion). A direct token has q'(t) = q(d), a
     merged one q'(t) = prod_j q(d_j) (Eq. 1), taken off the direct token of d_1 (Eq. 2, clamped at 0). An expansion's
     first token carries q(d) (what other draft tokens would add to it is left out), its others are certain given the
-    first. The first token that cannot be translated ends
-    the proposals.
+    first. The first token that cannot be translated ends the proposals. Without `laws` the rows are None: a greedy round
+    needs none.
 
     >>> rows = [np.array([0.5, 0.5])] * 2
     >>> made = merge([0, 1], rows, np.array([0, -1]), 2, lambda d, i: (1, 2) if i == 0 else None, {})
@@ -57,30 +57,32 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[np.ndarray], draft_
     ([1], [0.25, 0.25])
     """
     made, place = Proposals(), 0
-    mapped = np.flatnonzero(draft_to_target >= 0)
+    mapped = np.flatnonzero(draft_to_target >= 0) if laws else ()
     while place < len(draft_tokens):
         draft_token, q = draft_tokens[place], draft_probs[place]
         direct = int(draft_to_target[draft_token])
-        row = np.bincount(draft_to_target[mapped], weights=q[mapped], minlength=target_size)  # (V_p,)
+        row = np.bincount(draft_to_target[mapped], weights=q[mapped], minlength=target_size) if laws else None  # (V_p,)
         found = longest_match(draft_tokens, place)
         if found is not None:
             token, length = found
-            product = float(np.prod([draft_probs[place + j][draft_tokens[place + j]] for j in range(length)]))
-            if direct >= 0:
-                row[direct] = max(0.0, row[direct] - product)
-            row[token] += product
+            if laws:
+                product = float(np.prod([draft_probs[place + j][draft_tokens[place + j]] for j in range(length)]))
+                if direct >= 0:
+                    row[direct] = max(0.0, row[direct] - product)
+                row[token] += product
             made.add(token, row, length)
             place += length
             continue
         spelling = (direct,) if direct >= 0 else spellings.get(draft_token, ())
         if not spelling:
             break
-        if direct < 0:
+        if direct < 0 and laws:
             row[spelling[0]] += q[draft_token]
         made.add(spelling[0], row, 1)
         for token in spelling[1:]:
-            certain = np.zeros(target_size)
-            certain[token] = 1.0
+            certain = np.zeros(target_size) if laws else None
+            if laws:
+                certain[token] = 1.0
             made.add(token, certain, 0)
         place += 1
     return made

@@ -11,16 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import translation
 from .lifting_torch import upload
 from .translation import Proposals
 
 
 def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Tensor] | Tensor, draft_to_target: np.ndarray,
           target_size: int, longest_match: Callable[[Sequence[int], int], tuple[int, int] | None],
-          spellings: dict[int, Sequence[int]]) -> Proposals:
+          spellings: dict[int, Sequence[int]], laws: bool = True) -> Proposals:
     """Proposals of the drafted tokens d_1..d_k: the longest cached n-gram at each place, else the direct token, else none.
 
-    draft_probs: k rows (V_q,) on any device; draft_to_target: (V_q,) on the host; `rows` of the result: m tensors (V_p,).
+    draft_probs: k rows (V_q,) on any device; draft_to_target: (V_q,) on the host; `rows` of the result: m tensors (V_p,), or
+    None without `laws`.
 
     >>> made = merge([0, 1], torch.full((2, 2), 0.5), np.array([0, -1]), 2, lambda d, i: (1, 2) if i == 0 else None, {})
     >>> made.tokens, made.rows[0].tolist()
@@ -29,6 +31,8 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Tensor] | Tensor, d
     made, place = Proposals(), 0
     if not draft_tokens:
         return made
+    if not laws:  # then nothing is on a device
+        return translation.merge(draft_tokens, draft_probs, draft_to_target, target_size, longest_match, spellings, laws)
     q = draft_probs if isinstance(draft_probs, Tensor) else torch.stack(list(draft_probs))  # (k, V_q)
     direct_tokens = upload(np.where(draft_to_target >= 0, draft_to_target, target_size), q.device)  # (V_q,) none: one past
     rows = q.new_zeros(len(q), target_size + 1).scatter_add_(1, direct_tokens.expand(len(q), -1), q)[:, :-1]  # (k, V_p)

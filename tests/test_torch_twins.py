@@ -222,6 +222,9 @@ def test_translated_rules_equal_numpy(rounds, kind):
         expected = translation.merge(case.draft_tokens, list(case.draft_probs), *arguments)
         made = translation_torch.merge(case.draft_tokens, torch.from_numpy(case.draft_probs), *arguments)
         assert (made.tokens, made.spans) == (expected.tokens, expected.spans)
+        for twin in (translation, translation_torch):  # what a greedy round asks for
+            bare = twin.merge(case.draft_tokens, [None] * len(case.draft_tokens), *arguments, laws=False)
+            assert (bare.tokens, bare.spans) == (made.tokens, made.spans) and bare.rows == [None] * len(made.tokens)
         for row, reference in zip(made.rows, expected.rows, strict=True):
             close(row, reference)
         p = case.probs(len(made.tokens) + 1, case.target_size)
