@@ -63,7 +63,7 @@ def demo(
     if draft is None and not learn and not adapter:
         adapter = od.Adapters().load(pair, shipped=True) is not None
         if not adapter:  # a target of the user's own
-            pair = common.load_pair("draft-tasks", target, **how)
+            pair = common.load_pair("draft-tasks", pair.target, **how)
     if adapter:
         if head := common.use_adapter(pair, None):
             options = replace(options, stop=replace(options.stop, head=head))

@@ -84,10 +84,9 @@ def product(x: np.ndarray, packed: np.ndarray) -> np.ndarray:
 def _product(run: Kernel, x: np.ndarray, packed: np.ndarray) -> np.ndarray:
     tokens, inputs = x.shape
     padded, outputs = -(-tokens // TOKENS) * TOKENS, OUTPUTS * len(packed)
-    if padded == tokens:
-        x = np.ascontiguousarray(x)
-    else:
+    if padded != tokens:
         x = np.concatenate((x, np.zeros((padded - tokens, inputs), x.dtype)))
+    x = np.ascontiguousarray(x, np.float32)  # the kernel takes any bytes for such rows
     copy, y = np.empty(x.size, np.float32), np.zeros((padded, outputs), np.float32)  # the kernel adds to y
     # Column by column, as BLAS counts: y^T (outputs, tokens) = W (outputs, in) · x^T (in, tokens).
     run.pack(inputs, padded, x.ctypes.data, inputs, copy.ctypes.data)
