@@ -203,8 +203,8 @@ def _translate(pair: Pair, draft: Draft, ids: list[int], options: Options, unifo
     if rule in ("tli", "omnidraft"):
         match = pair.cache.longest_match if rule == "omnidraft" else (lambda tokens, start: None)
         spellings = pair.spellings if rule == "omnidraft" else {}
-        made = ops.merge(draft.tokens, draft.probs, pair.alignment.draft_to_target, target.vocab_size, match, spellings,
-                         options.temperature > 0)
+        made = translation.merge(draft.tokens, draft.probs, pair.direct, match, spellings,
+                                 ops.Translated if options.temperature else None)
         _cut(made, room)
         if options.temperature == 0:
             return made, argmax

@@ -75,8 +75,7 @@ class Drafter:
         self.head = getattr(options.stop, "head", None)  # predicts acceptance where the rule has one
         self.bound = getattr(options.stop, "bound", None)  # reads the row's entropy
         # `tli` draws from the drafter renormalised onto the directly mapped tokens.
-        mapped = np.flatnonzero(pair.alignment.draft_to_target >= 0)
-        self.allowed = self.ops.allow(mapped, self.model) if options.verify == "tli" else None
+        self.allowed = self.ops.allow(pair.direct.drafts, self.model) if options.verify == "tli" else None
 
     def prefill(self) -> float:
         """Feed the prompt but its last two tokens, which the first round feeds; seconds."""
@@ -155,7 +154,7 @@ class Drafter:
         """One token from one row of logits (1, V_q), and the row (V_q,) it was drawn from: at temperature 0 the logits."""
         logits = self.ops.mask(logits, self.model.tokenizer.size)
         if self.allowed is not None:
-            logits = logits + self.allowed
+            logits += self.allowed
         if self.options.temperature == 0:
             return self.ops.best(logits)[0], logits[0]
         q = self.ops.process(logits, self.options.temperature, self.options.top_k, self.options.top_p)[0]

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from .sampling import Rows
+
 ROOT = 0
 Split = tuple[int, ...]
 
@@ -69,7 +71,7 @@ class Lifting:
             before = split
         self.twins: dict[Any, Any] = {}  # `lifting_torch` ones by width and device
         self._uncovered: tuple[int, np.ndarray] | None = None
-        self._child_arrays: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        self._child_arrays: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         # First atom of every draft token, shifted by one so that "no path" is 0.
         self._first_atom = np.array([path[0] + 1 if path else 0 for path in self.paths], dtype=np.int64)
         self._longer: dict[Split, list[tuple[int, int]]] = {}  # prefix -> draft tokens that go on from it, next atom
@@ -78,28 +80,21 @@ class Lifting:
                 self._longer.setdefault(path[:cut], []).append((draft_token, path[cut]))
 
     # ---- target side ------------------------------------------------------------------------------------------------
-    def cumulative(self, target_probs: np.ndarray) -> np.ndarray:
-        """Running sum (covered + 1,) of a target row (V_p,) in trie order: a node's mass is one difference of it."""
-        running = np.empty(len(self.order) + 1)
-        running[0] = 0.0
-        np.cumsum(target_probs[self.order], out=running[1:])
-        return running
+    def ordered(self, target_probs: np.ndarray) -> np.ndarray:
+        """A target row (V_p,) in trie order (covered,), so that the tokens below a node lie side by side."""
+        return target_probs[self.order].astype(np.float64, copy=False)
 
-    def mass(self, cumulative: np.ndarray, node: int) -> float:
+    def mass(self, ordered: np.ndarray, node: int) -> float:
         """mass_p(node): probability of the target tokens at or below `node`."""
-        return float(cumulative[self.last[node]] - cumulative[self.first[node]])
+        return float(ordered[self.first[node]:self.last[node]].sum())
 
-    def child_masses(self, cumulative: np.ndarray, node: int) -> tuple[np.ndarray, np.ndarray]:
+    def child_masses(self, ordered: np.ndarray, node: int) -> tuple[np.ndarray, np.ndarray]:
         """Atoms (C,) of the node's children and their masses (C,)."""
         if node not in self._child_arrays:
-            nodes = list(self.children[node].values())
-            self._child_arrays[node] = (
-                np.array(list(self.children[node]), dtype=np.int64),
-                np.array([self.first[n] for n in nodes], dtype=np.int64),
-                np.array([self.last[n] for n in nodes], dtype=np.int64),
-            )
-        atoms, first, last = self._child_arrays[node]
-        return atoms, cumulative[last] - cumulative[first]
+            self._child_arrays[node] = (np.array(list(self.children[node]), dtype=np.int64),
+                                        np.array([self.first[n] for n in self.children[node].values()], dtype=np.int64))
+        atoms, first = self._child_arrays[node]
+        return atoms, np.add.reduceat(ordered[:self.last[node]], first) if len(first) else np.zeros(0)
 
     def below(self, node: int) -> np.ndarray:
         """Target tokens whose split passes through `node` (itself included)."""
@@ -113,21 +108,21 @@ class Lifting:
             self._uncovered = target_size, np.flatnonzero(free)
         return self._uncovered[1]
 
-    def choice(self, node: int, target_probs: np.ndarray, cumulative: np.ndarray,
+    def choice(self, node: int, target_probs: np.ndarray, ordered: np.ndarray,
                law: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The children's atoms (C,) at `node`, and P and Q (C + 1,) of its categories, the last one being what ends here.
 
-        target_probs: the target's row (V_p,), cumulative: its running sum, law: Q (V_q,) of the next atom. Inside a node the
+        target_probs: the target's row (V_p,), ordered: the same in trie order, law: Q (V_q,) of the next atom. In a node the
         last category is *stop*, which any atom that is no child proposes: P(c) = mass(c) / mass(n), P(stop) = p(t_n) / mass(n),
         Q(stop) = 1 - sum_c Q(c). At the root it is the uncovered tokens, which no atom proposes: Q = 0.
         """
-        atoms, masses = self.child_masses(cumulative, node)
+        atoms, masses = self.child_masses(ordered, node)
         draft_law = law[atoms]
         if node == ROOT:
             rest = target_probs[self.uncovered(len(target_probs))].sum()
             return atoms, np.append(masses, rest), np.append(draft_law, 0.0)
         stop = target_probs[self.token[node]] if self.token[node] >= 0 else 0.0
-        return (atoms, np.append(masses, stop) / self.mass(cumulative, node),
+        return (atoms, np.append(masses, stop) / self.mass(ordered, node),
                 np.append(draft_law, max(0.0, 1.0 - draft_law.sum())))
 
     def walk(self, atoms: Sequence[int | None]) -> tuple[list[int], list[int]]:
@@ -168,26 +163,29 @@ class Lifting:
         return sorted({token for token, _ in self._longer.get(path, ())}) if path else []
 
     def reveal(self, draft_tokens: Sequence[int], draft_probs: Sequence[np.ndarray],
-               in_text: Split = ()) -> tuple[list[int | None], list[np.ndarray]]:
+               in_text: Split = ()) -> tuple[list[int | None], Sequence[np.ndarray]]:
         """The atoms of the drawn tokens, and the law (V_q,) that each was drawn from, given the atoms before it.
 
         The last atom is None if its token has no path. `in_text` are the atoms of a healed context token: the first token's
-        path begins with them, and the text has them already.
+        path begins with them, and the text has them already. A law is computed when it is asked for.
 
-        >>> Lifting({0: (0,)}, [(0,)]).reveal([0], [np.array([1.0])])
-        ([0], [array([1.])])
+        >>> atoms, laws = Lifting({0: (0,)}, [(0,)]).reveal([0], [np.array([1.0])])
+        >>> atoms, laws[0]
+        ([0], array([1.]))
         """
         atoms: list[int | None] = []
-        laws: list[np.ndarray] = []
+        drawn: list[tuple[np.ndarray, Split]] = []  # per atom: the row, and the atoms of its draft token before it
         for draft_token, row in zip(draft_tokens, draft_probs, strict=True):
             path = self.paths[draft_token]
             if path is None:
-                return [*atoms, None], [*laws, self.first_law(row)]
+                atoms.append(None)
+                drawn.append((row, ()))
+                break
             for place in range(len(in_text), len(path)):
                 atoms.append(path[place])
-                laws.append(self.next_law(row, path[:place]) if place else self.first_law(row))
+                drawn.append((row, path[:place]))
             in_text = ()
-        return atoms, laws
+        return atoms, Rows(drawn, lambda some: self.next_law(*some) if some[1] else self.first_law(some[0]))
 
 
 def build_lifting(splits: dict[int, Split], spellings: dict[int, Sequence[int]], draft_size: int) -> Lifting:

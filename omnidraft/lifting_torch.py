@@ -1,6 +1,6 @@
 """Torch twin of `lifting.py`: the rows of both models on the device, the trie and the paths on the host.
 
-Running sums over all rows of the target cost as much as their softmax. But which masses and laws a round compares is known
+Sums over whole rows of the target cost as much as their softmax. But which masses and laws a round compares is known
 on the host, so `ragged_sums` gathers only what they consist of, and a whole law is computed only where it is asked for.
 """
 

@@ -157,14 +157,14 @@ def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pair, diver
             at, prefix, left = start, (), ROOT
         if at < 0:
             continue
-        running, split = lifting.cumulative(p), lifting.splits.get(token, ())
+        ordered, split = lifting.ordered(p), lifting.splits.get(token, ())
         trail = [*accumulate(split, lambda node, atom: lifting.children[node][atom], initial=ROOT)]
         if lifting.token[trail[-1]] != token:  # uncovered
             split, trail = (), [ROOT]
         for node, atom in zip(trail, (*split, None), strict=True):  # None: the token ends at this node
-            if 0 < at <= shape[0] and (node == ROOT or (lifting.children[node] and lifting.mass(running, node) > 0)):
+            if 0 < at <= shape[0] and (node == ROOT or (lifting.children[node] and lifting.mass(ordered, node) > 0)):
                 categories = known(prefix, node, left if node == ROOT else ROOT)
-                law = lifting.choice(node, p, running, np.zeros(len(lifting.paths)))[1]
+                law = lifting.choice(node, p, ordered, np.zeros(len(lifting.paths)))[1]
                 law = np.append(law, 0.0)  # (C + 2,): no target token begins with what is no child of the root
                 law *= exact or np.bincount(categories + 1, minlength=len(law) + 1)[1:] > 0
                 if law.sum() > 0 and categories.max() >= 0:
@@ -181,7 +181,7 @@ def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pair, diver
 def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: int, left: int) -> np.ndarray:
     """Category (W,) of each draft token by its path's atom after `prefix`: a child of the node, or what ends there (C).
     At the root C + 1, or -1 if not `exact`, begins no target token. -1: does not go on, or would not have left `left`."""
-    atoms = lifting.child_masses(np.zeros(len(lifting.order) + 1), node)[0]
+    atoms = lifting.child_masses(np.zeros(len(lifting.order)), node)[0]
     of_atom = np.full(len(lifting.paths) + 2, len(atoms) if node != ROOT else len(atoms) + 1 if exact else -1)
     of_atom[atoms] = np.arange(len(atoms))
     of_atom[[*(lifting.children[left] if left != ROOT else ()), -2]] = -1

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from .sampling import Rows, mask, process
-from .translation import merge
+from .translation import Translated
 from .verification import exact_match, greedy, lossless, rejection_sampling
 
-__all__ = ["exact_match", "greedy", "lossless", "mask", "merge", "process", "rejection_sampling"]
+__all__ = ["exact_match", "greedy", "lossless", "mask", "process", "rejection_sampling", "Translated"]
 LOOK = True  # at every drafted token: it costs nothing here
 inference = nullcontext
 

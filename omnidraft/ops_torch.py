@@ -16,10 +16,10 @@ from torch import Tensor
 from . import lifting, sampling, sampling_torch
 from .lifting_torch import Lifting, upload
 from .sampling_torch import Uniforms, in_place, mask, process
-from .translation_torch import merge
+from .translation_torch import Translated
 from .verification_torch import exact_match, greedy, lossless, rejection_sampling
 
-__all__ = ["exact_match", "greedy", "lossless", "mask", "merge", "process", "rejection_sampling"]
+__all__ = ["exact_match", "greedy", "lossless", "mask", "process", "rejection_sampling", "Translated"]
 LOOK = False  # unless the stop rule asks: the host would wait for the device
 inference = torch.inference_mode
 

@@ -20,6 +20,7 @@ from .models import load_two
 from .ngram_cache import NGramCache
 from .ops import ops_of
 from .sampling import Uniforms
+from .translation import Direct
 from .vocabulary import Alignment, align, load_or_build
 
 
@@ -104,6 +105,11 @@ class Pair:
     def one_vocabulary(self) -> bool:
         """True where both speak the same tokenizer, so that draft tokens are target tokens."""
         return self.draft.tokenizer.fingerprint == self.target.tokenizer.fingerprint
+
+    @cached_property
+    def direct(self) -> Direct:
+        """The alignment's direct map, ready for `translation.merge`."""
+        return Direct(self.alignment.draft_to_target)
 
     @cached_property
     def spellings(self) -> dict[int, tuple[int, ...]]:

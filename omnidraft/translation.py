@@ -10,12 +10,67 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
+from typing import Any
 
 import numpy as np
 
 from .tokenizer import Tokenizer
 
 WINDOW = 64  # tokens that `extend` goes back at most to find a place where re-tokenising can begin
+
+
+class Direct:
+    """The direct map (V_q,) from draft to target tokens, -1 where there is none, and its n pairs in the target's order.
+
+    >>> Direct(np.array([1, -1, 0, 1])).drafts_of(1)
+    [0, 3]
+    """
+
+    def __init__(self, draft_to_target: np.ndarray) -> None:
+        self.draft_to_target = draft_to_target
+        mapped = np.flatnonzero(draft_to_target >= 0)
+        self.drafts = mapped[np.argsort(draft_to_target[mapped], kind="stable")]  # (n,)
+        self.targets = draft_to_target[self.drafts].astype(np.int64)  # (n,)
+
+    def drafts_of(self, token: int) -> list[int]:
+        """The draft tokens whose direct token is this one."""
+        begin, end = self.targets.searchsorted((token, token + 1))
+        return self.drafts[begin:end].tolist()
+
+
+NO_PAIRS = Direct(np.empty(0, np.int64))
+
+
+class Translated:
+    """A row q' (V_p,): the drafter's row q (V_q,) on the target's tokens, and what a merge changes in it (Eq. 1 and 2).
+
+    A proposal that is kept needs one entry of it, `row[token]`; one that is refused p - q' (V_p,), `p - row`.
+
+    >>> row = Translated(np.array([0.5, 0.25, 0.25]), Direct(np.array([1, 1, -1])))
+    >>> float(row[1]), (np.ones(3) - row).tolist()
+    (0.75, [1.0, 0.25, 1.0])
+    """
+
+    __array_ufunc__ = None  # NumPy leaves `p - row` to the row
+
+    def __init__(self, q: Any, direct: Direct) -> None:
+        self.q, self.direct = q, direct
+        self.changed: dict[int, Any] = {}
+
+    def __getitem__(self, token: int) -> Any:
+        if token not in self.changed:
+            return sum([self.q[draft_token] for draft_token in self.direct.drafts_of(token)], 0.0)
+        return self.changed[token]
+
+    def __setitem__(self, token: int, probability: Any) -> None:
+        self.changed[token] = probability
+
+    def __rsub__(self, target_probs: np.ndarray) -> np.ndarray:
+        left = target_probs - np.bincount(self.direct.targets, self.q[self.direct.drafts], len(target_probs))
+        for token, probability in self.changed.items():
+            left[token] = target_probs[token] - probability
+        return left
 
 
 @dataclass
@@ -27,61 +82,60 @@ class Proposals:
     """
 
     tokens: list[int] = field(default_factory=list)
-    rows: list[np.ndarray] = field(default_factory=list)
+    rows: list[Translated | None] = field(default_factory=list)
     spans: list[int] = field(default_factory=list)
     atoms: list[int | None] = field(default_factory=list)  # `lossless` at temperature > 0: what `Lifting.reveal` gave
     laws: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, token: int, row: np.ndarray | None, span: int) -> None:
+    def add(self, token: int, row: Translated | None, span: int) -> None:
         """Append one proposal."""
         self.tokens.append(token)
         self.rows.append(row)
         self.spans.append(span)
 
 
-def merge(draft_tokens: Sequence[int], draft_probs: Sequence[np.ndarray], draft_to_target: np.ndarray,
-          target_size: int, longest_match: Callable[[Sequence[int], int], tuple[int, int] | None],
-          spellings: dict[int, Sequence[int]], laws: bool = True) -> Proposals:
+def merge(draft_tokens: Sequence[int], draft_probs: Sequence[np.ndarray], direct: Direct,
+          longest_match: Callable[[Sequence[int], int], tuple[int, int] | None], spellings: dict[int, Sequence[int]],
+          row_type: type[Translated] | None = Translated) -> Proposals:
     """Proposals of the drafted tokens d_1..d_k: the longest cached n-gram at each place, else the direct token, else none.
 
-    draft_probs: k rows (V_q,); draft_to_target: (V_q,) ids or -1; longest_match(tokens, start) gives (target token,
+    draft_probs: k rows (V_q,); longest_match(tokens, start) gives (target token,
     length) or None; spellings: draft token -> several target tokens (an expansion). A direct token has q'(t) = q(d), a
     merged one q'(t) = prod_j q(d_j) (Eq. 1), taken off the direct token of d_1 (Eq. 2, clamped at 0). An expansion's
     first token carries q(d) (what other draft tokens would add to it is left out), its others are certain given the
-    first. The first token that cannot be translated ends the proposals. Without `laws` the rows are None: a greedy round
-    needs none.
+    first. The first token that cannot be translated ends the proposals. row_type: the twin's for tensors, None for a greedy
+    round, which needs no rows.
 
     >>> rows = [np.array([0.5, 0.5])] * 2
-    >>> made = merge([0, 1], rows, np.array([0, -1]), 2, lambda d, i: (1, 2) if i == 0 else None, {})
-    >>> made.tokens, made.rows[0].tolist()
+    >>> made = merge([0, 1], rows, Direct(np.array([0, -1])), lambda d, i: (1, 2) if i == 0 else None, {})
+    >>> made.tokens, [float(made.rows[0][t]) for t in (0, 1)]
     ([1], [0.25, 0.25])
     """
     made, place = Proposals(), 0
-    mapped = np.flatnonzero(draft_to_target >= 0) if laws else ()
     while place < len(draft_tokens):
         draft_token, q = draft_tokens[place], draft_probs[place]
-        direct = int(draft_to_target[draft_token])
-        row = np.bincount(draft_to_target[mapped], weights=q[mapped], minlength=target_size) if laws else None  # (V_p,)
-        found = longest_match(draft_tokens, place)
+        same, found = int(direct.draft_to_target[draft_token]), longest_match(draft_tokens, place)
+        row = row_type(q, direct) if row_type else None
         if found is not None:
             token, length = found
-            if laws:
-                product = float(np.prod([draft_probs[place + j][draft_tokens[place + j]] for j in range(length)]))
-                if direct >= 0:
-                    row[direct] = max(0.0, row[direct] - product)
+            if row:
+                product = prod(draft_probs[place + j][draft_tokens[place + j]] for j in range(length))
+                if same >= 0:
+                    left = row[same] - product
+                    row[same] = left * (left > 0)  # no comparison that a device would be asked for
                 row[token] += product
             made.add(token, row, length)
             place += length
             continue
-        spelling = (direct,) if direct >= 0 else spellings.get(draft_token, ())
+        spelling = (same,) if same >= 0 else spellings.get(draft_token, ())
         if not spelling:
             break
-        if direct < 0 and laws:
+        if same < 0 and row:
             row[spelling[0]] += q[draft_token]
         made.add(spelling[0], row, 1)
         for token in spelling[1:]:
-            certain = np.zeros(target_size) if laws else None
-            if laws:
+            certain = row_type(q, NO_PAIRS) if row_type else None
+            if certain:
                 certain[token] = 1.0
             made.add(token, certain, 0)
         place += 1

@@ -21,6 +21,7 @@ import numpy as np
 
 from .lifting import ROOT, Lifting
 from .sampling import Uniforms
+from .translation import Translated
 
 RULES = ("lossless", "omnidraft", "slem", "tli")
 
@@ -59,18 +60,19 @@ def greedy(proposals: Sequence[int], target_choices: Sequence[int]) -> Verdict:
     return verdict
 
 
-def residual(target_probs: np.ndarray, draft_probs: np.ndarray) -> np.ndarray:
+def residual(target_probs: np.ndarray, draft_probs: np.ndarray | Translated) -> np.ndarray:
     """Weights max(0, p - q) of shape (V,), or p itself where rounding leaves nothing of them (p = q)."""
-    left = np.maximum(target_probs - draft_probs, 0.0)
-    return left if left.sum() > 0 else target_probs
+    left = target_probs - draft_probs
+    np.maximum(left, 0.0, out=left)
+    return left if left.max() > 0 else target_probs
 
 
-def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[np.ndarray], target_probs: np.ndarray,
+def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[np.ndarray | Translated], target_probs: np.ndarray,
                        uniforms: Uniforms) -> Verdict:
     """Accept each proposal t with probability min(1, p(t)/q(t)), else draw from norm(max(0, p - q)) and end.
 
-    proposals: (m,) target ids; draft_probs: m rows (V_p,) of q or q' over the target's vocabulary;
-    target_probs: (m + 1, V_p). Lossless if each proposal was drawn from its row.
+    proposals: (m,) target ids; draft_probs: m rows (V_p,) of q or q' over the target's vocabulary, of which only
+    `row[token]` and `p - row` are used; target_probs: (m + 1, V_p). Lossless if each proposal was drawn from its row.
 
     >>> q, p = np.array([1.0, 0.0]), np.array([[0.5, 0.5], [0.0, 1.0]])
     >>> rejection_sampling([0], [q], p, Uniforms([0.4, 0.0])).emitted
@@ -131,10 +133,10 @@ def choices(atoms: Sequence[int | None], laws: Sequence[np.ndarray], lifting: Li
     """
     place, row, node = 0, 0, ROOT
     law: np.ndarray | None = None  # Q of the atom at hand, narrowed once an end before it was accepted
-    masses = lifting.cumulative(target_probs[0])
+    ordered = lifting.ordered(target_probs[0])
     while place < len(atoms):
         atom, law = atoms[place], laws[place] if law is None else law
-        child_atoms, target_law, draft_law = lifting.choice(node, target_probs[row], masses, law)  # (C,), (C + 1,), (C + 1,)
+        child_atoms, target_law, draft_law = lifting.choice(node, target_probs[row], ordered, law)  # (C,), (C + 1,), (C + 1,)
         child = lifting.children[node].get(atom)
         chosen = -1 if child is None else int(np.flatnonzero(child_atoms == atom)[0])
         whole = child is None or not lifting.children[child]
@@ -151,7 +153,7 @@ def choices(atoms: Sequence[int | None], laws: Sequence[np.ndarray], lifting: Li
             row += 1
             if row == len(target_probs):  # the round ends before its atoms do
                 return
-            masses = lifting.cumulative(target_probs[row])
+            ordered = lifting.ordered(target_probs[row])
 
 
 def lossless(atoms: Sequence[int | None], laws: Sequence[np.ndarray], lifting: Lifting, target_probs: np.ndarray,

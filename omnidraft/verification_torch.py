@@ -17,6 +17,7 @@ from . import verification
 from .lifting_torch import ROOT, Laws, Lifting, ragged_sums, upload
 from .sampling import Rows
 from .sampling_torch import Uniforms, in_place, on_host, to_host
+from .translation import Translated
 from .verification import Verdict, _keep, _ratio
 
 
@@ -29,15 +30,15 @@ def greedy(proposals: Sequence[int], target_choices: Tensor) -> Verdict:
     return verification.greedy(proposals, to_host(target_choices, 1 << 62))
 
 
-def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+def residual(target_probs: Tensor, draft_probs: Tensor | Translated) -> Tensor:
     """Weights max(0, p - q) of shape (V,), or p itself where rounding leaves nothing of them (p = q)."""
     left = (target_probs - draft_probs).clamp_(min=0)
     if on_host(left):
-        return left if in_place(left).any() else target_probs
+        return left if in_place(left).max() > 0 else target_probs
     return left.addcmul_(target_probs, left.sum() == 0)
 
 
-def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Tensor] | Tensor,
+def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Tensor | Translated] | Tensor,
                        target_probs: Tensor | Sequence[Tensor], uniforms: Uniforms) -> Verdict:
     """Accept each proposal t with probability min(1, p(t)/q(t)), else draw from norm(max(0, p - q)) and end.
 
@@ -48,14 +49,12 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Tensor] |
     [0, 1]
     """
     verdict = Verdict()
-    if proposals and isinstance(target_probs, Tensor):
-        draft_probs = [row.to(target_probs.device) for row in draft_probs]
-        pairs = [row[token] for rows in (target_probs, draft_probs) for row, token in zip(rows, proposals, strict=False)]
-        found = torch.stack(pairs).view(2, -1).T.tolist()
-    else:
-        found = ([in_place(rows[row])[token] for rows in (target_probs, draft_probs)] for row, token in enumerate(proposals))
-    for row, (p, q) in enumerate(found):
-        if not _keep(p, q, uniforms):
+    pairs = ((target_probs[row][token], draft_probs[row][token]) for row, token in enumerate(proposals))
+    if isinstance(target_probs, Tensor):  # all in one copy; rows that are made when they are asked for are on the host
+        numbers = [torch.as_tensor(number, device=target_probs.device) for pair in pairs for number in pair]
+        pairs = torch.stack(numbers).view(-1, 2).tolist() if numbers else ()
+    for row, pair in enumerate(pairs):
+        if not _keep(*map(float, pair), uniforms):
             verdict.emit(_draw(residual(target_probs[row], draft_probs[row]), uniforms), "recovered")
             return verdict
         verdict.emit(proposals[row], "accepted")

@@ -15,7 +15,7 @@ from enumeration import law_of, total_variation
 
 from omnidraft import verification
 from omnidraft.lifting import build_lifting
-from omnidraft.translation import merge
+from omnidraft.translation import Direct, merge
 
 VOCABULARIES = 320
 TEXTS = [part for n in (1, 2, 3) for part in map("".join, itertools.product("ab", repeat=n))]
@@ -133,7 +133,7 @@ class World:
             fits = [(t, len(s)) for s, t in ngrams.items() if tuple(drafted[start:start + len(s)]) == s]
             return max(fits, key=lambda fit: fit[1], default=None)
 
-        made = merge(tokens, rows, self.draft_to_target, len(self.target), longest, {} if rule == "tli" else self.spellings)
+        made = merge(tokens, rows, Direct(self.draft_to_target), longest, {} if rule == "tli" else self.spellings)
         return tuple(verification.rejection_sampling(made.tokens, made.rows, self.target_rows(made.tokens), draws).emitted)
 
     def slem(self, draws) -> tuple[int, ...]:

@@ -25,20 +25,20 @@ def test_paths(lifting):
 
 def test_masses_are_those_of_the_tokens_below(lifting):
     p = np.array([0.1, 0.3, 0.2, 0.25, 0.15])
-    running = lifting.cumulative(p)
+    ordered = lifting.ordered(p)
     node_a = lifting.children[ROOT][A]
     node_ab = lifting.children[node_a][B]
-    assert lifting.mass(running, node_a) == pytest.approx(0.6) and lifting.mass(running, node_ab) == pytest.approx(0.5)
+    assert lifting.mass(ordered, node_a) == pytest.approx(0.6) and lifting.mass(ordered, node_ab) == pytest.approx(0.5)
     assert sorted(lifting.below(node_ab).tolist()) == [1, 2] and lifting.uncovered(5).tolist() == [4]
 
 
 def test_choice_at_the_root_and_inside(lifting):
     p, q = np.array([0.1, 0.3, 0.2, 0.25, 0.15]), np.array([0.4, 0.2, 0.1, 0.2, 0.1])
-    running = lifting.cumulative(p)
-    atoms, target, draft = lifting.choice(ROOT, p, running, lifting.first_law(q))
+    ordered = lifting.ordered(p)
+    atoms, target, draft = lifting.choice(ROOT, p, ordered, lifting.first_law(q))
     assert dict(zip(atoms.tolist(), target, strict=False)) == pytest.approx({A: 0.6, B: 0.25})
     assert target[-1] == pytest.approx(0.15) and draft.tolist() == pytest.approx([0.4, 0.4, 0.0])  # B: 0.2 + 0.2 of BA
-    _, target, draft = lifting.choice(lifting.children[ROOT][A], p, running, lifting.first_law(q))
+    _, target, draft = lifting.choice(lifting.children[ROOT][A], p, ordered, lifting.first_law(q))
     assert target.tolist() == pytest.approx([0.5 / 0.6, 0.1 / 0.6]) and draft.tolist() == pytest.approx([0.4, 0.6])
 
 
@@ -62,13 +62,13 @@ def test_reveal_of_an_expansion_and_of_a_healed_one(lifting):
 def test_every_node_is_the_range_of_the_tokens_below_it(splits, seed):
     lifting = Lifting(dict(enumerate(splits)), [(0,), (1,), (2,), (3,)])
     p = np.random.default_rng(seed).dirichlet(np.ones(len(splits)))
-    running = lifting.cumulative(p)
+    ordered = lifting.ordered(p)
     covered = {split: min(i for i, s in enumerate(splits) if s == split) for split in splits}
     pending = [(ROOT, ())]
     while pending:
         node, prefix = pending.pop()
         below = sorted(token for split, token in covered.items() if split[:len(prefix)] == prefix)
         assert sorted(lifting.below(node).tolist()) == below
-        assert lifting.mass(running, node) == pytest.approx(p[below].sum())
+        assert lifting.mass(ordered, node) == pytest.approx(p[below].sum())
         assert lifting.token[node] == covered.get(prefix, -1)
         pending += [(child, (*prefix, atom)) for atom, child in lifting.children[node].items()]

@@ -19,6 +19,16 @@ def test_softmax_of_the_scaled_logits(logits, temperature):
     assert np.abs(process(logits, temperature) - expected / expected.sum()).max() < 1e-12
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 1e-30, 0.01, 1, 3.0, 1e30])
+def test_float32_logits_give_the_law_of_float64_ones(temperature):
+    logits = 5 * np.random.default_rng(3).standard_normal((40, 300)).astype(np.float32)
+    logits[:, 7] = -np.inf
+    kept = logits.copy()
+    found, expected = process(logits, temperature), process(logits.astype(np.float64), temperature)
+    assert found.dtype == expected.dtype == np.float64 and np.array_equal(logits, kept)
+    assert np.abs(found - expected).max() < 1e-6 and np.abs(found.sum(-1) - 1).max() < 1e-12 and not found[:, 7].any()
+
+
 @given(rows)
 def test_temperature_zero_is_the_first_argmax(logits):
     probs = process(logits, 0)

@@ -48,9 +48,9 @@ def test_signatures_are_equal(plain, twin):
         if inspect.isfunction(one):
             assert arguments(one) == arguments(other), name
             shared += 1
-        elif name in ("Uniforms", "Lifting"):
+        elif name in ("Uniforms", "Lifting", "Translated"):
             for method, function in vars(one).items():
-                if inspect.isfunction(function) and not method.startswith("__") and method in vars(other):
+                if inspect.isfunction(function) and (method[:2] != "__" or method == "__rsub__") and method in vars(other):
                     assert arguments(function) == arguments(getattr(other, method)), method
                     shared += 1
     assert shared >= {"translation": 1, "lifting": 3, "sampling": 4, "verification": 6}[plain.__name__.split(".")[-1]]
@@ -179,10 +179,10 @@ def test_masses_and_laws_equal_numpy(rounds):
         seen["partial"] += len(plain.order) < case.target_size
         seen["merge"] += any(length > 1 for length in plain.walk(atoms)[1])
         p, law = case.probs(1, case.target_size)[0], case.rng.dirichlet(np.ones(case.draft_size))
-        running, torch_p = plain.cumulative(p), torch.from_numpy(p)
+        ordered, torch_p = plain.ordered(p), torch.from_numpy(p)
         for node in range(len(plain.token)):
-            if plain.children[node] and plain.mass(running, node) > 1e-3:
-                atoms, target_law, draft_law = plain.choice(node, p, running, law)
+            if plain.children[node] and plain.mass(ordered, node) > 1e-3:
+                atoms, target_law, draft_law = plain.choice(node, p, ordered, law)
                 made = twin.categories(node, torch_p, torch.from_numpy(law))  # by atom, what ends here last
                 close(made[0][[*atoms, -1]], target_law)
                 close(made[1][[*atoms, -1]], draft_law)
@@ -218,17 +218,22 @@ def test_translated_rules_equal_numpy(rounds, kind):
             return next((fit for fit in fits if start + fit[1] <= len(tokens)), None)
 
         spellings = {d: (1, 3, 2)[:1 + d % 3] for d in range(0, case.draft_size, 2)}
-        arguments = direct, case.target_size, longest, spellings
+        arguments = translation.Direct(direct), longest, spellings
         expected = translation.merge(case.draft_tokens, list(case.draft_probs), *arguments)
-        made = translation_torch.merge(case.draft_tokens, torch.from_numpy(case.draft_probs), *arguments)
+        q = torch.from_numpy(case.draft_probs)
+        made = translation.merge(case.draft_tokens, q, *arguments, translation_torch.Translated)
         assert (made.tokens, made.spans) == (expected.tokens, expected.spans)
-        for twin in (translation, translation_torch):  # what a greedy round asks for
-            bare = twin.merge(case.draft_tokens, [None] * len(case.draft_tokens), *arguments, laws=False)
-            assert (bare.tokens, bare.spans) == (made.tokens, made.spans) and bare.rows == [None] * len(made.tokens)
-        for row, reference in zip(made.rows, expected.rows, strict=True):
-            close(row, reference)
+        bare = translation.merge(case.draft_tokens, [None] * len(case.draft_tokens), *arguments, None)  # for a greedy round
+        assert (bare.tokens, bare.spans) == (made.tokens, made.spans) and bare.rows == [None] * len(made.tokens)
         p = case.probs(len(made.tokens) + 1, case.target_size)
-        q = [row / row.sum() for row in expected.rows]
+        for row, reference, wanted in zip(made.rows, expected.rows, p[:-1], strict=True):
+            close(torch.from_numpy(wanted) - row, wanted - reference)
+            entries = wanted - (wanted - reference)
+            assert [float(row[t]) for t in range(len(wanted))] == pytest.approx(entries.tolist(), abs=1e-10)
+        kept += case.both("rejection_sampling", (made.tokens, expected.rows, p),
+                          (made.tokens, made.rows, given(p, kind))).accepted
+        q = [wanted - (wanted - row) for row, wanted in zip(expected.rows, p[:-1], strict=True)]
+        q = [np.maximum(row, 0) / np.maximum(row, 0).sum() for row in q]
         kept += case.both("rejection_sampling", (made.tokens, q, p),
                           (made.tokens, [torch.from_numpy(row) for row in q], given(p, kind))).accepted
         p[:, 0] += 3.0  # a likely token, so that matches are not rare
@@ -398,7 +403,8 @@ def test_copies_per_round_do_not_grow_with_the_draft_length(copies, draft_length
         assert 2 <= total <= 3  # what is compared; then one for each of at most two draws
         endings[verdict.kinds[-1], total] += 1
         direct = case.rng.integers(0, case.target_size, case.draft_size)
-        made, total = copies(translation_torch.merge, tokens, q, direct, case.target_size, lambda tokens, start: None, {})
+        made, total = copies(translation.merge, tokens, q, translation.Direct(direct), lambda tokens, start: None, {},
+                             translation_torch.Translated)
         assert total == 0 and len(made.tokens) == draft_length
         p = torch.from_numpy(case.probs(draft_length + 1, case.target_size))
         assert copies(verification_torch.rejection_sampling, made.tokens, made.rows, p, uniforms)[1] == 2

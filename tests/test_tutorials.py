@@ -202,7 +202,7 @@ def test_a_function_that_is_not_written_yet_is_open(exercises, capsys):
 def test_the_lesson_answers_are_those_of_the_package(exercises):
     """The small worlds of exercises 3.2 and 4.2, played by the package's own code."""
     from omnidraft.ngram_cache import NGramCache
-    from omnidraft.translation import merge
+    from omnidraft.translation import Direct, merge
     from omnidraft.verification import rejection_sampling
 
     left = []
@@ -219,7 +219,7 @@ def test_the_lesson_answers_are_those_of_the_package(exercises):
 
     def first_token(draws):
         draft = [draws.choose(row) for row in rows]
-        made = merge(draft, rows, np.array([0, 1]), 3, lambda d, i: (2, 2) if d[i:i + 2] == [0, 1] else None, {})
+        made = merge(draft, rows, Direct(np.array([0, 1])), lambda d, i: (2, 2) if d[i:i + 2] == [0, 1] else None, {})
         return rejection_sampling(made.tokens, made.rows, np.array([list(target.values())] * 3), draws).emitted[0]
 
     assert np.isclose(exercises.total_variation(exercises.law_of(first_token), target), RIGHT["4.2"])

@@ -26,13 +26,13 @@ from omnidraft.decoding import Options, plain, speculative
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms, process
 from omnidraft.stopping import FixedLength
-from omnidraft.translation import merge
+from omnidraft.translation import Direct, merge
 from omnidraft.verification import rejection_sampling
 
 show(merge)
 
 # %% [markdown]
-# (`spellings` serves the reverse case, a draft token that the target writes with several tokens: lesson 5.)
+# (`direct` is the map of lesson 2; `spellings` is for draft tokens that the target writes with several tokens: lesson 5.)
 #
 # ## By hand
 #
@@ -64,7 +64,7 @@ def known(draft, place):
 def first_token(p, q_first, q_second, draws):
     """One round of the package's own code: draw two tokens, translate, judge; the first token written."""
     draft = [draws.choose(q_first), draws.choose(q_second)]
-    made = merge(draft, [q_first, q_second], np.array([a, b]), 3, known, {})
+    made = merge(draft, [q_first, q_second], Direct(np.array([a, b])), known, {})
     return rejection_sampling(made.tokens, made.rows, np.array([p] * 3), draws).emitted[0]
 
 

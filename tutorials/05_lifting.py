@@ -39,7 +39,7 @@ show(Lifting.choice)  # the equation in the package: P and Q at a node, its last
 
 def choice(lifting, node, p, q):
     """P and Q at a node for the target's row p and the law q of the next atom."""
-    return lifting.choice(node, p, lifting.cumulative(p), q)[1:]
+    return lifting.choice(node, p, lifting.ordered(p), q)[1:]
 
 
 # %% [markdown]
