@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import verification
+from . import lifting, verification
 from .lifting_torch import ROOT, Laws, Lifting, ragged_sums, upload
 from .sampling import Rows
 from .sampling_torch import Uniforms, in_place, on_host, to_host
@@ -90,28 +90,16 @@ def choices(atoms: Sequence[int | None], laws: Laws, lifting: Lifting,
 
     The numbers in a tensor come in one copy. Rows on the host are asked for one after another, as the comparisons are.
     """
-    host, steps, row, place, node, narrowed = lifting.host, [], 0, 0, ROOT, ROOT
-    proposed, drafted = [], []  # where P is found: row, target tokens; where Q is: row, draft tokens, those it is relative to
-    while place < len(atoms) and row < len(target_probs):  # a round may end before its atoms do
-        child, begin = host.children[node].get(atoms[place]), host.first[node]
-        stop, after = child is None and node != ROOT, node if child is None else child
-        whole = child is None or not host.children[child]
-        ends = host.token[after] if whole else -1
-        proposed.append((row, host.order[begin:begin + (ends >= 0)] if child is None else host.below(child)))
-        drafted.append(laws.parts(place, host.children[node] if stop else () if child is None else (atoms[place],)))
-        steps.append((place, node, ends, ROOT if whole else after, narrowed, stop))
-        if whole and ends < 0:
-            break  # cannot be accepted: a dead end, or no path at the root
-        row, place, node, narrowed = row + whole, place + (child is not None), steps[-1][3], node if stop else ROOT
-    if steps and isinstance(target_probs, Tensor):
+    steps, found = _steps(atoms, laws, lifting.host, len(target_probs)), None
+    if isinstance(target_probs, Tensor) and (steps := [*steps]):
+        _, proposed, drafted = zip(*steps, strict=True)
         rows, tokens, possible = zip(*drafted, strict=True)
         masses, sums = ragged_sums((target_probs, *zip(*proposed, strict=True)),
                                    (laws.draft_probs, rows + rows, tokens + possible))
         found = zip(masses, sums, sums[len(steps):], strict=False)  # ends with the masses
-    else:
-        found = _row_by_row(target_probs, laws.rows, proposed, drafted)
     mass, before = 1.0, 1.0  # P and Q of the proposal before
-    for (*step, stop), (p, q, given) in zip(steps, found, strict=True):
+    for (*step, stop), proposed, drafted in steps:
+        p, q, given = next(found) if found else _read(target_probs, laws.rows, proposed, drafted)
         q = q / (given or 1.0)  # an expanded token's later atom: relative to all draft tokens that begin like it
         q = max(0.0, 1 - q) if stop else q
         law = p
@@ -172,12 +160,29 @@ def acceptances(atoms: Sequence[int | None], laws: Laws, lifting: Lifting, targe
     return found
 
 
-def _row_by_row(target_probs: Sequence[Tensor], draft_probs: Sequence[Tensor], proposed: list,
-                drafted: list) -> Iterator[tuple[float, float, float]]:
-    """What `ragged_sums` gathers, read on the host where it lies."""
-    for (row, within), (drawn, tokens, possible) in zip(proposed, drafted, strict=True):
-        p, q = in_place(target_probs[row]), in_place(draft_probs[drawn])
-        yield sum(p[within].tolist()), sum(q[tokens].tolist()), sum(q[possible].tolist()) if possible else 0.0
+def _steps(atoms: Sequence[int | None], laws: Laws, host: lifting.Lifting, rows: int) -> Iterator[tuple]:
+    """Per comparison: what is known of it, where P is found (row, target tokens), and where Q is (`Laws.parts`)."""
+    row, place, node, narrowed = 0, 0, ROOT, ROOT
+    while place < len(atoms) and row < rows:  # a round may end before its atoms do
+        child, begin = host.children[node].get(atoms[place]), host.first[node]
+        stop, after = child is None and node != ROOT, node if child is None else child
+        whole = child is None or not host.children[child]
+        ends = host.token[after] if whole else -1
+        following = ROOT if whole else after
+        yield ((place, node, ends, following, narrowed, stop),
+               (row, host.order[begin:begin + (ends >= 0)] if child is None else host.below(child)),
+               laws.parts(place, host.children[node] if stop else () if child is None else (atoms[place],)))
+        if whole and ends < 0:
+            return  # cannot be accepted: a dead end, or no path at the root
+        row, place, node, narrowed = row + whole, place + (child is not None), following, node if stop else ROOT
+
+
+def _read(target_probs: Sequence[Tensor], draft_probs: Sequence[Tensor], proposed: tuple,
+          drafted: tuple) -> tuple[float, float, float]:
+    """What `ragged_sums` gathers, for one comparison, read on the host where it lies."""
+    (row, within), (drawn, tokens, possible) = proposed, drafted
+    p, q = in_place(target_probs[row]), in_place(draft_probs[drawn])
+    return sum(p[within].tolist()), sum(q[tokens].tolist()), sum(q[possible].tolist()) if possible else 0.0
 
 
 def _draw(weights: Tensor, uniforms: Uniforms) -> int:
