@@ -156,7 +156,7 @@ def main() -> None:
         made = next(turn for turn in made if turn["ratio"] == median_low(ratios))
         found["backends"].setdefault(backend, {}).setdefault(rule, {})[f"T={at}"] = made | {"ratios": ratios}
         print(f"{backend} {rule:9} T={at}: {made['own_ms']:.2f} ms, {'softmax' if at else 'argmax'} alone "
-              f"{made['alone_ms']:.2f}: {made['ratio']:.2f}x ({ratios[0]:.2f} to {ratios[-1]:.2f}), {made['beyond_ms']:+.2f} ms; "
+              f"{made['alone_ms']:.2f}: {made['ratio']:.2f}x ({ratios[0]:.2f}-{ratios[-1]:.2f}), {made['beyond_ms']:+.2f} ms; "
               f"{made['target_rows']:.1f} rows, {made['tokens_per_round']:.1f} tokens", flush=True)
     if args.json:
         write_json(args.json, found)

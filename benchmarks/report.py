@@ -205,7 +205,8 @@ def overhead() -> str:
     if figures is None:
         return "Not measured yet."
     m, s = figures["machine"], figures["settings"]
-    rows = [[backend, f"`{rule}`", *(cell for at, form in (("T=0", "{beyond_ms:+.2f} ms"), ("T=1", "**{ratio:.2f}×** ({ratios[0]:.2f}–{ratios[2]:.2f})"))
+    forms = (("T=0", "{beyond_ms:+.2f} ms"), ("T=1", "**{ratio:.2f}×** ({ratios[0]:.2f}–{ratios[2]:.2f})"))
+    rows = [[backend, f"`{rule}`", *(cell for at, form in forms
                                      for cell in (f"{f[at]['own_ms']:.2f}", f"{f[at]['alone_ms']:.2f}", form.format(**f[at])))]
             for backend, rules in figures["backends"].items() for rule, f in rules.items()]
     return (f"Llama-2's 32,000 entries draft for Qwen2's 151,646, k = {s['k']}: a round around models that answer with stored "
