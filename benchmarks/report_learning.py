@@ -70,7 +70,7 @@ def shift() -> str:
         for name, run in figures[part].items():
             alone = f"{run['alone']['after']['acceptance']:.3f} ({100 * run['recovered']['acceptance']:.0f} %)" if (
                 "alone" in run) else ""
-            rows.append([" → ".join(title), name, f"`{sparkline(run['acceptance'])}`",
+            rows.append([" → ".join(title), f"{run['stream']} prompts {name}", f"`{sparkline(run['acceptance'])}`",
                          f"{run['after']['acceptance']:.3f}" if "after" in run else "", alone,
                          *(f"{run[key]['acceptance']:.3f}" if key in run else "" for key in ("leaving", "returning"))])
     [three] = figures["three"].values()
@@ -78,9 +78,9 @@ def shift() -> str:
                  *(f"{f['bytes'][part] / 1000:,.0f}" for part in ("lora", "head", "cache")), f"{100 * f['share']:.0f} %"]
                 for name, f in three.items()]
     size = next(iter(three.values()))["drafter_bytes"]
-    return (f"{s['draft']} drafts; {s['stream']} prompts before and after each change, temperature 1, k = 6 "
+    return (f"{s['draft']} drafts; as many prompts before and after each change, temperature 1, k = 6 "
             "(`benchmarks/shift.py`). "
-            f"The curves are the share of draft tokens kept, {s['group']} prompts a point, each curve with its own scale. The "
+            "The curves are the share of draft tokens kept, eight points a change, each curve with its own scale. The "
             "figures are of held-out prompts: after the second task, by a drafter that learned on it alone, and of the "
             "first target when it is left and when it is back.\n\n"
             + table(["change", "", "curve", "after", "learned alone (share reached)", "leaving", "back"], rows)

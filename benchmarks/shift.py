@@ -34,7 +34,7 @@ from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.training import Recipe
 
-GROUP, HELD_OUT = 8, 16
+POINTS, HELD_OUT = 8, 48  # of a curve before a shift and after it; prompts
 LEARNING, NOT_LEARNING = Schedule(every=2, replay=6), Schedule(every=10 ** 9, guard=0)
 WITH_HEAD = Schedule(every=2, replay=6, head="interleaved")
 
@@ -61,10 +61,11 @@ def made(draft: object, target: object, cached: bool = True) -> Pair:
     return Pair(draft, target, None if cached else NGramCache(), prefill=cached)
 
 
-def curve(rounds: list[list[Round]]) -> dict:
+def curve(rounds: list[list[Round]], stream: int) -> dict:
     """Acceptance and block efficiency by groups of prompts."""
-    groups = [summarize(r for one in rounds[i:i + GROUP] for r in one) for i in range(0, len(rounds), GROUP)]
-    return {"acceptance": [round(s.acceptance_draft, 3) for s in groups],
+    size = max(1, stream // POINTS)
+    groups = [summarize(r for one in rounds[i:i + size] for r in one) for i in range(0, len(rounds), size)]
+    return {"stream": stream, "group": size, "acceptance": [round(s.acceptance_draft, 3) for s in groups],
             "block_efficiency": [round(s.block_efficiency, 3) for s in groups]}
 
 
@@ -84,11 +85,11 @@ def task_shift(args: argparse.Namespace, cached: bool, learning: bool) -> dict:
     run.serve(first)
     run.serve(second)
     after = held_out(run.learner.pair, args.tasks[1], args.tokens)
-    found = curve(run.rounds) | {"shift_at": len(first) // GROUP, "after": after}
+    found = curve(run.rounds, args.stream) | {"shift_at": POINTS, "after": after}
     if learning:
         alone = Run(made(base, target, cached), LEARNING, args.tokens, 0)
         alone.serve(second)
-        found["alone"] = curve(alone.rounds) | {"after": held_out(alone.learner.pair, args.tasks[1], args.tokens)}
+        found["alone"] = curve(alone.rounds, args.stream) | {"after": held_out(alone.learner.pair, args.tasks[1], args.tokens)}
         found["recovered"] = {name: round(value / found["alone"]["after"][name], 3) for name, value in after.items()}
     return found
 
@@ -109,8 +110,7 @@ def target_shift(args: argparse.Namespace, cached: bool) -> dict:
             if part == 0:
                 ends.append(held_out(run.learner.pair, task, args.tokens))
             store.keep(run.learner)
-    size = args.stream // GROUP
-    return curve(rounds) | {"shift_at": size, "back_at": 2 * size, "leaving": ends[0], "returning": ends[1],
+    return curve(rounds, args.stream) | {"shift_at": POINTS, "back_at": 2 * POINTS, "leaving": ends[0], "returning": ends[1],
                             "switch_seconds": switches[2]}
 
 
@@ -170,9 +170,10 @@ def picture(results: dict, folder: Path) -> None:
         figure = Figure(figsize=(8, 4), layout="constrained")
         axes = figure.subplots()
         for name, run in results[part].items():
-            axes.plot([(i + 0.5) * GROUP for i in range(len(run["acceptance"]))], run["acceptance"], marker=".", label=name)
-        for at in {run[key] for run in results[part].values() for key in ("shift_at", "back_at") if key in run}:
-            axes.axvline(at * GROUP, color="grey", linestyle=":")
+            places = [(i + 0.5) * run["group"] for i in range(len(run["acceptance"]))]
+            axes.plot(places, run["acceptance"], marker=".", label=name)
+        for at in {run[key] * run["group"] for run in results[part].values() for key in ("shift_at", "back_at") if key in run}:
+            axes.axvline(at, color="grey", linestyle=":")
         axes.set(xlabel="prompts", ylabel="share of draft tokens kept", title=f"{part} shift")
         axes.legend(frameon=False)
         figure.savefig(folder / f"shift_{part}.png", dpi=150)
@@ -186,6 +187,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs=2, default=["math", "code"])
     parser.add_argument("--stream", type=int, default=64, help="prompts before and after a shift")
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--parts", nargs="*", default=["task", "target", "three"])
     parser.add_argument("--png", type=Path, metavar="FOLDER")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -193,8 +195,7 @@ def main() -> None:
     if args.json and args.json.exists():
         results = json.loads(args.json.read_text())
     results["machine"] = machine()
-    results["settings"] = {"draft": args.draft, "targets": args.targets, "tasks": args.tasks, "stream": args.stream,
-                           "tokens": args.tokens, "group": GROUP}
+    results["settings"] = {"draft": args.draft, "targets": args.targets, "tasks": args.tasks, "tokens": args.tokens}
     named = {True: "with the cache", False: "without the cache"}
     jobs = {("task", f"{named[cached]}{', learning' if learning else ''}"): (
         lambda cached=cached, learning=learning: task_shift(args, cached, learning))
@@ -202,7 +203,7 @@ def main() -> None:
     jobs |= {("target", named[cached]): (lambda cached=cached: target_shift(args, cached)) for cached in (True, False)}
     jobs[("three", "alternating")] = lambda: three_targets(args)
     for (part, name), job in jobs.items():
-        if name in results[part]:
+        if name in results[part] or part not in args.parts:
             continue
         run = results[part][name] = job()
         rest = {key: value for key, value in run.items() if key not in ("acceptance", "block_efficiency", "alone")}
