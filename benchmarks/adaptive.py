@@ -33,7 +33,7 @@ from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.stopping import AcceptanceHead, Confidence, EntropyBound, FixedLength, Throughput  # noqa: E402
 from omnidraft.training import Recipe, Trainer  # noqa: E402
 
-LENGTHS = (1, 2, 3, 4, 6, 8, 10, 12)
+LENGTHS = range(1, 13)
 METHODS = {"fixed k": Schedule(every=10 ** 9, guard=0), "adapt only": Schedule(every=2, steps=0, head="joint", guard=0),
            "distill only": Schedule(every=2, replay=6), "joint": Schedule(every=2, replay=6, head="joint"),
            "interleaved": Schedule(every=2, replay=6, head="interleaved")}
@@ -116,7 +116,7 @@ def sweep(pair: Pair, task: str, args: argparse.Namespace) -> dict:
         figures["to_best_fixed"] = round(float(np.median(figures.pop("speeds") / fastest)), 3)
         if hasattr(rules.get(name), "threshold"):
             figures["threshold"] = round(rules[name].threshold, 3)
-    return {"best_fixed": best, "rules": found, "labels": len(labels),
+    return {"best_fixed": best, "repeats": args.repeats, "rules": found, "labels": len(labels),
             "quality": {name: quality(scores, labels) for name, scores in predicted.items()}}
 
 

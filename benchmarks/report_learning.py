@@ -40,17 +40,18 @@ def adaptive() -> str:
     rules, qualities = [], []
     for where, row in runs.items():
         best = row["rules"][row["best_fixed"]]["tokens_per_second"]
-        rules.append([where, f"{row['rules']['plain']['tokens_per_second']:.0f}", f"{best:.0f} ({row['best_fixed']})",
+        plain = row["rules"]["plain"]["tokens_per_second"]
+        rules.append([where, str(row["repeats"]), f"{plain:.0f}", f"{best:.0f} ({row['best_fixed']})",
                       *(f"{row['rules'][name]['to_best_fixed']:.2f}×" for name in names)])
         qualities.append([where, str(row["labels"]), *(
             f"{q['auc']:.3f}, {q['calibration_error']:.3f}, {q['cross_entropy']:.3f}" for q in row["quality"].values())])
     methods = [[f"{pair.replace(':', ' → ')}, {task}", name, f"{f['block_efficiency']:.2f}",
                 f"{100 * f['acceptance_draft']:.0f} %", f"{f['tokens_per_second']:.0f}", f"{f['speedup']:.2f}×"]
                for pair, tasks in figures["comparison"].items() for task, row in tasks.items() for name, f in row.items()]
-    return (f"{machine_line(figures)}; greedy, medians of {s['repeats']} repeats over {s['prompts']} held-out prompts, with "
+    return (f"{machine_line(figures)}; greedy, medians of repeats over {s['prompts']} held-out prompts, with "
             "which all rules take turns (`benchmarks/adaptive.py`). Tokens/s of the best fixed length in hindsight, and those "
             f"of each rule over it; the threshold is {s['threshold']:g} where throughput does not tune it:\n\n"
-            + table(["pair, task", "plain", "best fixed k", *names], rules)
+            + table(["pair, task", "repeats", "plain", "best fixed k", *names], rules)
             + "\n\nHow well acceptance is predicted on held-out prompts, by the drafter's own confidence and by heads that "
             f"learned on {s['stream']} others: area under the curve, calibration error, cross-entropy.\n\n"
             + table(["pair, task", "labels", *first["quality"]], qualities)
