@@ -57,4 +57,4 @@ def machine_line(figures: dict) -> str:
     """Where a result was measured."""
     machine = figures["machine"]
     return (f"Measured on {machine['cpu']}, {machine['cores']} cores, {'AVX-512' if machine['avx512'] else 'AVX2'}, "
-            f"NumPy {machine['numpy']} ({machine['blas']}), one BLAS thread" + figures.get("engine", ""))
+            f"NumPy {machine['numpy']} ({machine['blas']}), one BLAS thread")
