@@ -67,7 +67,8 @@ def exactness() -> str:
         equal, of = (sum(pair[key] for pair in same["pairs"].values()) for key in ("same", "of"))
         real = " and of both real pairs" * any("stories260K" in name for name in same["pairs"])
         parts.append(f"At temperature 0 the text is the target's own, token for token: {equal:,} of {of:,} greedy texts of the "
-                     f"embedded pairs{real} (four rules, k from 1 to {same['k'][1]}, float64; `benchmarks/same_text.py`) equal "
+                     f"embedded pairs{real} ({same['backend']}, four rules, k from 1 to {same['k'][1]}, float64; "
+                     "`benchmarks/same_text.py`) equal "
                      "plain decoding.")
     return "\n\n".join(parts)
 
@@ -147,7 +148,7 @@ def learning(all_of_it: bool = False) -> str:
                 rows.append(cells)
     s = figures["settings"]
     return (f"{machine_line(figures)}. One pass over {s['texts']} texts of the target per task, an update every {s['every']} "
-            "texts (`benchmarks/learning.py`; held-out prompts, k = 6):\n\n" + table(
+            f"texts (`benchmarks/learning.py`; held-out prompts, k = 6{figures.get('texts', '')}):\n\n" + table(
                 ["pair, task", "learned by", "block efficiency T=0.01", "T=1", "gap closed", "acceptance of proposals, "
                  "`omnidraft` T=0.01"], rows))
 
