@@ -24,9 +24,10 @@ from omnidraft.machine import machine
 from omnidraft.metrics import summarize
 from omnidraft.models import load
 from omnidraft.pairing import Pair
-from omnidraft.sampling import Uniforms, mask, process
+from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 from omnidraft.training import Recipe, Trainer
+from recipes.batch import write
 
 LOSSES = {"dm": {"loss": "dm"}, "hybrid": {"loss": "hybrid"}, "hybrid, dynamic weight": {"loss": "hybrid", "weight": "dynamic"},
           "lifted, forward": {"divergence": "forward"}, "lifted, reverse": {"divergence": "reverse"},
@@ -35,17 +36,11 @@ HELD_OUT, EVERY, REPLAY = 24, 2, 6
 
 
 def write_texts(pair: Pair, task: str, count: int, tokens: int, seed: int) -> list[Example]:
-    """Texts of the target at temperature 1 for fresh prompts of the task, with its rows."""
-    texts = []
-    for i, prompt in enumerate(fresh_prompts(task, count, seed)):
-        ids, cache, written, rows = pair.target.tokenizer.encode(prompt, bos=True), pair.target.new_cache(), [], []
-        uniforms = Uniforms(np.random.default_rng([seed, i]))
-        while len(written) < tokens and not (written and written[-1] in pair.target.eos_ids):
-            logits = mask(pair.target.forward((ids + written)[cache.length:], cache), pair.target.tokenizer.size)
-            rows.append(process(logits)[0].astype(np.float32))
-            written.append(uniforms.choose(rows[-1]))
-        texts.append(make_example(pair, prompt, written, np.stack(rows)))
-    return texts
+    """Texts of the target at temperature 1 for fresh prompts of the task, with its rows, in the order of the prompts."""
+    fresh = fresh_prompts(task, count, seed)
+    ids = ((pair.target.tokenizer.encode(prompt, bos=True), True) for prompt in fresh)
+    written = sorted(write(pair.target, ids, Uniforms(np.random.default_rng(seed)), tokens), key=lambda text: text[0])
+    return [make_example(pair, prompt, ids, rows) for prompt, (_, ids, rows) in zip(fresh, written, strict=True)]
 
 
 def measure(pair: Pair, task: str, seed: int) -> dict:

@@ -62,14 +62,16 @@ def exactness() -> str:
              f"{f['worst']:.1e}" if f["worst"] < 1e-6 else f"{f['worst']:.3f}"]
             for rule, f in figures["total_variation"].items()]
     parts = [table(["rule", "cases", "mean", "worst"], rows)]
-    same = result("same_text")
-    if same:
-        equal, of = (sum(pair[key] for pair in same["pairs"].values()) for key in ("same", "of"))
-        real = " and of both real pairs" * any("stories260K" in name for name in same["pairs"])
-        parts.append(f"At temperature 0 the text is the target's own, token for token: {equal:,} of {of:,} greedy texts of the "
-                     f"embedded pairs{real} ({same['backend']}, four rules, k from 1 to {same['k'][1]}, float64; "
-                     "`benchmarks/same_text.py`) equal "
-                     "plain decoding.")
+    greedy = []
+    for name, title in (("same_text", "in NumPy"), ("same_text_torch", "with both models in Torch")):
+        if same := result(name):
+            equal, of = (sum(pair[key] for pair in same["pairs"].values()) for key in ("same", "of"))
+            real = " and both real pairs" * any("stories260K" in pair for pair in same["pairs"])
+            greedy.append(f"{equal:,} of {of:,} {title} ({same['tokens']} tokens each, the embedded{real}, "
+                          f"k from 1 to {same['k'][1]})")
+    if greedy:
+        parts.append("At temperature 0 the text is the target's own, token for token. Greedy texts that equal plain decoding, "
+                     f"four rules, float64: {'; '.join(greedy)} (`benchmarks/same_text.py`).")
     return "\n\n".join(parts)
 
 
@@ -86,7 +88,8 @@ def speed(shown: tuple[str, ...] | None = None, name: str = "speed") -> str:
             for pair, tasks in figures["pairs"].items() if shown is None or pair in shown for task, r in tasks.items()]
     rows += [[pair.replace(":", " → "), "together", "", "", f"**{ratio:.2f}×**", "", "", "", ""]
              for pair, ratio in figures.get("together", {}).items() if shown is None or pair in shown]
-    how = ", the target in transformers on PyTorch, the drafter in NumPy" * (figures["settings"].get("backend") == "torch")
+    how = (f", the target in transformers on PyTorch with {figures['machine']['torch_threads']} threads, the drafter in NumPy"
+           if figures["settings"].get("backend") == "torch" else "")
     return (f"{machine_line(figures)}{how}; greedy, wall clock, medians of {figures['settings']['repeats']} repeats over "
             "held-out prompts, half of them of kinds that training never showed (`benchmarks/speed.py`).\n\n" + table(
                 ["pair", "task", "plain tok/s", "speculative tok/s", "speedup", "on kinds seen / unseen", "block efficiency",
@@ -172,7 +175,7 @@ def against() -> str:
             for pair, runs in pairs.items() for at, found in runs.items()]
     m, s = figures["machine"], figures["settings"]
     return (f"Same loaded models, prompts and process; torch {m['torch']}, transformers {m['transformers']}, "
-            f"{m['torch_threads']} thread, {s['prompts']} prompts × {s['tokens']} tokens, medians of {s['repeats']} "
+            f"{m['torch_threads']} threads, {s['prompts']} prompts × {s['tokens']} tokens, medians of {s['repeats']} "
             "(`benchmarks/against_transformers.py`). Speed over transformers' plain generation, and in brackets target tokens "
             "per target pass. An *excess* of log p is told where the text is not the target's own: transformers' token-level "
             "intersection (its assisted generation at T = 1) pairs scrambled rows, so much of what it accepts is wrong.\n\n"

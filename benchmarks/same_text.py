@@ -1,7 +1,7 @@
 """Greedy speculative text against plain decoding, token for token, in float64: every pair, task, rule and draft length.
 
     python -m benchmarks.same_text --json benchmarks/results/same_text.json
-    python -m benchmarks.same_text --backend torch --prompts 1
+    python -m benchmarks.same_text --backend torch --prompts 1 --tokens 16 --json benchmarks/results/same_text_torch.json
 
 The embedded pairs and, in both directions, the two models of ../shared/real (or $OMNIDRAFT_REAL_DATA), where they are.
 """

@@ -12,10 +12,7 @@ logits tie within float32 rounding.
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is loaded: as many threads as NumPy's BLAS
 
 from omnidraft.cpu import prepare_blas  # noqa: E402
 
@@ -106,6 +103,10 @@ def main() -> None:
     results: dict = {"machine": machine(), "settings": {"k": args.k, "threshold": args.threshold, "verify": args.verify,
                                                         "payoff": args.payoff, "repeats": args.repeats,
                                                         "backend": args.backend}, "pairs": {}, "together": {}}
+    if args.backend == "torch":
+        from omnidraft.models.transformers_generation import versions
+
+        results["machine"] |= versions()
     for name in args.pairs:
         draft, target = name.split(":")
         how = {"backend": "torch", "device": "cpu"} if args.backend == "torch" else {}

@@ -89,6 +89,11 @@ def _product(run: Kernel, x: np.ndarray, packed: np.ndarray) -> np.ndarray:
     x = np.ascontiguousarray(x, np.float32)  # the kernel takes any bytes for such rows
     copy, y = np.empty(x.size, np.float32), np.zeros((padded, outputs), np.float32)  # the kernel adds to y
     # Column by column, as BLAS counts: y^T (outputs, tokens) = W (outputs, in) · x^T (in, tokens).
-    run.pack(inputs, padded, x.ctypes.data, inputs, copy.ctypes.data)
-    run.multiply(outputs, padded, inputs, 1.0, packed.ctypes.data, copy.ctypes.data, y.ctypes.data, outputs)
+    run.pack(inputs, padded, _address(x), inputs, _address(copy))
+    run.multiply(outputs, padded, inputs, 1.0, _address(packed), _address(copy), _address(y), outputs)
     return y[:tokens]
+
+
+def _address(array: np.ndarray) -> int:
+    """Where a writable array begins; `array.ctypes.data` makes an object first, and a pass asks a hundred times."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(array))
