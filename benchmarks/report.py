@@ -88,8 +88,9 @@ def speed(shown: tuple[str, ...] | None = None, name: str = "speed") -> str:
             for pair, tasks in figures["pairs"].items() if shown is None or pair in shown for task, r in tasks.items()]
     rows += [[pair.replace(":", " → "), "together", "", "", f"**{ratio:.2f}×**", "", "", "", ""]
              for pair, ratio in figures.get("together", {}).items() if shown is None or pair in shown]
-    how = (f", the target in transformers on PyTorch with {figures['machine']['torch_threads']} threads, the drafter in NumPy"
-           if figures["settings"].get("backend") == "torch" else "")
+    m, drafter = figures["machine"], "too, through torch.compile" if figures["settings"].get("compile") else "in NumPy"
+    how = (f", the target in transformers on PyTorch with {m['torch_threads']} thread{'s' * (m['torch_threads'] > 1)}, "
+           f"the drafter {drafter}" if figures["settings"].get("backend") == "torch" else "")
     return (f"{machine_line(figures)}{how}; greedy, wall clock, medians of {figures['settings']['repeats']} repeats over "
             "held-out prompts, half of them of kinds that training never showed (`benchmarks/speed.py`).\n\n" + table(
                 ["pair", "task", "plain tok/s", "speculative tok/s", "speedup", "on kinds seen / unseen", "block efficiency",
@@ -232,7 +233,7 @@ def main() -> None:
                        ("learning", learning())):
         text = re.sub(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", lambda m, made=made: m[1] + made + "\n" + m[2],
                       text, flags=re.S)
-    parts = {"Speed": speed(), "Speed with PyTorch": speed(name="speed_torch"),
+    parts = {"Speed": speed(), "Speed with PyTorch": speed(name="speed_torch") + "\n\n" + speed(name="speed_compiled"),
              "Block efficiency": efficiency(), "Learning": learning(True),
              "Learning by the wall clock": wall_clock(), "Adaptive drafting": adaptive(), "Shift": shift(),
              "Real models and data": real(),
