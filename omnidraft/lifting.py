@@ -70,6 +70,7 @@ class Lifting:
             self.token[trail[-1]] = unique[split]
             before = split
         self.twins: dict[Any, Any] = {}  # `lifting_torch` ones by width and device
+        self.categories: dict[Any, Any] = {}  # those of `losses.lifted_comparisons`
         self._uncovered: tuple[int, np.ndarray] | None = None
         self._child_arrays: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         # First atom of every draft token, shifted by one so that "no path" is 0.
@@ -108,22 +109,27 @@ class Lifting:
             self._uncovered = target_size, np.flatnonzero(free)
         return self._uncovered[1]
 
-    def choice(self, node: int, target_probs: np.ndarray, ordered: np.ndarray,
-               law: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The children's atoms (C,) at `node`, and P and Q (C + 1,) of its categories, the last one being what ends here.
+    def target_law(self, node: int, target_probs: np.ndarray, ordered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The children's atoms (C,) at `node`, and P (C + 1,) of its categories, the last one being what ends here.
 
-        target_probs: the target's row (V_p,), ordered: the same in trie order, law: Q (V_q,) of the next atom. In a node the
-        last category is *stop*, which any atom that is no child proposes: P(c) = mass(c) / mass(n), P(stop) = p(t_n) / mass(n),
-        Q(stop) = 1 - sum_c Q(c). At the root it is the uncovered tokens, which no atom proposes: Q = 0.
+        target_probs: the target's row (V_p,), ordered: the same in trie order. In a node the last category is *stop*:
+        P(c) = mass(c) / mass(n), P(stop) = p(t_n) / mass(n). At the root it is the uncovered tokens.
         """
         atoms, masses = self.child_masses(ordered, node)
-        draft_law = law[atoms]
         if node == ROOT:
-            rest = target_probs[self.uncovered(len(target_probs))].sum()
-            return atoms, np.append(masses, rest), np.append(draft_law, 0.0)
+            return atoms, np.append(masses, target_probs[self.uncovered(len(target_probs))].sum())
         stop = target_probs[self.token[node]] if self.token[node] >= 0 else 0.0
-        return (atoms, np.append(masses, stop) / self.mass(ordered, node),
-                np.append(draft_law, max(0.0, 1.0 - draft_law.sum())))
+        return atoms, np.append(masses, stop) / self.mass(ordered, node)
+
+    def choice(self, node: int, target_probs: np.ndarray, ordered: np.ndarray,
+               law: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What `target_law` gives, and Q (C + 1,) of the same categories from the law (V_q,) of the next atom.
+
+        Any atom that is no child proposes *stop*: Q(stop) = 1 - sum_c Q(c). The uncovered tokens no atom proposes: Q = 0.
+        """
+        atoms, target_law = self.target_law(node, target_probs, ordered)
+        draft_law = law[atoms]
+        return atoms, target_law, np.append(draft_law, 0.0 if node == ROOT else max(0.0, 1.0 - draft_law.sum()))
 
     def walk(self, atoms: Sequence[int | None]) -> tuple[list[int], list[int]]:
         """Target tokens that the atoms spell, each decided by the next atom only, and how many atoms each takes.

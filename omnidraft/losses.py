@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +26,8 @@ from .translation import common_prefix, extend
 
 DIVERGENCES = ("forward", "reverse", "tv")
 FLOOR, TINY = 1e-12, 1e-30  # least P and least Q inside a logarithm
+BLOCK = 1 << 15  # numbers that are compared at once
+KEPT = 1 << 22  # draft tokens whose categories are kept (8 bytes each)
 Result = tuple[float, np.ndarray, int]
 
 
@@ -149,7 +150,6 @@ def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pair, diver
     if divergence not in DIVERGENCES:
         raise OmnidraftError(f"unknown divergence {divergence!r}: choose one of {', '.join(DIVERGENCES)}")
     lifting, exact, width = pair.lifting, divergence == "tv", min(shape[1], pair.draft.tokenizer.size)
-    known = cache(partial(_categories, lifting, width, exact))
     paths = [*(lifting.paths[token] or () for token in example.draft_ids), ()]
     at, prefix, left = -1, (), ROOT  # the next draft token, its atoms so far, and the node whose *stop* it has proposed
     for token, start, p in zip(example.target_ids, example.starts, example.target_probs, strict=True):
@@ -163,11 +163,10 @@ def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pair, diver
             split, trail = (), [ROOT]
         for node, atom in zip(trail, (*split, None), strict=True):  # None: the token ends at this node
             if 0 < at <= shape[0] and (node == ROOT or (lifting.children[node] and lifting.mass(ordered, node) > 0)):
-                categories = known(prefix, node, left if node == ROOT else ROOT)
-                law = lifting.choice(node, p, ordered, np.zeros(len(lifting.paths)))[1]
-                law = np.append(law, 0.0)  # (C + 2,): no target token begins with what is no child of the root
-                law *= exact or np.bincount(categories + 1, minlength=len(law) + 1)[1:] > 0
-                if law.sum() > 0 and categories.max() >= 0:
+                categories, counted = _categories(lifting, width, exact, prefix, node, left if node == ROOT else ROOT)
+                law = lifting.target_law(node, p, ordered)[1]
+                law = np.append(law, 0.0) * counted  # (C + 2,): no target token begins with what is no child of the root
+                if law.sum() > 0 and counted.any():
                     yield Comparison(at - 1, categories, law, divergence)
             found = paths[at][len(prefix)] if paths[at] else None
             if atom is None or atom != found:
@@ -178,55 +177,77 @@ def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pair, diver
             at = -1  # a walk ends here or goes on with a longer token: a new round begins at the next token with a start
 
 
-def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: int, left: int) -> np.ndarray:
+def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: int, left: int) -> tuple[np.ndarray, ...]:
     """Category (W,) of each draft token by its path's atom after `prefix`: a child of the node, or what ends there (C).
-    At the root C + 1, or -1 if not `exact`, begins no target token. -1: does not go on, or would not have left `left`."""
-    atoms = lifting.child_masses(np.zeros(len(lifting.order)), node)[0]
-    of_atom = np.full(len(lifting.paths) + 2, len(atoms) if node != ROOT else len(atoms) + 1 if exact else -1)
-    of_atom[atoms] = np.arange(len(atoms))
-    of_atom[[*(lifting.children[left] if left != ROOT else ()), -2]] = -1
-    following = np.full(len(lifting.paths), -2) if prefix else lifting._first_atom - 1  # -2: does not go on, -1: no path
-    for draft_token, atom in lifting._longer[prefix] if prefix else ():
-        following[draft_token] = atom
-    return of_atom[following[:width]]
+    At the root C + 1, or -1 if not `exact`, begins no target token. -1: does not go on, or would not have left `left`.
+    And which of the (C + 2,) count: all if `exact` and any does, else those that hold a token. Both are kept."""
+    key = width, exact, prefix, node, left
+    if key not in lifting.categories:
+        atoms = lifting.child_masses(np.zeros(len(lifting.order)), node)[0]
+        of_atom = np.full(len(lifting.paths) + 2, len(atoms) if node != ROOT else len(atoms) + 1 if exact else -1)
+        of_atom[atoms] = np.arange(len(atoms))
+        of_atom[[*(lifting.children[left] if left != ROOT else ()), -2]] = -1
+        following = np.full(len(lifting.paths), -2) if prefix else lifting._first_atom - 1  # -2: does not go on, -1: no path
+        for draft_token, atom in lifting._longer[prefix] if prefix else ():
+            following[draft_token] = atom
+        categories = of_atom[following[:width]]
+        counted = np.bincount(categories + 1, minlength=len(atoms) + 3)[1:] > 0
+        if width * len(lifting.categories) > KEPT:
+            lifting.categories.clear()
+        lifting.categories[key] = categories, counted | (exact and counted.any())
+    return lifting.categories[key]
 
 
 def _total(draft_logits: np.ndarray, comparisons: Iterable[Comparison]) -> Result:
-    gradient = np.zeros_like(draft_logits)
-    values = [_compare(draft_logits, comparison, gradient) for comparison in comparisons]
-    return sum(values, 0.0), gradient, len(values)
+    """The sum over the comparisons, in blocks that stay in the processor's cache: a text has about a hundred."""
+    gradient, value = np.zeros_like(draft_logits), 0.0
+    ordered = sorted(comparisons, key=lambda comparison: len(comparison.target_law))
+    size = max(1, BLOCK // draft_logits.shape[1])
+    for kind in DIVERGENCES:
+        group = [comparison for comparison in ordered if comparison.divergence == kind]
+        value += sum(_compare(draft_logits, group[i:i + size], kind, gradient) for i in range(0, len(group), size))
+    return value, gradient, len(ordered)
 
 
-def _compare(draft_logits: np.ndarray, comparison: Comparison, gradient: np.ndarray) -> float:
-    """The weighted value of one comparison; its gradient is added to `gradient` (N, V_q)."""
-    row, categories, law, divergence, weight, ngram, merged = comparison
-    slots, width, size = categories + 1, len(categories), len(ngram)  # slot 0: outside
-    inside = slots > 0
-    inside[[*ngram[:1]]] = True  # d_1 may have no direct token
-    logits = np.where(inside, draft_logits[row, :width], -np.inf)
-    weights = np.exp(logits - logits.max())  # (W,) q up to a factor
-    masses = np.bincount(slots, weights, len(law) + 1)  # (C + 1,)
-    if ngram:
-        later = process(draft_logits[row + 1:row + size, :width])  # (n - 1, W)
-        product = weights[ngram[0]] * later[range(size - 1), ngram[1:]].prod()
-        masses[[slots[ngram[0]], merged + 1]] += [-product, product]
-    total = masses[1:].sum()
-    value, slope = _divergence(law / law.sum(dtype=float), masses[1:] / total, divergence)
-    slope = np.append(0.0, slope - slope @ masses[1:] / total) * (weight / total)  # along the masses, whose total divides
-    gradient[row, :width] += weights * slope[slots]
-    if ngram:
-        change = product * (slope[merged + 1] - slope[slots[ngram[0]]])
-        gradient[range(row, row + size), ngram] += change
-        gradient[row + 1:row + size, :width] -= change * later
-    return weight * value
+def _compare(draft_logits: np.ndarray, group: list[Comparison], kind: str, gradient: np.ndarray) -> float:
+    """The weighted value of B comparisons; their gradients are added to `gradient` (N, V_q)."""
+    rows, weight, ngrams = [c.row for c in group], np.array([[c.weight] for c in group]), []
+    laws = np.zeros((len(group), max(len(c.target_law) for c in group)))  # (B, C), the shorter ones with zeros at their end
+    for law, c in zip(laws, group, strict=True):
+        law[:len(c.target_law)] = c.target_law / c.target_law.sum(dtype=float)
+    slots = np.stack([c.categories for c in group]) + 1  # (B, W); slot 0: outside
+    width, inside = slots.shape[1], slots > 0
+    for b, c in enumerate(group):
+        inside[b, [*c.ngram[:1]]] = True  # d_1 may have no direct token
+    logits = np.where(inside, draft_logits[rows, :width], -np.inf)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))  # (B, W) q up to a factor
+    places = slots + (laws.shape[1] + 1) * np.arange(len(group))[:, None]  # in masses (B, C + 1), flat
+    masses = np.bincount(places.ravel(), weights.ravel(), laws.size + len(group)).reshape(len(group), -1)
+    for b, c in [(b, c) for b, c in enumerate(group) if c.ngram]:
+        later = process(draft_logits[c.row + 1:c.row + len(c.ngram), :width])  # (n - 1, W)
+        product = weights[b, c.ngram[0]] * later[range(len(later)), c.ngram[1:]].prod()
+        masses[b, [slots[b, c.ngram[0]], c.merged + 1]] += [-product, product]
+        ngrams.append((b, c, later, product))
+    total = masses[:, 1:].sum(-1, keepdims=True)
+    draft_laws = masses[:, 1:] / total
+    values, along = _divergence(laws, draft_laws, kind, weights.dtype)
+    slope = np.zeros_like(masses)  # along the masses, whose total divides
+    slope[:, 1:] = (along - np.vecdot(along, draft_laws)[:, None]) * (weight / total)
+    for row, change in zip(rows, weights * slope.take(places), strict=True):
+        gradient[row, :width] += change
+    for b, c, later, product in ngrams:
+        change = product * (slope[b, c.merged + 1] - slope[b, slots[b, c.ngram[0]]])
+        gradient[range(c.row, c.row + len(c.ngram)), c.ngram] += change
+        gradient[c.row + 1:c.row + len(c.ngram), :width] -= change * later
+    return float(values @ weight[:, 0])
 
 
-def _divergence(target_law: np.ndarray, draft_law: np.ndarray, kind: str) -> tuple[float, np.ndarray]:
-    """Divergence of P (C,) and Q (C,), and its slope (C,) along Q."""
+def _divergence(target_laws: np.ndarray, draft_laws: np.ndarray, kind: str, dtype: Any = float) -> tuple[np.ndarray, ...]:
+    """Divergences (B,) of P (B, C) and Q (B, C), and their slopes (B, C) along Q; logarithms are of the logits' `dtype`."""
     if kind == "tv":
-        return float(1.0 - np.minimum(target_law, draft_law).sum()), -(draft_law < target_law).astype(float)
-    bounded, free = np.maximum(draft_law, TINY), draft_law > TINY
-    log_ratio = np.log(bounded / np.maximum(target_law, FLOOR))
+        return 1.0 - np.minimum(target_laws, draft_laws).sum(-1), -(draft_laws < target_laws).astype(float)
+    bounded, free = np.maximum(draft_laws, TINY), draft_laws > TINY
+    log_ratio = np.log((bounded / np.maximum(target_laws, FLOOR)).astype(dtype))
     if kind == "reverse":
-        return float(draft_law @ log_ratio), log_ratio + free
-    return float(-target_law @ log_ratio), -target_law * free / bounded
+        return np.vecdot(draft_laws, log_ratio), log_ratio + free
+    return -np.vecdot(target_laws, log_ratio), -target_laws * free / bounded
