@@ -159,8 +159,6 @@ class Adapters:
         not fit the pair or the recipe (its rank, say).
         """
         adapter, base = self.load(pair, shipped) or Adapter(), pair.draft
-        if (adapter.head or schedule.head != "none") and not hasattr(base, "embedding"):
-            raise OmnidraftError("the acceptance head reads the drafter's hidden state, which only --backend numpy gives")
         trainer = _training(base).Trainer(base, recipe, rng)
         head = adapter.head or (AcceptanceHead(base.embedding.shape[1]) if schedule.head != "none" else None)
         learner = Learner(pair, trainer, rng, schedule, head)

@@ -7,7 +7,7 @@ against). Nothing here prints; renderer, metrics, tests and lessons read the rec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import InitVar, dataclass, field, fields
 from time import perf_counter
 from typing import Any
 
@@ -36,10 +36,20 @@ class Options:
     heal: bool = True  # take back a context token that a longer draft token begins with (`lossless` only)
     payoff: bool = False  # decode plainly for a while where drafting costs more than it gains
     learn: bool = False  # insert the n-grams of the written text into the cache
+    do_sample: InitVar[bool | None] = None  # as transformers has it: False is temperature 0, True never is (0 becomes 1)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, do_sample: bool | None) -> None:
+        whole, number = (int, np.integer), (int, float, np.number)
+        for name, kind in {"temperature": number, "top_k": whole, "top_p": number, "max_new_tokens": whole}.items():
+            if (value := getattr(self, name)) is None:  # transformers' word for the default
+                object.__setattr__(self, name, getattr(Options, name))
+            elif not isinstance(value, kind):
+                raise OmnidraftError(f"{name} is {value!r}, but must be a {'whole ' if kind is whole else ''}number")
+        if do_sample is not None:
+            object.__setattr__(self, "temperature", (self.temperature or 1.0) if do_sample else 0.0)
         limit = getattr(self.stop, "limit", 0)
         for wrong, line in (
+            (not isinstance(limit, (int, np.integer)), f"draft length is {limit!r}, but must be a whole number"),
             (self.verify not in verification.RULES,
              f"unknown rule {self.verify!r}: choose one of {', '.join(verification.RULES)}"),
             (limit < 0, f"draft length is {limit}, but must be 0 or more"),
@@ -54,10 +64,10 @@ class Options:
     @classmethod
     def of(cls, draft_length: int = 12, threshold: float = 0.4, do_sample: bool | None = None, tune: bool = False,
            **settings: Any) -> Options:
-        """Options by the names that transformers users know: `do_sample` chooses temperature 0 or, if none is given, 1.
+        """Options by the names that transformers users know.
 
         `draft_length` and `threshold` make the confidence rule, unless a `stop` is given; with `tune` the threshold follows the
-        measured throughput. Raises OmnidraftError for a name that is not known.
+        measured throughput. Raises OmnidraftError for a name or value that will not do.
 
         >>> Options.of(do_sample=True, top_p=0.9, draft_length=4).temperature
         1.0
@@ -69,9 +79,7 @@ class Options:
         if not 0 <= threshold <= 1:
             raise OmnidraftError(f"threshold is {threshold}, but must be from 0 to 1")
         settings.setdefault("stop", (Throughput if tune else Confidence)(draft_length, threshold=threshold))
-        if do_sample is not None:
-            settings["temperature"] = settings.get("temperature") or 1.0 if do_sample else 0.0
-        return cls(**settings)
+        return cls(**settings, do_sample=do_sample)
 
 
 @dataclass

@@ -72,7 +72,8 @@ class Drafter:
         else:
             self.cache = self.ops.new_cache(self.model)
         self.looks = self.ops.LOOK or getattr(options.stop, "looks", True)
-        self.head = getattr(options.stop, "head", None)  # predicts acceptance where the rule has one
+        self.head = self.ops.head_of(getattr(options.stop, "head", None), self.model)  # predicts acceptance where there is one
+        self.cache.keeps_hidden = self.head is not None
         self.bound = getattr(options.stop, "bound", None)  # reads the row's entropy
         # `tli` draws from the drafter renormalised onto the directly mapped tokens.
         self.allowed = self.ops.allow(pair.direct.drafts, self.model) if options.verify == "tli" else None
@@ -122,8 +123,9 @@ class Drafter:
                 if self.bound is not None:
                     confidence = self.bound(self.ops.entropy(q, self.options.temperature))
                 if self.head is not None:
-                    draft.features.append(self.head.features(self.cache.hidden[-1], self.model.embedding[token], confidence))
-                    confidence = self.head(draft.features[-1])
+                    features = self.head.features(self.cache.hidden[-1], self.model.embedding[token], confidence)
+                    draft.features.append(self.ops.to_numpy(features))
+                    confidence = self.head(features)
                 confidences.append(confidence)
                 if token in self.model.eos_ids or self.options.stop(confidences):
                     break

@@ -28,7 +28,7 @@ from .losses import Example, make_example
 from .metrics import summarize
 from .optimizer import AdamW
 from .pairing import Pair
-from .sampling import Uniforms, mask, process
+from .sampling import Rows, Uniforms, mask, process
 from .stopping import AcceptanceHead
 from .training import Trainer
 from .verification import acceptances
@@ -249,7 +249,7 @@ class Learner:
             return [1.0] * kept + [0.0] * (kept < len(draft.tokens) and not done)
         options, lifting = self._options, self.pair.lifting
         rows = process(mask(logits, self.pair.target.tokenizer.size), options.temperature, options.top_k, options.top_p)
-        each = acceptances(proposals.atoms, proposals.laws, lifting, rows)
+        each = acceptances(proposals.atoms, Rows(proposals.laws, self.pair.ops.to_numpy), lifting, rows)
         written = len(lifting.paths[draft.taken_back]) if draft.taken_back is not None else 0
         labels, place = [], 0
         for token in draft.tokens:

@@ -16,6 +16,7 @@ from torch import Tensor
 from . import lifting, sampling, sampling_torch
 from .lifting_torch import Lifting, upload
 from .sampling_torch import Uniforms, in_place, mask, process
+from .stopping_torch import AcceptanceHead
 from .translation_torch import Translated
 from .verification_torch import exact_match, greedy, lossless, rejection_sampling
 
@@ -57,6 +58,12 @@ def wait(logits: Tensor) -> Tensor:
 def new_cache(model: Any) -> Any:
     """A cache with which `model.forward` gives tensors."""
     return model.new_cache(on_device=True)
+
+
+def head_of(given: Any, model: Any) -> Any:
+    """The twin of a stop rule's acceptance head, on the drafter's device; None if it has none."""
+    return given and AcceptanceHead.of({name: torch.as_tensor(array, device=model.device)
+                                        for name, array in given.parameters.items()})
 
 
 def allow(ids: Sequence[int], model: Any) -> Tensor:

@@ -89,6 +89,8 @@ class Pair:
         from .decoding import Options, speculative  # which builds on pairs
 
         options = Options.of(**settings) if options is None else options
+        if not isinstance(seed, (int, np.integer)) or seed < 0:
+            raise OmnidraftError(f"seed is {seed!r}, but must be a whole number of 0 or more")
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for record in speculative(self, prompt, options, Uniforms(np.random.default_rng(seed))):
             if rounds is not None:

@@ -51,7 +51,7 @@ class Tokenizer:
     def __init__(self, raw: tokenizers.Tokenizer, name: str = "", config: dict | None = None) -> None:
         raw.no_truncation()
         raw.no_padding()
-        self.raw, self.name = raw, name
+        self.raw, self.name, self._config = raw, name, config or {}
         kind, marks = type(raw.model).__name__, ("end_of_word_suffix", "continuing_subword_prefix")
         if kind == "WordPiece" or any(getattr(raw.model, mark, None) for mark in marks):
             raise OmnidraftError(f"tokenizer {name!r} ({kind}) marks word boundaries outside its bytes: "
@@ -70,7 +70,7 @@ class Tokenizer:
         self.size: int = max(vocabulary.values(), default=-1) + 1
         spellings = {token: string for string, token in vocabulary.items()}
         self.strings: list[str | None] = [spellings.get(token) for token in range(self.size)]
-        self.roles, self._special = find_roles(config or {}, raw, vocabulary, self.byte_level)
+        self.roles, self._special = find_roles(self._config, raw, vocabulary, self.byte_level)
         added = raw.get_added_tokens_decoder()
         self.token_bytes: list[bytes | None] = [self._bytes_of(i, i in added) for i in range(self.size)]
         self.byte_fallback: dict[int, int] = {}
@@ -96,6 +96,22 @@ class Tokenizer:
         ends = [read_json(folder / file).get("eos_token_id") for file in ("generation_config.json", "config.json")]
         config["eos_token_id"] = [i for end in ends for i in (end if isinstance(end, list) else [end])]
         return cls(raw, folder.resolve().name, config)
+
+    def within(self, size: int) -> Tokenizer:
+        """This tokenizer without the added tokens beyond the `size` ids that a model has logits for.
+
+        Such a token was added after the training and means nothing to the model; its text is read by other tokens. Raises
+        OmnidraftError where ordinary tokens lie beyond.
+        """
+        if self.size <= size:
+            return self
+        data = json.loads(self.raw.to_str())
+        data["added_tokens"] = [token for token in data["added_tokens"] if token["id"] < size]
+        made = tokenizers.Tokenizer.from_str(json.dumps(data))
+        if (most := max(made.get_vocab(with_added_tokens=True).values(), default=-1)) >= size:
+            raise OmnidraftError(f"the tokenizer {self.name!r} has ids up to {most}, but the model's logits end at {size - 1}: "
+                                 "they do not belong together")
+        return Tokenizer(made, self.name, self._config)
 
     @cached_property
     def fingerprint(self) -> str:

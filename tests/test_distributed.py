@@ -99,6 +99,7 @@ def torchrun(*arguments: str, text: str = "") -> tuple[subprocess.CompletedProce
 
 
 def test_tensor_parallel_command_line(folders, expected):
+    pytest.importorskip("accelerate")
     done, _ = torchrun("cli.py", "generate", "--backend", "torch", "--tensor-parallel", "-n", "24", "--dtype", "float64",
                        "-d", folders[0], "-t", folders[1], text=PROMPT)
     assert done.returncode == 0, done.stderr
@@ -106,6 +107,7 @@ def test_tensor_parallel_command_line(folders, expected):
 
 
 def test_tensor_parallel_text_and_an_error_that_ends_all(folders, expected, tmp_path: Path):
+    pytest.importorskip("accelerate")
     script = tmp_path / "script.py"
     script.write_text(f"""
 import json, time, omnidraft

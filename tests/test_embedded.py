@@ -80,6 +80,11 @@ def test_the_python_interface_writes_what_the_loop_writes():
     assert made.text == pair.target.tokenizer.decode_bytes(made.tokens).decode("utf-8", "replace")
     sampled = [pair.generate("Once", do_sample=True, seed=seed, max_new_tokens=16).text for seed in (1, 1, 2)]
     assert sampled[0] == sampled[1] != sampled[2]
+    assert Options(do_sample=True).temperature == 1 and Options(temperature=0.5, do_sample=False).temperature == 0
+    assert Options.of(top_k=None, top_p=None, temperature=None, max_new_tokens=None) == Options.of()
+    for wrong in ({"max_new_tokens": 2.5}, {"max_new_tokens": "7"}, {"top_p": "x"}, {"draft_length": 2.5}, {"seed": -1}):
+        with pytest.raises(OmnidraftError, match="must be a"):
+            pair.generate("Once", **wrong)
     with pytest.raises(OmnidraftError, match="unknown option 'num_beams'"):
         pair.generate("Once", num_beams=4)
 

@@ -25,7 +25,7 @@ from omnidraft.decoding import Options, plain, speculative  # noqa: E402
 from omnidraft.errors import OmnidraftError  # noqa: E402
 from omnidraft.pairing import Pair  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
-from omnidraft.stopping import Confidence, FixedLength  # noqa: E402
+from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength  # noqa: E402
 from omnidraft.verification import RULES  # noqa: E402
 
 TARGETS = ("qwen-like", "llama3-like", "sibling")
@@ -261,6 +261,18 @@ def test_the_readers_of_rounds_are_not_in_inference_mode():
                    plain(random_pair().target, [70], Options(max_new_tokens=4), Uniforms([]))):
         for _ in rounds:
             assert not torch.is_inference_mode_enabled()
+
+
+def test_an_acceptance_head_stops_as_it_does_in_numpy():
+    head, rng = AcceptanceHead(128), np.random.default_rng(5)
+    head.parameters["out.weight"][:-1] = 0.05 * rng.normal(size=256)  # so that it reads hidden states and embeddings
+    prompt = held_out("text")[0]["prompt"]
+    for temperature in (0.0, 1.0):
+        options = Options(stop=Confidence(8, 0.3, head), temperature=temperature, max_new_tokens=32)
+        one, other = ([record.draft_tokens for record in speculative(
+            pair("draft-tasks", "qwen-like", backend), prompt, options, Uniforms(np.random.default_rng(2)))]
+            for backend in ("numpy", "torch"))
+        assert one == other and len({*map(len, one)}) > 1
 
 
 def test_a_learner_is_told_numpy_rows():

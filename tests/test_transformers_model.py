@@ -58,6 +58,10 @@ KINDS = {
     "state space and attention": ("JambaForCausalLM", {
         **SIZES, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4, "mamba_dt_rank": 4, "num_experts": 1,
         "use_mamba_kernels": False}, "single"),
+    "half of an encoder and decoder": ("BartForCausalLM", {
+        "d_model": 32, "decoder_layers": 2, "encoder_layers": 2, "decoder_attention_heads": 4, "encoder_attention_heads": 4,
+        "decoder_ffn_dim": 48, "encoder_ffn_dim": 48, "max_position_embeddings": 128, "is_decoder": True,
+        "is_encoder_decoder": False}, "cut"),
     "state inside the model": ("RecurrentGemmaForCausalLM", {
         **SIZES, "lru_width": 32, "attention_window_size": 7, "block_types": ("recurrent", "attention")}, "none"),
 }
@@ -453,6 +457,42 @@ def test_a_drafter_is_run_by_what_can_read_it(pair_of_folders, tmp_path):
     assert kinds == ["Llama", "TransformersModel"]
     both = models.load_two(*pair_of_folders, backend="torch", device="cpu", compile=True)
     assert [bool(model.model._compiled_call_impl) for model in both] == [True, False]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_a_compiled_drafter_gives_the_same_logits(tmp_path):
+    """On the way that a round goes: the prompt, a token, back, another; with the option of the command line."""
+    folder = saved(tmp_path / "draft", PIECES, sizes={**SIZES, "num_hidden_layers": 1})
+    both = [load(folder), load(folder, compile=True)]
+    caches = [model.new_cache() for model in both]
+    for ids, length in (([1, 5, 7, 9, 4], 0), ([8], 5), ([3], 5)):
+        logits = []
+        for model, cache in zip(both, caches, strict=True):
+            cache.rewind(length)
+            logits.append(model.forward(ids, cache))
+        assert np.abs(logits[0] - logits[1]).max() < 1e-4 and logits[0].std() > 0.3
+    assert run("generate", "the", "-d", folder, "-t", folder, "--compile").stderr.count("use --backend torch") == 1
+
+
+def test_tokens_that_were_added_after_the_training_are_read_by_others(pair_of_folders, tmp_path):
+    """A tokenizer with a token more than the model has logits for, on either side and in either engine."""
+    folders = []
+    for folder, tokenizer in zip(pair_of_folders, (PIECES, BYTES), strict=True):
+        folders.append(Path(shutil.copytree(folder, tmp_path / folder.name)))
+        content = json.loads((folder / "tokenizer.json").read_text())
+        token = {"id": tokenizer.size, "content": "king", "special": False, "normalized": False}
+        content["added_tokens"].append(token | dict.fromkeys(("single_word", "lstrip", "rstrip"), False))
+        (folders[-1] / "tokenizer.json").write_text(json.dumps(content))
+    wanted = run("generate", "the king", "-d", str(pair_of_folders[0]), "-t", str(pair_of_folders[1]), "-n", "12").stdout
+    for backend in ("numpy", "torch"):
+        result = run("generate", "the king", "-d", str(folders[0]), "-t", str(folders[1]), "-n", "12", "--backend", backend)
+        assert result.exit_code == 0 and result.stdout == wanted, result.output
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_tokenizer_of_another_model_is_told(tmp_path, backend):
+    folder = saved(tmp_path / "small", BYTES, vocab_size=BYTES.size - 3)
+    assert "do not belong together" in complaint(lambda: models.load(folder, backend=backend))
 
 
 def test_loading_leaves_the_settings_of_transformers_alone(pair_of_folders):

@@ -34,7 +34,7 @@ Method = Callable[[str, list[int], int, int], list["od.Round"]]  # (prompt, its 
 def bench(
     context: typer.Context, draft: common.Draft = "draft-tasks", target: common.Target = "qwen-like",
     backend: common.Backend = "numpy", device: common.Device = "auto", dtype: common.Dtype = "auto",
-    device_map: common.DeviceMap = None,
+    device_map: common.DeviceMap = None, compile: common.Compile = False,
     against: Annotated[str, common.models("--against", metavar="NAME", help=(
         "plain decoding, or transformers: its plain, assisted and prompt lookup decoding, --backend torch."))] = "plain",
     task: Annotated[str, common.models("--task", help="Prompts that ship here: math, code or text.")] = "math",
@@ -59,7 +59,7 @@ def bench(
     backend = "torch" if against == "transformers" else backend
     engine = "torch" if against == "transformers" else "auto"  # whose assisted generation needs modules of its own
     pair = common.load_pair(draft, target, stored=False, draft_backend=engine, backend=backend, device=device, dtype=dtype,
-                            device_map=device_map)
+                            device_map=device_map, compile=compile)
     here = machine() | {model.name: model.kernel for model in (pair.draft, pair.target)}
     if backend == "torch":
         from ..models.transformers_generation import versions

@@ -22,7 +22,8 @@ from .generate import describe, show_legend, write
 def chat(
     draft: common.Draft = "draft-tasks", target: common.Target = "qwen-like",
     backend: common.Backend = "numpy", device: common.Device = "auto", dtype: common.Dtype = "auto",
-    device_map: common.DeviceMap = None, adapter: common.Adapted = False, adapters: common.AdapterFolder = None,
+    device_map: common.DeviceMap = None, compile: common.Compile = False,
+    adapter: common.Adapted = False, adapters: common.AdapterFolder = None,
     system: Annotated[str | None, common.models("--system", metavar="TEXT", help=(
         "What the target is told before the first message."))] = None,
     learn: Annotated[bool, common.models("--learn", help=(
@@ -41,7 +42,7 @@ def chat(
     how = {"backend": backend, "device": device, "dtype": dtype, "device_map": device_map}
     if learn and not draft_length:
         raise OmnidraftError("--learn teaches a drafter, and draft length 0 has none: choose 1 or more")
-    pair = common.load_pair(draft, target, **how) if draft_length else None
+    pair = common.load_pair(draft, target, compile=compile, **how) if draft_length else None
     model, learner, store, head = pair.target if pair else load(target, **how), None, od.Adapters(adapters), None
     if learn:
         from ..files import make_folder_of

@@ -65,7 +65,9 @@ Device = Annotated[str, models("--device", metavar="NAME", help=(
 DeviceMap = Annotated[str | None, models("--device-map", metavar="MAP", show_default=False, help=(
     "Spread the target over all devices: auto, balanced or sequential (needs accelerate); --device is then the drafter's."))]
 TensorParallel = Annotated[bool, models("--tensor-parallel", help=(
-    "Every process holds a part of the target; start them with torchrun (see the examples)."))]
+    "Every process holds a part of the target; start them with torchrun (see the examples; needs accelerate)."))]
+Compile = Annotated[bool, models("--compile", help=(
+    "With --backend torch: the drafter through torch.compile (slow at first; needs a C++ compiler)."))]
 Dtype = Annotated[str, models("--dtype", metavar="NAME", help=(
     "float32, float64, with --backend torch also bfloat16, float16; auto is float32 on a CPU, else as stored."))]
 Verify = Annotated[str, speculation("--verify", metavar="RULE", help=(
@@ -137,7 +139,7 @@ def use_adapter(pair: od.Pair, root: Path | None) -> od.AcceptanceHead | None:
         raise OmnidraftError(f"nothing was learned yet for {pair.draft.name} -> {pair.target.name}: run `omnidraft adapt "
                              f"math -d {pair.draft.name} -t {pair.target.name}`, or leave out --adapter")
     pair.draft, pair.cache = adapter.drafter(pair.draft), adapter.cache or pair.cache
-    return adapter.head if hasattr(pair.draft, "embedding") else None  # which the head reads
+    return adapter.head
 
 
 def load_pair(draft: str, target: str, stored: bool = True, **how: Any) -> od.Pair:

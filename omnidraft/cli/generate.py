@@ -34,7 +34,7 @@ def generate(
         "The text is a message, which the target's chat template makes a prompt of."))] = False,
     draft: common.Draft = "draft-tasks", target: common.Target = "qwen-like",
     backend: common.Backend = "numpy", device: common.Device = "auto", dtype: common.Dtype = "auto",
-    device_map: common.DeviceMap = None, tensor_parallel: common.TensorParallel = False,
+    device_map: common.DeviceMap = None, tensor_parallel: common.TensorParallel = False, compile: common.Compile = False,
     adapter: common.Adapted = False, adapters: common.AdapterFolder = None,
     verify: common.Verify = "lossless", draft_length: common.DraftLength = 12, threshold: common.Threshold = 0.4,
     tune: common.Tune = False, payoff: common.Payoff = False,
@@ -63,7 +63,7 @@ def generate(
     uniforms, how = common.uniforms_of(seed), {"backend": backend, "device": device, "dtype": dtype,
                                                "device_map": device_map, "tensor_parallel": tensor_parallel}
     prompt = read_prompt(prompt) if os.environ.get("RANK", "0") == "0" else ""  # torchrun's other ranks only follow
-    pair = common.load_pair(draft, target, **how) if draft_length else None  # plain decoding needs no drafter
+    pair = common.load_pair(draft, target, compile=compile, **how) if draft_length else None  # plain decoding needs no drafter
     model = pair.target if pair else load(target, **how)
     ids = check_prompt(model, prompt)
     if pair and adapter:

@@ -83,7 +83,7 @@ class DistributedModel(TransformersModel):
             state = states[number]
             if state is not None and self.cache_kind == "cut" and (taken_back := state.get_seq_length() - kept):
                 state.crop(-taken_back)
-            _, states[number] = super()._run(torch.tensor(rest[gone:]).view(batch, -1), state, rows)
+            _, states[number], _ = super()._run(torch.tensor(rest[gone:]).view(batch, -1), state, rows)
 
     def close(self) -> None:
         """Let the other ranks end; rank 0 does so when its process ends, for whatever reason."""
@@ -91,16 +91,16 @@ class DistributedModel(TransformersModel):
             self._tell_or_hear(())
         self._broken = True
 
-    def _run(self, texts: Tensor, state: Any, rows: int) -> tuple[Tensor, Any]:
+    def _run(self, texts: Tensor, state: Any, rows: int, hidden: bool = False) -> tuple[Tensor, Any, Tensor | None]:
         if not self._leads:
-            return super()._run(texts, state, rows)
+            return super()._run(texts, state, rows, hidden)
         if self._broken:
             raise OmnidraftError(f"{self.name}: an earlier pass failed, so the processes no longer agree: start again")
         gone, self._ended[:] = tuple(self._ended), ()
         number, kept = (-1, 0) if state is None else (state.number, state.get_seq_length())
         self._tell_or_hear((number, kept, rows, len(texts), len(gone), *gone, *texts.flatten().tolist()))
         self._broken = True  # unless it ends well: the others may wait in mid-pass for this rank
-        made = super()._run(texts, state, rows)
+        made = super()._run(texts, state, rows, hidden)
         self._broken = False
         return made
 

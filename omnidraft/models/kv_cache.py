@@ -22,6 +22,7 @@ class KVCache:
 
     def __init__(self, config: ModelConfig, dtype: Any):
         self.length, self.limit = 0, config.context_size
+        self.keeps_hidden = True
         self.hidden: np.ndarray | None = None  # (rows, width) what the head read in the last pass: x / |x| per row
         size = min(256, self.limit)
         # laid out as attention's two products read them, so that neither copies

@@ -46,7 +46,7 @@ class Llama:
         self.name, self.folder, self.tokenizer = name, folder, tokenizer
         self.vocab_size, self.context_size = config.vocab_size, config.context_size
         roles = tokenizer.roles.get("eos", ()) if tokenizer is not None else ()
-        self.eos_ids = tuple(dict.fromkeys((*config.eos_ids, *roles)))
+        self.eos_ids = tuple(dict.fromkeys(i for i in (*config.eos_ids, *roles) if i < config.vocab_size))
         small = sum(math.prod(shape) for shape in config.tensor_shapes().values()) <= PACKED
         self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype), twice=small)
         self.parameters = 0  # how many numbers were read
@@ -63,7 +63,7 @@ class Llama:
         folder = Path(folder)
         config = ModelConfig.load(folder)
         return cls(config, load_tensors(folder), dtype, name=folder.name, folder=folder,
-                   tokenizer=Tokenizer.load(folder))
+                   tokenizer=Tokenizer.load(folder).within(config.vocab_size))
 
     @property
     def kernel(self) -> str:

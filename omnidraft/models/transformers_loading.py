@@ -16,7 +16,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundEr
 
 from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
 from ..roles import WELL_KNOWN
-from ..tokenizer import Tokenizer
+from ..tokenizer import Tokenizer, read_json
 from . import HUB_ID
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
@@ -38,6 +38,8 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any, trust_remote
         more = {"local_files_only": not online, **more}
     if not (folder / "config.json").is_file():
         raise OmnidraftError(f"{source} has no config.json (an ordinary Hugging Face model is needed)")
+    if not read_json(folder / "config.json").get("model_type"):
+        raise OmnidraftError(f"{folder / 'config.json'} names no model_type: it is damaged, or no model's")
     with quiet(), one_line(f"cannot load {source}"):
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         stored = (config.architectures or [config.model_type])[0]
@@ -68,6 +70,8 @@ def choose_device(device: str) -> tuple[str, str]:
         return chosen, "the fastest here" if chosen != "cpu" else "no CUDA or MPS here"
     try:
         kind = torch.device(device).type
+        if kind == "meta":
+            raise RuntimeError
     except RuntimeError:
         raise OmnidraftError(f"unknown device {device!r}: choose auto, cpu, cuda, cuda:1 or mps") from None
     if not there.get(kind, True):
@@ -130,6 +134,8 @@ def one_line(what: str) -> Iterator[None]:
         if "trust_remote_code=True" in str(error):
             raise OmnidraftError(f"{what}: it runs Python code of its own; read it, and if you trust it load it from "
                                  "Python with trust_remote_code=True") from error
+        if "ignore_mismatched_sizes" in str(error):
+            raise OmnidraftError(f"{what}: the weights have other shapes than config.json says") from error
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         raise OmnidraftError(f"{what}: {lines[0].rstrip(':')}") from error
 

@@ -40,6 +40,8 @@ class TransformersCache:
     def __init__(self, can_cut: bool, on_device: bool = False) -> None:
         self.can_cut, self.on_device = can_cut, on_device
         self.ids: list[int | Tensor] = []
+        self.keeps_hidden = False
+        self.hidden: Tensor | None = None  # (rows, width) what the head read in the last pass, if it shall be kept
         self.state: Any = None  # transformers' cache; None: the next pass reads all ids again
 
     @property
@@ -83,12 +85,12 @@ class TransformersModel:
         names = ("max_position_embeddings", "max_seq_len")
         self.context_size = next((size for name in names if (size := getattr(config, name, None))), NO_LIMIT)
         ends = [getattr(where, "eos_token_id", None) for where in (model.generation_config, config)]
-        self.eos_ids = flat_ids(*ends, tokenizer.roles["eos"])
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         arguments = inspect.signature(model.forward).parameters
         self._only_some_rows = "logits_to_keep" in arguments
         self._cache_name = "cache_params" if "cache_params" in arguments else "past_key_values"
         self.vocab_size = self._check_causal()
+        self.eos_ids = tuple(token for token in flat_ids(*ends, tokenizer.roles["eos"]) if token < self.vocab_size)
         self.cache_kind = self._find_cache_kind() if self._cache_name in arguments else "none"
 
     @classmethod
@@ -101,6 +103,7 @@ class TransformersModel:
         in need of a C++ compiler; `more` goes to `from_pretrained`.
         """
         made = cls(**load_parts(str(name_or_folder), dtype, device, device_map, trust_remote_code, more))
+        made.tokenizer = made.tokenizer.within(made.vocab_size)
         if compile:
             made.model.compile(dynamic=True)
         return made
@@ -113,6 +116,11 @@ class TransformersModel:
                  "single": "read again after a rewind, token by token otherwise", "none": "none, all is read every time"}
         return (f"torch {torch.__version__} on {self.device} ({self._why[0]}), {str(self.dtype)[6:]} ({self._why[1]}), "
                 f"{attention} attention, cache: {cache[self.cache_kind]}")
+
+    @property
+    def embedding(self) -> Tensor:
+        """The embedding of each token (V, width)."""
+        return self.model.get_input_embeddings().weight
 
     def new_cache(self, on_device: bool = False) -> TransformersCache:
         """An empty key-value cache for this model, with which `forward` gives tensors if they shall stay on the device."""
@@ -141,13 +149,14 @@ class TransformersModel:
             state = None if self.cache_kind == "none" else self._new_state()
         elif self.cache_kind == "single":
             parts = [[token] for token in ids]
-        logits = []
+        logits, hidden = [], []
         for part in parts:
             # What was drawn from broken logits is no token; it is told when it is copied.
             fed = torch.cat([token.view(1) for token in part]).clamp(0, self.vocab_size - 1) if drawn else torch.tensor(part)
-            some, state = self._run(fed[None], state, min(rows, len(part)))
+            some, state, states = self._run(fed[None], state, min(rows, len(part)), cache.keeps_hidden)
             logits.append(some[0])
-        cache.state = state
+            hidden.append(states)
+        cache.state, cache.hidden = state, torch.cat(hidden)[-rows:] if cache.keeps_hidden else None
         cache.ids += ids
         made = logits[0] if len(logits) == 1 else torch.cat(logits[-rows:])
         return made if cache.on_device else self._to_host(made)
@@ -160,9 +169,11 @@ class TransformersModel:
                                  f"{str(self.dtype)[6:]} is too small for it")
         return made
 
-    def _run(self, texts: Tensor, state: Any, rows: int) -> tuple[Tensor, Any]:
-        """One pass over (B, m) ids that follow `state` (None: no cache): logits (B, rows, V), and the state after it."""
-        options: dict[str, Any] = {"use_cache": state is not None}
+    def _run(self, texts: Tensor, state: Any, rows: int, hidden: bool = False) -> tuple[Tensor, Any, Tensor | None]:
+        """One pass over (B, m) ids that follow `state` (None: no cache): logits (B, rows, V), the state after it, and if asked
+        for the first text's last hidden states (rows, width), for models of the NumPy engine without the last norm's gain, as
+        there."""
+        options: dict[str, Any] = {"use_cache": state is not None} | ({"output_hidden_states": True} if hidden else {})
         if state is not None:
             options[self._cache_name] = state
         if self._only_some_rows:
@@ -172,7 +183,10 @@ class TransformersModel:
             logits = result.logits[:, -rows:]  # (B, rows, V)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             state = getattr(result, self._cache_name) if state is not None else None
-        return logits, state
+            states = result.hidden_states[-1][0, -rows:] if hidden else None
+            if hidden and self.model.config.model_type in ("llama", "mistral", "qwen2"):
+                states = states / self.model.model.norm.weight
+        return logits, state, states
 
     def _new_state(self) -> DynamicCache:
         """transformers' cache for this model, with whole layers in place of those that forget behind a window."""
@@ -191,18 +205,17 @@ class TransformersModel:
         return one.shape[-1]
 
     def _find_cache_kind(self) -> str:
-        """Told by the cache's layers, or tried: whether going on from a state gives what reading it all at once does."""
-        if {type(layer).__name__ for layer in self._new_state().layers} <= ENTRY_PER_TOKEN:
-            return "cut"
+        """Told by the cache's layers, and tried: whether going on from a state gives what reading it all at once does."""
         text = [0, 1, 2, 0, 2, 1, 1]
         [whole] = self._to_host(self._run(torch.tensor([text]), None, 4)[0])  # (4, V)
-        for self.cache_kind in ("again", "single"):
+        cuts = {type(layer).__name__ for layer in self._new_state().layers} <= ENTRY_PER_TOKEN
+        for self.cache_kind in ("cut", "again", "single")[not cuts:]:
             cache = self.new_cache()
             try:
                 self.forward(text[:3], cache)
                 difference = np.abs(self.forward(text[3:], cache, rows=4) - whole).mean()
             except OmnidraftError:
                 continue
-            if difference < (1e-4 if self._exact else 0.05) * whole.std():
+            if cuts or difference < (1e-4 if self._exact else 0.05) * whole.std():
                 return self.cache_kind
         return "none"
