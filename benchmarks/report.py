@@ -13,6 +13,7 @@ import re
 import sys
 from io import StringIO
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 
@@ -137,24 +138,24 @@ def learning(all_of_it: bool = False) -> str:
         where, name = key.split(": ", 1)
         runs.setdefault(where.rsplit(", seed", 1)[0], {}).setdefault(name, []).append(run)
 
-    def mean(some: list[dict], at: str, key: str) -> float:
-        return sum(run[at][key] for run in some) / len(some)
+    def middle(some: list[dict], at: str, key: str) -> float:
+        return median(run[at][key] for run in some)
 
     rows = []
     for where, named in runs.items():
-        low, high = (mean(named[name], "lossless T=1", "block_efficiency") for name in ("before", "yardstick"))
+        low, high = (middle(named[name], "lossless T=1", "block_efficiency") for name in ("before", "yardstick"))
         for name, some in named.items():
-            value = mean(some, "lossless T=1", "block_efficiency")
+            value = middle(some, "lossless T=1", "block_efficiency")
             closed = "" if name in ("before", "yardstick") else f"{100 * (value - low) / (high - low):.0f} %"
-            cells = [where, name, f"{mean(some, 'lossless T=0.01', 'block_efficiency'):.2f}", f"{value:.2f}", closed,
-                     f"{mean(some, 'omnidraft T=0.01', 'acceptance_proposed'):.3f}"]
+            cells = [where, name, str(len(some)), f"{middle(some, 'lossless T=0.01', 'block_efficiency'):.2f}", f"{value:.2f}",
+                     closed, f"{middle(some, 'omnidraft T=0.01', 'acceptance_proposed'):.3f}"]
             if all_of_it or name in ("before", "yardstick") or name.startswith(("hybrid, rank", "lifted, forward")):
                 rows.append(cells)
     s = figures["settings"]
     return (f"{machine_line(figures)}. One pass over {s['texts']} texts of the target per task, an update every {s['every']} "
-            f"texts (`benchmarks/learning.py`; held-out prompts, k = 6{figures.get('texts', '')}):\n\n" + table(
-                ["pair, task", "learned by", "block efficiency T=0.01", "T=1", "gap closed", "acceptance of proposals, "
-                 "`omnidraft` T=0.01"], rows))
+            f"texts (`benchmarks/learning.py`; medians over seeds; held-out prompts, k = 6{figures.get('texts', '')}):\n\n"
+            + table(["pair, task", "learned by", "seeds", "block efficiency T=0.01", "T=1", "gap closed",
+                     "acceptance of proposals, `omnidraft` T=0.01"], rows))
 
 
 def against() -> str:

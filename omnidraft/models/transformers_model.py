@@ -28,7 +28,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from ..errors import OmnidraftError
 from ..tokenizer import Tokenizer
 from .config import flat_ids
-from .transformers_loading import load_parts, one_line
+from .transformers_loading import load_parts, one_line, quiet
 
 ENTRY_PER_TOKEN = {"DynamicLayer", "DummyLayer"}  # the second uses another layer's entries
 NO_LIMIT = 1 << 20  # the context of a model that names none (ALiBi, state spaces)
@@ -102,7 +102,8 @@ class TransformersModel:
         spreads the model over several devices instead (needs accelerate); `compile` is for torch.compile, slow at first and
         in need of a C++ compiler; `more` goes to `from_pretrained`.
         """
-        made = cls(**load_parts(str(name_or_folder), dtype, device, device_map, trust_remote_code, more))
+        with quiet():  # the first passes of some models warn of slower ways
+            made = cls(**load_parts(str(name_or_folder), dtype, device, device_map, trust_remote_code, more))
         made.tokenizer = made.tokenizer.within(made.vocab_size)
         if compile:
             made.model.compile(dynamic=True)
