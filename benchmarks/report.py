@@ -89,7 +89,7 @@ def speed(shown: tuple[str, ...] | None = None, name: str = "speed") -> str:
             for pair, tasks in figures["pairs"].items() if shown is None or pair in shown for task, r in tasks.items()]
     rows += [[pair.replace(":", " → "), "together", "", "", f"**{ratio:.2f}×**", "", "", "", ""]
              for pair, ratio in figures.get("together", {}).items() if shown is None or pair in shown]
-    m, drafter = figures["machine"], "too, through torch.compile" if figures["settings"].get("compile") else "in NumPy"
+    m, drafter = figures["machine"], "too" if figures["settings"].get("draft_backend") == "torch" else "in NumPy"
     how = (f", the target in transformers on PyTorch with {m['torch_threads']} thread{'s' * (m['torch_threads'] > 1)}, "
            f"the drafter {drafter}" if figures["settings"].get("backend") == "torch" else "")
     return (f"{machine_line(figures)}{how}; greedy, wall clock, medians of {figures['settings']['repeats']} repeats over "
@@ -234,7 +234,7 @@ def main() -> None:
                        ("learning", learning())):
         text = re.sub(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", lambda m, made=made: m[1] + made + "\n" + m[2],
                       text, flags=re.S)
-    parts = {"Speed": speed(), "Speed with PyTorch": speed(name="speed_torch") + "\n\n" + speed(name="speed_compiled"),
+    parts = {"Speed": speed(), "Speed with PyTorch": speed(name="speed_torch") + "\n\n" + speed(name="speed_both_torch"),
              "Block efficiency": efficiency(), "Learning": learning(True),
              "Learning by the wall clock": wall_clock(), "Adaptive drafting": adaptive(), "Shift": shift(),
              "Real models and data": real(),

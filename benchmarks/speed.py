@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed --json benchmarks/results/speed.json
     python -m benchmarks.speed --backend torch --pairs draft-tasks:qwen-like --json benchmarks/results/speed_torch.json
-    (the same with --compile and speed_compiled.json)
+    (the same with --draft-backend torch and speed_both_torch.json)
 
 For each prompt plain and speculative decoding alternate; a figure is the median over repeats of (tokens/s speculative) /
 (tokens/s plain) over all prompts of the task, and apart over those of the kinds that training showed and of the others. Greedy,
@@ -96,13 +96,15 @@ def main() -> None:
     parser.add_argument("--threshold", type=float, default=0.4)
     parser.add_argument("--verify", default="lossless")
     parser.add_argument("--payoff", action="store_true")
-    parser.add_argument("--backend", default="numpy", help="torch runs the target in transformers, the drafter stays in NumPy")
+    parser.add_argument("--backend", default="numpy", help="torch: the target in transformers, a small drafter in NumPy")
+    parser.add_argument("--draft-backend", default="auto", help="with --backend torch: torch for the drafter too")
     parser.add_argument("--compile", action="store_true", help="with torch: the drafter too, through torch.compile")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     options = Options(verify=args.verify, stop=Confidence(args.k, args.threshold), max_new_tokens=args.tokens,
                       payoff=args.payoff)
-    settings = {name: getattr(args, name) for name in ("k", "threshold", "verify", "payoff", "repeats", "backend", "compile")}
+    settings = {name: getattr(args, name) for name in ("k", "threshold", "verify", "payoff", "repeats", "backend",
+                                                       "draft_backend", "compile")}
     results: dict = {"machine": machine(), "settings": settings, "pairs": {}, "together": {}}
     if args.backend == "torch":
         from omnidraft.models.transformers_generation import versions
@@ -110,7 +112,9 @@ def main() -> None:
         results["machine"] |= versions()
     for name in args.pairs:
         draft, target = name.split(":")
-        how = {"backend": "torch", "device": "cpu", "compile": args.compile} if args.backend == "torch" else {}
+        how = {"backend": args.backend}
+        if args.backend == "torch":
+            how |= {"device": "cpu", "draft_backend": args.draft_backend, "compile": args.compile}
         pair = Pair(*load_two(draft.removesuffix("+adapter"), target, **how))
         if draft.endswith("+adapter"):
             pair.draft = Adapters(SHIPPED).load(pair).drafter(pair.draft)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import lifting, sampling, sampling_torch
+from . import lifting, ops, sampling, sampling_torch
 from .lifting_torch import Lifting, upload
 from .sampling_torch import Uniforms, in_place, mask, process
 from .stopping_torch import AcceptanceHead
@@ -79,12 +79,18 @@ def rows(logits: Tensor, make: Callable[[Tensor], Tensor]) -> Sequence[Tensor]:
 
 def best(logits: Tensor) -> Tensor:
     """The argmax (n,) of each row (n, V); of a broken one -1, which `to_host` refuses."""
-    places = torch.from_numpy(in_place(logits).argmax(-1)) if sampling_torch.on_host(logits) else logits.argmax(-1)
+    if sampling_torch.on_host(logits):
+        array = in_place(logits)
+        return torch.from_numpy(np.where(np.isfinite(array.max(-1)), array.argmax(-1), -1))
+    places = logits.argmax(-1)
     return torch.where(logits.gather(-1, places[:, None])[:, 0].abs() < torch.inf, places, -1)
 
 
 def look(token: Tensor, row: Tensor, temperature: float) -> tuple[int, float]:
     """A drawn token and its probability, in one copy; `row` (V,) holds probabilities, at temperature 0 logits."""
+    if sampling_torch.on_host(row):
+        place = int(token)
+        return place, ops.look(max(0, min(place, len(row) - 1)), in_place(row), temperature)[1]
     token = token.view(1)
     prob = row.index_select(0, token.clamp(max=len(row) - 1)) if temperature else row.softmax(-1).amax(-1, keepdim=True)
     drawn, probability = torch.cat([token.to(row.dtype), prob]).tolist()
