@@ -340,8 +340,8 @@ def test_an_existing_result_is_replaced_whole_or_kept(folders):
 def test_debug_shows_where_an_error_comes_from():
     result = run("--debug", "generate", "x", "-k", "-1")
     assert isinstance(result.exception, omnidraft.OmnidraftError)
-    for more, lines in (([], 1), (["--debug"], 9)):
-        done = subprocess.run([sys.executable, "cli.py", *more, "generate", "x", "-k", "-1"], cwd=ROOT, capture_output=True,
+    for program, more, lines in ((["cli.py"], [], 1), (["-m", "omnidraft"], ["--debug"], 9)):
+        done = subprocess.run([sys.executable, *program, *more, "generate", "x", "-k", "-1"], cwd=ROOT, capture_output=True,
                               text=True, check=False)
         assert done.returncode == 1 and done.stderr.count("\n") >= lines
         assert ("Traceback" in done.stderr) == bool(more) == (done.stderr.count("\n") > 1)
