@@ -70,10 +70,11 @@ def test_the_map_is_the_targets(monkeypatch, folders):
     for more, device in (({}, "cpu"), ({"device": "mps"}, "mps")):
         asked.clear()
         load_two(*folders, backend="torch", draft_backend="torch", device_map="auto", **more)
-        assert asked == [{"backend": "torch", "device": "auto", "device_map": "auto"}, {"backend": "torch", "device": device}]
+        assert asked == [{"backend": "torch", "device": "auto", "device_map": "auto"},
+                         {"backend": "torch", "device": device, "direct": True}]
     asked.clear()
     load_two(*folders, backend="torch", draft_backend="torch", device_map=None, tensor_parallel=False, device="cpu")
-    assert asked == [{"backend": "torch", "device": "cpu"}] * 2
+    assert asked == [{"backend": "torch", "device": "cpu", **more} for more in ({}, {"direct": True})]
 
 
 def test_device_map_on_the_command_line(folders, expected):
