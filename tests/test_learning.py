@@ -13,7 +13,7 @@ from vocabularies import byte_level, sentencepiece
 
 from omnidraft import adapters, lora, losses, online, ops
 from omnidraft.adapters import Adapters
-from omnidraft.cli.adapt import Shortener, read_prompts
+from omnidraft.cli.prompts import Shortener, read_prompts
 from omnidraft.decoding import Options, Round, plain, speculative
 from omnidraft.errors import OmnidraftError
 from omnidraft.lifting import Lifting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -15,12 +15,11 @@ import typer
 
 from ..errors import OmnidraftError
 from . import common
+from .prompts import TASKS, Shortener, read_prompts
 
 if TYPE_CHECKING:
     from ..online import Learned, Learner
 
-TASKS = ("math", "code", "text")
-FIELDS = ("prompt", "instruction", "question", "document", "text")  # of a JSON line; the first that it has is the prompt
 learning = partial(typer.Option, rich_help_panel="Learning")
 
 
@@ -125,73 +124,6 @@ def adapt(
         print(line, file=sys.stderr)
     if failed:
         raise failed
-
-
-def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
-    """The prompts and their number (unknown for stdin). Raises OmnidraftError for a file without any or that is not text."""
-    if source == "-":
-        return _stdin(), None
-    path = Path(__file__).parent.parent / "data" / f"{source}.jsonl" if source in TASKS else Path(source)
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise OmnidraftError(f"cannot read prompts from {source}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}; give "
-                             f"{', '.join(TASKS)}, a file, or -") from None
-    if not lines:
-        raise OmnidraftError(f"{source} is empty: give at least one prompt")
-    return (_prompt(line, path.suffix == ".jsonl", source) for line in lines), len(lines)
-
-
-def _stdin() -> Iterator[str]:
-    """The prompts on stdin: JSON lines if the first is an object, else text."""
-    is_json = None
-    try:
-        for line in sys.stdin or ():
-            if line.strip():
-                is_json = _is_object(line) if is_json is None else is_json
-                yield _prompt(line, is_json, "stdin")
-    except UnicodeDecodeError:
-        raise OmnidraftError("a prompt on stdin is not UTF-8 text: convert it first") from None
-
-
-def _is_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
-
-
-def _prompt(line: str, is_json: bool, source: str) -> str:
-    if not is_json:
-        return line.rstrip("\n")
-    try:
-        found = json.loads(line)
-        name = next(name for name in FIELDS if isinstance(found.get(name), str))
-    except (ValueError, AttributeError, StopIteration):
-        raise OmnidraftError(f"{source}: a line is no JSON object with a text in one of {', '.join(FIELDS)}: "
-                             f"{line[:60].strip()!r}") from None
-    more = found.get("input") if name == "instruction" else None  # as alpaca has them
-    return f"{found[name]}\n{more}" if isinstance(more, str) and more else found[name]
-
-
-class Shortener:
-    """Cuts prompts that leave the target no room for `new` tokens to their end, and counts them.
-
-    >>> list(Shortener(target, 128)(prompts))  # doctest: +SKIP
-    """
-
-    def __init__(self, target: Any, new: int) -> None:
-        self.tokenizer, self.count = target.tokenizer, 0
-        self.limit = max(target.context_size // 2, target.context_size - new - 1)
-
-    def __call__(self, prompts: Iterable[str]) -> Iterator[str]:
-        """The prompts, none of them longer than `limit` target tokens."""
-        for prompt in prompts:
-            ids = self.tokenizer.encode(prompt, bos=True)
-            if len(ids) > self.limit:
-                self.count += 1
-                prompt = self.tokenizer.decode_bytes(ids[-self.limit + 1:]).decode("utf-8", "ignore")
-            yield prompt
 
 
 def _number(text: str) -> float:

@@ -21,9 +21,9 @@ from ..files import check_writable, write_text
 from ..machine import machine
 from ..models import load
 from . import common
-from .adapt import read_prompts
 from .demo import is_tie
 from .inspect import columns
+from .prompts import read_prompts
 
 Method = Callable[[str, list[int], int, int], list["od.Round"]]  # (prompt, its ids, most new tokens, seed)
 
