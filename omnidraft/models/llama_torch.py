@@ -94,10 +94,12 @@ class Pass:
         if m == 1:  # (kv_heads, heads of a group, head_dim): all that share keys in one product
             scores = torch.bmm(q.view(self.kv_heads, -1, self.head_dim), keys.permute(1, 2, 0))
             return torch.bmm(scores.softmax(-1), values.transpose(0, 1)).view(1, -1)
-        mask = torch.ones(m, n, dtype=torch.bool, device=q.device).tril(n - m)
+        # A text that begins here needs no mask, which of a long prompt would be large.
+        mask = None if m == n else torch.ones(m, n, dtype=torch.bool, device=q.device).tril(n - m)
         shared = (part.repeat_interleave(self.heads // self.kv_heads, 1) for part in (keys, values))
         q, keys, values = (part.transpose(0, 1)[None] for part in (q, *shared))  # (1, heads, m or n, head_dim)
-        return scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=1.0)[0].transpose(0, 1).reshape(m, -1)
+        mixed = scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=mask is None, scale=1.0)
+        return mixed[0].transpose(0, 1).reshape(m, -1)
 
     def _reserve(self, length: int) -> None:
         """Room for `length` tokens: keys and values (room, kv_heads, head_dim) per layer, and what turns each position."""
