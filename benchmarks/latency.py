@@ -58,8 +58,8 @@ PAPER = {"Qwen2-7B": {"direct mapping": [(.14, 1.04), (.09, .91), (.13, 1.01), (
 TEXT = "Question: Ann has 3 boxes of 12 pens and gives 7 away. How many are left?\nAnswer:"
 
 
-def random_model(shape: tuple, device: str, dtype: Any, tokenizer: Tokenizer, direct: bool = False) -> Any:
-    """A model of this shape with random weights, on the device; `direct` as drafters are run."""
+def random_model(shape: tuple, device: str, dtype: Any, tokenizer: Tokenizer, own_pass: bool = False) -> Any:
+    """A model of this shape with random weights, on the device; `own_pass` as drafters are run."""
     import torch
     import transformers
 
@@ -71,7 +71,7 @@ def random_model(shape: tuple, device: str, dtype: Any, tokenizer: Tokenizer, di
         num_key_value_heads=shared, vocab_size=size, max_position_embeddings=4096, bos_token_id=1, eos_token_id=2)
     with torch.device(device):
         return TransformersModel(transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval(), tokenizer,
-                                 direct=direct)
+                                 own_pass=own_pass)
 
 
 def passes(model: Any, context: int, most: int, repeats: int) -> dict[int, float]:
@@ -167,7 +167,7 @@ def main() -> None:
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu", "dtype": str(dtype)[6:]},
         "settings": {name: getattr(args, name) for name in ("context", "repeats", "k")} | {"shape": shape}, "targets": {}}
     sizes = SHAPES[shape]
-    draft = random_model(sizes["draft"], device, dtype, draft_tokenizer, direct=True)
+    draft = random_model(sizes["draft"], device, dtype, draft_tokenizer, own_pass=True)
     found["draft_ms"] = passes(draft, args.context, 1, 4 * args.repeats)[1]
     print(f"{shape} shapes on {found['machine']['device']}: a drafted token {found['draft_ms']:.2f} ms")
     for name, tokenizer in (("Llama-2-7B", draft_tokenizer), ("Qwen2-7B", other)):

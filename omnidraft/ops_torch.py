@@ -89,8 +89,8 @@ def best(logits: Tensor) -> Tensor:
 def look(token: Tensor, row: Tensor, temperature: float) -> tuple[int, float]:
     """A drawn token and its probability, in one copy; `row` (V,) holds probabilities, at temperature 0 logits."""
     if sampling_torch.on_host(row):
-        place = int(token)
-        return place, ops.look(max(0, min(place, len(row) - 1)), in_place(row), temperature)[1]
+        [place] = to_host([token], len(row))
+        return ops.look(place, in_place(row), temperature)
     token = token.view(1)
     prob = row.index_select(0, token.clamp(max=len(row) - 1)) if temperature else row.softmax(-1).amax(-1, keepdim=True)
     drawn, probability = torch.cat([token.to(row.dtype), prob]).tolist()

@@ -151,6 +151,8 @@ def load_pair(draft: str, target: str, stored: bool = True, **how: Any) -> od.Pa
     from ..vocabulary import load_or_build
 
     draft_model, target_model = load_two(draft, target, **how)
+    if how.get("compile"):
+        print("the first text waits until the drafter is compiled: up to some minutes", file=sys.stderr)
     one, other, cache = draft_model.tokenizer, target_model.tokenizer, None
     if stored and cache_file(one, other).is_file():
         cache = od.NGramCache.load(cache_file(one, other), one.fingerprint, other.fingerprint)

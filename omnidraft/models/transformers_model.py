@@ -27,7 +27,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 
 from ..errors import OmnidraftError
 from ..tokenizer import Tokenizer
-from . import llama_torch
+from . import transformers_pass
 from .config import flat_ids
 from .transformers_loading import load_parts, one_line, quiet
 
@@ -65,9 +65,8 @@ class TransformersModel:
     """A model ready to run: `forward` feeds tokens, `tokenizer` spells them, `eos_ids` end a text.
 
     `model` is a causal language model of transformers in eval mode on its device; it is never changed. `why` says how
-    device and dtype were chosen; `direct` lets `llama_torch` run the passes of a model that it knows (for drafters: it takes a
-    third of the time where calls cost more than arithmetic). Raises OmnidraftError where later tokens change the logits of
-    earlier ones.
+    device and dtype were chosen; `own_pass` lets `transformers_pass` run a model that it knows (for drafters: a third of the
+    time where calls cost more than arithmetic). Raises OmnidraftError where later tokens change the logits of earlier ones.
 
     >>> model = TransformersModel.load("models/stories260K"); cache = model.new_cache()
     >>> model.forward([1, 403], cache).shape, cache.length, cache.rewind(1)
@@ -77,7 +76,7 @@ class TransformersModel:
     ops = "ops_torch"  # what computes with logits that stay on the device
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, name: str = "model", folder: Path | None = None,
-                 why: tuple[str, str] = ("as given", "as given"), direct: bool = False) -> None:
+                 why: tuple[str, str] = ("as given", "as given"), own_pass: bool = False) -> None:
         self.model, self.tokenizer, self.name, self.folder, self._why = model, tokenizer, name, folder, why
         # Where a map keeps parts on several devices, ids go to the first that computes, and the logits come back to it.
         places = getattr(model, "hf_device_map", None) or {"": model.get_input_embeddings().weight.device}
@@ -93,21 +92,21 @@ class TransformersModel:
         self._only_some_rows = "logits_to_keep" in arguments
         self._cache_name = "cache_params" if "cache_params" in arguments else "past_key_values"
         self.vocab_size = self._check_causal()
-        self.direct = direct and llama_torch.runs(model)
+        self.own_pass = own_pass and transformers_pass.runs(model)
         self.eos_ids = tuple(token for token in flat_ids(*ends, tokenizer.roles["eos"]) if token < self.vocab_size)
         self.cache_kind = self._find_cache_kind() if self._cache_name in arguments else "none"
 
     @classmethod
     def load(cls, name_or_folder: str | Path, dtype: str = "auto", device: str = "auto", *, device_map: Any = None,
-             trust_remote_code: bool = False, compile: bool = False, direct: bool = False, **more: Any) -> TransformersModel:
+             trust_remote_code: bool = False, compile: bool = False, own_pass: bool = False, **more: Any) -> TransformersModel:
         """Load a Hugging Face folder or hub id; raises OmnidraftError with one line for whatever is wrong with it.
 
         `dtype` "auto" is the stored one, on a CPU float32; `device` "auto" is cuda, else mps, else cpu; `device_map`
         spreads the model over several devices instead (needs accelerate); `compile` is for torch.compile, slow at first and
-        in need of a C++ compiler; `direct` as above; `more` goes to `from_pretrained`.
+        in need of a C++ compiler; `own_pass` as above; `more` goes to `from_pretrained`.
         """
         with quiet():  # the first passes of some models warn of slower ways
-            made = cls(**load_parts(str(name_or_folder), dtype, device, device_map, trust_remote_code, more), direct=direct)
+            made = cls(**load_parts(str(name_or_folder), dtype, device, device_map, trust_remote_code, more), own_pass=own_pass)
         made.tokenizer = made.tokenizer.within(made.vocab_size)
         if compile:
             made.model.compile(dynamic=True)
@@ -116,11 +115,11 @@ class TransformersModel:
     @property
     def kernel(self) -> str:
         """Where and how this model runs, and why, in a line."""
-        attention = "direct" if self.direct else getattr(self.model.config, "_attn_implementation", None)
+        runs = "our own pass" if self.own_pass else f"{getattr(self.model.config, '_attn_implementation', None)} attention"
         cache = {"cut": "cut on rewind", "again": "read again after a rewind",
                  "single": "read again after a rewind, token by token otherwise", "none": "none, all is read every time"}
         return (f"torch {torch.__version__} on {self.device} ({self._why[0]}), {str(self.dtype)[6:]} ({self._why[1]}), "
-                f"{attention} attention, cache: {cache[self.cache_kind]}")
+                f"{runs}, cache: {cache[self.cache_kind]}")
 
     @property
     def embedding(self) -> Tensor:
@@ -178,7 +177,7 @@ class TransformersModel:
         """One pass over (B, m) ids that follow `state` (None: no cache): logits (B, rows, V), the state after it, and if asked
         for the first text's last hidden states (rows, width), for models of the NumPy engine without the last norm's gain, as
         there."""
-        if isinstance(state, llama_torch.Pass):
+        if isinstance(state, transformers_pass.Pass):
             with torch.inference_mode(), one_line(f"{self.name}: a pass over {texts.shape[1]} tokens failed"):
                 logits, states = state(texts[0].to(self.device), rows, hidden)
                 return logits[None].to(torch.promote_types(logits.dtype, torch.float32)), state, states
@@ -197,10 +196,10 @@ class TransformersModel:
                 states = states / self.model.model.norm.weight
         return logits, state, states
 
-    def _new_state(self) -> DynamicCache | llama_torch.Pass:
+    def _new_state(self) -> DynamicCache | transformers_pass.Pass:
         """transformers' cache for this model, with whole layers in place of those that forget behind a window."""
-        if self.direct:
-            return llama_torch.Pass(self.model)
+        if self.own_pass:
+            return transformers_pass.Pass(self.model)
         state = DynamicCache(config=self.model.config)
         for place, layer in enumerate(state.layers):
             if type(layer) is DynamicSlidingWindowLayer:
@@ -219,10 +218,10 @@ class TransformersModel:
         """Told by the cache's layers, and tried: whether going on from a state gives what reading it all at once does."""
         text = [0, 1, 2, 0, 2, 1, 1]
         [whole] = self._to_host(self._run(torch.tensor([text]), None, 4)[0])  # (4, V)
-        self.direct, wished = False, self.direct
+        self.own_pass, wished = False, self.own_pass
         cuts = {type(layer).__name__ for layer in self._new_state().layers} <= ENTRY_PER_TOKEN
         ways = [(True, "cut")] * wished + [(False, kind) for kind in ("cut", "again", "single")[not cuts:]]
-        for self.direct, self.cache_kind in ways:
+        for self.own_pass, self.cache_kind in ways:
             cache = self.new_cache()
             try:
                 for part in (text[:2], text[2:3]):
@@ -230,6 +229,6 @@ class TransformersModel:
                 difference = np.abs(self.forward(text[3:], cache, rows=4) - whole).mean()
             except OmnidraftError:
                 continue
-            if cuts and not self.direct or difference < (1e-4 if self._exact else 0.05) * whole.std():
+            if cuts and not self.own_pass or difference < (1e-4 if self._exact else 0.05) * whole.std():
                 return self.cache_kind
         return "none"

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 from test_transformers_model import KINDS, PIECES, SIZES, TransformersModel, random_model, saved  # noqa: E402
 
 from omnidraft import models  # noqa: E402
-from omnidraft.models import llama_torch  # noqa: E402
+from omnidraft.models import transformers_pass  # noqa: E402
 from omnidraft.training_torch import copied, filled  # noqa: E402
 
 NEAR = 1e-5  # transformers computes norms and angles in float32, whatever the weights are
@@ -40,13 +40,13 @@ OTHERS = {
 }
 
 
-def made(kind: str, dtype: torch.dtype = torch.float64, direct: bool = True) -> TransformersModel:
+def made(kind: str, dtype: torch.dtype = torch.float64, own_pass: bool = True) -> TransformersModel:
     model = random_model(*(FITTING | OTHERS)[kind], PIECES.size)
     with torch.no_grad():  # norms and biases that can be told from none
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter += torch.linspace(-0.5, 0.5, len(parameter))
-    return TransformersModel(model.to(dtype), PIECES, direct=direct)
+    return TransformersModel(model.to(dtype), PIECES, own_pass=own_pass)
 
 
 def whole(model: TransformersModel, ids: list[int]) -> np.ndarray:
@@ -57,7 +57,7 @@ def whole(model: TransformersModel, ids: list[int]) -> np.ndarray:
 @pytest.mark.parametrize("kind", FITTING)
 def test_logits_are_those_of_transformers_on_every_way_through_a_text(kind: str):
     model, rng, ids = made(kind), random.Random(1), []
-    assert model.direct and model.cache_kind == "cut" and "direct attention" in model.kernel
+    assert model.own_pass and model.cache_kind == "cut" and "our own pass" in model.kernel
     cache, seen = model.new_cache(), 0
     while len(ids) < 300:  # room for 256 at first
         if rng.random() < 0.3:
@@ -66,7 +66,7 @@ def test_logits_are_those_of_transformers_on_every_way_through_a_text(kind: str)
         new = [rng.randrange(PIECES.size) for _ in range(rng.choice([1, 1, 1, 2, 5, 40]))]
         rows, ids = rng.randint(1, len(new)), ids + new
         logits = model.forward(new, cache, rows)
-        assert isinstance(cache.state, llama_torch.Pass) and cache.state.get_seq_length() == len(ids)
+        assert isinstance(cache.state, transformers_pass.Pass) and cache.state.get_seq_length() == len(ids)
         np.testing.assert_allclose(logits, whole(model, ids)[-rows:], atol=NEAR)
         seen += 1
     assert seen > 20 and logits.std() > 0.3
@@ -75,7 +75,7 @@ def test_logits_are_those_of_transformers_on_every_way_through_a_text(kind: str)
 @pytest.mark.parametrize("kind", OTHERS)
 def test_what_it_does_not_fit_is_left_to_transformers(kind: str):
     model = made(kind)
-    assert not model.direct and "direct" not in model.kernel
+    assert not model.own_pass and "our own pass" not in model.kernel
     cache, ids = model.new_cache(), [5, 1, 8, 3, 9, 2, 2, 7, 4, 6]
     for token in ids:
         logits = model.forward([token], cache)
@@ -87,24 +87,24 @@ def test_matrices_of_another_kind_are_left_to_transformers():
         pass
 
     model = random_model(*FITTING["llama"], PIECES.size)
-    assert llama_torch.runs(model)
+    assert transformers_pass.runs(model)
     model.model.layers[1].mlp.up_proj.__class__ = Quantized
-    assert not llama_torch.runs(model)
+    assert not transformers_pass.runs(model)
 
 
 def test_a_pass_that_differs_is_not_used(monkeypatch):
-    attend = llama_torch.Pass._attend
-    monkeypatch.setattr(llama_torch.Pass, "_attend", lambda self, q, keys, values: attend(self, q, keys * 1.1, values))
+    attend = transformers_pass.Pass._attend
+    monkeypatch.setattr(transformers_pass.Pass, "_attend", lambda self, q, keys, values: attend(self, q, keys * 1.1, values))
     model = made("llama", torch.float32)
-    assert not model.direct and model.cache_kind == "cut"
-    monkeypatch.setattr(llama_torch.Pass, "_attend", lambda self, q, keys, values: 1 / 0)
-    assert not made("llama").direct
+    assert not model.own_pass and model.cache_kind == "cut"
+    monkeypatch.setattr(transformers_pass.Pass, "_attend", lambda self, q, keys, values: 1 / 0)
+    assert not made("llama").own_pass
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
     one, other, exact = made("qwen2", dtype), made("qwen2", dtype, False), made("qwen2", torch.float32, False)
-    assert one.direct and not other.direct
+    assert one.own_pass and not other.own_pass
     ids = list(range(1, 30))
     caches = [model.new_cache() for model in (one, other)]
     expected = whole(exact, ids)[-1]
@@ -119,14 +119,14 @@ def test_what_the_head_reads(tmp_path):
     """What stop rules with an acceptance head are given: the NumPy engine's up to a scale."""
     folder = saved(tmp_path / "model", PIECES)
     found = []
-    for model in (models.load(folder, "float64"), models.load(folder, "float64", "torch", "cpu", direct=True)):
+    for model in (models.load(folder, "float64"), models.load(folder, "float64", "torch", "cpu", own_pass=True)):
         cache = model.new_cache()
         cache.keeps_hidden = True
         model.forward([1, 5, 7], cache)
         model.forward([9, 4], cache, rows=2)
         hidden = np.asarray(cache.hidden)
         found.append(hidden / np.linalg.norm(hidden, axis=1, keepdims=True))
-    assert model.direct
+    assert model.own_pass
     np.testing.assert_allclose(found[1], found[0], atol=NEAR)
 
 
@@ -146,6 +146,6 @@ def test_a_drafter_that_has_learned_is_read_with_its_new_weights():
 def test_drafters_alone_take_it(tmp_path):
     folder = saved(tmp_path / "model", PIECES)
     draft, target = models.load_two(folder, folder, backend="torch", draft_backend="torch", device="cpu")
-    assert draft.direct and not target.direct
+    assert draft.own_pass and not target.own_pass
     draft, _ = models.load_two(folder, target, backend="torch", device="cpu", compile=True)
-    assert not draft.direct
+    assert not draft.own_pass

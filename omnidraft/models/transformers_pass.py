@@ -1,8 +1,8 @@
 """The drafter's pass in PyTorch: a Llama, Mistral or Qwen2 that transformers has loaded, run without transformers' own forward.
 
 A small drafter's step is 0.1 ms of arithmetic. In transformers it takes ten times as long, most of it Python between the calls,
-and a round takes a dozen steps. Here are the calls alone, of the mathematics of `llama`, on the model's own weights (nothing is
-copied). `TransformersModel` compares the logits with transformers' before it uses them.
+and a round takes a dozen steps. Here are the calls alone, of the mathematics of `llama`, on the model's own matrices, which
+are not copied. `TransformersModel` compares the logits with transformers' before it uses them.
 """
 
 from __future__ import annotations
