@@ -152,7 +152,7 @@ def test_stories_greedy_text_is_that_of_transformers():
 def test_rewinding_leaves_no_trace(kind: str):
     architecture, sizes, found = KINDS[kind]
     plain_model = random_model(architecture, sizes, 67)
-    model = TransformersModel(plain_model, PIECES)
+    model = TransformersModel(plain_model, PIECES, own_pass=False)  # that one: test_transformers_pass
     assert model.cache_kind == found and model.vocab_size == 67 and model.context_size == 128
     rng, worst = random.Random(0), 0.0
     for _ in range(2):
@@ -171,23 +171,25 @@ def test_rewinding_leaves_no_trace(kind: str):
     assert worst < 1e-4, worst
 
 
-def test_a_pass_that_fails_leaves_no_trace(monkeypatch):
+@pytest.mark.parametrize("own_pass", [False, True])
+def test_a_pass_that_fails_leaves_no_trace(monkeypatch, own_pass: bool):
     inner = random_model("LlamaForCausalLM", SIZES, 67)
-    model = TransformersModel(inner, PIECES)
+    model = TransformersModel(inner, PIECES, own_pass=own_pass)
     cache = model.new_cache()
     model.forward([1, 2, 3], cache)
-    last = inner.model.layers[-1]
+    last = cache.state.blocks[-1][-1] if own_pass else inner.model.layers[-1]
     with monkeypatch.context() as patch:
         def full(*arguments, **more):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        patch.setattr(last, "forward", full)  # the layers before it have taken the tokens in
+        patch.setattr(last, "add" if own_pass else "forward", full)  # the layers before it have taken the tokens in
         assert "out of memory" in complaint(lambda: model.forward([4, 5], cache))
     expected = model.forward([1, 2, 3, 6], model.new_cache())
     assert cache.length == 3 and np.abs(model.forward([6], cache) - expected).max() < 1e-5
 
 
-def test_one_copy_from_the_device_per_pass(monkeypatch):
-    model = TransformersModel(random_model("LlamaForCausalLM", SIZES, 67), PIECES)
+@pytest.mark.parametrize("own_pass", [False, True])
+def test_one_copy_from_the_device_per_pass(monkeypatch, own_pass: bool):
+    model = TransformersModel(random_model("LlamaForCausalLM", SIZES, 67), PIECES, own_pass=own_pass)
     cache, calls = model.new_cache(), []
 
     def counted(name: str):

@@ -1,4 +1,4 @@
-"""The drafter's own pass in PyTorch: transformers' logits on every way through a text; what does not fit is left alone."""
+"""Our own pass in PyTorch: transformers' logits on every way through a text; what does not fit is left alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OTHERS = {
 }
 
 
-def made(kind: str, dtype: torch.dtype = torch.float64, own_pass: bool = True) -> TransformersModel:
+def made(kind: str, dtype: torch.dtype = torch.float64, own_pass: bool | None = None) -> TransformersModel:
     model = random_model(*(FITTING | OTHERS)[kind], PIECES.size)
     with torch.no_grad():  # norms and biases that can be told from none
         for parameter in model.parameters():
@@ -54,8 +54,10 @@ def whole(model: TransformersModel, ids: list[int]) -> np.ndarray:
         return model.model(torch.tensor([ids]), use_cache=False).logits[0].numpy()
 
 
+@pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("kind", FITTING)
-def test_logits_are_those_of_transformers_on_every_way_through_a_text(kind: str):
+def test_logits_are_those_of_transformers_on_every_way_through_a_text(kind: str, columns: bool, monkeypatch):
+    monkeypatch.setattr(transformers_pass, "streams", lambda model: columns)
     model, rng, ids = made(kind), random.Random(1), []
     assert model.own_pass and model.cache_kind == "cut" and "our own pass" in model.kernel
     cache, seen = model.new_cache(), 0
@@ -63,13 +65,14 @@ def test_logits_are_those_of_transformers_on_every_way_through_a_text(kind: str)
         if rng.random() < 0.3:
             ids = ids[:rng.randint(max(0, len(ids) - 9), len(ids))]
             cache.rewind(len(ids))
-        new = [rng.randrange(PIECES.size) for _ in range(rng.choice([1, 1, 1, 2, 5, 40]))]
+        new = [rng.randrange(PIECES.size) for _ in range(rng.choice([1, 1, 1, 2, 4, 5, 13, 16, 40]))]
         rows, ids = rng.randint(1, len(new)), ids + new
         logits = model.forward(new, cache, rows)
         assert isinstance(cache.state, transformers_pass.Pass) and cache.state.get_seq_length() == len(ids)
         np.testing.assert_allclose(logits, whole(model, ids)[-rows:], atol=NEAR)
         seen += 1
     assert seen > 20 and logits.std() > 0.3
+    assert ("W x^T" in model.kernel) == columns
 
 
 @pytest.mark.parametrize("kind", OTHERS)
@@ -103,7 +106,8 @@ def test_a_pass_that_differs_is_not_used(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
-    one, other, exact = made("qwen2", dtype), made("qwen2", dtype, False), made("qwen2", torch.float32, False)
+    assert not made("qwen2", dtype).own_pass  # unless it is asked for, as for drafters
+    one, other, exact = made("qwen2", dtype, True), made("qwen2", dtype, False), made("qwen2", torch.float32, False)
     assert one.own_pass and not other.own_pass
     ids = list(range(1, 30))
     caches = [model.new_cache() for model in (one, other)]
@@ -143,9 +147,28 @@ def test_a_drafter_that_has_learned_is_read_with_its_new_weights():
         np.testing.assert_allclose(base.forward(ids, base.new_cache()), before, atol=NEAR)
 
 
-def test_drafters_alone_take_it(tmp_path):
+def test_what_takes_it(tmp_path):
     folder = saved(tmp_path / "model", PIECES)
-    draft, target = models.load_two(folder, folder, backend="torch", draft_backend="torch", device="cpu")
-    assert draft.own_pass and not target.own_pass
+    for dtype, taken in (("float32", True), ("float64", True), ("bfloat16", False)):
+        draft, target = models.load_two(folder, folder, backend="torch", draft_backend="torch", device="cpu", dtype=dtype)
+        assert draft.own_pass and target.own_pass == taken
     draft, _ = models.load_two(folder, target, backend="torch", device="cpu", compile=True)
     assert not draft.own_pass
+    assert not models.load(folder, "float32", "torch", "cpu", own_pass=False).own_pass
+
+
+def test_what_is_faster_is_measured(monkeypatch):
+    """With a clock that finds either way slower; other number types than float32 are not tried."""
+    model = random_model(*FITTING["llama"], PIECES.size)
+    call = transformers_pass.Matrix.__call__
+    for slow in (False, True):
+        now = [0.0]
+
+        def slowly(self, x, slow=slow, now=now):
+            now[0] += 2 if (len(x) in self.few) == slow else 1
+            return call(self, x)
+
+        monkeypatch.setattr(transformers_pass.Matrix, "__call__", slowly)
+        monkeypatch.setattr(transformers_pass.time, "perf_counter", lambda now=now: now[0])
+        assert transformers_pass.streams(model) is not slow
+    assert not transformers_pass.streams(model.double())

@@ -93,6 +93,7 @@ def load_two(draft: Any, target: Any, draft_backend: str = "auto", compile: bool
             except OmnidraftError:  # weights or a tokenizer in a form that only transformers reads
                 if draft_backend == "numpy":
                     raise
+        # Of a drafter the calls cost most of the time on any device, and its number type is its own affair.
         how |= {"compile": True} if compile else {"own_pass": True} if how.get("backend") == "torch" else {}
         draft = load(draft, **how)
     return draft, target

@@ -48,7 +48,7 @@ class DistributedModel(TransformersModel):
                                      f"({what}): start another number of them")
         self._leads, self._broken = False, False  # while this is made, all ranks make the same passes without being told
         self._numbers, self._ended = count(), []  # states are known to the followers by number; those that are gone
-        super().__init__(model, *args, **parts)
+        super().__init__(model, *args, **parts | {"own_pass": False})
         # Orders go over gloo whatever the passes use: no device waits for them. A leader may think for as long as it likes.
         self._orders = dist.new_group(backend="gloo", timeout=timedelta(days=365))
         self._leads = dist.get_rank() == 0

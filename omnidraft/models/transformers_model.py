@@ -65,8 +65,8 @@ class TransformersModel:
     """A model ready to run: `forward` feeds tokens, `tokenizer` spells them, `eos_ids` end a text.
 
     `model` is a causal language model of transformers in eval mode on its device; it is never changed. `why` says how
-    device and dtype were chosen; `own_pass` lets `transformers_pass` run a model that it knows (for drafters: a third of the
-    time where calls cost more than arithmetic). Raises OmnidraftError where later tokens change the logits of earlier ones.
+    device and dtype were chosen; `own_pass` lets `transformers_pass` run a model that it knows, by default in full precision
+    on a CPU. Raises OmnidraftError where later tokens change the logits of earlier ones.
 
     >>> model = TransformersModel.load("models/stories260K"); cache = model.new_cache()
     >>> model.forward([1, 403], cache).shape, cache.length, cache.rewind(1)
@@ -76,7 +76,7 @@ class TransformersModel:
     ops = "ops_torch"  # what computes with logits that stay on the device
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, name: str = "model", folder: Path | None = None,
-                 why: tuple[str, str] = ("as given", "as given"), own_pass: bool = False) -> None:
+                 why: tuple[str, str] = ("as given", "as given"), own_pass: bool | None = None) -> None:
         self.model, self.tokenizer, self.name, self.folder, self._why = model, tokenizer, name, folder, why
         # Where a map keeps parts on several devices, ids go to the first that computes, and the logits come back to it.
         places = getattr(model, "hf_device_map", None) or {"": model.get_input_embeddings().weight.device}
@@ -92,19 +92,23 @@ class TransformersModel:
         self._only_some_rows = "logits_to_keep" in arguments
         self._cache_name = "cache_params" if "cache_params" in arguments else "past_key_values"
         self.vocab_size = self._check_causal()
+        own_pass = self._exact and self.device.type == "cpu" if own_pass is None else own_pass
         self.own_pass = own_pass and transformers_pass.runs(model)
+        self._columns = self.own_pass and transformers_pass.streams(model)
         self.eos_ids = tuple(token for token in flat_ids(*ends, tokenizer.roles["eos"]) if token < self.vocab_size)
         self.cache_kind = self._find_cache_kind() if self._cache_name in arguments else "none"
 
     @classmethod
     def load(cls, name_or_folder: str | Path, dtype: str = "auto", device: str = "auto", *, device_map: Any = None,
-             trust_remote_code: bool = False, compile: bool = False, own_pass: bool = False, **more: Any) -> TransformersModel:
+             trust_remote_code: bool = False, compile: bool = False, own_pass: bool | None = None,
+             **more: Any) -> TransformersModel:
         """Load a Hugging Face folder or hub id; raises OmnidraftError with one line for whatever is wrong with it.
 
         `dtype` "auto" is the stored one, on a CPU float32; `device` "auto" is cuda, else mps, else cpu; `device_map`
         spreads the model over several devices instead (needs accelerate); `compile` is for torch.compile, slow at first and
         in need of a C++ compiler; `own_pass` as above; `more` goes to `from_pretrained`.
         """
+        own_pass = False if compile else own_pass
         with quiet():  # the first passes of some models warn of slower ways
             made = cls(**load_parts(str(name_or_folder), dtype, device, device_map, trust_remote_code, more), own_pass=own_pass)
         made.tokenizer = made.tokenizer.within(made.vocab_size)
@@ -115,7 +119,9 @@ class TransformersModel:
     @property
     def kernel(self) -> str:
         """Where and how this model runs, and why, in a line."""
-        runs = "our own pass" if self.own_pass else f"{getattr(self.model.config, '_attn_implementation', None)} attention"
+        runs = "our own pass" + ", W x^T for 2 to 16 tokens" * self._columns
+        if not self.own_pass:
+            runs = f"{getattr(self.model.config, '_attn_implementation', None)} attention"
         cache = {"cut": "cut on rewind", "again": "read again after a rewind",
                  "single": "read again after a rewind, token by token otherwise", "none": "none, all is read every time"}
         return (f"torch {torch.__version__} on {self.device} ({self._why[0]}), {str(self.dtype)[6:]} ({self._why[1]}), "
@@ -199,7 +205,7 @@ class TransformersModel:
     def _new_state(self) -> DynamicCache | transformers_pass.Pass:
         """transformers' cache for this model, with whole layers in place of those that forget behind a window."""
         if self.own_pass:
-            return transformers_pass.Pass(self.model)
+            return transformers_pass.Pass(self.model, self._columns)
         state = DynamicCache(config=self.model.config)
         for place, layer in enumerate(state.layers):
             if type(layer) is DynamicSlidingWindowLayer:

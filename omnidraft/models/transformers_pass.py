@@ -1,20 +1,26 @@
-"""The drafter's pass in PyTorch: a Llama, Mistral or Qwen2 that transformers has loaded, run without transformers' own forward.
+"""Our own pass in PyTorch: a Llama, Mistral or Qwen2 that transformers has loaded, run without transformers' own forward.
 
-A small drafter's step is 0.1 ms of arithmetic. In transformers it takes ten times as long, most of it Python between the calls,
-and a round takes a dozen steps. Here are the calls alone, of the mathematics of `llama`, on the model's own matrices, which
-are not copied. `TransformersModel` compares the logits with transformers' before it uses them.
+A small model's step is little arithmetic. In transformers most of its time is Python between the calls (of a drafter's step
+nine tenths), and a round takes a dozen steps. Here are the calls alone, of the mathematics of `llama`, on the model's own
+matrices, which are not copied. `TransformersModel` compares the logits with transformers' before it uses them.
+
+What verification gains depends on what a few tokens cost at once. x W^T packs the whole of W for them, as in NumPy (see
+`kernels`), but MKL does not pack the first factor of W x^T: this way up to 4 tokens cost what one does, and 8 little more.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
-from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, pad, rms_norm, scaled_dot_product_attention, silu
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
+FULL = (4, 8, 16)  # as many rows as columns are multiplied at once: MKL's kernels are made for them
+SAMPLE = 16_000_000  # weights that `streams` runs over
 ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles stay what they are while the text grows
 
 
@@ -35,29 +41,79 @@ def runs(model: Any) -> bool:
                     for name, matrix in matrices.items()))
 
 
+def streams(model: Any) -> bool:
+    """Whether passes of a few tokens are faster with W x^T, measured on some of the model's matrices (in 50 ms or less).
+
+    >>> streams(transformers.AutoModelForCausalLM.from_pretrained("models/stories260K"))  # doctest: +SKIP
+    False
+    """
+    if model.device.type != "cpu" or model.dtype != torch.float32:
+        return False
+    parts: list[Any] = []
+    for part in model.modules():
+        if isinstance(part, torch.nn.Linear) and sum(one.weight.numel() for one in parts) < SAMPLE:
+            parts.append(part)
+    ways = {columns: [Matrix(part, columns) for part in parts] for columns in (False, True)}
+    best = dict.fromkeys(ways, float("inf"))
+    with torch.inference_mode():
+        for columns in 3 * [*ways]:
+            began = time.perf_counter()
+            for matrix in ways[columns]:
+                matrix(matrix.weight.new_ones(8, matrix.weight.shape[1]))
+            best[columns] = min(best[columns], time.perf_counter() - began)
+    return best[True] < 0.8 * best[False]  # the rest of such a pass costs a little more
+
+
+class Matrix:
+    """Rows x (m, in) times a matrix of the model, W (out, in), which is not copied: x W^T and its bias, (m, out).
+
+    With `columns` 4, 8 or 16 rows are multiplied as W x^T: the same numbers, lying column by column.
+
+    >>> Matrix(torch.nn.Linear(2, 3, bias=False))(torch.ones(1, 2)).shape
+    torch.Size([1, 3])
+    """
+
+    def __init__(self, part: Any, columns: bool = False) -> None:
+        self.weight, self.bias, self.few = part.weight.detach(), part.bias, FULL if columns else ()
+        self.turned = self.weight.t()  # a view
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if len(x) in self.few:
+            x = x.contiguous().t()
+            return (torch.mm(self.weight, x) if self.bias is None else torch.addmm(self.bias[:, None], self.weight, x)).t()
+        return torch.mm(x, self.turned) if self.bias is None else torch.addmm(self.bias, x, self.turned)
+
+    def add(self, more: Tensor, x: Tensor) -> Tensor:
+        """The product (m, out) added to `more`, in its place."""
+        return more.add_(self(x)) if len(x) in self.few else more.addmm_(x, self.turned)
+
+
 class Pass:
     """One text's keys and values, and the pass that reads on; it stands where a cache of transformers does.
 
     >>> state = Pass(model); logits, _ = state(torch.tensor([1, 403]), rows=1); state.crop(-1)  # doctest: +SKIP
     """
 
-    def __init__(self, model: Any) -> None:
-        """An empty cache on the model's device, with room for 256 tokens at first."""
+    def __init__(self, model: Any, columns: bool = False) -> None:
+        """An empty cache on the model's device, with room for 256 tokens at first; `columns` as in `Matrix`."""
         inner, config = model.model, model.config
-        self.embedding, self.head = inner.embed_tokens.weight.detach(), _matrix(model.lm_head)
+        self.columns = columns
+        self.embedding, self.head = inner.embed_tokens.weight.detach(), Matrix(model.lm_head, columns)
         self.eps, self.root = config.rms_norm_eps, torch.tensor((config.hidden_size * config.rms_norm_eps) ** 0.5)
         # On a CPU RMSNorm is a dozen calls inside PyTorch, its inputs' length and its gain times sqrt(width) are three.
         self.by_length = self.embedding.device.type == "cpu" and self.embedding.dtype in (torch.float32, torch.float64)
         self.norm = self._gain(inner.norm)
         self.blocks = [(self._gain(layer.input_layernorm),
-                        *((part.weight.detach(), part.bias) for part in (at.q_proj, at.k_proj, at.v_proj)),
-                        _matrix(at.o_proj), self._gain(layer.post_attention_layernorm),
-                        *map(_matrix, (layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj)))
+                        *(Matrix(part, columns) for part in (at.q_proj, at.k_proj, at.v_proj, at.o_proj)),
+                        self._gain(layer.post_attention_layernorm),
+                        *(Matrix(part, columns) for part in (layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj)))
                        for layer in inner.layers for at in [layer.self_attn]]
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim, self.rotary = inner.layers[0].self_attn.head_dim, inner.rotary_emb
         self.length = 0
-        self.keys = self.values = [self.embedding.new_empty(0, self.kv_heads, self.head_dim)] * len(self.blocks)
+        self.kept = [self.embedding.new_empty(0, 2 * self.kv_heads, self.head_dim)] * len(self.blocks)
+        # (m, 1, m): what a token may not see of those that are read with it
+        self.later = self.embedding.new_full((FULL[-1], FULL[-1]), -torch.inf).triu(1)[:, None]
         self._reserve(256)
 
     def get_seq_length(self) -> int:
@@ -70,48 +126,63 @@ class Pass:
 
     def __call__(self, ids: Tensor, rows: int, hidden: bool = False) -> tuple[Tensor, Tensor | None]:
         """Feed ids (m,): the logits (rows, V) after the last ones; if asked for, what the head read without its norm's gain."""
-        first, last = self.length, self.length + len(ids)
+        count, first = len(ids), self.length
+        if self.columns and 1 < count < FULL[-1]:  # what follows the text changes nothing before it, and is forgotten
+            ids = pad(ids, (0, next(full for full in FULL if full >= count) - count))
+        m, last = len(ids), first + len(ids)
         self._reserve(last)
-        cos, sin = self.cos[first:last], self.sin[first:last]  # (m, 1, head_dim)
+        cos, sin = self.turns[first] if m == 1 else (self.cos[first:last], self.sin[first:last])  # (m, 1, head_dim)
         x = embedding(ids, self.embedding)
-        for (before, query, key, value, out, between, gate, up, down), keys, values in zip(
-                self.blocks, self.keys, self.values, strict=True):
+        for (before, query, key, value, out, between, gate, up, down), kept in zip(self.blocks, self.kept, strict=True):
             y = self._norm(x, before)
-            both = torch.cat([linear(y, *query), linear(y, *key)], -1).view(last - first, -1, self.head_dim)
-            both = torch.addcmul(both * cos, both.roll(self.head_dim // 2, -1), sin)  # (m, heads + kv_heads, head_dim)
-            keys[first:last] = both[:, self.heads:]
-            values[first:last] = linear(y, *value).view(last - first, self.kv_heads, self.head_dim)
-            x = torch.addmm(x, self._attend(both[:, :self.heads], keys[:last], values[:last]), out)
+            heads = torch.cat([query(y), key(y), value(y)], -1).view(m, -1, self.head_dim)
+            turned = heads[:, :self.heads + self.kv_heads]
+            other = turned.roll(self.head_dim // 2, -1)
+            turned.mul_(cos).addcmul_(other, sin)
+            q, kept[first:last] = heads.split((self.heads, 2 * self.kv_heads), 1)
+            x = out.add(x, self._attend(q, *kept[:last].split(self.kv_heads, 1)))
             y = self._norm(x, between)
-            x = torch.addmm(x, silu(torch.mm(y, gate)).mul_(torch.mm(y, up)), down)
-        self.length, x = last, x[-rows:]
-        told = rms_norm(x, x.shape[-1:], None, self.eps) if hidden else None
-        return torch.mm(self._norm(x, self.norm), self.head), told
+            x = down.add(x, silu(gate(y)).mul_(up(y)))
+        self.length = first + count
+        few = x if rows > 1 and m in self.head.few else x[count - rows:count]
+        logits = self.head(self._norm(few, self.norm))
+        if len(few) > rows:
+            few, logits = few[count - rows:count], logits[count - rows:count]
+        return logits.contiguous(), rms_norm(few, few.shape[-1:], None, self.eps) if hidden else None
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Grouped-query attention (arXiv 2305.13245): q (m, heads, head_dim) and keys, values (n, kv_heads, head_dim)."""
         m, n = len(q), len(keys)
-        if m == 1:  # (kv_heads, heads of a group, head_dim): all that share keys in one product
-            scores = torch.bmm(q.view(self.kv_heads, -1, self.head_dim), keys.permute(1, 2, 0))
-            return torch.bmm(scores.softmax(-1), values.transpose(0, 1)).view(1, -1)
+        if m <= FULL[-1]:  # all heads that share keys in one product: (kv_heads, m · heads of a group, head_dim)
+            if m > 1:
+                q = q.view(m, self.kv_heads, -1, self.head_dim).transpose(0, 1)
+            scores = torch.bmm(q.reshape(self.kv_heads, -1, self.head_dim), keys.permute(1, 2, 0))
+            if m > 1:
+                scores.view(self.kv_heads, m, -1, n)[..., n - m:] += self.later[:m, :, :m]
+            mixed = torch.bmm(scores.softmax(-1), values.transpose(0, 1))
+            if m > 1:
+                mixed = mixed.view(self.kv_heads, m, -1, self.head_dim).transpose(0, 1)
+            return mixed.reshape(m, -1)
         # A text that begins here needs no mask, which of a long prompt would be large.
         mask = None if m == n else torch.ones(m, n, dtype=torch.bool, device=q.device).tril(n - m)
-        shared = (part.repeat_interleave(self.heads // self.kv_heads, 1) for part in (keys, values))
+        shared = (part[:, :, None].expand(-1, -1, self.heads // self.kv_heads, -1).reshape(n, -1, self.head_dim)
+                  for part in (keys, values))
         q, keys, values = (part.transpose(0, 1)[None] for part in (q, *shared))  # (1, heads, m or n, head_dim)
         mixed = scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=mask is None, scale=1.0)
         return mixed[0].transpose(0, 1).reshape(m, -1)
 
     def _reserve(self, length: int) -> None:
-        """Room for `length` tokens: keys and values (room, kv_heads, head_dim) per layer, and what turns each position."""
-        room = len(self.keys[0])
+        """Room for `length` tokens: keys and values (room, 2 kv_heads, head_dim) per layer, and what turns each position."""
+        room = len(self.kept[0])
         if length <= room:
             return
-        more = self.embedding.new_zeros(max(length, 2 * room) - room, self.kv_heads, self.head_dim)
-        self.keys, self.values = ([torch.cat([kept, more]) for kept in part] for part in (self.keys, self.values))
+        more = self.embedding.new_zeros(max(length, 2 * room) - room, 2 * self.kv_heads, self.head_dim)
+        self.kept = [torch.cat([kept, more]) for kept in self.kept]
         turns = self.rotary(more, torch.arange(room + len(more), device=more.device)[None])  # (1, room, head_dim) each
         # 1/sqrt(head_dim) of the scores goes half into the queries, half into the keys.
         self.cos, self.sin = (turn[0, :, None] * self.head_dim ** -0.25 for turn in turns)
         self.sin[..., :self.head_dim // 2] *= -1  # number i of a head turns with number i + head_dim / 2
+        self.turns = list(zip(self.cos.split(1), self.sin.split(1), strict=True))  # one by one
 
     def _gain(self, norm: Any) -> Tensor:
         return norm.weight.detach() * len(norm.weight) ** 0.5 if self.by_length else norm.weight.detach()
@@ -121,8 +192,3 @@ class Pass:
         if self.by_length:
             return x.div(vector_norm(x, dim=-1, keepdim=True).hypot_(self.root)).mul_(gain)
         return rms_norm(x, x.shape[-1:], gain, self.eps)
-
-
-def _matrix(part: Any) -> Tensor:
-    """(in, out), as a view."""
-    return part.weight.detach().t()
