@@ -21,6 +21,7 @@ from torch.nn.functional import embedding, pad, rms_norm, scaled_dot_product_att
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 FULL = (4, 8, 16)  # as many rows as columns are multiplied at once: MKL's kernels are made for them
 SAMPLE = 16_000_000  # weights that `streams` runs over
+CACHED = 2_000_000  # weights that a processor's cache holds: there is nothing to stream
 ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles stay what they are while the text grows
 
 
@@ -53,6 +54,8 @@ def streams(model: Any) -> bool:
     for part in model.modules():
         if isinstance(part, torch.nn.Linear) and sum(one.weight.numel() for one in parts) < SAMPLE:
             parts.append(part)
+    if sum(part.weight.numel() for part in parts) < CACHED:
+        return False
     ways = {columns: [Matrix(part, columns) for part in parts] for columns in (False, True)}
     best = dict.fromkeys(ways, float("inf"))
     with torch.inference_mode():
