@@ -58,8 +58,8 @@ PAPER = {"Qwen2-7B": {"direct mapping": [(.14, 1.04), (.09, .91), (.13, 1.01), (
 TEXT = "Question: Ann has 3 boxes of 12 pens and gives 7 away. How many are left?\nAnswer:"
 
 
-def random_model(shape: tuple, device: str, dtype: Any, tokenizer: Tokenizer, own_pass: bool = False) -> Any:
-    """A model of this shape with random weights, on the device; `own_pass` as drafters are run."""
+def random_model(shape: tuple, device: str, dtype: Any, tokenizer: Tokenizer, own_pass: bool | None = None) -> Any:
+    """A model of this shape with random weights, on the device; `own_pass` as in `TransformersModel`: True for drafters."""
     import torch
     import transformers
 

@@ -90,7 +90,7 @@ def speed(shown: tuple[str, ...] | None = None, name: str = "speed") -> str:
     rows += [[pair.replace(":", " → "), "together", "", "", f"**{ratio:.2f}×**", "", "", "", ""]
              for pair, ratio in figures.get("together", {}).items() if shown is None or pair in shown]
     m, drafter = figures["machine"], "too" if figures["settings"].get("draft_backend") == "torch" else "in NumPy"
-    how = (f", the target in transformers on PyTorch with {m['torch_threads']} thread{'s' * (m['torch_threads'] > 1)}, "
+    how = (f", the target in PyTorch (our own pass) with {m['torch_threads']} thread{'s' * (m['torch_threads'] > 1)}, "
            f"the drafter {drafter}" if figures["settings"].get("backend") == "torch" else "")
     return (f"{machine_line(figures)}{how}; greedy, wall clock, medians of {figures['settings']['repeats']} repeats over "
             "held-out prompts, half of them of kinds that training never showed (`benchmarks/speed.py`).\n\n" + table(
