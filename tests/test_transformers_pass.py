@@ -28,12 +28,13 @@ FITTING = {
     "llama, linear": ("LlamaForCausalLM", {**LONG, "rope_parameters": ROPE | {"rope_type": "linear"}}),
     "mistral": ("MistralForCausalLM", {**LONG, "sliding_window": None}),
     "qwen2": ("Qwen2ForCausalLM", LONG),
+    "qwen3": ("Qwen3ForCausalLM", {**LONG, "head_dim": 16}),
 }
 OTHERS = {
     "windows": ("MistralForCausalLM", {**LONG, "sliding_window": 7}),
     "windows in some layers": KINDS["qwen2, window in some layers"][:2],
     "another architecture": KINDS["gpt-2"][:2],
-    "like it, but with more": KINDS["qwen3"][:2],
+    "like it, but with more": KINDS["gemma 2, window in some layers"][:2],
     "biases": ("LlamaForCausalLM", {**LONG, "attention_bias": True}),
     "another activation": ("LlamaForCausalLM", {**LONG, "hidden_act": "gelu"}),
     "angles that change": ("LlamaForCausalLM", {**LONG, "rope_parameters": ROPE | {"rope_type": "dynamic"}}),
@@ -104,10 +105,11 @@ def test_a_pass_that_differs_is_not_used(monkeypatch):
     assert not made("llama").own_pass
 
 
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype):
-    assert not made("qwen2", dtype).own_pass  # unless it is asked for, as for drafters
-    one, other, exact = made("qwen2", dtype, True), made("qwen2", dtype, False), made("qwen2", torch.float32, False)
+def test_half_precision(kind: str, dtype: torch.dtype):
+    assert not made(kind, dtype).own_pass  # unless it is asked for, as for drafters
+    one, other, exact = made(kind, dtype, True), made(kind, dtype, False), made(kind, torch.float32, False)
     assert one.own_pass and not other.own_pass
     ids = list(range(1, 30))
     caches = [model.new_cache() for model in (one, other)]

@@ -198,7 +198,7 @@ class TransformersModel:
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             state = getattr(result, self._cache_name) if state is not None else None
             states = result.hidden_states[-1][0, -rows:] if hidden else None
-            if hidden and self.model.config.model_type in ("llama", "mistral", "qwen2"):
+            if hidden and self.model.config.model_type in ("llama", "mistral", "qwen2", "qwen3"):
                 states = states / self.model.model.norm.weight
         return logits, state, states
 

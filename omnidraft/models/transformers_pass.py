@@ -1,4 +1,4 @@
-"""Our own pass in PyTorch: a Llama, Mistral or Qwen2 that transformers has loaded, run without transformers' own forward.
+"""Our own pass in PyTorch: a Llama, Mistral, Qwen2 or Qwen3 of transformers, run without transformers' own forward.
 
 A small model's step is little arithmetic. In transformers most of its time is Python between the calls (of a drafter's step
 nine tenths), and a round takes a dozen steps. Here are the calls alone, of the mathematics of `llama`, on the model's own
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 from torch.nn.functional import embedding, pad, rms_norm, scaled_dot_product_attention, silu
 
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 FULL = (4, 8, 16)  # as many rows as columns are multiplied at once: MKL's kernels are made for them
 SAMPLE = 16_000_000  # weights that `streams` runs over
 CACHED = 2_000_000  # weights that a processor's cache holds: there is nothing to stream
@@ -35,7 +35,7 @@ def runs(model: Any) -> bool:
     if type(model).__name__ not in ARCHITECTURES or getattr(model, "hf_device_map", None):
         return False
     windows = config.model_type == "mistral" and config.sliding_window or (
-        config.model_type == "qwen2" and config.use_sliding_window)
+        config.model_type in ("qwen2", "qwen3") and config.use_sliding_window)
     matrices = {name: module for name, module in model.named_modules() if name.endswith(("_proj", "lm_head"))}
     return (not windows and config.hidden_act == "silu" and model.model.rotary_emb.rope_type in ROPES
             and all(type(matrix) is torch.nn.Linear and (matrix.bias is None or name.endswith(("q_proj", "k_proj", "v_proj")))
@@ -102,17 +102,19 @@ class Pass:
         inner, config = model.model, model.config
         self.columns = columns
         self.embedding, self.head = inner.embed_tokens.weight.detach(), Matrix(model.lm_head, columns)
-        self.eps, self.root = config.rms_norm_eps, torch.tensor((config.hidden_size * config.rms_norm_eps) ** 0.5)
+        self.eps, self.head_dim = config.rms_norm_eps, inner.layers[0].self_attn.head_dim
+        self.heads, self.kv_heads, self.rotary = config.num_attention_heads, config.num_key_value_heads, inner.rotary_emb
         # On a CPU RMSNorm is a dozen calls inside PyTorch, its inputs' length and its gain times sqrt(width) are three.
         self.by_length = self.embedding.device.type == "cpu" and self.embedding.dtype in (torch.float32, torch.float64)
+        self.roots = {width: torch.tensor((width * self.eps) ** 0.5) for width in (config.hidden_size, self.head_dim)}
         self.norm = self._gain(inner.norm)
         self.blocks = [(self._gain(layer.input_layernorm),
                         *(Matrix(part, columns) for part in (at.q_proj, at.k_proj, at.v_proj, at.o_proj)),
+                        torch.cat([self._gain(at.q_norm).expand(self.heads, -1), self._gain(at.k_norm).expand(
+                            self.kv_heads, -1)]) if hasattr(at, "q_norm") else None,  # (heads + kv_heads, head_dim)
                         self._gain(layer.post_attention_layernorm),
                         *(Matrix(part, columns) for part in (layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj)))
                        for layer in inner.layers for at in [layer.self_attn]]
-        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.head_dim, self.rotary = inner.layers[0].self_attn.head_dim, inner.rotary_emb
         self.length = 0
         self.kept = [self.embedding.new_empty(0, 2 * self.kv_heads, self.head_dim)] * len(self.blocks)
         # (m, 1, m): what a token may not see of those that are read with it
@@ -136,10 +138,12 @@ class Pass:
         self._reserve(last)
         cos, sin = self.turns[first] if m == 1 else (self.cos[first:last], self.sin[first:last])  # (m, 1, head_dim)
         x = embedding(ids, self.embedding)
-        for (before, query, key, value, out, between, gate, up, down), kept in zip(self.blocks, self.kept, strict=True):
+        for (before, query, key, value, out, inside, between, gate, up, down), kept in zip(self.blocks, self.kept, strict=True):
             y = self._norm(x, before)
             heads = torch.cat([query(y), key(y), value(y)], -1).view(m, -1, self.head_dim)
             turned = heads[:, :self.heads + self.kv_heads]
+            if inside is not None:  # Qwen3's norms of queries and keys
+                turned.copy_(self._norm(turned, inside))
             other = turned.roll(self.head_dim // 2, -1)
             turned.mul_(cos).addcmul_(other, sin)
             q, kept[first:last] = heads.split((self.heads, 2 * self.kv_heads), 1)
@@ -193,5 +197,6 @@ class Pass:
     def _norm(self, x: Tensor, gain: Tensor) -> Tensor:
         """RMSNorm: x / sqrt(mean(x²) + eps) · gain."""
         if self.by_length:
-            return x.div(vector_norm(x, dim=-1, keepdim=True).hypot_(self.root)).mul_(gain)
-        return rms_norm(x, x.shape[-1:], gain, self.eps)
+            return x.div(vector_norm(x, dim=-1, keepdim=True).hypot_(self.roots[x.shape[-1]])).mul_(gain)
+        return rms_norm(x, x.shape[-1:], None, self.eps).mul_(gain) if gain.dim() > 1 else rms_norm(
+            x, x.shape[-1:], gain, self.eps)
