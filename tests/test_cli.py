@@ -348,12 +348,17 @@ def test_debug_shows_where_an_error_comes_from():
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_an_output_that_is_full_or_closed_is_no_traceback(folders):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_is_full_or_closed_is_no_traceback(folders, unbuffered: str):
     command = f"{sys.executable} cli.py generate 'the thing' -d {folders['draft']} -t {folders['target']} -n 4"
     for redirection, code in (("> /dev/full", 1), (">&-", 0), ("2>&-", 0)):
-        done = subprocess.run(f"{command} {redirection}", shell=True, cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(f"{command} {redirection}", shell=True, cwd=ROOT, capture_output=True, text=True,
+                              env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
         assert done.returncode == code and "Traceback" not in done.stderr, redirection
         assert "tokens/s" not in done.stdout and len(done.stderr.splitlines()) <= 1
+    done = subprocess.run(f"{sys.executable} cli.py models > /dev/full", shell=True, cwd=ROOT, capture_output=True, text=True,
+                          env=os.environ | {"PYTHONUNBUFFERED": unbuffered})  # written at the end only
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
 
 
 # --------------------------------------------------------------------------------------------------- what is loaded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +25,9 @@ class _OneLineErrors(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            made = super().invoke(ctx)
+            sys.stdout.flush()  # so that what cannot be written is told here
+            return made
         except (OmnidraftError, MemoryError, RuntimeError, OSError) as error:
             full = is_out_of_memory(error)
             told = isinstance(error, (OmnidraftError, OSError)) and not isinstance(error, BrokenPipeError)
@@ -32,6 +35,10 @@ class _OneLineErrors(TyperGroup):
                 raise
             line = OUT_OF_MEMORY if full else str(error).replace("\n", " ")
             print(f"error: {escape(line, '')}", file=sys.stderr)  # names in it may be a stranger's
+            try:
+                sys.stdout.flush()
+            except OSError:  # what could not be written would be tried, and told, once more at the end of the process
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
 
 
