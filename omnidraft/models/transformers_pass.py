@@ -5,7 +5,7 @@ nine tenths), and a round takes a dozen steps. Here are the calls alone, of the 
 matrices, which are not copied. `TransformersModel` compares the logits with transformers' before it uses them.
 
 What verification gains depends on what a few tokens cost at once. x W^T packs the whole of W for them, as in NumPy (see
-`kernels`), but MKL does not pack the first factor of W x^T: this way up to 4 tokens cost what one does, and 8 little more.
+`kernels`), but MKL does not pack the first factor of W x^T: this way up to 4 tokens cost no more than one, and 8 little more.
 """
 
 from __future__ import annotations
