@@ -4,8 +4,8 @@ A small model's step is little arithmetic. In transformers most of its time is P
 nine tenths), and a round takes a dozen steps. Here are the calls alone, of the mathematics of `llama`, on the model's own
 matrices, which are not copied. `TransformersModel` compares the logits with transformers' before it uses them.
 
-What verification gains depends on what a few tokens cost at once. x W^T packs the whole of W for them, as in NumPy (see
-`kernels`), but MKL does not pack the first factor of W x^T: this way up to 4 tokens cost no more than one, and 8 little more.
+What verification gains depends on what a few tokens cost at once. As x W^T two already cost up to twice one, as in NumPy (see
+`kernels`); as W x^T, with MKL, 4 cost no more than one, and 8 about 1.4 times as much (`benchmarks/latency.py`).
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ def streams(model: Any) -> bool:
     """
     if model.device.type != "cpu" or model.dtype != torch.float32:
         return False
-    parts: list[Any] = []
+    parts, used = [], 0
     for part in model.modules():
-        if isinstance(part, torch.nn.Linear) and sum(one.weight.numel() for one in parts) < SAMPLE:
+        if isinstance(part, torch.nn.Linear) and used < SAMPLE:
             parts.append(part)
-    if sum(part.weight.numel() for part in parts) < CACHED:
+            used += part.weight.numel()
+    if used < CACHED:
         return False
     ways = {columns: [Matrix(part, columns) for part in parts] for columns in (False, True)}
     best = dict.fromkeys(ways, float("inf"))
@@ -136,7 +137,7 @@ class Pass:
             ids = pad(ids, (0, next(full for full in FULL if full >= count) - count))
         m, last = len(ids), first + len(ids)
         self._reserve(last)
-        cos, sin = self.turns[first] if m == 1 else (self.cos[first:last], self.sin[first:last])  # (m, 1, head_dim)
+        cos, sin = self.cos[first:last], self.sin[first:last]  # (m, 1, head_dim)
         x = embedding(ids, self.embedding)
         for (before, query, key, value, out, inside, between, gate, up, down), kept in zip(self.blocks, self.kept, strict=True):
             y = self._norm(x, before)
@@ -189,7 +190,6 @@ class Pass:
         # 1/sqrt(head_dim) of the scores goes half into the queries, half into the keys.
         self.cos, self.sin = (turn[0, :, None] * self.head_dim ** -0.25 for turn in turns)
         self.sin[..., :self.head_dim // 2] *= -1  # number i of a head turns with number i + head_dim / 2
-        self.turns = list(zip(self.cos.split(1), self.sin.split(1), strict=True))  # one by one
 
     def _gain(self, norm: Any) -> Tensor:
         return norm.weight.detach() * len(norm.weight) ** 0.5 if self.by_length else norm.weight.detach()
