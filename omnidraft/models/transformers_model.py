@@ -119,7 +119,7 @@ class TransformersModel:
     @property
     def kernel(self) -> str:
         """Where and how this model runs, and why, in a line."""
-        runs = "our own pass" + ", W x^T for 2 to 16 tokens" * self._columns
+        runs = "our own pass" + ", W x^T for up to 16 tokens" * self._columns
         if not self.own_pass:
             runs = f"{getattr(self.model.config, '_attn_implementation', None)} attention"
         cache = {"cut": "cut on rewind", "again": "read again after a rewind",

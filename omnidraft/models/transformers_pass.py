@@ -133,7 +133,7 @@ class Pass:
     def __call__(self, ids: Tensor, rows: int, hidden: bool = False) -> tuple[Tensor, Tensor | None]:
         """Feed ids (m,): the logits (rows, V) after the last ones; if asked for, what the head read without its norm's gain."""
         count, first = len(ids), self.length
-        if self.columns and 1 < count < FULL[-1]:  # what follows the text changes nothing before it, and is forgotten
+        if self.columns and count < FULL[-1]:  # what follows the text changes nothing before it, and is forgotten
             ids = pad(ids, (0, next(full for full in FULL if full >= count) - count))
         m, last = len(ids), first + len(ids)
         self._reserve(last)
@@ -152,7 +152,7 @@ class Pass:
             y = self._norm(x, between)
             x = down.add(x, silu(gate(y)).mul_(up(y)))
         self.length = first + count
-        few = x if rows > 1 and m in self.head.few else x[count - rows:count]
+        few = x if m in self.head.few else x[count - rows:count]
         logits = self.head(self._norm(few, self.norm))
         if len(few) > rows:
             few, logits = few[count - rows:count], logits[count - rows:count]
