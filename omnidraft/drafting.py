@@ -74,6 +74,8 @@ class Drafter:
         self.looks = self.ops.LOOK or getattr(options.stop, "looks", True)
         self.head = self.ops.head_of(getattr(options.stop, "head", None), self.model)  # predicts acceptance where there is one
         self.cache.keeps_hidden = self.head is not None
+        # Asked before a round's first token is drawn, unless the head knows better.
+        self.starts = getattr(options.stop, "starts", None) if self.head is None else None
         self.bound = getattr(options.stop, "bound", None)  # reads the row's entropy
         # `tli` draws from the drafter renormalised onto the directly mapped tokens.
         self.allowed = self.ops.allow(pair.direct.drafts, self.model) if options.verify == "tli" else None
@@ -103,7 +105,8 @@ class Drafter:
         if longer:
             last = self.ids[-1]
             healed, logits = logits[:1] + self.ops.allow([last, *longer], self.model), logits[1:]
-            token, q = self._draw(healed, uniforms)
+            q = self._row(healed)
+            token = self._choose(q, uniforms)
             [token] = self.ops.to_host([token], self.model.vocab_size)
             if token != last:  # otherwise the context token stands, and drafting goes on after it
                 draft = Draft([token], [q], last)
@@ -115,7 +118,10 @@ class Drafter:
         while len(draft.probs) < limit:
             if drawn:
                 logits = self.model.forward(drawn[-1:], self.cache)
-            token, q = self._draw(logits, uniforms)
+            q = self._row(logits)
+            if self.starts is not None and not draft.probs and not self.starts(self.ops.peak(q, self.options.temperature)):
+                return draft
+            token = self._choose(q, uniforms)
             drawn.append(token)
             draft.probs.append(q)
             if self.looks:
@@ -152,15 +158,18 @@ class Drafter:
         self.ids[start:], self.agreed = made, min(self.agreed, start)
         return kept
 
-    def _draw(self, logits: np.ndarray, uniforms: Uniforms) -> tuple[Any, np.ndarray]:
-        """One token from one row of logits (1, V_q), and the row (V_q,) it was drawn from: at temperature 0 the logits."""
+    def _row(self, logits: np.ndarray) -> np.ndarray:
+        """The row (V_q,) that the next token is drawn from, of logits (1, V_q): at temperature 0 the logits."""
         logits = self.ops.mask(logits, self.model.tokenizer.size)
         if self.allowed is not None:
             logits += self.allowed
         if self.options.temperature == 0:
-            return self.ops.best(logits)[0], logits[0]
-        q = self.ops.process(logits, self.options.temperature, self.options.top_k, self.options.top_p)[0]
-        return uniforms.choose(q), q
+            return logits[0]
+        return self.ops.process(logits, self.options.temperature, self.options.top_k, self.options.top_p)[0]
+
+    def _choose(self, row: np.ndarray, uniforms: Uniforms) -> Any:
+        """One token of such a row."""
+        return uniforms.choose(row) if self.options.temperature else self.ops.best(row[None])[0]
 
     def _forward(self, ids: list[int], rows: int = 1) -> np.ndarray:
         logits = self.model.forward(ids, self.cache, rows)

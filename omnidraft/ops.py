@@ -63,6 +63,11 @@ def look(token: int, row: np.ndarray, temperature: float) -> tuple[int, float]:
     return token, float(row[token] if temperature else 1.0 / np.exp(row - row[token]).sum())
 
 
+def peak(row: np.ndarray, temperature: float) -> float:
+    """The largest probability of such a row: that of the token that temperature 0 draws."""
+    return float(row.max() if temperature else 1.0 / np.exp(row - row.max()).sum())
+
+
 def entropy(row: np.ndarray, temperature: float) -> float:
     """Entropy in nats of such a row."""
     probs = row if temperature else process(row)

@@ -97,6 +97,13 @@ def look(token: Tensor, row: Tensor, temperature: float) -> tuple[int, float]:
     return int(drawn), probability
 
 
+def peak(row: Tensor, temperature: float) -> float:
+    """The largest probability of such a row: that of the token that temperature 0 draws."""
+    if sampling_torch.on_host(row):
+        return ops.peak(in_place(row), temperature)
+    return (row if temperature else row.softmax(-1)).amax().item()
+
+
 def entropy(row: Tensor, temperature: float) -> float:
     """Entropy in nats of such a row."""
     return torch.special.entr(row if temperature else row.softmax(-1)).sum().item()

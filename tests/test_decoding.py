@@ -73,15 +73,17 @@ def test_models_that_agree_accept_whole_drafts(rule):
 @pytest.mark.parametrize("direction", ["pieces to bytes", "bytes to pieces"])
 @pytest.mark.parametrize("sampling", [{"top_k": 3}, {"top_p": 0.6}])
 def test_the_whole_loop_is_exact(rule, direction, sampling):
-    for seed in range(2):
+    drafted = set()
+    for seed, threshold in enumerate((0.3, 0.75)):  # with the higher one some rounds draft nothing
         tokenizers = (SMALL_PIECES, SMALL_BYTES) if direction == "pieces to bytes" else (SMALL_BYTES, SMALL_PIECES)
         draft, target = FakeModel(tokenizers[0], seed), FakeModel(tokenizers[1], seed + 50)
         pair = Pair(draft, target)
-        options = Options(verify=rule, stop=Confidence(2, 0.3), temperature=0.9, max_new_tokens=4, **sampling)
+        options = Options(verify=rule, stop=Confidence(2, threshold), temperature=0.9, max_new_tokens=4, **sampling)
 
         def two_tokens(draws, pair=pair, options=options):
             written: list[int] = []
             for record in speculative(pair, "ab a", options, draws):
+                drafted.add(len(record.draft_tokens))
                 written += record.emitted
                 if len(written) >= 2 or record.done:
                     return tuple(written[:2])
@@ -94,6 +96,17 @@ def test_the_whole_loop_is_exact(rule, direction, sampling):
                     return tuple(written)
 
         assert total_variation(law_of(two_tokens), law_of(truth)) < 1e-12
+    assert drafted == {0, 1, 2}
+
+
+def test_an_unsure_drafter_drafts_nothing_and_is_asked_before_the_draw():
+    """At threshold 1 no row is sure enough: no draft, and not one uniform number is spent on the drafter."""
+    target = FakeModel(BYTES, 2)
+    for temperature in (0.0, 1.0):
+        options = Options(stop=Confidence(6, 1.0), temperature=temperature, heal=False, max_new_tokens=12)
+        rounds = list(speculative(Pair(FakeModel(PIECES, 1), target), PROMPT, options, Uniforms(np.random.default_rng(0))))
+        alone = plain(target, target.tokenizer.encode(PROMPT, bos=True), options, Uniforms(np.random.default_rng(0)))
+        assert [r.emitted for r in rounds] == [r.emitted for r in alone] and not any(r.draft_tokens for r in rounds)
 
 
 def test_the_whole_loop_heals():
