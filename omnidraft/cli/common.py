@@ -83,7 +83,7 @@ Verify = Annotated[str, speculation("--verify", metavar="RULE", help=(
 DraftLength = Annotated[int, speculation("--draft-length", "-k", metavar="K",
                                          help="Most draft tokens in a round; 0 decodes plainly.")]
 Threshold = Annotated[float, speculation("--threshold", metavar="P", help=(
-    "Stop drafting once the drafted tokens' probability falls below P, draft nothing where the first one's is; 0: always K tokens."))]
+    "Stop drafting once the drafted tokens' probability falls below P, or at once if the first's will; 0 always drafts K."))]
 Tune = Annotated[bool, speculation("--tune", help="Let the threshold follow the measured throughput, from P on.")]
 Payoff = Annotated[bool, speculation("--payoff", help="Decode plainly for a while where drafting is measured not to pay.")]
 Temperature = Annotated[float, sampling("--temperature", "-T", help="0 takes the likeliest token.")]
