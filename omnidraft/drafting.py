@@ -103,16 +103,7 @@ class Drafter:
         del self.fed[shared:]
         logits = self._forward(self.ids[shared:], rows)
         if longer:
-            last = self.ids[-1]
-            healed, logits = logits[:1] + self.ops.allow([last, *longer], self.model), logits[1:]
-            q = self._row(healed)
-            token = self._choose(q, uniforms)
-            [token] = self.ops.to_host([token], self.model.vocab_size)
-            if token != last:  # otherwise the context token stands, and drafting goes on after it
-                draft = Draft([token], [q], last)
-                self.cache.rewind(len(self.fed) - 1)
-                del self.fed[-1:]
-                logits = self._forward([token])
+            draft, logits = self._heal(logits, longer, uniforms)
         drawn: list[Any] = []  # numbers, or what stands for them on a device
         confidences: list[float] = []
         while len(draft.probs) < limit:
@@ -143,6 +134,20 @@ class Drafter:
             uniforms.give_back((len(drawn) - count) * (self.options.temperature > 0))
         draft.tokens += drawn[:count]
         return draft
+
+    def _heal(self, logits: np.ndarray, longer: list[int], uniforms: Uniforms) -> tuple[Draft, np.ndarray]:
+        """Draw from the last context token and those that begin with it; what that drafts, and the logits to go on from.
+
+        logits: (2, V_q), before that token and after it.
+        """
+        last = self.ids[-1]
+        row = self._row(logits[:1] + self.ops.allow([last, *longer], self.model))
+        [token] = self.ops.to_host([self._choose(row, uniforms)], self.model.vocab_size)
+        if token == last:  # the context token stands, and drafting goes on after it
+            return Draft(), logits[1:]
+        self.cache.rewind(len(self.fed) - 1)
+        del self.fed[-1:]
+        return Draft([token], [row], last), self._forward([token])
 
     def follow(self, draft: Draft, data: bytes, silent: int = 0) -> int:
         """Take over the bytes that the target wrote; how many draft tokens of the round are wholly part of them.

@@ -61,10 +61,10 @@ assert best == tuple(sum(alpha ** i > rates.max() * 0.1 for i in range(1, 31)) f
 # %% [markdown]
 # ## The token that triggers the stop
 #
-# Why propose a token that one does not believe in? Let p = (1/2, 1/2), q = (0.8, 0.2), and drop b, the doubtful one,
-# whenever it is drawn; the target then writes alone. So a is written with 0.8 · 0.625 + 0.2 · 0.5 = 0.6 instead of 0.5: the
-# text is biased. Whether drafting goes on *after* a token may depend on it. Whether the token is proposed may not.
-# What is known before the draw may be used: where max q of a round's first row is below 1 - gamma, `Confidence` drafts nothing.
+# Why propose a token that one does not believe in? Let p = (1/2, 1/2), q = (0.8, 0.2), and drop b whenever it is drawn; the
+# target then writes alone. So a is written with 0.8 · 0.625 + 0.2 · 0.5 = 0.6 instead of 0.5: the text is biased. Whether
+# drafting goes on *after* a token may depend on it. Whether the token is proposed may depend on its row, which is there before
+# the draw, and on no more: where max q of a round's first row is below 1 - gamma, `Confidence` drafts nothing.
 
 
 # %%
@@ -94,8 +94,7 @@ assert np.allclose(labels, [1, 0.2 / 0.4]) and np.isclose(row @ labels, np.minim
 # The **acceptance head** is a small network (omnidraft/stopping.py). It reads what the drafter has computed anyway: its
 # **hidden state** before the token, its **embedding** of the token (lists of numbers it works with), and log(q / (1 - q)). The
 # `Learner` of lesson 6 collects labels from 20 texts; the head learns from 12 by **AdamW**, a usual way to step against a
-# gradient. In the other eight, does it put accepted tokens (y > 1/2) above rejected ones? Chance is 0.5. After so few
-# texts q alone may well be the better judge.
+# gradient. In the other eight, does it put accepted tokens (y > 1/2) above rejected ones? Chance is 0.5; q may do better yet.
 
 # %%
 pair, rng = Pair(models.load("draft-tasks"), models.load("qwen-like")), np.random.default_rng(0)
