@@ -3,7 +3,7 @@
     python -m benchmarks.shift --json benchmarks/results/shift.json [--png benchmarks/results]
 
 *task*: one target, prompts of one task and then of another, with and without the n-gram cache, with and without learning; and a
-drafter that learned on the second task alone. *target*: X, then Y, then X again, each with an adapter of its own, kept on disk
+drafter that learned on the second task alone, for every seed (each with prompts of its own). *target*: X, then Y, then X again, each with an adapter of its own, kept on disk
 and taken up by name. *three*: three targets in one process, prompts in turn, against processes that serve one only.
 Everything at temperature 1, `lossless`, LoRA rank 32, an update every two prompts, six draft tokens a round (*three*: as many
 as the acceptance head says). What the result file has already is not run again.
@@ -77,17 +77,17 @@ def held_out(pair: Pair, task: str, tokens: int) -> dict:
     return {"acceptance": round(s.acceptance_draft, 3), "block_efficiency": round(s.block_efficiency, 3)}
 
 
-def task_shift(args: argparse.Namespace, cached: bool, learning: bool) -> dict:
+def task_shift(args: argparse.Namespace, cached: bool, learning: bool, seed: int) -> dict:
     """Task A, then B; with learning also a drafter that saw B alone."""
     base, target = load(args.draft), load(args.targets[0])
-    first, second = (fresh_prompts(task, args.stream, 3) for task in args.tasks)
-    run = Run(made(base, target, cached), LEARNING if learning else NOT_LEARNING, args.tokens, 0)
+    first, second = (fresh_prompts(task, args.stream, 3 + seed) for task in args.tasks)
+    run = Run(made(base, target, cached), LEARNING if learning else NOT_LEARNING, args.tokens, seed)
     run.serve(first)
     run.serve(second)
     after = held_out(run.learner.pair, args.tasks[1], args.tokens)
     found = curve(run.rounds, args.stream) | {"shift_at": POINTS, "after": after}
     if learning:
-        alone = Run(made(base, target, cached), LEARNING, args.tokens, 0)
+        alone = Run(made(base, target, cached), LEARNING, args.tokens, seed)
         alone.serve(second)
         found["alone"] = curve(alone.rounds, args.stream) | {"after": held_out(alone.learner.pair, args.tasks[1], args.tokens)}
         found["recovered"] = {name: round(value / found["alone"]["after"][name], 3) for name, value in after.items()}
@@ -187,6 +187,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs=2, default=["math", "code"])
     parser.add_argument("--stream", type=int, default=64, help="prompts before and after a shift")
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="of the task shifts that learn; the rest has 0")
     parser.add_argument("--parts", nargs="*", default=["task", "target", "three"])
     parser.add_argument("--png", type=Path, metavar="FOLDER")
     parser.add_argument("--json", type=Path)
@@ -197,9 +198,9 @@ def main() -> None:
     results["machine"] = machine()
     results["settings"] = {"draft": args.draft, "targets": args.targets, "tasks": args.tasks, "tokens": args.tokens}
     named = {True: "with the cache", False: "without the cache"}
-    jobs = {("task", f"{named[cached]}{', learning' if learning else ''}"): (
-        lambda cached=cached, learning=learning: task_shift(args, cached, learning))
-        for cached in (True, False) for learning in (True, False)}
+    jobs = {("task", f"{named[cached]}{f', learning, seed {seed}' if learning else ''}"): (
+        lambda cached=cached, learning=learning, seed=seed: task_shift(args, cached, learning, seed))
+        for cached in (True, False) for learning in (True, False) for seed in (args.seeds if learning else [0])}
     jobs |= {("target", named[cached]): (lambda cached=cached: target_shift(args, cached)) for cached in (True, False)}
     jobs[("three", "alternating")] = lambda: three_targets(args)
     for (part, name), job in jobs.items():

@@ -41,7 +41,7 @@ class Schedule:
     every: int = 8  # prompts between two updates of the drafter
     steps: int = 1  # gradient steps of one update; 0: the drafter stays as it is, and the head alone learns
     replay: int = 0  # earlier texts, drawn at random, that join the new ones in every step
-    memory: int = 256  # texts kept for replay
+    memory: int = 64  # texts kept for replay: few, so that after a change of task those of the old one are soon gone
     memory_bytes: int = 1 << 30  # that they may take
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     head_rate: float = 1e-3
