@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from benchmarks.common import machine_line, result, table
 from omnidraft.render import sparkline
 
@@ -74,6 +76,10 @@ def shift() -> str:
             rows.append([" → ".join(title), f"{run['stream']} prompts {name}", f"`{sparkline(run['acceptance'])}`",
                          f"{run['after']['acceptance']:.3f}" if "after" in run else "", alone,
                          *(f"{run[key]['acceptance']:.3f}" if key in run else "" for key in ("leaving", "returning"))])
+    shares: dict[str, list[float]] = {}
+    for name, run in figures["task"].items():
+        if "recovered" in run:
+            shares.setdefault(name.split(",")[0], []).append(run["recovered"]["acceptance"])
     [three] = figures["three"].values()
     together = [[name, f"{f['together']:.3f}", f"{f['alone']:.3f}", "yes" if f["same_tokens"] else "no",
                  *(f"{f['bytes'][part] / 1000:,.0f}" for part in ("lora", "head", "cache")), f"{100 * f['share']:.0f} %"]
@@ -85,7 +91,9 @@ def shift() -> str:
             "figures are of held-out prompts: after the second task, by a drafter that learned on it alone, and of the "
             "first target when it is left and when it is back.\n\n"
             + table(["change", "", "curve", "after", "learned alone (share reached)", "leaving", "back"], rows)
-            + "\n\nThree targets in one process, prompts in turn, against one at a time; and what a target adds to a drafter "
+            + "\n\nMedian share reached: " + ", ".join(
+                f"{100 * median(found):.0f} % {name} ({len(found)} seeds)" for name, found in shares.items())
+            + ".\n\nThree targets in one process, prompts in turn, against one at a time; and what a target adds to a drafter "
             f"that takes {size / 1000:,.0f} kB in memory (optimizer apart):\n\n"
             + table(["target", "kept", "alone", "same text", "LoRA, kB", "head", "cache", "of the drafter"], together))
 
