@@ -138,6 +138,7 @@ def test_the_entropy_bound_is_the_paper_s_and_the_same_for_numpy_and_torch(folde
     entropy = 1.5 * np.log(2)
     for given, temperature in ((row, 0.0), (row + 3, 0.0), (np.exp(row), 0.7)):  # logits, at a temperature probabilities
         assert ops.entropy(given, temperature) == pytest.approx(entropy, rel=1e-5)
+        assert ops.peak(given, temperature) == pytest.approx(0.5, rel=1e-6)
     assert ops.entropy(np.array([0.0, 1.0]), 1.0) == 0
     assert stop.bound(0.0) == 1 and stop.bound(entropy) == pytest.approx(1 - np.sqrt(0.2 * entropy))
     assert stop([0.1, 0.4]) is False and stop([0.9, 0.39]) is True  # the last token counts, not the product
@@ -151,6 +152,8 @@ def test_the_entropy_bound_is_the_paper_s_and_the_same_for_numpy_and_torch(folde
 
     assert ops_torch.entropy(torch.tensor(row), 0.0) == pytest.approx(entropy, rel=1e-5)
     assert ops_torch.entropy(torch.tensor([0.0, 1.0]), 1.0) == 0
+    for given, temperature in ((row, 0.0), (np.exp(row), 1.0)):
+        assert ops_torch.peak(torch.tensor(given), temperature) == pytest.approx(0.5, rel=1e-6)
 
 
 def test_a_head_may_learn_while_the_drafter_stays_as_it_is(folders):
