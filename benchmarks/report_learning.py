@@ -79,7 +79,7 @@ def shift() -> str:
     shares: dict[str, list[float]] = {}
     for name, run in figures["task"].items():
         if "recovered" in run:
-            shares.setdefault(name.split(",")[0], []).append(run["recovered"]["acceptance"])
+            shares.setdefault(name.rpartition(", ")[0], []).append(run["recovered"]["acceptance"])
     [three] = figures["three"].values()
     together = [[name, f"{f['together']:.3f}", f"{f['alone']:.3f}", "yes" if f["same_tokens"] else "no",
                  *(f"{f['bytes'][part] / 1000:,.0f}" for part in ("lora", "head", "cache")), f"{100 * f['share']:.0f} %"]
@@ -91,8 +91,9 @@ def shift() -> str:
             "figures are of held-out prompts: after the second task, by a drafter that learned on it alone, and of the "
             "first target when it is left and when it is back.\n\n"
             + table(["change", "", "curve", "after", "learned alone (share reached)", "leaving", "back"], rows)
-            + "\n\nMedian share reached: " + ", ".join(
-                f"{100 * median(found):.0f} % {name} ({len(found)} seeds)" for name, found in shares.items())
+            + "\n\nMemory: the texts that are replayed from; fewer follow a change of task sooner, more learn one task better. "
+            "Median share reached: " + ", ".join(f"{100 * median(found):.0f} % {name} ({len(found)} seed"
+                                                 f"{'s' * (len(found) > 1)})" for name, found in shares.items())
             + ".\n\nThree targets in one process, prompts in turn, against one at a time; and what a target adds to a drafter "
             f"that takes {size / 1000:,.0f} kB in memory (optimizer apart):\n\n"
             + table(["target", "kept", "alone", "same text", "LoRA, kB", "head", "cache", "of the drafter"], together))

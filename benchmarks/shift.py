@@ -1,6 +1,7 @@
 """Distribution shift: another task, another target and back, three targets at once; data, curves in the terminal, pictures.
 
-    python -m benchmarks.shift --json benchmarks/results/shift.json [--png benchmarks/results]
+    python -m benchmarks.shift --stream 256 --parts task --memory 64 --json benchmarks/results/shift.json
+    (also with --memory 256 --seeds 0, and the other parts with --stream 64; --png benchmarks/results for pictures)
 
 *task*: one target, prompts of one task and then of another, with and without the n-gram cache, with and without learning; and a
 drafter that learned on the second task alone, for every seed (each with prompts of its own). *target*: X, then Y, then X again,
@@ -16,6 +17,7 @@ import argparse
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -36,7 +38,7 @@ from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.training import Recipe
 
 POINTS, HELD_OUT = 8, 48  # of a curve before a shift and after it; prompts
-LEARNING, NOT_LEARNING = Schedule(every=2, replay=6), Schedule(every=10 ** 9, guard=0)
+LEARNING, NOT_LEARNING = Schedule(every=2, replay=6), Schedule(every=10 ** 9, guard=0)  # the former replays from 256 texts
 WITH_HEAD = Schedule(every=2, replay=6, head="interleaved")
 
 
@@ -82,13 +84,14 @@ def task_shift(args: argparse.Namespace, cached: bool, learning: bool, seed: int
     """Task A, then B; with learning also a drafter that saw B alone."""
     base, target = load(args.draft), load(args.targets[0])
     first, second = (fresh_prompts(task, args.stream, 3 + seed) for task in args.tasks)
-    run = Run(made(base, target, cached), LEARNING if learning else NOT_LEARNING, args.tokens, seed)
+    schedule = replace(LEARNING, memory=args.memory) if learning else NOT_LEARNING
+    run = Run(made(base, target, cached), schedule, args.tokens, seed)
     run.serve(first)
     run.serve(second)
     after = held_out(run.learner.pair, args.tasks[1], args.tokens)
     found = curve(run.rounds, args.stream) | {"shift_at": POINTS, "after": after}
     if learning:
-        alone = Run(made(base, target, cached), LEARNING, args.tokens, seed)
+        alone = Run(made(base, target, cached), schedule, args.tokens, seed)
         alone.serve(second)
         found["alone"] = curve(alone.rounds, args.stream) | {"after": held_out(alone.learner.pair, args.tasks[1], args.tokens)}
         found["recovered"] = {name: round(value / found["alone"]["after"][name], 3) for name, value in after.items()}
@@ -188,6 +191,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs=2, default=["math", "code"])
     parser.add_argument("--stream", type=int, default=64, help="prompts before and after a shift")
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--memory", type=int, default=LEARNING.memory, help="texts that the task shifts replay from")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="of the task shifts that learn; the rest has 0")
     parser.add_argument("--parts", nargs="*", default=["task", "target", "three"])
     parser.add_argument("--png", type=Path, metavar="FOLDER")
@@ -199,7 +203,7 @@ def main() -> None:
     results["machine"] = machine()
     results["settings"] = {"draft": args.draft, "targets": args.targets, "tasks": args.tasks, "tokens": args.tokens}
     named = {True: "with the cache", False: "without the cache"}
-    jobs = {("task", f"{named[cached]}{f', learning, seed {seed}' if learning else ''}"): (
+    jobs = {("task", f"{named[cached]}{f', learning, memory {args.memory}, seed {seed}' if learning else ''}"): (
         lambda cached=cached, learning=learning, seed=seed: task_shift(args, cached, learning, seed))
         for cached in (True, False) for learning in (True, False) for seed in (args.seeds if learning else [0])}
     jobs |= {("target", named[cached]): (lambda cached=cached: target_shift(args, cached)) for cached in (True, False)}

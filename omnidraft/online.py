@@ -41,7 +41,7 @@ class Schedule:
     every: int = 8  # prompts between two updates of the drafter
     steps: int = 1  # gradient steps of one update; 0: the drafter stays as it is, and the head alone learns
     replay: int = 0  # earlier texts, drawn at random, that join the new ones in every step
-    memory: int = 64  # texts kept for replay: few, so that after a change of task those of the old one are soon gone
+    memory: int = 256  # texts kept for replay: fewer follow a change of task sooner, more learn one task better
     memory_bytes: int = 1 << 30  # that they may take
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     head_rate: float = 1e-3
@@ -57,8 +57,9 @@ class Schedule:
             raise OmnidraftError(f"updates every {self.every} prompts of {self.steps} steps: both must be 1 or more")
         if self.head == "interleaved" and self.every == 1:
             raise OmnidraftError("interleaved, the head learns from prompts that bring no update: update every 2 or more")
-        if self.replay < 0:
-            raise OmnidraftError(f"replay is {self.replay}, but must be 0 or more")
+        for name in ("replay", "memory"):
+            if getattr(self, name) < 0:
+                raise OmnidraftError(f"{name} is {getattr(self, name)}, but must be 0 or more")
 
 
 @dataclass
