@@ -38,7 +38,7 @@ from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.training import Recipe
 
 POINTS, HELD_OUT = 8, 48  # of a curve before a shift and after it; prompts
-LEARNING, NOT_LEARNING = Schedule(every=2, replay=6), Schedule(every=10 ** 9, guard=0)  # the former replays from 256 texts
+LEARNING, NOT_LEARNING = Schedule(every=2, replay=6), Schedule(every=10 ** 9, guard=0)
 WITH_HEAD = Schedule(every=2, replay=6, head="interleaved")
 
 

@@ -74,8 +74,9 @@ class Drafter:
         self.looks = self.ops.LOOK or getattr(options.stop, "looks", True)
         self.head = self.ops.head_of(getattr(options.stop, "head", None), self.model)  # predicts acceptance where there is one
         self.cache.keeps_hidden = self.head is not None
-        # Asked before a round's first token is drawn, unless the head knows better.
-        self.starts = getattr(options.stop, "starts", None) if self.head is None else None
+        # Asked before a round's first token is drawn, unless the head knows better or the answer is always yes.
+        starts = getattr(options.stop, "starts", None) if self.head is None else None
+        self.starts = None if starts is None or starts(0.0) else starts
         self.bound = getattr(options.stop, "bound", None)  # reads the row's entropy
         # `tli` draws from the drafter renormalised onto the directly mapped tokens.
         self.allowed = self.ops.allow(pair.direct.drafts, self.model) if options.verify == "tli" else None

@@ -45,7 +45,7 @@ def adapt(
     steps: Annotated[int, learning("--steps", metavar="N", help="Gradient steps of one update.")] = 1,
     replay: Annotated[int, learning("--replay", metavar="N", help="Earlier texts that join the new ones in a step.")] = 6,
     memory: Annotated[int, learning("--memory", metavar="N", help=(
-        "Latest texts that they are drawn from: fewer follow a change of task sooner, more learn one task better."))] = 256,
+        "Latest texts that --replay draws from: fewer follow a change of task sooner, more learn one task better."))] = 256,
     joint: Annotated[bool, learning("--joint", help="Train an acceptance head with the drafter.")] = False,
     interleaved: Annotated[bool, learning("--interleaved", help=(
         "Train an acceptance head between the drafter's updates."))] = False,
