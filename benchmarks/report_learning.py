@@ -91,8 +91,7 @@ def shift() -> str:
             "figures are of held-out prompts: after the second task, by a drafter that learned on it alone, and of the "
             "first target when it is left and when it is back.\n\n"
             + table(["change", "", "curve", "after", "learned alone (share reached)", "leaving", "back"], rows)
-            + "\n\nMemory: the texts that are replayed from; fewer follow a change of task sooner, more learn one task better. "
-            "Median share reached: " + ", ".join(f"{100 * median(found):.0f} % {name} ({len(found)} seed"
+            + "\n\nMedian share reached: " + ", ".join(f"{100 * median(found):.0f} % {name} ({len(found)} seed"
                                                  f"{'s' * (len(found) > 1)})" for name, found in shares.items())
             + ".\n\nThree targets in one process, prompts in turn, against one at a time; and what a target adds to a drafter "
             f"that takes {size / 1000:,.0f} kB in memory (optimizer apart):\n\n"
@@ -112,8 +111,9 @@ def real() -> str:
     data = [[name, run["fails"], "", ""] if "fails" in run else [
         name, f"{run['prompts']}" + ", cut to their ends" * run["cut"], f"{run['first']:.2f}", f"{run['last']:.2f}"]
             for name, run in figures["data"].items()]
-    return (f"{s['pair']}, two published models, serves {s['stories']} stories of TinyStories, greedy, and learns; block "
+    return (f"{s['pair']}, two published models, serves {s['stories']} stories of TinyStories and learns; block "
             f"efficiency on {s['held_out']} others, k = 12 (`benchmarks/real_adapt.py`):\n\n"
-            + table(["learned by", "while learning", "T = 0", "T = 1", "rolled back", "last rate", "time spent learning"], rows)
+            + table(["served at, learned by", "while learning", "T = 0", "T = 1", "rolled back", "last rate",
+                     "time spent learning"], rows)
             + "\n\n`omnidraft adapt FILE`, draft-general → qwen-like, block efficiency of the first and last quarter:\n\n"
             + table(["data", "prompts", "first", "last"], data))

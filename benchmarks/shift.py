@@ -1,7 +1,7 @@
 """Distribution shift: another task, another target and back, three targets at once; data, curves in the terminal, pictures.
 
-    python -m benchmarks.shift --stream 256 --parts task --memory 64 --json benchmarks/results/shift.json
-    (also with --memory 256 --seeds 0, and the other parts with --stream 64; --png benchmarks/results for pictures)
+    python -m benchmarks.shift --stream 256 --parts task --json benchmarks/results/shift.json
+    (the other parts with --stream 64; --png benchmarks/results for pictures)
 
 *task*: one target, prompts of one task and then of another, with and without the n-gram cache, with and without learning; and a
 drafter that learned on the second task alone, for every seed (each with prompts of its own). *target*: X, then Y, then X again,
@@ -17,7 +17,6 @@ import argparse
 import json
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -84,7 +83,7 @@ def task_shift(args: argparse.Namespace, cached: bool, learning: bool, seed: int
     """Task A, then B; with learning also a drafter that saw B alone."""
     base, target = load(args.draft), load(args.targets[0])
     first, second = (fresh_prompts(task, args.stream, 3 + seed) for task in args.tasks)
-    schedule = replace(LEARNING, memory=args.memory) if learning else NOT_LEARNING
+    schedule = LEARNING if learning else NOT_LEARNING
     run = Run(made(base, target, cached), schedule, args.tokens, seed)
     run.serve(first)
     run.serve(second)
@@ -191,7 +190,6 @@ def main() -> None:
     parser.add_argument("--tasks", nargs=2, default=["math", "code"])
     parser.add_argument("--stream", type=int, default=64, help="prompts before and after a shift")
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--memory", type=int, default=LEARNING.memory, help="texts that the task shifts replay from")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="of the task shifts that learn; the rest has 0")
     parser.add_argument("--parts", nargs="*", default=["task", "target", "three"])
     parser.add_argument("--png", type=Path, metavar="FOLDER")
@@ -203,7 +201,7 @@ def main() -> None:
     results["machine"] = machine()
     results["settings"] = {"draft": args.draft, "targets": args.targets, "tasks": args.tasks, "tokens": args.tokens}
     named = {True: "with the cache", False: "without the cache"}
-    jobs = {("task", f"{named[cached]}{f', learning, memory {args.memory}, seed {seed}' if learning else ''}"): (
+    jobs = {("task", f"{named[cached]}{f', learning, seed {seed}' if learning else ''}"): (
         lambda cached=cached, learning=learning, seed=seed: task_shift(args, cached, learning, seed))
         for cached in (True, False) for learning in (True, False) for seed in (args.seeds if learning else [0])}
     jobs |= {("target", named[cached]): (lambda cached=cached: target_shift(args, cached)) for cached in (True, False)}

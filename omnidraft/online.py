@@ -5,10 +5,8 @@ drafter on them (Algorithm 2). An acceptance head may learn along: on the same b
 replay buffer on every prompt that brings no drafter update (interleaved, Algorithm 4). The learner is told every round by
 the decoding loop, there is no second loop.
 
-A guard answers the paper's limitation 1, instability on new data. Texts are new when they arrive, so the first of every update
-serve as a test before they are learned from: where the present weights expect less acceptance on them than the best ones so far
-(at first those that it began with), these come back and learning goes on at a quarter of the rate, which so finds its way down
-to what a good drafter bears.
+A `guard` looks at the new texts of every update before they are learned from: it brings the best weights back where the
+acceptance expected on them fell, and tells when the stream has turned to texts of another kind.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ import numpy as np
 
 from .decoding import Options, Round, speculative
 from .errors import OmnidraftError
+from .guard import LATEST, Guard
 from .losses import Example, make_example
 from .metrics import summarize
 from .optimizer import AdamW
@@ -41,13 +40,13 @@ class Schedule:
     every: int = 8  # prompts between two updates of the drafter
     steps: int = 1  # gradient steps of one update; 0: the drafter stays as it is, and the head alone learns
     replay: int = 0  # earlier texts, drawn at random, that join the new ones in every step
-    memory: int = 256  # texts kept for replay: fewer follow a change of task sooner, more learn one task better
+    memory: int = 256  # texts kept for replay, the latest ones; none from before the stream has turned (see `guard`)
     memory_bytes: int = 1 << 30  # that they may take
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     head_rate: float = 1e-3
     head_memory: int = 4096  # drafted tokens in the interleaved head's replay buffer; labels are not recomputed, old ones go
     rejected_weight: float = 1.0  # of rejections in the head's loss; arXiv 2405.19715 has 6, which stops earlier
-    guard: int = 4  # updates between two of the guard's decisions; 0 switches it off
+    guard: int = 4  # updates between two decisions of the guard about the weights; 0 switches it off
     tolerance: float = 0.01  # by which the expected acceptance of new texts may fall
 
     def __post_init__(self) -> None:
@@ -90,11 +89,10 @@ class Learner:
         self.head_optimizer = AdamW(head.parameters, self.schedule.head_rate, decay=0.0) if head else None
         self.batch: list[Example] = []
         self.memory: deque[Example] = deque(maxlen=self.schedule.memory)
-        self.compared: list[tuple[float, float]] = []  # expected acceptance of new texts, with the present and the best weights
         self.labelled: deque[tuple[np.ndarray, float]] = deque(maxlen=self.schedule.head_memory)
         self.served = 0  # texts
         self.fresh = 0  # labelled tokens since the last update of the drafter
-        self.best: dict[str, np.ndarray] | None = None
+        self.guard = Guard(trainer, self.schedule.guard, self.schedule.tolerance)
         self.updates = self.skipped = self.rollbacks = 0
         self.statistics: dict[str, Any] = {}  # running sums, kept with the adapter
         self._tokens: list[int] = []
@@ -183,7 +181,7 @@ class Learner:
     # ---- updates --------------------------------------------------------------------------------------------------
     def _update(self, now: dict[str, np.ndarray]) -> tuple[float, str]:
         """Gradient steps from the state `now` on; the loss, and a note where they were skipped or undone."""
-        value, note = math.nan, self._guard(now) if self.schedule.guard else ""
+        value, note = math.nan, self._guarded(now) if self.schedule.guard else ""
         for _ in range(self.schedule.steps):
             drawn = self.rng.permutation(len(self.memory))[:self.schedule.replay]
             value = self.trainer.step(self.pair, [*self.batch, *(self.memory[i] for i in drawn)])
@@ -203,31 +201,17 @@ class Learner:
         while sum(text.target_probs.nbytes for text in self.memory) > self.schedule.memory_bytes and len(self.memory) > 1:
             self.memory.popleft()
 
-    def _guard(self, now: dict[str, np.ndarray]) -> str:
-        """Compare the present weights with the best ones on texts that neither has learned from, and keep the better."""
-        texts = self.batch[:2]
-        if self.best is None:
-            self.best = now
-            return ""
-        after = self.trainer.expected_acceptance(self.pair, texts)
-        self.trainer.restore(self.best)
-        before = self.trainer.expected_acceptance(self.pair, texts)
-        self.trainer.restore(now)
-        if math.isfinite(before):  # else nothing in these texts could be compared
-            self.compared.append((after, before))
-        if len(self.compared) < self.schedule.guard:
-            return ""
-        after, before = np.mean(self.compared, axis=0)
-        self.compared = []
-        if not after >= before - self.schedule.tolerance:
+    def _guarded(self, now: dict[str, np.ndarray]) -> str:
+        """Ask the guard about the new texts before they are learned from, and do as it says; what was done."""
+        note = self.guard.look(self.pair, self.batch[:2], now)
+        if note:
             self.rollbacks += 1
             self.statistics["rate_share"] = 0.25 * self.statistics.get("rate_share", 1.0)
-            self.trainer.restore(self.best)
-            self.trainer.slow_down()
-            return f"rolled back, a quarter of the rate: expected acceptance fell from {before:.3f} to {after:.3f}"
-        if after >= before:
-            self.best = now
-        return ""
+        if self.guard.turned():  # what is new came since the last LATEST updates, the present one being the last of them
+            new = (LATEST - 1) * self.schedule.every
+            self.memory = deque(list(self.memory)[-new:], self.schedule.memory)
+            note += "; " * bool(note) + "texts of another kind: those before are no longer replayed"
+        return note
 
     def _train_head(self, size: int) -> None:
         """One step of the head on the latest `size` labelled tokens (joint) or as many drawn from the buffer (interleaved)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from omnidraft.adapters import Adapters
 from omnidraft.cli.prompts import Shortener, read_prompts
 from omnidraft.decoding import Options, Round, plain, speculative
 from omnidraft.errors import OmnidraftError
+from omnidraft.guard import Guard
 from omnidraft.lifting import Lifting
 from omnidraft.models import load
 from omnidraft.online import Learner, Schedule, learn
@@ -133,6 +135,25 @@ def test_throughput_finds_the_threshold_where_another_token_just_pays():
     assert stop([0.9]) is False and stop([stop.threshold * 0.9])
 
 
+def test_throughput_drafts_nothing_where_it_does_not_pay_and_again_where_it_does():
+    stop, generator = Throughput(limit=4), np.random.default_rng(0)
+
+    def rounds(count: int, token: float) -> int:
+        """How many of so many rounds draft; a pass takes 10 ms and `token` ms more for a draft token, half of them kept."""
+        drafting = 0
+        for peak in generator.random(count):
+            drafted = int(stop.starts(peak))
+            kept = int(generator.random() < 0.5) * drafted
+            drafting += drafted
+            stop.record(Round([0] * drafted, [0] * drafted, [1] * drafted, kept, [1] * (1 + kept), ["bonus"] * (1 + kept), kept,
+                              {"draft": 0.0, "target": 0.010 + token * drafted / 1000, "other": 0.0}))
+        return drafting
+
+    assert rounds(100, 0.5) > 80 and rounds(300, 20.0) < 100 and rounds(300, 20.0) < 30
+    rounds(1000, 0.5)  # rare trials where it is nearly sure tell that it has become cheap
+    assert rounds(100, 0.5) > 80
+
+
 def test_the_entropy_bound_is_the_paper_s_and_the_same_for_numpy_and_torch(folders):
     stop, row = EntropyBound(8, threshold=0.4, weight=0.2), np.log(np.array([0.5, 0.25, 0.25], np.float32))
     entropy = 1.5 * np.log(2)
@@ -205,14 +226,44 @@ def test_a_harmful_update_is_rolled_back(folders):
     pair = paired(folders)
     learner = learner_of(pair, Schedule(every=1, guard=2))
     serve(learner, PROMPTS)
-    assert learner.best is not None and learner.rollbacks == 0
+    assert learner.guard.best is not None and learner.rollbacks == 0
     texts = list(learner.memory)
     good = learner.trainer.expected_acceptance(pair, texts)
     learner.trainer.optimizer.rate = 3.0  # wrecks the weights
     notes = [one.note for one in serve(learner, PROMPTS)]
     assert learner.rollbacks and any("rolled back" in note for note in notes)
-    learner.trainer.restore(learner.best)
+    learner.trainer.restore(learner.guard.best)
     assert learner.trainer.expected_acceptance(pair, texts) > good - 0.1
+
+
+@pytest.mark.parametrize(("latest", "turn"), [(0.42, True), (0.54, False), (0.7, False)])
+def test_a_turn_of_the_stream_is_told_once_when_its_texts_are_all_new(latest, turn):
+    rng = np.random.default_rng(0)
+    expected = [0.56 + 0.03 * rng.standard_normal() for _ in range(20)] + [
+        latest + 0.03 * rng.standard_normal() for _ in range(20)]
+    trainer, told = SimpleNamespace(restore=lambda state: None, expected_acceptance=lambda pair, texts: texts[0]), []
+    guard = Guard(trainer, 99, 0.01)
+    for i, value in enumerate(expected, -1):  # the first look only keeps the weights
+        guard.look(None, [value], {})
+        told += [i] if guard.turned() else []
+    assert told == [22] * turn  # the fourth update of the new kind
+
+
+def test_steady_texts_are_rarely_taken_for_a_turn():
+    rng, guard, turns = np.random.default_rng(0), Guard(None, 4, 0.01), 0
+    for value in 0.5 + 0.05 * rng.standard_normal(20_000):
+        guard.latest.append(value)
+        turns += guard.turned()
+    assert turns < 10
+
+
+def test_texts_from_before_a_turn_are_not_replayed(folders, monkeypatch):
+    learner, expected = learner_of(paired(folders), Schedule(every=2)), iter([0.6, 0.6] * 12 + [0.3, 0.3] * 10)
+    monkeypatch.setattr(learner.trainer, "expected_acceptance", lambda pair, texts: next(expected))
+    notes = [one.note for one in serve(learner, (PROMPTS * 9)[:36])]
+    (turn,) = (i for i, note in enumerate(notes) if "no longer replayed" in note)
+    # the guard's first look asks nothing, each further one asks twice; the turn is seen in the fourth update of the new kind
+    assert turn == 33 and len(learner.memory) == 3 * 2 + 2 + 2
 
 
 def test_a_loss_that_is_not_finite_is_skipped(folders, monkeypatch):
@@ -248,8 +299,8 @@ def test_heads_learn_along(folders, mode):
 
 def test_settings_that_make_no_sense_are_one_line(folders):
     for make in (lambda: Recipe(loss="mse"), lambda: Recipe(divergence="x"), lambda: Recipe(rank=-1),
-                 lambda: Recipe(rate=np.nan), lambda: Schedule(every=0), lambda: Schedule(head="x"),
-                 lambda: learner_of(paired(folders), Schedule(head="joint"))):
+                 lambda: Recipe(rate=np.nan), lambda: Schedule(every=0), lambda: Schedule(memory=-1),
+                 lambda: Schedule(head="x"), lambda: learner_of(paired(folders), Schedule(head="joint"))):
         with pytest.raises(OmnidraftError) as error:
             make()
         assert "\n" not in str(error.value)

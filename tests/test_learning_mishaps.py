@@ -171,7 +171,6 @@ def test_the_lifting_is_that_of_the_cache_in_use(folders):  # noqa: F811
 
 @pytest.mark.parametrize("arguments, says", [
     (["--limit", "0"], "limit is 0"), (["--limit", "-1"], "limit is -1"), (["--replay", "-1"], "replay is -1"),
-    (["--memory", "-1"], "memory is -1"),
     (["--loss", "hybrid", "--weight", "-1"], "weight is -1"), (["--weight", "inf"], "weight is inf"),
     (["--interleaved", "--every", "1"], "update every 2 or more")])
 def test_settings_are_checked_before_anything_is_served(folders, arguments, says):  # noqa: F811

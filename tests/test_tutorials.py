@@ -239,7 +239,7 @@ def test_the_answers_of_lessons_6_and_7_are_those_of_the_package():
 
 
 def test_the_guard_of_lesson_8_is_that_of_the_package(exercises):
-    from omnidraft.online import Learner, Schedule
+    from omnidraft.guard import Guard
 
     class Weights:  # a trainer whose weights are a number, with a score for each
         parameters, now = {}, 0
@@ -258,9 +258,9 @@ def test_the_guard_of_lesson_8_is_that_of_the_package(exercises):
 
     for scores, tolerance in exercises.CALLS["8.3"]:
         trainer = Weights()
-        learner = Learner(None, trainer, np.random.default_rng(0), Schedule(tolerance=tolerance, guard=1))
-        learner.best, used = trainer.state(), [0]
+        guard = Guard(trainer, 1, tolerance)
+        guard.best, used = trainer.state(), [0]
         for trainer.now in range(1, len(scores)):
-            learner._guard(trainer.state())
+            guard.look(None, [], trainer.state())
             used.append(trainer.now)
         assert used == in_use(scores, tolerance)

@@ -44,8 +44,6 @@ def adapt(
     every: Annotated[int, learning("--every", metavar="N", help="Prompts between two updates.")] = 2,
     steps: Annotated[int, learning("--steps", metavar="N", help="Gradient steps of one update.")] = 1,
     replay: Annotated[int, learning("--replay", metavar="N", help="Earlier texts that join the new ones in a step.")] = 6,
-    memory: Annotated[int, learning("--memory", metavar="N", help=(
-        "Latest texts that --replay draws from: fewer follow a change of task sooner, more learn one task better."))] = 256,
     joint: Annotated[bool, learning("--joint", help="Train an acceptance head with the drafter.")] = False,
     interleaved: Annotated[bool, learning("--interleaved", help=(
         "Train an acceptance head between the drafter's updates."))] = False,
@@ -72,7 +70,7 @@ def adapt(
     if joint and interleaved:
         raise OmnidraftError("--joint and --interleaved exclude each other: choose one")
     recipe = Recipe(loss, weight if weight == "dynamic" else _number(weight), divergence, 32 if rank is None else rank, rate)
-    schedule = Schedule(every, steps, replay, memory, head="joint" if joint else "interleaved" if interleaved else "none")
+    schedule = Schedule(every, steps, replay, head="joint" if joint else "interleaved" if interleaved else "none")
     uniforms, rng = common.uniforms_of(seed), np.random.default_rng(seed)
     prompts, total = read_prompts(source)
     pair, store = common.load_pair(draft, target, backend=backend, device=device, dtype=dtype), Adapters(adapters)

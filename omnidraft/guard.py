@@ -1,0 +1,80 @@
+"""The guard of online learning: what answers the paper's limitation 1, instability on new data (arXiv 2507.02659).
+
+Texts are new when they arrive, so the first of every update serve as a test before they are learned from. The acceptance that
+is expected on them decides two things.
+
+*Are these weights still the best?* Where the present weights expect less on them than the best ones so far (at first those
+that learning began with), these come back and learning goes on at a quarter of the rate, which so finds its way down to what a
+good drafter bears.
+
+*Are the texts still of the same kind?* Where the latest expect much less than those before, whatever was learned, the stream
+has turned to something else, and texts from before the turn would only slow the drafter down: they are no longer replayed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .losses import Example
+
+LATEST, BEFORE = 4, 8  # updates that are compared to find a turn of the stream
+ERRORS = 5.0  # standard errors of the difference that make it one; on texts of one kind one update in 5,000 does
+
+
+class Guard:
+    """Keeps the best weights of a trainer; asked before every update with its new texts.
+
+    every: updates between two decisions about the weights. tolerance: by which the expected acceptance may fall.
+
+    >>> guard = Guard(trainer, every=4, tolerance=0.01)
+    >>> note = guard.look(pair, texts, trainer.state())  # before the trainer's step on these texts  # doctest: +SKIP
+    """
+
+    def __init__(self, trainer: Any, every: int, tolerance: float) -> None:
+        self.trainer, self.every, self.tolerance = trainer, every, tolerance
+        self.best: dict[str, np.ndarray] | None = None
+        self.compared: list[tuple[float, float]] = []  # expected acceptance of new texts, with the present and the best weights
+        self.latest: deque[float] = deque(maxlen=BEFORE + LATEST)  # the same with the present weights, since the last turn
+
+    def look(self, pair: Any, texts: Sequence[Example], now: dict[str, np.ndarray]) -> str:
+        """Compare the present weights, of state `now`, with the best ones on texts that neither has learned from, and keep the
+        better; a note where the best came back."""
+        if self.best is None:
+            self.best = now
+            return ""
+        after = self.trainer.expected_acceptance(pair, texts)
+        self.trainer.restore(self.best)
+        before = self.trainer.expected_acceptance(pair, texts)
+        self.trainer.restore(now)
+        if math.isfinite(before):  # else nothing in these texts could be compared
+            self.compared.append((after, before))
+        if math.isfinite(after):
+            self.latest.append(after)
+        if len(self.compared) < self.every:
+            return ""
+        after, before = np.mean(self.compared, axis=0)
+        self.compared = []
+        if not after >= before - self.tolerance:
+            self.trainer.restore(self.best)
+            self.trainer.slow_down()
+            return f"rolled back, a quarter of the rate: expected acceptance fell from {before:.3f} to {after:.3f}"
+        if after >= before:
+            self.best = now
+        return ""
+
+    def turned(self) -> bool:
+        """Whether the latest texts are of another kind than those before (a t-test of two means); said once."""
+        if len(self.latest) < BEFORE + LATEST:
+            return False
+        before, latest = np.split(np.array(self.latest), [BEFORE])
+        variance = (BEFORE * before.var() + LATEST * latest.var()) / (BEFORE + LATEST - 2)
+        error = math.sqrt(variance * (1 / BEFORE + 1 / LATEST))
+        if before.mean() - latest.mean() <= max(ERRORS * error, self.tolerance):
+            return False
+        self.latest = deque(latest, self.latest.maxlen)
+        return True
