@@ -24,8 +24,8 @@ from omnidraft.render import speed_table
 
 ROOT = Path(__file__).resolve().parent.parent
 ORDER = ["tokenizer", "vocabulary", "ngram_cache", "translation", "sampling", "lifting", "verification", "drafting",
-         "decoding", "pairing", "stopping", "losses", "models/backward", "lora", "training", "online", "adapters", "metrics",
-         "models/llama", "models/kernels", "models/packed", "render"]
+         "decoding", "pairing", "stopping", "losses", "models/backward", "lora", "training", "online", "guard", "adapters",
+         "metrics", "models/llama", "models/kernels", "models/packed", "render"]
 SHOWN = ("draft-tasks:qwen-like", "babyllama-tok361:stories260K", "stories260K:babyllama-tok361")  # in the README itself
 
 
