@@ -74,8 +74,7 @@ class Drafter:
         self.looks = self.ops.LOOK or getattr(options.stop, "looks", True)
         self.head = self.ops.head_of(getattr(options.stop, "head", None), self.model)  # predicts acceptance where there is one
         self.cache.keeps_hidden = self.head is not None
-        # Asked before a round's first token is drawn, unless the head knows better or the answer is always yes.
-        starts = getattr(options.stop, "starts", None) if self.head is None else None
+        starts = getattr(options.stop, "starts", None)  # asked before a round's first token is drawn, unless it always says yes
         self.starts = None if starts is None or starts(0.0) else starts
         self.bound = getattr(options.stop, "bound", None)  # reads the row's entropy
         # `tli` draws from the drafter renormalised onto the directly mapped tokens.
@@ -111,7 +110,7 @@ class Drafter:
             if drawn:
                 logits = self.model.forward(drawn[-1:], self.cache)
             q = self._row(logits)
-            if self.starts is not None and not draft.probs and not self.starts(self.ops.peak(q, self.options.temperature)):
+            if self.starts is not None and not draft.probs and not self.starts(self._promise(q)):
                 return draft
             token = self._choose(q, uniforms)
             drawn.append(token)
@@ -121,7 +120,7 @@ class Drafter:
                 if self.bound is not None:
                     confidence = self.bound(self.ops.entropy(q, self.options.temperature))
                 if self.head is not None:
-                    features = self.head.features(self.cache.hidden[-1], self.model.embedding[token], confidence)
+                    features = self._features(token, confidence)
                     draft.features.append(self.ops.to_numpy(features))
                     confidence = self.head(features)
                 confidences.append(confidence)
@@ -176,6 +175,15 @@ class Drafter:
     def _choose(self, row: np.ndarray, uniforms: Uniforms) -> Any:
         """One token of such a row."""
         return uniforms.choose(row) if self.options.temperature else self.ops.best(row[None])[0]
+
+    def _promise(self, row: np.ndarray) -> float:
+        """The probability of a row's most likely token, or the acceptance that the head predicts for it."""
+        if self.head is None:
+            return self.ops.peak(row, self.options.temperature)
+        return self.head(self._features(*self.ops.look(self.ops.best(row[None])[0], row, self.options.temperature)))
+
+    def _features(self, token: int, confidence: float) -> Any:
+        return self.head.features(self.cache.hidden[-1], self.model.embedding[token], confidence)
 
     def _forward(self, ids: list[int], rows: int = 1) -> np.ndarray:
         logits = self.model.forward(ids, self.cache, rows)

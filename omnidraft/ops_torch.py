@@ -92,7 +92,7 @@ def look(token: Tensor, row: Tensor, temperature: float) -> tuple[int, float]:
         [place] = to_host([token], len(row))
         return ops.look(place, in_place(row), temperature)
     token = token.view(1)
-    prob = row.index_select(0, token.clamp(max=len(row) - 1)) if temperature else row.softmax(-1).amax(-1, keepdim=True)
+    prob = row.index_select(0, token.clamp(0, len(row) - 1)) if temperature else row.softmax(-1).amax(-1, keepdim=True)
     drawn, probability = torch.cat([token.to(row.dtype), prob]).tolist()
     return int(drawn), probability
 

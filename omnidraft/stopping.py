@@ -48,8 +48,8 @@ class Confidence(Stop):
 
     A token's confidence is the drafter's probability of it, or with a `head` the acceptance that the head predicts; the
     product estimates how likely it is that every token drafted so far will be kept. The paper's rule, stop once
-    1 - prod_i P_i > gamma, is threshold = 1 - gamma (arXiv 2507.02659, section 3.3). Nothing is drafted where the drafter is
-    not that sure of the first token (this project's own): a pass of two tokens costs the target more than a token alone.
+    1 - prod_i P_i > gamma, is threshold = 1 - gamma (arXiv 2507.02659, section 3.3). Nothing is drafted where the likeliest
+    first token promises less (this project's own): a pass of two tokens costs the target more than a token alone.
 
     >>> stop = Confidence(threshold=0.4)
     >>> stop.starts(0.3), stop([0.9]), stop([0.9, 0.4])
@@ -60,9 +60,9 @@ class Confidence(Stop):
     threshold: float = 0.4
     head: AcceptanceHead | None = None
 
-    def starts(self, peak: float) -> bool:
-        """Should the round draft, where `peak` is the largest probability of its first row?"""
-        return not peak < self.threshold  # drafts where it is no number, and that is told
+    def starts(self, promise: float) -> bool:
+        """Should the round draft, where `promise` is the confidence of the likeliest token of its first row?"""
+        return not promise < self.threshold  # drafts where it is no number, and that is told
 
     def __call__(self, confidences: list[float]) -> bool:
         """True once the token drafted last should be the round's last; `confidences` has one probability per token."""
