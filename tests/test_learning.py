@@ -118,6 +118,11 @@ def test_a_head_decides_the_draft_length_and_leaves_the_text_alone(folders):
     assert max(len(r.draft_tokens) for r in rounds) == 3  # 1/2, 1/4, 1/8 < 0.2: the token that stops is still proposed
     alone = [token for r in plain(pair.target, ids, options, Uniforms(rng)) for token in r.emitted]
     assert [token for r in rounds for token in r.emitted] == alone
+    for temperature in (0.0, 1.0):  # asked about the likeliest first token it says 1/2 again: too little for any draft
+        unsure = Options(max_new_tokens=12, temperature=temperature, stop=Confidence(8, 0.6, head), heal=False)
+        rounds = list(speculative(pair, "the thing", unsure, Uniforms(np.random.default_rng(0))))
+        alone = list(plain(pair.target, ids, unsure, Uniforms(np.random.default_rng(0))))
+        assert [r.emitted for r in rounds] == [r.emitted for r in alone] and not any(r.draft_tokens for r in rounds)
     learned = serve(learner_of(pair, head=head), stop=Throughput(8, head))
     assert all(len(one.rounds) for one in learned)
 

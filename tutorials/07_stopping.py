@@ -64,7 +64,7 @@ assert best == tuple(sum(alpha ** i > rates.max() * 0.1 for i in range(1, 31)) f
 # Why propose a token that one does not believe in? Let p = (1/2, 1/2), q = (0.8, 0.2), and drop b whenever it is drawn; the
 # target then writes alone. So a is written with 0.8 · 0.625 + 0.2 · 0.5 = 0.6 instead of 0.5: the text is biased. Whether
 # drafting goes on *after* a token may depend on it. Whether the token is proposed may depend on its row, which is there before
-# the draw, and on no more: where max q of a round's first row is below 1 - gamma, `Confidence` drafts nothing.
+# the draw, and on no more: where P of the likeliest first token is below 1 - gamma, `Confidence` drafts nothing.
 
 
 # %%
