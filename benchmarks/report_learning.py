@@ -112,7 +112,8 @@ def real() -> str:
         name, f"{run['prompts']}" + ", cut to their ends" * run["cut"], f"{run['first']:.2f}", f"{run['last']:.2f}"]
             for name, run in figures["data"].items()]
     return (f"{s['pair']}, two published models, serves {s['stories']} stories of TinyStories and learns; block "
-            f"efficiency on {s['held_out']} others, k = 12 (`benchmarks/real_adapt.py`):\n\n"
+            f"efficiency on {s['held_out']} others, k = 12 (`benchmarks/real_adapt.py`). It rises at the temperature at which "
+            "texts are served and learned from:\n\n"
             + table(["served at, learned by", "while learning", "T = 0", "T = 1", "rolled back", "last rate",
                      "time spent learning"], rows)
             + "\n\n`omnidraft adapt FILE`, draft-general → qwen-like, block efficiency of the first and last quarter:\n\n"
