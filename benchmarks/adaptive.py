@@ -143,7 +143,7 @@ def comparison(draft: str, target: str, task: str, args: argparse.Namespace) -> 
 def main() -> None:
     """Measure, print and write after every part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", nargs="*", default=["draft-tasks:qwen-like", "draft-tasks:sibling"])
+    parser.add_argument("--pairs", nargs="*", default=[f"draft-tasks:{name}" for name in ("sibling", "qwen-like", "llama3-like")])
     parser.add_argument("--tasks", nargs="*", default=["math", "code", "text"])
     parser.add_argument("--compare", nargs="*", default=["draft-general:sibling", "draft-general:qwen-like"])
     parser.add_argument("--compare-tasks", nargs="*", default=["math"])
