@@ -33,7 +33,7 @@ from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.stopping import AcceptanceHead, Confidence, EntropyBound, FixedLength, Throughput  # noqa: E402
 from omnidraft.training import Recipe, Trainer  # noqa: E402
 
-LENGTHS = range(1, 13)
+TARGETS, LENGTHS = ("sibling", "qwen-like", "llama3-like"), range(1, 13)
 METHODS = {"fixed k": Schedule(every=10 ** 9, guard=0), "adapt only": Schedule(every=2, steps=0, head="joint", guard=0),
            "distill only": Schedule(every=2, replay=6), "joint": Schedule(every=2, replay=6, head="joint"),
            "interleaved": Schedule(every=2, replay=6, head="interleaved")}
@@ -143,7 +143,7 @@ def comparison(draft: str, target: str, task: str, args: argparse.Namespace) -> 
 def main() -> None:
     """Measure, print and write after every part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", nargs="*", default=[f"draft-tasks:{name}" for name in ("sibling", "qwen-like", "llama3-like")])
+    parser.add_argument("--pairs", nargs="*", default=[f"draft-tasks:{name}" for name in TARGETS])
     parser.add_argument("--tasks", nargs="*", default=["math", "code", "text"])
     parser.add_argument("--compare", nargs="*", default=["draft-general:sibling", "draft-general:qwen-like"])
     parser.add_argument("--compare-tasks", nargs="*", default=["math"])
