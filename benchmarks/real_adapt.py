@@ -36,6 +36,8 @@ ROOT = Path(__file__).resolve().parent.parent
 REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", ROOT.parent / "shared" / "real"))
 DATA = ("gsm8k_train1000", "mbpp_train374", "alpaca_train1000", "xsum_train300", "tinystories1000")
 PAIR = ("babyllama-tok361", "stories260K")
+RECIPES = {"rank 32": Recipe(), "rank 32, rate 0.0003": Recipe(rate=3e-4),
+           "all weights, rate 0.00003": Recipe(rank=0, rate=3e-5)}
 
 
 def measure(pair: Pair, texts: list[str], tokens: int) -> dict:
@@ -85,14 +87,12 @@ def served(path: Path, prompts: int, tokens: int) -> dict:
 
 def main() -> None:
     """Measure, print and write after every part."""
-    recipes = {"rank 32": Recipe(), "rank 32, rate 0.0003": Recipe(rate=3e-4),
-               "all weights, rate 0.00003": Recipe(rank=0, rate=3e-5)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stories", type=int, default=480, help="to learn from")
     parser.add_argument("--held-out", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--prompts", type=int, default=24, help="served of each data set")
-    parser.add_argument("--recipes", nargs="*", default=list(recipes), choices=list(recipes))
+    parser.add_argument("--recipes", nargs="*", default=list(RECIPES), choices=list(RECIPES))
     parser.add_argument("--temperatures", nargs="*", type=float, default=[0.0, 1.0], help="at which the stories are served")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])
     parser.add_argument("--json", type=Path)
@@ -105,7 +105,7 @@ def main() -> None:
         results = json.loads(args.json.read_text())
     results["machine"] = machine()
     results["settings"] = {"pair": " -> ".join(PAIR), "stories": args.stories, "held_out": args.held_out, "tokens": args.tokens}
-    jobs = {("stories", f"T = {t:g}, {name}, seed {seed}"): (lambda recipe=recipes[name], t=t, seed=seed: stories(
+    jobs = {("stories", f"T = {t:g}, {name}, seed {seed}"): (lambda recipe=RECIPES[name], t=t, seed=seed: stories(
         recipe, t, args.stories, args.held_out, args.tokens, seed))
         for name in args.recipes for t in args.temperatures for seed in args.seeds}
     jobs |= {("data", name): (lambda name=name: served(REAL / "data" / f"{name}.jsonl", args.prompts, 48)) for name in DATA}

@@ -110,7 +110,7 @@ class Drafter:
             if drawn:
                 logits = self.model.forward(drawn[-1:], self.cache)
             q = self._row(logits)
-            if self.starts is not None and not draft.probs and not self.starts(self._promise(q)):
+            if self.starts is not None and not draft.probs and not self.starts(self._confidence(q)):
                 return draft
             token = self._choose(q, uniforms)
             drawn.append(token)
@@ -176,7 +176,7 @@ class Drafter:
         """One token of such a row."""
         return uniforms.choose(row) if self.options.temperature else self.ops.best(row[None])[0]
 
-    def _promise(self, row: np.ndarray) -> float:
+    def _confidence(self, row: np.ndarray) -> float:
         """The probability of a row's most likely token, or the acceptance that the head predicts for it."""
         if self.head is None:
             return self.ops.peak(row, self.options.temperature)

@@ -7,8 +7,9 @@ is expected on them decides two things.
 that learning began with), these come back and learning goes on at a quarter of the rate, which so finds its way down to what a
 good drafter bears.
 
-*Are the texts still of the same kind?* Where the latest expect much less than those before, whatever was learned, the stream
-has turned to something else, and texts from before the turn would only slow the drafter down: they are no longer replayed.
+*Are the texts still of the same kind?* Where even the better of the two weights expect much less on the latest than they did
+before, it is not the weights that have become worse: the stream has turned to something else, and texts from before the turn
+would only slow the drafter down. They are no longer replayed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 
 from .losses import Example
 
+SLOWER = 0.25  # share of the rate that learning goes on with after a roll-back
 LATEST, BEFORE = 4, 8  # updates that are compared to find a turn of the stream
 ERRORS = 5.0  # standard errors of the difference that make it one; on texts of one kind one update in 5,000 does
 
@@ -39,7 +41,7 @@ class Guard:
         self.trainer, self.every, self.tolerance = trainer, every, tolerance
         self.best: dict[str, np.ndarray] | None = None
         self.compared: list[tuple[float, float]] = []  # expected acceptance of new texts, with the present and the best weights
-        self.latest: deque[float] = deque(maxlen=BEFORE + LATEST)  # the same with the present weights, since the last turn
+        self.latest: deque[float] = deque(maxlen=BEFORE + LATEST)  # the larger of the two for each update, since the last turn
 
     def look(self, pair: Any, texts: Sequence[Example], now: dict[str, np.ndarray]) -> str:
         """Compare the present weights, of state `now`, with the best ones on texts that neither has learned from, and keep the
@@ -53,15 +55,13 @@ class Guard:
         self.trainer.restore(now)
         if math.isfinite(before):  # else nothing in these texts could be compared
             self.compared.append((after, before))
-        if math.isfinite(after):
-            self.latest.append(after)
+            self.latest.append(max(before, after))  # `before` where `after` is no number
         if len(self.compared) < self.every:
             return ""
         after, before = np.mean(self.compared, axis=0)
         self.compared = []
         if not after >= before - self.tolerance:
             self.trainer.restore(self.best)
-            self.trainer.slow_down()
             return f"rolled back, a quarter of the rate: expected acceptance fell from {before:.3f} to {after:.3f}"
         if after >= before:
             self.best = now

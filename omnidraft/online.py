@@ -22,7 +22,7 @@ import numpy as np
 
 from .decoding import Options, Round, speculative
 from .errors import OmnidraftError
-from .guard import LATEST, Guard
+from .guard import LATEST, SLOWER, Guard
 from .losses import Example, make_example
 from .metrics import summarize
 from .optimizer import AdamW
@@ -206,7 +206,8 @@ class Learner:
         note = self.guard.look(self.pair, self.batch[:2], now)
         if note:
             self.rollbacks += 1
-            self.statistics["rate_share"] = 0.25 * self.statistics.get("rate_share", 1.0)
+            self.trainer.slow_down(SLOWER)
+            self.statistics["rate_share"] = SLOWER * self.statistics.get("rate_share", 1.0)
         if self.guard.turned():  # what is new came since the last LATEST updates, the present one being the last of them
             new = (LATEST - 1) * self.schedule.every
             self.memory = deque(list(self.memory)[-new:], self.schedule.memory)

@@ -60,9 +60,9 @@ class Confidence(Stop):
     threshold: float = 0.4
     head: AcceptanceHead | None = None
 
-    def starts(self, promise: float) -> bool:
-        """Should the round draft, where `promise` is the confidence of the likeliest token of its first row?"""
-        return not promise < self.threshold  # drafts where it is no number, and that is told
+    def starts(self, confidence: float) -> bool:
+        """Should the round draft, where `confidence` is that of the likeliest token of its first row?"""
+        return not confidence < self.threshold  # drafts where it is no number, and that is told
 
     def __call__(self, confidences: list[float]) -> bool:
         """True once the token drafted last should be the round's last; `confidences` has one probability per token."""

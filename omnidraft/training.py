@@ -119,7 +119,7 @@ class Trainer:
             mean += share * (self.parameters[name] - mean)
         return total / counted
 
-    def slow_down(self, factor: float = 0.25) -> None:
+    def slow_down(self, factor: float) -> None:
         """Go on at a part of the rate."""
         self.optimizer.rate *= factor
 

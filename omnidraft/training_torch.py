@@ -87,7 +87,7 @@ class Trainer:
                 mean.lerp_(self.parameters[name], share)
         return total / counted
 
-    def slow_down(self, factor: float = 0.25) -> None:
+    def slow_down(self, factor: float) -> None:
         """Go on at a part of the rate."""
         for group in self.optimizer.param_groups:
             group["lr"] *= factor

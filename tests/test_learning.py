@@ -254,6 +254,13 @@ def test_a_turn_of_the_stream_is_told_once_when_its_texts_are_all_new(latest, tu
     assert told == [22] * turn  # the fourth update of the new kind
 
 
+def test_weights_that_have_become_worse_are_no_turn_of_the_stream():
+    guard, expected = Guard(None, 99, 0.01), iter([0.6, 0.6] * 12 + [0.1, 0.6] * 10)  # the present weights, then the best
+    guard.trainer = SimpleNamespace(restore=lambda state: None, expected_acceptance=lambda pair, texts: next(expected))
+    guard.best = {}
+    assert not any(guard.look(None, [], {}) or guard.turned() for _ in range(22))
+
+
 def test_steady_texts_are_rarely_taken_for_a_turn():
     rng, guard, turns = np.random.default_rng(0), Guard(None, 4, 0.01), 0
     for value in 0.5 + 0.05 * rng.standard_normal(20_000):

@@ -253,9 +253,6 @@ def test_the_guard_of_lesson_8_is_that_of_the_package(exercises):
         def expected_acceptance(self, pair, examples):
             return scores[self.now]
 
-        def slow_down(self):
-            pass
-
     for scores, tolerance in exercises.CALLS["8.3"]:
         trainer = Weights()
         guard = Guard(trainer, 1, tolerance)
