@@ -176,8 +176,9 @@ class Adapters:
                 learner.head_optimizer.restore(kept)
             pair.draft, pair.cache = trainer.model(), adapter.cache or pair.cache
             learner.statistics = adapter.statistics
-            if recipe.rate is None:  # what the guard has found out about the rate still holds
-                trainer.slow_down(adapter.statistics.get("rate_share", 1.0))
+            if recipe.rate is not None:
+                learner.statistics.pop("rate_share", None)
+            trainer.slow_down(learner.statistics.get("rate_share", 1.0))  # what the guard has found out about the rate
         return learner
 
     def keep(self, learner: Learner) -> Path:

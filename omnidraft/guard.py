@@ -3,13 +3,13 @@
 Texts are new when they arrive, so the first of every update serve as a test before they are learned from. The acceptance that
 is expected on them decides two things.
 
-*Are these weights still the best?* Where the present weights expect less on them than the best ones so far (at first those
-that learning began with), these come back and learning goes on at a quarter of the rate, which so finds its way down to what a
-good drafter bears.
+*Are these weights still the best?* Where the present weights expect much less on them than the best ones so far (at first those
+that learning began with), or a little less time after time, these come back and learning goes on at a quarter of the rate,
+which so finds its way down to what a good drafter bears (but not to nothing, for what the stream brings may change slowly).
 
 *Are the texts still of the same kind?* Where even the better of the two weights expect much less on the latest than they did
 before, it is not the weights that have become worse: the stream has turned to something else, and texts from before the turn
-would only slow the drafter down. They are no longer replayed.
+would only slow the drafter down. They are no longer replayed, and the rate is the whole one again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import numpy as np
 
 from .losses import Example
 
-SLOWER = 0.25  # share of the rate that learning goes on with after a roll-back
+SLOWER, SLOWEST = 1 / 4, 1 / 64  # of the rate: what a roll-back leaves of it, and all of them together
+PATIENCE = 3  # decisions in a row that find the present weights no better; at a fitting rate most find them better
 LATEST, BEFORE = 4, 8  # updates that are compared to find a turn of the stream
 ERRORS = 5.0  # standard errors of the difference that make it one; on texts of one kind one update in 5,000 does
 
@@ -40,6 +41,7 @@ class Guard:
     def __init__(self, trainer: Any, every: int, tolerance: float) -> None:
         self.trainer, self.every, self.tolerance = trainer, every, tolerance
         self.best: dict[str, np.ndarray] | None = None
+        self.worse = 0  # decisions in a row that found the present weights no better
         self.compared: list[tuple[float, float]] = []  # expected acceptance of new texts, with the present and the best weights
         self.latest: deque[float] = deque(maxlen=BEFORE + LATEST)  # the larger of the two for each update, since the last turn
 
@@ -60,9 +62,11 @@ class Guard:
             return ""
         after, before = np.mean(self.compared, axis=0)
         self.compared = []
-        if not after >= before - self.tolerance:
+        self.worse = 0 if after >= before else self.worse + 1
+        if not after >= before - self.tolerance or self.worse == PATIENCE:
             self.trainer.restore(self.best)
-            return f"rolled back, a quarter of the rate: expected acceptance fell from {before:.3f} to {after:.3f}"
+            self.worse = 0
+            return f"rolled back: expected acceptance fell from {before:.3f} to {after:.3f}"
         if after >= before:
             self.best = now
         return ""

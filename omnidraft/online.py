@@ -6,7 +6,7 @@ replay buffer on every prompt that brings no drafter update (interleaved, Algori
 the decoding loop, there is no second loop.
 
 A `guard` looks at the new texts of every update before they are learned from: it brings the best weights back where the
-acceptance expected on them fell, and tells when the stream has turned to texts of another kind.
+acceptance expected on them fell, slows learning down then, and tells when the stream has turned to texts of another kind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from .decoding import Options, Round, speculative
 from .errors import OmnidraftError
-from .guard import LATEST, SLOWER, Guard
+from .guard import LATEST, SLOWER, SLOWEST, Guard
 from .losses import Example, make_example
 from .metrics import summarize
 from .optimizer import AdamW
@@ -206,12 +206,15 @@ class Learner:
         note = self.guard.look(self.pair, self.batch[:2], now)
         if note:
             self.rollbacks += 1
-            self.trainer.slow_down(SLOWER)
-            self.statistics["rate_share"] = SLOWER * self.statistics.get("rate_share", 1.0)
+            share = self.statistics.get("rate_share", 1.0)
+            self.statistics["rate_share"] = max(SLOWEST, SLOWER * share)
+            self.trainer.slow_down(self.statistics["rate_share"] / share)
+            note += f"; on at 1/{1 / self.statistics['rate_share']:.0f} of the rate"
         if self.guard.turned():  # what is new came since the last LATEST updates, the present one being the last of them
             new = (LATEST - 1) * self.schedule.every
             self.memory = deque(list(self.memory)[-new:], self.schedule.memory)
-            note += "; " * bool(note) + "texts of another kind: those before are no longer replayed"
+            self.trainer.slow_down(1 / self.statistics.pop("rate_share", 1.0))
+            note += "; " * bool(note) + "texts of another kind: those before are no longer replayed, the rate is whole again"
         return note
 
     def _train_head(self, size: int) -> None:

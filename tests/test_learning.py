@@ -241,6 +241,23 @@ def test_a_harmful_update_is_rolled_back(folders):
     assert learner.trainer.expected_acceptance(pair, texts) > good - 0.1
 
 
+@pytest.mark.parametrize(("fallen", "told"), [
+    ([5, 5, 5, 5], [2]),  # thousandths below the best: little, but three times in a row are enough
+    ([5, 5, 0, 5, 5, -1, 5], []),
+    ([5, 20, 5, 5, 0], [1]),  # much: at once, and those after it are counted anew
+])
+def test_weights_that_are_no_better_time_after_time_are_rolled_back_too(fallen, told):
+    expected, restored = iter([value for one in fallen for value in (0.6 - one / 1000, 0.6)]), []
+    trainer = SimpleNamespace(restore=restored.append, expected_acceptance=lambda pair, texts: next(expected))
+    guard = Guard(trainer, 1, 0.01)
+    guard.best = "best"
+    notes = []
+    for i in range(len(fallen)):
+        notes.append(guard.look(None, [], i))
+        assert restored[-1] == (guard.best if notes[-1] else i)
+    assert [i for i, note in enumerate(notes) if note] == told
+
+
 @pytest.mark.parametrize(("latest", "turn"), [(0.42, True), (0.54, False), (0.7, False)])
 def test_a_turn_of_the_stream_is_told_once_when_its_texts_are_all_new(latest, turn):
     rng = np.random.default_rng(0)
@@ -272,10 +289,13 @@ def test_steady_texts_are_rarely_taken_for_a_turn():
 def test_texts_from_before_a_turn_are_not_replayed(folders, monkeypatch):
     learner, expected = learner_of(paired(folders), Schedule(every=2)), iter([0.6, 0.6] * 12 + [0.3, 0.3] * 10)
     monkeypatch.setattr(learner.trainer, "expected_acceptance", lambda pair, texts: next(expected))
+    whole, learner.statistics["rate_share"] = learner.trainer.optimizer.rate, 1 / 16  # it was slowed down twice
+    learner.trainer.slow_down(1 / 16)
     notes = [one.note for one in serve(learner, (PROMPTS * 9)[:36])]
     (turn,) = (i for i, note in enumerate(notes) if "no longer replayed" in note)
     # the guard's first look asks nothing, each further one asks twice; the turn is seen in the fourth update of the new kind
     assert turn == 33 and len(learner.memory) == 3 * 2 + 2 + 2
+    assert learner.trainer.optimizer.rate == whole and "rate_share" not in learner.statistics
 
 
 def test_a_loss_that_is_not_finite_is_skipped(folders, monkeypatch):

@@ -89,7 +89,8 @@ def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path):  # noqa: 
     assert learner.rollbacks == 2
     store.keep(learner)
     assert resumed(folders, tmp_path).trainer.optimizer.rate == learner.trainer.optimizer.rate == 0.01 / 16
-    assert resumed(folders, tmp_path, rate=0.02).trainer.optimizer.rate == 0.02
+    given = resumed(folders, tmp_path, rate=0.02)
+    assert given.trainer.optimizer.rate == 0.02 and "rate_share" not in given.statistics
 
 
 def test_what_was_kept_without_its_optimizer_is_gone_on_from(folders, tmp_path):  # noqa: F811

@@ -13,7 +13,8 @@
 #     each prompt for t          decode; put the text with the rows p into the buffer Q_t
 #     each I-th prompt for t     theta_t <- theta_t - step against the gradient of the loss on Q_t;  empty Q_t
 #     the running mean           mean_t <- mean_t + s · (theta_t - mean_t) is what drafts: steps on few texts go to and fro
-#     the guard                  if the acceptance on new texts fell by more than a tolerance: theta_t <- the best so far
+#     the guard                  if the acceptance on new texts fell by more than a tolerance, or three
+#                                times in a row: theta_t <- the best so far, and a quarter of the rate
 #     learning has paid off      after n tokens: n · (1 / r_before - 1 / r_after) = seconds of learning; r is tokens per second
 #
 # Q_t is a **buffer**. The **running mean** wanders less than the weights that take the steps. The **guard** is left out here,
@@ -134,8 +135,9 @@ for drafter in (base, pair.draft):  # before, and after six prompts
 #
 # 1. A weight has 300 rows and 100 columns. How many numbers does an adapter of rank 8 add for each target?
 # 2. Learning took 12 s, and 300 instead of 200 tokens come per second. After how many tokens has it paid off?
-# 3. Write a function for the guard. `scores[i]` is the acceptance of weights i on new texts, those at the start having
-#    i = 0. Return a list: after each check, which weights are in use, i or the best so far (of equal ones the later)?
+# 3. Write a function for a guard that only knows the tolerance. `scores[i]` is the acceptance of weights i on new texts,
+#    those at the start having i = 0. Return a list: after each check, which weights are in use, i or the best so far (of
+#    equal ones the later)?
 
 # %%
 check("8.1", ...)
