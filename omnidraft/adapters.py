@@ -24,6 +24,7 @@ import numpy as np
 
 from .errors import OmnidraftError
 from .files import make_folder_of, write_text
+from .identity import checksum, identity
 from .lora import LoRA, save_tensors
 from .models.llama import Llama
 from .models.weights import read_safetensors
@@ -81,7 +82,7 @@ class Adapters:
         try:
             self._write(place, pair, adapter, dtype)
             manifest = {"format": FORMAT, "version": old["version"] + 1, **identity(base or pair.draft, pair.target),
-                        "files": {path.name: _checksum(path) for path in sorted(place.iterdir())},
+                        "files": {path.name: checksum(path) for path in sorted(place.iterdir())},
                         "statistics": adapter.statistics}
             write_text(folder / "current.json", json.dumps(manifest | {"checksum": _seal(manifest)}, indent=1) + "\n")
         except OmnidraftError:
@@ -128,8 +129,8 @@ class Adapters:
                     raise OmnidraftError(f"{folder} was learned with another {role}: {manifest[role]['name']}, other {key}; "
                                          "delete the folder or choose another one")
         place = folder / f"v{manifest['version']}"
-        for name, checksum in manifest["files"].items():
-            if not (place / name).is_file() or _checksum(place / name) != checksum:
+        for name, known in manifest["files"].items():
+            if not (place / name).is_file() or checksum(place / name) != known:
                 raise OmnidraftError(f"{place / name} is missing or damaged: delete {folder} to learn anew "
                                      "(other adapters are not affected)")
         adapter = Adapter(statistics=manifest["statistics"])
@@ -203,23 +204,6 @@ class Adapters:
         return found
 
 
-def identity(draft: Any, target: Any) -> dict[str, dict[str, str]]:
-    """What an adapter belongs to: weights and tokenizers of both, the target's weights by a sample of their bytes.
-
-    Weights are told by the checksums of their files, whichever backend runs them; where the drafter has no files, as when it
-    was made in memory, by its numbers.
-    """
-    weights = hashlib.sha256()
-    kinds = [sorted(Path(draft.folder).glob(f"*.{kind}")) for kind in ("safetensors", "bin") if draft.folder]
-    files = next(filter(None, kinds), [])
-    for path in files:
-        weights.update(_checksum(path).encode())
-    for parameter in () if files else draft.model.parameters():
-        weights.update(parameter.detach().cpu().double().numpy().tobytes())
-    return {"draft": {"name": draft.name, "tokenizer": draft.tokenizer.fingerprint, "weights": weights.hexdigest()},
-            "target": {"name": target.name, "tokenizer": target.tokenizer.fingerprint, "weights": _sample(target)}}
-
-
 def _training(drafter: Any) -> Any:
     """The module that trains drafters of this kind."""
     return import_module(".training" if isinstance(drafter, Llama) else ".training_torch", __package__)
@@ -244,27 +228,7 @@ def _seal(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _sample(model: Any) -> str:
-    """Tells two models apart by the sizes of their weight files and 64 kB in the middle of each; "" where it has none."""
-    digest, found = hashlib.sha256(), False
-    for path in sorted(Path(model.folder).glob("*.safetensors")) if getattr(model, "folder", None) else ():
-        size, found = path.stat().st_size, True
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            file.seek(size // 2)
-            digest.update(file.read(1 << 16))
-    return digest.hexdigest() if found else ""
-
-
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     """Arrays of a file; half precision is for storing only."""
     return {name: array.astype(np.float32 if array.dtype == np.float16 else array.dtype)
             for name, array in read_safetensors(path).items()}
-
-
-def _checksum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
