@@ -20,11 +20,11 @@ def wall_clock() -> str:
              *(f"{run[f'pays_against_{name}_after']:,}" if run[f"pays_against_{name}_after"] else "never"
                for name in ("before", "plain"))]
             for key, run in figures["runs"].items()]
-    return (f"{machine_line(figures)}. After serving {s['stream']} prompts: greedy, confidence stop, held-out prompts, half of "
-            f"them of kinds that the stream did not have, medians of {s['repeats']} repeats (`benchmarks/wall_clock.py`). The "
-            "last columns: after how many tokens the time that learning took is back, against the un-adapted pair and against "
-            "plain decoding.\n\n" + table(
-                ["pair, task", "plain tok/s", "un-adapted", "adapted", "trained offline", "adapted over plain",
+    return (f"{machine_line(figures)}. After serving a stream: greedy, confidence stop, {s['prompts']} held-out prompts, "
+            f"half of them of kinds that the stream did not have, medians of {s['repeats']} repeats "
+            "(`benchmarks/wall_clock.py`). The last columns: after how many tokens the time that learning took is back, "
+            "against the un-adapted pair and against plain decoding.\n\n" + table(
+                ["pair, task, learned from", "plain tok/s", "un-adapted", "adapted", "trained offline", "adapted over plain",
                  "on kinds of the stream", "over un-adapted", "time spent learning", "pays after, against un-adapted",
                  "against plain"], rows))
 

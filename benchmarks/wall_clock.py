@@ -2,7 +2,7 @@
 
     python -m benchmarks.wall_clock --json benchmarks/results/wall_clock.json
 
-The un-adapted drafter serves a stream of prompts at temperature 1 and learns on the way, as `omnidraft adapt` does. Then
+The un-adapted drafter serves a stream of prompts and learns on the way, as `omnidraft adapt` does. Then
 plain decoding, the un-adapted and the adapted pair (and `--yardstick`, trained offline) take turns with held-out prompts,
 greedy with confidence stop; half of them are of kinds that the stream did not have, and the others are told apart too.
 Learning has paid off against another way of decoding after n tokens, where n (1 / its tokens per second - 1 / those of the
@@ -30,7 +30,7 @@ def run(draft: str, target: str, yardstick: str, task: str, recipe: Recipe, args
     """One pair and task."""
     base, goal = load(draft), load(target)
     pair = Pair(base, goal)
-    options = Options(stop=Confidence(8, 0.2), temperature=1.0, max_new_tokens=args.tokens)
+    options = Options(stop=Confidence(8, 0.2), temperature=args.temperature, max_new_tokens=args.tokens)
     learner = serve(pair, fresh_prompts(task, args.stream, 5), Schedule(every=2, replay=6), options, recipe=recipe)
     texts, stop = prompts(task, args.prompts), Confidence()
     seen = {example["prompt"] for example in texts if example["seen_template"]}
@@ -56,21 +56,23 @@ def main() -> None:
     parser.add_argument("--yardstick", default="draft-tasks")
     parser.add_argument("--targets", nargs="*", default=["qwen-like"])
     parser.add_argument("--tasks", nargs="*", default=["math", "text", "code"])
-    parser.add_argument("--rank", type=int, default=32, help="0 is full fine-tuning")
-    parser.add_argument("--stream", type=int, default=400, help="prompts to learn from")
-    parser.add_argument("--prompts", type=int, default=12, help="held-out prompts")
+    parser.add_argument("--rank", type=int, default=0, help="0 is full fine-tuning")
+    parser.add_argument("--stream", type=int, default=1000, help="prompts to learn from")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the texts to learn from")
+    parser.add_argument("--prompts", type=int, default=24, help="held-out prompts")
     parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     results: dict = {"runs": {}}
     if args.json and args.json.exists():
         results = json.loads(args.json.read_text())
     results["machine"] = machine()
-    results["settings"] = {"stream": args.stream, "prompts": args.prompts, "tokens": args.tokens, "repeats": args.repeats}
+    results["settings"] = {"prompts": args.prompts, "tokens": args.tokens, "repeats": args.repeats}
     for target in args.targets:
         for task in args.tasks:
-            key = f"{args.draft} -> {target}, {task}: {f'rank {args.rank}' if args.rank else 'all weights'}"
+            key = (f"{args.draft} -> {target}, {task}: {f'rank {args.rank}' if args.rank else 'all weights'}, {args.stream} "
+                   f"texts at T = {args.temperature:g}")
             if key in results["runs"]:
                 continue
             results["runs"][key] = run(args.draft, target, args.yardstick, task, Recipe(rank=args.rank), args)
