@@ -91,6 +91,8 @@ def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path):  # noqa: 
     assert resumed(folders, tmp_path).trainer.optimizer.rate == learner.trainer.optimizer.rate == 0.01 / 16
     given = resumed(folders, tmp_path, rate=0.02)
     assert given.trainer.optimizer.rate == 0.02 and "rate_share" not in given.statistics
+    serve(learner, PROMPTS[:4])  # is brought down no further than this
+    assert learner.rollbacks == 6 and learner.trainer.optimizer.rate == 0.01 / 64
 
 
 def test_what_was_kept_without_its_optimizer_is_gone_on_from(folders, tmp_path):  # noqa: F811
