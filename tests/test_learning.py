@@ -242,9 +242,9 @@ def test_a_harmful_update_is_rolled_back(folders):
 
 
 @pytest.mark.parametrize(("fallen", "told"), [
-    ([5, 5, 5, 5], [2]),  # thousandths below the best: little, but three times in a row are enough
-    ([5, 5, 0, 5, 5, -1, 5], []),
-    ([5, 20, 5, 5, 0], [1]),  # much: at once, and those after it are counted anew
+    ([5] * 7, [4]),  # thousandths below the best: little, but five times in a row are enough
+    ([5, 5, 5, 5, 0, 5, 5, 5, 5, -1, 5], []),
+    ([5, 20, 5, 5, 5, 5, 0], [1]),  # much: at once, and those after it are counted anew
 ])
 def test_weights_that_are_no_better_time_after_time_are_rolled_back_too(fallen, told):
     expected, restored = iter([value for one in fallen for value in (0.6 - one / 1000, 0.6)]), []

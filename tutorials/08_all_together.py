@@ -13,7 +13,7 @@
 #     each prompt for t          decode; put the text with the rows p into the buffer Q_t
 #     each I-th prompt for t     theta_t <- theta_t - step against the gradient of the loss on Q_t;  empty Q_t
 #     the running mean           mean_t <- mean_t + s · (theta_t - mean_t) is what drafts: steps on few texts go to and fro
-#     the guard                  if the acceptance on new texts fell by more than a tolerance, or three
+#     the guard                  if the acceptance on new texts fell by more than a tolerance, or five
 #                                times in a row: theta_t <- the best so far, and a quarter of the rate
 #     learning has paid off      after n tokens: n · (1 / r_before - 1 / r_after) = seconds of learning; r is tokens per second
 #
