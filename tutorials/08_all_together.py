@@ -135,9 +135,8 @@ for drafter in (base, pair.draft):  # before, and after six prompts
 #
 # 1. A weight has 300 rows and 100 columns. How many numbers does an adapter of rank 8 add for each target?
 # 2. Learning took 12 s, and 300 instead of 200 tokens come per second. After how many tokens has it paid off?
-# 3. Write a function for a guard that only knows the tolerance. `scores[i]` is the acceptance of weights i on new texts,
-#    those at the start having i = 0. Return a list: after each check, which weights are in use, i or the best so far (of
-#    equal ones the later)?
+# 3. Write a guard that only knows the tolerance. `scores[i]` is the acceptance of weights i on new texts (at the start i = 0).
+#    Return a list: after each check, which weights are in use, i or the best so far (of equal ones the later)?
 
 # %%
 check("8.1", ...)
