@@ -158,7 +158,8 @@ def learning(all_of_it: bool = False) -> str:
     made = f"{figures.get('texts', '')}).\n\n" + table(
         ["pair, task", "learned by", "seeds", "block efficiency T=0.01", "T=1", "gap closed",
          "acceptance of proposals, `omnidraft` T=0.01"], rows) if all_of_it else (
-        "). Block efficiency at T = 0.01 / 1; in brackets the share of the gap to the yardstick that is closed at T = 1; "
+        "; acceptance, and which texts were written outside the script: [docs/results.md](docs/results.md#learning)). "
+        "Block efficiency at T = 0.01 / 1; in brackets the share of the gap to the yardstick that is closed at T = 1; "
         "LoRA rank 32 but where it says all weights:\n\n" + table(["pair, task", *LEARNED.values()], short))
     return (f"{machine_line(figures)}. One pass over {s['texts']} texts of the target per task, an update every {s['every']} "
             f"texts (`benchmarks/learning.py`; medians over {min(int(row[2]) for row in rows)} seeds; held-out prompts, k = 6"

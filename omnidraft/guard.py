@@ -24,7 +24,7 @@ import numpy as np
 from .losses import Example
 
 SLOWER, SLOWEST = 1 / 4, 1 / 64  # of the rate: what a roll-back leaves of it, and all of them together
-PATIENCE = 5  # decisions in a row that find the present weights no better; three come by chance while a drafter still learns
+PATIENCE = 5  # decisions in a row that find the present weights no better; between equals, one run of so many in 62 decisions
 LATEST, BEFORE = 4, 8  # updates that are compared to find a turn of the stream
 ERRORS = 5.0  # standard errors of the difference that make it one; on texts of one kind one update in 5,000 does
 

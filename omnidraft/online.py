@@ -207,7 +207,7 @@ class Learner:
         if note:
             self.rollbacks += 1
             share = self.statistics.get("rate_share", 1.0)
-            self.statistics["rate_share"] = max(SLOWEST, SLOWER * share)
+            self.statistics["rate_share"] = min(share, max(SLOWEST, SLOWER * share))  # one kept earlier may be smaller
             self.trainer.slow_down(self.statistics["rate_share"] / share)
             note += f"; on at 1/{1 / self.statistics['rate_share']:.0f} of the rate"
         if self.guard.turned():  # what is new came since the last LATEST updates, the present one being the last of them

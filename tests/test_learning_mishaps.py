@@ -93,6 +93,9 @@ def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path):  # noqa: 
     assert given.trainer.optimizer.rate == 0.02 and "rate_share" not in given.statistics
     serve(learner, PROMPTS[:4])  # is brought down no further than this
     assert learner.rollbacks == 6 and learner.trainer.optimizer.rate == 0.01 / 64
+    learner.statistics["rate_share"] = 1 / 256  # kept when there was no least rate: a roll-back does not raise it
+    serve(learner, PROMPTS[:1])
+    assert learner.rollbacks == 7 and learner.trainer.optimizer.rate == 0.01 / 64
 
 
 def test_what_was_kept_without_its_optimizer_is_gone_on_from(folders, tmp_path):  # noqa: F811
