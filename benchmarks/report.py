@@ -239,7 +239,7 @@ def main() -> None:
     text = path.read_text(encoding="utf-8")
     short = "\n\n".join([speed(("draft-tasks:qwen-like",)), efficiency(SHOWN), quality()])
     for name, made in (("demo", demo()), ("files", files()), ("exactness", exactness()), ("results", short),
-                       ("learning", learning())):
+                       ("learning", f"{learning()}\n\n{wall_clock(all_of_it=False)}")):
         text = re.sub(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", lambda m, made=made: m[1] + made + "\n" + m[2],
                       text, flags=re.S)
     parts = {"Speed": speed(), "Speed with PyTorch": speed(name="speed_torch") + "\n\n" + speed(name="speed_both_torch"),

@@ -2,31 +2,57 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from statistics import median
 
 from benchmarks.common import machine_line, result, table
 from omnidraft.render import sparkline
 
 
-def wall_clock() -> str:
-    """Tokens per second before and after learning."""
+def wall_clock(all_of_it: bool = True) -> str:
+    """Tokens per second before and after learning, or README's few figures of it."""
     figures = result("wall_clock")
     if figures is None:
         return "Not measured yet."
     s = figures["settings"]
-    rows = [[key, *(f"{run[name]['tokens_per_second']:.0f}" for name in ("plain", "before", "after", "yardstick")),
-             f"**{run['to_plain']:.2f}×**", f"{run['seen_to_plain']:.2f}×" if "seen_to_plain" in run else "",
-             f"{run['to_before']:.2f}×", f"{100 * run['learning_share']:.0f} %",
-             *(f"{run[f'pays_against_{name}_after']:,}" if run[f"pays_against_{name}_after"] else "never"
-               for name in ("before", "plain"))]
-            for key, run in figures["runs"].items()]
+    groups: dict[str, list[dict]] = {}
+    for key, run in figures["runs"].items():
+        groups.setdefault(key.rpartition(", seed ")[0], []).append(run)
+
+    def over(runs: list[dict], value: Callable[[dict], float]) -> str:
+        """The median of the runs, with the least and the largest."""
+        values = [value(run) for run in runs]
+        return f"{median(values):.2f}× ({min(values):.2f} to {max(values):.2f})"
+
+    def pays(runs: list[dict], name: str) -> str:
+        values = sorted(run[f"pays_against_{name}_after"] or math.inf for run in runs)
+        return f"{values[len(values) // 2]:,}".replace("inf", "never")
+
+    ratios = {key: {"adapted over plain": over(runs, lambda run: run["to_plain"]),
+                    "on kinds of the stream": over(runs, lambda run: run["seen_to_plain"]),
+                    "over un-adapted": over(runs, lambda run: run["to_before"]),
+                    "trained offline over plain": over(runs, lambda run: run["yardstick"]["tokens_per_second"]
+                                                       / run["plain"]["tokens_per_second"]),
+                    "time spent learning": f"{100 * median(run['learning_share'] for run in runs):.0f} %"}
+              for key, runs in groups.items()}
+    names = [*next(iter(ratios.values()))]
+    if not all_of_it:
+        return ("By the wall clock, greedy, half of the held-out prompts of kinds that the stream did not have (medians, and "
+                "ranges over the streams; [more](docs/results.md#learning-by-the-wall-clock)):\n\n"
+                + table(["pair, task, learned from", *names], [[key.replace("->", "→"), *found.values()]
+                                                               for key, found in ratios.items()]))
+    rows = [[key, str(len(runs)), *(f"{median([run[name]['tokens_per_second'] for run in runs]):.0f}" for name in
+                                    ("plain", "before", "after", "yardstick")),
+             *ratios[key].values(), pays(runs, "before"), pays(runs, "plain")] for key, runs in groups.items()]
     return (f"{machine_line(figures)}. After serving a stream: greedy, confidence stop, {s['prompts']} held-out prompts, "
             f"half of them of kinds that the stream did not have, medians of {s['repeats']} repeats "
-            "(`benchmarks/wall_clock.py`). The last columns: after how many tokens the time that learning took is back, "
-            "against the un-adapted pair and against plain decoding.\n\n" + table(
-                ["pair, task, learned from", "plain tok/s", "un-adapted", "adapted", "trained offline", "adapted over plain",
-                 "on kinds of the stream", "over un-adapted", "time spent learning", "pays after, against un-adapted",
-                 "against plain"], rows))
+            "(`benchmarks/wall_clock.py`); of the streams the median, the least and the largest. They move with the state "
+            "of the machine, and with the texts. The last columns: after how many tokens the time that learning took is back, "
+            "against the un-adapted pair and against plain decoding."
+            "\n\n" + table(
+                ["pair, task, learned from", "streams", "plain tok/s", "un-adapted", "adapted", "trained offline", *names,
+                 "pays after, against un-adapted", "against plain"], rows))
 
 
 def adaptive() -> str:

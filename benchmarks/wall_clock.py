@@ -4,7 +4,8 @@
 
 The un-adapted drafter serves a stream of prompts and learns on the way, as `omnidraft adapt` does. Then
 plain decoding, the un-adapted and the adapted pair (and `--yardstick`, trained offline) take turns with held-out prompts,
-greedy with confidence stop; half of them are of kinds that the stream did not have, and the others are told apart too.
+greedy with confidence stop; half of them are of kinds that the stream did not have, and the others are told apart too. Every seed
+has a stream of its own.
 Learning has paid off against another way of decoding after n tokens, where n (1 / its tokens per second - 1 / those of the
 adapted pair) = seconds of learning. What the result file has already is not run again.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from itertools import product
 from pathlib import Path
 
 from benchmarks.adaptive import serve, take_turns
@@ -26,12 +28,12 @@ from omnidraft.stopping import Confidence
 from omnidraft.training import Recipe
 
 
-def run(draft: str, target: str, yardstick: str, task: str, recipe: Recipe, args: argparse.Namespace) -> dict:
-    """One pair and task."""
+def run(draft: str, target: str, yardstick: str, task: str, seed: int, recipe: Recipe, args: argparse.Namespace) -> dict:
+    """One pair, task and stream."""
     base, goal = load(draft), load(target)
     pair = Pair(base, goal)
     options = Options(stop=Confidence(8, 0.2), temperature=args.temperature, max_new_tokens=args.tokens)
-    learner = serve(pair, fresh_prompts(task, args.stream, 5), Schedule(every=2, replay=6), options, recipe=recipe)
+    learner = serve(pair, fresh_prompts(task, args.stream, 5 + seed), Schedule(every=2, replay=6), options, recipe=recipe)
     texts, stop = prompts(task, args.prompts), Confidence()
     seen = {example["prompt"] for example in texts if example["seen_template"]}
     found = take_turns({"plain": (pair, None), "before": (Pair(base, goal), stop), "after": (pair, stop),
@@ -59,6 +61,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=0, help="0 is full fine-tuning")
     parser.add_argument("--stream", type=int, default=1000, help="prompts to learn from")
     parser.add_argument("--temperature", type=float, default=1.0, help="of the texts to learn from")
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2], help="of the stream's prompts")
     parser.add_argument("--prompts", type=int, default=24, help="held-out prompts")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=5)
@@ -69,16 +72,15 @@ def main() -> None:
         results = json.loads(args.json.read_text())
     results["machine"] = machine()
     results["settings"] = {"prompts": args.prompts, "tokens": args.tokens, "repeats": args.repeats}
-    for target in args.targets:
-        for task in args.tasks:
-            key = (f"{args.draft} -> {target}, {task}: {f'rank {args.rank}' if args.rank else 'all weights'}, {args.stream} "
-                   f"texts at T = {args.temperature:g}")
-            if key in results["runs"]:
-                continue
-            results["runs"][key] = run(args.draft, target, args.yardstick, task, Recipe(rank=args.rank), args)
-            print(f"{key}: {results['runs'][key]}", flush=True)
-            if args.json:
-                write_json(args.json, results)
+    for target, task, seed in product(args.targets, args.tasks, args.seeds):
+        key = (f"{args.draft} -> {target}, {task}: {f'rank {args.rank}' if args.rank else 'all weights'}, {args.stream} "
+               f"texts at T = {args.temperature:g}, seed {seed}")
+        if key in results["runs"]:
+            continue
+        results["runs"][key] = run(args.draft, target, args.yardstick, task, seed, Recipe(rank=args.rank), args)
+        print(f"{key}: {results['runs'][key]}", flush=True)
+        if args.json:
+            write_json(args.json, results)
 
 
 if __name__ == "__main__":
