@@ -2,10 +2,9 @@
 
     python -m benchmarks.wall_clock --json benchmarks/results/wall_clock.json
 
-The un-adapted drafter serves a stream of prompts and learns on the way, as `omnidraft adapt` does. Then
-plain decoding, the un-adapted and the adapted pair (and `--yardstick`, trained offline) take turns with held-out prompts,
-greedy with confidence stop; half of them are of kinds that the stream did not have, and the others are told apart too. Every seed
-has a stream of its own.
+The un-adapted drafter serves a stream of prompts (each seed has its own) and learns on the way, as `omnidraft adapt` does.
+Then plain decoding, the un-adapted and the adapted pair (and `--yardstick`, trained offline) take turns with held-out prompts,
+greedy with confidence stop; half of them are of kinds that the stream did not have, and the others are told apart too.
 Learning has paid off against another way of decoding after n tokens, where n (1 / its tokens per second - 1 / those of the
 adapted pair) = seconds of learning. What the result file has already is not run again.
 """
