@@ -16,22 +16,22 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
-from omnidraft.cpu import prepare_blas
+from omnidraft.engine.cpu import prepare_blas
 
 prepare_blas()
 
 import numpy as np  # noqa: E402
 
 from benchmarks.common import fresh_prompts, prompts, write_json  # noqa: E402
+from omnidraft.cli.machine import machine  # noqa: E402
 from omnidraft.decoding import Options, plain, speculative  # noqa: E402
-from omnidraft.machine import machine  # noqa: E402
+from omnidraft.engine.loading import load  # noqa: E402
+from omnidraft.learning.online import Learner, Schedule, learn  # noqa: E402
+from omnidraft.learning.training import Recipe, Trainer  # noqa: E402
 from omnidraft.metrics import summarize  # noqa: E402
-from omnidraft.models import load  # noqa: E402
-from omnidraft.online import Learner, Schedule, learn  # noqa: E402
 from omnidraft.pairing import Pair  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.stopping import AcceptanceHead, Confidence, EntropyBound, FixedLength, Throughput  # noqa: E402
-from omnidraft.training import Recipe, Trainer  # noqa: E402
 
 TARGETS, LENGTHS = ("sibling", "qwen-like", "llama3-like"), range(1, 13)
 METHODS = {"fixed k": Schedule(every=10 ** 9, guard=0), "adapt only": Schedule(every=2, steps=0, head="joint", guard=0),

@@ -16,15 +16,15 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from omnidraft.cpu import prepare_blas  # noqa: E402
+from omnidraft.engine.cpu import prepare_blas
 
 prepare_blas()
 
 from benchmarks.common import prompts, write_json  # noqa: E402
 from omnidraft.cli.bench import beside_transformers, compare, table  # noqa: E402
 from omnidraft.cli.common import load_pair  # noqa: E402
+from omnidraft.cli.machine import machine  # noqa: E402
 from omnidraft.decoding import Options  # noqa: E402
-from omnidraft.machine import machine  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", ROOT.parent / "shared" / "real")) / "models"
@@ -50,7 +50,7 @@ def main() -> None:
     if not (find_spec("torch") and find_spec("transformers")):
         print("not measured against transformers: pip install 'omnidraft[torch]'", file=sys.stderr)
         return  # `make bench` goes on
-    from omnidraft.models.transformers_generation import versions
+    from omnidraft.engine.transformers_generation import versions
 
     settings = {name: getattr(args, name) for name in ("prompts", "repeats", "tokens", "k", "threshold", "device")}
     results: dict = {"machine": machine() | versions(), "settings": settings, "pairs": {}}

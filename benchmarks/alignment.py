@@ -14,7 +14,7 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks.common import write_json
-from omnidraft.machine import machine
+from omnidraft.cli.machine import machine
 from omnidraft.tokenizer import Tokenizer
 from omnidraft.vocabulary import align, load_or_build
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import prompts, write_json
+from omnidraft.cli.machine import machine
 from omnidraft.decoding import Options, speculative
-from omnidraft.machine import machine
-from omnidraft.models import load
+from omnidraft.engine.loading import load
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from omnidraft.cpu import prepare_blas
+from omnidraft.engine.cpu import prepare_blas
 
 prepare_blas()
 
@@ -22,12 +22,12 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from benchmarks.common import write_json  # noqa: E402
-from omnidraft.machine import machine  # noqa: E402
-from omnidraft.models import EMBEDDED, folder  # noqa: E402
-from omnidraft.models.config import ModelConfig  # noqa: E402
-from omnidraft.models.kernels import Layout, choose_layout  # noqa: E402
-from omnidraft.models.llama import Llama, matrix_shapes  # noqa: E402
-from omnidraft.models.weights import load_tensors  # noqa: E402
+from omnidraft.cli.machine import machine  # noqa: E402
+from omnidraft.engine.config import ModelConfig  # noqa: E402
+from omnidraft.engine.kernels import Layout, choose_layout  # noqa: E402
+from omnidraft.engine.llama import Llama, matrix_shapes  # noqa: E402
+from omnidraft.engine.loading import EMBEDDED, folder  # noqa: E402
+from omnidraft.engine.weights import load_tensors  # noqa: E402
 
 TOKENS = (1, 2, 3, 4, 6, 8, 12, 16)
 LAYOUTS = {"packed once": Layout(multiple=4, packed=True),

@@ -26,7 +26,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from omnidraft.cpu import prepare_blas
+from omnidraft.engine.cpu import prepare_blas
 
 prepare_blas()
 
@@ -34,8 +34,8 @@ import numpy as np  # noqa: E402
 
 from benchmarks.common import write_json  # noqa: E402
 from omnidraft import Options, Pair, Tokenizer, Uniforms, speculative  # noqa: E402
-from omnidraft.machine import machine  # noqa: E402
-from omnidraft.models import folder  # noqa: E402
+from omnidraft.cli.machine import machine  # noqa: E402
+from omnidraft.engine.loading import folder  # noqa: E402
 from omnidraft.stopping import FixedLength  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,7 +63,7 @@ def random_model(shape: tuple, device: str, dtype: Any, tokenizer: Tokenizer, ow
     import torch
     import transformers
 
-    from omnidraft.models.transformers_model import TransformersModel
+    from omnidraft.engine.transformers_model import TransformersModel
 
     kind, width, inner, layers, heads, shared, size = shape
     config = transformers.AutoConfig.for_model(
@@ -155,7 +155,7 @@ def main() -> None:
         return  # `make bench` goes on
     import torch
 
-    from omnidraft.models.transformers_generation import versions
+    from omnidraft.engine.transformers_generation import versions
 
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     shape = args.shape or ("paper" if device.startswith("cuda") else "small")

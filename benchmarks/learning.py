@@ -18,15 +18,15 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.common import fresh_prompts, prompts, write_json
+from omnidraft.cli.machine import machine
 from omnidraft.decoding import Options, speculative
+from omnidraft.engine.loading import load
+from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.losses import Example, make_example
-from omnidraft.machine import machine
 from omnidraft.metrics import summarize
-from omnidraft.models import load
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
-from omnidraft.training import Recipe, Trainer
 from recipes.batch import write
 
 LOSSES = {"dm": {"loss": "dm"}, "hybrid": {"loss": "hybrid"}, "hybrid, dynamic weight": {"loss": "hybrid", "weight": "dynamic"},

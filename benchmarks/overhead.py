@@ -22,7 +22,7 @@ from time import thread_time
 from types import SimpleNamespace
 from typing import Any
 
-from omnidraft.cpu import prepare_blas
+from omnidraft.engine.cpu import prepare_blas
 
 prepare_blas()
 
@@ -31,7 +31,7 @@ import numpy as np  # noqa: E402
 from benchmarks.common import write_json  # noqa: E402
 from benchmarks.latency import REAL, TEXT  # noqa: E402
 from omnidraft import Options, Pair, Tokenizer, Uniforms, speculative  # noqa: E402
-from omnidraft.machine import machine  # noqa: E402
+from omnidraft.cli.machine import machine  # noqa: E402
 from omnidraft.stopping import FixedLength  # noqa: E402
 from omnidraft.verification import RULES  # noqa: E402
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import prompts, write_json
+from omnidraft.cli.machine import machine
 from omnidraft.decoding import Options, plain
-from omnidraft.machine import machine
-from omnidraft.models import load
+from omnidraft.engine.loading import load
 from omnidraft.sampling import Uniforms
 
 TARGETS = ("qwen-like", "llama3-like", "sibling")

@@ -22,15 +22,15 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import write_json
+from omnidraft.cli.machine import machine
 from omnidraft.decoding import Options, speculative
-from omnidraft.machine import machine
+from omnidraft.engine.loading import load
+from omnidraft.learning.online import Learner, Schedule, learn
+from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.metrics import summarize
-from omnidraft.models import load
-from omnidraft.online import Learner, Schedule, learn
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength
-from omnidraft.training import Recipe, Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", ROOT.parent / "shared" / "real"))

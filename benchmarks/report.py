@@ -19,13 +19,14 @@ from rich.console import Console
 
 from benchmarks.common import machine_line, result, table
 from benchmarks.report_learning import adaptive, real, shift, wall_clock
+from omnidraft.cli.render import speed_table
 from omnidraft.files import write_text
-from omnidraft.render import speed_table
 
 ROOT = Path(__file__).resolve().parent.parent
 ORDER = ["tokenizer", "vocabulary", "ngram_cache", "translation", "sampling", "lifting", "verification", "drafting",
-         "decoding", "pairing", "stopping", "losses", "models/backward", "lora", "training", "online", "guard", "adapters",
-         "metrics", "models/llama", "models/kernels", "models/packed", "render"]
+         "decoding", "pairing", "stopping", "losses", "engine/backward", "learning/lora",
+         "learning/training", "learning/online", "learning/guard", "learning/adapters",
+         "metrics", "engine/llama", "engine/kernels", "engine/packed", "cli/render"]
 SHOWN = ("draft-tasks:qwen-like", "babyllama-tok361:stories260K", "stories260K:babyllama-tok361")  # in the README itself
 LEARNED = {"before": "un-adapted", "dm, rank 32": "`dm`", "hybrid, rank 32": "`hybrid`", "lifted, forward, rank 32": "`lifted`",
            "lifted, forward, all weights": "`lifted`, all weights", "yardstick": "yardstick, trained offline"}

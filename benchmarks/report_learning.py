@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import median, median_high
 
 from benchmarks.common import machine_line, result, table
-from omnidraft.render import sparkline
+from omnidraft.cli.render import sparkline
 
 
 def wall_clock(all_of_it: bool = True) -> str:

@@ -15,9 +15,9 @@ from pathlib import Path
 from benchmarks.against_transformers import REAL
 from benchmarks.common import prompts, write_json
 from benchmarks.efficiency import PAIRS, TASKS
+from omnidraft.cli.machine import machine
 from omnidraft.decoding import Options, plain, speculative
-from omnidraft.machine import machine
-from omnidraft.models import BACKENDS, load
+from omnidraft.engine.loading import BACKENDS, load
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength

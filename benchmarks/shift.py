@@ -23,18 +23,18 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.common import fresh_prompts, prompts, write_json
-from omnidraft.adapters import Adapters
+from omnidraft.cli.machine import machine
+from omnidraft.cli.render import sparkline
 from omnidraft.decoding import Options, Round, speculative
-from omnidraft.machine import machine
+from omnidraft.engine.loading import load
+from omnidraft.learning.adapters import Adapters
+from omnidraft.learning.online import Schedule, learn
+from omnidraft.learning.training import Recipe
 from omnidraft.metrics import summarize
-from omnidraft.models import load
 from omnidraft.ngram_cache import NGramCache
-from omnidraft.online import Schedule, learn
 from omnidraft.pairing import Pair
-from omnidraft.render import sparkline
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength
-from omnidraft.training import Recipe
 
 POINTS, HELD_OUT = 8, 48  # of a curve before a shift and after it; prompts
 LEARNING, NOT_LEARNING = Schedule(every=2, replay=6), Schedule(every=10 ** 9, guard=0)

@@ -15,19 +15,19 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from omnidraft.cpu import prepare_blas  # noqa: E402
+from omnidraft.engine.cpu import prepare_blas
 
 prepare_blas()
 
 import numpy as np  # noqa: E402
 
 from benchmarks.common import prompts, write_json  # noqa: E402
-from omnidraft.adapters import SHIPPED, Adapters  # noqa: E402
 from omnidraft.cli.demo import is_tie  # noqa: E402
+from omnidraft.cli.machine import machine  # noqa: E402
 from omnidraft.decoding import Options, plain, speculative  # noqa: E402
-from omnidraft.machine import machine  # noqa: E402
+from omnidraft.engine.loading import load_two  # noqa: E402
+from omnidraft.learning.adapters import SHIPPED, Adapters  # noqa: E402
 from omnidraft.metrics import computed_speedup, speedup, summarize  # noqa: E402
-from omnidraft.models import load_two  # noqa: E402
 from omnidraft.pairing import Pair  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
@@ -107,7 +107,7 @@ def main() -> None:
                                                        "draft_backend", "compile")}
     results: dict = {"machine": machine(), "settings": settings, "pairs": {}, "together": {}}
     if args.backend == "torch":
-        from omnidraft.models.transformers_generation import versions
+        from omnidraft.engine.transformers_generation import versions
 
         results["machine"] |= versions()
     for name in args.pairs:

@@ -18,13 +18,13 @@ from pathlib import Path
 
 from benchmarks.adaptive import serve, take_turns
 from benchmarks.common import fresh_prompts, prompts, write_json
+from omnidraft.cli.machine import machine
 from omnidraft.decoding import Options
-from omnidraft.machine import machine
-from omnidraft.models import load
-from omnidraft.online import Schedule
+from omnidraft.engine.loading import load
+from omnidraft.learning.online import Schedule
+from omnidraft.learning.training import Recipe
 from omnidraft.pairing import Pair
 from omnidraft.stopping import Confidence
-from omnidraft.training import Recipe
 
 
 def run(draft: str, target: str, yardstick: str, task: str, seed: int, recipe: Recipe, args: argparse.Namespace) -> dict:

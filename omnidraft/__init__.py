@@ -15,7 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from .cpu import prepare_blas
+from .engine.cpu import prepare_blas
 
 __version__ = "0.1.0"
 prepare_blas()  # OpenBLAS reads its environment when NumPy is imported, so this comes first
@@ -23,18 +23,18 @@ prepare_blas()  # OpenBLAS reads its environment when NumPy is imported, so this
 _HOME = {
     "Alignment": "vocabulary", "align": "vocabulary", "aligned_spans": "vocabulary",
     "AcceptanceHead": "stopping", "Confidence": "stopping", "FixedLength": "stopping", "Throughput": "stopping",
-    "Conversation": "conversation",
+    "Conversation": "cli.conversation",
     "NGramCache": "ngram_cache",
     "OmnidraftError": "errors",
     "Options": "decoding", "Round": "decoding", "plain": "decoding", "speculative": "decoding",
-    "Adapters": "adapters",
-    "Learner": "online", "Schedule": "online", "learn": "online",
+    "Adapters": "learning.adapters",
+    "Learner": "learning.online", "Schedule": "learning.online", "learn": "learning.online",
     "Generation": "pairing", "Pair": "pairing", "pair": "pairing",
-    "Recipe": "training", "Trainer": "training",
+    "Recipe": "learning.training", "Trainer": "learning.training",
     "Summary": "metrics", "speedup": "metrics", "summarize": "metrics",
     "Tokenizer": "tokenizer",
     "Uniforms": "sampling", "process": "sampling",
-    "load": "models",
+    "load": "engine.loading",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from .engine.loading import load_two
 from .errors import OmnidraftError
 from .lifting import Lifting, build_lifting
-from .models import load_two
 from .ngram_cache import NGramCache
 from .ops import ops_of
 from .sampling import Uniforms
@@ -86,7 +86,7 @@ class Pair:
     def stream(self, prompt: str, options: Any = None, *, seed: int = 0, rounds: list[Any] | None = None,
                **settings: Any) -> Iterator[str]:
         """The text of `generate` piece by piece, never cut inside a character; `rounds` collects the rounds."""
-        from .decoding import Options, speculative  # which builds on pairs
+        from .decoding import Options, speculative
 
         options = Options.of(**settings) if options is None else options
         if not isinstance(seed, (int, np.integer)) or seed < 0:

@@ -21,7 +21,7 @@ from typing import Any
 import tokenizers
 
 from .errors import OmnidraftError
-from .roles import find_roles
+from .special_tokens import find_roles
 
 # GPT-2's stand-ins: a printable Latin-1 byte is its own character, the other 68 take the code points from 256 on.
 _PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}

@@ -20,7 +20,7 @@ import numpy as np
 
 from .errors import OmnidraftError
 from .files import make_folder_of, write_text
-from .roles import pair_roles
+from .special_tokens import pair_roles
 from .tokenizer import Tokenizer
 
 DEFINITIONS = ("bytes", "strings")

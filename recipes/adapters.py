@@ -22,7 +22,7 @@ from time import perf_counter
 import numpy as np
 
 import omnidraft as od
-from omnidraft.adapters import SHIPPED, Adapter, Adapters
+from omnidraft.learning.adapters import SHIPPED, Adapter, Adapters
 from omnidraft.losses import Example, make_example
 
 from . import code_text, math_text, story_text

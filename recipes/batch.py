@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from omnidraft.models.llama import Llama, _swiglu
+from omnidraft.engine.llama import Llama, _swiglu
 from omnidraft.sampling import Uniforms, mask, process
 
 

@@ -9,15 +9,15 @@ import math
 import numpy as np
 import pytest
 
+from omnidraft.engine import backward
+from omnidraft.engine.backward import gradients, run
+from omnidraft.engine.config import ModelConfig
+from omnidraft.engine.kernels import Layout
+from omnidraft.engine.llama import Llama
+from omnidraft.engine.weights import read_safetensors
 from omnidraft.errors import OmnidraftError
-from omnidraft.lora import LoRA, save_tensors
-from omnidraft.models import backward
-from omnidraft.models.backward import gradients, run
-from omnidraft.models.config import ModelConfig
-from omnidraft.models.kernels import Layout
-from omnidraft.models.llama import Llama
-from omnidraft.models.weights import read_safetensors
-from omnidraft.optimizer import AdamW
+from omnidraft.learning.lora import LoRA, save_tensors
+from omnidraft.learning.optimizer import AdamW
 
 TINY = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 29, "max_position_embeddings": 64}

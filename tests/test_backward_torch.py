@@ -9,10 +9,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors.torch")  # looks types up when imported: before a test replaces torch.float32
 
-from omnidraft.lora import LoRA  # noqa: E402
-from omnidraft.models.backward import gradients, run  # noqa: E402
-from omnidraft.models.config import ModelConfig  # noqa: E402
-from omnidraft.optimizer import AdamW  # noqa: E402
+from omnidraft.engine.backward import gradients, run  # noqa: E402
+from omnidraft.engine.config import ModelConfig  # noqa: E402
+from omnidraft.learning.lora import LoRA  # noqa: E402
+from omnidraft.learning.optimizer import AdamW  # noqa: E402
 
 TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 67, "max_position_embeddings": 64}

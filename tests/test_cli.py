@@ -16,8 +16,8 @@ from vocabularies import byte_level, sentencepiece
 
 import omnidraft
 from omnidraft.cli import app
-from omnidraft.models import EMBEDDED
-from omnidraft.models.config import ModelConfig
+from omnidraft.engine.config import ModelConfig
+from omnidraft.engine.loading import EMBEDDED
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ROOT / "omnidraft" / "models" / "embedded"

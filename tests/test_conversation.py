@@ -13,10 +13,10 @@ from test_cli import embedded, folders, ok, own_caches, run  # noqa: F401 (fixtu
 from test_decoding import SMALL_BYTES, SMALL_PIECES, Same
 from vocabularies import byte_level, sentencepiece
 
-from omnidraft.conversation import Conversation
+from omnidraft.cli.conversation import Conversation
 from omnidraft.decoding import Options, plain, speculative
+from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
-from omnidraft.models import load
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength

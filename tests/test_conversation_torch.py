@@ -14,9 +14,9 @@ from test_conversation import CHATML, MESSAGES, turns  # noqa: E402
 from test_transformers_model import BYTES, KINDS, PIECES, SIZES, TransformersModel, random_model, saved  # noqa: E402
 
 from omnidraft import ops_torch  # noqa: E402
-from omnidraft.conversation import Conversation  # noqa: E402
+from omnidraft.cli.conversation import Conversation  # noqa: E402
 from omnidraft.decoding import Options  # noqa: E402
-from omnidraft.models import load  # noqa: E402
+from omnidraft.engine.loading import load  # noqa: E402
 from omnidraft.pairing import Pair  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
 from omnidraft.verification import RULES  # noqa: E402

@@ -19,7 +19,7 @@ from test_transformers_model import BYTES, KINDS, PIECES, SIZES, complaint, load
 
 import omnidraft  # noqa: E402
 from omnidraft.cli import app  # noqa: E402
-from omnidraft.models import load_two  # noqa: E402
+from omnidraft.engine.loading import load_two  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 PROMPT = "the king and the thing"
@@ -60,13 +60,13 @@ def test_a_device_map_leaves_the_text(folders, expected, where: str, tmp_path: P
 def test_ids_go_to_the_first_device_that_computes():
     model = random_model("LlamaForCausalLM", SIZES, 67)
     model.hf_device_map = {"model.embed_tokens": "disk", "model.layers.0": "cpu", "model.layers.1": torch.device("cpu", 0)}
-    assert omnidraft.models.transformers_model.TransformersModel(model, PIECES).device == torch.device("cpu", 0)
+    assert omnidraft.engine.transformers_model.TransformersModel(model, PIECES).device == torch.device("cpu", 0)
 
 
 def test_the_map_is_the_targets(monkeypatch, folders):
-    asked, own = [], omnidraft.models.load
+    asked, own = [], omnidraft.engine.loading.load
     model = own(folders[0], backend="torch", device="cpu")
-    monkeypatch.setattr(omnidraft.models, "load", lambda name, **how: asked.append(how) or model)
+    monkeypatch.setattr(omnidraft.engine.loading, "load", lambda name, **how: asked.append(how) or model)
     for more, device in (({}, "cpu"), ({"device": "mps"}, "mps")):
         asked.clear()
         load_two(*folders, backend="torch", draft_backend="torch", device_map="auto", **more)
@@ -130,7 +130,7 @@ def test_what_cannot_be_shared_is_told(monkeypatch, folders):
     assert "start this with torchrun" in complaint(lambda: load(folders[1], tensor_parallel=True))
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert "leave out device" in complaint(lambda: load(folders[1], tensor_parallel=True, device_map="auto"))
-    from omnidraft.models.distributed_torch import DistributedModel
+    from omnidraft.engine.distributed_torch import DistributedModel
 
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
     llama = random_model("LlamaForCausalLM", SIZES, 67)

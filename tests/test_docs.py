@@ -100,7 +100,7 @@ def test_names_in_backticks_of_contributing_exist():
 
 
 def test_the_picture_shows_every_fate_and_loads_nothing():
-    from omnidraft.render import FATES
+    from omnidraft.cli.render import FATES
 
     path = ROOT / "docs" / "demo.svg"
     svg = path.read_text(encoding="utf-8")

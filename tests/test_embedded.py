@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import omnidraft
-from omnidraft.adapters import SHIPPED, Adapters
 from omnidraft.decoding import Options, plain, speculative
+from omnidraft.engine.loading import EMBEDDED, folder, load
 from omnidraft.errors import OmnidraftError
-from omnidraft.models import EMBEDDED, folder, load
+from omnidraft.learning.adapters import SHIPPED, Adapters
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength

@@ -12,19 +12,20 @@ import pytest
 from test_cli import LETTERS, own_caches, run, write_model  # noqa: F401 (a fixture)
 from vocabularies import byte_level, sentencepiece
 
-from omnidraft import adapters, lora, losses, online, ops
-from omnidraft.adapters import Adapters
+from omnidraft import losses, ops
 from omnidraft.cli.prompts import Shortener, read_prompts
 from omnidraft.decoding import Options, Round, plain, speculative
+from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
-from omnidraft.guard import Guard
+from omnidraft.learning import adapters, lora, online
+from omnidraft.learning.adapters import Adapters
+from omnidraft.learning.guard import Guard
+from omnidraft.learning.online import Learner, Schedule, learn
+from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.lifting import Lifting
-from omnidraft.models import load
-from omnidraft.online import Learner, Schedule, learn
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import AcceptanceHead, Confidence, EntropyBound, FixedLength, Throughput
-from omnidraft.training import Recipe, Trainer
 from omnidraft.verification import acceptances
 
 PROMPTS = ["the thing", "in the house", "a thin line", "and then the other", "ten things", "on the inside", "this",
@@ -96,7 +97,7 @@ def test_head_gradients_are_the_central_differences():
 
 
 def test_head_learns_what_decides_acceptance():
-    from omnidraft.optimizer import AdamW
+    from omnidraft.learning.optimizer import AdamW
 
     rng, head = np.random.default_rng(2), AcceptanceHead(4)
     optimizer = AdamW(head.parameters, rate=0.02, decay=0.0)

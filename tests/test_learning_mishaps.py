@@ -11,12 +11,13 @@ import pytest
 from test_cli import own_caches, run  # noqa: F401 (a fixture)
 from test_learning import PROMPTS, adapt, folders, learner_of, paired, resumed, serve  # noqa: F401 (fixtures)
 
-from omnidraft import adapters, losses
-from omnidraft.adapters import Adapter, Adapters
+from omnidraft import losses
 from omnidraft.errors import OmnidraftError
+from omnidraft.learning import adapters
+from omnidraft.learning.adapters import Adapter, Adapters
+from omnidraft.learning.online import Schedule
+from omnidraft.learning.training import Recipe
 from omnidraft.ngram_cache import NGramCache
-from omnidraft.online import Schedule
-from omnidraft.training import Recipe
 
 
 def last(result) -> dict:
@@ -228,7 +229,7 @@ def test_another_file_of_the_same_name_begins_at_its_beginning(folders, tmp_path
 
 
 def test_ctrl_c_before_the_first_prompt_says_so(folders, monkeypatch):  # noqa: F811
-    from omnidraft import online
+    from omnidraft.learning import online
 
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -20,10 +20,10 @@ from vocabularies import byte_level, sentencepiece, snow_drafter, snow_target
 
 import omnidraft
 from omnidraft import losses, verification
+from omnidraft.engine.loading import folder
 from omnidraft.errors import OmnidraftError
 from omnidraft.lifting import ROOT, build_lifting
 from omnidraft.losses import DIVERGENCES, LOSSES, Example, make_example
-from omnidraft.models import folder
 from omnidraft.pairing import Pair
 from omnidraft.tokenizer import Tokenizer
 

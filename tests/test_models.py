@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from omnidraft import cpu, models
+from omnidraft.engine import cpu
+from omnidraft.engine import loading as models
+from omnidraft.engine.config import ModelConfig
+from omnidraft.engine.kernels import Layout, Linear, choose_layout
+from omnidraft.engine.llama import LONGEST_PASS, Llama
+from omnidraft.engine.rope import rotations
+from omnidraft.engine.weights import load_tensors, read_safetensors
 from omnidraft.errors import OmnidraftError
-from omnidraft.models.config import ModelConfig
-from omnidraft.models.kernels import Layout, Linear, choose_layout
-from omnidraft.models.llama import LONGEST_PASS, Llama
-from omnidraft.models.rope import rotations
-from omnidraft.models.weights import load_tensors, read_safetensors
 
 REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", Path(__file__).parent.parent.parent / "shared" / "real")) / "models"
 TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,

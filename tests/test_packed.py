@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from omnidraft.models import packed
-from omnidraft.models.kernels import Layout, Linear, choose_layout
+from omnidraft.engine import packed
+from omnidraft.engine.kernels import Layout, Linear, choose_layout
 
 needs_kernel = pytest.mark.skipif(packed.kernel() is None, reason="NumPy's BLAS has no AVX2 kernel of OpenBLAS 0.3 here")
 
@@ -56,7 +56,7 @@ def test_weights_lie_in_memory_twice_only_where_that_is_allowed():
 GUARDED = """
 import ctypes, mmap
 import numpy as np
-from omnidraft.models import packed
+from omnidraft.engine import packed
 
 libc, kernel, page = ctypes.CDLL(None), packed.kernel(), mmap.PAGESIZE
 libc.mmap.restype = ctypes.c_void_p

@@ -12,8 +12,9 @@ import pytest
 from fakes import FakeCache
 from vocabularies import REAL
 
-from omnidraft import models, translation, verification
+from omnidraft import translation, verification
 from omnidraft.decoding import Options, speculative
+from omnidraft.engine import loading as models
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms, mask, process
 from omnidraft.stopping import FixedLength

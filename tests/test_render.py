@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.text import Text
 
+from omnidraft.cli.render import FATES, Painter, escape, export_svg, legend, speed_table
 from omnidraft.decoding import Round
-from omnidraft.render import FATES, Painter, escape, export_svg, legend, speed_table
 
 
 class Pieces:

@@ -12,9 +12,9 @@ import pytest
 from test_cli import LETTERS, embedded
 from vocabularies import REAL, byte_level, sentencepiece
 
-from omnidraft import template
+from omnidraft.cli import template
+from omnidraft.cli.template import Template
 from omnidraft.errors import OmnidraftError
-from omnidraft.template import Template
 from omnidraft.tokenizer import Tokenizer
 
 # In the general form of three families, with what templates like to use.
@@ -151,7 +151,7 @@ def test_without_a_template_it_is_the_plain_form(tmp_path):
 
 @embedded
 def test_the_embedded_models_use_the_plain_form():
-    from omnidraft.models import folder
+    from omnidraft.engine.loading import folder
 
     for name in ("draft-tasks", "qwen-like"):
         assert Template.of(SimpleNamespace(folder=folder(name), tokenizer=Tokenizer.load(folder(name)))).source is None

@@ -20,8 +20,9 @@ from test_torch_twins import HiddenCopies, as_on_a_device  # noqa: E402
 from test_transformers_model import BYTES, PIECES, SIZES, TransformersModel, random_model, written  # noqa: E402
 
 from benchmarks.latency import Stored  # noqa: E402
-from omnidraft import models, ops, ops_torch, translation  # noqa: E402
+from omnidraft import ops, ops_torch, translation  # noqa: E402
 from omnidraft.decoding import Options, plain, speculative  # noqa: E402
+from omnidraft.engine import loading as models  # noqa: E402
 from omnidraft.errors import OmnidraftError  # noqa: E402
 from omnidraft.pairing import Pair  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402

@@ -17,16 +17,18 @@ transformers = pytest.importorskip("transformers")
 from test_backward_torch import exact  # noqa: E402, F401 (a fixture)
 from test_transformers_model import KINDS, random_model  # noqa: E402
 
-from omnidraft import lora_torch, losses, losses_torch, models, stopping, stopping_torch, training, training_torch  # noqa: E402
-from omnidraft.adapters import Adapters  # noqa: E402
+from omnidraft import losses, losses_torch, stopping, stopping_torch  # noqa: E402
+from omnidraft.engine import loading as models  # noqa: E402
+from omnidraft.engine.loading import load  # noqa: E402
+from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
+from omnidraft.engine.weights import load_tensors  # noqa: E402
 from omnidraft.errors import OmnidraftError  # noqa: E402
-from omnidraft.lora import LoRA  # noqa: E402
-from omnidraft.models import load  # noqa: E402
-from omnidraft.models.transformers_model import TransformersModel  # noqa: E402
-from omnidraft.models.weights import load_tensors  # noqa: E402
-from omnidraft.online import Learner, Schedule  # noqa: E402
+from omnidraft.learning import lora_torch, training, training_torch  # noqa: E402
+from omnidraft.learning.adapters import Adapters  # noqa: E402
+from omnidraft.learning.lora import LoRA  # noqa: E402
+from omnidraft.learning.online import Learner, Schedule  # noqa: E402
+from omnidraft.learning.training import Recipe  # noqa: E402
 from omnidraft.pairing import Pair  # noqa: E402
-from omnidraft.training import Recipe  # noqa: E402
 
 PIECES = sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft")
 GROUPED = {"num_key_value_heads": 1, "num_hidden_layers": 2}

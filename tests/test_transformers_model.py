@@ -19,11 +19,11 @@ from vocabularies import REAL, byte_level, sentencepiece
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from omnidraft import models  # noqa: E402
 from omnidraft.cli import app  # noqa: E402
 from omnidraft.decoding import Options, plain, speculative  # noqa: E402
+from omnidraft.engine import loading as models  # noqa: E402
+from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
 from omnidraft.errors import OmnidraftError  # noqa: E402
-from omnidraft.models.transformers_model import TransformersModel  # noqa: E402
 from omnidraft.pairing import Pair  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.stopping import FixedLength  # noqa: E402
@@ -521,7 +521,7 @@ def test_the_numpy_engine_says_when_torch_can(tmp_path: Path):
 def test_signatures_match_the_numpy_engine():
     import inspect
 
-    from omnidraft.models.llama import Llama
+    from omnidraft.engine.llama import Llama
     one, other = (inspect.signature(kind.forward) for kind in (Llama, TransformersModel))
     assert list(one.parameters) == list(other.parameters)
     assert {name for name in vars(Llama) if name[0] != "_"} <= vars(TransformersModel).keys()

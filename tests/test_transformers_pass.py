@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from test_transformers_model import KINDS, PIECES, SIZES, TransformersModel, random_model, saved  # noqa: E402
 
-from omnidraft import models  # noqa: E402
-from omnidraft.models import transformers_pass  # noqa: E402
-from omnidraft.training_torch import copied, filled  # noqa: E402
+from omnidraft.engine import loading as models  # noqa: E402
+from omnidraft.engine import transformers_pass  # noqa: E402
+from omnidraft.learning.training_torch import copied, filled  # noqa: E402
 
 NEAR = 1e-5  # transformers computes norms and angles in float32, whatever the weights are
 LONG = {**SIZES, "max_position_embeddings": 400}

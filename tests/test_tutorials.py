@@ -239,7 +239,7 @@ def test_the_answers_of_lessons_6_and_7_are_those_of_the_package():
 
 
 def test_the_guard_of_lesson_8_is_that_of_the_package(exercises):
-    from omnidraft.guard import Guard
+    from omnidraft.learning.guard import Guard
 
     class Weights:  # a trainer whose weights are a number, with a score for each
         parameters, now = {}, 0

@@ -32,8 +32,9 @@
 import numpy as np
 from exercises import check, law_of, paint, show
 
-from omnidraft import models, verification
+from omnidraft import verification
 from omnidraft.decoding import Options, plain, speculative
+from omnidraft.engine import loading as models
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength

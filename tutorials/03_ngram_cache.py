@@ -19,8 +19,8 @@
 import numpy as np
 from exercises import check, examples, paint, show
 
-from omnidraft import models
 from omnidraft.decoding import Options, speculative
+from omnidraft.engine import loading as models
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms

@@ -26,8 +26,8 @@
 import numpy as np
 from exercises import check, law_of, paint, show, total_variation
 
-from omnidraft import models
 from omnidraft.decoding import Options, plain, speculative
+from omnidraft.engine import loading as models
 from omnidraft.lifting import ROOT, Lifting, build_lifting
 from omnidraft.pairing import Pair
 from omnidraft.sampling import Uniforms

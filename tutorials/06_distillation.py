@@ -27,14 +27,16 @@
 import numpy as np
 from exercises import check, examples, law_of, paint, show
 
-from omnidraft import losses, models, online
+from omnidraft import losses
+from omnidraft.cli.render import sparkline
 from omnidraft.decoding import Options, speculative
-from omnidraft.models import backward
+from omnidraft.engine import backward
+from omnidraft.engine import loading as models
+from omnidraft.learning import online
+from omnidraft.learning.training import Recipe, Trainer, tensors_of
 from omnidraft.pairing import Pair
-from omnidraft.render import sparkline
 from omnidraft.sampling import Uniforms, process
 from omnidraft.stopping import FixedLength
-from omnidraft.training import Recipe, Trainer, tensors_of
 from omnidraft.verification import rejection_sampling
 
 

@@ -28,14 +28,15 @@ from time import perf_counter
 import numpy as np
 from exercises import check, examples, paint, show
 
-from omnidraft import models, online
-from omnidraft.adapters import Adapters
+from omnidraft.cli.render import sparkline
 from omnidraft.decoding import Options, speculative
+from omnidraft.engine import loading as models
+from omnidraft.learning import online
+from omnidraft.learning.adapters import Adapters
+from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.pairing import Pair
-from omnidraft.render import sparkline
 from omnidraft.sampling import Uniforms, process
 from omnidraft.stopping import FixedLength
-from omnidraft.training import Recipe, Trainer
 
 show(online.Learner.finish)
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT), str(ROOT / "tests")]  # so that the lessons run in a fresh clone, too
 from enumeration import law_of, total_variation  # noqa: E402, F401
 
-from omnidraft import render  # noqa: E402
+from omnidraft.cli import render  # noqa: E402
 
 if hasattr(sys.stdout, "reconfigure"):  # an output that lacks a character must not end a lesson
     sys.stdout.reconfigure(errors="backslashreplace")

@@ -18,7 +18,7 @@ from . import common
 from .prompts import TASKS, Shortener, read_prompts
 
 if TYPE_CHECKING:
-    from ..online import Learned, Learner
+    from ..learning.online import Learned, Learner
 
 learning = partial(typer.Option, rich_help_panel="Learning")
 
@@ -59,10 +59,10 @@ def adapt(
     """Serve a stream of prompts and learn from the texts; Ctrl-C stops, the next run goes on from there."""
     import numpy as np
 
-    from ..adapters import Adapters
     from ..files import make_folder_of
-    from ..online import Schedule, learn
-    from ..training import Recipe
+    from ..learning.adapters import Adapters
+    from ..learning.online import Schedule, learn
+    from ..learning.training import Recipe
 
     options = common.options_of(verify, draft_length, threshold, temperature, max_new_tokens, tune=tune)
     if limit is not None and limit < 1:
@@ -173,7 +173,7 @@ class Board:
 def summary(records: list[Learned], learner: Learner) -> Iterator[str]:
     """Lines on what a run brought: its first and last prompts, a curve, and whether learning has paid for itself."""
     from ..metrics import summarize
-    from ..render import sparkline
+    from .render import sparkline
 
     size = max(1, min(16, len(records) // 2))
     groups = [summarize(r for one in records[i:i + size] for r in one.rounds) for i in range(0, len(records), size)]

@@ -16,13 +16,13 @@ import typer
 
 import omnidraft as od
 
+from ..engine.loading import load
 from ..errors import OmnidraftError
 from ..files import check_writable, write_text
-from ..machine import machine
-from ..models import load
 from . import common
 from .demo import is_tie
 from .inspect import columns
+from .machine import machine
 from .prompts import read_prompts
 
 Method = Callable[[str, list[int], int, int], list["od.Round"]]  # (prompt, its ids, most new tokens, seed)
@@ -62,7 +62,7 @@ def bench(
                             device_map=device_map, compile=compile)
     here = machine() | {model.name: model.kernel for model in (pair.draft, pair.target)}
     if backend == "torch":
-        from ..models.transformers_generation import versions
+        from ..engine.transformers_generation import versions
 
         here |= versions()
     for name in (pair.draft.name, pair.target.name, *(name for name in here if "threads" in name)):
@@ -84,7 +84,7 @@ def ours(pair: od.Pair, options: od.Options) -> dict[str, Method]:
 
 def beside_transformers(pair: od.Pair, options: od.Options) -> dict[str, Method]:
     """transformers' methods, ours on the same modules, and on CPUs ours with what the NumPy engine runs of them."""
-    from ..models.transformers_generation import decoders
+    from ..engine.transformers_generation import decoders
 
     own = ours(pair, options)
     methods = decoders(pair, options.temperature) | {"omnidraft plain": own["plain"], "omnidraft": own["speculative"]}

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import omnidraft as od
 
+from ..engine.loading import load
 from ..errors import OmnidraftError
-from ..models import load
 from . import common
 from .generate import describe, show_legend, write
 

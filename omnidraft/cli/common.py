@@ -15,9 +15,9 @@ from typer.core import TyperGroup
 
 import omnidraft as od
 
+from ..engine.loading import folder, load_two
 from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
-from ..models import folder, load_two
-from ..render import escape
+from .render import escape
 
 
 class _OneLineErrors(TyperGroup):

@@ -15,9 +15,9 @@ import omnidraft as od
 
 from ..errors import OmnidraftError
 from ..files import check_writable, write_text
-from ..machine import machine
-from ..render import Painter, escape, export_svg, legend, speed_table
 from . import common
+from .machine import machine
+from .render import Painter, escape, export_svg, legend, speed_table
 
 # Held-out prompts (lines of data/TASK.jsonl) of templates that training saw, picked by hand because their answers read well:
 # their speedups lie above those over many prompts, which benchmarks/speed.py measures.

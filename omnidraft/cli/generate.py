@@ -15,11 +15,11 @@ from rich.text import Text
 
 import omnidraft as od
 
+from ..engine.loading import load
 from ..errors import OmnidraftError
 from ..files import make_folder_of
-from ..models import load
-from ..render import Painter, escape, legend
 from . import common
+from .render import Painter, escape, legend
 
 
 @common.command("omnidraft generate 'def area(width, height):'", "cat prompt.txt | omnidraft generate -k 8 --json",

@@ -12,11 +12,11 @@ from rich.text import Text
 
 import omnidraft as od
 
+from ..engine.loading import EMBEDDED, folder, load
 from ..errors import OmnidraftError
-from ..machine import machine
-from ..models import EMBEDDED, folder, load
-from ..render import escape
 from . import common
+from .machine import machine
+from .render import escape
 
 SAMPLE = "Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
 # how a block of so many draft and target tokens (2: several) is shown: style, sign, what the legend says
@@ -98,8 +98,8 @@ def show_bytes(data: bytes) -> str:
 @common.command("omnidraft models")
 def models(adapters: common.AdapterFolder = None) -> None:
     """List the embedded models, and the adapters with what they have learned from."""
-    from ..adapters import SHIPPED
-    from ..models.config import ModelConfig
+    from ..engine.config import ModelConfig
+    from ..learning.adapters import SHIPPED
 
     rows: list[Sequence[str]] = [("name", "parameters", "layers", "width", "entries", "tokenizer", "context", "folder")]
     for name in EMBEDDED:

@@ -13,8 +13,8 @@ from rich.text import Text
 
 import omnidraft as od
 
-from ..render import Painter, legend, sparkline
 from . import common
+from .render import Painter, legend, sparkline
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -22,21 +22,21 @@ from typing import Any
 
 import numpy as np
 
-from .errors import OmnidraftError
-from .files import make_folder_of, write_text
+from ..engine.llama import Llama
+from ..engine.weights import read_safetensors
+from ..errors import OmnidraftError
+from ..files import make_folder_of, write_text
+from ..ngram_cache import NGramCache
+from ..pairing import Pair
+from ..stopping import AcceptanceHead
+from ..vocabulary import default_folder
 from .identity import checksum, identity
 from .lora import LoRA, save_tensors
-from .models.llama import Llama
-from .models.weights import read_safetensors
-from .ngram_cache import NGramCache
 from .online import Learner, Schedule
-from .pairing import Pair
-from .stopping import AcceptanceHead
 from .training import Recipe
-from .vocabulary import default_folder
 
 FORMAT = "omnidraft adapter 1"
-SHIPPED = Path(__file__).parent / "models" / "embedded" / "adapters"  # what `recipes.adapters` made, only read here
+SHIPPED = Path(__file__).parents[1] / "engine" / "embedded" / "adapters"  # what `recipes.adapters` made, only read here
 
 
 @dataclass

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch.func import functional_call
 
-from . import losses_torch
-from .errors import OmnidraftError
+from .. import losses_torch
+from ..engine.transformers_model import TransformersModel
+from ..errors import OmnidraftError
 from .lora import LoRA
 from .lora_torch import Tensors, fresh, merged, placed, tensors_of
-from .models.transformers_model import TransformersModel
 from .training import SHARE_OF_A, Recipe
 
 

@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:  # so that NumPy is not imported for this
-    from .decoding import Round
-    from .tokenizer import Tokenizer
+    from ..decoding import Round
+    from ..tokenizer import Tokenizer
 
 # fate: (style, sign in plain mode, what the legend says)
 FATES = {

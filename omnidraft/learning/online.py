@@ -20,17 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from .decoding import Options, Round, speculative
-from .errors import OmnidraftError
+from ..decoding import Options, Round, speculative
+from ..errors import OmnidraftError
+from ..losses import Example, make_example
+from ..metrics import summarize
+from ..pairing import Pair
+from ..sampling import Rows, Uniforms, mask, process
+from ..stopping import AcceptanceHead
+from ..verification import acceptances
 from .guard import LATEST, SLOWER, SLOWEST, Guard
-from .losses import Example, make_example
-from .metrics import summarize
 from .optimizer import AdamW
-from .pairing import Pair
-from .sampling import Rows, Uniforms, mask, process
-from .stopping import AcceptanceHead
 from .training import Trainer
-from .verification import acceptances
 
 
 @dataclass(frozen=True)

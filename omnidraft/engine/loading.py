@@ -127,6 +127,6 @@ def _load_numpy(name: str | Path, dtype: str, device: str, more: dict[str, Any])
         if name in EMBEDDED or not HUB_ID.fullmatch(str(name)):
             raise
         raise OmnidraftError(f"{error}; for an id of the Hugging Face hub use --backend torch") from None
-    from .llama import Llama  # NumPy is loaded only when a model is
+    from .llama import Llama
 
     return Llama.load(found, "float32" if dtype == "auto" else dtype)

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from transformers.pytorch_utils import Conv1D
 
+from ..engine.transformers_model import TransformersModel
 from .lora import LoRA
-from .models.transformers_model import TransformersModel
 
 Tensors = dict[str, torch.Tensor]  # by the name that transformers gives them
 

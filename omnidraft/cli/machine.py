@@ -6,7 +6,7 @@ import os
 import platform
 from pathlib import Path
 
-from .cpu import has_avx512
+from ..engine.cpu import has_avx512
 
 
 def cpu_name() -> str:

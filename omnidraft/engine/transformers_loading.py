@@ -15,9 +15,9 @@ from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
 from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
-from ..roles import WELL_KNOWN
+from ..special_tokens import WELL_KNOWN
 from ..tokenizer import Tokenizer, read_json
-from . import HUB_ID
+from .loading import HUB_ID
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]  # configuration and tokenizer

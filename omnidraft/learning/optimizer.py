@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .errors import OmnidraftError
+from ..errors import OmnidraftError
 
 
 class AdamW:

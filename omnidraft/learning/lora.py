@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from .errors import OmnidraftError
-from .files import make_folder_of, write_text
-from .models.config import ModelConfig
-from .models.weights import read_safetensors
+from ..engine.config import ModelConfig
+from ..engine.weights import read_safetensors
+from ..errors import OmnidraftError
+from ..files import make_folder_of, write_text
 
 ATTENTION, MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
 HEAD = "lm_head"

@@ -20,8 +20,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .errors import OmnidraftError
-from .tokenizer import Tokenizer, read_json
+from ..errors import OmnidraftError
+from ..tokenizer import Tokenizer, read_json
 
 PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}
 OPEN, CLOSE = "\ufdd0", "\ufdd1"  # put around what a message spells; Unicode keeps them out of texts

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from . import losses
-from .errors import OmnidraftError
+from .. import losses
+from ..engine import backward
+from ..engine.config import ModelConfig
+from ..engine.llama import Llama
+from ..engine.weights import load_tensors
+from ..errors import OmnidraftError
 from .lora import ATTENTION, HEAD, MLP, LoRA
-from .models import backward
-from .models.config import ModelConfig
-from .models.llama import Llama
-from .models.weights import load_tensors
 from .optimizer import AdamW
 
 SHARE_OF_A = 1 / 16  # of the learning rate, for A in W + B A: at one rate for both, long runs diverge (arXiv 2402.12354)

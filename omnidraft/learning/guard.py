@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .losses import Example
+from ..losses import Example
 
 SLOWER, SLOWEST = 1 / 4, 1 / 64  # of the rate: what a roll-back leaves of it, and all of them together
 PATIENCE = 5  # decisions in a row that find the present weights no better; between equals, one run of so many in 62 decisions

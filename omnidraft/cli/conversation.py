@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from .decoding import Options, Round, plain, speculative
-from .errors import OmnidraftError
-from .pairing import Pair
-from .sampling import Uniforms
+from ..decoding import Options, Round, plain, speculative
+from ..errors import OmnidraftError
+from ..pairing import Pair
+from ..sampling import Uniforms
+from ..warm import Warm, check_prompt
 from .template import Template
-from .warm import Warm, check_prompt
 
 
 class Conversation:

@@ -1,0 +1,1 @@
+"""How a model runs: loading, configuration, the NumPy engine and its backward pass, transformers' models."""

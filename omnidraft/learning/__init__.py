@@ -1,0 +1,1 @@
+"""How a drafter learns: low-rank adapters, training steps, online learning and its guard, adapters on disk."""
