@@ -20,7 +20,7 @@ import numpy as np
 
 from .errors import OmnidraftError
 from .lifting import ROOT, Lifting, Split
-from .pairing import Pair
+from .pairing import Pairing as Pair
 from .sampling import process
 from .translation import common_prefix, extend
 

@@ -27,7 +27,7 @@ from ..engine.weights import read_safetensors
 from ..errors import OmnidraftError
 from ..files import make_folder_of, write_text
 from ..ngram_cache import NGramCache
-from ..pairing import Pair
+from ..generation import Pair
 from ..stopping import AcceptanceHead
 from ..vocabulary import default_folder
 from .identity import checksum, identity
