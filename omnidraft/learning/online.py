@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from ..decoding import Round, speculative
-from ..options import Options
 from ..errors import OmnidraftError
+from ..generation import Pair
 from ..losses import Example, make_example
 from ..metrics import summarize
-from ..generation import Pair
-from ..sampling import Rows, Uniforms, mask, process
+from ..options import Options
+from ..sampling import Uniforms, mask, process
 from ..stopping import AcceptanceHead
 from ..verification import acceptances
 from .guard import LATEST, SLOWER, SLOWEST, Guard
