@@ -17,9 +17,9 @@ import numpy as np
 from benchmarks.common import prompts, write_json
 from omnidraft.cli.machine import machine
 from omnidraft.decoding import speculative
-from omnidraft.options import Options
 from omnidraft.engine.loading import load
 from omnidraft.generation import Pair
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 

@@ -21,8 +21,8 @@ import numpy as np
 from benchmarks.common import prompts, write_json
 from omnidraft.cli.machine import machine
 from omnidraft.decoding import plain
-from omnidraft.options import Options
 from omnidraft.engine.loading import load
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 
 TARGETS = ("qwen-like", "llama3-like", "sibling")

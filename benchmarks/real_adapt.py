@@ -24,12 +24,12 @@ import numpy as np
 from benchmarks.common import write_json
 from omnidraft.cli.machine import machine
 from omnidraft.decoding import speculative
-from omnidraft.options import Options
 from omnidraft.engine.loading import load
+from omnidraft.generation import Pair
 from omnidraft.learning.online import Learner, Schedule, learn
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.metrics import summarize
-from omnidraft.generation import Pair
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength
 

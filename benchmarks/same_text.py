@@ -17,9 +17,9 @@ from benchmarks.common import prompts, write_json
 from benchmarks.efficiency import PAIRS, TASKS
 from omnidraft.cli.machine import machine
 from omnidraft.decoding import plain, speculative
-from omnidraft.options import Options
 from omnidraft.engine.loading import BACKENDS, load
 from omnidraft.generation import Pair
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import RULES
