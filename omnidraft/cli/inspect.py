@@ -56,7 +56,7 @@ def facing(one: od.Tokenizer, other: od.Tokenizer, text: str, plain: bool, width
     above, below = spell(one, text), spell(other, text)
     lines = [Text("draft   "), Text("target  ")]
     end = last = 0
-    for (start, end), (first, last) in od.aligned_spans([len(b) for b in above], [len(b) for b in below]):
+    for (start, end), (first, last) in od.aligned_spans(above, below):
         cells = ["|".join(map(show_bytes, side)) for side in (above[start:end], below[first:last])]
         if not any(cells):
             continue
@@ -69,18 +69,18 @@ def facing(one: od.Tokenizer, other: od.Tokenizer, text: str, plain: bool, width
         for line, cell in zip(lines[-2:], cells, strict=True):
             line.append(cell, style).append(" " * (size - cell_len(cell) + 2))
     for name, rest in (("draft", above[end:]), ("target", below[last:])):
-        if any(rest):
+        if any(rest):  # a tokenizer that cannot spell the text
             left = show_bytes(b"".join(rest))
-            lines.append(Text(f"the {name} side goes on with {left}: the other cannot spell this text"))
+            lines.append(Text(f"from here on the texts differ, the {name} side spells {left}"))
     return lines
 
 
 def spell(tokenizer: od.Tokenizer, text: str) -> list[bytes]:
     """The bytes of each token of `text`, the dummy space taken off; of its exact bytes if the tokenizer changes it."""
-    from ..ngram_cache import without_dummy
-
     pieces = [tokenizer.decode_bytes([token]) for token in tokenizer.encode(text)]
-    for spelled in (pieces, without_dummy(pieces)):
+    first = next((place for place, data in enumerate(pieces) if data), 0)
+    bare = [data.removeprefix(b" ") if i == first else data for i, data in enumerate(pieces)]
+    for spelled in (pieces, bare):
         if b"".join(spelled) == text.encode("utf-8", "replace"):
             return spelled
     return [tokenizer.decode_bytes([token]) for token in tokenizer.encode_continuation(text)]

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OmnidraftError
-from ..tokenizer import Tokenizer, read_json
+from ..files import read_json
+from ..tokenizer import Tokenizer
 
 PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}
 OPEN, CLOSE = "\ufdd0", "\ufdd1"  # put around what a message spells; Unicode keeps them out of texts

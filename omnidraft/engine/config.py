@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OmnidraftError
-from ..tokenizer import read_json
+from ..files import read_json
 
 # key-value heads (None: as many as queries) and context of each family where config.json names none
 FAMILIES = {"Llama": (None, 2048), "Mistral": (8, 131072), "Qwen2": (32, 32768)}

@@ -15,8 +15,9 @@ from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
 from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
+from ..files import read_json
 from ..special_tokens import WELL_KNOWN
-from ..tokenizer import Tokenizer, read_json
+from ..tokenizer import Tokenizer
 from .loading import HUB_ID
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
