@@ -44,7 +44,10 @@ class Stored:
     def __init__(self, tokenizer: Tokenizer, rows: Any, device: Any = "cpu") -> None:
         self.tokenizer, self.name, self.vocab_size = tokenizer, tokenizer.name, rows.shape[1]
         self.rows, self.at, self.device = rows, 0, device
-        self.ops = "ops" if isinstance(rows, np.ndarray) else "ops_torch"
+        if not isinstance(rows, np.ndarray):
+            from omnidraft.sampling_torch import Sampler
+
+            self.sampler = Sampler
 
     def new_cache(self, on_device: bool = False) -> Any:
         """Only a length."""

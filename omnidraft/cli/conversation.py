@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ..decoding import Options, Round, plain, speculative
+from ..decoding import Round, Warm, check_prompt, plain, speculative
 from ..errors import OmnidraftError
-from ..pairing import Pair
+from ..generation import Pair
+from ..options import Options
 from ..sampling import Uniforms
-from ..warm import Warm, check_prompt
 from .template import Template
 
 
