@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from omnidraft.engine.cpu import prepare_blas
@@ -31,13 +32,34 @@ from omnidraft.learning.training import Recipe, Trainer  # noqa: E402
 from omnidraft.metrics import summarize  # noqa: E402
 from omnidraft.pairing import Pair  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
-from omnidraft.stopping import AcceptanceHead, Confidence, EntropyBound, FixedLength, Throughput  # noqa: E402
+from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength, Stop, Throughput  # noqa: E402
 
 TARGETS, LENGTHS = ("sibling", "qwen-like", "llama3-like"), range(1, 13)
 METHODS = {"fixed k": Schedule(every=10 ** 9, guard=0), "adapt only": Schedule(every=2, steps=0, head="joint", guard=0),
            "distill only": Schedule(every=2, replay=6), "joint": Schedule(every=2, replay=6, head="joint"),
            "interleaved": Schedule(every=2, replay=6, head="interleaved")}
 FIXED, THRESHOLD = 4, 0.4  # of the comparison
+
+
+@dataclass(frozen=True)
+class EntropyBound(Stop):
+    """Stop once 1 - sqrt(weight * H(q)) falls below `threshold`: a bound from below on the acceptance (arXiv 2410.18351).
+
+    H is the entropy of the last token's row q (V_q,); the paper's AdaEDL moves the threshold with the acceptance rate.
+    """
+
+    limit: int = 12
+    threshold: float = 0.4
+    weight: float = 0.2
+
+    def bound(self, q: np.ndarray) -> float:
+        """A token's confidence from the row of probabilities (V_q,) that it was drawn from."""
+        entropy = -float((q * np.log(np.maximum(q, 1e-30))).sum())
+        return 1.0 - (self.weight * max(0.0, entropy)) ** 0.5
+
+    def __call__(self, confidences: list[float]) -> bool:
+        """True where the last token's bound is below the threshold."""
+        return confidences[-1] < self.threshold
 
 
 def serve(pair: Pair, texts: list[str], schedule: Schedule, options: Options, head: AcceptanceHead | None = None,
