@@ -22,7 +22,7 @@ import numpy as np
 
 from .errors import OmnidraftError
 from .lifting import ROOT, Lifting, Split
-from .pairing import Pair
+from .pairing import Pairing
 from .sampling import process
 from .translation import common_prefix, extend
 
@@ -41,7 +41,7 @@ class Example:
     starts: list[int]  # (M,) index in draft_ids of the token that begins at the same byte, or -1
 
 
-def make_example(pair: Pair, prompt: str | Sequence[int], target_ids: Sequence[int],
+def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequence[int],
                  target_probs: np.ndarray) -> Example:
     """The response `target_ids` to `prompt` with its rows (M, V_p), cut after the end token.
 
@@ -92,7 +92,7 @@ class Comparison(NamedTuple):
     merged: int = -1  # the category of the n-gram
 
 
-def dm(draft_logits: np.ndarray, example: Example, pair: Pair) -> Result:
+def dm(draft_logits: np.ndarray, example: Example, pair: Pairing) -> Result:
     """Sum of KL(q' || p), renormalised on the shared tokens, at direct pairs of the text (Eq. 3).
 
     p = (0.6, 0.3 | 0.1), q = (0.4, 0.4 | 0.2): KL((1/2, 1/2) || (2/3, 1/3)) = log(9/8) / 2.
@@ -100,7 +100,7 @@ def dm(draft_logits: np.ndarray, example: Example, pair: Pair) -> Result:
     return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair))
 
 
-def hybrid(draft_logits: np.ndarray, example: Example, pair: Pair,
+def hybrid(draft_logits: np.ndarray, example: Example, pair: Pairing,
            weight: float | str = 0.2) -> Result:
     """dm + weight * sum of -log q(d_j) over the draft tokens of n-grams (Eq. 3 and 4).
 
@@ -111,7 +111,7 @@ def hybrid(draft_logits: np.ndarray, example: Example, pair: Pair,
     return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight))
 
 
-def hybrid_kl(draft_logits: np.ndarray, example: Example, pair: Pair,
+def hybrid_kl(draft_logits: np.ndarray, example: Example, pair: Pairing,
               weight: float | str = 0.2) -> Result:
     """dm + weight * KL(q' || p) over the shared tokens and t, once per n-gram (Eq. 2).
 
@@ -121,7 +121,7 @@ def hybrid_kl(draft_logits: np.ndarray, example: Example, pair: Pair,
     return _total(draft_logits, comparisons)
 
 
-def lifted(draft_logits: np.ndarray, example: Example, pair: Pair,
+def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
            divergence: str = "forward") -> Result:
     """Sum of "forward" KL(P || Q), "reverse" KL(Q || P) or "tv" over verification's choices.
 
@@ -135,7 +135,7 @@ def lifted(draft_logits: np.ndarray, example: Example, pair: Pair,
 LOSSES = {"dm": dm, "hybrid": hybrid, "hybrid-kl": hybrid_kl, "lifted": lifted}
 
 
-def direct_comparisons(shape: Sequence[int], example: Example, pair: Pair,
+def direct_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
                        weight: float | str = 0.0, merge: bool = False) -> Iterator[Comparison]:
     """Those of `dm`; with a weight also those of `hybrid`, or with `merge` those of `hybrid_kl`."""
     if weight != "dynamic" and not (isinstance(weight, (int, float)) and weight >= 0):
@@ -165,7 +165,7 @@ def direct_comparisons(shape: Sequence[int], example: Example, pair: Pair,
                 yield Comparison(row, others, np.array([1.0, 0.0]), "forward", scale)
 
 
-def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pair,
+def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
                        divergence: str) -> Iterator[Comparison]:
     """At each place where verification would choose, P and Q over the categories that it compares.
 

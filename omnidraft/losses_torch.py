@@ -18,31 +18,32 @@ from torch import Tensor
 
 from .losses import (DIVERGENCES, FLOOR, TINY, Comparison, Example, direct_comparisons,
                      lifted_comparisons, make_example)
-from .pairing import Pair
+from .pairing import Pairing
 
 __all__ = ["DIVERGENCES", "LOSSES", "Example",
            "dm", "hybrid", "hybrid_kl", "lifted", "make_example"]
 Result = tuple[Tensor, None, int]
 
 
-def dm(draft_logits: Tensor, example: Example, pair: Pair) -> Result:
+def dm(draft_logits: Tensor, example: Example, pair: Pairing) -> Result:
     """Sum of KL(q' || p), renormalised on the shared tokens, at direct pairs (Eq. 3)."""
     return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair))
 
 
-def hybrid(draft_logits: Tensor, example: Example, pair: Pair, weight: float | str = 0.2) -> Result:
+def hybrid(draft_logits: Tensor, example: Example, pair: Pairing,
+           weight: float | str = 0.2) -> Result:
     """dm + weight * sum of -log q(d_j) over the draft tokens of n-grams (Eq. 3 and 4)."""
     return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight))
 
 
-def hybrid_kl(draft_logits: Tensor, example: Example, pair: Pair,
+def hybrid_kl(draft_logits: Tensor, example: Example, pair: Pairing,
               weight: float | str = 0.2) -> Result:
     """dm + weight * KL(q' || p) over the shared tokens and t, once per n-gram (Eq. 2)."""
     comparisons = direct_comparisons(draft_logits.shape, example, pair, weight, merge=True)
     return _total(draft_logits, comparisons)
 
 
-def lifted(draft_logits: Tensor, example: Example, pair: Pair,
+def lifted(draft_logits: Tensor, example: Example, pair: Pairing,
            divergence: str = "forward") -> Result:
     """Sum of "forward" KL(P || Q), "reverse" KL(Q || P) or "tv" over verification's choices."""
     return _total(draft_logits, lifted_comparisons(draft_logits.shape, example, pair, divergence))

@@ -14,10 +14,11 @@ from test_decoding import SMALL_BYTES, SMALL_PIECES, Same
 from vocabularies import byte_level, sentencepiece
 
 from omnidraft.cli.conversation import Conversation
-from omnidraft.decoding import Options, plain, speculative
+from omnidraft.decoding import plain, speculative
+from omnidraft.options import Options
 from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
-from omnidraft.pairing import Pair
+from omnidraft.generation import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.verification import RULES

@@ -15,9 +15,9 @@ from test_transformers_model import BYTES, KINDS, PIECES, SIZES, TransformersMod
 
 from omnidraft import ops_torch  # noqa: E402
 from omnidraft.cli.conversation import Conversation  # noqa: E402
-from omnidraft.decoding import Options  # noqa: E402
+from omnidraft.options import Options  # noqa: E402
 from omnidraft.engine.loading import load  # noqa: E402
-from omnidraft.pairing import Pair  # noqa: E402
+from omnidraft.generation import Pair  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
 from omnidraft.verification import RULES  # noqa: E402
 

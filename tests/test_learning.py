@@ -14,7 +14,8 @@ from vocabularies import byte_level, sentencepiece
 
 from omnidraft import losses, ops
 from omnidraft.cli.prompts import Shortener, read_prompts
-from omnidraft.decoding import Options, Round, plain, speculative
+from omnidraft.decoding import Round, plain, speculative
+from omnidraft.options import Options
 from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
 from omnidraft.learning import adapters, lora, online
@@ -23,7 +24,7 @@ from omnidraft.learning.guard import Guard
 from omnidraft.learning.online import Learner, Schedule, learn
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.lifting import Lifting
-from omnidraft.pairing import Pair
+from omnidraft.generation import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import AcceptanceHead, Confidence, EntropyBound, FixedLength, Throughput
 from omnidraft.verification import acceptances

@@ -24,7 +24,7 @@ from omnidraft.engine.loading import folder
 from omnidraft.errors import OmnidraftError
 from omnidraft.lifting import ROOT, build_lifting
 from omnidraft.losses import DIVERGENCES, LOSSES, Example, make_example
-from omnidraft.pairing import Pair
+from omnidraft.generation import Pair
 from omnidraft.tokenizer import Tokenizer
 
 CASES = [("dm", {}), ("hybrid", {}), ("hybrid", {"weight": "dynamic"}), ("hybrid-kl", {}), ("hybrid-kl", {"weight": "dynamic"}),

@@ -21,10 +21,11 @@ from test_transformers_model import BYTES, PIECES, SIZES, TransformersModel, ran
 
 from benchmarks.latency import Stored  # noqa: E402
 from omnidraft import ops, ops_torch, translation  # noqa: E402
-from omnidraft.decoding import Options, plain, speculative  # noqa: E402
+from omnidraft.decoding import plain, speculative  # noqa: E402
+from omnidraft.options import Options  # noqa: E402
 from omnidraft.engine import loading as models  # noqa: E402
 from omnidraft.errors import OmnidraftError  # noqa: E402
-from omnidraft.pairing import Pair  # noqa: E402
+from omnidraft.generation import Pair  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength  # noqa: E402
 from omnidraft.verification import RULES  # noqa: E402

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ..decoding import Options, Round, plain, speculative
+from ..decoding import Round, plain, speculative
+from ..options import Options
 from ..errors import OmnidraftError
-from ..pairing import Pair
+from ..generation import Pair
 from ..sampling import Uniforms
-from ..warm import Warm, check_prompt
+from ..decoding import Warm, check_prompt
 from .template import Template
 
 

@@ -51,7 +51,7 @@ def generate(
     plain: common.Plain = False,
 ) -> None:
     """Continue a text by speculative decoding."""
-    from ..warm import check_prompt
+    from ..decoding import check_prompt
 
     options = common.options_of(verify, draft_length, threshold, temperature, max_new_tokens, top_k=top_k, top_p=top_p,
                                 tune=tune, payoff=payoff, learn=learn)

@@ -28,7 +28,7 @@ from ..engine.weights import read_safetensors
 from ..errors import OmnidraftError
 from ..files import make_folder_of, write_text
 from ..ngram_cache import NGramCache
-from ..pairing import Pair
+from ..pairing import Pairing
 from ..stopping import AcceptanceHead
 from ..vocabulary import default_folder
 from .lora import LoRA, save_tensors
@@ -66,12 +66,12 @@ class Adapters:
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = Path(root).expanduser() if root else default_folder() / "adapters"
 
-    def folder(self, pair: Pair) -> Path:
+    def folder(self, pair: Pairing) -> Path:
         """Where the pair's adapter is or would be."""
         names = (re.sub(r"[^\w.-]+", "_", model.name) for model in (pair.draft, pair.target))
         return self.root / "--".join(names)
 
-    def save(self, pair: Pair, adapter: Adapter, base: Any = None, dtype: Any = None) -> Path:
+    def save(self, pair: Pairing, adapter: Adapter, base: Any = None, dtype: Any = None) -> Path:
         """Write a new version, make it the current one, remove the older ones.
 
         base: the drafter that learned, if `pair.draft` is already the result. dtype: np.float16
@@ -97,7 +97,7 @@ class Adapters:
                 shutil.rmtree(other, ignore_errors=True)
         return folder
 
-    def _write(self, place: Path, pair: Pair, adapter: Adapter, dtype: Any) -> None:
+    def _write(self, place: Path, pair: Pairing, adapter: Adapter, dtype: Any) -> None:
         make_folder_of(place / "any")
         if adapter.lora is not None:
             adapter.lora.save(place, dtype, base=pair.draft.name)
@@ -110,7 +110,7 @@ class Adapters:
         if adapter.cache is not None:
             adapter.cache.save(place / "ngrams.json")
 
-    def load(self, pair: Pair, shipped: bool = False) -> Adapter | None:
+    def load(self, pair: Pairing, shipped: bool = False) -> Adapter | None:
         """The pair's adapter, or with `shipped` the package's, or None where nothing was learned.
 
         Raises OmnidraftError if it belongs to other models or a file has another checksum.
@@ -126,7 +126,7 @@ class Adapters:
                 return self.load(pair, shipped)
             raise
 
-    def _read(self, pair: Pair, folder: Path, manifest: dict[str, Any]) -> Adapter:
+    def _read(self, pair: Pairing, folder: Path, manifest: dict[str, Any]) -> Adapter:
         for role, own in identity(pair.draft, pair.target).items():
             for key in ("tokenizer", "weights"):
                 if manifest[role].get(key) != own.get(key):
@@ -151,14 +151,14 @@ class Adapters:
             adapter.cache = NGramCache.load(place / "ngrams.json", *fingerprints)
         return adapter
 
-    def rank(self, pair: Pair, default: int = 32) -> int:
+    def rank(self, pair: Pairing, default: int = 32) -> int:
         """The rank of the pair's adapter, here or in the package; 0 if all weights were trained."""
         adapter = self.load(pair, shipped=True)
         if adapter is None:
             return default
         return adapter.lora.rank if adapter.lora else 0
 
-    def resume(self, pair: Pair, recipe: Recipe, schedule: Schedule, rng: np.random.Generator,
+    def resume(self, pair: Pairing, recipe: Recipe, schedule: Schedule, rng: np.random.Generator,
                shipped: bool = False) -> Learner:
         """A learner that continues from the pair's adapter (see `load`), or begins one.
 
