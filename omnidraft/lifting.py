@@ -57,7 +57,7 @@ class Lifting:
         trail = [ROOT]  # the nodes from the root to the split before
         before: Split = ()
         for position, split in enumerate(ordered):
-            shared = sum(1 for _ in takewhile(lambda ab: ab[0] == ab[1], zip(before, split)))
+            shared = sum(1 for _ in takewhile(lambda ab: ab[0] == ab[1], zip(before, split, strict=False)))
             for node in trail[shared + 1:]:
                 self.last[node] = position
             del trail[shared + 1:]
@@ -78,6 +78,7 @@ class Lifting:
         self._after: dict[Split, dict[int, list[int]]] = {}
         self._children: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._uncovered: dict[int, np.ndarray] = {}
+        self.categories: dict[Any, Any] = {}  # those of `losses.lifted_comparisons`
 
     # ---- target side ----------------------------------------------------------------------------
     def below(self, node: int) -> np.ndarray:

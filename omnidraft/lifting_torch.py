@@ -24,6 +24,11 @@ def upload(ids: np.ndarray | Sequence[int], device: torch.device | str) -> Tenso
     return made.to(device, non_blocking=torch.device(device).type == "cuda")
 
 
+def on_host(tensor: Tensor) -> bool:
+    """Whether reading a number of it makes nobody wait."""
+    return tensor.is_cpu
+
+
 class Lifting(lifting.Lifting):
     """The NumPy lifting `host` for tensors on `device`; what adds up whole rows is done there.
 
@@ -75,8 +80,10 @@ class Lifting(lifting.Lifting):
 
     def sums(self, wanted: Iterable[tuple[Tensor, Any]]) -> Iterator[float]:
         """For each (row, ids) the sum of row[ids]; one copy for all rows that are on a device."""
-        if torch.device(self.device).type == "cpu":
+        if on_host(torch.empty(0, device=self.device)):
             yield from (sum(row.numpy()[ids].tolist()) for row, ids in wanted)
+            return
+        if not (wanted := list(wanted)):
             return
         rows, ids = zip(*wanted, strict=True)
         sizes = [len(some) for some in ids]

@@ -174,7 +174,7 @@ def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
     if divergence not in DIVERGENCES:
         raise OmnidraftError(f"unknown divergence {divergence!r}: "
                              f"choose one of {', '.join(DIVERGENCES)}")
-    lifting, exact, unused = pair.lifting, divergence == "tv", np.zeros(shape[1])
+    lifting, exact, unused = pair.lifting, divergence == "tv", np.zeros(len(pair.lifting.paths))
     width = min(shape[1], pair.draft.tokenizer.size)
     categories_at = cache(partial(_categories, lifting, width, exact))  # places repeat in a text
     for at, prefix, node, left, p in places(example, lifting):
@@ -226,12 +226,12 @@ def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: 
     tokens (no atom) and, if `exact`, any other atom; also which (C + 2,) of them count.
     Tokens that do not continue from `prefix`, or would not have ended a token at `left`, have none.
     """
-    children = np.array([*lifting.children[node]], int)
+    children, _ = lifting.child_ranges(node)
     other = len(children) if node != ROOT else len(children) + 1 if exact else -1
     of_atom = np.full(len(lifting.paths) + 1, other)  # of atom a at a + 1; 0 is "no path"
     of_atom[children + 1] = np.arange(len(children))
     if left != ROOT:
-        of_atom[np.array([*lifting.children[left]], int) + 1] = -1
+        of_atom[lifting.child_ranges(left)[0] + 1] = -1
     if not prefix:
         categories = of_atom[lifting.first_atom]
     else:

@@ -61,22 +61,22 @@ def mask(logits: Tensor, size: int) -> Tensor:
     return logits
 
 
-def locate(weights: Tensor, draws: float | Sequence[float]) -> Tensor:
-    """The first index (1,) at which the running sum of weights (N,) exceeds `draws` of their total.
+def locate(weights: Tensor, draw: float | Sequence[float]) -> Tensor:
+    """The first index (1,) at which the running sum of weights (N,) exceeds `draw` of their total.
 
     By rows for weights (R, N) and R draws: (R, 1). It is N where the weights are NaN or all zero.
 
     >>> locate(torch.tensor([1.0, 0.0, 3.0]), 0.25)
     tensor([2])
     """
-    if weights.dim() == 1 and weights.is_cpu:
-        return torch.tensor([sampling.locate(weights.numpy(), draws)])
+    if weights.dim() == 1 and lifting_torch.on_host(weights):
+        return torch.tensor([sampling.locate(weights.numpy(), draw)])
     running = weights.cumsum(-1, dtype=widest(weights.device))
     greatest = 1 - torch.finfo(running.dtype).eps  # a product with it stays below the total
     if weights.dim() == 1:
-        goal = running[..., -1:] * min(draws, greatest)
+        goal = running[..., -1:] * min(draw, greatest)
     else:
-        goal = running[..., -1:] * running.new_tensor(draws).clamp(max=greatest)[:, None]
+        goal = running[..., -1:] * running.new_tensor(draw).clamp(max=greatest)[:, None]
     return torch.searchsorted(running, goal, right=True)  # never lands on a zero weight
 
 
@@ -138,7 +138,7 @@ class Uniforms(sampling.Uniforms):
     def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[float, float]]:
         """Pairs of numbers read out of rows; one copy for all that are on a device."""
         pairs = list(pairs)
-        if all(torch.as_tensor(p).is_cpu for p, _ in pairs):
+        if all(lifting_torch.on_host(p) for p, _ in pairs):
             return super().floats(pairs)
         device = pairs[0][0].device
         numbers = [torch.as_tensor(number, device=device) for pair in pairs for number in pair]
@@ -168,7 +168,7 @@ class Sampler(sampling.Sampler):
     def rows(self, logits: Tensor, size: int) -> Sequence[Tensor]:
         """The distributions (n, V) of logits (n, V); on the host each when it is asked for."""
         logits = mask(logits, size)
-        if logits.is_cpu:
+        if lifting_torch.on_host(logits):
             return Rows(logits, lambda row: process(row, *self.settings))
         return process(logits, *self.settings)
 
@@ -192,7 +192,7 @@ class Sampler(sampling.Sampler):
 
     def read(self, token: Tensor, row: Tensor) -> tuple[int, float]:
         """A drawn token and its probability in the row (V,) that it was drawn from; one copy."""
-        if row.is_cpu:
+        if lifting_torch.on_host(row):
             [token] = to_host(token, len(row))
             return token, float(row.numpy()[token])
         probability = row.index_select(0, token.clamp(0, len(row) - 1))

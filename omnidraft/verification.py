@@ -131,6 +131,11 @@ class Choice(NamedTuple):
     draft_prob: float = 0.0  # Q
     left: float = 1.0  # Q of that *stop*: the atom is known to be no child of `narrowed`
 
+    @property
+    def acceptance(self) -> float:
+        """min(1, P/Q) of the proposal."""
+        return ratio(self.target_prob, self.draft_prob)
+
 
 def route(atoms: Sequence[int | None], lifting: Lifting, rows: int) -> Iterator[Choice]:
     """The comparisons of a round as far as every proposal is accepted, their P and Q not known yet.
@@ -255,7 +260,7 @@ def acceptances(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]],
     for choice in choices(atoms, drawn, lifting, target_probs):
         if choice.place == len(found):
             found.append(1.0)
-        found[-1] *= ratio(choice.target_prob, choice.draft_prob)
+        found[-1] *= choice.acceptance
         if found[-1] == 0:
             break
     return found

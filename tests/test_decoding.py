@@ -9,10 +9,10 @@ from enumeration import law_of, total_variation
 from fakes import FakeModel, byte_level, sentence_piece
 
 from omnidraft.decoding import plain, speculative
-from omnidraft.options import Options
 from omnidraft.drafting import Draft, Drafter
 from omnidraft.errors import OmnidraftError
 from omnidraft.generation import Pair
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength, Payoff
 from omnidraft.tokenizer import Tokenizer

@@ -10,11 +10,11 @@ import pytest
 
 import omnidraft
 from omnidraft.decoding import plain, speculative
-from omnidraft.options import Options
 from omnidraft.engine.loading import EMBEDDED, folder, load
 from omnidraft.errors import OmnidraftError
-from omnidraft.learning.adapters import SHIPPED, Adapters
 from omnidraft.generation import Pair
+from omnidraft.learning.adapters import SHIPPED, Adapters
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import RULES

@@ -14,9 +14,9 @@ from vocabularies import REAL
 
 from omnidraft import translation, verification
 from omnidraft.decoding import speculative
-from omnidraft.options import Options
 from omnidraft.engine import loading as models
 from omnidraft.generation import Pair
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms, mask, process
 from omnidraft.stopping import FixedLength
 

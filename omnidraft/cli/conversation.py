@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ..decoding import Round, plain, speculative
-from ..options import Options
+from ..decoding import Round, Warm, check_prompt, plain, speculative
 from ..errors import OmnidraftError
 from ..generation import Pair
+from ..options import Options
 from ..sampling import Uniforms
-from ..decoding import Warm, check_prompt
 from .template import Template
 
 
