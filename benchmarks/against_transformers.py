@@ -50,7 +50,7 @@ def main() -> None:
     if not (find_spec("torch") and find_spec("transformers")):
         print("not measured against transformers: pip install 'omnidraft[torch]'", file=sys.stderr)
         return  # `make bench` goes on
-    from omnidraft.engine.transformers_generation import versions
+    from omnidraft.cli.transformers_generation import versions
 
     settings = {name: getattr(args, name) for name in ("prompts", "repeats", "tokens", "k", "threshold", "device")}
     results: dict = {"machine": machine() | versions(), "settings": settings, "pairs": {}}

@@ -58,8 +58,8 @@ PAPER = {"Qwen2-7B": {"direct mapping": [(.14, 1.04), (.09, .91), (.13, 1.01), (
 TEXT = "Question: Ann has 3 boxes of 12 pens and gives 7 away. How many are left?\nAnswer:"
 
 
-def random_model(shape: tuple, device: str, dtype: Any, tokenizer: Tokenizer, own_pass: bool | None = None) -> Any:
-    """A model of this shape with random weights, on the device; `own_pass` as in `TransformersModel`: True for drafters."""
+def random_model(shape: tuple, device: str, dtype: Any, tokenizer: Tokenizer) -> Any:
+    """A model of this shape with random weights, on the device."""
     import torch
     import transformers
 
@@ -70,8 +70,7 @@ def random_model(shape: tuple, device: str, dtype: Any, tokenizer: Tokenizer, ow
         kind, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
         num_key_value_heads=shared, vocab_size=size, max_position_embeddings=4096, bos_token_id=1, eos_token_id=2)
     with torch.device(device):
-        return TransformersModel(transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval(), tokenizer,
-                                 own_pass=own_pass)
+        return TransformersModel(transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval(), tokenizer)
 
 
 def passes(model: Any, context: int, most: int, repeats: int) -> dict[int, float]:
@@ -155,7 +154,7 @@ def main() -> None:
         return  # `make bench` goes on
     import torch
 
-    from omnidraft.engine.transformers_generation import versions
+    from omnidraft.cli.transformers_generation import versions
 
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     shape = args.shape or ("paper" if device.startswith("cuda") else "small")
@@ -167,7 +166,7 @@ def main() -> None:
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu", "dtype": str(dtype)[6:]},
         "settings": {name: getattr(args, name) for name in ("context", "repeats", "k")} | {"shape": shape}, "targets": {}}
     sizes = SHAPES[shape]
-    draft = random_model(sizes["draft"], device, dtype, draft_tokenizer, own_pass=True)
+    draft = random_model(sizes["draft"], device, dtype, draft_tokenizer)
     found["draft_ms"] = passes(draft, args.context, 1, 4 * args.repeats)[1]
     print(f"{shape} shapes on {found['machine']['device']}: a drafted token {found['draft_ms']:.2f} ms")
     for name, tokenizer in (("Llama-2-7B", draft_tokenizer), ("Qwen2-7B", other)):

@@ -107,7 +107,7 @@ def main() -> None:
                                                        "draft_backend", "compile")}
     results: dict = {"machine": machine(), "settings": settings, "pairs": {}, "together": {}}
     if args.backend == "torch":
-        from omnidraft.engine.transformers_generation import versions
+        from omnidraft.cli.transformers_generation import versions
 
         results["machine"] |= versions()
     for name in args.pairs:

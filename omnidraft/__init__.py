@@ -29,7 +29,7 @@ _HOME = {
     "Options": "decoding", "Round": "decoding", "plain": "decoding", "speculative": "decoding",
     "Adapters": "learning.adapters",
     "Learner": "learning.online", "Schedule": "learning.online", "learn": "learning.online",
-    "Generation": "pairing", "Pair": "pairing", "pair": "pairing",
+    "Generation": "pairing", "Pair": "pairing", "pair": "engine.loading",
     "Recipe": "learning.training", "Trainer": "learning.training",
     "Summary": "metrics", "speedup": "metrics", "summarize": "metrics",
     "Tokenizer": "tokenizer",

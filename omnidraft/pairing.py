@@ -14,30 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from .engine.loading import load_two
 from .errors import OmnidraftError
 from .lifting import Lifting, build_lifting
 from .ngram_cache import NGramCache
 from .ops import ops_of
 from .sampling import Uniforms
 from .translation import Direct
-from .vocabulary import Alignment, align, load_or_build
-
-
-def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy", **how: Any) -> Pair:
-    """A Pair of two models by name, folder or (backend "torch") hub id, or of models that are loaded already.
-
-    `how` goes to `models.load_two`: dtype, device, with torch trust_remote_code, compile=True for the drafter, and for a target
-    that one device does not hold device_map="auto", or under torchrun tensor_parallel=True. The alignment is kept on disk.
-    Raises OmnidraftError where a model cannot be loaded, or the vocabularies have nothing in common.
-
-    >>> import omnidraft
-    >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
-    >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
-    ', there was a little fox who'
-    """
-    draft, target = load_two(draft, target, backend=backend, **how)
-    return Pair(draft, target, alignment=load_or_build(draft.tokenizer, target.tokenizer))
+from .vocabulary import Alignment, align
 
 
 @dataclass(frozen=True)
