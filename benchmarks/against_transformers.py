@@ -30,7 +30,7 @@ def main() -> None:
                      device="cpu")
     if not (find_spec("torch") and find_spec("transformers")):
         skip("transformers", "pip install 'omnidraft[torch]'")
-    from omnidraft.engine.transformers_generation import versions
+    from omnidraft.cli.transformers_generation import versions
 
     results = start(None, chosen(args, *SETTINGS), pairs={})
     results["machine"] |= versions()

@@ -180,7 +180,7 @@ def test_against_transformers_samples(folders, prompts):
 def test_models_and_their_settings_are_left_as_they_were(folders):
     """Penalties that a folder asks for are left out while transformers writes; no hook, copy or setting stays."""
     torch = pytest.importorskip("torch")
-    from omnidraft.engine.transformers_generation import decoders
+    from omnidraft.cli.transformers_generation import decoders
 
     pair = load_pair(folders["draft"], folders["target"], stored=False, backend="torch", draft_backend="torch",
                      device="cpu", dtype="float64")
@@ -206,7 +206,7 @@ def test_models_and_their_settings_are_left_as_they_were(folders):
 def test_passes_and_proposals_are_what_the_target_read(folders):
     """Prompt lookup on a prompt that repeats: widths of the target's passes, seen by a second hook."""
     pytest.importorskip("torch")
-    from omnidraft.engine.transformers_generation import decoders
+    from omnidraft.cli.transformers_generation import decoders
 
     pair = load_pair(folders["draft"], folders["target"], stored=False, backend="torch", draft_backend="torch",
                      device="cpu", dtype="float64")

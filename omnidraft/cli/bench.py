@@ -62,7 +62,7 @@ def bench(
                             device_map=device_map, compile=compile)
     here = machine() | {model.name: model.kernel for model in (pair.draft, pair.target)}
     if backend == "torch":
-        from ..engine.transformers_generation import versions
+        from .transformers_generation import versions
 
         here |= versions()
     for name in (pair.draft.name, pair.target.name, *(name for name in here if "threads" in name)):
@@ -84,7 +84,7 @@ def ours(pair: od.Pair, options: od.Options) -> dict[str, Method]:
 
 def beside_transformers(pair: od.Pair, options: od.Options) -> dict[str, Method]:
     """transformers' methods, ours on the same modules, and on CPUs ours with what the NumPy engine runs of them."""
-    from ..engine.transformers_generation import decoders
+    from .transformers_generation import decoders
 
     own = ours(pair, options)
     methods = decoders(pair, options.temperature) | {"omnidraft plain": own["plain"], "omnidraft": own["speculative"]}

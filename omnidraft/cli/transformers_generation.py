@@ -17,7 +17,7 @@ import transformers
 from transformers import AutoTokenizer, GenerationConfig
 
 from ..decoding import Round
-from .transformers_loading import one_line, quiet
+from ..engine.transformers_loading import one_line, quiet
 
 
 def versions() -> dict[str, str | int]:
