@@ -24,7 +24,7 @@ from benchmarks.common import prompts, write_json  # noqa: E402
 from omnidraft.cli.bench import beside_transformers, compare, table  # noqa: E402
 from omnidraft.cli.common import load_pair  # noqa: E402
 from omnidraft.cli.machine import machine  # noqa: E402
-from omnidraft.decoding import Options  # noqa: E402
+from omnidraft.options import Options  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", ROOT.parent / "shared" / "real")) / "models"

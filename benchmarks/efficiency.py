@@ -16,9 +16,10 @@ import numpy as np
 
 from benchmarks.common import prompts, write_json
 from omnidraft.cli.machine import machine
-from omnidraft.decoding import Options, speculative
+from omnidraft.decoding import speculative
+from omnidraft.options import Options
 from omnidraft.engine.loading import load
-from omnidraft.pairing import Pair
+from omnidraft.generation import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 

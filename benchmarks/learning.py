@@ -19,12 +19,13 @@ import numpy as np
 
 from benchmarks.common import fresh_prompts, prompts, write_json
 from omnidraft.cli.machine import machine
-from omnidraft.decoding import Options, speculative
+from omnidraft.decoding import speculative
+from omnidraft.options import Options
 from omnidraft.engine.loading import load
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.losses import Example, make_example
 from omnidraft.metrics import summarize
-from omnidraft.pairing import Pair
+from omnidraft.generation import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 from recipes.batch import write

@@ -20,7 +20,8 @@ import numpy as np
 
 from benchmarks.common import prompts, write_json
 from omnidraft.cli.machine import machine
-from omnidraft.decoding import Options, plain
+from omnidraft.decoding import plain
+from omnidraft.options import Options
 from omnidraft.engine.loading import load
 from omnidraft.sampling import Uniforms
 

@@ -16,9 +16,10 @@ from benchmarks.against_transformers import REAL
 from benchmarks.common import prompts, write_json
 from benchmarks.efficiency import PAIRS, TASKS
 from omnidraft.cli.machine import machine
-from omnidraft.decoding import Options, plain, speculative
+from omnidraft.decoding import plain, speculative
+from omnidraft.options import Options
 from omnidraft.engine.loading import BACKENDS, load
-from omnidraft.pairing import Pair
+from omnidraft.generation import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import RULES

@@ -25,14 +25,15 @@ import numpy as np
 from benchmarks.common import fresh_prompts, prompts, write_json
 from omnidraft.cli.machine import machine
 from omnidraft.cli.render import sparkline
-from omnidraft.decoding import Options, Round, speculative
+from omnidraft.decoding import Round, speculative
+from omnidraft.options import Options
 from omnidraft.engine.loading import load
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.online import Schedule, learn
 from omnidraft.learning.training import Recipe
 from omnidraft.metrics import summarize
 from omnidraft.ngram_cache import NGramCache
-from omnidraft.pairing import Pair
+from omnidraft.generation import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength
 

@@ -24,11 +24,12 @@ import numpy as np  # noqa: E402
 from benchmarks.common import prompts, write_json  # noqa: E402
 from omnidraft.cli.demo import is_tie  # noqa: E402
 from omnidraft.cli.machine import machine  # noqa: E402
-from omnidraft.decoding import Options, plain, speculative  # noqa: E402
+from omnidraft.decoding import plain, speculative  # noqa: E402
+from omnidraft.options import Options  # noqa: E402
 from omnidraft.engine.loading import load_two  # noqa: E402
 from omnidraft.learning.adapters import SHIPPED, Adapters  # noqa: E402
 from omnidraft.metrics import computed_speedup, speedup, summarize  # noqa: E402
-from omnidraft.pairing import Pair  # noqa: E402
+from omnidraft.generation import Pair  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from benchmarks.adaptive import serve, take_turns
 from benchmarks.common import fresh_prompts, prompts, write_json
 from omnidraft.cli.machine import machine
-from omnidraft.decoding import Options
+from omnidraft.options import Options
 from omnidraft.engine.loading import load
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
-from omnidraft.pairing import Pair
+from omnidraft.generation import Pair
 from omnidraft.stopping import Confidence
 
 

@@ -1,10 +1,11 @@
-"""The drafter's side of the loop: its own tokens of the text so far, a key-value cache that follows them, and the draft.
+"""The drafter's side of the loop: its own tokens of the text so far, their cache, and the draft.
 
-A round draws d_1..d_k from the rows q_1..q_k (arXiv 2507.02659, Algorithm 1, first step). Two things are special here.
-The drafter re-tokenises what the target wrote, keeping its cache up to the first token that changed. And it can *heal* the
-boundary (this project's own): where its last context token is how a longer token begins (the target wrote " ", the drafter
-knows " 9" as one token), it takes that token back and draws from those that begin with it, so that it is never conditioned
-on a context it has not seen in training.
+A round draws d_1..d_k from the rows q_1..q_k (arXiv 2507.02659, Algorithm 1, first step). Two
+things are special here. The drafter re-tokenises what the target wrote, and keeps its cache up to
+the first token that changed. And it can *heal* the boundary (this project's own): where its last
+context token is how a longer token begins (the target wrote " ", the drafter knows " 9" as one
+token), it takes that token back and draws among those that begin with it, so that it is never
+conditioned on a context that it has not seen in training.
 """
 
 from __future__ import annotations
@@ -13,32 +14,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from . import translation
-from .pairing import Pair
-from .sampling import Uniforms
-from .warm import prefill
+from .options import Options
+from .pairing import Pairing
+from .sampling import Sampler
 
 
 @dataclass
 class Draft:
-    """What one round drafted: `tokens` d_1..d_k, the rows (V_q,) they were drawn from, and the token taken back."""
+    """What one round drafted: tokens d_1..d_k and the rows (V_q,) that they were drawn from."""
 
     tokens: list[int] = field(default_factory=list)
-    probs: list[np.ndarray] = field(default_factory=list)
-    taken_back: int | None = None  # the last context token, which the first drafted token begins with
-    features: list[np.ndarray] = field(default_factory=list)  # what the acceptance head saw of the last of them
+    probs: list[Any] = field(default_factory=list)
+    taken_back: int | None = None  # the last context token, if healing replaced it by d_1
+    features: list[Any] = field(default_factory=list)  # what the acceptance head saw
 
     def data(self, tokenizer: Any) -> bytes:
         """The drafted bytes that the text does not have yet."""
         return tokenizer.decode_bytes(self.tokens)[self._written(tokenizer):]
 
     def kept(self, tokenizer: Any, data: bytes, silent: int = 0) -> tuple[int, int]:
-        """How many draft tokens are wholly part of `data`, which entered the text, and how many of its bytes they are.
+        """How many draft tokens are wholly part of `data`, which entered the text, and their bytes
+        in it.
 
-        Special tokens have no bytes: as many of them are kept as the target wrote, `silent`. An end token that it refused is
-        no part of the text.
+        Special tokens have no bytes: as many of them are kept as the target wrote, `silent`. So an
+        end token that it refused is no part of the text.
         """
         agreed = translation.common_prefix(self.data(tokenizer), data)
         count, size = 0, -self._written(tokenizer)
@@ -55,104 +55,86 @@ class Draft:
 
 
 class Drafter:
-    """Drafts for one text: `draft` draws a round's tokens, `follow` takes over what the target wrote.
+    """Drafts for one text: `draft` draws a round's tokens, `follow` takes over what the target
+    wrote.
 
-    `prompt` is that text or its ids (V_q); the cache of the Drafter `before` is taken over if it is of the same model.
+    `prompt` is that text or its ids (V_q); the cache of the Drafter `before` is taken over if it is
+    of the same model.
 
-    >>> drafter = Drafter(pair, "Once upon", Options()); drafter.draft(Uniforms(rng), pair.lifting, 8)  # doctest: +SKIP
+    >>> drafter = Drafter(pair, "Once upon", options, sampler)  # doctest: +SKIP
+    >>> drafter.draft(pair.lifting, 8).tokens  # doctest: +SKIP
+    [263, 931]
     """
 
-    def __init__(self, pair: Pair, prompt: str | Sequence[int], options: Any, before: Drafter | None = None) -> None:
-        self.model, self.options, self.ops = pair.draft, options, pair.ops
-        self.ids = self.model.tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
+    def __init__(self, pair: Pairing, prompt: str | Sequence[int], options: Options,
+                 sampler: Sampler, before: Drafter | None = None) -> None:
+        self.model, self.options, self.sampler = pair.draft, options, sampler
+        tokenizer = self.model.tokenizer
+        self.ids = tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
         self.fed: list[int] = []  # the ids that the cache holds
-        self.agreed = 0  # how many of both are known to be the same: to compare all would cost more in a longer text
+        self.agreed = 0  # how many of both are known to be the same, so that few are compared
         if before is not None and before.model is self.model:
             self.fed, self.cache = before.fed, before.cache
         else:
-            self.cache = self.ops.new_cache(self.model)
-        self.looks = self.ops.LOOK or getattr(options.stop, "looks", True)
-        self.head = self.ops.head_of(getattr(options.stop, "head", None), self.model)  # predicts acceptance where there is one
+            self.cache = sampler.new_cache(self.model)
+        stop = options.stop
+        self.looks = sampler.looks or getattr(stop, "looks", True)
+        self.head = sampler.head(getattr(stop, "head", None), self.model)
         self.cache.keeps_hidden = self.head is not None
-        starts = getattr(options.stop, "starts", None)  # asked before a round's first token is drawn, unless it always says yes
-        self.starts = None if starts is None or starts(0.0) else starts
-        self.bound = getattr(options.stop, "bound", None)  # reads the row's entropy
+        self.starts = getattr(stop, "starts", None)  # asked before a round's first token is drawn
+        if self.starts is not None and self.starts(0.0):  # it always says yes
+            self.starts = None
         # `tli` draws from the drafter renormalised onto the directly mapped tokens.
-        self.allowed = self.ops.allow(pair.direct.drafts, self.model) if options.verify == "tli" else None
+        self.allowed = pair.direct.drafts if options.verify == "tli" else None
 
-    def prefill(self) -> float:
-        """Feed the prompt but its last two tokens, which the first round feeds; seconds."""
+    def feed_prompt(self) -> None:
+        """Feed the prompt but its last two tokens, which the first round feeds."""
         self._trim(1)
-        seconds = prefill(self.model, self.cache, self.fed, self.ids, 2)
-        self.fed = self.ids[:self.cache.length]
-        self.agreed = len(self.fed)
-        return seconds
+        self.agreed = continue_from(self.model, self.cache, self.fed, self.ids, keep=2)
+        self.fed = self.ids[:self.agreed]
 
-    def draft(self, uniforms: Uniforms, lifting: Any, room: int) -> Draft:
-        """Draw up to min(stop.limit, room) tokens, fewer where the stop rule or an end token says so.
+    def draft(self, lifting: Any, room: int) -> Draft:
+        """Draw up to min(stop.limit, room) tokens, fewer where the stop rule or an end token says
+        so.
 
         `lifting` says which context tokens can be healed; None switches healing off.
         """
-        draft, limit = Draft(), min(self.options.stop.limit, room, self.model.context_size // 2)
+        draft, ends = Draft(), self.model.eos_ids
+        limit = min(self.options.stop.limit, room, self.model.context_size // 2)
         self._trim(limit)
-        longer = lifting.longer(self.ids[-1]) if lifting is not None and self.options.heal and len(self.ids) > 1 else []
-        rows = 2 if longer else 1
-        same = self.agreed + translation.common_prefix(self.fed[self.agreed:], self.ids[self.agreed:])
-        shared = self.agreed = min(same, len(self.ids) - rows)
-        self.cache.rewind(shared)
-        del self.fed[shared:]
-        logits = self._forward(self.ids[shared:], rows)
+        heals = lifting is not None and self.options.heal and len(self.ids) > 1
+        longer = lifting.longer(self.ids[-1]) if heals else []
+        logits = self._catch_up(rows=2 if longer else 1)
         if longer:
-            draft, logits = self._heal(logits, longer, uniforms)
-        drawn: list[Any] = []  # numbers, or what stands for them on a device
+            draft, logits = self._heal(logits, longer)
+        drawn: list[Any] = []  # numbers, or on a device what stands for them
         confidences: list[float] = []
         while len(draft.probs) < limit:
             if drawn:
                 logits = self.model.forward(drawn[-1:], self.cache)
             q = self._row(logits)
-            if self.starts is not None and not draft.probs and not self.starts(self._confidence(q)):
+            if self.starts and not draft.probs and not self.starts(self._promise(q)):
                 return draft
-            token = self._choose(q, uniforms)
-            drawn.append(token)
+            drawn.append(self.sampler.draw(q))
             draft.probs.append(q)
             if self.looks:
-                token, confidence = self.ops.look(token, q, self.options.temperature)
-                if self.bound is not None:
-                    confidence = self.bound(self.ops.entropy(q, self.options.temperature))
-                if self.head is not None:
-                    features = self._features(token, confidence)
-                    draft.features.append(self.ops.to_numpy(features))
-                    confidence = self.head(features)
-                confidences.append(confidence)
-                if token in self.model.eos_ids or self.options.stop(confidences):
+                token, probability = self.sampler.read(drawn[-1], q)
+                confidences.append(self._confidence(token, probability, q, draft))
+                # subtle: the token that stops the round is still proposed (see `stopping`)
+                if token in ends or self.options.stop(confidences):
                     break
-        drawn = self.ops.to_host(drawn, self.model.vocab_size)
-        self.fed += drawn[:-1]
-        count = next((i + 1 for i, token in enumerate(drawn) if token in self.model.eos_ids), len(drawn))
-        if count < len(drawn):  # nobody looked: what was drawn after an end token is as if it had never been
-            del draft.probs[count - len(drawn):]
-            uniforms.give_back((len(drawn) - count) * (self.options.temperature > 0))
-        draft.tokens += drawn[:count]
+        tokens = self.sampler.settle(drawn, ends)
+        self.fed += tokens[:-1]
+        draft.tokens += tokens
+        if len(tokens) < len(drawn):  # nobody had looked, and an end token was among them
+            self.cache.rewind(len(self.fed))
+            del draft.probs[len(draft.tokens):]
         return draft
 
-    def _heal(self, logits: np.ndarray, longer: list[int], uniforms: Uniforms) -> tuple[Draft, np.ndarray]:
-        """Draw from the last context token and those that begin with it; what that drafts, and the logits to go on from.
-
-        logits: (2, V_q), before that token and after it.
-        """
-        last = self.ids[-1]
-        row = self._row(logits[:1] + self.ops.allow([last, *longer], self.model))
-        [token] = self.ops.to_host([self._choose(row, uniforms)], self.model.vocab_size)
-        if token == last:  # the context token stands, and drafting goes on after it
-            return Draft(), logits[1:]
-        self.cache.rewind(len(self.fed) - 1)
-        del self.fed[-1:]
-        return Draft([token], [row], last), self._forward([token])
-
     def follow(self, draft: Draft, data: bytes, silent: int = 0) -> int:
-        """Take over the bytes that the target wrote; how many draft tokens of the round are wholly part of them.
+        """Take over the bytes that the target wrote; how many draft tokens are wholly part of them.
 
-        `silent` of its tokens have no bytes.
+        `silent` of the target's tokens have no bytes.
         """
         tokenizer = self.model.tokenizer
         kept, size = draft.kept(tokenizer, data, silent)
@@ -160,37 +142,78 @@ class Drafter:
             self.ids[len(self.ids) - (draft.taken_back is not None):] = draft.tokens[:kept]
             data = data[size:]
         start, made = translation.retokenize(tokenizer, self.ids, data)
-        self.ids[start:], self.agreed = made, min(self.agreed, start)
+        self.ids[start:] = made
+        self.agreed = min(self.agreed, start)
         return kept
 
-    def _row(self, logits: np.ndarray) -> np.ndarray:
-        """The row (V_q,) that the next token is drawn from, of logits (1, V_q): at temperature 0 the logits."""
-        logits = self.ops.mask(logits, self.model.tokenizer.size)
+    def _catch_up(self, rows: int) -> Any:
+        """Feed what the cache lacks of the text; logits (rows, V_q) after its last tokens."""
+        same = translation.common_prefix(self.fed[self.agreed:], self.ids[self.agreed:])
+        self.agreed = min(self.agreed + same, len(self.ids) - rows)
+        self.cache.rewind(self.agreed)
+        del self.fed[self.agreed:]
+        return self._forward(self.ids[self.agreed:], rows)
+
+    def _heal(self, logits: Any, longer: list[int]) -> tuple[Draft, Any]:
+        """Draw among the last context token and those that begin with it.
+
+        logits: (2, V_q), before that token and after it. Returns what that drafts, and the logits
+        to continue from.
+        """
+        last = self.ids[-1]
+        row = self._row(self.sampler.only(logits[:1], [last, *longer]))
+        [token] = self.sampler.settle([self.sampler.draw(row)], ())
+        if token == last:  # the context token stands, and drafting continues after it
+            return Draft(), logits[1:]
+        self.cache.rewind(len(self.fed) - 1)
+        del self.fed[-1:]
+        return Draft([token], [row], last), self._forward([token])
+
+    def _row(self, logits: Any) -> Any:
+        """The distribution (V_q,) that the next token is drawn from, of logits (1, V_q)."""
         if self.allowed is not None:
-            logits += self.allowed
-        if self.options.temperature == 0:
-            return logits[0]
-        return self.ops.process(logits, self.options.temperature, self.options.top_k, self.options.top_p)[0]
+            logits = self.sampler.only(logits, self.allowed)
+        return self.sampler.rows(logits, self.model.tokenizer.size)[0]
 
-    def _choose(self, row: np.ndarray, uniforms: Uniforms) -> Any:
-        """One token of such a row."""
-        return uniforms.choose(row) if self.options.temperature else self.ops.best(row[None])[0]
-
-    def _confidence(self, row: np.ndarray) -> float:
-        """The probability of a row's most likely token, or the acceptance that the head predicts for it."""
+    def _promise(self, row: Any) -> float:
+        """The confidence in a row's likeliest token: its probability, or what the head predicts."""
         if self.head is None:
-            return self.ops.peak(row, self.options.temperature)
-        return self.head(self._features(*self.ops.look(self.ops.best(row[None])[0], row, self.options.temperature)))
+            return float(row.max())
+        return self.head(self._features(*self.sampler.read(self.sampler.likeliest(row), row)))
 
-    def _features(self, token: int, confidence: float) -> Any:
-        return self.head.features(self.cache.hidden[-1], self.model.embedding[token], confidence)
+    def _confidence(self, token: int, probability: float, row: Any, draft: Draft) -> float:
+        """The stop rule's confidence in a drawn token; a head's features are kept for learning."""
+        if self.head is not None:
+            features = self._features(token, probability)
+            draft.features.append(self.sampler.to_numpy(features))
+            return self.head(features)
+        bound = getattr(self.options.stop, "bound", None)  # a rule may read the whole row instead
+        return probability if bound is None else bound(row)
 
-    def _forward(self, ids: list[int], rows: int = 1) -> np.ndarray:
+    def _features(self, token: int, probability: float) -> Any:
+        hidden, embedding = self.cache.hidden[-1], self.model.embedding[token]
+        return self.head.features(hidden, embedding, probability)
+
+    def _forward(self, ids: list[int], rows: int = 1) -> Any:
         logits = self.model.forward(ids, self.cache, rows)
         self.fed += ids
         return logits
 
     def _trim(self, limit: int) -> None:
-        """Forget the older half of a text that outgrows the drafter's context (the target's is never cut)."""
+        """Forget the older half of a text that outgrows the drafter's context."""
         if len(self.ids) + limit + 1 > self.model.context_size:
             self.ids, self.agreed = self.ids[-(self.model.context_size // 2):], 0
+
+
+def continue_from(model: Any, cache: Any, held: Sequence[int], ids: list[int], keep: int) -> int:
+    """Rewind a cache that holds `held` to what `ids` begin with, and feed those but the last
+    `keep`.
+
+    Returns how many ids the cache holds then.
+    """
+    end = max(0, len(ids) - keep)
+    shared = min(translation.common_prefix(held, ids), end)
+    cache.rewind(shared)
+    if shared < end:
+        model.forward(ids[shared:end], cache)
+    return end

@@ -20,7 +20,7 @@ import numpy as np
 
 from .errors import OmnidraftError
 from .lifting import ROOT, Lifting, Split
-from .pairing import Pair
+from .pairing import Pairing as Pair
 from .sampling import process
 from .translation import common_prefix, extend
 
@@ -151,20 +151,21 @@ def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pair, diver
         raise OmnidraftError(f"unknown divergence {divergence!r}: choose one of {', '.join(DIVERGENCES)}")
     lifting, exact, width = pair.lifting, divergence == "tv", min(shape[1], pair.draft.tokenizer.size)
     paths = [*(lifting.paths[token] or () for token in example.draft_ids), ()]
+    nothing = np.zeros(len(lifting.paths))
     at, prefix, left = -1, (), ROOT  # the next draft token, its atoms so far, and the node whose *stop* it has proposed
     for token, start, p in zip(example.target_ids, example.starts, example.target_probs, strict=True):
         if at < 0 or start != (-1 if prefix else at):
             at, prefix, left = start, (), ROOT
         if at < 0:
             continue
-        ordered, split = lifting.ordered(p), lifting.splits.get(token, ())
+        split = lifting.splits.get(token, ())
         trail = [*accumulate(split, lambda node, atom: lifting.children[node][atom], initial=ROOT)]
         if lifting.token[trail[-1]] != token:  # uncovered
             split, trail = (), [ROOT]
         for node, atom in zip(trail, (*split, None), strict=True):  # None: the token ends at this node
-            if 0 < at <= shape[0] and (node == ROOT or (lifting.children[node] and lifting.mass(ordered, node) > 0)):
+            if 0 < at <= shape[0] and (node == ROOT or (lifting.children[node] and p[lifting.below(node)].sum() > 0)):
                 categories, counted = _categories(lifting, width, exact, prefix, node, left if node == ROOT else ROOT)
-                law = lifting.target_law(node, p, ordered)[1]
+                law = lifting.choice(node, p, nothing)[1]
                 law = np.append(law, 0.0) * counted  # (C + 2,): no target token begins with what is no child of the root
                 if law.sum() > 0 and counted.any():
                     yield Comparison(at - 1, categories, law, divergence)
@@ -183,11 +184,11 @@ def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: 
     And which of the (C + 2,) count: all if `exact` and any does, else those that hold a token. Both are kept."""
     key = width, exact, prefix, node, left
     if key not in lifting.categories:
-        atoms = lifting.child_masses(np.zeros(len(lifting.order)), node)[0]
+        atoms = lifting.child_ranges(node)[0]
         of_atom = np.full(len(lifting.paths) + 2, len(atoms) if node != ROOT else len(atoms) + 1 if exact else -1)
         of_atom[atoms] = np.arange(len(atoms))
         of_atom[[*(lifting.children[left] if left != ROOT else ()), -2]] = -1
-        following = np.full(len(lifting.paths), -2) if prefix else lifting._first_atom - 1  # -2: does not go on, -1: no path
+        following = np.full(len(lifting.paths), -2) if prefix else lifting.first_atom - 1  # -2: does not go on, -1: no path
         for draft_token, atom in lifting._longer[prefix] if prefix else ():
             following[draft_token] = atom
         categories = of_atom[following[:width]]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from .losses import DIVERGENCES, FLOOR, TINY, Comparison, Example, direct_comparisons, lifted_comparisons, make_example
-from .pairing import Pair
+from .pairing import Pairing as Pair
 
 __all__ = ["DIVERGENCES", "LOSSES", "Example", "dm", "hybrid", "hybrid_kl", "lifted", "make_example"]
 Result = tuple[torch.Tensor, None, int]

@@ -1,107 +1,58 @@
-"""A pair: one drafter, one target, and all that relates their two vocabularies; and texts written by it.
+"""A pairing: one drafter, one target, and all that relates their two vocabularies.
 
 The models are never modified by being paired, so one drafter can serve several targets at once.
 """
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from .engine.loading import load_two
 from .errors import OmnidraftError
 from .lifting import Lifting, build_lifting
 from .ngram_cache import NGramCache
-from .ops import ops_of
-from .sampling import Uniforms
+from .sampling import Sampler
 from .translation import Direct
-from .vocabulary import Alignment, align, load_or_build
+from .vocabulary import Alignment, align
 
 
-def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy", **how: Any) -> Pair:
-    """A Pair of two models by name, folder or (backend "torch") hub id, or of models that are loaded already.
+class Pairing:
+    """A drafter and a target, their alignment, n-gram cache, spellings and lifting.
 
-    `how` goes to `models.load_two`: dtype, device, with torch trust_remote_code, compile=True for the drafter, and for a target
-    that one device does not hold device_map="auto", or under torchrun tensor_parallel=True. The alignment is kept on disk.
-    Raises OmnidraftError where a model cannot be loaded, or the vocabularies have nothing in common.
+    A model has `tokenizer`, `vocab_size`, `context_size`, `eos_ids`, `new_cache()` and
+    `forward(ids, cache, rows)`. With `prefill` the cache starts with every target token's own
+    split, computed from the two tokenizers alone; without it, empty, and learns from the text only
+    (as in arXiv 2507.02659). Raises OmnidraftError where no token of one vocabulary is spelled by
+    tokens of the other.
 
-    >>> import omnidraft
-    >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
-    >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
-    ', there was a little fox who'
-    """
-    draft, target = load_two(draft, target, backend=backend, **how)
-    return Pair(draft, target, alignment=load_or_build(draft.tokenizer, target.tokenizer))
-
-
-@dataclass(frozen=True)
-class Generation:
-    """A text that a pair wrote: `text` without the prompt, its target `tokens`, and the `rounds` it took."""
-
-    text: str
-    tokens: list[int]
-    rounds: list[Any]
-
-
-class Pair:
-    """A drafter and a target (models as in `models`), their alignment, n-gram cache, spellings and lifting.
-
-    With `prefill` the cache starts with every target token's own split, computed from the two tokenizers alone; without
-    it, empty, and learns from the text only (as in arXiv 2507.02659). Raises OmnidraftError where no token of one vocabulary
-    is spelled by tokens of the other.
-
-    >>> pair = Pair(load("draft-tasks"), load("qwen-like")); len(pair.cache) > 1000
+    >>> pair = Pairing(load("draft-tasks"), load("qwen-like"))  # doctest: +SKIP
+    >>> len(pair.cache) > 1000  # doctest: +SKIP
     True
     """
 
-    def __init__(self, draft: Any, target: Any, cache: NGramCache | None = None, prefill: bool = True,
-                 alignment: Alignment | None = None) -> None:
+    def __init__(self, draft: Any, target: Any, cache: NGramCache | None = None,
+                 prefill: bool = True, alignment: Alignment | None = None) -> None:
         self.draft, self.target = draft, target
-        alignment = align(draft.tokenizer, target.tokenizer) if alignment is None else alignment
+        if alignment is None:
+            alignment = align(draft.tokenizer, target.tokenizer)
         self.alignment = alignment.fitted(draft.vocab_size, target.vocab_size)
         self.cache = NGramCache() if cache is None else cache
         if cache is None and prefill:
             self.cache.prefill(draft.tokenizer, target.tokenizer, self.alignment)
         if not (alignment.shared_draft or len(self.cache) or self.spellings):
-            raise OmnidraftError(f"the vocabularies of {draft.name} and {target.name} have nothing in common: no token of one "
-                                 "is spelled by tokens of the other; take another drafter")
+            raise OmnidraftError(f"the vocabularies of {draft.name} and {target.name} have nothing "
+                                 "in common: no token of one is spelled by tokens of the other; "
+                                 "take another drafter")
         self._lifting: Lifting | None = None
-        self._lifted_cache, self._lifted_version = None, -1
-
-    def generate(self, prompt: str, options: Any = None, *, seed: int = 0, **settings: Any) -> Generation:
-        """Continue `prompt`; `settings` are those of `Options.of` (max_new_tokens, temperature, do_sample, draft_length, ...).
-
-        >>> pair.generate("def area(", do_sample=True, temperature=0.8, seed=1).text  # doctest: +SKIP
-        """
-        rounds: list[Any] = []
-        text = "".join(self.stream(prompt, options, seed=seed, rounds=rounds, **settings))
-        return Generation(text, [token for record in rounds for token in record.emitted], rounds)
-
-    def stream(self, prompt: str, options: Any = None, *, seed: int = 0, rounds: list[Any] | None = None,
-               **settings: Any) -> Iterator[str]:
-        """The text of `generate` piece by piece, never cut inside a character; `rounds` collects the rounds."""
-        from .decoding import Options, speculative
-
-        options = Options.of(**settings) if options is None else options
-        if not isinstance(seed, (int, np.integer)) or seed < 0:
-            raise OmnidraftError(f"seed is {seed!r}, but must be a whole number of 0 or more")
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for record in speculative(self, prompt, options, Uniforms(np.random.default_rng(seed))):
-            if rounds is not None:
-                rounds.append(record)
-            if piece := decoder.decode(self.target.tokenizer.decode_bytes(record.emitted), final=record.done):
-                yield piece
+        self._lifted_from: tuple[Any, int] = (None, -1)
 
     @property
-    def ops(self) -> ModuleType:
-        """`ops_torch` where both models are PyTorch's, else `ops`."""
-        return ops_of(self.draft, self.target)
+    def sampler(self) -> type[Sampler]:
+        """PyTorch's sampler if both models are PyTorch's, else NumPy's."""
+        kinds = {getattr(model, "sampler", Sampler) for model in (self.draft, self.target)}
+        return kinds.pop() if len(kinds) == 1 else Sampler
 
     @cached_property
     def one_vocabulary(self) -> bool:
@@ -115,33 +66,43 @@ class Pair:
 
     @cached_property
     def spellings(self) -> dict[int, tuple[int, ...]]:
-        """Draft tokens without a direct token, and the two or more target tokens that the target writes for them."""
-        found = {}
-        for token in np.flatnonzero(self.alignment.draft_to_target[:self.draft.tokenizer.size] < 0).tolist():
+        """Draft tokens without a direct token -> what the target writes for them."""
+        found, spoken = {}, self.target.tokenizer
+        unmapped = self.alignment.draft_to_target[:self.draft.tokenizer.size] < 0
+        for token in np.flatnonzero(unmapped).tolist():
             data = self.draft.tokenizer.token_bytes[token]
             if not data:
                 continue
             try:
-                spelling = tuple(self.target.tokenizer.encode_continuation(data.decode("utf-8")))
+                spelling = tuple(spoken.encode_continuation(data.decode("utf-8")))
             except UnicodeDecodeError:
-                spelling = self.target.tokenizer.split(data) or ()
-            if spelling and self.target.tokenizer.decode_bytes(spelling) == data:
+                spelling = spoken.split(data) or ()
+            if spelling and spoken.decode_bytes(spelling) == data:
                 found[token] = spelling
         return found
 
+    def span(self, token: int) -> int:
+        """Draft tokens that a target token stands for: 1, or the length of its n-gram."""
+        if self.alignment.target_to_draft[token] >= 0:
+            return 1
+        return len(self.cache.split_of(token) or (0,))
+
     @property
     def lifting(self) -> Lifting:
-        """The trie of splits and the paths of atoms, made anew when the cache has changed since it was last asked for."""
-        if self._lifting is None or self._lifted_cache is not self.cache or self._lifted_version != self.cache.version:
-            to_target, to_draft = self.alignment.draft_to_target.tolist(), self.alignment.target_to_draft.tolist()
+        """The trie of splits and the paths of atoms, made again when the cache has changed."""
+        if self._lifting is None or self._lifted_from != (self.cache, self.cache.version):
+            to_target = self.alignment.draft_to_target.tolist()
             splits: dict[int, tuple[int, ...]] = {}
-            for token, atom in enumerate(to_draft):
+            for token, atom in enumerate(self.alignment.target_to_draft.tolist()):
                 split = self.cache.split_of(token) if atom < 0 else (atom,)
-                # Of several target tokens with the same bytes (<0x41> beside "A") the one that is written is covered.
-                if split and max(split) < self.draft.vocab_size and (atom < 0 or to_target[atom] == token):
+                # Of several target tokens with the same bytes (<0x41> and "A") one is covered: the
+                # one that is written.
+                written = atom < 0 or to_target[atom] == token
+                if split and max(split) < self.draft.vocab_size and written:
                     splits[token] = split
-            # So is it with the drafter's: the others go by the atom of the one that stands for those bytes.
+            # So it is with the drafter's: the others go by the atom that stands for those bytes.
             direct = {token: (to,) for token, to in enumerate(to_target) if to >= 0}
-            self._lifting = build_lifting(splits, self.spellings | direct, self.draft.vocab_size)
-            self._lifted_cache, self._lifted_version = self.cache, self.cache.version
+            spellings = self.spellings | direct
+            self._lifting = build_lifting(splits, spellings, self.draft.vocab_size)
+            self._lifted_from = self.cache, self.cache.version
         return self._lifting

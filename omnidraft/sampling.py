@@ -1,7 +1,7 @@
-"""From logits to the distribution that is sampled from, and the uniform draws that all randomness comes from.
+"""From logits to the distribution that is sampled from, and the draws behind every random decision.
 
-Every rule of `verification.py` needs exactly the distribution that a token was drawn from, so processing (temperature,
-top-k, top-p) happens once, here, for drafter and target alike. At temperature 0 it is the argmax, as a one-hot row.
+Every rule of `verification.py` needs exactly the distribution that a token was drawn from, so
+processing (temperature, top-k, top-p) happens once, here, for drafter and target alike.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from .errors import OmnidraftError
 
 BLOCK = 256
 BELOW_ONE = 1 - 2**-52  # the greatest draw: rounded, a product with it stays below the total
+BROKEN = ("the model's logits are NaN or infinite: its weights are broken or the number type is "
+          "too small")
 
 
-def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> np.ndarray:
-    """Probabilities (..., V) in float64 of logits (..., V) after temperature, top-k and top-p; 0 switches top-k off.
+def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0,
+            top_p: float = 1.0) -> np.ndarray:
+    """float64 probabilities (..., V) of logits (..., V) after temperature, top-k (0: off), top-p.
 
-    The exponentials of float32 logits are float32: without AVX-512 those of float64 cost four times as much.
-    Raises OmnidraftError for a row that holds no finite logit or a NaN.
+    Temperature 0 gives the argmax as a one-hot row. Raises OmnidraftError for a row that holds no
+    finite logit or a NaN.
 
     >>> process(np.array([0.0, 1.0, 1.0]), temperature=0)
     array([0., 1., 0.])
@@ -30,10 +33,12 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
     logits = np.asarray(logits)
     best = logits.max(axis=-1, keepdims=True)  # (..., 1)
     if not np.isfinite(best).all():
-        raise OmnidraftError("the model's logits are NaN or infinite: its weights are broken or the number type too small")
+        raise OmnidraftError(BROKEN)
     if temperature == 0:
         return (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
-    probs = np.subtract(logits, best, dtype=np.float32 if logits.dtype == np.float32 else np.float64)
+    # Exponentials of float32 stay float32: without AVX-512 float64 costs four times as much.
+    width = np.float32 if logits.dtype == np.float32 else np.float64
+    probs = np.subtract(logits, best, dtype=width)
     if temperature != 1:
         with np.errstate(over="ignore"):  # a tiny temperature: -inf, which is right
             probs /= max(temperature, 1e-30)  # what float32 can hold
@@ -46,7 +51,7 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
     if top_p < 1:
         order = np.argsort(-probs, axis=-1, kind="stable")
         ordered = np.take_along_axis(probs, order, -1)
-        # A token stays while the tokens before it hold less than top_p, so the one that crosses the bound stays.
+        # A token stays while those before it hold less than top_p: the one that crosses it stays.
         ordered[np.cumsum(ordered, -1) - ordered >= top_p] = 0.0
         np.put_along_axis(probs, order, ordered, -1)
         probs /= probs.sum(-1, keepdims=True)
@@ -54,7 +59,9 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
 
 
 def mask(logits: np.ndarray, size: int) -> np.ndarray:
-    """Logits (..., V) with all beyond the tokenizer's `size` ids ruled out, in place (Qwen2 pads 151,646 ids to 152,064).
+    """Logits (..., V) with all ids beyond the tokenizer's `size` ruled out, in place.
+
+    Qwen2 pads 151,646 ids to 152,064.
 
     >>> mask(np.array([1.0, 2.0, 3.0]), 2)
     array([  1.,   2., -inf])
@@ -65,65 +72,155 @@ def mask(logits: np.ndarray, size: int) -> np.ndarray:
 
 
 def locate(weights: np.ndarray, draw: float) -> int:
-    """The first index at which the running sum of weights (N,) exceeds `draw` of their total; N if they are NaN or all zero.
+    """The first index at which the running sum of weights (N,) exceeds `draw` of their total.
 
-    Whole blocks come first, then one of them: adding up many numbers is quick, their running sum takes ten times as long.
+    It is N where the weights are NaN or all zero.
 
     >>> locate(np.array([1.0, 0.0, 3.0]), 0.25)
     2
     """
+    # Whole blocks first, then one of them: a running sum takes ten times as long as a sum.
     sums = np.add.reduceat(weights, np.arange(0, len(weights), BLOCK)).cumsum(dtype=np.float64)
     goal = float(sums[-1]) * min(draw, BELOW_ONE)
     block = int(sums.searchsorted(goal, "right"))  # to the right of equal sums: never a zero weight
     if block == len(sums):
         return len(weights)
-    start, goal = block * BLOCK, goal - (float(sums[block - 1]) if block else 0.0)
+    start = block * BLOCK
+    goal -= float(sums[block - 1]) if block else 0.0
     running = weights[start:start + BLOCK].cumsum(dtype=np.float64)
-    return start + int(running.searchsorted(min(goal, nextafter(running[-1], 0.0)), "right"))  # two totals, two roundings
+    goal = min(goal, nextafter(running[-1], 0.0))  # subtle: the two totals are rounded differently
+    return start + int(running.searchsorted(goal, "right"))
 
 
 class Rows(Sequence):
-    """What `make` gives for each of n rows of logits (V,), or whatever, when it is asked for: those behind a refusal never are.
+    """make(item) for each item, computed when it is asked for: rows after a rejection cost nothing.
 
     >>> Rows(np.zeros((3, 2)), process)[1]
     array([0.5, 0.5])
     """
 
-    def __init__(self, logits: Any, make: Callable[[Any], Any]) -> None:
-        self._logits, self._make, self._at, self._row = logits, make, -1, None
+    def __init__(self, items: Any, make: Callable[[Any], Any]) -> None:
+        self._items, self._make = items, make
+        self._at, self._row = -1, None
 
     def __len__(self) -> int:
-        return len(self._logits)
+        return len(self._items)
 
     def __getitem__(self, row: int) -> Any:
-        if row != self._at:  # one is kept: they are asked for in order
-            self._at, self._row = row, self._make(self._logits[row])
+        if row != self._at:  # one row is kept: they are asked for in order
+            self._at, self._row = row, self._make(self._items[row])
         return self._row
 
 
 class Uniforms:
-    """Uniform draws in [0, 1) from a NumPy Generator or from given numbers; every random decision asks it.
+    """Uniform draws in [0, 1), from a NumPy Generator or given numbers, for every random decision.
 
     >>> Uniforms([0.3]).choose(np.array([1.0, 0.0, 3.0]))
     2
     """
 
     def __init__(self, source: np.random.Generator | Iterable[float]) -> None:
-        self._draws: Iterator[float] | None = None
-        if isinstance(source, np.random.Generator):
-            self._next = source.random
-        else:
-            self._draws = iter(source)
-            self._next = lambda: next(self._draws)
+        draws = iter(source.random, None) if isinstance(source, np.random.Generator) else source
+        self._draws: Iterator[float] = iter(draws)
 
     def __iter__(self) -> Iterator[float]:
         """The draws one after another."""
-        return iter(self._next, None)
+        return iter(self.next, None)
+
+    def next(self) -> float:
+        """The next draw."""
+        return next(self._draws)
 
     def accept(self, probability: float) -> bool:
         """True with the given probability (values above 1 count as 1)."""
-        return self._next() < probability
+        return self.next() < probability
 
     def choose(self, weights: np.ndarray) -> int:
-        """Index drawn with probability proportional to `weights` (N,), non-negative and not all zero."""
-        return locate(weights, self._next())
+        """Index drawn in proportion to `weights` (N,), which are non-negative and not all zero."""
+        return locate(weights, self.next())
+
+    def samples(self, rows: Sequence[np.ndarray]) -> Iterator[int]:
+        """One index drawn from each row (V,), one after another."""
+        return map(self.choose, rows)
+
+    def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[float, float]]:
+        """Pairs of numbers read out of rows, one after another."""
+        return ((float(p), float(q)) for p, q in pairs)
+
+
+class Sampler:
+    """How the models' logits become tokens for one text: temperature, top-k, top-p, and the draws.
+
+    Rows are always probabilities. Temperature 0 takes a row's argmax, and its rows are those of
+    temperature 1, so that a token's probability can be read there, too. The twin in
+    `sampling_torch` does the same with tensors on a device.
+
+    >>> Sampler(Uniforms([]), temperature=0).choices(np.array([[1.0, 2.0], [5.0, 2.0]]), 2)
+    [1, 0]
+    """
+
+    looks = True  # at each drafted token: free here, while the twin would wait for the device
+
+    def __init__(self, uniforms: Uniforms, temperature: float = 1.0, top_k: int = 0,
+                 top_p: float = 1.0) -> None:
+        self.uniforms, self.temperature = uniforms, temperature
+        self.settings = (temperature, top_k, top_p) if temperature else (1.0,)
+
+    def new_cache(self, model: Any) -> Any:
+        """A cache with which `model.forward` gives the arrays that this sampler takes."""
+        return model.new_cache()
+
+    def rows(self, logits: np.ndarray, size: int) -> Sequence[np.ndarray]:
+        """The distributions (n, V) of logits (n, V) over a tokenizer's `size` ids."""
+        return Rows(mask(logits, size), lambda row: process(row, *self.settings))
+
+    def choices(self, logits: np.ndarray, size: int) -> Iterable[int]:
+        """The token that the model itself writes after each of n rows of logits (n, V)."""
+        if self.temperature:
+            return self.uniforms.samples(self.rows(logits, size))
+        best = mask(logits, size).argmax(-1)
+        if not np.isfinite(logits[np.arange(len(best)), best]).all():
+            raise OmnidraftError(BROKEN)
+        return best.tolist()
+
+    def draw(self, row: np.ndarray) -> int:
+        """One token of a distribution (V,)."""
+        return self.uniforms.choose(row) if self.temperature else self.likeliest(row)
+
+    def likeliest(self, row: np.ndarray) -> int:
+        """The token that temperature 0 draws."""
+        return int(row.argmax())
+
+    def read(self, token: int, row: np.ndarray) -> tuple[int, float]:
+        """A drawn token and its probability in the row (V,) that it was drawn from."""
+        return token, float(row[token])
+
+    def settle(self, drawn: list[int], ends: Sequence[int]) -> list[int]:
+        """The drawn tokens up to the first end token; on a device nobody has looked at them yet."""
+        return drawn
+
+    def only(self, logits: np.ndarray, ids: Sequence[int]) -> np.ndarray:
+        """Logits (n, V) with all tokens but `ids` ruled out; these stay possible, if unlikely."""
+        left = np.full_like(logits, -np.inf)
+        left[:, ids] = np.maximum(logits[:, ids], np.finfo(logits.dtype).min / 2)
+        return left
+
+    def spread(self, row: np.ndarray, direct: Any, size: int) -> np.ndarray:
+        """A drafter's row (V_q,) on the target's tokens (V_p = size,), by the direct map."""
+        return np.bincount(direct.targets, row[direct.drafts], size)
+
+    def lifting(self, lifting: Any, model: Any) -> Any:
+        """The lifting for rows of this sampler, on the model's device."""
+        return lifting
+
+    def head(self, head: Any, model: Any) -> Any:
+        """A stop rule's acceptance head, or None, on the model's device."""
+        return head
+
+    def to_numpy(self, array: np.ndarray) -> np.ndarray:
+        """An array for whoever needs NumPy's."""
+        return array
+
+    def finished(self, array: np.ndarray) -> np.ndarray:
+        """The array once it is computed, so that a model's seconds are its own."""
+        return array

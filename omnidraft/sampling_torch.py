@@ -1,27 +1,30 @@
 """Torch twin of `sampling.py`: the same functions on tensors of any device and dtype.
 
-Nothing here copies from the device but `to_host`. So bad logits are told late: a row that `sampling` would refuse becomes
-NaN here, and `to_host` refuses what was drawn from it.
+Only `to_host`, `read`, `floats` and `choose` copy from the device. So bad logits are reported late:
+a row that `sampling` would refuse becomes NaN, and `to_host` refuses what was drawn from it. On the
+CPU NumPy reads a tensor where it lies, which is faster for a few numbers.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from . import lifting_torch, sampling, stopping_torch
 from .errors import OmnidraftError
-from .sampling import locate
+from .sampling import BROKEN, Rows
 
 
 def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """Probabilities (..., V) of logits (..., V) after temperature, top-k and top-p; 0 switches top-k off.
+    """Probabilities (..., V) of logits (..., V) after temperature, top-k (0: off) and top-p.
 
-    float64 stays float64, anything else becomes float32. Rows without a finite logit or with a NaN become NaN.
+    float64 stays float64, anything else becomes float32. A row without a finite logit or with a NaN
+    becomes NaN.
 
     >>> process(torch.tensor([0.0, 1.0, 1.0]), temperature=0)
     tensor([0., 1., 0.])
@@ -29,9 +32,10 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if temperature == 0:
         best, place = logits.max(-1, keepdim=True)
-        return torch.zeros_like(logits).scatter_(-1, place, best - best + 1)  # 1, or NaN where `best` is not finite
-    if temperature != 1:
-        logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # the best first: no quotient overflows
+        one = best - best + 1  # NaN where `best` is not finite
+        return torch.zeros_like(logits).scatter_(-1, place, one)
+    if temperature != 1:  # the best first: no quotient overflows
+        logits = (logits - logits.amax(-1, keepdim=True)) / temperature
     probs = torch.softmax(logits, -1)
     if 0 < top_k < logits.shape[-1]:
         least = probs.topk(top_k, -1).values[..., -1:]
@@ -39,7 +43,7 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
         probs /= probs.sum(-1, keepdim=True)
     if top_p < 1:
         ordered, order = torch.sort(probs, dim=-1, descending=True, stable=True)
-        # A token stays while the tokens before it hold less than top_p, so the one that crosses the bound stays.
+        # A token stays while those before it hold less than top_p: the one that crosses it stays.
         ordered.masked_fill_(ordered.cumsum(-1) - ordered >= top_p, 0.0)
         probs = torch.zeros_like(probs).scatter_(-1, order, ordered)
         probs /= probs.sum(-1, keepdim=True)
@@ -47,7 +51,7 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
 
 
 def mask(logits: Tensor, size: int) -> Tensor:
-    """Logits (..., V) with all beyond the tokenizer's `size` ids ruled out, in place (a model's: in inference mode only).
+    """Logits (..., V) with all ids beyond the tokenizer's `size` ruled out, in place.
 
     >>> mask(torch.tensor([1.0, 2.0, 3.0]), 2)
     tensor([1., 2., -inf])
@@ -57,14 +61,23 @@ def mask(logits: Tensor, size: int) -> Tensor:
     return logits
 
 
-def on_host(tensor: Tensor) -> bool:
-    """Whether reading a number of it makes nobody wait."""
-    return tensor.is_cpu
+def locate(weights: Tensor, draw: float | Sequence[float]) -> Tensor:
+    """The first index (1,) at which the running sum of weights (N,) exceeds `draw` of their total.
 
+    By rows for weights (R, N) and R draws: (R, 1). It is N where the weights are NaN or all zero.
 
-def in_place(tensor: Tensor) -> np.ndarray:
-    """A tensor on the CPU as NumPy sees it: nothing is copied, and for a few numbers or an argmax NumPy is faster."""
-    return tensor.numpy()
+    >>> locate(torch.tensor([1.0, 0.0, 3.0]), 0.25)
+    tensor([2])
+    """
+    if weights.dim() == 1 and lifting_torch.on_host(weights):
+        return torch.tensor([sampling.locate(weights.numpy(), draw)])
+    running = weights.cumsum(-1, dtype=widest(weights.device))
+    greatest = 1 - torch.finfo(running.dtype).eps  # a product with it stays below the total
+    if weights.dim() == 1:
+        goal = running[..., -1:] * min(draw, greatest)
+    else:
+        goal = running[..., -1:] * running.new_tensor(draw).clamp(max=greatest)[:, None]
+    return torch.searchsorted(running, goal, right=True)  # never lands on a zero weight
 
 
 def widest(device: torch.device) -> torch.dtype:
@@ -72,67 +85,172 @@ def widest(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def to_host(drawn: Tensor, size: int) -> list[int]:
-    """Indices drawn by `Uniforms.choose` from `size` weights, in one copy; raises OmnidraftError where these were NaN.
+def to_host(indices: Tensor, size: int) -> list[int]:
+    """Indices that `locate` found among `size` weights, in one copy.
+
+    Raises OmnidraftError where the weights were NaN.
 
     >>> to_host(torch.tensor([3, 4]), 5)
     [3, 4]
     """
-    indices = drawn.reshape(-1).tolist()
-    if min(indices, default=0) < 0 or max(indices, default=0) >= size:
-        raise OmnidraftError("the model's logits are NaN or infinite: its weights are broken or the number type too small")
-    return indices
+    found = indices.reshape(-1).tolist()
+    if min(found, default=0) < 0 or max(found, default=0) >= size:
+        raise OmnidraftError(BROKEN)
+    return found
 
 
-class Uniforms:
-    """Uniform draws in [0, 1), from a torch.Generator or from given numbers, used in the same order as in `sampling`.
+class Uniforms(sampling.Uniforms):
+    """Uniform draws in [0, 1), from a torch.Generator or from given numbers, in `sampling`'s order.
 
     The numbers are made on the host, so that only what is chosen by them stays on the device.
 
     >>> Uniforms([0.3]).choose(torch.tensor([1.0, 0.0, 3.0]))
-    tensor([2])
+    2
     """
 
     def __init__(self, source: torch.Generator | Iterable[float]) -> None:
-        self._draws = _endless(source) if isinstance(source, torch.Generator) else iter(source)
+        super().__init__(_endless(source) if isinstance(source, torch.Generator) else source)
         self._back: list[float] = []  # draws given back, the next one last
-        self._taken: deque[float] = deque(maxlen=4096)  # the latest draws
-
-    def take(self, count: int) -> list[float]:
-        """The next draws (count,), fewer where given numbers come to their end."""
-        back = [self._back.pop() for _ in range(min(count, len(self._back)))]
-        taken = back + list(islice(self._draws, count - len(back)))
-        self._taken += taken
-        return taken
-
-    def give_back(self, count: int) -> None:
-        """Make the `count` draws taken last the next ones again."""
-        self._back += [self._taken.pop() for _ in range(count)]
 
     def next(self) -> float:
         """The next draw."""
-        draw = self._back.pop() if self._back else next(self._draws)
-        self._taken.append(draw)
-        return draw
+        return self._back.pop() if self._back else super().next()
 
-    def accept(self, probability: float) -> bool:
-        """True with the given probability (values above 1 count as 1)."""
-        return self.next() < probability
+    def give_back(self, draws: Sequence[float]) -> None:
+        """Make draws that were taken the next ones again."""
+        self._back += reversed(draws)
 
-    def choose(self, weights: Tensor) -> Tensor:
-        """Index (1,) drawn with probability proportional to `weights` (N,), or (R, 1) by rows (R, N).
+    def choose(self, weights: Tensor) -> int:
+        """Index drawn with probability proportional to `weights` (N,); one copy."""
+        return to_host(locate(weights, self.next()), len(weights))[0]
 
-        It is N where the weights are NaN or all zero.
-        """
-        if weights.dim() == 1 and on_host(weights):
-            return torch.from_numpy(np.array([locate(in_place(weights), self.next())]))
-        running = weights.cumsum(-1, dtype=widest(weights.device))
-        # Below 1 when rounded, too; and right=True never lands on a zero weight.
-        draws = [min(draw, 1 - torch.finfo(running.dtype).eps) for draw in self.take(weights.shape[:-1].numel())]
-        goal = running[..., -1:] * (draws[0] if weights.dim() == 1 else running.new_tensor(draws)[:, None])
-        return torch.searchsorted(running, goal, right=True)
+    def samples(self, rows: Sequence[Tensor]) -> Iterator[int]:
+        """One index drawn from each row (V,); one copy for all rows (n, V) of a tensor."""
+        if not isinstance(rows, Tensor):  # rows on the host that are made when they are asked for
+            yield from map(self.choose, rows)
+            return
+        draws = list(islice(self, len(rows)))
+        self.give_back(draws)
+        for index in to_host(locate(rows[:len(draws)], draws), rows.shape[1]):
+            self.next()  # what nobody asks for is not used up
+            yield index
+
+    def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[float, float]]:
+        """Pairs of numbers read out of rows; one copy for all that are on a device."""
+        pairs = list(pairs)
+        if all(lifting_torch.on_host(p) for p, _ in pairs):
+            return super().floats(pairs)
+        device = pairs[0][0].device
+        numbers = [torch.as_tensor(number, device=device) for pair in pairs for number in pair]
+        return iter(torch.stack(numbers).view(-1, 2).tolist())
+
+
+class Sampler(sampling.Sampler):
+    """How logits become tokens, as in `sampling`: rows and drawn tokens stay on the models' device.
+
+    Copied from it are, in each round: the drafted tokens, once, at their end; a healed token; what
+    verification compares and draws; and with a stop rule that looks, every token's probability.
+    """
+
+    looks = False  # unless the stop rule asks: the host would wait for the device
+
+    def __init__(self, uniforms: sampling.Uniforms, temperature: float = 1.0, top_k: int = 0,
+                 top_p: float = 1.0) -> None:
+        uniforms = uniforms if isinstance(uniforms, Uniforms) else Uniforms(uniforms)
+        super().__init__(uniforms, temperature, top_k, top_p)
+        self._used: list[float] = []  # the draws behind tokens that are not settled yet
+        self._size = 0  # of the rows that they were drawn from
+
+    def new_cache(self, model: Any) -> Any:
+        """A cache with which `model.forward` gives tensors."""
+        return model.new_cache(on_device=True)
+
+    def rows(self, logits: Tensor, size: int) -> Sequence[Tensor]:
+        """The distributions (n, V) of logits (n, V); on the host each when it is asked for."""
+        logits = mask(logits, size)
+        if lifting_torch.on_host(logits):
+            return Rows(logits, lambda row: process(row, *self.settings))
+        return process(logits, *self.settings)
+
+    def choices(self, logits: Tensor, size: int) -> Iterable[int]:
+        """The token that the model itself writes after each row of logits (n, V); one copy."""
+        if self.temperature:
+            return self.uniforms.samples(self.rows(logits, size))
+        return to_host(best(mask(logits, size)), size)
+
+    def draw(self, row: Tensor) -> Tensor:
+        """One token (1,) of a distribution (V,)."""
+        self._size = len(row)
+        if not self.temperature:
+            return self.likeliest(row)
+        self._used.append(self.uniforms.next())
+        return locate(row, self._used[-1])
+
+    def likeliest(self, row: Tensor) -> Tensor:
+        """The token (1,) that temperature 0 draws."""
+        return best(row[None])
+
+    def read(self, token: Tensor, row: Tensor) -> tuple[int, float]:
+        """A drawn token and its probability in the row (V,) that it was drawn from; one copy."""
+        if lifting_torch.on_host(row):
+            [token] = to_host(token, len(row))
+            return token, float(row.numpy()[token])
+        probability = row.index_select(0, token.clamp(0, len(row) - 1))
+        drawn, probability = torch.cat([token.to(row.dtype), probability]).tolist()
+        if not 0 <= drawn < len(row):
+            raise OmnidraftError(BROKEN)
+        return int(drawn), probability
+
+    def settle(self, drawn: list[Tensor], ends: Sequence[int]) -> list[int]:
+        """The drawn tokens in one copy, up to the first end token; later draws are given back."""
+        tokens = to_host(torch.cat(drawn), self._size) if drawn else []
+        count = next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
+        self.uniforms.give_back(self._used[count:])
+        self._used.clear()
+        return tokens[:count]
+
+    def only(self, logits: Tensor, ids: Sequence[int]) -> Tensor:
+        """Logits (n, V) with all tokens but `ids` ruled out; these stay possible, if unlikely."""
+        places = lifting_torch.upload(ids, logits.device)
+        kept = logits.index_select(-1, places).clamp(min=torch.finfo(logits.dtype).min / 2)
+        return torch.full_like(logits, -torch.inf).index_copy_(-1, places, kept)
+
+    def spread(self, row: Tensor, direct: Any, size: int) -> Tensor:
+        """A drafter's row (V_q,) on the target's tokens (V_p = size,), by the direct map."""
+        drafts, targets = (lifting_torch.upload(ids, row.device)
+                           for ids in (direct.drafts, direct.targets))
+        return row.new_zeros(size).index_add_(0, targets, row.index_select(0, drafts))
+
+    def lifting(self, lifting: Any, model: Any) -> lifting_torch.Lifting:
+        """The lifting's twin for rows on the model's device."""
+        return lifting_torch.Lifting(lifting, model.device)
+
+    def head(self, head: Any, model: Any) -> Any:
+        """A stop rule's acceptance head, or None, on the model's device."""
+        return head and stopping_torch.AcceptanceHead.of({
+            name: torch.as_tensor(array, device=model.device)
+            for name, array in head.parameters.items()})
+
+    def to_numpy(self, array: Tensor) -> np.ndarray:
+        """A tensor for whoever needs NumPy's arrays."""
+        return array.cpu().numpy()
+
+    def finished(self, array: Tensor) -> Tensor:
+        """The tensor once it is computed, so that a model's seconds are its own."""
+        if array.is_cuda:
+            torch.cuda.synchronize(array.device)
+        return array
+
+
+def best(logits: Tensor) -> Tensor:
+    """The argmax (n,) of each row (n, V); of a broken row -1, which `to_host` refuses."""
+    places = logits.argmax(-1)
+    largest = logits.gather(-1, places[:, None])[:, 0]
+    return torch.where(largest.abs() < torch.inf, places, -1)
 
 
 def _endless(generator: torch.Generator) -> Iterator[float]:
     while True:  # a block at once, so that a generator on a device costs a copy in 64 draws
-        yield from torch.rand(64, generator=generator, device=generator.device, dtype=widest(generator.device)).tolist()
+        block = torch.rand(64, generator=generator, device=generator.device,
+                           dtype=widest(generator.device))
+        yield from block.tolist()

@@ -76,7 +76,7 @@ class EntropyBound(Stop):
     H is the entropy of the last token's row q (V_q,); the paper's AdaEDL moves the threshold with the acceptance rate.
 
     >>> stop = EntropyBound(threshold=0.4, weight=0.2)
-    >>> stop([stop.bound(0.5)]), stop([stop.bound(0.5), stop.bound(2.0)])  # 0.68, 0.37
+    >>> stop([stop.bound(np.array([0.9, 0.1]))]), stop([stop.bound(np.full(8, 1 / 8))])
     (False, True)
     """
 
@@ -84,8 +84,9 @@ class EntropyBound(Stop):
     threshold: float = 0.4
     weight: float = 0.2
 
-    def bound(self, entropy: float) -> float:
-        """A token's confidence from the entropy of its row in nats."""
+    def bound(self, row: np.ndarray) -> float:
+        """A token's confidence from the entropy in nats of its row (V,)."""
+        entropy = float(-(row * np.log(np.maximum(row, 1e-30))).sum())
         return 1.0 - (self.weight * max(0.0, entropy)) ** 0.5
 
     def __call__(self, confidences: list[float]) -> bool:

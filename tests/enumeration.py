@@ -10,8 +10,10 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 
+from omnidraft.sampling import Uniforms
 
-class Script:
+
+class Script(Uniforms):
     """Answers draws from a list of choices made before, then takes the first choice and notes the others."""
 
     def __init__(self, choices: list[int]):

@@ -14,14 +14,14 @@ from test_decoding import SMALL_BYTES, SMALL_PIECES, Same
 from vocabularies import byte_level, sentencepiece
 
 from omnidraft.cli.conversation import Conversation
-from omnidraft.decoding import Options, plain, speculative
+from omnidraft.decoding import Warm, plain, speculative
 from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
-from omnidraft.pairing import Pair
+from omnidraft.generation import Pair
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.verification import RULES
-from omnidraft.warm import Warm
 
 CHATML = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
           "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")

@@ -8,10 +8,11 @@ import tokenizers
 from enumeration import law_of, total_variation
 from fakes import FakeModel, byte_level, sentence_piece
 
-from omnidraft.decoding import Options, plain, speculative
+from omnidraft.decoding import plain, speculative
 from omnidraft.drafting import Draft, Drafter
 from omnidraft.errors import OmnidraftError
-from omnidraft.pairing import Pair
+from omnidraft.generation import Pair
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength, Payoff
 from omnidraft.tokenizer import Tokenizer

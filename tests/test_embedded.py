@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import omnidraft
-from omnidraft.decoding import Options, plain, speculative
+from omnidraft.decoding import plain, speculative
 from omnidraft.engine.loading import EMBEDDED, folder, load
 from omnidraft.errors import OmnidraftError
+from omnidraft.generation import Pair
 from omnidraft.learning.adapters import SHIPPED, Adapters
-from omnidraft.pairing import Pair
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import RULES

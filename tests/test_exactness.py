@@ -104,16 +104,16 @@ class World:
 
     def lossless(self, draws) -> tuple[int, ...]:
         tokens, rows = self.draw(draws)
-        atoms, laws = self.lifting.reveal(tokens, rows)
+        atoms, drawn = self.lifting.reveal(tokens, rows)
         walked, _ = self.lifting.walk(atoms)
-        return tuple(verification.lossless(atoms, laws, self.lifting, self.target_rows(walked), draws).emitted)
+        return tuple(verification.lifted(atoms, drawn, self.lifting, self.target_rows(walked), draws).emitted)
 
     def cut(self, draws, limit: int) -> tuple[int, ...]:
         """As `lossless`, with room for `limit` proposals only."""
         tokens, rows = self.draw(draws)
-        atoms, laws = self.lifting.reveal(tokens, rows)
+        atoms, drawn = self.lifting.reveal(tokens, rows)
         walked, _ = self.lifting.walk(atoms)
-        return tuple(verification.lossless(atoms, laws, self.lifting, self.target_rows(walked[:limit]), draws, limit).emitted)
+        return tuple(verification.lifted(atoms, drawn, self.lifting, self.target_rows(walked[:limit]), draws, limit).emitted)
 
     def healed(self, draws, context: int) -> tuple[int, ...]:
         """As `lossless`, but the draft begins with draft token `context`, which the text already holds."""
@@ -121,9 +121,9 @@ class World:
         tokens, rows = self.draw(draws, allowed)
         if not tokens:
             tokens, rows = [context], [np.eye(len(self.draft))[context]]
-        atoms, laws = self.lifting.reveal(tokens, rows, self.lifting.paths[context])
+        atoms, drawn = self.lifting.reveal(tokens, rows, self.lifting.paths[context])
         walked, _ = self.lifting.walk(atoms)
-        return tuple(verification.lossless(atoms, laws, self.lifting, self.target_rows(walked), draws).emitted)
+        return tuple(verification.lifted(atoms, drawn, self.lifting, self.target_rows(walked), draws).emitted)
 
     def translated(self, draws, rule: str) -> tuple[int, ...]:
         tokens, rows = self.draw(draws, self.draft_to_target >= 0 if rule == "tli" else None)
@@ -133,7 +133,9 @@ class World:
             fits = [(t, len(s)) for s, t in ngrams.items() if tuple(drafted[start:start + len(s)]) == s]
             return max(fits, key=lambda fit: fit[1], default=None)
 
-        made = merge(tokens, rows, Direct(self.draft_to_target), longest, {} if rule == "tli" else self.spellings)
+        direct = Direct(self.draft_to_target)
+        made = merge(tokens, rows, direct, longest, {} if rule == "tli" else self.spellings,
+                     lambda q: np.bincount(direct.targets, q[direct.drafts], len(self.target)))
         return tuple(verification.rejection_sampling(made.tokens, made.rows, self.target_rows(made.tokens), draws).emitted)
 
     def slem(self, draws) -> tuple[int, ...]:
@@ -141,7 +143,7 @@ class World:
         if text not in self.proposed:
             self.proposed[text] = next(iter(self.cuts(text, self.target)), ())
         proposals = self.proposed[text]
-        return tuple(verification.exact_match(proposals, self.target_rows(proposals), draws).emitted)
+        return tuple(verification.exact_match(proposals, draws.samples(self.target_rows(proposals))).emitted)
 
 
 @pytest.fixture(scope="module")
@@ -197,9 +199,9 @@ def test_the_enumeration_sees_a_broken_rule(worlds):
         tokens, rows = w.draw(draws)
         if rows[-1][tokens[-1]] < 0.2:
             tokens, rows = tokens[:-1], rows[:-1]
-        atoms, laws = w.lifting.reveal(tokens, rows)
+        atoms, drawn = w.lifting.reveal(tokens, rows)
         walked, _ = w.lifting.walk(atoms)
-        return tuple(verification.lossless(atoms, laws, w.lifting, w.target_rows(walked), draws).emitted)
+        return tuple(verification.lifted(atoms, drawn, w.lifting, w.target_rows(walked), draws).emitted)
 
     gaps = [total_variation(w.two_tokens(lambda draws, w=w: broken(w, draws)), w.truth()) for w in worlds[:60]]
     assert max(gaps) > 1e-3

@@ -25,20 +25,18 @@ def test_paths(lifting):
 
 def test_masses_are_those_of_the_tokens_below(lifting):
     p = np.array([0.1, 0.3, 0.2, 0.25, 0.15])
-    ordered = lifting.ordered(p)
     node_a = lifting.children[ROOT][A]
     node_ab = lifting.children[node_a][B]
-    assert lifting.mass(ordered, node_a) == pytest.approx(0.6) and lifting.mass(ordered, node_ab) == pytest.approx(0.5)
+    assert p[lifting.below(node_a)].sum() == pytest.approx(0.6) and p[lifting.below(node_ab)].sum() == pytest.approx(0.5)
     assert sorted(lifting.below(node_ab).tolist()) == [1, 2] and lifting.uncovered(5).tolist() == [4]
 
 
 def test_choice_at_the_root_and_inside(lifting):
     p, q = np.array([0.1, 0.3, 0.2, 0.25, 0.15]), np.array([0.4, 0.2, 0.1, 0.2, 0.1])
-    ordered = lifting.ordered(p)
-    atoms, target, draft = lifting.choice(ROOT, p, ordered, lifting.first_law(q))
+    atoms, target, draft = lifting.choice(ROOT, p, lifting.distribution(q, ()))
     assert dict(zip(atoms.tolist(), target, strict=False)) == pytest.approx({A: 0.6, B: 0.25})
     assert target[-1] == pytest.approx(0.15) and draft.tolist() == pytest.approx([0.4, 0.4, 0.0])  # B: 0.2 + 0.2 of BA
-    _, target, draft = lifting.choice(lifting.children[ROOT][A], p, ordered, lifting.first_law(q))
+    _, target, draft = lifting.choice(lifting.children[ROOT][A], p, lifting.distribution(q, ()))
     assert target.tolist() == pytest.approx([0.5 / 0.6, 0.1 / 0.6]) and draft.tolist() == pytest.approx([0.4, 0.6])
 
 
@@ -50,9 +48,10 @@ def test_walk_is_decided_by_the_next_atom_only(lifting):
 
 def test_reveal_of_an_expansion_and_of_a_healed_one(lifting):
     q = np.array([0.4, 0.2, 0.1, 0.2, 0.1])
-    atoms, laws = lifting.reveal([BA, Z], [q, q])
+    atoms, drawn = lifting.reveal([BA, Z], [q, q])
+    laws = [lifting.distribution(*one) for one in drawn]
     assert atoms == [B, A, None] and laws[0][B] == pytest.approx(0.4) and laws[1].tolist() == [1, 0, 0, 0, 0]
-    atoms, laws = lifting.reveal([BA], [q], in_text=(B,))
+    atoms, _ = lifting.reveal([BA], [q], in_text=(B,))
     assert atoms == [A] and lifting.longer(B) == [BA] and lifting.longer(A) == []
 
 
@@ -62,13 +61,12 @@ def test_reveal_of_an_expansion_and_of_a_healed_one(lifting):
 def test_every_node_is_the_range_of_the_tokens_below_it(splits, seed):
     lifting = Lifting(dict(enumerate(splits)), [(0,), (1,), (2,), (3,)])
     p = np.random.default_rng(seed).dirichlet(np.ones(len(splits)))
-    ordered = lifting.ordered(p)
     covered = {split: min(i for i, s in enumerate(splits) if s == split) for split in splits}
     pending = [(ROOT, ())]
     while pending:
         node, prefix = pending.pop()
         below = sorted(token for split, token in covered.items() if split[:len(prefix)] == prefix)
         assert sorted(lifting.below(node).tolist()) == below
-        assert lifting.mass(ordered, node) == pytest.approx(p[below].sum())
+        assert p[lifting.below(node)].sum() == pytest.approx(p[below].sum())
         assert lifting.token[node] == covered.get(prefix, -1)
         pending += [(child, (*prefix, atom)) for atom, child in lifting.children[node].items()]

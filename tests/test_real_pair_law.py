@@ -13,9 +13,10 @@ from fakes import FakeCache
 from vocabularies import REAL
 
 from omnidraft import translation, verification
-from omnidraft.decoding import Options, speculative
+from omnidraft.decoding import speculative
 from omnidraft.engine import loading as models
-from omnidraft.pairing import Pair
+from omnidraft.generation import Pair
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms, mask, process
 from omnidraft.stopping import FixedLength
 

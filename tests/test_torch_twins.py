@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections import Counter, defaultdict
+from collections import Counter
 
 import numpy as np
 import pytest
-from enumeration import Script, law_of, total_variation
+from enumeration import total_variation
 from test_exactness import World
 
 torch = pytest.importorskip("torch")
@@ -20,19 +20,15 @@ from omnidraft import (  # noqa: E402
     sampling,
     sampling_torch,
     translation,
-    translation_torch,
     verification,
-    verification_torch,
 )
 from omnidraft.errors import OmnidraftError  # noqa: E402
 
-TWINS = [(sampling, sampling_torch), (lifting, lifting_torch), (verification, verification_torch),
-         (translation, translation_torch)]
+TWINS = [(sampling, sampling_torch), (lifting, lifting_torch)]
 SETTINGS = [{"temperature": 1.0}, {"temperature": 0.6}, {"temperature": 1.3, "top_k": 7}, {"temperature": 0.8, "top_p": 0.9},
             {"temperature": 1.0, "top_k": 9, "top_p": 0.8}, {"temperature": 0.0}]
 CASES = 1000
-HOST_ONLY = {"Rows", "locate", "Direct", "Proposals", "extend", "retokenize", "continuation", "common_tail", "common_prefix",
-             "merge", "build_lifting", "Verdict"}  # of ids, bytes and dictionaries, or for either kind of arrays
+HOST_ONLY = {"Rows", "build_lifting"}  # of ids and dictionaries, or for either kind of arrays
 
 
 # ---- signatures ------------------------------------------------------------------------------------------------------
@@ -53,12 +49,12 @@ def test_signatures_are_equal(plain, twin):
         if inspect.isfunction(one):
             assert arguments(one) == arguments(other), name
             shared += 1
-        elif name in ("Uniforms", "Lifting", "Translated"):
+        elif name in ("Uniforms", "Lifting", "Sampler"):
             for method, function in vars(one).items():
-                if inspect.isfunction(function) and (method[:2] != "__" or method == "__rsub__") and method in vars(other):
+                if inspect.isfunction(function) and (method[:1] != "_" or name == "Sampler") and method in vars(other):
                     assert arguments(function) == arguments(getattr(other, method)), method
                     shared += 1
-    assert shared >= {"translation": 1, "lifting": 3, "sampling": 4, "verification": 6}[plain.__name__.split(".")[-1]]
+    assert shared >= {"lifting": 4, "sampling": 16}[plain.__name__.split(".")[-1]]
 
 
 # ---- random rounds ---------------------------------------------------------------------------------------------------
@@ -78,7 +74,7 @@ class RandomRound:
         spellings = {int(d): tuple(int(t) for t in rng.integers(0, self.target_size, rng.integers(1, 4)))
                      for d in range(self.draft_size) if rng.random() < 0.6}
         self.lifting = lifting.build_lifting(splits, spellings, self.draft_size)
-        self.torch_lifting = lifting_torch.Lifting(self.lifting, self.target_size)
+        self.torch_lifting = lifting_torch.Lifting(self.lifting)
         self.setting = SETTINGS[seed % (len(SETTINGS) - 1)]
         k = int(rng.integers(0, 7)) if draft_length is None else draft_length
         self.draft_probs = self.probs(k, self.draft_size)
@@ -98,9 +94,9 @@ class RandomRound:
         """Both verdicts under the same draws, after checking that they are equal and leave the same draws."""
         one, other = sampling.Uniforms(self.draws), sampling_torch.Uniforms(self.draws)
         expected = getattr(verification, name)(*numpy_arguments, one)
-        verdict = getattr(verification_torch, name)(*torch_arguments, other)
+        verdict = getattr(verification, name)(*torch_arguments, other)
         assert (verdict.emitted, verdict.kinds, verdict.accepted) == (expected.emitted, expected.kinds, expected.accepted)
-        assert other.take(1) == [one._next()]
+        assert other.next() == one.next()
         return verdict
 
 
@@ -142,8 +138,7 @@ def kind(request, monkeypatch) -> str:
 
 
 def as_on_a_device(monkeypatch) -> None:
-    for module in (sampling_torch, verification_torch):
-        monkeypatch.setattr(module, "on_host", lambda tensor: False)
+    monkeypatch.setattr(lifting_torch, "on_host", lambda tensor: False)
 
 
 def given(rows: np.ndarray, kind: str):
@@ -163,10 +158,10 @@ def test_draws_equal_numpy(kind):
 
 def test_a_generator_gives_the_same_draws_however_they_are_taken():
     one, other = (sampling_torch.Uniforms(torch.Generator().manual_seed(3)) for _ in range(2))
-    draws = one.take(150)
-    assert [other.take(1)[0] for _ in range(150)] == draws and len(set(draws)) == 150 and 0 <= min(draws) < max(draws) < 1
-    other.give_back(2)
-    assert other.take(3) == [*draws[-2:], *one.take(1)]
+    draws = [one.next() for _ in range(150)]
+    assert [other.next() for _ in range(150)] == draws and len(set(draws)) == 150 and 0 <= min(draws) < max(draws) < 1
+    other.give_back(draws[-2:])
+    assert [other.next() for _ in range(3)] == [*draws[-2:], one.next()]
 
 
 def test_masses_and_laws_equal_numpy(rounds):
@@ -176,23 +171,25 @@ def test_masses_and_laws_equal_numpy(rounds):
         atoms, laws = plain.reveal(case.draft_tokens, case.draft_probs, case.in_text)
         torch_atoms, torch_laws = twin.reveal(case.draft_tokens, torch.from_numpy(case.draft_probs), case.in_text)
         assert torch_atoms == atoms and len(torch_laws) == len(laws)
-        for law, expected in zip(torch_laws, laws, strict=True):
-            close(law, expected)
+        for (row, prefix), (expected, its_prefix) in zip(torch_laws, laws, strict=True):
+            assert prefix == its_prefix
+            close(twin.distribution(row, prefix), plain.distribution(expected, prefix))
         seen["unmappable"] += None in atoms
         seen["expanded"] += any(len(plain.paths[token] or ()) > 1 for token in case.draft_tokens)
         seen["healed"] += case.in_text != ()
         seen["partial"] += len(plain.order) < case.target_size
         seen["merge"] += any(length > 1 for length in plain.walk(atoms)[1])
         p, law = case.probs(1, case.target_size)[0], case.rng.dirichlet(np.ones(case.draft_size))
-        ordered, torch_p = plain.ordered(p), torch.from_numpy(p)
+        torch_p = torch.from_numpy(p)
         for node in range(len(plain.token)):
-            if plain.children[node] and plain.mass(ordered, node) > 1e-3:
-                atoms, target_law, draft_law = plain.choice(node, p, ordered, law)
-                made = twin.categories(node, torch_p, torch.from_numpy(law))  # by atom, what ends here last
-                close(made[0][[*atoms, -1]], target_law)
-                close(made[1][[*atoms, -1]], draft_law)
+            if plain.children[node] and p[plain.below(node)].sum() > 1e-3:
+                atoms, target_law, draft_law = plain.choice(node, p, law)
+                same, *made = twin.choice(node, torch_p, torch.from_numpy(law))
+                assert same.tolist() == atoms.tolist()
+                close(made[0], target_law)
+                close(made[1], draft_law)
                 assert float(made[0].sum()) == pytest.approx(1)
-                close(verification_torch.residual(*made)[[*atoms, -1]], verification.residual(target_law, draft_law))
+                close(verification.residual(*made), verification.residual(target_law, draft_law))
     assert min(seen[kind] for kind in ("unmappable", "expanded", "healed", "partial", "merge")) > 100, seen
 
 
@@ -202,11 +199,11 @@ def test_lossless_equals_numpy(rounds, kind):
         atoms, laws = case.lifting.reveal(case.draft_tokens, case.draft_probs, case.in_text)
         p = case.probs(len(case.lifting.walk(atoms)[0]) + 1, case.target_size)
         _, torch_laws = case.torch_lifting.reveal(case.draft_tokens, torch.from_numpy(case.draft_probs), case.in_text)
-        verdict = case.both("lossless", (atoms, laws, case.lifting, p),
+        verdict = case.both("lifted", (atoms, laws, case.lifting, p),
                             (atoms, torch_laws, case.torch_lifting, given(p, kind)))
         endings[tuple(verdict.kinds[-2:])] += 1
         longest = max(longest, len(verdict.emitted))
-        close(torch.tensor(verification_torch.acceptances(atoms, torch_laws, case.torch_lifting, given(p, kind)),
+        close(torch.tensor(verification.acceptances(atoms, torch_laws, case.torch_lifting, given(p, kind)),
                            dtype=torch.float64), verification.acceptances(atoms, laws, case.lifting, p))
     assert min(endings["recovered",], endings["accepted", "recovered"], endings["accepted", "bonus"]) > 25 and longest > 4
 
@@ -223,31 +220,32 @@ def test_translated_rules_equal_numpy(rounds, kind):
             return next((fit for fit in fits if start + fit[1] <= len(tokens)), None)
 
         spellings = {d: (1, 3, 2)[:1 + d % 3] for d in range(0, case.draft_size, 2)}
-        arguments = translation.Direct(direct), longest, spellings
-        expected = translation.merge(case.draft_tokens, list(case.draft_probs), *arguments)
+        direct = translation.Direct(direct)
+        arguments = direct, longest, spellings
+        expected = translation.merge(case.draft_tokens, list(case.draft_probs), *arguments,
+                                     lambda q, d=direct: sampling.Sampler.spread(None, q, d, case.target_size))
         q = torch.from_numpy(case.draft_probs)
-        made = translation.merge(case.draft_tokens, q, *arguments, translation_torch.Translated)
+        made = translation.merge(case.draft_tokens, q, *arguments,
+                                 lambda q, d=direct: sampling_torch.Sampler.spread(None, q, d, case.target_size))
         assert (made.tokens, made.spans) == (expected.tokens, expected.spans)
         bare = translation.merge(case.draft_tokens, [None] * len(case.draft_tokens), *arguments, None)  # for a greedy round
         assert (bare.tokens, bare.spans) == (made.tokens, made.spans) and bare.rows == [None] * len(made.tokens)
         p = case.probs(len(made.tokens) + 1, case.target_size)
-        for row, reference, wanted in zip(made.rows, expected.rows, p[:-1], strict=True):
-            close(torch.from_numpy(wanted) - row, wanted - reference)
-            entries = wanted - (wanted - reference)
-            assert [float(row[t]) for t in range(len(wanted))] == pytest.approx(entries.tolist(), abs=1e-10)
+        for row, reference in zip(made.rows, expected.rows, strict=True):
+            close(row, reference)
         kept += case.both("rejection_sampling", (made.tokens, expected.rows, p),
                           (made.tokens, made.rows, given(p, kind))).accepted
-        q = [wanted - (wanted - row) for row, wanted in zip(expected.rows, p[:-1], strict=True)]
-        q = [np.maximum(row, 0) / np.maximum(row, 0).sum() for row in q]
+        q = [row / row.sum() for row in expected.rows]
         kept += case.both("rejection_sampling", (made.tokens, q, p),
                           (made.tokens, [torch.from_numpy(row) for row in q], given(p, kind))).accepted
         p[:, 0] += 3.0  # a likely token, so that matches are not rare
         p /= p.sum(-1, keepdims=True)
         proposals = [token if i % 3 else 0 for i, token in enumerate(made.tokens)]
-        kept += case.both("exact_match", (proposals, p), (proposals, given(p, kind))).accepted
-        choices = p.argmax(-1)
-        expected, verdict = verification.greedy(proposals, choices), verification_torch.greedy(proposals, torch.tensor(choices))
-        assert (verdict.emitted, verdict.kinds) == (expected.emitted, expected.kinds)
+        one, other = sampling.Uniforms(case.draws), sampling_torch.Uniforms(case.draws)
+        expected = verification.exact_match(proposals, one.samples(p))
+        verdict = verification.exact_match(proposals, other.samples(given(p, kind)))
+        assert (verdict.emitted, verdict.kinds) == (expected.emitted, expected.kinds) and one.next() == other.next()
+        kept += verdict.accepted
     assert kept > 500
 
 
@@ -261,7 +259,7 @@ def test_float32_accepts_as_often_as_float64(rounds):
         for dtype in (torch.float64, torch.float32):
             _, laws = case.torch_lifting.reveal(case.draft_tokens, q.to(dtype), case.in_text)
             uniforms = sampling_torch.Uniforms(case.draws)
-            emitted.append(verification_torch.lossless(atoms, laws, case.torch_lifting, p.to(dtype), uniforms).emitted)
+            emitted.append(verification.lifted(atoms, laws, case.torch_lifting, p.to(dtype), uniforms).emitted)
         same += emitted[0] == emitted[1]
     assert same >= 298
 
@@ -272,29 +270,21 @@ def test_broken_logits_are_told_when_they_are_copied(bad):
     probs = sampling_torch.process(torch.full((2, case.target_size), bad), 1.0)
     assert probs.isnan().all() and sampling_torch.process(torch.full((3,), bad), 0).isnan().any()
     uniforms, q = sampling_torch.Uniforms(torch.Generator()), torch.eye(case.draft_size)[:1]
-    for run in (lambda: verification_torch.lossless(*case.torch_lifting.reveal([0], q), case.torch_lifting, probs, uniforms),
-                lambda: verification_torch.lossless(*case.torch_lifting.reveal([], []), case.torch_lifting, probs, uniforms),
-                lambda: verification_torch.exact_match([0], probs, uniforms),
-                lambda: verification_torch.rejection_sampling([0], [probs[0]], probs, uniforms)):
+    for run in (lambda: verification.lifted(*case.torch_lifting.reveal([0], q), case.torch_lifting, probs, uniforms),
+                lambda: verification.lifted(*case.torch_lifting.reveal([], []), case.torch_lifting, probs, uniforms),
+                lambda: verification.exact_match([0], uniforms.samples(probs)),
+                lambda: verification.rejection_sampling([0], [probs[0]], probs, uniforms)):
         with pytest.raises(OmnidraftError, match="NaN or infinite"):
             run()
 
 
 # ---- exactness -------------------------------------------------------------------------------------------------------
-class TorchScript(Script):
-    """`enumeration.Script` where `sampling_torch.Uniforms` stands."""
-
-    def choose(self, weights):
-        chosen = super().choose(np.asarray(weights))
-        return torch.tensor(chosen) if isinstance(weights, torch.Tensor) else chosen
-
-
 class TorchWorld(World):
     """A random pair of vocabularies whose rounds are verified by the Torch twin."""
 
     def __init__(self, seed: int):
         super().__init__(seed)
-        self.twin, self.kind = lifting_torch.Lifting(self.lifting, len(self.target)), ("host", "device")[seed % 2]
+        self.twin, self.kind = lifting_torch.Lifting(self.lifting), ("host", "device")[seed % 2]
         self.revealed: dict = {}
 
     def verify(self, draws, tokens, rows, in_text=()) -> tuple[int, ...]:
@@ -303,7 +293,7 @@ class TorchWorld(World):
             atoms, laws = self.twin.reveal(tokens, torch.from_numpy(np.array(rows)), in_text)
             self.revealed[key] = atoms, laws, given(self.target_rows(self.twin.walk(atoms)[0]), self.kind)
         atoms, laws, target_probs = self.revealed[key]
-        return tuple(verification_torch.lossless(atoms, laws, self.twin, target_probs, draws).emitted)
+        return tuple(verification.lifted(atoms, laws, self.twin, target_probs, draws).emitted)
 
     def lossless(self, draws) -> tuple[int, ...]:
         return self.verify(draws, *self.draw(draws))
@@ -314,13 +304,6 @@ class TorchWorld(World):
         if not tokens:
             tokens, rows = [context], [np.eye(len(self.draft))[context]]
         return self.verify(draws, tokens, rows, self.lifting.paths[context])
-
-    def two_tokens(self, round_) -> dict:
-        law: dict = defaultdict(float)
-        for emitted, weight in law_of(round_, TorchScript).items():
-            for second, p in enumerate([1.0] if len(emitted) > 1 else self.law("p", emitted)):
-                law[emitted[:2] if len(emitted) > 1 else (emitted[0], second)] += weight * p
-        return law
 
 
 def test_lossless_is_exact_in_torch():
@@ -398,21 +381,21 @@ def test_copies_per_round_do_not_grow_with_the_draft_length(copies, draft_length
         uniforms, twin = sampling_torch.Uniforms(case.draws), case.torch_lifting
         logits = torch.from_numpy(case.rng.standard_normal((draft_length, case.draft_size)))
         q, none = copies(lambda rows, case=case: sampling_torch.process(rows, **case.setting), logits)
-        drawn, still_none = copies(uniforms.choose, q)
+        drawn, still_none = copies(sampling_torch.locate, q, [uniforms.next() for _ in q])
         assert none == still_none == 0
         tokens = sampling_torch.to_host(drawn, case.draft_size)
         (atoms, laws), total = copies(twin.reveal, tokens, q)
         assert total == 0
         p = torch.from_numpy(case.probs(len(twin.walk(atoms)[0]) + 1, case.target_size))
-        verdict, total = copies(verification_torch.lossless, atoms, laws, twin, p, uniforms)
+        verdict, total = copies(verification.lifted, atoms, laws, twin, p, uniforms)
         assert 2 <= total <= 3  # what is compared; then one for each of at most two draws
         endings[verdict.kinds[-1], total] += 1
         direct = case.rng.integers(0, case.target_size, case.draft_size)
-        made, total = copies(translation.merge, tokens, q, translation.Direct(direct), lambda tokens, start: None, {},
-                             translation_torch.Translated)
+        direct = translation.Direct(direct)
+        made, total = copies(translation.merge, tokens, q, direct, lambda tokens, start: None, {},
+                             lambda q, d=direct, n=case.target_size: sampling_torch.Sampler.spread(None, q, d, n))
         assert total == 0 and len(made.tokens) == draft_length
         p = torch.from_numpy(case.probs(draft_length + 1, case.target_size))
-        assert copies(verification_torch.rejection_sampling, made.tokens, made.rows, p, uniforms)[1] == 2
-        assert copies(verification_torch.exact_match, made.tokens, p, uniforms)[1] == 1
-        assert copies(verification_torch.greedy, made.tokens, p.argmax(-1))[1] == 1
+        assert copies(verification.rejection_sampling, made.tokens, made.rows, p, uniforms)[1] == 2
+        assert copies(lambda made=made, p=p: verification.exact_match(made.tokens, uniforms.samples(p)))[1] == 1
     assert endings["recovered", 3] > 50 and (draft_length > 1 or endings["bonus", 2] > 5)

@@ -31,15 +31,17 @@ def rows(*likely: float) -> list[np.ndarray]:
 
 
 def whole(row) -> list[float]:
-    """All entries of q' by what a refusal needs, p - q'; each is also what a kept proposal would ask for."""
-    entries = (0.0 - (np.zeros(4) - row)).tolist()
-    assert [float(row[token]) for token in range(4)] == pytest.approx(entries)
-    return entries
+    """All entries of q'."""
+    return row.tolist()
+
+
+def spread(direct: Direct, size: int = 4):
+    return lambda q: np.bincount(direct.targets, q[direct.drafts], size)
 
 
 def test_snow_flakes_by_hand():
     q = rows(0.9, 0.8, 0.7, 0.6, 0.5)
-    made = merge([SNOW, F, LA, KE, S], q, DIRECT, flake, {})
+    made = merge([SNOW, F, LA, KE, S], q, DIRECT, flake, {}, spread(DIRECT))
     assert (made.tokens, made.spans) == ([T_SNOW, T_FLAKE, T_S], [1, 3, 1])
     assert whole(made.rows[0]) == pytest.approx([0.9, 0, 0.025, 0.025])
     # Eq. 1: 0.8 * 0.7 * 0.6; Eq. 2: the direct token of "f" keeps what is left of 0.8
@@ -47,18 +49,19 @@ def test_snow_flakes_by_hand():
 
 
 def test_a_piece_that_completes_nothing_ends_the_proposals():
-    assert merge([SNOW, F, LA], rows(0.9, 0.8, 0.7), DIRECT, flake, {}).tokens == [T_SNOW, T_F]
-    assert merge([LA, SNOW], [np.full(5, 0.2)] * 2, DIRECT, flake, {}).tokens == []
+    assert merge([SNOW, F, LA], rows(0.9, 0.8, 0.7), DIRECT, flake, {}, spread(DIRECT)).tokens == [T_SNOW, T_F]
+    assert merge([LA, SNOW], [np.full(5, 0.2)] * 2, DIRECT, flake, {}, spread(DIRECT)).tokens == []
 
 
 def test_two_draft_tokens_with_one_direct_token_add_up():
     direct = Direct(np.array([0, 0, 1]))
-    made = merge([0, 2], [np.array([0.5, 0.2, 0.3])] * 2, direct, lambda t, i: (2, 2) if i == 0 else None, {})
+    made = merge([0, 2], [np.array([0.5, 0.2, 0.3])] * 2, direct, lambda t, i: (2, 2) if i == 0 else None, {},
+                 spread(direct))
     assert whole(made.rows[0]) == pytest.approx([0.7 - 0.15, 0.3, 0.15, 0])
 
 
 def test_an_expansion_proposes_each_of_its_tokens():
-    made = merge([LA, S], [np.full(5, 0.2)] * 2, DIRECT, flake, {LA: (T_F, T_S)})
+    made = merge([LA, S], [np.full(5, 0.2)] * 2, DIRECT, flake, {LA: (T_F, T_S)}, spread(DIRECT))
     assert (made.tokens, made.spans) == ([T_F, T_S, T_S], [1, 0, 1])
     assert made.rows[0][T_F] == pytest.approx(0.4) and whole(made.rows[1]) == [0, 0, 0, 1]
 

@@ -29,12 +29,13 @@ from exercises import check, examples, law_of, paint, show
 
 from omnidraft import losses
 from omnidraft.cli.render import sparkline
-from omnidraft.decoding import Options, speculative
+from omnidraft.decoding import speculative
+from omnidraft.options import Options
 from omnidraft.engine import backward
 from omnidraft.engine import loading as models
 from omnidraft.learning import online
 from omnidraft.learning.training import Recipe, Trainer, tensors_of
-from omnidraft.pairing import Pair
+from omnidraft.generation import Pair
 from omnidraft.sampling import Uniforms, process
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import rejection_sampling

@@ -29,12 +29,13 @@ import numpy as np
 from exercises import check, examples, paint, show
 
 from omnidraft.cli.render import sparkline
-from omnidraft.decoding import Options, speculative
+from omnidraft.decoding import speculative
+from omnidraft.options import Options
 from omnidraft.engine import loading as models
 from omnidraft.learning import online
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.training import Recipe, Trainer
-from omnidraft.pairing import Pair
+from omnidraft.generation import Pair
 from omnidraft.sampling import Uniforms, process
 from omnidraft.stopping import FixedLength
 

@@ -106,7 +106,7 @@ def compare(methods: dict[str, Method], prompts: Sequence[str], target: Any, opt
     They take turns at each prompt, after each has written the first one untimed; `whole` times their calls from outside.
     What one raises is its "error".
     """
-    from ..warm import check_prompt
+    from ..decoding import check_prompt
 
     texts, (base, *_) = [(prompt, check_prompt(target, prompt)) for prompt in prompts], methods
     runs: dict[str, list[list[list[od.Round]]]] = {name: [[] for _ in range(repeats + 1)] for name in methods}

@@ -48,7 +48,7 @@ def demo(
     figures: Annotated[Path | None, common.output("--json", metavar="FILE", help="Save every figure of the table.")] = None,
 ) -> None:
     """Watch a small model draft for a bigger one with another tokenizer, beside plain decoding of the same prompts."""
-    from ..warm import check_prompt
+    from ..decoding import check_prompt
 
     options = common.options_of(verify, draft_length, threshold, temperature, max_new_tokens, payoff=payoff)
     prompts = choose_prompts(task, seed)

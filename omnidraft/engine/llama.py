@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import OmnidraftError
+from ..sampling import Sampler
 from .config import ModelConfig
 from .kernels import Layout, Linear, choose_layout
 from .kv_cache import KVCache
@@ -35,6 +36,8 @@ class Llama:
     >>> model.forward([1, 403], cache).shape, cache.length
     ((1, 512), 2)
     """
+
+    sampler = Sampler
 
     def __init__(self, config: ModelConfig, tensors: dict[str, np.ndarray], dtype: Any = np.float32, *,
                  name: str = "model", folder: Path | None = None, tokenizer: Any = None, layout: Layout | None = None):

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OmnidraftError
+from ..generation import Pair
+from ..vocabulary import load_or_build
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -130,3 +132,18 @@ def _load_numpy(name: str | Path, dtype: str, device: str, more: dict[str, Any])
     from .llama import Llama
 
     return Llama.load(found, "float32" if dtype == "auto" else dtype)
+
+
+def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy", **how: Any) -> Pair:
+    """A Pair of two models by name, folder or (backend "torch") hub id, or of models that are loaded already.
+
+    `how` goes to `load_two`. The alignment is kept on disk. Raises OmnidraftError where a model cannot be loaded, or the
+    vocabularies have nothing in common.
+
+    >>> import omnidraft
+    >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
+    >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
+    ', there was a little fox who'
+    """
+    draft, target = load_two(draft, target, backend=backend, **how)
+    return Pair(draft, target, alignment=load_or_build(draft.tokenizer, target.tokenizer))

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
+from .. import sampling_torch
 from ..errors import OmnidraftError
 from ..tokenizer import Tokenizer
 from . import transformers_pass
@@ -73,7 +74,7 @@ class TransformersModel:
     ((1, 512), 2, None)
     """
 
-    ops = "ops_torch"  # what computes with logits that stay on the device
+    sampler = sampling_torch.Sampler  # for logits that stay on the device
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, name: str = "model", folder: Path | None = None,
                  why: tuple[str, str] = ("as given", "as given"), own_pass: bool | None = None) -> None:
@@ -184,7 +185,7 @@ class TransformersModel:
         for the first text's last hidden states (rows, width), for models of the NumPy engine without the last norm's gain, as
         there."""
         if isinstance(state, transformers_pass.Pass):
-            with torch.inference_mode(), one_line(f"{self.name}: a pass over {texts.shape[1]} tokens failed"):
+            with torch.no_grad(), one_line(f"{self.name}: a pass over {texts.shape[1]} tokens failed"):
                 logits, states = state(texts[0].to(self.device), rows, hidden)
                 return logits[None].to(torch.promote_types(logits.dtype, torch.float32)), state, states
         options: dict[str, Any] = {"use_cache": state is not None} | ({"output_hidden_states": True} if hidden else {})
@@ -192,7 +193,7 @@ class TransformersModel:
             options[self._cache_name] = state
         if self._only_some_rows:
             options["logits_to_keep"] = rows
-        with torch.inference_mode(), one_line(f"{self.name}: a pass over {texts.shape[1]} tokens failed"):
+        with torch.no_grad(), one_line(f"{self.name}: a pass over {texts.shape[1]} tokens failed"):
             result = self.model(input_ids=texts.to(self.device), **options)
             logits = result.logits[:, -rows:]  # (B, rows, V)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

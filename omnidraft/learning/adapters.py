@@ -26,8 +26,8 @@ from ..engine.llama import Llama
 from ..engine.weights import read_safetensors
 from ..errors import OmnidraftError
 from ..files import make_folder_of, write_text
+from ..generation import Pair
 from ..ngram_cache import NGramCache
-from ..pairing import Pair
 from ..stopping import AcceptanceHead
 from ..vocabulary import default_folder
 from .identity import checksum, identity

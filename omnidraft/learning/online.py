@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from ..decoding import Options, Round, speculative
+from ..decoding import Round, speculative
 from ..errors import OmnidraftError
+from ..generation import Pair
 from ..losses import Example, make_example
 from ..metrics import summarize
-from ..pairing import Pair
-from ..sampling import Rows, Uniforms, mask, process
+from ..options import Options
+from ..sampling import Uniforms, mask, process
 from ..stopping import AcceptanceHead
 from ..verification import acceptances
 from .guard import LATEST, SLOWER, SLOWEST, Guard
@@ -234,11 +235,13 @@ class Learner:
         Under `lossless` at temperature > 0 the product of min(1, P/Q) over the token's atoms (this project's own), else 1
         for the tokens that were kept and 0 for the first that was not.
         """
-        if not proposals.laws:
+        if not proposals.atoms:
             return [1.0] * kept + [0.0] * (kept < len(draft.tokens) and not done)
-        options, lifting = self._options, self.pair.lifting
+        options, to_numpy = self._options, self.pair.sampler.to_numpy
+        lifting = getattr(proposals.lifting, "host", proposals.lifting)  # that the round was verified with
         rows = process(mask(logits, self.pair.target.tokenizer.size), options.temperature, options.top_k, options.top_p)
-        each = acceptances(proposals.atoms, Rows(proposals.laws, self.pair.ops.to_numpy), lifting, rows)
+        drawn = [(to_numpy(row), prefix) for row, prefix in proposals.drawn]
+        each = acceptances(proposals.atoms, drawn, lifting, rows)
         written = len(lifting.paths[draft.taken_back]) if draft.taken_back is not None else 0
         labels, place = [], 0
         for token in draft.tokens:
