@@ -3,24 +3,66 @@
     python -m benchmarks.against_transformers --json
 
 The embedded pair on its three tasks, and the two models of $OMNIDRAFT_REAL_DATA in both directions
-on stories; temperatures 0 and 1. Figures are those of `omnidraft bench --against transformers`:
-medians over repeats of whole calls in one process, methods taking turns, with as many threads as
-the libraries choose (torch: one for each core; NumPy here: one). UAG-TLI's excess of log p says how
+on stories; temperatures 0 and 1. Figures are those of `omnidraft bench`: medians over repeats, here
+of whole calls in one process, methods taking turns, with as many threads as the libraries choose
+(torch: one for each core; NumPy here: one). UAG-TLI's excess of log p says how
 far its texts are from the target's distribution (cli/bench.py).
 """
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
+from time import perf_counter
+from typing import Any
 
 from benchmarks.common import arguments, chosen, save, skip, start, texts_of
 from benchmarks.same_text import REAL_PAIRS
-from omnidraft import Options, pair
-from omnidraft.cli.bench import beside_transformers, compare, table
+from omnidraft import Options, Round, pair
+from omnidraft.cli.bench import Method, compare, ours, table
+from omnidraft.engine.loading import load
+from omnidraft.errors import OmnidraftError
+from omnidraft.generation import Pair
 
 PAIRS = ["draft-tasks:qwen-like:math,code,text", *(f"{pair}:text" for pair in REAL_PAIRS[::-1])]
 SETTINGS = ("prompts", "repeats", "tokens", "k", "threshold", "device")
+
+
+def side_by_side(models: Pair, options: Options) -> dict[str, Method]:
+    """transformers' methods, ours on the same modules, and on CPUs ours with the NumPy engine."""
+    from benchmarks.transformers_generation import decoders
+
+    own = ours(models, options)
+    methods = decoders(models, options.temperature)
+    methods |= {"omnidraft plain": own["plain"], "omnidraft": own["speculative"]}
+    if models.target.device.type == "cpu":
+        dtype = "float64" if str(models.target.dtype)[6:] == "float64" else "float32"
+        try:
+            draft, target = (load(str(one.folder), dtype) for one in (models.draft, models.target))
+            mixed, both = Pair(draft, models.target), Pair(draft, target)
+            methods["omnidraft, NumPy drafter"] = ours(mixed, options)["speculative"]
+            methods["omnidraft, NumPy"] = ours(both, options)["speculative"]
+        except OmnidraftError as error:
+            print(f"not measured with the NumPy engine: {error}", file=sys.stderr)
+    return {name: whole_calls(name, method) for name, method in methods.items()}
+
+
+def whole_calls(name: str, method: Method) -> Method:
+    """The method timed from outside; no rounds, and a line, where another library's call fails."""
+    def timed(*call: Any) -> list[Round]:
+        began = perf_counter()
+        try:
+            rounds = method(*call)
+        except OmnidraftError:
+            raise
+        except Exception as error:  # what another library does with two models is a result too
+            print(f"{name}: {type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
+            return []
+        each = (perf_counter() - began) / len(rounds)
+        return [replace(one, seconds={"other": each}) for one in rounds]
+    return timed
 
 
 def main() -> None:
@@ -30,7 +72,7 @@ def main() -> None:
                      device="cpu")
     if not (find_spec("torch") and find_spec("transformers")):
         skip("transformers", "pip install 'omnidraft[torch]'")
-    from omnidraft.cli.transformers_generation import versions
+    from benchmarks.transformers_generation import versions
 
     results = start(None, chosen(args, *SETTINGS), pairs={})
     results["machine"] |= versions()
@@ -40,9 +82,9 @@ def main() -> None:
         name = f"{models.draft.name}:{models.target.name}"
         for task, at in product(tasks.split(","), args.temperatures):
             options = Options.of(args.k, args.threshold, temperature=at, max_new_tokens=args.tokens)
-            methods, where = beside_transformers(models, options), f"{task} T = {at:g}"
+            methods, where = side_by_side(models, options), f"{task} T = {at:g}"
             rows = compare(methods, texts_of(task, args.prompts), models.target, options,
-                           args.repeats, whole=True)
+                           args.repeats)
             results["pairs"].setdefault(name, {})[where] = rows
             print(f"\n{name}, {where}", flush=True)
             print(table(rows, "whole calls, with reading the prompt"))

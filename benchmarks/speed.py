@@ -115,7 +115,7 @@ def main() -> None:
     results = start(None, chosen(args, *SETTINGS), pairs={}, together={})
     how = {"backend": args.backend}
     if args.backend == "torch":
-        from omnidraft.cli.transformers_generation import versions
+        from benchmarks.transformers_generation import versions
 
         results["machine"] |= versions()
         how |= {"device": "cpu", "draft_backend": args.draft_backend, "compile": args.compile}

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .losses import (DIVERGENCES, FLOOR, TINY, Comparison, Example, direct_comparisons,
-                     lifted_comparisons, make_example)
+from .losses import DIVERGENCES, FLOOR, TINY, Comparison, Example, direct_comparisons, lifted_comparisons, make_example
 from .pairing import Pairing
 
 __all__ = ["DIVERGENCES", "LOSSES", "Example",

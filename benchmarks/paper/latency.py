@@ -120,7 +120,6 @@ def main() -> None:
     if not (find_spec("torch") and find_spec("transformers")):
         skip("latency", "pip install 'omnidraft[torch]'")
     import torch
-
     from omnidraft.engine.transformers_generation import versions
 
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
