@@ -14,7 +14,7 @@ from omnidraft.errors import OmnidraftError
 from omnidraft.generation import Pair
 from omnidraft.options import Options
 from omnidraft.sampling import Sampler, Uniforms
-from omnidraft.stopping import Confidence, FixedLength, Payoff
+from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.tokenizer import Tokenizer
 from omnidraft.verification import RULES
 
@@ -155,21 +155,6 @@ def test_no_drafting_is_plain_decoding():
     draft, target = models("pieces to bytes", 4, end=-30.0)
     rounds = list(speculative(Pair(draft, target), PROMPT, Options(stop=FixedLength(0), max_new_tokens=10), Uniforms([])))
     assert [len(r.emitted) for r in rounds] == [1] * 10 and not any(r.draft_tokens for r in rounds)
-
-
-def test_payoff_pauses_drafting_that_does_not_pay():
-    payoff = Payoff()
-    drafted = 0
-    for _ in range(200):
-        drafts = payoff.drafts()
-        drafted += drafts
-        payoff.record(drafts, 3.0 if drafts else 1.0, 2 if drafts else 1)
-    assert drafted < 60
-    payoff = Payoff()
-    for _ in range(50):
-        drafts = payoff.drafts()
-        payoff.record(drafts, 3.0 if drafts else 1.0, 5 if drafts else 1)
-    assert payoff.drafts()
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"verify": "guess"}, {"stop": FixedLength(-1)}, {"top_p": 0.0},
