@@ -68,7 +68,7 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     rows = [[escape(cell, "") for cell in row] for row in rows]
     full = max(map(len, rows))  # a shorter row is a message, and widens no column
     widths = [max(map(len, cells)) for cells in zip(*(row for row in rows if len(row) == full), strict=True)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
                      for row in rows)
 
 
