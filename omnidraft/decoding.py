@@ -19,7 +19,6 @@ from .errors import OmnidraftError
 from .options import Options
 from .pairing import Pairing
 from .sampling import Sampler, Uniforms
-from .stopping import Payoff
 from .translation import Proposals
 from .verification import Verdict, exact_match, lifted, rejection_sampling
 
@@ -118,13 +117,12 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
     drafter = warm.drafter = Drafter(pair, draft_prompt, options, sampler, warm.drafter)
     drafter.feed_prompt()
     seconds = {"prefill": perf_counter() - began}
-    done, payoff = False, Payoff()
+    done = False
     while not done:
         began = perf_counter()
         # 1. Draft d_1..d_k from q. A drafter that can spell nothing of the text drafts nothing.
         room = end_of_text - len(ids) - 1  # one token is the target's own
-        pays = not options.payoff or payoff.drafts()
-        drafts = bool(room > 0 and options.stop.limit > 0 and drafter.ids and pays)
+        drafts = bool(room > 0 and options.stop.limit > 0 and drafter.ids)
         draft = drafter.draft(lifting, room) if drafts else Draft()
         seconds["draft"] = perf_counter() - began
 
@@ -160,7 +158,6 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         record = Round(draft.tokens, proposals.tokens, proposals.spans, accepted, emitted, kinds,
                        kept, seconds, done)
         options.stop.record(record)
-        payoff.record(drafts, perf_counter() - began, len(emitted))
         yield record
         seconds = {}
 

@@ -217,7 +217,8 @@ class Sampler:
         """A stop rule's acceptance head, or None, on the model's device."""
         return head
 
-    def to_numpy(self, array: np.ndarray) -> np.ndarray:
+    @staticmethod
+    def to_numpy(array: np.ndarray) -> np.ndarray:
         """An array for whoever needs NumPy's."""
         return array
 

@@ -231,7 +231,8 @@ class Sampler(sampling.Sampler):
             name: torch.as_tensor(array, device=model.device)
             for name, array in head.parameters.items()})
 
-    def to_numpy(self, array: Tensor) -> np.ndarray:
+    @staticmethod
+    def to_numpy(array: Tensor) -> np.ndarray:
         """A tensor for whoever needs NumPy's arrays."""
         return array.cpu().numpy()
 

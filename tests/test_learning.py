@@ -14,7 +14,7 @@ from vocabularies import byte_level, sentencepiece
 
 from omnidraft import losses
 from omnidraft.cli.prompts import Shortener, read_prompts
-from omnidraft.decoding import Round, plain, speculative
+from omnidraft.decoding import plain
 from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
 from omnidraft.generation import Pair
@@ -25,8 +25,8 @@ from omnidraft.learning.online import Learner, Schedule, learn
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.lifting import Lifting
 from omnidraft.options import Options
-from omnidraft.sampling import Uniforms
-from omnidraft.stopping import AcceptanceHead, Confidence, EntropyBound, FixedLength, Throughput
+from omnidraft.sampling import Uniforms, mask, process
+from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.verification import acceptances
 
 PROMPTS = ["the thing", "in the house", "a thin line", "and then the other", "ten things", "on the inside", "this",
@@ -66,7 +66,7 @@ def test_acceptances_average_to_the_overlap_of_the_two_laws():
     rng = np.random.default_rng(0)
     lifting = Lifting({t: (t,) for t in range(5)}, [(d,) for d in range(5)])
     p, q = rng.dirichlet(np.ones(5)), rng.dirichlet(np.ones(5))
-    mean = sum(q[d] * acceptances([d], [q], lifting, np.stack([p, p]))[0] for d in range(5))
+    mean = sum(q[d] * acceptances([d], [(q, ())], lifting, np.stack([p, p]))[0] for d in range(5))
     assert mean == pytest.approx(np.minimum(p, q).sum(), abs=1e-12)
 
 
@@ -75,104 +75,39 @@ def test_an_atom_in_two_comparisons_has_the_product_of_both():
     lifting = Lifting({0: (0,), 1: (0, 1), 2: (1,), 3: (2,)}, [(0,), (1,), (2,)])
     p = np.array([0.3, 0.2, 0.1, 0.4])
     first, second = np.array([0.8, 0.1, 0.1]), np.array([0.0, 0.2, 0.8])
-    labels = acceptances([0, 2], [first, second], lifting, np.stack([p] * 3))
+    labels = acceptances([0, 2], [(first, ()), (second, ())], lifting, np.stack([p] * 3))
     stop = min(1, (0.3 / 0.5) / 0.8)
     # Given stop, atom 2 has Q = 0.8 / 0.8 = 1 among the non-children, and P = 0.4.
     assert labels == pytest.approx([min(1, 0.5 / 0.8), stop * 0.4])
 
 
-def test_head_gradients_are_the_central_differences():
-    rng, head = np.random.default_rng(1), AcceptanceHead(3, blocks=2)
-    head.parameters = {name: rng.standard_normal(array.shape) for name, array in head.parameters.items()}
-    features, labels = rng.standard_normal((6, 7)), rng.random(6)
-    _, gradients = head.loss(features, labels)
-    for name, array in head.parameters.items():
-        for place in [tuple(rng.integers(n) for n in array.shape) for _ in range(5)]:
-            kept = array[place]
-            values = []
-            for step in (1e-5, -1e-5):
-                array[place] = kept + step
-                values.append(head.loss(features, labels)[0])
-            array[place] = kept
-            assert gradients[name][place] == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-6, abs=1e-9)
+@pytest.mark.parametrize("learn_ngrams", [False, True])
+def test_the_stored_rows_are_those_of_the_emitted_tokens(folders, learn_ngrams):
+    """Row i is the target's distribution before response token i, with rejections, bonuses and a cut at the end."""
+    pair = paired(folders)
+    learner = learner_of(pair, Schedule(every=100, guard=0))
+    for one in serve(learner, PROMPTS[:3], learn=learn_ngrams):
+        example = learner.batch.pop(0)
+        assert example.target_ids == [token for record in one.rounds for token in record.emitted]
+        assert any(record.accepted < len(record.proposals) for record in one.rounds)
+        ids = pair.target.tokenizer.encode(one.prompt, bos=True) + example.target_ids
+        logits = pair.target.forward(ids, pair.target.new_cache(), rows=len(ids))
+        rows = process(mask(logits, pair.target.tokenizer.size))[-len(example.target_ids) - 1:-1]
+        np.testing.assert_allclose(example.target_probs, rows, atol=1e-5)
 
 
-def test_head_learns_what_decides_acceptance():
-    from omnidraft.learning.optimizer import AdamW
-
-    rng, head = np.random.default_rng(2), AcceptanceHead(4)
-    optimizer = AdamW(head.parameters, rate=0.02, decay=0.0)
-    features = rng.standard_normal((400, 9)).astype(np.float32)
-    labels = (features[:, 0] > 0).astype(np.float32)
-    for _ in range(150):
-        optimizer.step(head.loss(features, labels, 1.0)[1])
-    predicted = np.array([head(row) for row in features])
-    assert ((predicted > 0.5) == labels).mean() > 0.95
-
-
-def test_a_head_decides_the_draft_length_and_leaves_the_text_alone(folders):
-    pair, rng = paired(folders), np.random.default_rng(0)
-    head = AcceptanceHead(pair.draft.config.width)
-    head.parameters["out.weight"][:] = 0  # predicts 1/2 for every token
-    ids = pair.target.tokenizer.encode("the thing", bos=True)
-    options = Options(max_new_tokens=32, stop=Confidence(8, 0.2, head))
-    rounds = list(speculative(pair, "the thing", options, Uniforms(rng)))
-    assert max(len(r.draft_tokens) for r in rounds) == 3  # 1/2, 1/4, 1/8 < 0.2: the token that stops is still proposed
-    alone = [token for r in plain(pair.target, ids, options, Uniforms(rng)) for token in r.emitted]
-    assert [token for r in rounds for token in r.emitted] == alone
-    for temperature in (0.0, 1.0):  # asked about the likeliest first token it says 1/2 again: too little for any draft
-        unsure = Options(max_new_tokens=12, temperature=temperature, stop=Confidence(8, 0.6, head), heal=False)
-        rounds = list(speculative(pair, "the thing", unsure, Uniforms(np.random.default_rng(0))))
-        alone = list(plain(pair.target, ids, unsure, Uniforms(np.random.default_rng(0))))
-        assert [r.emitted for r in rounds] == [r.emitted for r in alone] and not any(r.draft_tokens for r in rounds)
-    learned = serve(learner_of(pair, head=head), stop=Throughput(8, head))
-    assert all(len(one.rounds) for one in learned)
-
-
-def test_throughput_finds_the_threshold_where_another_token_just_pays():
-    stop = Throughput(limit=12)
-    for width in [2, 5] * 40:  # a pass costs 10 + width ms, a draft token 1 ms; half of the examined tokens are kept
-        drafted = width - 1
-        stop.record(Round(list(range(drafted)), list(range(drafted)), [1] * drafted, 1, [1, 2], ["accepted", "bonus"], 1,
-                          {"draft": 0.001 * drafted, "target": 0.010 + 0.001 * width, "other": 0.0}))
-    seconds = [0.001 * (w - 1) + 0.010 + 0.001 * w for w in (2, 5)]
-    rate, cost = 4 / sum(seconds), 0.002
-    examined = (1 + 2) / 2  # one drafted: it was kept; four: one kept, one rejected
-    assert stop.threshold == pytest.approx(rate * cost * examined, rel=0.05)
-    assert stop([0.9]) is False and stop([stop.threshold * 0.9])
-
-
-def test_throughput_drafts_nothing_where_it_does_not_pay_and_again_where_it_does():
-    stop, generator = Throughput(limit=4), np.random.default_rng(0)
-
-    def rounds(count: int, token: float) -> int:
-        """How many of so many rounds draft; a pass takes 10 ms and `token` ms more for a draft token, half of them kept."""
-        drafting = 0
-        for peak in generator.random(count):
-            drafted = int(stop.starts(peak))
-            kept = int(generator.random() < 0.5) * drafted
-            drafting += drafted
-            stop.record(Round([0] * drafted, [0] * drafted, [1] * drafted, kept, [1] * (1 + kept), ["bonus"] * (1 + kept), kept,
-                              {"draft": 0.0, "target": 0.010 + token * drafted / 1000, "other": 0.0}))
-        return drafting
-
-    assert rounds(100, 0.5) > 80 and rounds(300, 20.0) < 100 and rounds(300, 20.0) < 30
-    rounds(1000, 0.5)  # rare trials where it is nearly sure tell that it has become cheap
-    assert rounds(100, 0.5) > 80
-
-
-def test_the_entropy_bound_is_the_paper_s(folders):
-    stop, entropy = EntropyBound(8, threshold=0.4, weight=0.2), 1.5 * np.log(2)
-    assert stop.bound(np.array([0.0, 1.0])) == 1
-    assert stop.bound(np.array([0.5, 0.25, 0.25])) == pytest.approx(1 - np.sqrt(0.2 * entropy))
-    assert stop([0.1, 0.4]) is False and stop([0.9, 0.39]) is True  # the last token counts, not the product
-    pair, rng = paired(folders), np.random.default_rng(0)
-    rounds = {least: list(speculative(pair, "the thing", Options(max_new_tokens=24, stop=EntropyBound(6, least)),
-                                      Uniforms(rng))) for least in (-9.0, 1.1)}  # never, at once
-    assert len({tuple(t for r in found for t in r.emitted) for found in rounds.values()}) == 1
-    assert max(len(r.draft_tokens) for r in rounds[1.1]) <= 2 < max(len(r.draft_tokens) for r in rounds[-9.0])
-    for given, temperature in ((row, 0.0), (np.exp(row), 1.0)):
-        assert ops_torch.peak(torch.tensor(given), temperature) == pytest.approx(0.5, rel=1e-6)
+def test_labels_belong_to_the_lifting_that_verified_the_round(folders):
+    """With n-grams learned from the text the next lifting differs; the round, and so its labels, are those without."""
+    labels = []
+    for learn_ngrams in (False, True):
+        pair = Pair(load(folders["draft"]), load(folders["target"]), prefill=False)
+        head = AcceptanceHead(pair.draft.config.width)
+        learner = learner_of(pair, Schedule(every=100, guard=0), head)
+        before = pair.lifting
+        serve(learner, PROMPTS[1:2], stop=Confidence(4, 0.0, head), learn=learn_ngrams, max_new_tokens=60)
+        labels.append([label for _, label in learner.labelled])
+        assert (pair.lifting is not before) == learn_ngrams
+    assert labels[0] == labels[1] and len(labels[0]) > 20
 
 
 def test_a_head_may_learn_while_the_drafter_stays_as_it_is(folders):

@@ -126,9 +126,9 @@ def test_public_names_and_signatures_are_equal():
 
 
 def test_the_head_equals_that_of_numpy():
-    rng, ours = np.random.default_rng(1), stopping.AcceptanceHead(3, blocks=2)
+    rng, ours = np.random.default_rng(1), stopping.AcceptanceHead(3)
     assert {k: v.shape for k, v in ours.parameters.items()} == {
-        k: tuple(v.shape) for k, v in stopping_torch.AcceptanceHead(3, blocks=2).parameters.items()}
+        k: tuple(v.shape) for k, v in stopping_torch.AcceptanceHead(3).parameters.items()}
     ours.parameters = {name: rng.standard_normal(array.shape) for name, array in ours.parameters.items()}
     theirs = stopping_torch.AcceptanceHead.of({k: torch.tensor(v, requires_grad=True) for k, v in ours.parameters.items()})
     features, labels = rng.standard_normal((6, 7)), rng.random(6)

@@ -14,7 +14,6 @@ from .. import Adapters, OmnidraftError, Tokenizer, __version__
 from ..engine.config import ModelConfig
 from ..engine.loading import EMBEDDED, folder, load
 from ..learning.adapters import SHIPPED
-from ..ngram_cache import without_dummy
 from ..vocabulary import DEFINITIONS, aligned_spans, default_folder, load_or_build
 from . import common
 from .machine import machine
@@ -58,7 +57,7 @@ def facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool, width: int)
     """Both tokenizations, draft above target, in the smallest blocks that both have."""
     above, below = spell(one, text), spell(other, text)
     lines, end, last = [Text("draft   "), Text("target  ")], 0, 0
-    for (start, end), (first, last) in aligned_spans([*map(len, above)], [*map(len, below)]):
+    for (start, end), (first, last) in aligned_spans(above, below):
         cells = ["|".join(map(show_bytes, side)) for side in (above[start:end], below[first:last])]
         if not any(cells):
             continue
@@ -80,7 +79,9 @@ def facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool, width: int)
 def spell(tokenizer: Tokenizer, text: str) -> list[bytes]:
     """The bytes of each token of `text`, without a dummy space."""
     pieces = [tokenizer.decode_bytes([token]) for token in tokenizer.encode(text)]
-    for spelled in (pieces, without_dummy(pieces)):
+    first = next((i for i, piece in enumerate(pieces) if piece), 0)
+    undummied = [piece[1:] if i == first else piece for i, piece in enumerate(pieces)]
+    for spelled in (pieces, undummied):
         if b"".join(spelled) == text.encode("utf-8", "replace"):
             return spelled
     # the tokenizer changes the text: its exact bytes instead

@@ -1,1 +1,1 @@
-"""How a drafter learns: low-rank adapters, training steps, online learning and its guard, adapters on disk."""
+"""How a drafter learns: adapters, training steps, online learning and its guard."""

@@ -1,12 +1,13 @@
-"""Adapters on disk: what a drafter has learned for each target, kept apart, switched by name, safe against a crash.
+"""Adapters on disk: what a drafter has learned for each target, safe against a crash.
 
-Under one folder, per (drafter, target), a numbered folder holds LoRA weights in the format of PEFT (or, after full fine-tuning,
-all weights), the acceptance head, the n-gram cache and the optimizer state. `current.json` names the version that counts, with
-a checksum of each of its files and the models it belongs to. A save writes a new version first and then replaces that one
-file, so whatever happens, either the old version is there or the new one, whole.
+One folder per (drafter, target) has a numbered folder with LoRA weights in PEFT's format (or, after
+full fine-tuning, all weights), the acceptance head, the n-gram cache and the optimizer's state.
+`current.json` names the version that counts, the checksums of its files, and the models it belongs
+to, identified by checksum, not by name. A save writes a new version first and replaces that one
+file last, so at any time either the old version is there or the new one.
 
     adapters/draft-general--qwen-like/current.json
-    adapters/draft-general--qwen-like/v3/adapter_config.json, adapter_model.safetensors, head.safetensors, ngrams.json, ...
+    adapters/draft-general--qwen-like/v3/adapter_model.safetensors, head.safetensors, ...
 """
 
 from __future__ import annotations
@@ -26,65 +27,68 @@ from ..engine.llama import Llama
 from ..engine.weights import read_safetensors
 from ..errors import OmnidraftError
 from ..files import make_folder_of, write_text
-from ..generation import Pair
 from ..ngram_cache import NGramCache
+from ..pairing import Pairing
 from ..stopping import AcceptanceHead
 from ..vocabulary import default_folder
-from .identity import checksum, identity
 from .lora import LoRA, save_tensors
 from .online import Learner, Schedule
-from .training import Recipe
+from .training import Recipe, under
 
 FORMAT = "omnidraft adapter 1"
-SHIPPED = Path(__file__).parents[1] / "engine" / "embedded" / "adapters"  # what `recipes.adapters` made, only read here
+SHIPPED = Path(__file__).parents[1] / "engine" / "embedded" / "adapters"  # only read here
 
 
 @dataclass
 class Adapter:
-    """What was learned for one pair; `arrays` holds what a trainer and a head's optimizer go on from."""
+    """What was learned for one pair."""
 
     lora: LoRA | None = None  # None where all weights were trained: then they are `weights`
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     head: AcceptanceHead | None = None
     cache: NGramCache | None = None
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)  # the optimizers' states
     statistics: dict[str, Any] = field(default_factory=dict)
 
     def drafter(self, base: Any) -> Any:
-        """The base drafter, of either backend, with what was learned; the base itself stays as it is."""
+        """The base drafter, of either backend, with what was learned; the base is not changed."""
         return _training(base).adapted(base, self.lora, self.weights)
 
 
 class Adapters:
-    """The adapters under one folder (default: `adapters` in $OMNIDRAFT_CACHE, else in ~/.cache/omnidraft).
+    """The adapters under one folder, by default $OMNIDRAFT_CACHE/adapters.
 
-    >>> store = Adapters(folder); store.save(pair, adapter); store.load(pair).statistics  # doctest: +SKIP
+    >>> Adapters(folder).save(pair, adapter)  # doctest: +SKIP
+    >>> Adapters(folder).load(pair).statistics  # doctest: +SKIP
     {'prompts': 200, ...}
     """
 
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = Path(root).expanduser() if root else default_folder() / "adapters"
 
-    def folder(self, pair: Pair) -> Path:
+    def folder(self, pair: Pairing) -> Path:
         """Where the pair's adapter is or would be."""
         names = (re.sub(r"[^\w.-]+", "_", model.name) for model in (pair.draft, pair.target))
         return self.root / "--".join(names)
 
-    def save(self, pair: Pair, adapter: Adapter, base: Any = None, dtype: Any = None) -> Path:
-        """Write a new version, make it the current one, remove older ones. Raises OmnidraftError where writing fails.
+    def save(self, pair: Pairing, adapter: Adapter, base: Any = None, dtype: Any = None) -> Path:
+        """Write a new version, make it the current one, remove the older ones.
 
-        `base` is the drafter that learned, where the pair has the one that came of it; `dtype` np.float16 halves the weights.
+        base: the drafter that learned, if `pair.draft` is already the result. dtype: np.float16
+        halves the weights. Raises OmnidraftError where writing fails.
         """
         folder = self.folder(pair)
-        old = _manifest(folder) or {"version": 0}
-        place = folder / f"v{old['version'] + 1}"
-        shutil.rmtree(place, ignore_errors=True)  # of a save that was cut short
+        version = (_manifest(folder) or {"version": 0})["version"] + 1
+        place = folder / f"v{version}"
+        shutil.rmtree(place, ignore_errors=True)  # of a save that was interrupted
         try:
             self._write(place, pair, adapter, dtype)
-            manifest = {"format": FORMAT, "version": old["version"] + 1, **identity(base or pair.draft, pair.target),
-                        "files": {path.name: checksum(path) for path in sorted(place.iterdir())},
-                        "statistics": adapter.statistics}
-            write_text(folder / "current.json", json.dumps(manifest | {"checksum": _seal(manifest)}, indent=1) + "\n")
+            files = {path.name: checksum(path) for path in sorted(place.iterdir())}
+            manifest = {"format": FORMAT, "version": version,
+                        **identity(base or pair.draft, pair.target),
+                        "files": files, "statistics": adapter.statistics}
+            manifest["checksum"] = _seal(manifest)
+            write_text(folder / "current.json", json.dumps(manifest, indent=1) + "\n")
         except OmnidraftError:
             shutil.rmtree(place, ignore_errors=True)  # a full disk stays no fuller than it was
             raise
@@ -93,7 +97,7 @@ class Adapters:
                 shutil.rmtree(other, ignore_errors=True)
         return folder
 
-    def _write(self, place: Path, pair: Pair, adapter: Adapter, dtype: Any) -> None:
+    def _write(self, place: Path, pair: Pairing, adapter: Adapter, dtype: Any) -> None:
         make_folder_of(place / "any")
         if adapter.lora is not None:
             adapter.lora.save(place, dtype, base=pair.draft.name)
@@ -106,10 +110,10 @@ class Adapters:
         if adapter.cache is not None:
             adapter.cache.save(place / "ngrams.json")
 
-    def load(self, pair: Pair, shipped: bool = False) -> Adapter | None:
-        """The pair's adapter, None where nothing was learned yet; with `shipped` then the one in the package, if it has one.
+    def load(self, pair: Pairing, shipped: bool = False) -> Adapter | None:
+        """The pair's adapter, or with `shipped` the package's, or None where nothing was learned.
 
-        Raises OmnidraftError where it belongs to other models or a file does not have its checksum; nothing is changed then.
+        Raises OmnidraftError if it belongs to other models or a file has another checksum.
         """
         folder = self.folder(pair)
         manifest = _manifest(folder)
@@ -118,83 +122,89 @@ class Adapters:
         try:
             return self._read(pair, folder, manifest)
         except (OmnidraftError, OSError):
-            if _manifest(folder) != manifest:  # another process has meanwhile kept a newer version
+            if _manifest(folder) != manifest:  # another process has saved a newer version
                 return self.load(pair, shipped)
             raise
 
-    def _read(self, pair: Pair, folder: Path, manifest: dict[str, Any]) -> Adapter:
+    def _read(self, pair: Pairing, folder: Path, manifest: dict[str, Any]) -> Adapter:
         for role, own in identity(pair.draft, pair.target).items():
             for key in ("tokenizer", "weights"):
                 if manifest[role].get(key) != own.get(key):
-                    raise OmnidraftError(f"{folder} was learned with another {role}: {manifest[role]['name']}, other {key}; "
-                                         "delete the folder or choose another one")
-        place = folder / f"v{manifest['version']}"
-        for name, known in manifest["files"].items():
+                    raise OmnidraftError(
+                        f"{folder} was learned with another {role}: {manifest[role]['name']}, "
+                        f"other {key}; delete the folder or choose another one")
+        place, files = folder / f"v{manifest['version']}", manifest["files"]
+        for name, known in files.items():
             if not (place / name).is_file() or checksum(place / name) != known:
-                raise OmnidraftError(f"{place / name} is missing or damaged: delete {folder} to learn anew "
-                                     "(other adapters are not affected)")
+                raise _damaged(place / name)
         adapter = Adapter(statistics=manifest["statistics"])
-        if "model.safetensors" in manifest["files"]:
+        if "model.safetensors" in files:
             adapter.weights = _arrays(place / "model.safetensors")
         else:
             adapter.lora = LoRA.load(place)
-        if "head.safetensors" in manifest["files"]:
+        if "head.safetensors" in files:
             adapter.head = AcceptanceHead.of(_arrays(place / "head.safetensors"))
-        if "optimizer.safetensors" in manifest["files"]:
+        if "optimizer.safetensors" in files:
             adapter.arrays = _arrays(place / "optimizer.safetensors")
-        if "ngrams.json" in manifest["files"]:
-            adapter.cache = NGramCache.load(place / "ngrams.json", pair.draft.tokenizer.fingerprint,
-                                            pair.target.tokenizer.fingerprint)
+        if "ngrams.json" in files:
+            fingerprints = (model.tokenizer.fingerprint for model in (pair.draft, pair.target))
+            adapter.cache = NGramCache.load(place / "ngrams.json", *fingerprints)
         return adapter
 
-    def rank(self, pair: Pair, default: int = 32) -> int:
-        """The rank of what is kept for the pair here or in the package; 0 where all weights were trained."""
+    def rank(self, pair: Pairing, default: int = 32) -> int:
+        """The rank of the pair's adapter, here or in the package; 0 if all weights were trained."""
         adapter = self.load(pair, shipped=True)
-        return default if adapter is None else adapter.lora.rank if adapter.lora else 0
+        if adapter is None:
+            return default
+        return adapter.lora.rank if adapter.lora else 0
 
-    def resume(self, pair: Pair, recipe: Recipe, schedule: Schedule, rng: np.random.Generator,
+    def resume(self, pair: Pairing, recipe: Recipe, schedule: Schedule, rng: np.random.Generator,
                shipped: bool = False) -> Learner:
-        """A learner that goes on from the pair's adapter, or begins one; `pair.draft` is the base drafter and is replaced.
+        """A learner that continues from the pair's adapter (see `load`), or begins one.
 
-        With `shipped` it goes on from the package's, where there is no own one. Raises OmnidraftError where the adapter does
-        not fit the pair or the recipe (its rank, say).
+        `pair.draft`, the base drafter, is replaced. Raises OmnidraftError if the adapter does not
+        fit the pair or the recipe (its rank, say).
         """
-        adapter, base = self.load(pair, shipped) or Adapter(), pair.draft
-        trainer = _training(base).Trainer(base, recipe, rng)
-        head = adapter.head or (AcceptanceHead(base.embedding.shape[1]) if schedule.head != "none" else None)
+        base, adapter = pair.draft, self.load(pair, shipped) or Adapter()
+        trainer, head = _training(base).Trainer(base, recipe, rng), adapter.head
+        if head is None and schedule.head != "none":
+            head = AcceptanceHead(base.embedding.shape[1])
         learner = Learner(pair, trainer, rng, schedule, head)
         weights = adapter.lora.parameters if adapter.lora else adapter.weights
-        if weights:
-            own = {k: v for k, v in adapter.arrays.items() if not k.startswith("head.")}
-            if not own:  # kept without its optimizer, which begins anew
-                own = {f"parameters.{k}": v for k, v in weights.items()} | {
-                    k: v for k, v in trainer.state().items() if k.startswith("optimizer.")}
-            if adapter.lora and trainer.lora:
-                trainer.lora.alpha = adapter.lora.alpha
-            trainer.restore({f"served.{k}": v for k, v in weights.items()} | own)
-            kept = {k.removeprefix("head."): v for k, v in adapter.arrays.items() if k.startswith("head.")}
-            if kept and learner.head_optimizer:
-                learner.head_optimizer.restore(kept)
-            pair.draft, pair.cache = trainer.model(), adapter.cache or pair.cache
-            learner.statistics = adapter.statistics
-            if recipe.rate is not None:
-                learner.statistics.pop("rate_share", None)
-            trainer.slow_down(learner.statistics.get("rate_share", 1.0))  # what the guard has found out about the rate
+        if not weights:
+            return learner
+        head_state = under("head.", adapter.arrays)
+        state = {k: v for k, v in adapter.arrays.items() if not k.startswith("head.")}
+        if not state:  # saved without its optimizer, which begins afresh
+            state = {f"parameters.{k}": v for k, v in weights.items()}
+            fresh = under("optimizer.", trainer.state())
+            state |= {f"optimizer.{k}": v for k, v in fresh.items()}
+        if adapter.lora and trainer.lora:
+            trainer.lora.alpha = adapter.lora.alpha
+        trainer.restore({f"served.{k}": v for k, v in weights.items()} | state)
+        if head_state and learner.head_optimizer:
+            learner.head_optimizer.restore(head_state)
+        pair.draft, pair.cache = trainer.model(), adapter.cache or pair.cache
+        learner.statistics = adapter.statistics
+        if recipe.rate is not None:
+            learner.statistics.pop("rate_share", None)
+        trainer.slow_down(learner.statistics.get("rate_share", 1.0))  # what the guard has found
         return learner
 
     def keep(self, learner: Learner) -> Path:
-        """Save what a learner has learned, with all that it needs to go on."""
+        """Save what a learner has learned, with all that it needs to continue."""
         trainer, state = learner.trainer, learner.trainer.state()
+        weights = under("served.", state)
         arrays = {k: v for k, v in state.items() if not k.startswith("served.")}
         if learner.head_optimizer:
             arrays |= {f"head.{k}": v for k, v in learner.head_optimizer.state().items()}
-        weights = {k.removeprefix("served."): v for k, v in state.items() if k.startswith("served.")}
         lora = replace(trainer.lora, parameters=weights) if trainer.lora else None
-        return self.save(learner.pair, Adapter(lora, {} if lora else weights, learner.head, learner.pair.cache, arrays,
-                                               learner.statistics), trainer.base)
+        adapter = Adapter(lora, {} if lora else weights, learner.head, learner.pair.cache, arrays,
+                          learner.statistics)
+        return self.save(learner.pair, adapter, trainer.base)
 
     def all(self) -> dict[str, dict[str, Any]]:
-        """Statistics of every adapter here by the name of its folder; what cannot be read says so."""
+        """Statistics of every adapter here by its folder's name; an `error` where it is damaged."""
         found = {}
         for path in sorted(self.root.glob("*/current.json")):
             try:
@@ -204,9 +214,50 @@ class Adapters:
         return found
 
 
+def identity(draft: Any, target: Any) -> dict[str, dict[str, str]]:
+    """What an adapter belongs to: names, tokenizers and weights of both models.
+
+    The drafter's weights count by the checksums of their files, whichever backend runs them, or of
+    a model made in memory by its numbers; the target's by a sample of their bytes.
+    """
+    whole, sample = hashlib.sha256(), hashlib.sha256()
+    files = _files(draft, "safetensors") or _files(draft, "bin")
+    for path in files:
+        whole.update(checksum(path).encode())
+    for parameter in () if files else draft.model.parameters():
+        whole.update(parameter.detach().cpu().double().numpy().tobytes())
+    files = _files(target, "safetensors")
+    for path in files:
+        size = path.stat().st_size
+        sample.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            file.seek(size // 2)
+            sample.update(file.read(1 << 16))
+    both = (("draft", draft, whole.hexdigest()),
+            ("target", target, sample.hexdigest() if files else ""))
+    return {role: {"name": model.name, "tokenizer": model.tokenizer.fingerprint, "weights": weights}
+            for role, model, weights in both}
+
+
+def checksum(path: Path) -> str:
+    """sha256 (hex) of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _files(model: Any, kind: str) -> list[Path]:
+    """The model's weight files of one kind, in order; none where it was made in memory."""
+    folder = getattr(model, "folder", None)
+    return sorted(Path(folder).glob(f"*.{kind}")) if folder else []
+
+
 def _training(drafter: Any) -> Any:
     """The module that trains drafters of this kind."""
-    return import_module(".training" if isinstance(drafter, Llama) else ".training_torch", __package__)
+    name = "training" if isinstance(drafter, Llama) else "training_torch"
+    return import_module(f".{name}", __package__)
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:
@@ -220,7 +271,12 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
             return manifest
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass
-    raise OmnidraftError(f"{path} is damaged: delete {folder} to learn anew (other adapters are not affected)")
+    raise _damaged(path)
+
+
+def _damaged(path: Path) -> OmnidraftError:
+    return OmnidraftError(f"{path} is damaged or missing: delete the adapter's folder to learn "
+                          "again (other adapters are not affected)")
 
 
 def _seal(manifest: dict[str, Any]) -> str:

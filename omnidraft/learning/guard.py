@@ -1,15 +1,16 @@
-"""The guard of online learning: what answers the paper's limitation 1, instability on new data (arXiv 2507.02659).
+"""The guard of online learning, against instability on new data (arXiv 2507.02659, limitation 1).
 
-Texts are new when they arrive, so the first of every update serve as a test before they are learned from. The acceptance that
-is expected on them decides two things.
+Texts are new when they arrive, so the first ones of every update are a test before they are learned
+from. The acceptance expected on them decides two things.
 
-*Are these weights still the best?* Where the present weights expect much less on them than the best ones so far (at first those
-that learning began with), or a little less time after time, these come back and learning goes on at a quarter of the rate,
-which so finds its way down to what a good drafter bears (but not to nothing, for what the stream brings may change slowly).
+*Are these weights still the best?* If the present weights expect much less than the best so far
+(at first those that learning began with), or a little less several times in a row, the best weights
+are restored and learning continues at a quarter of the rate, so it settles at a rate the drafter
+tolerates.
 
-*Are the texts still of the same kind?* Where even the better of the two weights expect much less on the latest than they did
-before, it is not the weights that have become worse: the stream has turned to something else, and texts from before the turn
-would only slow the drafter down. They are no longer replayed, and the rate is the whole one again.
+*Are the texts still of the same kind?* If even the better of the two weights expect much less than
+on earlier texts, the weights are not worse: the stream has changed. Texts from before the change
+would only slow the drafter down. They are no longer replayed, and the rate is restored.
 """
 
 from __future__ import annotations
@@ -23,31 +24,35 @@ import numpy as np
 
 from ..losses import Example
 
-SLOWER, SLOWEST = 1 / 4, 1 / 64  # of the rate: what a roll-back leaves of it, and all of them together
-PATIENCE = 5  # decisions in a row that find the present weights no better; between equals, one run of so many in 62 decisions
-LATEST, BEFORE = 4, 8  # updates that are compared to find a turn of the stream
-ERRORS = 5.0  # standard errors of the difference that make it one; on texts of one kind one update in 5,000 does
+SLOWER = 1 / 4  # of the rate, after a roll-back
+SLOWEST = 1 / 64  # of the rate, after all roll-backs: the stream may still change slowly
+PATIENCE = 5  # decisions in a row for no better weights; equal weights get there once in 62
+LATEST, BEFORE = 4, 8  # updates that are compared to find a change of the stream
+ERRORS = 5.0  # standard errors of the difference; reached by one update in 5,000 without a change
 
 
 class Guard:
-    """Keeps the best weights of a trainer; asked before every update with its new texts.
+    """Keeps a trainer's best weights; asked before every update, with its new texts.
 
-    every: updates between two decisions about the weights. tolerance: by which the expected acceptance may fall.
+    every: updates between two decisions about the weights. tolerance: how much the expected
+    acceptance may fall.
 
     >>> guard = Guard(trainer, every=4, tolerance=0.01)
-    >>> note = guard.look(pair, texts, trainer.state())  # before the trainer's step on these texts  # doctest: +SKIP
+    >>> note = guard.look(pair, texts, trainer.state())  # doctest: +SKIP
     """
 
     def __init__(self, trainer: Any, every: int, tolerance: float) -> None:
         self.trainer, self.every, self.tolerance = trainer, every, tolerance
         self.best: dict[str, np.ndarray] | None = None
         self.worse = 0  # decisions in a row that found the present weights no better
-        self.compared: list[tuple[float, float]] = []  # expected acceptance of new texts, with the present and the best weights
-        self.latest: deque[float] = deque(maxlen=BEFORE + LATEST)  # the larger of the two for each update, since the last turn
+        self.compared: list[tuple[float, float]] = []  # expected with the present and best weights
+        self.latest: deque[float] = deque(maxlen=BEFORE + LATEST)  # the larger one, per update
 
     def look(self, pair: Any, texts: Sequence[Example], now: dict[str, np.ndarray]) -> str:
-        """Compare the present weights, of state `now`, with the best ones on texts that neither has learned from, and keep the
-        better; a note where the best came back."""
+        """Compare the present weights, of state `now`, with the best ones, and keep the better.
+
+        Neither has learned from `texts`. A note says that the best weights were restored, else "".
+        """
         if self.best is None:
             self.best = now
             return ""
@@ -57,7 +62,7 @@ class Guard:
         self.trainer.restore(now)
         if math.isfinite(before):  # else nothing in these texts could be compared
             self.compared.append((after, before))
-            self.latest.append(max(before, after))  # `before` where `after` is no number
+            self.latest.append(max(before, after))  # subtle: `before` where `after` is NaN
         if len(self.compared) < self.every:
             return ""
         after, before = np.mean(self.compared, axis=0)
@@ -72,7 +77,7 @@ class Guard:
         return ""
 
     def turned(self) -> bool:
-        """Whether the latest texts are of another kind than those before (a t-test of two means); said once."""
+        """Is this the first update since the stream has changed (a t-test of two means)?"""
         if len(self.latest) < BEFORE + LATEST:
             return False
         before, latest = np.split(np.array(self.latest), [BEFORE])

@@ -10,11 +10,11 @@ from ..errors import OmnidraftError
 
 
 class AdamW:
-    """Steps against the gradients' running mean m over their running size √v; weight decay acts on the weights alone.
+    """Steps along -m / √v, the gradients' running mean over their running size, with weight decay.
 
     In step t, elementwise, with β1, β2 = betas: m ← β1 m + (1 − β1) g, v ← β2 v + (1 − β2) g²,
-    w ← w − rate · (m̂ / (√v̂ + eps) + decay · w), where m̂ = m / (1 − β1^t) and v̂ = v / (1 − β2^t) make up for the
-    start at zero. So the first step moves each weight by `rate`.
+    w ← w − rate · (m̂ / (√v̂ + eps) + decay · w), where m̂ = m / (1 − β1^t) and v̂ = v / (1 − β2^t)
+    make up for the start at zero. So the first step moves each weight by `rate`.
 
     >>> weights = {"w": np.array([1.0])}; optimizer = AdamW(weights, rate=0.1, decay=0.0)
     >>> optimizer.step({"w": np.array([5.0])}); weights["w"].round(6)
@@ -22,18 +22,21 @@ class AdamW:
     array([0.9])
     """
 
-    def __init__(self, parameters: dict[str, np.ndarray], rate: float = 1e-4, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, decay: float = 0.01, clip: float | None = None, shares: dict[str, float] | None = None):
-        """`parameters` are the arrays to change; `clip` is the largest length of a whole gradient, longer ones shrink; those
-        named in `shares` move at this part of the rate."""
-        self.parameters, self.rate, self.betas, self.eps, self.decay, self.clip = parameters, rate, betas, eps, decay, clip
-        self.shares = shares or {}
-        self.steps, self.moments = 0, {f"{kind}.{name}": np.zeros_like(array) for name, array in parameters.items()
-                                       for kind in ("mean", "square")}
+    def __init__(self, parameters: dict[str, np.ndarray], rate: float = 1e-4,
+                 betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, decay: float = 0.01,
+                 clip: float | None = None, shares: dict[str, float] | None = None) -> None:
+        """parameters: the arrays to change. clip: the longest whole gradient, longer ones shrink.
+        shares: the part of the rate at which the arrays of these names move, 1 by default."""
+        self.parameters, self.shares = parameters, shares or {}
+        self.rate, self.betas, self.eps, self.decay, self.clip = rate, betas, eps, decay, clip
+        self.steps, self.moments = 0, {
+            f"{kind}.{name}": np.zeros_like(array)
+            for name, array in parameters.items() for kind in ("mean", "square")}
 
     def step(self, gradients: dict[str, np.ndarray]) -> float:
-        """One step; the length of the whole gradient before clipping. Where that is not finite, nothing changes."""
-        norm = math.sqrt(sum(float(np.vdot(gradients[name], gradients[name])) for name in self.parameters))
+        """One step; the whole gradient's length before clipping. If not finite, nothing changes."""
+        squares = [float(np.vdot(gradients[name], gradients[name])) for name in self.parameters]
+        norm = math.sqrt(sum(squares))
         if not math.isfinite(norm):
             return norm
         shrink = min(1.0, self.clip / norm) if self.clip and norm else 1.0
@@ -51,13 +54,14 @@ class AdamW:
         return norm
 
     def state(self) -> dict[str, np.ndarray]:
-        """What training needs to go on later, beside the parameters: arrays by name, which later steps change."""
+        """What training needs to continue, besides the parameters: live arrays by name."""
         return {"steps": np.array([self.steps], np.float64), **self.moments}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from what `state` gave; raises OmnidraftError where it belongs to other parameters."""
-        if {name: array.shape for name, array in self.state().items()} != {name: state[name].shape for name in state}:
-            raise OmnidraftError("this optimizer's state belongs to other parameters (start without it)")
+        """Continue from a `state`; raises OmnidraftError if it belongs to other parameters."""
+        shapes = {name: array.shape for name, array in self.state().items()}
+        if shapes != {name: array.shape for name, array in state.items()}:
+            raise OmnidraftError("this state belongs to other parameters: start without it")
         self.steps = int(state["steps"][0])
         for name, array in self.moments.items():
             array[...] = state[name]

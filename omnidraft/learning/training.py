@@ -1,8 +1,9 @@
-"""The drafter as something that learns: weights or LoRA adapters, an optimizer, and one step on a batch of texts.
+"""Training the drafter: weights or LoRA adapters, an optimizer, and one step on a batch of texts.
 
-A step runs every text through the training pass (`models.backward`), sums a loss of `losses` over them, and moves the
-parameters with AdamW. At a constant rate they wander about what they have learned, so what is served is their running mean
-(Polyak and Juditsky 1992). The base model is never changed: `model()` builds the drafter anew from the merged tensors.
+A step runs every text through the training pass (`engine.backward`), sums a loss of `losses` over
+them, and moves the parameters with AdamW. At a constant rate they wander about what they have
+learned, so what is served is their running mean (Polyak and Juditsky 1992). The base model is never
+changed: `model()` builds a drafter from the merged tensors.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from ..errors import OmnidraftError
 from .lora import ATTENTION, HEAD, MLP, LoRA
 from .optimizer import AdamW
 
-SHARE_OF_A = 1 / 16  # of the learning rate, for A in W + B A: at one rate for both, long runs diverge (arXiv 2402.12354)
+SHARE_OF_A = 1 / 16  # of the rate, for A in W + B A; long runs diverge at 1 (arXiv 2402.12354)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is learned and how; arXiv 2507.02659 has AdamW at a constant rate, rank 32, weight 0.2."""
+    """What is learned and how; arXiv 2507.02659 has a constant rate, rank 32 and weight 0.2."""
 
     loss: str = "lifted"  # one of losses.LOSSES
     weight: float | str = 0.2  # of the n-gram term of hybrid and hybrid-kl, or "dynamic"
@@ -36,38 +37,46 @@ class Recipe:
     rank: int = 32  # of the LoRA adapters; 0 trains all weights
     rate: float | None = None  # of learning; None: see `step_size`
     decay: float = 0.01
-    average: float = 0.95  # share of the old in the running mean of the weights that is served; 0 serves the latest ones
+    average: float = 0.95  # of the old in the running mean that is served; 0 serves the latest
 
     def __post_init__(self) -> None:
-        if self.loss not in losses.LOSSES:
-            raise OmnidraftError(f"unknown loss {self.loss!r}: choose one of {', '.join(losses.LOSSES)}")
-        if self.divergence not in losses.DIVERGENCES:
-            raise OmnidraftError(f"unknown divergence {self.divergence!r}: choose one of {', '.join(losses.DIVERGENCES)}")
-        for name, value in (("rank", self.rank), ("rate", self.rate or 0.0), ("decay", self.decay), ("average", self.average)):
-            if not 0 <= value < (1 if name == "average" else math.inf):
-                raise OmnidraftError(f"{name} is {value}, but must be 0 or more" + " and below 1" * (name == "average"))
-        if self.weight != "dynamic" and not (isinstance(self.weight, (int, float)) and 0 <= self.weight < math.inf):
-            raise OmnidraftError(f"weight is {self.weight!r}, but must be a number of 0 or more, or dynamic")
+        for name, known in (("loss", losses.LOSSES), ("divergence", losses.DIVERGENCES)):
+            if getattr(self, name) not in known:
+                raise OmnidraftError(f"unknown {name} {getattr(self, name)!r}: "
+                                     f"choose one of {', '.join(known)}")
+        for name in ("rank", "rate", "decay"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise OmnidraftError(f"{name} is {value}, but must be 0 or more")
+        if not 0 <= self.average < 1:
+            raise OmnidraftError(f"average is {self.average}, but must be 0 or more and below 1")
+        number = isinstance(self.weight, (int, float)) and 0 <= self.weight < math.inf
+        if self.weight != "dynamic" and not number:
+            raise OmnidraftError(f"weight is {self.weight!r}, "
+                                 "but must be a number of 0 or more, or dynamic")
 
     def options(self) -> dict[str, Any]:
-        """The arguments of its own that the loss takes."""
+        """The arguments that the loss takes."""
         own = {"lifted": {"divergence": self.divergence}, "dm": {}}
         return own.get(self.loss, {"weight": self.weight})
 
     def step_size(self, drafter: Any) -> float:
-        """The rate; by default what suits a drafter of 0.6 M parameters, 0.01 for adapters and 0.003 for all weights, but above
-        10 M the paper's 1e-4."""
+        """The rate; by default what suits 0.6 M parameters, above 10 M the paper's 1e-4."""
         if self.rate is not None:
             return self.rate
-        return 1e-4 if drafter.parameters > 10_000_000 else 0.01 if self.rank else 0.003
+        if drafter.parameters > 10_000_000:
+            return 1e-4
+        return 0.01 if self.rank else 0.003
 
     def follow(self, steps: int) -> float:
-        """Share of the latest weights in the served ones after so many steps: large at first, 1 - `average` in the end."""
+        """Share of the latest weights in the served mean: large at first, 1 - `average` later."""
         return 1 - min(self.average, steps / (steps + 10))
 
 
 class Trainer:
-    """Trains a drafter of the NumPy engine; `parameters` are the LoRA adapters or, with rank 0, all weights.
+    """Trains a drafter of the NumPy engine.
+
+    `parameters` are the LoRA adapters or, with rank 0, all weights; `served` their running mean.
 
     >>> trainer = Trainer(load("draft-general"), Recipe(), np.random.default_rng(0))
     >>> trainer.step(pair, [example]); pair.draft = trainer.model()  # doctest: +SKIP
@@ -75,34 +84,47 @@ class Trainer:
 
     def __init__(self, base: Llama, recipe: Recipe, rng: np.random.Generator) -> None:
         if not isinstance(base, Llama) or base.folder is None:
-            raise OmnidraftError("this trainer needs a drafter run by the NumPy engine (for others: training_torch.Trainer)")
-        self.base, self.recipe = base, recipe
-        self.config, self.tensors = untied(base) if recipe.rank else (base.config, tensors_of(base))
-        self.lora = LoRA.fresh(self.config, rng, recipe.rank, projections=(*ATTENTION, *MLP, HEAD),
-                               dtype=base.dtype) if recipe.rank else None
-        self.parameters = self.lora.parameters if self.lora else {name: self.tensors[name].copy() for name in
-                                                                  self.config.tensor_shapes()}
-        self.optimizer = AdamW(self.parameters, recipe.step_size(base), decay=recipe.decay, clip=1.0,
-                               shares={name: SHARE_OF_A for name in self.parameters if ".lora_A." in name})
+            raise OmnidraftError("this trainer needs a drafter run by the NumPy engine "
+                                 "(for others: training_torch.Trainer)")
+        self.base, self.recipe, self.lora = base, recipe, None
+        if recipe.rank:
+            self.config, self.tensors = untied(base)
+            self.lora = LoRA.fresh(self.config, rng, recipe.rank, dtype=base.dtype,
+                                   projections=(*ATTENTION, *MLP, HEAD))
+            self.parameters = self.lora.parameters
+        else:
+            self.config, self.tensors = base.config, tensors_of(base)
+            names = self.config.tensor_shapes()
+            self.parameters = {name: self.tensors[name].copy() for name in names}
+        shares = {name: SHARE_OF_A for name in self.parameters if ".lora_A." in name}
+        self.optimizer = AdamW(self.parameters, recipe.step_size(base), decay=recipe.decay,
+                               clip=1.0, shares=shares)
         self.served = {name: array.copy() for name, array in self.parameters.items()}
 
     def merged(self, served: bool = True) -> dict[str, np.ndarray]:
-        """The drafter's tensors by Hugging Face name, with the running mean of what was learned or with the latest."""
+        """The drafter's tensors by Hugging Face name, of the served parameters or the latest."""
         parameters = self.served if served else self.parameters
-        return replace(self.lora, parameters=parameters).merged(self.tensors) if self.lora else parameters
+        if self.lora is None:
+            return parameters
+        return replace(self.lora, parameters=parameters).merged(self.tensors)
 
     def model(self) -> Llama:
-        """A drafter with the served weights (its key-value caches start empty); the base stays as it is."""
+        """A drafter with the served weights (its caches start empty); the base is not changed."""
         return rebuilt(self.base, self.config, self.merged())
 
     def step(self, pair: Any, examples: Sequence[losses.Example]) -> float:
-        """One update on the texts; the mean loss per comparison, or NaN where it was not finite and nothing was changed."""
-        tensors, wanted = self.merged(served=False), list(self.lora.targets) if self.lora else None
+        """One update on the texts; the mean loss per comparison.
+
+        NaN where it was not finite: then nothing was changed.
+        """
+        tensors = self.merged(served=False)
+        wanted = list(self.lora.targets) if self.lora else None
+        loss, options = losses.LOSSES[self.recipe.loss], self.recipe.options()
         sums: dict[str, np.ndarray] = {}
         total, counted = 0.0, 0
         for example in examples:
             trace = self._run(tensors, example)
-            value, slope, count = losses.LOSSES[self.recipe.loss](trace.logits, example, pair, **self.recipe.options())
+            value, slope, count = loss(trace.logits, example, pair, **options)
             total, counted = total + value, counted + count
             if not math.isfinite(total):
                 return math.nan
@@ -120,44 +142,61 @@ class Trainer:
         return total / counted
 
     def slow_down(self, factor: float) -> None:
-        """Go on at a part of the rate."""
+        """Continue at a part of the rate."""
         self.optimizer.rate *= factor
 
     def expected_acceptance(self, pair: Any, examples: Sequence[losses.Example]) -> float:
-        """Mean acceptance of a draft along the texts at temperature 1 under `lossless`, 1 - tv; no draw is involved."""
+        """Mean acceptance, 1 - tv, of a draft along the texts at temperature 1 under `lifted`."""
         tensors, value, count = self.merged(), 0.0, 0
         for example in examples:
-            lost, _, compared = losses.lifted(self._run(tensors, example).logits, example, pair, "tv")
+            logits = self._run(tensors, example).logits
+            lost, _, compared = losses.lifted(logits, example, pair, "tv")
             value, count = value + lost, count + compared
         return 1.0 - value / count if count else math.nan
 
     def state(self) -> dict[str, np.ndarray]:
         """A copy of parameters, served ones and optimizer, flat."""
-        kinds = {"parameters": self.parameters, "served": self.served, "optimizer": self.optimizer.state()}
-        return {f"{kind}.{name}": np.array(array) for kind, arrays in kinds.items() for name, array in arrays.items()}
+        return {name: np.array(array) for name, array in self._live().items()}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go back to a `state`; raises OmnidraftError where it belongs to other parameters."""
-        live = {f"{kind}.{name}": array for kind, arrays in (("parameters", self.parameters), ("served", self.served))
-                for name, array in arrays.items()}
-        if any(name not in state or state[name].shape != array.shape for name, array in live.items()) or (
-                sum(not name.startswith("optimizer.") for name in state) != len(live)):
-            raise OmnidraftError("the saved state is of another drafter, rank or kind: choose its rank, or another place")
-        self.optimizer.restore({k.removeprefix("optimizer."): v for k, v in state.items() if k.startswith("optimizer.")})
+        """Return to a `state`; raises OmnidraftError where it belongs to other parameters."""
+        live = {k: v for k, v in self._live().items() if not k.startswith("optimizer.")}
+        if {k: v.shape for k, v in live.items()} != {
+                k: v.shape for k, v in state.items() if not k.startswith("optimizer.")}:
+            raise OmnidraftError(OTHER)
+        self.optimizer.restore(under("optimizer.", state))
         for name, array in live.items():
             array[...] = state[name]
+
+    def _live(self) -> dict[str, np.ndarray]:
+        """What steps change, by its name in `state`."""
+        kinds = {"parameters": self.parameters, "served": self.served,
+                 "optimizer": self.optimizer.state()}
+        return {f"{kind}.{k}": v for kind, arrays in kinds.items() for k, v in arrays.items()}
 
     def _run(self, tensors: dict[str, np.ndarray], example: losses.Example) -> backward.Trace:
         return backward.run(self.config, tensors, example.draft_ids[:self.base.context_size])
 
 
+OTHER = "the saved state is of another drafter, rank or kind: choose its rank, or another place"
+
+
+def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays whose names begin with `prefix`, without it.
+
+    >>> under("a.", {"a.b": 1, "c": 2})
+    {'b': 1}
+    """
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
 def tensors_of(model: Llama) -> dict[str, np.ndarray]:
     """A model's stored tensors by Hugging Face name, in the numbers that it computes in."""
-    return {name: np.array(tensor, model.dtype) for name, tensor in load_tensors(model.folder).items()}
+    return {name: np.array(t, model.dtype) for name, t in load_tensors(model.folder).items()}
 
 
 def untied(model: Llama) -> tuple[ModelConfig, dict[str, np.ndarray]]:
-    """Configuration and tensors with a head of its own, so that an adapter on the head leaves the embedding as it is."""
+    """Configuration and tensors with a separate head: adapting it spares the embedding."""
     tensors = tensors_of(model)
     tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"])
     return replace(model.config, tied=False), tensors
@@ -165,11 +204,12 @@ def untied(model: Llama) -> tuple[ModelConfig, dict[str, np.ndarray]]:
 
 def rebuilt(base: Llama, config: ModelConfig, tensors: dict[str, np.ndarray]) -> Llama:
     """The same drafter with other weights."""
-    return Llama(config, tensors, base.dtype, name=base.name, folder=base.folder, tokenizer=base.tokenizer, layout=base.layout)
+    return Llama(config, tensors, base.dtype, name=base.name, folder=base.folder,
+                 tokenizer=base.tokenizer, layout=base.layout)
 
 
 def adapted(base: Llama, lora: LoRA | None, weights: dict[str, np.ndarray]) -> Llama:
-    """The drafter with adapters, or where there are none with other weights; the base stays as it is."""
+    """The drafter with adapters, or without them with other weights; the base is not changed."""
     if lora is None:
         return rebuilt(base, base.config, weights)
     config, tensors = untied(base)

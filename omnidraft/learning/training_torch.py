@@ -1,8 +1,8 @@
-"""`training` for any causal language model of transformers, on any device; autograd differentiates it.
+"""`training` for any causal language model of transformers, on any device, by autograd.
 
-A step runs each text through a copy of the base with the present weights in place of its own (`torch.func.functional_call`),
-in float64 where the base is, else in float32; `model()` puts them there for good. Public names, arguments and order are those
-of `training`, and so are the arrays of `state`: what one backend has learned of a Llama the other goes on with.
+A step runs each text through a copy of the base with the present weights in place of its own, in
+float64 where the base is, else in float32. Public names, arguments and order are those of
+`training`, and so are the arrays of `state`: either backend continues what the other has learned.
 """
 
 from __future__ import annotations
@@ -22,63 +22,78 @@ from ..engine.transformers_model import TransformersModel
 from ..errors import OmnidraftError
 from .lora import LoRA
 from .lora_torch import Tensors, fresh, merged, placed, tensors_of
-from .training import SHARE_OF_A, Recipe
+from .training import OTHER, SHARE_OF_A, Recipe
 
 
 class Trainer:
-    """Trains a drafter run by transformers; `parameters` are the LoRA adapters or, with rank 0, all weights.
+    """Trains a drafter run by transformers.
 
-    >>> trainer = Trainer(pair.draft, Recipe(), rng); trainer.step(pair, texts); pair.draft = trainer.model()  # doctest: +SKIP
+    `parameters` are the LoRA adapters or, with rank 0, all weights; `served` their running mean.
+
+    >>> trainer = Trainer(pair.draft, Recipe(), rng)  # doctest: +SKIP
+    >>> trainer.step(pair, texts); pair.draft = trainer.model()  # doctest: +SKIP
     """
 
     def __init__(self, base: TransformersModel, recipe: Recipe, rng: np.random.Generator) -> None:
-        if not isinstance(base, TransformersModel) or getattr(base.model, "is_quantized", False) or (
-                {parameter.device for parameter in base.model.parameters()} != {base.device}):
-            raise OmnidraftError("this trainer needs a drafter run by transformers, not quantized and on one device")
+        if not isinstance(base, TransformersModel) or getattr(base.model, "is_quantized", False) \
+                or {parameter.device for parameter in base.model.parameters()} != {base.device}:
+            raise OmnidraftError("this trainer needs a drafter run by transformers, "
+                                 "not quantized and on one device")
         self.base, self.recipe, self.tensors = base, recipe, tensors_of(base)
         self.lora = fresh(base, rng, recipe.rank) if recipe.rank else None
         self.parameters: Tensors = self.lora.parameters if self.lora else {
             name: self.tensors[name].clone() for name, _ in base.model.named_parameters()}
         rate = recipe.step_size(base)
-        self.optimizer = torch.optim.AdamW([{"params": [tensor], "lr": rate * (SHARE_OF_A if ".lora_A." in name else 1.0)}
-                                            for name, tensor in self.parameters.items()], weight_decay=recipe.decay)
+        groups = [{"params": [tensor], "lr": rate * (SHARE_OF_A if ".lora_A." in name else 1.0)}
+                  for name, tensor in self.parameters.items()]
+        self.optimizer = torch.optim.AdamW(groups, weight_decay=recipe.decay)
         self._drafter = copied(base, untie=self.lora is not None)
         self.served: Tensors = {}
         self._live: Tensors = {}  # what steps change, by its name in `state`
         for name, tensor in self.parameters.items():
             tensor.requires_grad_().grad = torch.zeros_like(tensor)
             mean, square = torch.zeros_like(tensor), torch.zeros_like(tensor)
-            self.optimizer.state[tensor] = {"step": torch.zeros(()), "exp_avg": mean, "exp_avg_sq": square}
+            self.optimizer.state[tensor] = {"step": torch.zeros(()), "exp_avg": mean,
+                                            "exp_avg_sq": square}
             self.served[name] = tensor.detach().clone()
-            self._live |= {f"parameters.{name}": tensor, f"served.{name}": self.served[name],
-                           f"optimizer.mean.{name}": mean, f"optimizer.square.{name}": square}
+            self._live |= {
+                f"parameters.{name}": tensor, f"served.{name}": self.served[name],
+                f"optimizer.mean.{name}": mean, f"optimizer.square.{name}": square}
 
     def merged(self, served: bool = True) -> Tensors:
-        """The drafter's tensors by transformers' name, with the running mean of what was learned or with the latest."""
+        """The drafter's tensors by transformers' name, of the served parameters or the latest."""
         parameters = self.served if served else self.parameters
-        return merged(self.base, self.tensors, replace(self.lora, parameters=parameters)) if self.lora else parameters
+        if self.lora is None:
+            return parameters
+        return merged(self.base, self.tensors, replace(self.lora, parameters=parameters))
 
     def model(self) -> TransformersModel:
-        """The drafter with the served weights, each time the same copy, so begin its caches anew; the base stays as it is."""
+        """The drafter with the served weights, always the same copy: use new caches with it."""
         return filled(self._drafter, self.merged())
 
     def step(self, pair: Any, examples: Sequence[losses_torch.Example]) -> float:
-        """One update on the texts; the mean loss per comparison, or NaN where it was not finite and nothing was changed."""
+        """One update on the texts; the mean loss per comparison.
+
+        NaN where it was not finite: then nothing was changed.
+        """
         self.optimizer.zero_grad(set_to_none=False)
+        loss, options = losses_torch.LOSSES[self.recipe.loss], self.recipe.options()
         total, counted = 0.0, 0
         for example in examples:
             logits = self._run(self.merged(served=False), example)
-            value, _, count = losses_torch.LOSSES[self.recipe.loss](logits, example, pair, **self.recipe.options())
+            value, _, count = loss(logits, example, pair, **options)
             value.backward()
             total, counted = total + value.item(), counted + count
             if not math.isfinite(total):
                 return math.nan
         if not counted:
             return 0.0
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), math.inf)) / counted  # only measures
+        parameters = self.parameters.values()
+        norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf)  # only measures
+        norm = float(norm) / counted
         if not math.isfinite(norm):
             return math.nan
-        for tensor in self.parameters.values():
+        for tensor in parameters:
             tensor.grad /= counted * max(1.0, norm)
         self.optimizer.step()
         share = self.recipe.follow(int(next(iter(self.optimizer.state.values()))["step"]))
@@ -88,31 +103,33 @@ class Trainer:
         return total / counted
 
     def slow_down(self, factor: float) -> None:
-        """Go on at a part of the rate."""
+        """Continue at a part of the rate."""
         for group in self.optimizer.param_groups:
             group["lr"] *= factor
 
     @torch.no_grad()
     def expected_acceptance(self, pair: Any, examples: Sequence[losses_torch.Example]) -> float:
-        """Mean acceptance of a draft along the texts at temperature 1 under `lossless`, 1 - tv; no draw is involved."""
+        """Mean acceptance, 1 - tv, of a draft along the texts at temperature 1 under `lifted`."""
         tensors, value, count = self.merged(), 0.0, 0
         for example in examples:
-            lost, _, compared = losses_torch.lifted(self._run(tensors, example), example, pair, "tv")
+            logits = self._run(tensors, example)
+            lost, _, compared = losses_torch.lifted(logits, example, pair, "tv")
             value, count = value + lost.item(), count + compared
         return 1.0 - value / count if count else math.nan
 
     def state(self) -> dict[str, np.ndarray]:
         """A copy of parameters, served ones and optimizer, flat."""
         steps = np.array([own["step"].item() for own in self.optimizer.state.values()][:1])
-        return {k: v.detach().cpu().numpy().copy() for k, v in self._live.items()} | {"optimizer.steps": steps}
+        live = {k: v.detach().cpu().numpy().copy() for k, v in self._live.items()}
+        return live | {"optimizer.steps": steps}
 
     @torch.no_grad()
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go back to a `state`; raises OmnidraftError where it belongs to other parameters."""
+        """Return to a `state`; raises OmnidraftError where it belongs to other parameters."""
         kept = {name: torch.tensor(array) for name, array in state.items()}
         steps = kept.pop("optimizer.steps", torch.zeros(1))
         if {k: v.shape for k, v in kept.items()} != {k: v.shape for k, v in self._live.items()}:
-            raise OmnidraftError("the saved state is of another drafter, rank or kind: choose its rank, or another place")
+            raise OmnidraftError(OTHER)
         for name, tensor in self._live.items():
             tensor.copy_(kept[name])
         for own in self.optimizer.state.values():
@@ -120,15 +137,17 @@ class Trainer:
 
     def _run(self, tensors: Tensors, example: losses_torch.Example) -> torch.Tensor:
         ids = torch.tensor([example.draft_ids[:self.base.context_size]], device=self.base.device)
-        return functional_call(self._drafter.model, tensors, (), {"input_ids": ids, "use_cache": False}).logits[0]  # (n, V)
+        given = {"input_ids": ids, "use_cache": False}
+        return functional_call(self._drafter.model, tensors, (), given).logits[0]  # (n, V)
 
 
 def copied(base: TransformersModel, untie: bool) -> TransformersModel:
-    """A drafter of its own, with `untie` its head too."""
+    """A copy of the drafter, with `untie` its head separate from the embedding."""
     other = copy(base)
     other.model = deepcopy(base.model)
     if untie and (head := other.model.get_output_embeddings()) is not None:
-        head.weight, other.model.config.tie_word_embeddings = torch.nn.Parameter(head.weight.detach().clone()), False
+        head.weight = torch.nn.Parameter(head.weight.detach().clone())
+        other.model.config.tie_word_embeddings = False
     return other
 
 
@@ -140,7 +159,8 @@ def filled(model: TransformersModel, tensors: Tensors | dict[str, np.ndarray]) -
     return model
 
 
-def adapted(base: TransformersModel, lora: LoRA | None, weights: dict[str, np.ndarray]) -> TransformersModel:
-    """The drafter with adapters, or where there are none with other weights; the base stays as it is."""
+def adapted(base: TransformersModel, lora: LoRA | None,
+            weights: dict[str, np.ndarray]) -> TransformersModel:
+    """The drafter with adapters, or without them with other weights; the base is not changed."""
     new = merged(base, tensors_of(base), placed(lora, base)) if lora else weights
     return filled(copied(base, untie=lora is not None), new)
