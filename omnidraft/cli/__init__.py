@@ -15,7 +15,9 @@ import typer
 from .. import __version__
 from .common import app, note, say
 
-from . import demo, generate, chat, adapt, bench, inspect, cache, tutorial  # noqa: F401  # isort: skip
+# isort: off (the help keeps this order)
+from . import demo, generate, chat, adapt, bench, inspect, cache, tutorial  # noqa: F401, E402
+# isort: on
 
 
 def _version(asked: bool) -> None:

@@ -118,7 +118,8 @@ def adapt(
     except KeyboardInterrupt:
         common.note("stopped")
         if not records:
-            failed = OmnidraftError("stopped before the first prompt was served: nothing new")
+            failed = OmnidraftError("stopped before the first prompt was served: nothing new "
+                                    "was learned")
     except OmnidraftError as error:  # a line that is no prompt, say: what was learned is kept
         failed = error
     if not any(learned.rounds for learned in records):

@@ -48,7 +48,7 @@ def chat(
                                np.random.default_rng(decoding.seed), shipped=True)
         options = common.with_head(options, learner.head)
     talk, form = Conversation(pair, system), "rounds" if rounds else "text"
-    terminal = sys.stdin is not None and sys.stdin.isatty()
+    terminal = on_a_terminal()
     if rounds:
         show_legend(plain)
     drafter = pair.draft if drafts else model
@@ -85,6 +85,11 @@ def chat(
     finally:
         if learner and learner.served:
             common.note(f"saved in {store.keep(learner)}")
+
+
+def on_a_terminal() -> bool:
+    """Whether the messages are typed."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def read_messages(terminal: bool) -> Iterator[str]:

@@ -114,8 +114,8 @@ def command(*lines: str, to: typer.Typer = app, **defaults: Any) -> Callable:
             function(**given)
 
         unfolded.__signature__ = inspect.Signature([
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-            for name, (kind, default) in options.items()])
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
+            for name, (kind, value) in options.items()])
         return to.command(epilog=examples(*lines))(unfolded)
 
     return register
@@ -223,7 +223,7 @@ def uniforms_of(seed: int) -> Uniforms:
 
 
 def cache_file(draft: Tokenizer, target: Tokenizer) -> Path:
-    """Where the n-gram cache of two tokenizers is kept, in $OMNIDRAFT_CACHE or ~/.cache/omnidraft."""
+    """Where the n-gram cache of two tokenizers is kept."""
     return default_folder() / f"ngrams-{draft.fingerprint[:16]}-{target.fingerprint[:16]}.json"
 
 
@@ -263,7 +263,9 @@ def use_adapter(pair: Pair, root: Path | None, options: Options) -> Options:
         raise OmnidraftError(
             "nothing was learned yet for {0} -> {1}: run `omnidraft adapt math -d {0} -t {1}`, or "
             "leave out --adapter".format(*names))
-    pair.draft, pair.cache = adapter.drafter(pair.draft), adapter.cache or pair.cache
+    pair.draft = adapter.drafter(pair.draft)
+    if not options.learn:  # else the text's n-grams join those kept for the two tokenizers
+        pair.cache = adapter.cache or pair.cache
     return with_head(options, adapter.head)
 
 

@@ -48,8 +48,8 @@ def generate(
     options = decoding.options(learn=learn)
     for wrong, line in (
             (learn and not decoding.draft_length, "-k 0 decodes plainly, without --learn"),
-            (models.adapter and not decoding.draft_length, "-k 0 decodes plainly, without --adapter"),
-            (learn and models.adapter, "--adapter brings a cache of its own, without --learn"),
+            (models.adapter and not decoding.draft_length,
+             "-k 0 decodes plainly, without --adapter"),
             (json_lines and rounds, "--json has every round already, without --rounds")):
         if wrong:
             raise OmnidraftError(f"{line}: leave one of them out")

@@ -41,8 +41,8 @@ def align(draft: common.Side, target: common.Side, text: Annotated[str, typer.Ar
              "special tokens paired")]
     for by in DEFINITIONS:
         found = load_or_build(one, other, by)
-        shares = [f"{count:,} of {side.size:,} ({count / max(1, side.size):.1%})" for count, side in (
-            (found.shared_draft, one), (found.shared_target, other))]
+        shares = [f"{count:,} of {side.size:,} ({count / max(1, side.size):.1%})"
+                  for count, side in ((found.shared_draft, one), (found.shared_target, other))]
         rows.append((f"by {by}" + " (the paper's)" * (by == "strings"), *shares,
                      str(found.role_pairs)))
     common.say(columns(rows))
