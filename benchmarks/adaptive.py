@@ -26,12 +26,12 @@ import numpy as np  # noqa: E402
 from benchmarks.common import fresh_prompts, prompts, write_json  # noqa: E402
 from omnidraft.cli.machine import machine  # noqa: E402
 from omnidraft.decoding import plain, speculative  # noqa: E402
-from omnidraft.options import Options  # noqa: E402
 from omnidraft.engine.loading import load  # noqa: E402
+from omnidraft.generation import Pair  # noqa: E402
 from omnidraft.learning.online import Learner, Schedule, learn  # noqa: E402
 from omnidraft.learning.training import Recipe, Trainer  # noqa: E402
 from omnidraft.metrics import summarize  # noqa: E402
-from omnidraft.generation import Pair  # noqa: E402
+from omnidraft.options import Options  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength, Stop, Throughput  # noqa: E402
 
