@@ -305,7 +305,7 @@ class Telling:
 
 
 FRAMES = [("{}", 56), ("Question: {}\nAnswer:", 27), ("Q: {}\nA:", 4), ("Problem: {}\nSolution:", 2), ("Solve: {}", 2),
-          ("{}\n", 3), ("{} ", 1), ("Please help me: {}", 1), ("{} Answer:", 2)]
+          ("{}\n", 3), ("Please help me: {}", 1), ("{} Answer:", 2)]
 
 
 def frame(rng: random.Random, prompt: str) -> str:
