@@ -15,7 +15,8 @@ import typer
 from .. import __version__
 from .common import app, note, say
 
-# isort: off (the help keeps this order)
+# The help keeps this order.
+# isort: off
 from . import demo, generate, chat, adapt, bench, inspect, cache, tutorial  # noqa: F401, E402
 # isort: on
 

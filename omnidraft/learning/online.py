@@ -35,7 +35,6 @@ from .guard import LATEST, SLOWER, SLOWEST, Guard
 from .optimizer import AdamW
 from .training import Trainer
 
-
 HEAD_MEMORY = 4096  # drafted tokens in the head's replay buffer, the latest ones
 
 
