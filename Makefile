@@ -30,8 +30,10 @@ lint: $(VENV)/.dev  ## ruff
 	$(BIN)/python -m ruff check .
 
 bench: $(VENV)/.core  ## the figures in benchmarks/results (up to an hour)
-	for script in $(filter-out common report report_learning __init__,$(basename $(notdir $(wildcard benchmarks/*.py)))); do \
-	  $(BIN)/python -m benchmarks.$$script --json benchmarks/results/$$script.json || exit 1; \
+	for script in exactness same_text speed efficiency kernels overhead quality against_transformers \
+	    learning learning_wall_clock learning_real \
+	    paper.alignment paper.adaptive paper.shift paper.latency; do \
+	  $(BIN)/python -m benchmarks.$$script --json || exit 1; \
 	done
 
 picture: $(VENV)/.core  ## the README's picture and the demo's figures there, made anew

@@ -1,72 +1,94 @@
-"""Plain and speculative decoding beside transformers' own methods, on the same loaded models and prompts, in one process.
+"""Plain and speculative decoding next to transformers' own methods, on the same loaded models.
 
-    python -m benchmarks.against_transformers --json benchmarks/results/against_transformers.json
+    python -m benchmarks.against_transformers --json
 
-The embedded pair on its three tasks, and the two models of ../shared/real (or $OMNIDRAFT_REAL_DATA) in both directions on
-stories; temperatures 0 and 1. Figures are those of `omnidraft bench --against transformers`: medians over repeats of whole
-calls, methods taking turns, with as many threads as the libraries choose (torch: one for each core; NumPy here: one).
-UAG-TLI's excess of log p says how far its texts are from the target's law (cli/bench.py).
+The embedded pair on its three tasks, and the two models of $OMNIDRAFT_REAL_DATA in both directions
+on stories; temperatures 0 and 1. Figures are those of `omnidraft bench`: medians over repeats, here
+of whole calls in one process, methods taking turns, with as many threads as the libraries choose
+(torch: one for each core; NumPy here: one). UAG-TLI's excess of log p says how
+far its texts are from the target's distribution (cli/bench.py).
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
+from itertools import product
+from time import perf_counter
+from typing import Any
 
-from omnidraft.engine.cpu import prepare_blas
+from benchmarks.common import arguments, chosen, save, skip, start, texts_of
+from benchmarks.same_text import REAL_PAIRS
+from omnidraft import Options, Round, pair
+from omnidraft.cli.bench import Method, compare, ours, table
+from omnidraft.engine.loading import load
+from omnidraft.errors import OmnidraftError
+from omnidraft.generation import Pair
 
-prepare_blas()
+PAIRS = ["draft-tasks:qwen-like:math,code,text", *(f"{pair}:text" for pair in REAL_PAIRS[::-1])]
+SETTINGS = ("prompts", "repeats", "tokens", "k", "threshold", "device")
 
-from benchmarks.common import prompts, write_json  # noqa: E402
-from omnidraft.cli.bench import beside_transformers, compare, table  # noqa: E402
-from omnidraft.cli.common import load_pair  # noqa: E402
-from omnidraft.cli.machine import machine  # noqa: E402
-from omnidraft.options import Options  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent
-REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", ROOT.parent / "shared" / "real")) / "models"
-PAIRS = ["draft-tasks:qwen-like:math,code,text",
-         *(f"{REAL / draft}:{REAL / target}:text" for draft, target in (
-             ("babyllama-tok361", "stories260K"), ("stories260K", "babyllama-tok361"))
-           if (REAL / draft).is_dir() and (REAL / target).is_dir())]
+def side_by_side(models: Pair, options: Options) -> dict[str, Method]:
+    """transformers' methods, ours on the same modules, and on CPUs ours with the NumPy engine."""
+    from benchmarks.transformers_generation import decoders
+
+    own = ours(models, options)
+    methods = decoders(models, options.temperature)
+    methods |= {"omnidraft plain": own["plain"], "omnidraft": own["speculative"]}
+    if models.target.device.type == "cpu":
+        dtype = "float64" if str(models.target.dtype)[6:] == "float64" else "float32"
+        try:
+            draft, target = (load(str(one.folder), dtype) for one in (models.draft, models.target))
+            mixed, both = Pair(draft, models.target), Pair(draft, target)
+            methods["omnidraft, NumPy drafter"] = ours(mixed, options)["speculative"]
+            methods["omnidraft, NumPy"] = ours(both, options)["speculative"]
+        except OmnidraftError as error:
+            print(f"not measured with the NumPy engine: {error}", file=sys.stderr)
+    return {name: whole_calls(name, method) for name, method in methods.items()}
+
+
+def whole_calls(name: str, method: Method) -> Method:
+    """The method timed from outside; no rounds, and a line, where another library's call fails."""
+    def timed(*call: Any) -> list[Round]:
+        began = perf_counter()
+        try:
+            rounds = method(*call)
+        except OmnidraftError:
+            raise
+        except Exception as error:  # what another library does with two models is a result too
+            print(f"{name}: {type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
+            return []
+        each = (perf_counter() - began) / len(rounds)
+        return [replace(one, seconds={"other": each}) for one in rounds]
+    return timed
 
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", nargs="*", default=PAIRS, help="draft:target:task,task")
-    parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--temperatures", type=float, nargs="*", default=[0.0, 1.0])
-    parser.add_argument("-k", type=int, default=12)
-    parser.add_argument("--threshold", type=float, default=0.4)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
+    args = arguments(__doc__, "against_transformers", pairs=(PAIRS, "draft:target:task,task"),
+                     prompts=12, repeats=3, tokens=96, temperatures=[0.0, 1.0], k=12, threshold=0.4,
+                     device="cpu")
     if not (find_spec("torch") and find_spec("transformers")):
-        print("not measured against transformers: pip install 'omnidraft[torch]'", file=sys.stderr)
-        return  # `make bench` goes on
-    from omnidraft.engine.transformers_generation import versions
+        skip("transformers", "pip install 'omnidraft[torch]'")
+    from benchmarks.transformers_generation import versions
 
-    settings = {name: getattr(args, name) for name in ("prompts", "repeats", "tokens", "k", "threshold", "device")}
-    results: dict = {"machine": machine() | versions(), "settings": settings, "pairs": {}}
+    results = start(None, chosen(args, *SETTINGS), pairs={})
+    results["machine"] |= versions()
     for line in args.pairs:
         draft, target, tasks = line.split(":")
-        pair = load_pair(draft, target, stored=False, backend="torch", draft_backend="torch", device=args.device)
-        for task in tasks.split(","):
-            texts = [example["prompt"] for example in prompts(task, args.prompts)]
-            for temperature in args.temperatures:
-                options = Options.of(args.k, args.threshold, temperature=temperature, max_new_tokens=args.tokens)
-                rows = compare(beside_transformers(pair, options), texts, pair.target, options, args.repeats, whole=True)
-                name, where = f"{pair.draft.name}:{pair.target.name}", f"{task} T = {temperature:g}"
-                results["pairs"].setdefault(name, {})[where] = rows
-                print(f"\n{name}, {where}", table(rows, "whole calls, with reading the prompt"), sep="\n", flush=True)
-    if args.json:
-        write_json(args.json, results)
+        models = pair(draft, target, backend="torch", draft_backend="torch", device=args.device)
+        name = f"{models.draft.name}:{models.target.name}"
+        for task, at in product(tasks.split(","), args.temperatures):
+            options = Options.of(args.k, args.threshold, temperature=at, max_new_tokens=args.tokens)
+            methods, where = side_by_side(models, options), f"{task} T = {at:g}"
+            rows = compare(methods, texts_of(task, args.prompts), models.target, options,
+                           args.repeats)
+            results["pairs"].setdefault(name, {})[where] = rows
+            print(f"\n{name}, {where}", flush=True)
+            print(table(rows, "whole calls, with reading the prompt"))
+    save(args.json, results)
 
 
 if __name__ == "__main__":

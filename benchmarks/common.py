@@ -1,60 +1,139 @@
-"""What the benchmarks share: the held-out prompts, fresh ones of the same kinds, results and tables."""
+"""What the benchmarks share: arguments, prompts, result files, another checkout to compare with."""
 
 from __future__ import annotations
 
 import json
+import os
 import random
-from collections.abc import Iterator
-from itertools import islice
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import omnidraft
+from omnidraft.cli.machine import machine
 from omnidraft.files import make_folder_of, write_text
 
-PACKAGE = Path(omnidraft.__file__).parent
-RESULTS = Path(__file__).resolve().parent / "results"
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", "OMNIDRAFT_REAL_DATA"))  # published models, data
+TASKS, TARGETS = ["math", "code", "text"], ["qwen-like", "llama3-like", "sibling"]
+
+
+def arguments(doc: str | None, name: str, **defaults: Any) -> Namespace:
+    """The command line of a script: an option per default, and --json FILE (results/`name`.json).
+
+    A default is a value, a list of them, a type, a pair (default, help), or keyword arguments of
+    `add_argument`.
+
+    >>> arguments("What this is.", "speed", prompts=12, k=(4, "drafted tokens"))  # doctest: +SKIP
+    Namespace(json=None, prompts=12, k=4)
+    """
+    parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, nargs="?", metavar="FILE",
+                        const=RESULTS / f"{name}.json",
+                        help=f"write the figures; without FILE to results/{name}.json")
+    for option, default in defaults.items():
+        default, text = default if isinstance(default, tuple) else (default, None)
+        how: dict[str, Any] = {"default": default, "type": type(default)}
+        if isinstance(default, bool):
+            how = {"action": "store_true"}
+        elif isinstance(default, list):
+            how = {"nargs": "*", "default": default, "type": type(default[0])}
+        elif isinstance(default, type):
+            how = {"type": default}
+        elif isinstance(default, dict):
+            how = default
+        flag = f"-{option}" if len(option) == 1 else f"--{option.replace('_', '-')}"
+        parser.add_argument(flag, **{"help": text, **how})
+    return parser.parse_args()
+
+
+def chosen(args: Namespace, *names: str) -> dict[str, Any]:
+    """Some of the arguments, to be written with the results."""
+    return {name: vars(args)[name] for name in names}
+
+
+def skip(name: str, why: str) -> None:
+    """Leave without an error, so that `make bench` continues with the next script."""
+    print(f"{name} is not measured: {why}", file=sys.stderr)
+    sys.exit()
 
 
 def prompts(task: str, count: int) -> list[dict]:
     """The first `count` held-out examples of `math`, `code` or `text`."""
-    lines = (PACKAGE / "data" / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines[:count]]
+    path = Path(omnidraft.__file__).parent / "data" / f"{task}.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:count]]
+
+
+def texts_of(task: str, count: int) -> list[str]:
+    """The prompts alone."""
+    return [example["prompt"] for example in prompts(task, count)]
 
 
 def fresh_prompts(task: str, count: int, seed: int) -> list[str]:
-    """Prompts that no held-out file has; of what math draws only the word problems that are asked as they are there."""
+    """Prompts that no held-out file has; of math only the word problems asked as they are there."""
     from recipes import code_text, math_text, story_text
 
-    module, rng = {"math": math_text, "code": code_text, "text": story_text}[task], random.Random(seed)
-
-    def draw() -> Iterator[str]:
-        while True:
-            example = module.generate(rng)
-            if example["template"] != "drill" and not example["prompt"].endswith("Equations:"):
-                yield example["prompt"]
-
-    return list(islice(draw(), count))
+    module = {"math": math_text, "code": code_text, "text": story_text}[task]
+    rng, found = random.Random(seed), []
+    while len(found) < count:
+        example = module.generate(rng)
+        if example["template"] != "drill" and not example["prompt"].endswith("Equations:"):
+            found.append(example["prompt"])
+    return found
 
 
-def write_json(path: Path, results: dict) -> None:
-    """Write results as JSON, whole or not at all."""
-    make_folder_of(path)
-    write_text(path, json.dumps(results, indent=1) + "\n")
+def compare_checkouts(module: str, before: Path, turns: int) -> Iterator[tuple[dict, dict]]:
+    """Results of a script in another checkout and in this one, each run in a process of its own.
+
+    They take turns, and change places every turn. Both get the arguments of this call.
+    """
+    given = sys.argv[1:]
+    for option in ("--before", "--turns"):
+        given = [word for i, word in enumerate(given) if option not in given[max(0, i - 1):i + 1]]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "figures.json"
+        for turn in range(turns):
+            made: dict[Path, dict] = {}
+            for checkout in (before, ROOT) if turn % 2 else (ROOT, before):
+                subprocess.run([sys.executable, "-m", module, *given, "--json", path], cwd=checkout,
+                               check=True, stdout=subprocess.DEVNULL)
+                made[checkout] = json.loads(path.read_text(encoding="utf-8"))
+            yield made[before], made[ROOT]
+
+
+def start(path: Path | None, settings: dict | None = None, **parts: Any) -> dict[str, Any]:
+    """Results to add to: those of the file, if it is there, or else `parts`."""
+    stored = path and path.exists()
+    found = parts | (json.loads(path.read_text(encoding="utf-8")) if stored else {})
+    return found | {"machine": machine()} | ({"settings": settings} if settings is not None else {})
+
+
+def run_all(path: Path | None, results: dict, jobs: dict[tuple, Callable[[], dict]]) -> None:
+    """Run the jobs whose place in the results is empty, and write the file after each."""
+    for (*way, name), job in jobs.items():
+        place = results
+        for part in way:
+            place = place.setdefault(part, {})
+        if name in place:
+            continue
+        place[name] = job()
+        print(*way, f"{name}: {json.dumps(place[name])}", flush=True)
+        save(path, results)
+
+
+def save(path: Path | None, results: dict) -> None:
+    """Write results as JSON, if a file was named: completely or not at all."""
+    if path is not None:
+        make_folder_of(path)
+        write_text(path, json.dumps(results, indent=1) + "\n")
 
 
 def result(name: str) -> dict | None:
-    """A benchmark's figures, or None where it has not been run."""
+    """A benchmark's figures, or None if it has not been run."""
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows])
-
-
-def machine_line(figures: dict) -> str:
-    """Where a result was measured."""
-    machine = figures["machine"]
-    return (f"Measured on {machine['cpu']}, {machine['cores']} cores, {'AVX-512' if machine['avx512'] else 'AVX2'}, "
-            f"NumPy {machine['numpy']} ({machine['blas']}), one BLAS thread")

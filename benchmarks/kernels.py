@@ -1,54 +1,51 @@
-"""What a pass over m tokens costs, for each layout of the weights; and a one-token step against its products alone.
+"""What a pass over m tokens costs in each layout of the weights, and next to its products alone.
 
-    python -m benchmarks.kernels [--model qwen-like | random | random-draft | FOLDER] [--json FILE]
+    python -m benchmarks.kernels --model qwen-like --json     (or random, random-draft, a folder)
 
-Every figure is the median over interleaved repeats, so that other work on the machine falls on all of them alike;
-before each timed run the same run is made twice, since decoding, too, meets its weights where the last pass left them.
+Every figure is the median over interleaved repeats, so that other work on the machine falls on all
+of them alike; before each timed run the same run is made twice, since decoding, too, meets its
+weights where the last pass left them.
 """
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+from itertools import product
 from statistics import median
 from time import perf_counter
+from typing import Any
 
-from omnidraft.engine.cpu import prepare_blas
+import numpy as np
+from rich.console import Console
+from rich.table import Table
 
-prepare_blas()
-
-import numpy as np  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
-
-from benchmarks.common import write_json  # noqa: E402
-from omnidraft.cli.machine import machine  # noqa: E402
-from omnidraft.engine.config import ModelConfig  # noqa: E402
-from omnidraft.engine.kernels import Layout, choose_layout  # noqa: E402
-from omnidraft.engine.llama import Llama, matrix_shapes  # noqa: E402
-from omnidraft.engine.loading import EMBEDDED, folder  # noqa: E402
-from omnidraft.engine.weights import load_tensors  # noqa: E402
+from benchmarks.common import arguments, save, start
+from omnidraft.engine.config import ModelConfig
+from omnidraft.engine.kernels import Layout, choose_layout
+from omnidraft.engine.llama import Llama, matrix_shapes
+from omnidraft.engine.loading import folder
+from omnidraft.engine.weights import load_tensors
 
 TOKENS = (1, 2, 3, 4, 6, 8, 12, 16)
-LAYOUTS = {"packed once": Layout(multiple=4, packed=True),
-           "plain x @ W": Layout(), "plain, padded to 4": Layout(multiple=4), "plain, gemv per token": Layout(alone=16),
+LAYOUTS = {"packed once": Layout(multiple=4, packed=True), "plain x @ W": Layout(),
+           "plain, padded to 4": Layout(multiple=4), "plain, gemv per token": Layout(alone=16),
            "blocks of 64": Layout(64), "blocks of 64, padded to 4": Layout(64, multiple=4),
            "blocks of 64, gemv per token": Layout(64, alone=16)}
+KEYS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "vocab_size")
 RANDOM = {"random": (320, 864, 6, 10, 5, 4096), "random-draft": (128, 344, 2, 4, 2, 2048)}
 
 
 def read(name: str) -> tuple[ModelConfig, dict[str, np.ndarray]]:
-    """Configuration and tensors of an embedded model, a folder, or made-up ones in the shape of the embedded models."""
+    """Configuration and tensors of a model, or random ones in the shape of the embedded models."""
     if name not in RANDOM:
-        place = folder(name)
-        return ModelConfig.load(place), load_tensors(place)
-    keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-            "vocab_size")
-    config = ModelConfig.parse({"architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": True,
-                                "max_position_embeddings": 1024, **dict(zip(keys, RANDOM[name], strict=True))})
-    rng = np.random.default_rng(0)
-    return config, {tensor: rng.standard_normal(shape, np.float32) * np.float32(0.05) + np.float32("norm" in tensor)
-                    for tensor, shape in config.tensor_shapes().items()}
+        return ModelConfig.load(folder(name)), load_tensors(folder(name))
+    config = ModelConfig.parse({
+        "architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": True,
+        "max_position_embeddings": 1024, **dict(zip(KEYS, RANDOM[name], strict=True))})
+    rng, small = np.random.default_rng(0), np.float32(0.05)
+    return config, {
+        tensor: rng.standard_normal(shape, np.float32) * small + np.float32("norm" in tensor)
+        for tensor, shape in config.tensor_shapes().items()}
 
 
 def products(model: Llama, tokens: int) -> float:
@@ -61,9 +58,10 @@ def products(model: Llama, tokens: int) -> float:
     return perf_counter() - began
 
 
-def step(model: Llama, cache, tokens: int) -> float:
+def step(model: Llama, cache: Any, tokens: int) -> float:
     """Seconds for a whole pass over m tokens; the cache is left as it was."""
-    length, ids = cache.length, [int(i) for i in np.random.default_rng(tokens).integers(0, model.vocab_size, tokens)]
+    length, rng = cache.length, np.random.default_rng(tokens)
+    ids = rng.integers(0, model.vocab_size, tokens).tolist()
     began = perf_counter()
     model.forward(ids, cache, rows=tokens)
     seconds = perf_counter() - began
@@ -72,43 +70,36 @@ def step(model: Llama, cache, tokens: int) -> float:
 
 
 def measure(jobs: dict, repeats: int) -> dict[tuple, np.ndarray]:
-    """Seconds of each job in every one of the interleaved repeats: the third of three runs in a row."""
+    """Seconds of each job in each of the interleaved repeats: the third of three runs in a row."""
     times: dict = {key: [] for key in jobs}
-    for _ in range(repeats):
-        for key, job in jobs.items():
-            times[key].append([job() for _ in range(3)][-1])
+    for _, (key, job) in product(range(repeats), jobs.items()):
+        times[key].append([job() for _ in range(3)][-1])
     return {key: np.array(values) for key, values in times.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="random", help=f"{', '.join((*RANDOM, *EMBEDDED))} or a folder")
-    parser.add_argument("--context", type=int, default=150, help="tokens in the cache before each pass")
-    parser.add_argument("--repeats", type=int, default=25)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    options = parser.parse_args()
-
-    config, tensors = read(options.model)
+    """Measure, print and write."""
+    args = arguments(__doc__, "kernels", model="random", repeats=25,
+                     context=(150, "tokens in the cache before each pass"))
+    config, tensors = read(args.model)
     chosen = choose_layout(matrix_shapes(config), "float32", twice=True)
-    names = {"chosen": chosen, **LAYOUTS}
-    models = {name: Llama(config, tensors, layout=layout) for name, layout in names.items()}
+    models = {name: Llama(config, tensors, layout=layout)
+              for name, layout in {"chosen": chosen, **LAYOUTS}.items()}
     engine = models["chosen"]
     cache = engine.new_cache()
-    engine.forward([0] * options.context, cache)
-
+    engine.forward([0] * args.context, cache)
     jobs = {}
-    for m in TOKENS:
-        for name, model in models.items():
-            jobs[name, m] = lambda model=model, m=m: products(model, m)
-            if model is engine:  # beside its products, so that their ratio is fair
-                jobs["whole pass", m] = lambda m=m: step(engine, cache, m)
-    seconds = measure(jobs, options.repeats)
+    for m, (name, model) in product(TOKENS, models.items()):
+        jobs[name, m] = lambda model=model, m=m: products(model, m)
+        if model is engine:  # right after its products, so that their ratio is fair
+            jobs["whole pass", m] = lambda m=m: step(engine, cache, m)
+    seconds = measure(jobs, args.repeats)
 
-    result = {"machine": machine(), "model": options.model, "parameters": engine.parameters, "kernel": engine.kernel,
-              "context": options.context, "repeats": options.repeats, "milliseconds": {}, "times_one_token": {}}
+    result = start(None, model=args.model, parameters=engine.parameters, kernel=engine.kernel,
+                   context=args.context, repeats=args.repeats, milliseconds={}, times_one_token={})
     table = Table("all products of a pass over … tokens", *map(str, TOKENS))
-    for name in (*names, "whole pass"):
-        one = seconds["chosen" if name in names else name, 1]
+    for name in (*models, "whole pass"):
+        one = seconds["chosen" if name in models else name, 1]
         times = {m: round(1e3 * median(seconds[name, m]), 4) for m in TOKENS}
         ratios = {m: round(median(seconds[name, m] / one), 3) for m in TOKENS}
         result["milliseconds"][name], result["times_one_token"][name] = times, ratios
@@ -118,12 +109,12 @@ def main() -> None:
     result["pass_over_products"] = over
     table.add_row("whole pass / its products", *(f"{value:.2f}" for value in over.values()))
     console = Console(highlight=False)
-    console.print(f"{options.model}: {engine.parameters / 1e6:.2f} M parameters, {options.context} tokens in cache; "
-                  f"milliseconds, and × one token of the chosen layout\nchosen: {chosen}")
+    console.print(f"{args.model}: {engine.parameters / 1e6:.2f} M parameters, {args.context} "
+                  "tokens in cache; milliseconds, and × one token of the chosen layout\n"
+                  f"chosen: {chosen}")
     console.print(table)
-    console.print(", ".join(f"{key} {value}" for key, value in result["machine"].items() if value != ""))
-    if options.json:
-        write_json(options.json, result)
+    console.print(", ".join(f"{key} {value}" for key, value in result["machine"].items()))
+    save(args.json, result)
 
 
 if __name__ == "__main__":

@@ -1,121 +1,100 @@
-"""What a drafter learns from the texts that it helps to write: block efficiency and acceptance before and after, every loss.
+"""What a drafter learns from the texts it helps to write: before and after, with every loss.
 
-    python -m benchmarks.learning --json benchmarks/results/learning.json
+    python -m benchmarks.learning --json
 
-Lossless texts have the target's distribution whoever drafts. So the texts of a task are written once, by plain decoding at
-temperature 1, and every recipe learns from the same ones in the same order: one pass, an update every two texts, six earlier
-texts replayed. Measured are held-out prompts, drafts of six tokens, under `lossless` and under the paper's rule. The gap is
-that between the un-adapted drafter and `--yardstick`, which was trained offline on everything that the targets saw.
+Lossless texts have the target's distribution whoever drafts. So the texts of a task are written
+once, by plain decoding at temperature 1, and every recipe learns from the same ones in the same
+order: one pass, an update every two texts, six earlier texts replayed. Measured are held-out
+prompts, drafts of six tokens, under `lossless` and under the paper's rule. The gap is that between
+the un-adapted drafter and `--yardstick`, which was trained offline on everything that the targets
+saw. What the result file has already is not run again.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
+from functools import lru_cache, partial
+from itertools import product
 from time import perf_counter
 
 import numpy as np
 
-from benchmarks.common import fresh_prompts, prompts, write_json
-from omnidraft.cli.machine import machine
-from omnidraft.decoding import speculative
-from omnidraft.options import Options
+from benchmarks.common import TASKS, arguments, chosen, fresh_prompts, run_all, start, texts_of
+from benchmarks.writing import draws, efficiency, write
+from omnidraft import Options, Pair
 from omnidraft.engine.loading import load
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.losses import Example, make_example
-from omnidraft.metrics import summarize
-from omnidraft.generation import Pair
-from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
-from recipes.batch import write
+from recipes import batch
 
-LOSSES = {"dm": {"loss": "dm"}, "hybrid": {"loss": "hybrid"}, "hybrid, dynamic weight": {"loss": "hybrid", "weight": "dynamic"},
-          "lifted, forward": {"divergence": "forward"}, "lifted, reverse": {"divergence": "reverse"},
-          "lifted, tv": {"divergence": "tv"}}
+LOSSES = {"dm": {"loss": "dm"}, "hybrid": {"loss": "hybrid"},
+          "hybrid, dynamic weight": {"loss": "hybrid", "weight": "dynamic"},
+          **{f"lifted, {name}": {"divergence": name} for name in ("forward", "reverse", "tv")}}
 HELD_OUT, EVERY, REPLAY = 24, 2, 6
 
 
-def write_texts(pair: Pair, task: str, count: int, tokens: int, seed: int) -> list[Example]:
-    """Texts of the target at temperature 1 for fresh prompts of the task, with its rows, in the order of the prompts."""
-    fresh = fresh_prompts(task, count, seed)
+@lru_cache(maxsize=1)
+def examples(draft: str, target: str, task: str, count: int, tokens: int,
+             seed: int) -> tuple[Pair, list[Example]]:
+    """The pair, and its target's texts with rows at temperature 1, in the order of prompts."""
+    pair, fresh = Pair(load(draft), load(target)), fresh_prompts(task, count, seed)
     ids = ((pair.target.tokenizer.encode(prompt, bos=True), True) for prompt in fresh)
-    written = sorted(write(pair.target, ids, Uniforms(np.random.default_rng(seed)), tokens), key=lambda text: text[0])
-    return [make_example(pair, prompt, ids, rows) for prompt, (_, ids, rows) in zip(fresh, written, strict=True)]
+    written = sorted(batch.write(pair.target, ids, draws(seed), tokens), key=lambda text: text[0])
+    return pair, [make_example(pair, prompt, ids, rows)
+                  for prompt, (_, ids, rows) in zip(fresh, written, strict=True)]
 
 
 def measure(pair: Pair, task: str, seed: int) -> dict:
     """Held-out prompts at temperature 0.01 and 1 under `lossless` and `omnidraft`."""
     found = {}
-    for rule in ("lossless", "omnidraft"):
-        for temperature in (0.01, 1.0):
-            options = Options(verify=rule, temperature=temperature, stop=FixedLength(6), max_new_tokens=64)
-            rounds = [record for i, example in enumerate(prompts(task, HELD_OUT)) for record in
-                      speculative(pair, example["prompt"], options, Uniforms(np.random.default_rng([seed, i])))]
-            s = summarize(rounds)
-            error = np.std([len(r.emitted) for r in rounds]) / len(rounds) ** 0.5
-            found[f"{rule} T={temperature:g}"] = {
-                "block_efficiency": round(s.block_efficiency, 3), "error": round(float(error), 3),
-                "acceptance_draft": round(s.acceptance_draft, 3), "acceptance_proposed": round(s.acceptance_proposed, 3)}
+    for rule, temperature in product(("lossless", "omnidraft"), (0.01, 1.0)):
+        options = Options(verify=rule, temperature=temperature, stop=FixedLength(6),
+                          max_new_tokens=64)
+        found[f"{rule} T={temperature:g}"] = efficiency([
+            record for i, text in enumerate(texts_of(task, HELD_OUT))
+            for record in write(pair, text, options, [seed, i])])
     return found
 
 
-def learned(draft: str, pair: Pair, texts: list[Example], recipe: Recipe, seed: int) -> tuple[Pair, dict]:
+def learned(draft: str, pair: Pair, texts: list[Example], recipe: Recipe,
+            seed: int) -> tuple[Pair, dict]:
     """One pass over the texts; the pair with the drafter that learned, and what it took."""
-    rng, base = np.random.default_rng(seed), load(draft)
-    trainer, began, values = Trainer(base, recipe, rng), perf_counter(), []
+    rng = np.random.default_rng(seed)
+    trainer, began, values = Trainer(load(draft), recipe, rng), perf_counter(), []
     for i in range(0, len(texts), EVERY):
         replay = [texts[j] for j in rng.permutation(i)[:REPLAY]]
         values.append(trainer.step(pair, texts[i:i + EVERY] + replay))
-    after = Pair(trainer.model(), pair.target, pair.cache)
-    return after, {"seconds": round(perf_counter() - began, 1), "updates": len(values),
-                   "loss": [round(float(np.mean(part)), 4) for part in np.array_split(values, 4)]}
+    seconds, parts = perf_counter() - began, np.array_split(values, 4)
+    return Pair(trainer.model(), pair.target, pair.cache), {
+        "seconds": round(seconds, 1), "updates": len(values),
+        "loss": [round(float(np.mean(part)), 4) for part in parts]}
 
 
 def main() -> None:
-    """Learn, measure, print and write after every recipe; what a result file has already is not run again."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draft", default="draft-general")
-    parser.add_argument("--yardstick", default="draft-tasks")
-    parser.add_argument("--targets", nargs="*", default=["qwen-like"])
-    parser.add_argument("--tasks", nargs="*", default=["math", "code", "text"])
-    parser.add_argument("--losses", nargs="*", default=list(LOSSES), choices=list(LOSSES))
-    parser.add_argument("--ranks", nargs="*", type=int, default=[32, 0], help="0 is full fine-tuning")
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0])
-    parser.add_argument("--texts", type=int, default=400)
-    parser.add_argument("--tokens", type=int, default=100)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    results: dict = {"runs": {}}
-    if args.json and args.json.exists():
-        results = json.loads(args.json.read_text())
-    results["machine"] = machine()
-    results["settings"] = {"texts": args.texts, "tokens": args.tokens, "every": EVERY, "replay": REPLAY}
-    for target in args.targets:
-        for task in args.tasks:
-            for seed in args.seeds:
-                pair = Pair(load(args.draft), load(target))
-                texts: list[Example] = []
-                wanted = {"before": (args.draft, None), "yardstick": (args.yardstick, None)} | {
-                    f"{name}, {f'rank {rank}' if rank else 'all weights'}": (args.draft, Recipe(**LOSSES[name], rank=rank))
-                    for rank in args.ranks for name in args.losses}
-                for name, (draft, recipe) in wanted.items():
-                    key = f"{args.draft} -> {target}, {task}, seed {seed}: {name}"
-                    if key in results["runs"]:
-                        continue
-                    run: dict = {}
-                    if recipe is None:
-                        after = Pair(load(draft), pair.target)
-                    else:
-                        texts = texts or write_texts(pair, task, args.texts, args.tokens, seed)
-                        after, run = learned(draft, pair, texts, recipe, seed)
-                    run |= measure(after, task, seed)
-                    results["runs"][key] = run
-                    figures = ", ".join(f"{k} {v['block_efficiency']:.2f} {v['acceptance_proposed']:.3f}"
-                                        for k, v in run.items() if isinstance(v, dict))
-                    print(f"{key}: {figures}", flush=True)
-                    if args.json:
-                        write_json(args.json, results)
+    """Learn, measure, print and write after every recipe."""
+    args = arguments(
+        __doc__, "learning", draft="draft-general", yardstick="draft-tasks", targets=["qwen-like"],
+        tasks=TASKS, losses={"nargs": "*", "default": list(LOSSES), "choices": list(LOSSES)},
+        ranks=([32, 0], "0 is full fine-tuning"), seeds=[0], texts=400, tokens=100)
+    settings = chosen(args, "texts", "tokens") | {"every": EVERY, "replay": REPLAY}
+
+    def run(draft: str, target: str, task: str, seed: int, recipe: Recipe | None) -> dict:
+        if recipe is None:
+            return measure(Pair(load(draft), load(target)), task, seed)
+        pair, texts = examples(draft, target, task, args.texts, args.tokens, seed)
+        after, took = learned(draft, pair, texts, recipe, seed)
+        return took | measure(after, task, seed)
+
+    wanted = {"before": (args.draft, None), "yardstick": (args.yardstick, None)}
+    for rank, loss in product(args.ranks, args.losses):
+        recipe = Recipe(**LOSSES[loss], rank=rank)
+        wanted[f"{loss}, {f'rank {rank}' if rank else 'all weights'}"] = args.draft, recipe
+    jobs = {}
+    for target, task, seed in product(args.targets, args.tasks, args.seeds):
+        where = f"{args.draft} -> {target}, {task}, seed {seed}"
+        for name, (draft, recipe) in wanted.items():
+            jobs["runs", f"{where}: {name}"] = partial(run, draft, target, task, seed, recipe)
+    run_all(args.json, start(args.json, settings, runs={}), jobs)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of docs/results.md on learning while serving: wall clock, stop rules, shifts, published models and data."""
+"""The tables on learning while serving: wall clock, stop rules, shifts, published models."""
 
 from __future__ import annotations
 
@@ -6,17 +6,34 @@ import math
 from collections.abc import Callable
 from statistics import median, median_high
 
-from benchmarks.common import machine_line, result, table
 from omnidraft.cli.render import sparkline
 
 
-def wall_clock(all_of_it: bool = True) -> str:
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def arrow(pair: str) -> str:
+    """draft:target as draft → target.
+
+    >>> arrow("draft-tasks:qwen-like"), arrow("a -> b, math")
+    ('draft-tasks → qwen-like', 'a → b, math')
+    """
+    return pair.replace(":", " → ").replace("->", "→")
+
+
+def machine_line(figures: dict) -> str:
+    """Where a result was measured."""
+    m = figures["machine"]
+    return (f"Measured on {m['cpu']}, {m['cores']} cores, {'AVX-512' if m['avx512'] else 'AVX2'}, "
+            f"NumPy {m['numpy']} ({m['blas']}), one BLAS thread")
+
+
+def wall_clock(figures: dict, all_of_it: bool = True) -> str:
     """Tokens per second before and after learning, or README's few figures of it."""
-    figures = result("wall_clock")
-    if figures is None:
-        return "Not measured yet."
-    s = figures["settings"]
-    groups: dict[str, list[dict]] = {}
+    s, groups = figures["settings"], {}
     for key, run in figures["runs"].items():
         groups.setdefault(key.rpartition(", seed ")[0], []).append(run)
 
@@ -25,122 +42,140 @@ def wall_clock(all_of_it: bool = True) -> str:
         values = [value(run) for run in runs]
         return f"{median(values):.2f}× ({min(values):.2f} to {max(values):.2f})"
 
+    def speed(runs: list[dict], name: str) -> str:
+        return f"{median(run[name]['tokens_per_second'] for run in runs):.0f}"
+
     def pays(runs: list[dict], name: str) -> str:
         """The median of the runs; where drafting is no faster in one, it never pays there."""
-        return f"{median_high(run[f'pays_against_{name}_after'] or math.inf for run in runs):,}".replace("inf", "never")
+        tokens = median_high(run[f"pays_against_{name}_after"] or math.inf for run in runs)
+        return f"{tokens:,}".replace("inf", "never")
 
-    ratios = {key: {"adapted over plain": over(runs, lambda run: run["to_plain"]),
-                    "on kinds of the stream": over(runs, lambda run: run["seen_to_plain"]),
-                    "over un-adapted": over(runs, lambda run: run["to_before"]),
-                    "trained offline over plain": over(runs, lambda run: run["yardstick"]["tokens_per_second"]
-                                                       / run["plain"]["tokens_per_second"]),
-                    "time spent learning": f"{100 * median(run['learning_share'] for run in runs):.0f} %"}
+    ratios = {key: {
+        "adapted over plain": over(runs, lambda run: run["to_plain"]),
+        "on kinds of the stream": over(runs, lambda run: run["seen_to_plain"]),
+        "over un-adapted": over(runs, lambda run: run["to_before"]),
+        "trained offline over plain": over(runs, lambda run: run["yardstick"]["tokens_per_second"]
+                                           / run["plain"]["tokens_per_second"]),
+        "time spent learning": f"{100 * median(run['learning_share'] for run in runs):.0f} %"}
               for key, runs in groups.items()}
     names = [*next(iter(ratios.values()))]
     if not all_of_it:
-        return ("By the wall clock, greedy, half of the held-out prompts of kinds that the stream did not have (medians, and "
-                "ranges over the streams; [more](docs/results.md#learning-by-the-wall-clock)):\n\n"
-                + table(["pair, task, learned from", *names], [[key.replace("->", "→"), *found.values()]
-                                                               for key, found in ratios.items()]))
-    rows = [[key, str(len(runs)), *(f"{median([run[name]['tokens_per_second'] for run in runs]):.0f}" for name in
-                                    ("plain", "before", "after", "yardstick")),
-             *ratios[key].values(), pays(runs, "before"), pays(runs, "plain")] for key, runs in groups.items()]
-    return (f"{machine_line(figures)}. After serving a stream: greedy, confidence stop, {s['prompts']} held-out prompts, "
-            f"half of them of kinds that the stream did not have, medians of {s['repeats']} repeats "
-            "(`benchmarks/wall_clock.py`); of the streams the median, the least and the largest. They move with the state "
-            "of the machine, and with the texts. The last columns: after how many tokens the time that learning took is back, "
-            "against the un-adapted pair and against plain decoding."
-            "\n\n" + table(
-                ["pair, task, learned from", "streams", "plain tok/s", "un-adapted", "adapted", "trained offline", *names,
-                 "pays after, against un-adapted", "against plain"], rows))
+        return ("By the wall clock, greedy, half of the held-out prompts of kinds that the stream "
+                "did not have (medians, and ranges over the streams; "
+                "[more](docs/results.md#learning-by-the-wall-clock)):\n\n"
+                + table(["pair, task, learned from", *names],
+                        [[key.replace("->", "→"), *found.values()]
+                         for key, found in ratios.items()]))
+    ways = ("plain", "before", "after", "yardstick")
+    rows = [[key, str(len(runs)), *(speed(runs, name) for name in ways), *ratios[key].values(),
+             pays(runs, "before"), pays(runs, "plain")] for key, runs in groups.items()]
+    return (f"{machine_line(figures)}. After serving a stream: greedy, confidence stop, "
+            f"{s['prompts']} held-out prompts, half of them of kinds that the stream did not have, "
+            f"medians of {s['repeats']} repeats (`benchmarks/learning_wall_clock.py`); of the "
+            "streams the median, the least and the largest. They move with the state of the "
+            "machine, and with the texts. The last columns: after how many tokens the time that "
+            "learning took is back, against the un-adapted pair and against plain decoding.\n\n"
+            + table(["pair, task, learned from", "streams", "plain tok/s", "un-adapted", "adapted",
+                     "trained offline", *names, "pays after, against un-adapted", "against plain"],
+                    rows))
 
 
-def adaptive() -> str:
-    """Stop rules against the best fixed length, what the head predicts, and the paper's comparison."""
-    figures = result("adaptive")
-    if figures is None:
-        return "Not measured yet."
+def adaptive(figures: dict) -> str:
+    """Stop rules against the best fixed length, what heads predict, the paper's comparison."""
     s = figures["settings"]
-    runs = {f"{pair.replace(':', ' → ')}, {task}": row for pair, tasks in figures["sweep"].items()
-            for task, row in tasks.items()}
+    runs = {f"{arrow(pair)}, {task}": row
+            for pair, tasks in figures["sweep"].items() for task, row in tasks.items()}
     first = next(iter(runs.values()))
     names = [name for name in first["rules"] if not name.startswith("k = ") and name != "plain"]
     rules, qualities = [], []
     for where, row in runs.items():
-        best = row["rules"][row["best_fixed"]]["tokens_per_second"]
-        plain = row["rules"]["plain"]["tokens_per_second"]
-        rules.append([where, str(row["repeats"]), f"{plain:.0f}", f"{best:.0f} ({row['best_fixed']})",
-                      *(f"{row['rules'][name]['to_best_fixed']:.2f}×" for name in names)])
+        plain, best = (row["rules"][name]["tokens_per_second"]
+                       for name in ("plain", row["best_fixed"]))
+        rules.append([where, str(row["repeats"]), f"{plain:.0f}",
+                      f"{best:.0f} ({row['best_fixed']})", *(
+            f"{row['rules'][name]['to_best_fixed']:.2f}×" for name in names)])
         qualities.append([where, str(row["labels"]), *(
-            f"{q['auc']:.3f}, {q['calibration_error']:.3f}, {q['cross_entropy']:.3f}" for q in row["quality"].values())])
-    methods = [[f"{pair.replace(':', ' → ')}, {task}", name, f"{f['block_efficiency']:.2f}",
-                f"{100 * f['acceptance_draft']:.0f} %", f"{f['tokens_per_second']:.0f}", f"{f['speedup']:.2f}×"]
-               for pair, tasks in figures["comparison"].items() for task, row in tasks.items() for name, f in row.items()]
-    return (f"{machine_line(figures)}; greedy, medians of repeats over {s['prompts']} held-out prompts, with "
-            "which all rules take turns (`benchmarks/adaptive.py`). Tokens/s of the best fixed length in hindsight, and those "
-            f"of each rule over it; the threshold is {s['threshold']:g} where throughput does not tune it:\n\n"
+            f"{q['auc']:.3f}, {q['calibration_error']:.3f}, {q['cross_entropy']:.3f}"
+            for q in row["quality"].values())])
+    methods = [[f"{arrow(pair)}, {task}", name, f"{f['block_efficiency']:.2f}",
+                f"{100 * f['acceptance_draft']:.0f} %", f"{f['tokens_per_second']:.0f}",
+                f"{f['speedup']:.2f}×"]
+               for pair, tasks in figures["comparison"].items() for task, row in tasks.items()
+               for name, f in row.items()]
+    return (f"{machine_line(figures)}; greedy, medians of repeats over {s['prompts']} held-out "
+            "prompts, with which all rules take turns (`benchmarks/paper/adaptive.py`). Tokens/s "
+            "of the best fixed length in hindsight, and those of each rule over it; the threshold "
+            f"is {s['threshold']:g} where throughput does not tune it:\n\n"
             + table(["pair, task", "repeats", "plain", "best fixed k", *names], rules)
-            + "\n\nHow well acceptance is predicted on held-out prompts, by the drafter's own confidence and by heads that "
-            f"learned on {s['stream']} others: area under the curve, calibration error, cross-entropy.\n\n"
+            + "\n\nHow well acceptance is predicted on held-out prompts, by the drafter's own "
+            f"confidence and by heads that learned on {s['stream']} others: area under the curve, "
+            "calibration error, cross-entropy.\n\n"
             + table(["pair, task", "labels", *first["quality"]], qualities)
-            + f"\n\nThe comparison of arXiv 2507.02659: held-out prompts after a stream of {s['stream']} (LoRA rank "
-            f"32, `lifted`; k = {s['fixed']} where there is no head):\n\n"
-            + table(["pair, task", "method", "block efficiency", "draft tokens kept", "tok/s", "over plain"], methods))
+            + "\n\nThe comparison of arXiv 2507.02659: held-out prompts after a stream of "
+            f"{s['stream']} (LoRA rank 32, `lifted`; k = {s['fixed']} where there is no head):\n\n"
+            + table(["pair, task", "method", "block efficiency", "draft tokens kept", "tok/s",
+                     "over plain"], methods))
 
 
-def shift() -> str:
+def shift(figures: dict) -> str:
     """Curves through changes of task and target, and three targets at once."""
-    figures = result("shift")
-    if figures is None:
-        return "Not measured yet."
-    s, rows = figures["settings"], []
+    s, rows, shares = figures["settings"], [], {}
     titles = {"task": s["tasks"], "target": [*s["targets"][:2], s["targets"][0]]}
     for part, title in titles.items():
         for name, run in figures[part].items():
-            alone = f"{run['alone']['after']['acceptance']:.3f} ({100 * run['recovered']['acceptance']:.0f} %)" if (
-                "alone" in run) else ""
-            rows.append([" → ".join(title), f"{run['stream']} prompts {name}", f"`{sparkline(run['acceptance'])}`",
-                         f"{run['after']['acceptance']:.3f}" if "after" in run else "", alone,
-                         *(f"{run[key]['acceptance']:.3f}" if key in run else "" for key in ("leaving", "returning"))])
-    shares: dict[str, list[float]] = {}
-    for name, run in figures["task"].items():
-        if "recovered" in run:
-            shares.setdefault(name.rpartition(", ")[0], []).append(run["recovered"]["acceptance"])
+            ends = [f"{run[key]['acceptance']:.3f}" if key in run else ""
+                    for key in ("after", "leaving", "returning")]
+            alone = ""
+            if "alone" in run:
+                share = run["recovered"]["acceptance"]
+                alone = f"{run['alone']['after']['acceptance']:.3f} ({100 * share:.0f} %)"
+                shares.setdefault(name.rpartition(", ")[0], []).append(share)
+            rows.append([" → ".join(title), f"{run['stream']} prompts {name}",
+                         f"`{sparkline(run['acceptance'])}`", ends[0], alone, *ends[1:]])
     [three] = figures["three"].values()
-    together = [[name, f"{f['together']:.3f}", f"{f['alone']:.3f}", "yes" if f["same_tokens"] else "no",
-                 *(f"{f['bytes'][part] / 1000:,.0f}" for part in ("lora", "head", "cache")), f"{100 * f['share']:.0f} %"]
-                for name, f in three.items()]
+    together = [[name, f"{f['together']:.3f}", f"{f['alone']:.3f}",
+                 "yes" if f["same_tokens"] else "no",
+                 *(f"{f['bytes'][part] / 1000:,.0f}" for part in ("lora", "head", "cache")),
+                 f"{100 * f['share']:.0f} %"] for name, f in three.items()]
     size = next(iter(three.values()))["drafter_bytes"]
-    return (f"{s['draft']} drafts; as many prompts before and after each change, temperature 1, k = 6 "
-            "(`benchmarks/shift.py`). "
-            "The curves are the share of draft tokens kept, eight points a change, each curve with its own scale. The "
-            "figures are of held-out prompts: after the second task, by a drafter that learned on it alone, and of the "
+    reached = ", ".join(f"{100 * median(found):.0f} % {name} "
+                        f"({len(found)} seed{'s' * (len(found) > 1)})"
+                        for name, found in shares.items())
+    return (f"{s['draft']} drafts; as many prompts before and after each change, temperature 1, k "
+            "= 6 (`benchmarks/paper/shift.py`). The curves are the share of draft tokens kept, "
+            "eight points a change, each curve with its own scale. The figures are of held-out "
+            "prompts: after the second task, by a drafter that learned on it alone, and of the "
             "first target when it is left and when it is back.\n\n"
-            + table(["change", "", "curve", "after", "learned alone (share reached)", "leaving", "back"], rows)
-            + "\n\nMedian share reached: " + ", ".join(f"{100 * median(found):.0f} % {name} ({len(found)} seed"
-                                                 f"{'s' * (len(found) > 1)})" for name, found in shares.items())
-            + ".\n\nThree targets in one process, prompts in turn, against one at a time; and what a target adds to a drafter "
-            f"that takes {size / 1000:,.0f} kB in memory (optimizer apart):\n\n"
-            + table(["target", "kept", "alone", "same text", "LoRA, kB", "head", "cache", "of the drafter"], together))
+            + table(["change", "", "curve", "after", "learned alone (share reached)", "leaving",
+                     "back"], rows)
+            + f"\n\nMedian share reached: {reached}.\n\nThree targets in one process, prompts in "
+            "turn, against one at a time; and what a target adds to a drafter that takes "
+            f"{size / 1000:,.0f} kB in memory (optimizer apart):\n\n"
+            + table(["target", "kept", "alone", "same text", "LoRA, kB", "head", "cache",
+                     "of the drafter"], together))
 
 
-def real() -> str:
+def real(figures: dict) -> str:
     """Published models and data sets."""
-    figures = result("real_adapt")
-    if figures is None:
-        return "Not measured yet."
     s = figures["settings"]
-    rows = [[name, f"`{sparkline(run['curve'])}`", *(
-        f"{run['before'][at]['block_efficiency']:.2f} → **{run['after'][at]['block_efficiency']:.2f}** ± "
-        f"{run['after'][at]['error']:.2f}" for at in ("T=0", "T=1")), f"{run['rollbacks']} of {run['updates'] // 4}",
-        f"{run['rate']:.1g}", f"{100 * run['learning_share']:.0f} %"] for name, run in figures["stories"].items()]
-    data = [[name, run["fails"], "", ""] if "fails" in run else [
-        name, f"{run['prompts']}" + ", cut to their ends" * run["cut"], f"{run['first']:.2f}", f"{run['last']:.2f}"]
-            for name, run in figures["data"].items()]
-    return (f"{s['pair']}, two published models, serves {s['stories']} stories of TinyStories and learns; block "
-            f"efficiency on {s['held_out']} others, k = 12 (`benchmarks/real_adapt.py`). It rises at the temperature at which "
-            "texts are served and learned from:\n\n"
-            + table(["served at, learned by", "while learning", "T = 0", "T = 1", "rolled back", "last rate",
-                     "time spent learning"], rows)
-            + "\n\n`omnidraft adapt FILE`, draft-general → qwen-like, block efficiency of the first and last quarter:\n\n"
+
+    def change(before: dict, after: dict) -> str:
+        return (f"{before['block_efficiency']:.2f} → **{after['block_efficiency']:.2f}** "
+                f"± {after['error']:.2f}")
+
+    rows = [[name, f"`{sparkline(run['curve'])}`",
+             *(change(run["before"][at], run["after"][at]) for at in ("T=0", "T=1")),
+             f"{run['rollbacks']} of {run['updates'] // 4}", f"{run['rate']:.1g}",
+             f"{100 * run['learning_share']:.0f} %"] for name, run in figures["stories"].items()]
+    data = [[name, run["fails"], "", ""] if "fails" in run else
+            [name, f"{run['prompts']}" + ", cut to their ends" * run["cut"],
+             f"{run['first']:.2f}", f"{run['last']:.2f}"] for name, run in figures["data"].items()]
+    return (f"{s['pair']}, two published models, serves {s['stories']} stories of TinyStories and "
+            f"learns; block efficiency on {s['held_out']} others, k = 12 "
+            "(`benchmarks/learning_real.py`). It rises at the temperature at which texts are "
+            "served and learned from:\n\n"
+            + table(["served at, learned by", "while learning", "T = 0", "T = 1", "rolled back",
+                     "last rate", "time spent learning"], rows)
+            + "\n\n`omnidraft adapt FILE`, draft-general → qwen-like, block efficiency of the "
+            "first and last quarter:\n\n"
             + table(["data", "prompts", "first", "last"], data))

@@ -1,132 +1,136 @@
-"""Wall-clock speed of speculative decoding against plain decoding by the same engine, every pair and task.
+"""Wall-clock speed of speculative decoding against plain decoding by the same engine.
 
-    python -m benchmarks.speed --json benchmarks/results/speed.json
-    python -m benchmarks.speed --backend torch --pairs draft-tasks:qwen-like --json benchmarks/results/speed_torch.json
+    python -m benchmarks.speed --json
+    python -m benchmarks.speed --backend torch --pairs draft-tasks:qwen-like \\
+        --json benchmarks/results/speed_torch.json
     (the same with --draft-backend torch and speed_both_torch.json)
+    python -m benchmarks.speed --before ../other-checkout --pairs draft-tasks:qwen-like --repeats 1
 
-For each prompt plain and speculative decoding alternate; a figure is the median over repeats of (tokens/s speculative) /
-(tokens/s plain) over all prompts of the task, and apart over those of the kinds that training showed and of the others. Greedy,
-confidence stop, no loading and no prefill time. Greedy texts are compared too: they may differ only where the target's two best
-logits tie within float32 rounding.
+Plain and speculative decoding take turns at every prompt; a figure is the median over repeats of
+(tokens/s speculative) / (tokens/s plain) over all prompts of the task, and separately over those of
+the kinds that training showed and of the others. Greedy, confidence stop, no loading and no prefill
+time. Greedy texts are compared too: they may differ only where the target's two best logits tie
+within float32 rounding. --before compares with another checkout instead.
 """
 
 from __future__ import annotations
 
-import argparse
+from itertools import chain
 from pathlib import Path
+from statistics import median
 
-from omnidraft.engine.cpu import prepare_blas
+from benchmarks.common import (
+    TARGETS,
+    TASKS,
+    arguments,
+    chosen,
+    compare_checkouts,
+    prompts,
+    save,
+    start,
+)
+from benchmarks.writing import emitted, take_turns, write, write_plainly
+from omnidraft import Adapters, Options, Pair, pair
+from omnidraft.cli.demo import is_tie
+from omnidraft.learning.adapters import SHIPPED
+from omnidraft.metrics import computed_speedup, speedup, summarize
+from omnidraft.stopping import Confidence
 
-prepare_blas()
-
-import numpy as np  # noqa: E402
-
-from benchmarks.common import prompts, write_json  # noqa: E402
-from omnidraft.cli.demo import is_tie  # noqa: E402
-from omnidraft.cli.machine import machine  # noqa: E402
-from omnidraft.decoding import plain, speculative  # noqa: E402
-from omnidraft.options import Options  # noqa: E402
-from omnidraft.engine.loading import load_two  # noqa: E402
-from omnidraft.learning.adapters import SHIPPED, Adapters  # noqa: E402
-from omnidraft.metrics import computed_speedup, speedup, summarize  # noqa: E402
-from omnidraft.generation import Pair  # noqa: E402
-from omnidraft.sampling import Uniforms  # noqa: E402
-from omnidraft.stopping import Confidence  # noqa: E402
-
-PAIRS = ["draft-tasks:qwen-like", "draft-tasks:llama3-like", "draft-tasks:sibling", "draft-general:qwen-like",
-         *(f"draft-general+adapter:{target}" for target in ("qwen-like", "llama3-like", "sibling"))]  # what the package brings
-TASKS = ("math", "code", "text")
+PAIRS = [*(f"draft-tasks:{target}" for target in TARGETS), "draft-general:qwen-like",
+         *(f"draft-general+adapter:{target}" for target in TARGETS)]  # what the package brings
+FIGURES = ("block_efficiency", "acceptance_draft", "acceptance_proposed", "drafted_per_round",
+           "overhead")
+SETTINGS = ("k", "threshold", "verify", "repeats", "backend", "draft_backend", "compile")
 
 
-def compare(pair: Pair, examples: list[dict], options: Options, repeats: int) -> dict:
+def compare(models: Pair, examples: list[dict], options: Options, repeats: int) -> dict:
     """One pair on one task."""
-    ratios, computed, plain_speed, fast_speed = [], [], [], []
-    apart: dict[str, list[float]] = {}
-    texts_same = ties = 0
-    for repeat in range(repeats + 1):
-        slow_rounds, fast_rounds = [], []
-        kinds: dict[str, tuple[list, list]] = {}
-        for text, seen in ((example["prompt"], example["seen_template"]) for example in examples):
-            ids = pair.target.tokenizer.encode(text, bos=True)
-            one = list(plain(pair.target, ids, options, Uniforms([])))
-            other = list(speculative(pair, text, options, Uniforms([])))
-            slow_rounds += one
-            fast_rounds += other
-            for both, rounds in zip(kinds.setdefault("seen" if seen else "unseen", ([], [])), (one, other), strict=True):
-                both.extend(rounds)
-            if repeat == 0:
-                written = [[token for r in rounds for token in r.emitted] for rounds in (one, other)]
-                texts_same += written[0] == written[1]
-                ties += written[0] != written[1] and is_tie(pair.target, ids, *written)
-        if repeat == 0:
-            continue  # the first pass warms up
-        slow, fast = summarize(slow_rounds), summarize(fast_rounds)
-        ratios.append(speedup(fast, slow))
-        computed.append(computed_speedup(fast, slow))
-        for kind, (one, other) in kinds.items():
-            apart.setdefault(kind, []).append(speedup(summarize(other), summarize(one)))
-        plain_speed.append(slow.tokens_per_second)
-        fast_speed.append(fast.tokens_per_second)
-    return {"speeds": list(zip(plain_speed, fast_speed, strict=True)), "tokens": slow.tokens,
-            "speedup": round(float(np.median(ratios)), 3), "speedup_range": [round(min(ratios), 3), round(max(ratios), 3)],
-            "computed_speedup": round(float(np.median(computed)), 3),
-            "plain_tokens_per_second": round(float(np.median(plain_speed)), 1),
-            "speculative_tokens_per_second": round(float(np.median(fast_speed)), 1),
-            "block_efficiency": round(fast.block_efficiency, 3), "acceptance_draft": round(fast.acceptance_draft, 3),
-            "acceptance_proposed": round(fast.acceptance_proposed, 3), "drafted_per_round": round(fast.drafted_per_round, 2),
-            "apart": {kind: round(float(np.median(found)), 3) for kind, found in apart.items()},
-            "overhead": round(fast.overhead, 4), "prompts": len(examples), "same_text": texts_same, "ties": ties}
+    texts = [example["prompt"] for example in examples]
+    runs = take_turns({"plain": lambda text: write_plainly(models.target, text, options),
+                       "speculative": lambda text: write(models, text, options)}, texts, repeats)
+
+    def sums(way: str, kinds: tuple[bool, ...] = (True, False)) -> list:
+        """A summary of each repeat, of prompts whose template training showed (True) or did not."""
+        return [summarize(chain(*(rounds for rounds, example in zip(run, examples, strict=True)
+                                  if example["seen_template"] in kinds))) for run in runs[way]]
+
+    slow, fast = sums("plain"), sums("speculative")
+    ratios = [*map(speedup, fast, slow)]
+    kinds = {"seen": True, "unseen": False}
+    apart = {name: median(map(speedup, sums("speculative", (kind,)), sums("plain", (kind,))))
+             for name, kind in kinds.items() if any(e["seen_template"] == kind for e in examples)}
+    written = [(text, emitted(one), emitted(other)) for text, one, other in zip(
+        texts, runs["plain"][0], runs["speculative"][0], strict=True)]
+    target, encode, last = models.target, models.target.tokenizer.encode, fast[-1]
+    rates = [[s.tokens_per_second for s in some] for some in (slow, fast)]
+    return {"speeds": [*zip(*rates, strict=True)], "tokens": last.tokens,
+            "speedup": round(median(ratios), 3),
+            "speedup_range": [round(min(ratios), 3), round(max(ratios), 3)],
+            "computed_speedup": round(median(map(computed_speedup, fast, slow)), 3),
+            "plain_tokens_per_second": round(median(rates[0]), 1),
+            "speculative_tokens_per_second": round(median(rates[1]), 1),
+            **{name: round(getattr(last, name), 3) for name in FIGURES},
+            "apart": {name: round(ratio, 3) for name, ratio in apart.items()},
+            "prompts": len(texts), "same_text": sum(one == other for _, one, other in written),
+            "ties": sum(one != other and is_tie(target, encode(text, bos=True), one, other)
+                        for text, one, other in written)}
 
 
 def together(rows: list[dict]) -> float:
-    """The speedup over the prompts of all tasks: their tokens by the sum of their times, median over repeats."""
+    """The speedup over all tasks' prompts: tokens by the sum of times, median over repeats."""
     took = [[sum(row["tokens"] / row["speeds"][repeat][way] for row in rows) for way in (0, 1)]
             for repeat in range(len(rows[0]["speeds"]))]
-    return round(float(np.median([slow / fast for slow, fast in took])), 3)
+    return round(median(slow / fast for slow, fast in took), 3)
+
+
+def against_checkout(before: Path, turns: int) -> None:
+    """Print the speed of this checkout over that of another one, per pair and task."""
+    ratios: dict[tuple[str, str, str], list[float]] = {}
+    for old, new in compare_checkouts("benchmarks.speed", before, turns):
+        for name, tasks in new["pairs"].items():
+            for task, row in tasks.items():
+                for way in ("plain", "speculative"):
+                    speed = f"{way}_tokens_per_second"
+                    ratio = row[speed] / old["pairs"][name][task][speed]
+                    ratios.setdefault((name, task, way), []).append(ratio)
+    for (name, task, way), found in ratios.items():
+        print(f"{name} {task} {way:11}: {median(found):.3f}x "
+              f"({min(found):.3f} to {max(found):.3f})")
 
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", nargs="*", default=PAIRS)
-    parser.add_argument("--tasks", nargs="*", default=TASKS)
-    parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("-k", type=int, default=12)
-    parser.add_argument("--threshold", type=float, default=0.4)
-    parser.add_argument("--verify", default="lossless")
-    parser.add_argument("--payoff", action="store_true")
-    parser.add_argument("--backend", default="numpy", help="torch: the target in transformers, a small drafter in NumPy")
-    parser.add_argument("--draft-backend", default="auto", help="with --backend torch: torch for the drafter too")
-    parser.add_argument("--compile", action="store_true", help="with torch: the drafter too, through torch.compile")
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    options = Options(verify=args.verify, stop=Confidence(args.k, args.threshold), max_new_tokens=args.tokens,
-                      payoff=args.payoff)
-    settings = {name: getattr(args, name) for name in ("k", "threshold", "verify", "payoff", "repeats", "backend",
-                                                       "draft_backend", "compile")}
-    results: dict = {"machine": machine(), "settings": settings, "pairs": {}, "together": {}}
+    args = arguments(
+        __doc__, "speed", pairs=PAIRS, tasks=TASKS, prompts=12, repeats=5, tokens=128, k=12,
+        threshold=0.4, verify="lossless",
+        backend=("numpy", "torch: the target in transformers, a small drafter in NumPy"),
+        draft_backend=("auto", "with --backend torch: torch for the drafter too"),
+        compile=(False, "with torch: the drafter too, through torch.compile"),
+        before=(Path, "another checkout: this one's speed over its speed"),
+        turns=(5, "of the two checkouts"))
+    if args.before:
+        return against_checkout(args.before, args.turns)
+    options = Options(verify=args.verify, stop=Confidence(args.k, args.threshold),
+                      max_new_tokens=args.tokens)
+    results = start(None, chosen(args, *SETTINGS), pairs={}, together={})
+    how = {"backend": args.backend}
     if args.backend == "torch":
-        from omnidraft.engine.transformers_generation import versions
+        from benchmarks.transformers_generation import versions
 
         results["machine"] |= versions()
+        how |= {"device": "cpu", "draft_backend": args.draft_backend, "compile": args.compile}
     for name in args.pairs:
         draft, target = name.split(":")
-        how = {"backend": args.backend}
-        if args.backend == "torch":
-            how |= {"device": "cpu", "draft_backend": args.draft_backend, "compile": args.compile}
-        pair = Pair(*load_two(draft.removesuffix("+adapter"), target, **how))
+        models = pair(draft.removesuffix("+adapter"), target, **how)
         if draft.endswith("+adapter"):
-            pair.draft = Adapters(SHIPPED).load(pair).drafter(pair.draft)
+            models.draft = Adapters(SHIPPED).load(models).drafter(models.draft)
+        rows = results["pairs"][name] = {}
         for task in args.tasks:
-            row = compare(pair, prompts(task, args.prompts), options, args.repeats)
-            results["pairs"].setdefault(name, {})[task] = row
-            print(f"{name} {task}: {row}", flush=True)
-        results["together"][name] = together(list(results["pairs"][name].values()))
+            rows[task] = compare(models, prompts(task, args.prompts), options, args.repeats)
+            print(f"{name} {task}: {rows[task]}", flush=True)
+        results["together"][name] = together([*rows.values()])
         print(f"{name}, all tasks together: {results['together'][name]}", flush=True)
-    if args.json:
-        write_json(args.json, results)
+    save(args.json, results)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from .generation import Pair  # noqa: E402
 from .learning.adapters import Adapters  # noqa: E402
 from .learning.online import Learner, learn  # noqa: E402
 from .options import Options  # noqa: E402
+from .sampling import Uniforms  # noqa: E402
 from .tokenizer import Tokenizer  # noqa: E402
 
 __all__ = ["Adapters", "Learner", "OmnidraftError", "Options", "Pair", "Round",
-           "Tokenizer", "learn", "load", "pair", "plain", "speculative"]
+           "Tokenizer", "Uniforms", "learn", "load", "pair", "plain", "speculative"]

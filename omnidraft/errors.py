@@ -1,17 +1,19 @@
-"""Bad input said in one line: the one exception of omnidraft, and what is said where memory is full."""
+"""The package's one exception: a one-line message, and how a full memory is recognised."""
 
 from __future__ import annotations
 
 
 class OmnidraftError(ValueError):
-    """What is wrong, why, and what to do about it, in one line that a command line can print as it is.
+    """What is wrong, why, and what to do about it, in one line that can be printed as it is.
 
     >>> str(OmnidraftError("k is -1: a draft length cannot be negative; pass 0 or more"))
     'k is -1: a draft length cannot be negative; pass 0 or more'
     """
 
 
-OUT_OF_MEMORY = "out of memory (take a smaller model, a shorter text, --dtype bfloat16 or another --device)"
+OUT_OF_MEMORY = (
+    "out of memory: take a smaller model, a shorter text, a smaller number type or another device"
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -20,4 +22,5 @@ def is_out_of_memory(error: BaseException) -> bool:
     >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("no such kernel"))
     (True, False)
     """
-    return isinstance(error, (MemoryError, RuntimeError)) and "memory" in f"{type(error)} {error}".lower()
+    says = f"{type(error)} {error}".lower()
+    return isinstance(error, (MemoryError, RuntimeError)) and "memory" in says

@@ -1,56 +1,106 @@
-"""Result files: tested before the work begins, written whole or not at all."""
+"""Files: checked before they are read, and written in one step or not at all."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from .errors import OmnidraftError
 
+LARGEST = 2**25  # bytes of a JSON file; as Python objects it can take twenty times as much
+
+
+def check_readable(path: Path, most: int = LARGEST) -> None:
+    """Raise OmnidraftError unless `path` is an ordinary file of at most `most` bytes.
+
+    Reading anything else may never end (a device), or never begin (a pipe without a writer).
+    """
+    if not path.is_file():
+        raise OmnidraftError(f"{path} is not an ordinary file: put a copy of the file there")
+    if (size := path.stat().st_size) > most:
+        raise OmnidraftError(f"{path} has {size:,} bytes, more than the {most:,} that make sense: "
+                             "check that it is the right file")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The dictionary in a JSON file; empty where there is no file.
+
+    Raises OmnidraftError for anything else, be it broken, nested too deeply or too large.
+    """
+    if not path.exists():
+        return {}
+    check_readable(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise OmnidraftError(f"{path} is not readable JSON: copy it from its source again")
+    return content
+
 
 def check_writable(*paths: Path | None) -> None:
-    """Raise OmnidraftError for the first path that cannot be written; None is skipped and nothing is left behind."""
-    for path in paths:
-        if path is None:
-            continue
-        try:
-            if path.is_dir():
-                raise OmnidraftError(f"cannot write {path}: it is a folder; name a file in it")
-            if path.exists():
-                if not os.access(path, os.W_OK):
-                    raise OmnidraftError(f"cannot write {path}: no permission; choose another file")
-                if not path.is_file():  # /dev/null and the like
-                    continue
-            with tempfile.TemporaryFile(dir=path.resolve().parent):
-                pass
-        except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
-            reason = getattr(error, "strerror", None) or error
-            raise OmnidraftError(f"cannot write {path}: {reason}; choose another file") from None
+    """Raise OmnidraftError for the first path that cannot be written; None is skipped.
+
+    Called before long work whose result goes there; nothing is left behind.
+    """
+    for path in filter(None, paths):
+        with _writing(path):
+            if path.is_file() or path.is_dir():
+                path.open("ab").close()  # a folder, or no permission
+            if path.is_file() or not path.exists():  # else a device or pipe, written to directly
+                tempfile.TemporaryFile(dir=path.resolve().parent).close()
 
 
 def make_folder_of(path: Path) -> None:
-    """Make the folder that `path` is to be written to; raises OmnidraftError where that, or writing there, fails."""
-    try:
+    """Make the folder of `path`; raises OmnidraftError where nothing can be written there."""
+    with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OmnidraftError(f"cannot write {path}: {error.strerror or error}; choose another folder") from None
     check_writable(path)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write to a temporary file beside it, then rename; raises OmnidraftError where that fails."""
-    try:
+    """Write a file so that a crash or a power loss leaves either the old one or the new one.
+
+    Devices and pipes are written to directly. Raises OmnidraftError where that fails.
+    """
+    with _writing(path):
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
+            # subtle: a pipe that nobody reads cannot be opened so; otherwise it would make us wait
+            descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+            with open(descriptor, "w", encoding="utf-8") as file:
+                if os.name == "posix":
+                    os.set_blocking(descriptor, True)
+                file.write(text)
             return
         path = path.resolve()  # through a link, not over it
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            part.write_text(text, encoding="utf-8")
+            with part.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())  # subtle: else the new name may reach the disk first
             os.replace(part, path)
-        except OSError:
+        finally:
             part.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise OmnidraftError(f"cannot write {path}: {error.strerror or error}; choose another file") from None
+        with suppress(OSError):  # some systems cannot do this for a folder
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say in one line why a path cannot be written."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
+        reason = getattr(error, "strerror", None) or error
+        raise OmnidraftError(f"cannot write {path}: {reason}; choose another file") from None

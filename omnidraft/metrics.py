@@ -1,6 +1,6 @@
-"""What the rounds of a text amount to: speed, block efficiency, acceptance (arXiv 2507.02659, section 4).
+"""Speed, block efficiency and acceptance of a run (arXiv 2507.02659, section 4).
 
-Two acceptance rates are in use, so each name says its denominator: draft tokens, or proposed target tokens.
+Two acceptance rates are in use; each name says its denominator: draft tokens, or proposals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .decoding import Round
 
 @dataclass(frozen=True)
 class Summary:
-    """Figures of one text, or of several together; seconds are wall-clock and leave the prefill out."""
+    """Figures of one text or of several; seconds are wall-clock, `seconds` without the prefill."""
 
     tokens: int  # target tokens that entered the text
     rounds: int  # target passes
@@ -26,8 +26,8 @@ class Summary:
     proposed: int  # target tokens proposed
     accepted: int  # proposals kept
     merges: int  # proposals kept that stand for several draft tokens
-    acceptance_draft: float  # draft tokens that entered the text / draft tokens drawn
-    acceptance_proposed: float  # accepted / proposed, averaged over the rounds that proposed: the paper's metric
+    acceptance_draft: float  # draft_kept / drafted
+    acceptance_proposed: float  # accepted / proposed, mean over the rounds: the paper's metric
     drafted_per_round: float  # draft tokens drawn per round
     overhead: float  # share of the seconds that neither model took
 
@@ -43,13 +43,15 @@ class Summary:
 
     def figures(self) -> dict[str, float]:
         """Every field and both ratios by name, for JSON."""
-        return vars(self) | {"tokens_per_second": self.tokens_per_second, "block_efficiency": self.block_efficiency}
+        ratios = {"tokens_per_second": self.tokens_per_second}
+        return vars(self) | ratios | {"block_efficiency": self.block_efficiency}
 
 
 def summarize(rounds: Iterable[Round]) -> Summary:
     """Add up rounds, of one text or of several.
 
-    >>> one = Round([5, 6], [7], [2], 1, [7, 8], ["merged", "bonus"], 2, {"draft": 1.0, "target": 2.0, "other": 1.0})
+    >>> seconds = {"draft": 1.0, "target": 2.0, "other": 1.0}
+    >>> one = Round([5, 6], [7], [2], 1, [7, 8], ["merged", "bonus"], 2, seconds)
     >>> summarize([one]).block_efficiency, summarize([one]).tokens_per_second
     (2.0, 0.5)
     """
@@ -57,27 +59,31 @@ def summarize(rounds: Iterable[Round]) -> Summary:
     draft, target, other, prefill = (sum(r.seconds.get(part, 0.0) for r in rounds)
                                      for part in ("draft", "target", "other", "prefill"))
     seconds = draft + target + other
-    drafted, kept = sum(len(r.draft_tokens) for r in rounds), sum(r.draft_kept for r in rounds)
+    drafted = sum(len(r.draft_tokens) for r in rounds)
+    kept = sum(r.draft_kept for r in rounds)
     shares = [r.accepted / len(r.proposals) for r in rounds if r.proposals]
     return Summary(
-        tokens=sum(len(r.emitted) for r in rounds), rounds=len(rounds),
-        seconds=seconds, prefill_seconds=prefill, draft_seconds=draft, target_seconds=target,
-        drafted=drafted, draft_kept=kept,
-        proposed=sum(len(r.proposals) for r in rounds), accepted=sum(r.accepted for r in rounds),
-        merges=sum(kind == "merged" for r in rounds for kind in r.kinds),
-        acceptance_draft=_ratio(kept, drafted), acceptance_proposed=_ratio(sum(shares), len(shares)),
+        tokens=sum(len(r.emitted) for r in rounds), rounds=len(rounds), seconds=seconds,
+        prefill_seconds=prefill, draft_seconds=draft, target_seconds=target,
+        drafted=drafted, draft_kept=kept, proposed=sum(len(r.proposals) for r in rounds),
+        accepted=sum(r.accepted for r in rounds),
+        merges=sum(r.kinds.count("merged") for r in rounds),
+        acceptance_draft=_ratio(kept, drafted),
+        acceptance_proposed=_ratio(sum(shares), len(shares)),
         drafted_per_round=_ratio(drafted, len(rounds)), overhead=_ratio(other, seconds))
 
 
 def speedup(speculative: Summary, plain: Summary) -> float:
-    """Tokens per second of speculative decoding over those of plain decoding, both by the wall clock."""
+    """Tokens per second of speculative over those of plain decoding, by the wall clock."""
     return _ratio(speculative.tokens_per_second, plain.tokens_per_second)
 
 
 def computed_speedup(speculative: Summary, plain: Summary) -> float:
-    """The paper's speedup, tau / (round latency / target step latency), where only the two models' time counts."""
-    latency = _ratio(speculative.draft_seconds + speculative.target_seconds, speculative.rounds)
-    return _ratio(speculative.block_efficiency, _ratio(latency, _ratio(plain.target_seconds, plain.rounds)))
+    """The paper's: tau / (round latency / step latency), where only the models' time counts."""
+    models_seconds = speculative.draft_seconds + speculative.target_seconds
+    latency = _ratio(models_seconds, speculative.rounds)
+    step = _ratio(plain.target_seconds, plain.rounds)
+    return _ratio(speculative.block_efficiency, _ratio(latency, step))
 
 
 def _ratio(above: float, below: float) -> float:

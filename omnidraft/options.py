@@ -30,7 +30,6 @@ class Options:
     top_p: float = 1.0  # 1: off
     max_new_tokens: int = 128
     heal: bool = True  # take back a context token that a longer draft token begins with (`lifted`)
-    payoff: bool = False  # decode plainly for a while where drafting costs more than it gains
     learn: bool = False  # insert the n-grams of the written text into the cache
     do_sample: InitVar[bool | None] = None  # False is temperature 0, True never is (0 becomes 1)
 

@@ -21,16 +21,12 @@ from omnidraft.learning.optimizer import AdamW
 
 TINY = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 29, "max_position_embeddings": 64}
-YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
 CASES = {
     "llama, grouped heads, own head": ("LlamaForCausalLM", {}),
     "llama, tied": ("LlamaForCausalLM", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
     "llama, every bias, wide heads": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True, "head_dim": 6}),
-    "llama, yarn grows queries and keys": ("LlamaForCausalLM", {"rope_parameters": YARN}),
-    "mistral, window, one key": ("MistralForCausalLM", {"sliding_window": 3, "num_key_value_heads": 1}),
+    "mistral, one key": ("MistralForCausalLM", {"num_key_value_heads": 1}),
     "qwen2, bias, tied": ("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
-    "qwen2, window in some layers": ("Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 3,
-                                                          "max_window_layers": 1}),
 }
 IDS = [3, 11, 11, 28, 0, 7, 3, 19, 11]  # some more than once: their gradients add up in the embedding
 every_case = pytest.mark.parametrize("case", CASES)
@@ -144,7 +140,7 @@ def test_the_examples_of_the_docstrings():
     y, back = backward.linear(np.ones((1, 2)), {"a.weight": np.array([[3.0, 4.0]])}, "a")
     grads = {"a.weight": None}
     assert (y, back(np.array([[2.0]]), grads).tolist(), grads["a.weight"].tolist()) == ([[7.0]], [[6.0, 8.0]], [[2.0, 2.0]])
-    assert backward.turn(np.array([[[1.0, 0.0]]]), np.array([[1j]])).tolist() == [[[0.0, 1.0]]]
+    assert backward.turn(np.array([[[1.0, 0.0]]]), np.zeros((1, 1, 1)), np.ones((1, 1, 1))).tolist() == [[[0.0, 1.0]]]
     norm, _ = backward.rms_norm(np.array([[3.0, 4.0]]), {"n.weight": np.ones(2)}, "n", 0.0)
     assert norm.round(3).tolist() == [[0.849, 1.131]]
 

@@ -18,17 +18,14 @@ TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num
         "num_key_value_heads": 2, "vocab_size": 67, "max_position_embeddings": 64}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}
-YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
 CASES = {
     "llama grouped": ("LlamaForCausalLM", {}),
     "llama tied, all heads": ("LlamaForCausalLM", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
     "llama biases, wide heads": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True, "head_dim": 12}),
     "llama, rope of llama 3": ("LlamaForCausalLM", {"rope_parameters": LLAMA3}),
-    "llama, yarn": ("LlamaForCausalLM", {"rope_parameters": YARN}),
-    "mistral window": ("MistralForCausalLM", {"sliding_window": 7}),
+    "mistral window": ("MistralForCausalLM", {"sliding_window": 60}),
     "qwen2": ("Qwen2ForCausalLM", {}),
-    "qwen2 tied, some windows": ("Qwen2ForCausalLM", {"tie_word_embeddings": True, "use_sliding_window": True,
-                                                      "sliding_window": 7, "max_window_layers": 1}),
+    "qwen2 tied": ("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
 }
 
 

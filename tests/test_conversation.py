@@ -57,9 +57,9 @@ def test_a_turn_feeds_only_what_is_new(template, end):
     talk, options = Conversation(both, template=template), Options(stop=FixedLength(3), max_new_tokens=24)
     for turn, message in enumerate(MESSAGES):
         both.draft.passes.clear(), both.target.passes.clear()
-        before = [len(reader.ids) for reader in talk._readers]
+        before = [len(reader.ids) for reader in talk.views]
         rounds = talk.ask(message, options, Uniforms([]))
-        new = [len(reader.ids) - size for reader, size in zip(talk._readers, before, strict=True)]
+        new = [len(reader.ids) - size for reader, size in zip(talk.views, before, strict=True)]
         first = next(rounds)
         drafted = len(first.draft_tokens)
         if turn:
@@ -77,13 +77,13 @@ def test_a_model_alone_keeps_its_cache_too():
     talk.new()
     model.passes.clear()
     assert turns(talk, options) == cold
-    assert sum(model.passes) < len(talk._readers[0].ids) + 2
+    assert sum(model.passes) < len(talk.views[0].ids) + 2
 
 
 def test_the_answers_own_tokens_stay():
     talk = Conversation(fakes(-3.0), template=CHATML)
     written = turns(talk, Options(temperature=1.0, max_new_tokens=20))
-    ids = talk._readers[0].ids
+    ids = talk.views[0].ids
     for answer in written:  # whatever the canonical tokens of that text are
         assert any(ids[i:i + len(answer)] == answer for i in range(len(ids)))
     assert [m["role"] for m in talk.messages] == ["user", "assistant"] * 4
@@ -93,24 +93,24 @@ def test_the_answers_own_tokens_stay():
 def test_ids_are_those_of_the_whole_text(ends):
     """Where the answer has its canonical tokens, with the end token of the template, another one, or none."""
     talk = Conversation(fakes(), system="be kind", template=CHATML)
-    reader, answer = talk._readers[0], "here in the inn"
+    reader, answer = talk.views[0], "here in the inn"
     messages = [*talk.messages, {"role": "user", "content": "where?"}]
     reader.text, reader.ids = reader.read(messages)
     reader.ids += BYTES.encode_continuation(answer) + [BYTES.roles["eos"][0]] * ends
     reader.answer = answer
     messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "<|im_end|> really?"}]
     text, ids = reader.read(messages)
-    assert ids == reader.template.encode(text) and ids[:len(reader.ids)] == reader.ids
+    assert ids == reader.encode(text) and ids[:len(reader.ids)] == reader.ids
     messages[-2]["content"] = "changed"  # by hand: then nothing that was written counts
     text, ids = reader.read(messages)
-    assert ids == reader.template.encode(text) and b"changed" in BYTES.decode_bytes(ids)
+    assert ids == reader.encode(text) and b"changed" in BYTES.decode_bytes(ids)
 
 
 def test_a_template_that_changes_earlier_answers_is_read_anew():
     source = CHATML.replace("{{ m.content }}", "{{ m.content | upper }}")
     talk = Conversation(FakeModel(BYTES, 3), template=source)
     warm = turns(talk, Options(max_new_tokens=12))
-    assert talk._readers[0].ids[:9] == talk._readers[0].template.encode(talk._readers[0].text)[:9]
+    assert talk.views[0].ids[:9] == talk.views[0].encode(talk.views[0].text)[:9]
     talk.new()
     assert turns(talk, Options(max_new_tokens=12), cold=True) == warm
 
@@ -190,7 +190,7 @@ def test_an_answer_that_was_stopped_stays():
             assert left and not talk.warm.ids
         assert talk.messages[-1] == {"role": "assistant", "content": pieces.decode("utf-8", "replace").strip()}
         both.target.left = 1000
-        [warm], reader = turns(talk, options, ["go on"]), talk._readers[0]
+        [warm], reader = turns(talk, options, ["go on"]), talk.views[0]
         assert talk.messages[-3]["content"] in reader.text and reader.text.count("go on") == 1
         assert warm == [t for r in plain(both.target, reader.ids[:-len(warm)], options, Uniforms([])) for t in r.emitted]
 
@@ -200,7 +200,7 @@ def test_the_oldest_turns_go_when_the_context_is_full():
     for turn in range(12):
         list(talk.ask(f"the thing {turn}", Options(max_new_tokens=16), Uniforms([])))
         dropped.append(talk.dropped)
-        assert talk.messages[0]["role"] == "system" and len(talk._readers[0].ids) <= 160
+        assert talk.messages[0]["role"] == "system" and len(talk.views[0].ids) <= 160
         assert talk.messages[-2]["content"] == f"the thing {turn}"
     assert 0 < sum(map(bool, dropped)) < 6 and all(n % 2 == 0 for n in dropped)
     before = [*talk.messages]
@@ -234,7 +234,7 @@ def test_a_learner_is_told_of_whole_answers():
     for turn, message in enumerate(MESSAGES[:3]):
         list(talk.ask(message, options, Uniforms([]), learner))
         assert (talk.warm.drafter is None) == (turn == 1)
-        assert turn or told == [PIECES.encode(talk._readers[1].text, bos=True)]
+        assert turn or told == [PIECES.encode(talk.views[1].text, bos=True)]
         assert message.encode() in PIECES.decode_bytes(told[-1])
 
 

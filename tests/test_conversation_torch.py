@@ -61,7 +61,7 @@ def test_a_cache_of_any_kind_is_never_wrong(kind):
 def test_the_template_of_the_folder_is_used(tmp_path):
     folder = saved(tmp_path / "target", BYTES, sizes=SIZES | LONG)
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "<{{ messages[-1].content }}>"}))
-    assert Conversation(load(folder, backend="torch", device="cpu"))._readers[0].template.render(
+    assert Conversation(load(folder, backend="torch", device="cpu")).views[0].render(
         [{"role": "user", "content": "hi"}]) == "<hi>"
     drafter = saved(tmp_path / "draft", PIECES, sizes=SIZES | LONG)
     done = ok("chat", "--backend", "torch", "--device", "cpu", "-d", drafter, "-t", folder, "-n", "8", input="the\nand\n")

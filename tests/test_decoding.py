@@ -13,7 +13,7 @@ from omnidraft.drafting import Draft, Drafter
 from omnidraft.errors import OmnidraftError
 from omnidraft.generation import Pair
 from omnidraft.options import Options
-from omnidraft.sampling import Uniforms
+from omnidraft.sampling import Sampler, Uniforms
 from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.tokenizer import Tokenizer
 from omnidraft.verification import RULES
@@ -115,9 +115,9 @@ def test_the_whole_loop_heals():
     taken = 0
     for seed in range(3):
         pair = Pair(FakeModel(SMALL_PIECES, seed), FakeModel(SMALL_BYTES, seed + 50))
-        drafter = Drafter(pair, "ab a ", Options(temperature=0.9))
-        for draw in range(20):
-            draft = drafter.draft(Uniforms(np.random.default_rng(draw)), pair.lifting, 3)
+        drafter = Drafter(pair, "ab a ", Options(temperature=0.9), Sampler(Uniforms(np.random.default_rng(seed)), 0.9))
+        for _ in range(20):
+            draft = drafter.draft(pair.lifting, 3)
             taken += draft.taken_back is not None
             assert draft.taken_back in (None, drafter.ids[-1])
     assert taken > 5
@@ -179,7 +179,7 @@ def test_expansions_stay_inside_the_targets_context(rule):
 
 def test_an_end_token_that_the_target_refused_leaves_the_drafters_context():
     pair = Pair(FakeModel(PIECES, 0), FakeModel(BYTES, 1))
-    drafter, [end] = Drafter(pair, PROMPT, Options()), PIECES.roles["eos"]
+    drafter, [end] = Drafter(pair, PROMPT, Options(), Sampler(Uniforms([]))), PIECES.roles["eos"]
     before, [a] = list(drafter.ids), PIECES.encode_continuation("a")
     assert drafter.follow(Draft([a, end], [None, None]), b"a b") == 1
     assert drafter.ids[:len(before)] == before and end not in drafter.ids

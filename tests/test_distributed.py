@@ -71,10 +71,10 @@ def test_the_map_is_the_targets(monkeypatch, folders):
         asked.clear()
         load_two(*folders, backend="torch", draft_backend="torch", device_map="auto", **more)
         assert asked == [{"backend": "torch", "device": "auto", "device_map": "auto"},
-                         {"backend": "torch", "device": device, "own_pass": True}]
+                         {"backend": "torch", "device": device}]
     asked.clear()
     load_two(*folders, backend="torch", draft_backend="torch", device_map=None, tensor_parallel=False, device="cpu")
-    assert asked == [{"backend": "torch", "device": "cpu", **more} for more in ({}, {"own_pass": True})]
+    assert asked == 2 * [{"backend": "torch", "device": "cpu"}]
 
 
 def test_device_map_on_the_command_line(folders, expected):

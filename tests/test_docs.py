@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("*/*.md"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-EMBEDDED = ROOT / "omnidraft" / "models" / "embedded"
+EMBEDDED = ROOT / "omnidraft" / "engine" / "embedded"
 CONSOLE = [line for block in re.findall(r"```console\n(.*?)```", README + CONTRIBUTING, re.S) for line in block.splitlines()]
 COMMANDS = [shlex.split(line.replace("$'", "'").replace(r"\n", "\n"), comments=True)[1:]
             for line in CONSOLE if line.startswith("omnidraft ")]

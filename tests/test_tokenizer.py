@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import tokenizers
@@ -132,6 +133,8 @@ def test_normalizers_do_not_change_a_continuation():
     ({}, "no tokenizer.json"),
     ({"tokenizer.json": "{"}, "not a readable tokenizer.json"),
     ({"tokenizer.json": "ok", "config.json": "{"}, "not readable JSON"),
+    ({"tokenizer.json": "ok", "tokenizer_config.json": "[" * 100_000}, "not readable JSON"),
+    ({"tokenizer.json": "[" * 100_000}, "not a readable tokenizer.json"),
 ])
 def test_broken_folders_are_one_clear_line(tmp_path, files, reason):
     for name, content in files.items():
@@ -149,6 +152,66 @@ def test_unsupported_input_is_refused():
     with pytest.raises(OmnidraftError, match="not valid Unicode"):
         snow_target().encode("\udcff")
     assert snow_target().decode_bytes([97, 10**6]) == b"a"  # an id of padded logits
+
+
+def changed(**parts):
+    """The file of `snow_target` with other parts, those of "model" taken singly."""
+    content = json.loads(snow_target().raw.to_str())
+    content["model"] |= parts.pop("model", {})
+    return json.dumps(content | parts)
+
+
+@pytest.mark.parametrize("highest", [3_000_000, 4_294_967_295])
+def test_ids_far_above_the_number_of_tokens_take_no_memory(tmp_path, highest):
+    vocabulary = json.loads(changed())["model"]["vocab"]
+    (tmp_path / "tokenizer.json").write_text(changed(model={"vocab": vocabulary | {"zzz": highest}}))
+    with pytest.raises(OmnidraftError, match=f"266 tokens but ids up to {highest}"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
+def test_pipes_and_huge_files_are_not_read(tmp_path, name):
+    (tmp_path / "tokenizer.json").write_text(changed())
+    path = tmp_path / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(OmnidraftError, match="not an ordinary file"):
+        Tokenizer.load(tmp_path)
+    path.unlink()
+    with path.open("wb") as file:
+        file.truncate(2**28)  # takes no room on the disk
+    with pytest.raises(OmnidraftError, match="268,435,456 bytes"):
+        Tokenizer.load(tmp_path)
+
+
+def test_panics_of_the_library_are_one_line(tmp_path):
+    """They are no Exception: `except Exception` lets them pass."""
+    path = tmp_path / "tokenizer.json"
+    path.write_text(changed(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}))
+    with pytest.raises(OmnidraftError, match="not a readable tokenizer.json.*charsmap"):
+        Tokenizer.load(tmp_path)
+    path.write_text(changed(pre_tokenizer={"type": "FixedLength", "length": 0}))
+    with pytest.raises(OmnidraftError, match="cannot encode"):
+        Tokenizer.load(tmp_path).encode("text")
+
+
+def test_dropout_is_switched_off(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(changed(model={"dropout": 0.5}))
+    loaded = Tokenizer.load(tmp_path)
+    for text in ("Snowflake" * 9, " Snow"):
+        assert loaded.encode(text) == snow_target().encode(text)
+        assert loaded.encode_continuation(text) == snow_target().encode_continuation(text)
+    assert loaded.split(b"flake") == snow_target().split(b"flake")
+    assert loaded.fingerprint == snow_target().fingerprint
+
+
+@pytest.mark.parametrize("contents", [["A" * 1000], ["AA"] * 20])
+def test_normalizers_that_bloat_a_text_are_refused(tmp_path, contents):
+    parts = [{"type": "Replace", "pattern": {"String": "A"}, "content": text} for text in contents]
+    (tmp_path / "tokenizer.json").write_text(
+        changed(normalizer={"type": "Sequence", "normalizers": parts}))
+    with pytest.raises(OmnidraftError, match="64 times longer"):
+        Tokenizer.load(tmp_path)
 
 
 @pytest.mark.parametrize("kind", SMALL)

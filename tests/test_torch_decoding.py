@@ -18,7 +18,6 @@ pytest.importorskip("transformers")
 from test_torch_twins import HiddenCopies, as_on_a_device  # noqa: E402
 from test_transformers_model import BYTES, PIECES, SIZES, TransformersModel, random_model, written  # noqa: E402
 
-from benchmarks.latency import Stored  # noqa: E402
 from omnidraft import sampling, sampling_torch, translation  # noqa: E402
 from omnidraft.decoding import plain, speculative  # noqa: E402
 from omnidraft.engine import loading as models  # noqa: E402
@@ -209,9 +208,33 @@ def test_copies_do_not_grow_with_the_draft(copied, rule: str, temperature: float
     assert [copies for copies, _ in found] == [1] * 8
 
 
+class Stored:
+    """A model that answers at once, with the next of a few stored rows of random logits."""
+
+    sampler, device = sampling_torch.Sampler, torch.device("cpu")
+    context_size, eos_ids = 1 << 20, ()
+
+    def __init__(self, tokenizer, seed: int) -> None:
+        self.tokenizer, self.name, self.vocab_size = tokenizer, tokenizer.name, tokenizer.size
+        generator = torch.Generator().manual_seed(seed)
+        self.rows, self.at = 3 * torch.randn(64, tokenizer.size, generator=generator), 0
+
+    def new_cache(self, on_device: bool = False):
+        """Only a length."""
+        cache = SimpleNamespace(length=0)
+        cache.rewind = lambda length: setattr(cache, "length", length)
+        return cache
+
+    def forward(self, ids, cache, rows: int = 1):
+        """The next `rows` rows."""
+        cache.length += len(ids)
+        self.at = (self.at + rows) % (len(self.rows) - 16)
+        return self.rows[self.at:self.at + rows]
+
+
 def test_a_round_reads_no_more_of_a_long_context(monkeypatch):
     """From 100 to 4,000 tokens, around models that cost nothing: ids fed, ids made anew, ids compared."""
-    draft, target = (Stored(tokenizer, tokenizer.size, "cpu", seed) for seed, tokenizer in enumerate((PIECES, BYTES)))
+    draft, target = (Stored(tokenizer, seed) for seed, tokenizer in enumerate((PIECES, BYTES)))
     both, read = Pair(draft, target), Counter()
     for name, one in (("draft", both.draft), ("target", both.target)):
         def counted(ids, cache, rows=1, name=name, forward=one.forward):

@@ -223,10 +223,10 @@ def test_translated_rules_equal_numpy(rounds, kind):
         direct = translation.Direct(direct)
         arguments = direct, longest, spellings
         expected = translation.merge(case.draft_tokens, list(case.draft_probs), *arguments,
-                                     lambda q, d=direct: sampling.Sampler.spread(None, q, d, case.target_size))
+                                     lambda q, d=direct, n=case.target_size: sampling.Sampler.spread(None, q, d, n))
         q = torch.from_numpy(case.draft_probs)
         made = translation.merge(case.draft_tokens, q, *arguments,
-                                 lambda q, d=direct: sampling_torch.Sampler.spread(None, q, d, case.target_size))
+                                 lambda q, d=direct, n=case.target_size: sampling_torch.Sampler.spread(None, q, d, n))
         assert (made.tokens, made.spans) == (expected.tokens, expected.spans)
         bare = translation.merge(case.draft_tokens, [None] * len(case.draft_tokens), *arguments, None)  # for a greedy round
         assert (bare.tokens, bare.spans) == (made.tokens, made.spans) and bare.rows == [None] * len(made.tokens)
@@ -397,5 +397,5 @@ def test_copies_per_round_do_not_grow_with_the_draft_length(copies, draft_length
         assert total == 0 and len(made.tokens) == draft_length
         p = torch.from_numpy(case.probs(draft_length + 1, case.target_size))
         assert copies(verification.rejection_sampling, made.tokens, made.rows, p, uniforms)[1] == 2
-        assert copies(lambda made=made, p=p: verification.exact_match(made.tokens, uniforms.samples(p)))[1] == 1
+        assert copies(lambda made=made, p=p, u=uniforms: verification.exact_match(made.tokens, u.samples(p)))[1] == 1
     assert endings["recovered", 3] > 50 and (draft_length > 1 or endings["bonus", 2] > 5)

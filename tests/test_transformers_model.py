@@ -51,20 +51,20 @@ KINDS = {
     "opt": ("OPTForCausalLM", {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 48,
                                "word_embed_proj_dim": 32, "max_position_embeddings": 128}, "cut"),
     "state space, token by token": ("MambaForCausalLM", {"hidden_size": 32, "num_hidden_layers": 3, "state_size": 4,
-                                                         "max_position_embeddings": 128}, "single"),
+                                                         "max_position_embeddings": 128}, "again"),
     "convolution and attention": ("Lfm2ForCausalLM", {**SIZES, "block_multiple_of": 8, "layer_types": [
         "conv", "full_attention", "conv", "full_attention"]}, "again"),
     "state space, several tokens": ("Mamba2ForCausalLM", {
         **SIZES, "state_size": 4, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 8}, "again"),
     "state space and attention": ("JambaForCausalLM", {
         **SIZES, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4, "mamba_dt_rank": 4, "num_experts": 1,
-        "use_mamba_kernels": False}, "single"),
+        "use_mamba_kernels": False}, "again"),
     "half of an encoder and decoder": ("BartForCausalLM", {
         "d_model": 32, "decoder_layers": 2, "encoder_layers": 2, "decoder_attention_heads": 4, "encoder_attention_heads": 4,
         "decoder_ffn_dim": 48, "encoder_ffn_dim": 48, "max_position_embeddings": 128, "is_decoder": True,
         "is_encoder_decoder": False}, "cut"),
     "state inside the model": ("RecurrentGemmaForCausalLM", {
-        **SIZES, "lru_width": 32, "attention_window_size": 7, "block_types": ("recurrent", "attention")}, "none"),
+        **SIZES, "lru_width": 32, "attention_window_size": 7, "block_types": ("recurrent", "attention")}, "again"),
 }
 
 
@@ -126,15 +126,15 @@ def test_logits_equal_the_numpy_engine(name: str):
         one = models.load(folder)
     except OmnidraftError:
         pytest.skip(f"{name} is not here")
-    own, other = load(folder), load(folder, own_pass=False)
-    assert (own.own_pass, other.own_pass) == (True, False)
+    own, other = load(folder), load(folder)
     assert (other.name, other.vocab_size, other.context_size, set(other.eos_ids), other.parameters) == (
         one.name, one.vocab_size, one.context_size, set(one.eos_ids), one.parameters)
     assert other.tokenizer.fingerprint == one.tokenizer.fingerprint
     ids = np.random.default_rng(0).integers(0, one.tokenizer.size, 100).tolist()
     expected = one.forward(ids, one.new_cache(), rows=100)
+    own._columns, other._columns = True, False  # also where it is not the faster way
     for model, pieces in ((other, [100]), (own, [100]), (own, [16, 1, 4, 3, 8, 7, 2, 13, 1, 45])):
-        own._columns, cache = True, model.new_cache()  # also where it is not the faster way
+        cache = model.new_cache()
         logits = np.concatenate([model.forward(ids[end - m:end], cache, m)
                                  for m, end in zip(pieces, np.cumsum(pieces), strict=True)])
         assert logits.dtype == np.float32 and logits.shape == expected.shape and expected.std() > 0.5
@@ -145,11 +145,10 @@ def test_logits_equal_the_numpy_engine(name: str):
 def test_stories_greedy_text_is_that_of_transformers():
     if not (REAL / "models").is_dir():
         pytest.skip("no real models here")
-    model, other = (load(REAL / "models" / "stories260K", own_pass=own_pass) for own_pass in (True, False))
+    model = load(REAL / "models" / "stories260K")
     expected = model.model.generate(torch.tensor([[1]]), do_sample=False, max_new_tokens=200)[0, 1:].tolist()
     assert len(expected) == 200
-    for one in (model, other):
-        assert written(plain(one, [1], Options(max_new_tokens=200), Uniforms([]))) == expected
+    assert written(plain(model, [1], Options(max_new_tokens=200), Uniforms([]))) == expected
 
 
 # ------------------------------------------------------------------------------------------------------------ caches
@@ -158,8 +157,8 @@ def test_stories_greedy_text_is_that_of_transformers():
 def test_rewinding_leaves_no_trace(kind: str):
     architecture, sizes, found = KINDS[kind]
     plain_model = random_model(architecture, sizes, 67)
-    model = TransformersModel(plain_model, PIECES, own_pass=False)  # that one: test_transformers_pass
-    assert model.cache_kind == found and model.vocab_size == 67 and model.context_size == 128
+    model = TransformersModel(plain_model, PIECES)
+    assert model.can_cut == (found == "cut") and model.vocab_size == 67 and model.context_size == 128
     rng, worst = random.Random(0), 0.0
     for _ in range(2):
         cache, ids = model.new_cache(), []
@@ -177,25 +176,22 @@ def test_rewinding_leaves_no_trace(kind: str):
     assert worst < 1e-4, worst
 
 
-@pytest.mark.parametrize("own_pass", [False, True])
-def test_a_pass_that_fails_leaves_no_trace(monkeypatch, own_pass: bool):
+def test_a_pass_that_fails_leaves_no_trace(monkeypatch):
     inner = random_model("LlamaForCausalLM", SIZES, 67)
-    model = TransformersModel(inner, PIECES, own_pass=own_pass)
+    model = TransformersModel(inner, PIECES)
     cache = model.new_cache()
     model.forward([1, 2, 3], cache)
-    last = cache.state.blocks[-1][-1] if own_pass else inner.model.layers[-1]
     with monkeypatch.context() as patch:
         def full(*arguments, **more):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        patch.setattr(last, "add" if own_pass else "forward", full)  # the layers before it have taken the tokens in
+        patch.setattr(inner.model.layers[-1], "forward", full)  # the layers before it have taken the tokens in
         assert "out of memory" in complaint(lambda: model.forward([4, 5], cache))
     expected = model.forward([1, 2, 3, 6], model.new_cache())
     assert cache.length == 3 and np.abs(model.forward([6], cache) - expected).max() < 1e-5
 
 
-@pytest.mark.parametrize("own_pass", [False, True])
-def test_one_copy_from_the_device_per_pass(monkeypatch, own_pass: bool):
-    model = TransformersModel(random_model("LlamaForCausalLM", SIZES, 67), PIECES, own_pass=own_pass)
+def test_one_copy_from_the_device_per_pass(monkeypatch):
+    model = TransformersModel(random_model("LlamaForCausalLM", SIZES, 67), PIECES)
     cache, calls = model.new_cache(), []
 
     def counted(name: str):

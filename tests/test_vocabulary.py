@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from itertools import accumulate, pairwise
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -105,19 +109,31 @@ def test_partners_have_equal_bytes(one, other):
 
 
 def test_spans_by_hand():
-    assert list(aligned_spans([4, 1, 2, 2], [4, 5])) == [((0, 1), (0, 1)), ((1, 4), (1, 2))]
-    assert list(aligned_spans([5], [2, 3])) == [((0, 1), (0, 2))]
-    assert list(aligned_spans([2, 2], [1, 2, 1])) == [((0, 2), (0, 3))]
-    assert list(aligned_spans([0, 1, 0], [1, 0])) == [((0, 1), (0, 0)), ((1, 2), (0, 1)), ((2, 3), (1, 1)),
-                                                      ((3, 3), (1, 2))]
-    assert list(aligned_spans([1, 2], [1, 1])) == [((0, 1), (0, 1))]  # the last block is not complete
+    assert spans("Snow f la ke", "Snow flake") == [((0, 1), (0, 1)), ((1, 4), (1, 2))]
+    assert spans("flake", "fl ake") == [((0, 1), (0, 2))]
+    assert spans("fl ak", "f la k") == [((0, 2), (0, 3))]
+    assert spans("_ f _", "f _") == [((0, 1), (0, 0)), ((1, 2), (0, 1)), ((2, 3), (1, 1)), ((3, 3), (1, 2))]
+    assert spans("f la", "f l") == [((0, 1), (0, 1))]  # the last block is not complete
     assert list(aligned_spans([], [])) == []
+
+
+def spans(one, other):
+    """Of two tokenizations, tokens separated by spaces, "_" without bytes."""
+    return list(aligned_spans(*([token.strip("_").encode() for token in side.split()] for side in (one, other))))
+
+
+def test_spans_end_where_the_texts_part():
+    """Equal numbers of bytes are not equal text: a tokenizer that cannot spell "é" leaves it out."""
+    assert spans("ca f _ xy z", "caf é x") == [((0, 2), (0, 1)), ((2, 3), (1, 1))]
+    assert spans("a bc d", "a xy d") == [((0, 1), (0, 1))]
+    assert spans("abc", "xyz") == []
 
 
 @given(st.lists(st.integers(0, 4), max_size=20), st.lists(st.integers(0, 4), max_size=20))
 def test_spans_are_the_minimal_common_blocks(one, other):
     total = min(sum(one), sum(other))
-    blocks = list(aligned_spans(one, other))
+    text = bytes(range(max(sum(one), sum(other))))
+    blocks = list(aligned_spans(cut(text, one), cut(text, other)))
     i = j = 0
     for (start, end), (target_start, target_end) in blocks:
         assert (start, target_start) == (i, j) and (end, target_end) > (start, target_start)
@@ -126,6 +142,11 @@ def test_spans_are_the_minimal_common_blocks(one, other):
     common = boundaries(one) & boundaries(other)
     found = {sum(one[:end]) for (_, end), _ in blocks}
     assert found | {0} == common | {0} and max(common) <= total
+
+
+def cut(text, lengths):
+    ends = [0, *accumulate(lengths)]
+    return [text[start:end] for start, end in pairwise(ends)]
 
 
 def boundaries(lengths):
@@ -152,6 +173,27 @@ def test_disk_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "elsewhere"))
     load_or_build(drafter, target)
     assert default_folder() == tmp_path / "elsewhere" and len(list(default_folder().iterdir())) == 1
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, None])
+def test_a_kept_alignment_that_cannot_be_read_is_made_again(tmp_path, content):
+    drafter, target = snow_drafter(), snow_target()
+    made = load_or_build(drafter, target, folder=tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.unlink()
+    path.write_text(content) if content else os.mkfifo(path)  # neither is waited for nor a traceback
+    assert load_or_build(drafter, target, folder=tmp_path).shared_draft == made.shared_draft
+
+
+def test_without_a_home_folder(monkeypatch):
+    def unknown():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.delenv("OMNIDRAFT_CACHE", raising=False)
+    with pytest.raises(OmnidraftError, match="set OMNIDRAFT_CACHE"):
+        default_folder()
+    assert load_or_build(snow_drafter(), snow_target()).shared_draft == 270
 
 
 def test_unknown_definition():

@@ -34,9 +34,9 @@ from exercises import check, law_of, paint, show
 
 from omnidraft import verification
 from omnidraft.decoding import plain, speculative
-from omnidraft.options import Options
 from omnidraft.engine import loading as models
 from omnidraft.generation import Pair
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 

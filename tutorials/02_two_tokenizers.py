@@ -107,7 +107,7 @@ SIGNS = {"1:1": ("", ""), "n:1": ("*", "cyan underline"), "1:n": ("!", "bold yel
 def blocks(text):
     """The smallest blocks of a text: (kind, draft tokens, target tokens), each token as its bytes."""
     sides = [[tokenizer.token_bytes[i] for i in tokenizer.encode_continuation(text)] for tokenizer in (drafter, target)]
-    for (a, b), (c, d) in aligned_spans(*[[len(token) for token in side] for side in sides]):
+    for (a, b), (c, d) in aligned_spans(*sides):
         yield f"{'n' if b - a > 1 else 1}:{'n' if d - c > 1 else 1}", sides[0][a:b], sides[1][c:d]
 
 

@@ -22,9 +22,9 @@ import numpy as np
 from exercises import check, law_of, paint, show, total_variation
 
 from omnidraft.decoding import plain, speculative
-from omnidraft.options import Options
 from omnidraft.engine import loading as models
 from omnidraft.generation import Pair
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms, process
 from omnidraft.stopping import FixedLength
 from omnidraft.translation import Direct, merge

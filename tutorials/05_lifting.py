@@ -27,10 +27,10 @@ import numpy as np
 from exercises import check, law_of, paint, show, total_variation
 
 from omnidraft.decoding import plain, speculative
-from omnidraft.options import Options
 from omnidraft.engine import loading as models
-from omnidraft.lifting import ROOT, Lifting, build_lifting
 from omnidraft.generation import Pair
+from omnidraft.lifting import ROOT, Lifting, build_lifting
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import lossless

@@ -30,12 +30,12 @@ from exercises import check, examples, law_of, paint, show
 from omnidraft import losses
 from omnidraft.cli.render import sparkline
 from omnidraft.decoding import speculative
-from omnidraft.options import Options
 from omnidraft.engine import backward
 from omnidraft.engine import loading as models
+from omnidraft.generation import Pair
 from omnidraft.learning import online
 from omnidraft.learning.training import Recipe, Trainer, tensors_of
-from omnidraft.generation import Pair
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms, process
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import rejection_sampling

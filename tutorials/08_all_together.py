@@ -30,12 +30,12 @@ from exercises import check, examples, paint, show
 
 from omnidraft.cli.render import sparkline
 from omnidraft.decoding import speculative
-from omnidraft.options import Options
 from omnidraft.engine import loading as models
+from omnidraft.generation import Pair
 from omnidraft.learning import online
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.training import Recipe, Trainer
-from omnidraft.generation import Pair
+from omnidraft.options import Options
 from omnidraft.sampling import Uniforms, process
 from omnidraft.stopping import FixedLength
 

@@ -1,128 +1,202 @@
-"""A conversation: turns of a pair, with all that both models have read kept between them (this project's own).
+"""A conversation: chat templates, and turns of a pair that keep what both models have read.
 
-Each model reads it by the chat template of its own folder (`template`), so a small base model and a large chat model each see
-what they know; a drafter without one reads its target's where both have one tokenizer, else the plain form. What the drafter
-reads changes how much it gets right, never the law of the text.
-
-An answer stays in the context as the very tokens that were written: only what the template puts around it and the new
-message are encoded, and only they are fed (`warm`). Where the template shows earlier answers in another way (some drop what was
-thought aloud) the whole is encoded anew, and read anew from the first id that differs.
+Each model reads it through the chat template of its own folder; without one a turn is "Question:
+...\\nAnswer:". What the drafter reads changes its speed, never the distribution of the text.
+Subtle: an answer stays in the context as the very tokens that were written. Only what the template
+puts around it and the new message are encoded, and only these are fed to the models (`Warm`).
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 
-from ..decoding import Round, Warm, check_prompt, plain, speculative
-from ..errors import OmnidraftError
-from ..generation import Pair
-from ..options import Options
+from .. import OmnidraftError, Options, Pair, Round, plain, speculative
+from ..decoding import Warm, check_prompt
 from ..sampling import Uniforms
-from .template import Template
+from ..tokenizer import read_json
+
+PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}  # no template
+OPEN, CLOSE = "\ufdd0", "\ufdd1"  # around what a message spells; Unicode keeps them out of texts
 
 
 class Conversation:
-    """Turns of a pair, or of a model alone: `messages` holds them as {"role", "content"}, the answers stripped.
+    """Turns of a pair, or of a model alone; `messages` holds them as {"role", "content"}.
 
-    When the target's context is full the oldest turns are dropped until half of it is free; `dropped` says how many messages
-    of the latest question's past went. `template` is a Jinja source in place of the one in the target's folder.
+    Where the target's context is full, the oldest turns go until half of it is free; `dropped`
+    counts their messages. `template` is a Jinja source in place of the target's own.
 
-    >>> chat = Conversation(pair, system="Answer briefly.")              # doctest: +SKIP
-    >>> chat.say("Ann has 3 pens and buys 4. How many has she now?")    # doctest: +SKIP
+    >>> Conversation(pair).say("Ann has 3 pens and buys 4. How many has she?")  # doctest: +SKIP
     '3 + 4 = 7. She has 7 pens.\\n#### 7'
     """
 
     def __init__(self, pair: Any, system: str | None = None, template: str | None = None) -> None:
         self.pair, self.system, self.warm = pair, system, Warm()
         self.target = pair.target if isinstance(pair, Pair) else pair
-        own = Template.of(self.target)
-        own = own if template is None else Template(self.target.tokenizer, template, own.variables)
-        self._readers = [_Reader(self.target, own)]
-        if isinstance(pair, Pair):
-            theirs = Template.of(pair.draft)
-            self._readers.append(_Reader(pair.draft, own if theirs.source is None and pair.one_vocabulary else theirs))
+        self.views = [View(self.target, template)]
+        if isinstance(pair, Pair):  # a drafter without a template reads its target's, if it can
+            other = self.views[0].source if pair.one_vocabulary else None
+            self.views.append(View(pair.draft, None, other))
         self.new()
 
     def new(self) -> None:
-        """Begin anew; what the caches hold of the same beginning still counts."""
-        self.messages: list[dict[str, str]] = [{"role": "system", "content": self.system}] if self.system else []
-        self.dropped, self.learned = 0, None  # learned: what the learner made of the latest answer
+        """Start again; what the caches hold of the same beginning still counts."""
+        self.messages = [{"role": "system", "content": self.system}] if self.system else []
+        self.dropped, self.learned = 0, None  # learned: what a learner made of the latest answer
 
-    def say(self, message: str, options: Options | None = None, *, seed: int = 0, **settings: Any) -> str:
-        """The whole answer to `message`; `settings` are those of `Options.of`, as for `Pair.generate`."""
-        for _ in self.ask(message, options or Options.of(**settings), Uniforms(np.random.default_rng(seed))):
-            pass
+    def say(self, message: str, options: Options | None = None, seed: int = 0, **more: Any) -> str:
+        """The whole answer to `message`; `more` is what `Options.of` takes."""
+        rng = np.random.default_rng(seed)
+        list(self.ask(message, options or Options.of(**more), Uniforms(rng)))
         return self.messages[-1]["content"]
 
-    def ask(self, message: str, options: Options, uniforms: Uniforms, learner: Any = None) -> Iterator[Round]:
-        """The rounds of the answer to `message`, which is in `messages` as far as it was written, also if you stop early.
-
-        An online `Learner` of the same pair learns from each whole answer. Raises OmnidraftError, at once and with the
-        conversation as it was, for an empty message, one that does not fit, or one that a template refuses.
-        """
+    def ask(self, message: str, options: Options, uniforms: Uniforms,
+            learner: Any = None) -> Iterator[Round]:
+        """The rounds of the answer; a `Learner` learns from them. A refusal changes nothing."""
         if not message.strip():
             raise OmnidraftError("the message is empty: write something to be answered")
-        messages, first = [*self.messages, {"role": "user", "content": message}], bool(self.system)
-        limit = self.target.context_size
-        read = [reader.read(messages) for reader in self._readers]
-        if len(read[0][1]) + min(options.max_new_tokens, limit // 4) > limit:
-            while len(read[0][1]) > limit // 2 and len(messages) > first + 1:
-                del messages[first:first + 2]
-                read = [reader.read(messages) for reader in self._readers]
+        messages = [*self.messages, {"role": "user", "content": message}]
+        first, limit = bool(self.system), self.target.context_size
+        most = limit - min(options.max_new_tokens, limit // 4)
+        read = [view.read(messages) for view in self.views]
+        while len(read[0][1]) > most and len(messages) > first + 1:
+            most = limit // 2
+            del messages[first:first + 2]
+            read = [view.read(messages) for view in self.views]
         check_prompt(self.target, read[0][1])
         self.dropped, self.learned = len(self.messages) + 1 - len(messages), None
         self.messages = [*messages, {"role": "assistant", "content": ""}]
-        for reader, (text, ids) in zip(self._readers, read, strict=True):
-            reader.text, reader.ids, reader.answer = text, [*ids], ""
-        return self._answer([ids for _, ids in read], options, uniforms, learner)
+        for view, (text, ids) in zip(self.views, read, strict=True):
+            view.text, view.ids, view.answer = text, ids, ""
+        return self._answer(options, uniforms, learner)
 
-    def _answer(self, prompts: list[list[int]], options: Options, uniforms: Uniforms, learner: Any) -> Iterator[Round]:
-        warm, self.warm = self.warm, Warm()  # a round that is cut short leaves the caches in no known state
+    def _answer(self, options: Options, uniforms: Uniforms, learner: Any) -> Iterator[Round]:
+        prompts, answer = tuple(view.ids for view in self.views), self.messages[-1]
+        warm, self.warm = self.warm, Warm()  # a round that is cut short leaves the caches unknown
         if len(prompts) > 1:
-            records = speculative(self.pair, tuple(prompts), options, uniforms, learner, warm)
+            records = speculative(self.pair, prompts, options, uniforms, learner, warm)
         else:
             records = plain(self.target, prompts[0], options, uniforms, warm)
         if learner is not None:
             learner.begin(options)
-        answer, data, rounds = self.messages[-1], b"", []
+        data, rounds = b"", []
         for record in records:
             rounds.append(record)
             data += self.target.tokenizer.decode_bytes(record.emitted)
             answer["content"] = data.decode("utf-8", "replace").strip()
-            for reader in self._readers:
-                reader.answer = answer["content"]
-                reader.ids = [*(warm.ids if reader is self._readers[0] else warm.drafter.ids)]
+            for view, held in zip(self.views, (warm, warm.drafter), strict=False):
+                view.ids, view.answer = [*held.ids], answer["content"]
             self.warm = warm
             yield record
             self.warm = Warm()
         self.warm = warm
         if learner is not None:
-            # What the drafter could have read of a long conversation, with room for the answer.
-            learned = self.learned = learner.finish(prompts[1][-(self.pair.draft.context_size // 2):])
+            room = self.pair.draft.context_size // 2  # of a long conversation, with the answer
+            learned = self.learned = learner.finish(prompts[1][-room:])
             learned.rounds = rounds
             learner.count(learned)
             if learned.updated:
                 warm.drafter = None  # its cache is that of the weights before
 
 
-class _Reader:
-    """How one model reads the conversation: `text`, its latest prompt as rendered, and `ids`, those of it and the `answer`."""
+class View:
+    """How one model reads a conversation: by `source`, else its own template, else `other`."""
 
-    def __init__(self, model: Any, template: Template) -> None:
-        self.ends, self.template = model.eos_ids, template
-        self.text, self.answer, self.ids = "", "", []
+    def __init__(self, model: Any, source: str | None = None, other: str | None = None) -> None:
+        self.tokenizer, self.ends = model.tokenizer, model.eos_ids
+        self.text, self.answer, self.ids = "", "", []  # latest prompt, answer to it, ids of both
+        own, self.names = self._run(lambda: template_of(model))
+        self.source = source or own or other
+        self._template = self._run(lambda: compiled(self.source)) if self.source else None
+        tokens = zip(self.tokenizer.strings, self.tokenizer.token_bytes, strict=True)
+        special = sorted((name for name, data in tokens if name and data is None), key=len)
+        self._special = re.compile("|".join(map(re.escape, special[::-1])) or "(?!)")
 
     def read(self, messages: list[dict[str, str]]) -> tuple[str, list[int]]:
-        """The messages as a text, and its ids, of which the latest answer's are those that were written."""
-        text = self.template.render(messages)
-        if len(messages) > 2 and self.text and text.startswith(self.text) and messages[-2]["content"] == self.answer:
-            after, answer = text[len(self.text):], self.template.mark(self.answer)
-            place = after.find(answer)
-            if place >= 0 and not after[:place].strip():
-                # The template spells the end of a turn itself; the model's own end token may be another one, or none.
-                ids = self.ids[:-1] if self.ids and self.ids[-1] in self.ends else self.ids
-                return text, ids + self.template.encode(after[place + len(answer):], first=False)
-        return text, self.template.encode(text)
+        """The messages as a text, and its ids; the latest answer's are those that were written."""
+        text, size, answer = self.render(messages), len(self.text), self.mark(self.answer)
+        known = len(messages) > 2 and messages[-2]["content"] == self.answer
+        place = text.find(answer, size) if known and text.startswith(self.text) else -1
+        if place < 0 or text[size:place].strip():
+            return text, self.encode(text)
+        # The template ends the turn; the model's own end token may be another, or none.
+        ids = self.ids[:-1] if self.ids and self.ids[-1] in self.ends else self.ids
+        return text, ids + self.encode(text[place + len(answer):], first=False)
+
+    def render(self, messages: list[dict[str, str]]) -> str:
+        """The text that an answer to the last message continues."""
+        messages = [one | {"content": self.mark(one["content"])} for one in messages]
+        if self._template is None:
+            return "".join(PLAIN[one["role"]].format(one["content"]) for one in messages)
+        return self._run(lambda: self._template.render(
+            self.names, messages=messages, tools=None, documents=None, add_generation_prompt=True))
+
+    def mark(self, content: str) -> str:
+        """A message with its special tokens marked as text, so that it cannot end its turn."""
+        content = content.replace(OPEN, "").replace(CLOSE, "")
+        return self._special.sub(lambda found: OPEN + found[0] + CLOSE, content)
+
+    def encode(self, text: str, first: bool = True) -> list[int]:
+        """Ids of a rendered text, or with `first` False of one that follows other text."""
+        ids = self.tokenizer.encode("", bos=True) if first and not self.source else []
+        parts = re.split(f"{OPEN}(.*?){CLOSE}", text, flags=re.DOTALL)  # every second was marked
+        for place, part in enumerate(parts):
+            part = part.replace(OPEN, "").replace(CLOSE, "")
+            found = None if place % 2 else self._special.search(part)
+            # Up to its first special token a part continues the last, without a dummy space.
+            size = 0 if first and not place else found.start() if found else len(part)
+            ids += self.tokenizer.encode_continuation(part[:size])
+            ids += self.tokenizer.encode(part[size:], specials=True)
+        return ids
+
+    def _run(self, step: Any) -> Any:
+        try:
+            return step()
+        except OmnidraftError:
+            raise
+        except Exception as error:  # a template is a program
+            name, line = self.tokenizer.name, f"{type(error).__name__}: {error}".splitlines()[0]
+            raise OmnidraftError(f"the chat template of {name} fails, {line}") from error
+
+
+def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
+    """The template in a model's folder (of several the default), and the tokens it may name."""
+    folder, found = getattr(model, "folder", None), {}
+    if folder is None:
+        return None, {}
+    for file in ("chat_template.json", "special_tokens_map.json", "tokenizer_config.json"):
+        found |= {name: value for name, value in read_json(folder / file).items() if value}
+    path = folder / "chat_template.jinja"
+    source = path.read_text(encoding="utf-8") if path.is_file() else found.get("chat_template")
+    if isinstance(source, list):
+        source = {one["name"]: one["template"] for one in source}
+    return source["default"] if isinstance(source, dict) else source, {
+        name: value["content"] if isinstance(value, dict) else value
+        for name, value in found.items() if name.endswith("_token")}
+
+
+def compiled(source: str) -> Any:
+    """A template in jinja2's sandbox (others wrote it), with what transformers' templates use."""
+    try:
+        import jinja2
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+        if [*map(int, jinja2.__version__.split(".")[:3])] < [3, 1, 6]:
+            raise ImportError  # there are known ways out of older sandboxes
+    except ImportError:
+        raise OmnidraftError("a chat template needs jinja2: pip install 'jinja2>=3.1.6'") from None
+
+    def refuse(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    made.add_extension("jinja2.ext.loopcontrols")
+    made.globals |= {"raise_exception": refuse, "strftime_now": datetime.now().strftime}
+    made.filters["tojson"] = lambda value, **how: json.dumps(value, **{"ensure_ascii": False} | how)
+    for tag, same in (("generation", "if true"), ("endgeneration", "endif")):  # for trainers only
+        source = re.sub(rf"(\{{%[-+]?\s*){tag}(?=\s*[-+]?%\}})", rf"\1{same}", source)
+    return made.from_string(source)

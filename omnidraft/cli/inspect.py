@@ -1,8 +1,8 @@
-"""`omnidraft align`, `models`, `info`: what two vocabularies share, what ships, what this machine runs it with."""
+"""`omnidraft align`, `models`, `info`: what vocabularies share, what ships, what runs it here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from typing import Annotated
 
@@ -10,59 +10,60 @@ import typer
 from rich.cells import cell_len
 from rich.text import Text
 
-import omnidraft as od
-
+from .. import Adapters, OmnidraftError, Tokenizer, __version__
+from ..engine.config import ModelConfig
 from ..engine.loading import EMBEDDED, folder, load
-from ..errors import OmnidraftError
+from ..learning.adapters import SHIPPED
+from ..vocabulary import DEFINITIONS, aligned_spans, default_folder, load_or_build
 from . import common
 from .machine import machine
-from .render import escape
+from .render import columns, show_bytes
 
 SAMPLE = "Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
-# how a block of so many draft and target tokens (2: several) is shown: style, sign, what the legend says
-BLOCKS = {(1, 1): ("green", "=", "same token"), (2, 1): ("cyan underline", "*", "several draft tokens, one target token"),
+# a block of so many draft and target tokens (2: several): style, sign, what the legend says
+BLOCKS = {(1, 1): ("green", "=", "same token"),
+          (2, 1): ("cyan underline", "*", "several draft tokens, one target token"),
           (1, 2): ("bold magenta", "/", "one draft token, several target tokens"),
           (2, 2): ("yellow", "~", "boundaries that cross")}
 
 
-@common.command("omnidraft align draft-tasks qwen-like", "omnidraft align draft-tasks llama3-like 'Snowflakes fall.'",
+@common.command("omnidraft align draft-tasks qwen-like",
+                "omnidraft align draft-tasks llama3-like 'Snowflakes fall.'",
                 "omnidraft align ./llama2-32k ./qwen2-151k")
-def align(
-    draft: common.Side, target: common.Side,
-    text: Annotated[str, typer.Argument(help="What both tokenize, one above the other.", show_default="a sample")] = SAMPLE,
-    plain: common.Plain = False,
-) -> None:
+def align(draft: common.Side, target: common.Side, text: Annotated[str, typer.Argument(
+        help="What both tokenize.", show_default="a sample")] = SAMPLE,
+          plain: common.Plain = False) -> None:
     """Show how much two vocabularies share, and how each spells a text."""
-    from ..vocabulary import DEFINITIONS, load_or_build
-
     one, other, _ = common.tokenizers(draft, target)
     out, _ = common.consoles()
     plain = plain or common.without_colour(out)
-    rows = [("shared entries", f"{one.name} (draft)", f"{other.name} (target)", "special tokens paired")]
+    rows = [("shared entries", f"{one.name} (draft)", f"{other.name} (target)",
+             "special tokens paired")]
     for by in DEFINITIONS:
         found = load_or_build(one, other, by)
         shares = [f"{count:,} of {side.size:,} ({count / max(1, side.size):.1%})"
                   for count, side in ((found.shared_draft, one), (found.shared_target, other))]
-        rows.append((f"by {by}" + (" (the paper's)" if by == "strings" else ""), *shares, str(found.role_pairs)))
-    print("\n".join(columns(rows)))
-    legend = [Text(f"{sign} {meaning}") if plain else Text(meaning, style) for style, sign, meaning in BLOCKS.values()]
+        rows.append((f"by {by}" + " (the paper's)" * (by == "strings"), *shares,
+                     str(found.role_pairs)))
+    common.say(columns(rows))
+    legend = [Text(f"{sign} {meaning}") if plain else Text(meaning, style)
+              for style, sign, meaning in BLOCKS.values()]
     if text:
-        out.print(Text("\n").join([Text(), *facing(one, other, text, plain, out.width), Text(), Text("   ").join(legend)]),
-                  soft_wrap=True)
+        lines = [Text(), *facing(one, other, text, plain, out.width), Text()]
+        out.print(Text("\n").join([*lines, Text("   ").join(legend)]), soft_wrap=True)
 
 
-def facing(one: od.Tokenizer, other: od.Tokenizer, text: str, plain: bool, width: int) -> list[Text]:
-    """Both tokenizations, draft above target, in lines of at most `width`, cut into the smallest blocks both have."""
+def facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool, width: int) -> list[Text]:
+    """Both tokenizations, draft above target, in the smallest blocks that both have."""
     above, below = spell(one, text), spell(other, text)
-    lines = [Text("draft   "), Text("target  ")]
-    end = last = 0
-    for (start, end), (first, last) in od.aligned_spans([len(b) for b in above], [len(b) for b in below]):
+    lines, end, last = [Text("draft   "), Text("target  ")], 0, 0
+    for (start, end), (first, last) in aligned_spans(above, below):
         cells = ["|".join(map(show_bytes, side)) for side in (above[start:end], below[first:last])]
         if not any(cells):
             continue
         style, sign, _ = BLOCKS[min(2, end - start), min(2, last - first)]
         if plain:
-            style, cells = "", [f"{sign}{cell}" for cell in cells]
+            style, cells = "", [sign + cell for cell in cells]
         size = max(map(cell_len, cells))
         if lines[-1].cell_len + size + 2 > width and lines[-1].cell_len > 8:
             lines += [Text(" " * 8), Text(" " * 8)]
@@ -70,91 +71,67 @@ def facing(one: od.Tokenizer, other: od.Tokenizer, text: str, plain: bool, width
             line.append(cell, style).append(" " * (size - cell_len(cell) + 2))
     for name, rest in (("draft", above[end:]), ("target", below[last:])):
         if any(rest):
-            left = show_bytes(b"".join(rest))
-            lines.append(Text(f"the {name} side goes on with {left}: the other cannot spell this text"))
+            lines.append(Text(f"the {name} side continues with {show_bytes(b''.join(rest))}: the "
+                              "other cannot spell this text"))
     return lines
 
 
-def spell(tokenizer: od.Tokenizer, text: str) -> list[bytes]:
-    """The bytes of each token of `text`, the dummy space taken off; of its exact bytes if the tokenizer changes it."""
-    from ..ngram_cache import without_dummy
-
+def spell(tokenizer: Tokenizer, text: str) -> list[bytes]:
+    """The bytes of each token of `text`, without a dummy space."""
     pieces = [tokenizer.decode_bytes([token]) for token in tokenizer.encode(text)]
-    for spelled in (pieces, without_dummy(pieces)):
+    first = next((i for i, piece in enumerate(pieces) if piece), 0)
+    undummied = [piece[1:] if i == first else piece for i, piece in enumerate(pieces)]
+    for spelled in (pieces, undummied):
         if b"".join(spelled) == text.encode("utf-8", "replace"):
             return spelled
+    # the tokenizer changes the text: its exact bytes instead
     return [tokenizer.decode_bytes([token]) for token in tokenizer.encode_continuation(text)]
 
 
-def show_bytes(data: bytes) -> str:
-    r"""A token's bytes on one line: "·" is a space, the rest of a cut character \xNN.
-
-    >>> show_bytes(b" caf\xc3")
-    '·caf\\xc3'
-    """
-    return escape(data.decode("utf-8", "backslashreplace").replace(" ", "·"), "")
-
-
 @common.command("omnidraft models")
-def models(adapters: common.AdapterFolder = None) -> None:
+def models(adapters: common.Store = None) -> None:
     """List the embedded models, and the adapters with what they have learned from."""
-    from ..engine.config import ModelConfig
-    from ..learning.adapters import SHIPPED
-
-    rows: list[Sequence[str]] = [("name", "parameters", "layers", "width", "entries", "tokenizer", "context", "folder")]
+    rows = [("name", "parameters", "layers", "width", "entries", "tokenizer", "context", "folder")]
     for name in EMBEDDED:
         try:
             path = folder(name)
         except OmnidraftError:
             rows.append((name, "not installed: run `make models`"))
             continue
-        config, tokenizer = ModelConfig.load(path), od.Tokenizer.load(path)
-        parameters = sum(map(prod, config.tensor_shapes().values()))
+        config, tokenizer = ModelConfig.load(path), Tokenizer.load(path)
+        parameters = sum(map(prod, config.tensor_shapes().values())) / 1e6
         kind = "byte-level BPE" if tokenizer.byte_level else "SentencePiece BPE"
-        rows.append((name, f"{parameters / 1e6:.1f} M", str(config.layers), str(config.width), f"{tokenizer.size:,}",
-                     kind, str(config.context_size), str(path)))
-    print("\n".join(columns(rows)))
-    for store, whose in (od.Adapters(SHIPPED), "in the package"), (own := od.Adapters(adapters), f"in {own.root}"):
-        learned = [(name, s["error"]) if "error" in s else (
-            name, *(str(s.get(key, 0)) for key in ("prompts", "tokens", "updates")), *(
-                f"{s.get(above, 0) / max(1, s.get(below, 0)):{form}}" for above, below, form in (
-                    ("kept", "drafted", ".0%"), ("tokens", "rounds", ".2f")))) for name, s in store.all().items()]
-        if learned:
-            head = ("adapter", "prompts", "tokens", "updates", "draft tokens kept", "per target pass")
-            print("\n".join(["", *columns([head, *learned]), f"({whose}, means since the first prompt)"]))
+        rows.append((name, f"{parameters:.1f} M", str(config.layers), str(config.width),
+                     f"{tokenizer.size:,}", kind, str(config.context_size), str(path)))
+    common.say(columns(rows))
+    own = Adapters(adapters)
+    for store, whose in (Adapters(SHIPPED), "in the package"), (own, f"in {own.root}"):
+        rows = [("adapter", "prompts", "tokens", "updates", "draft tokens kept", "per target pass")]
+        for name, s in store.all().items():
+            counts = [str(s.get(key, 0)) for key in ("prompts", "tokens", "updates")]
+            kept = f"{s.get('kept', 0) / max(1, s.get('drafted', 0)):.0%}"
+            each = f"{s.get('tokens', 0) / max(1, s.get('rounds', 0)):.2f}"
+            rows.append((name, s["error"]) if "error" in s else (name, *counts, kept, each))
+        if rows[1:]:
+            common.say(f"\n{columns(rows)}\n({whose}, means since the first prompt)")
 
 
 @common.command("omnidraft info")
 def info() -> None:
-    """Show versions, the machine, and the kernels that a short measurement chose for each embedded model."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    from ..vocabulary import default_folder
-
-    rows = [("omnidraft", od.__version__)]
+    """Show versions, the machine, and which kernels a short measurement chose for each model."""
+    rows = [("omnidraft", __version__)]
     for package in ("tokenizers", "safetensors", "typer", "rich", "torch", "transformers"):
         try:
             rows.append((package, version(package)))
         except PackageNotFoundError:
             rows.append((package, "not installed"))
     for name, value in machine().items():
-        rows.append((name.replace("_", " "), {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)))
+        shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+        rows.append((name.replace("_", " "), shown))
     rows.append(("caches", str(default_folder())))
     for name in EMBEDDED:
         try:
             rows.append((f"kernels, {name}", load(name).kernel))
         except OmnidraftError as error:
             rows.append((f"kernels, {name}", str(error)))
-    print("\n".join(columns(rows)))
-
-
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with the cells of each column below one another; never cut, so that they can be piped.
-
-    >>> columns([("a", "bb"), ("ccc", "d")])
-    ['a    bb', 'ccc  d']
-    """
-    rows = [[escape(cell, "") for cell in row] for row in rows]  # names and folders may be a stranger's
-    full = max(map(len, rows))
-    widths = [max(map(len, cells)) for cells in zip(*(row for row in rows if len(row) == full), strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
+    common.say(columns(rows))

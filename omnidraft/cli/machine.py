@@ -1,22 +1,25 @@
-"""The machine that a figure was measured on: without it the figure says nothing."""
+"""The machine that a figure was measured on: recorded with every benchmark."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 from pathlib import Path
+
+import numpy as np
 
 from ..engine.cpu import has_avx512
 
 
 def cpu_name() -> str:
-    """The processor's own name where the system tells it, else its architecture."""
+    """The processor's own name where the system says it, else its architecture."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        lines = []
-    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+        text = ""
+    found = re.search(r"^model name\s*: *(.*\S)", text, re.M)
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 def machine() -> dict[str, str | int | bool]:
@@ -25,17 +28,12 @@ def machine() -> dict[str, str | int | bool]:
     >>> sorted(machine())[:3]
     ['avx512', 'blas', 'blas_kernels']
     """
-    import numpy as np
-
-    built = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+    blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+    threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
     return {
-        "cpu": cpu_name(),
-        "avx512": has_avx512(),
-        "cores": os.cpu_count() or 1,
+        "cpu": cpu_name(), "avx512": has_avx512(), "cores": os.cpu_count() or 1,
         "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "blas": f"{built.get('name', 'unknown')} {built.get('version', '')}".strip(),
+        "python": platform.python_version(), "numpy": np.__version__,
+        "blas": f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip(),
         "blas_kernels": os.environ.get("OPENBLAS_CORETYPE", "chosen by the library"),
-        "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS", "all cores"),
-    }
+        "blas_threads": threads or "all cores"}

@@ -1,4 +1,4 @@
-"""Prompts for `adapt` and `bench`: those that ship here, a file of lines or of JSON objects, or stdin."""
+"""Prompts: those that ship here, a file of lines or of JSON objects, or stdin."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from typing import Any
 from ..errors import OmnidraftError
 
 TASKS = ("math", "code", "text")
-FIELDS = ("prompt", "instruction", "question", "document", "text")  # of a JSON line; the first that it has is the prompt
+FIELDS = ("prompt", "instruction", "question", "document", "text")  # the first one counts
 
 
 def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
-    """The prompts and their number (unknown for stdin). Raises OmnidraftError for a file without any or that is not text."""
+    """The prompts and their number (unknown for stdin).
+
+    Raises OmnidraftError for a file without any, or that is not text.
+    """
     if source == "-":
         return _stdin(), None
-    path = Path(__file__).parent.parent / "data" / f"{source}.jsonl" if source in TASKS else Path(source)
+    path = Path(source)
+    if source in TASKS:
+        path = Path(__file__).parents[1] / "data" / f"{source}.jsonl"
     try:
         lines = [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise OmnidraftError(f"cannot read prompts from {source}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}; give "
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise OmnidraftError(f"cannot read prompts from {source}: {reason}; give "
                              f"{', '.join(TASKS)}, a file, or -") from None
     if not lines:
         raise OmnidraftError(f"{source} is empty: give at least one prompt")
@@ -35,17 +41,10 @@ def _stdin() -> Iterator[str]:
     try:
         for line in sys.stdin or ():
             if line.strip():
-                is_json = _is_object(line) if is_json is None else is_json
+                is_json = line.lstrip().startswith("{") if is_json is None else is_json
                 yield _prompt(line, is_json, "stdin")
     except UnicodeDecodeError:
         raise OmnidraftError("a prompt on stdin is not UTF-8 text: convert it first") from None
-
-
-def _is_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
 
 
 def _prompt(line: str, is_json: bool, source: str) -> str:
@@ -54,15 +53,15 @@ def _prompt(line: str, is_json: bool, source: str) -> str:
     try:
         found = json.loads(line)
         name = next(name for name in FIELDS if isinstance(found.get(name), str))
-    except (ValueError, AttributeError, StopIteration):
-        raise OmnidraftError(f"{source}: a line is no JSON object with a text in one of {', '.join(FIELDS)}: "
-                             f"{line[:60].strip()!r}") from None
+    except (ValueError, AttributeError, StopIteration, RecursionError):
+        raise OmnidraftError(f"{source}: a line is no JSON object with a text in one of "
+                             f"{', '.join(FIELDS)}: {line[:60].strip()!r}") from None
     more = found.get("input") if name == "instruction" else None  # as alpaca has them
     return f"{found[name]}\n{more}" if isinstance(more, str) and more else found[name]
 
 
 class Shortener:
-    """Cuts prompts that leave the target no room for `new` tokens to their end, and counts them.
+    """Cuts prompts that leave the target no room for `new` tokens to their end; `count` of them.
 
     >>> list(Shortener(target, 128)(prompts))  # doctest: +SKIP
     """
@@ -77,5 +76,6 @@ class Shortener:
             ids = self.tokenizer.encode(prompt, bos=True)
             if len(ids) > self.limit:
                 self.count += 1
-                prompt = self.tokenizer.decode_bytes(ids[-self.limit + 1:]).decode("utf-8", "ignore")
+                data = self.tokenizer.decode_bytes(ids[-self.limit + 1:])
+                prompt = data.decode("utf-8", "ignore")
             yield prompt

@@ -1,7 +1,8 @@
-"""Rounds as coloured text: one style per fate of a token, with a second sign for those who see no colours.
+"""Rounds as coloured text: one style per fate of a token, and a sign for those who see no colours.
 
-Builds `rich.text.Text` only, never markup, because tokens contain "[". Model text is untrusted: what could steer a
-terminal is escaped. Characters whose bytes come from several tokens appear with the token that completes them.
+`escape` is the one place that makes text safe to print: tokens, names of models and folders, and
+what a file says are untrusted. Colours are `rich.text.Text`, never markup, because tokens contain
+"[". A character whose bytes come from several tokens appears with the token that completes it.
 """
 
 from __future__ import annotations
@@ -11,16 +12,14 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from io import StringIO
-from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:  # so that NumPy is not imported for this
-    from ..decoding import Round
-    from ..tokenizer import Tokenizer
+from ..decoding import Round
+from ..tokenizer import Tokenizer
 
 # fate: (style, sign in plain mode, what the legend says)
 FATES = {
@@ -28,49 +27,80 @@ FATES = {
     "merged": ("cyan underline", "*", "accepted merge: several draft tokens are one target token"),
     "rejected": ("red strike", "-", "rejected: drafted, but the target disagrees"),
     "recovered": ("bold yellow", "!", "recovered: what the target writes instead"),
-    "bonus": ("bold magenta", "^", "bonus: the target's own next token, free in every round that kept all"),
+    "bonus": ("bold magenta", "^", "bonus: the target's own next token, free where all was kept"),
+    "alone": ("", ".", "alone: written by the target, nothing was drafted"),
 }
-_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}  # controls, direction marks, surrogates, line separators
+# controls, direction marks, surrogates, private characters, line separators
+_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
 def escape(text: str, keep: str = "\n\t") -> str:
-    r"""Text that steers no terminal: control characters other than `keep` are spelled out.
+    r"""Text that steers no terminal: control characters other than those in `keep` are spelled out.
 
     >>> escape("a\x1b[31mb")
     'a\\x1b[31mb'
     """
-    return "".join([character if character in keep or unicodedata.category(character) not in _UNSAFE
-                    and ord(character) & 0xFFFE != 0xFFFE  # no characters at all, nor allowed in SVG
-                    else character.encode("unicode_escape", "surrogatepass").decode() for character in text])
+    def shown(char: str) -> str:
+        # U+xxFFFE and U+xxFFFF are no characters at all, and not allowed in SVG
+        unsafe = unicodedata.category(char) in _UNSAFE or ord(char) & 0xFFFE == 0xFFFE
+        if char in keep or not unsafe:
+            return char
+        return char.encode("unicode_escape", "surrogatepass").decode()
+
+    return "".join(map(shown, text))
+
+
+def show_bytes(data: bytes) -> str:
+    r"""A token's bytes on one line: "·" is a space, the rest of a cut character \xNN.
+
+    >>> show_bytes(b" caf\xc3")
+    '·caf\\xc3'
+    """
+    return escape(data.decode("utf-8", "backslashreplace").replace(" ", "·"), "")
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Lines with the cells of each column below one another; never cut, so they can be piped.
+
+    >>> columns([("a", "bb"), ("ccc", "d")])
+    'a    bb\\nccc  d'
+    """
+    rows = [[escape(cell, "") for cell in row] for row in rows]
+    full = max(map(len, rows))  # a shorter row is a message, and widens no column
+    widths = [max(map(len, cells)) for cells in zip(*(row for row in rows if len(row) == full), strict=True)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+                     for row in rows)
 
 
 class Painter:
-    """Turns the rounds of one text into coloured pieces; `plain` puts every token in brackets behind its sign instead.
+    """Turns the rounds of one text into coloured pieces; `plain`: brackets and signs instead.
 
-    With `one_line` a new line in the text is shown as \\n and not begun; with `signs` colours and signs are both there.
+    With `one_line` a new line is shown as \\n and not begun; `signs` shows colours and signs.
 
-    >>> painter = Painter(tokenizer, plain=True); painter.paint(round).plain  # doctest: +SKIP
+    >>> Painter(tokenizer, plain=True).paint(round).plain  # doctest: +SKIP
     '[+ We][* know][- to][! that]'
     """
 
-    def __init__(self, tokenizer: Tokenizer, plain: bool = False, one_line: bool = False, signs: bool = False) -> None:
-        self.tokenizer, self.plain, self.one_line, self.signs = tokenizer, plain, one_line, plain or signs
+    def __init__(self, tokenizer: Tokenizer, plain: bool = False, one_line: bool = False,
+                 signs: bool = False) -> None:
+        self.tokenizer, self.plain, self.one_line = tokenizer, plain, one_line
+        self.signs = plain or signs
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def paint(self, record: Round) -> Text:
-        """The tokens that a round wrote, its first rejected proposal before the token that replaced it."""
+        """The tokens that a round wrote, a rejected proposal before the one that replaced it."""
         text = Text()
         for place, (token, kind) in enumerate(zip(record.emitted, record.kinds, strict=True)):
             if kind == "recovered" and place == record.accepted < len(record.proposals):
-                # Decoded on the side: its bytes are no part of the text.
-                state = self._decoder.getstate()
+                state = self._decoder.getstate()  # subtle: its bytes are no part of the text
                 self._append(text, record.proposals[place], "rejected")
                 self._decoder.setstate(state)
-            self._append(text, token, kind)
+            # `kinds` calls every token after the proposals a bonus, also where there are none
+            self._append(text, token, kind if kind != "bonus" or record.proposals else "alone")
         return text.append_text(self.finish()) if record.done else text
 
     def finish(self) -> Text:
-        """What is left at the text's end: a replacement character if the last one is incomplete."""
+        """A replacement character if the text ends inside a character."""
         return Text(self._decoder.decode(b"", final=True))
 
     def _append(self, text: Text, token: int, fate: str) -> None:
@@ -81,57 +111,67 @@ class Painter:
         piece = self._decoder.decode(data)
         breaks = "" if self.one_line or fate == "rejected" else "\n"
         style = "" if self.plain else style
-        if self.signs:  # no line through the sign itself, nor through the space before a word
-            around, word = style.removesuffix(" strike").removesuffix(" underline"), escape(piece.lstrip(" "), "")
-            text.append(f"[{sign}{' ' * (len(piece) - len(piece.lstrip(' ')))}", around).append(word, style)
-            text.append("]" + breaks * piece.count("\n"), around)
-        else:
+        if not self.signs:
             text.append(escape(piece, breaks + "\t"), style)
+            return
+        word = piece.lstrip(" ")  # no line through the sign, nor through the space before a word
+        around = style.removesuffix(" strike").removesuffix(" underline")
+        text.append(f"[{sign}{' ' * (len(piece) - len(word))}", around)
+        text.append(escape(word, ""), style).append("]" + breaks * piece.count("\n"), around)
 
 
 def legend(plain: bool = False, signs: bool = False) -> Text:
-    """One line per fate, in its own colour, behind its sign (`plain`), or both (`signs`)."""
+    """One line per fate, in its own colour, after its sign (`plain`), or both (`signs`)."""
+    before, after = ("[{} ", "]") if plain or signs else ("", "")
     lines = []
     for style, sign, meaning in FATES.values():
         name, _, rest = meaning.partition(":")
-        around = (f"[{sign} ", "]") if plain or signs else ("", "")
-        lines.append(Text.assemble("  ", around[0], (name, "" if plain else style), around[1], rest))
+        shown = (name, "" if plain else style)
+        lines.append(Text.assemble("  ", before.format(sign), shown, after, rest))
     return Text("\n").join(lines)
 
 
 def speed_table(rows: Sequence[dict]) -> Table:
-    """The demo's figures as a table, one row per text (keys as in the demo's JSON); it fits into 80 columns."""
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, caption_justify="left", caption=(
-        "Wall clock of the decoding, without loading and prefill.\n"
-        "block efficiency: target tokens written per target pass\n"
-        "drafted kept: share of the draft tokens that entered the text\n"
-        "proposed accepted: share of the proposed target tokens, mean over rounds"))
-    table.add_column("task", no_wrap=True)
+    """The demo's figures, one row per text (keys as in its JSON); it fits into 80 columns."""
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, caption_justify="left")
+    table.caption = ("Wall clock of the decoding, without loading and prefill.\n"
+                     "block efficiency: target tokens written per target pass\n"
+                     "drafted kept: share of the draft tokens that entered the text\n"
+                     "proposed accepted: share of the proposed target tokens, mean over rounds")
     greedy = bool(rows) and "same_text" in rows[0]
-    for name in ("plain\ntok/s", "spec.\ntok/s", "speedup", "block\neffic.", "drafted\nkept", "proposed\naccepted",
-                 "merges", "same text\nas plain" if greedy else "same dis-\ntribution"):
+    last = "same text\nas plain" if greedy else "same dis-\ntribution"
+    table.add_column("task", no_wrap=True)
+    for name in ("plain\ntok/s", "spec.\ntok/s", "speedup", "block\neffic.", "drafted\nkept",
+                 "proposed\naccepted", "merges", last):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        fast = row["speculative"]
-        same = Text(row["distribution"].replace(" ", "\n")) if not greedy else (
-            Text("yes", "green") if row["same_text"] else Text("tie" if row["tie"] else "NO", "bold red"))
+        plain, fast = row["plain"], row["speculative"]
+        if not greedy:
+            same = Text(row["distribution"].replace(" ", "\n"))
+        elif row["same_text"]:
+            same = Text("yes", "green")
+        else:
+            same = Text("tie" if row["tie"] else "NO", "bold red")
         table.add_row(
-            row["task"], f"{row['plain']['tokens_per_second']:.0f}", f"{fast['tokens_per_second']:.0f}",
+            row["task"], f"{plain['tokens_per_second']:.0f}", f"{fast['tokens_per_second']:.0f}",
             Text(f"{row['speedup']:.2f}x", "bold"), f"{fast['block_efficiency']:.2f}",
-            f"{fast['acceptance_draft']:.0%}", f"{fast['acceptance_proposed']:.0%}", str(fast["merges"]), same)
+            f"{fast['acceptance_draft']:.0%}", f"{fast['acceptance_proposed']:.0%}",
+            str(fast["merges"]), same)
     return table
 
 
 def export_svg(parts: Iterable[RenderableType], title: str, width: int = 84) -> str:
     """The parts as one picture in SVG that names no file outside itself."""
-    console = Console(record=True, width=width, file=StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(record=True, width=width, file=StringIO(), force_terminal=True,
+                      color_system="truecolor")
     console.print(Group(*parts))
-    svg = console.export_svg(title=title, unique_id="omnidraft")
-    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # Rich's would be fetched from the network
+    svg = console.export_svg(title=escape(title, ""), unique_id="omnidraft")
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # Rich's are on the network
+    return escape(svg)  # XML has no control characters either
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A curve in one line, from the least value to the greatest.
+    """A curve in one line, from the smallest value to the largest.
 
     >>> sparkline([1.0, 2.0, 3.0])
     '▁▅█  1.00 to 3.00'

@@ -1,15 +1,15 @@
-"""How a transformer is differentiated: one training pass over a text, and the way back from the logits to every weight.
+"""How a transformer is differentiated: a training pass over a text, and the way back to the weights.
 
-The chain rule, run from the end (backpropagation, Rumelhart et al. 1986, doi 10.1038/323533a0). A loss L is one number;
-write dy for ∂L/∂y, an array of y's shape. An operation y = f(x, W) need only know how to turn dy into dx, which it
-hands to the operation before it, and into dW, which it keeps. So every operation below returns its value and a function
-`back`, which holds what the forward pass saw: y, back = operation(x, ...), and later dx = back(dy, grads). The gradients
-of its own weights go into the dictionary `grads`, those alone whose names stand there. The model is the operations in a
-row (`run`), its derivative their `back`s in reverse (`gradients`). Where a value goes two ways, as at each residual sum,
-the gradients that come back are added: that is all there is to it.
+The chain rule, run from the end (backpropagation, Rumelhart et al. 1986, doi 10.1038/323533a0). A
+loss L is one number; write dy for ∂L/∂y, an array of y's shape. An operation y = f(x, W) need only
+know how to turn dy into dx, which it hands to the operation before it, and into dW, which it keeps.
+So every operation below returns its value and a function `back`, which holds what the forward pass
+saw: y, back = operation(x, ...), and later dx = back(dy, grads). The gradients of its own weights go
+into the dictionary `grads`, but only those whose names are in it. The model is the operations in a
+row (`run`), its derivative their `back`s in reverse (`gradients`). Where a value goes two ways, as
+at each residual sum, the gradients that come back are added: that is all there is to it.
 
-`llama.py` runs the same models fast, with constants folded into fused weights; here each tensor keeps its Hugging Face
-name and its meaning. One text at a time: shapes are (tokens n, width), without a batch axis and without a cache.
+The forward pass is that of `llama_plain`: one text at a time, shapes (tokens n, width), no cache.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import OmnidraftError
-from .config import ModelConfig
-from .rope import rotations
+from .config import ModelConfig, frequencies
 
 Tensors = dict[str, np.ndarray]  # by Hugging Face name
-Gradients = dict[str, np.ndarray | None]  # the wanted names; None until the gradient, of the tensor's shape, is known
+Gradients = dict[str, np.ndarray | None]  # the wanted names; None until the gradient is known
 Back = Callable[[np.ndarray, Gradients], np.ndarray]
 EMBEDDING = "model.embed_tokens.weight"
 
 
 def linear(x: np.ndarray, tensors: Tensors, name: str) -> tuple[np.ndarray, Back]:
-    """y = x W^T + b: (n, in) to (n, out). Back: dx = dy W, dW = dy^T x, db = the sum of dy over the tokens.
+    """y = x W^T + b: (n, in) to (n, out). Back: dx = dy W, dW = dy^T x, db = Σ dy over the tokens.
 
     >>> y, back = linear(np.ones((1, 2)), {"a.weight": np.array([[3.0, 4.0]])}, "a")
     >>> grads = {"a.weight": None}; y, back(np.array([[2.0]]), grads), grads["a.weight"]
@@ -50,10 +49,11 @@ def linear(x: np.ndarray, tensors: Tensors, name: str) -> tuple[np.ndarray, Back
 
 
 def rms_norm(x: np.ndarray, tensors: Tensors, name: str, eps: float) -> tuple[np.ndarray, Back]:
-    """y = g · u with u = r x and r = 1 / sqrt(mean(x²) + eps), per token (RMSNorm, arXiv 1910.07467).
+    """y = g · u with u = r x, r = 1 / sqrt(mean(x²) + eps), per token (RMSNorm, arXiv 1910.07467).
 
-    Back: dg = Σ dy · u over the tokens, du = g · dy, dx = r (du − u · mean(du · u)). The second term is r's own
-    dependence on x: making a token's vector longer changes nothing, so what points along it is taken out of du.
+    Back: dg = Σ dy · u over the tokens, du = g · dy, dx = r (du − u · mean(du · u)). The second term
+    is r's own dependence on x: making a token's vector longer changes nothing, so what points along
+    it is taken out of du.
 
     >>> rms_norm(np.array([[3.0, 4.0]]), {"n.weight": np.ones(2)}, "n", 0.0)[0].round(3)
     array([[0.849, 1.131]])
@@ -71,26 +71,28 @@ def rms_norm(x: np.ndarray, tensors: Tensors, name: str, eps: float) -> tuple[np
     return u * gain, back
 
 
-def turn(x: np.ndarray, turns: np.ndarray) -> np.ndarray:
-    """Rotary positions (arXiv 2104.09864): numbers i and i + head_dim/2 of a head, as one complex number, times turns.
+def turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """Rotary positions (arXiv 2104.09864): numbers i and i + head_dim/2 of a head turn together.
 
-    x (n, heads, head_dim), turns (n, head_dim / 2) complex. Linear in x; back is `turn(dy, turns.conj())`, the other way.
+    x (n, heads, head_dim), cos and sin (n, 1, head_dim / 2). Linear in x; back turns the other way:
+    `turn(dy, cos, -sin)`.
 
-    >>> turn(np.array([[[1.0, 0.0]]]), np.array([[1j]]))  # a quarter turn
+    >>> turn(np.array([[[1.0, 0.0]]]), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))  # a quarter turn
     array([[[0., 1.]]])
     """
-    cos, sin = turns.real[:, None], turns.imag[:, None]  # (n, 1, head_dim / 2)
     a, b = np.split(x, 2, axis=-1)
     return np.concatenate((a * cos - b * sin, a * sin + b * cos), axis=-1)
 
 
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, Callable]:
-    """Grouped-query attention (arXiv 1706.03762, 2305.13245): o = P v with P = softmax(q k^T / sqrt(d) + mask).
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
+              mask: np.ndarray) -> tuple[np.ndarray, Callable]:
+    """Grouped-query attention (arXiv 1706.03762, 2305.13245): o = P v, P = softmax(q k^T / √d + mask).
 
-    q (n, heads, d), k and v (n, kv_heads, d), mask (n, n) of 0 and −inf; o (n, heads, d). Back gives dq, dk, dv:
-    dv = P^T do and dP = do v^T as in any product; through the softmax, whose rows sum to 1, dS = P · (dP − Σ dP · P),
-    and that row sum is do · o (arXiv 2205.14135, appendix B.2); then dq = dS k / sqrt(d), dk = dS^T q / sqrt(d). The
-    heads that share a key stand below each other as rows of one matrix, so that their parts of dk and dv add up.
+    q (n, heads, d), k and v (n, kv_heads, d), mask (n, n) of 0 and −inf; o (n, heads, d). Back gives
+    dq, dk, dv: dv = P^T do and dP = do v^T as in any product; through the softmax, whose rows sum to
+    1, dS = P · (dP − Σ dP · P), and that row sum is do · o (arXiv 2205.14135, appendix B.2); then
+    dq = dS k / √d, dk = dS^T q / √d. The heads that share a key are stacked as rows of one matrix,
+    so that their parts of dk and dv add up.
     """
     n, kv_heads, d = k.shape
 
@@ -110,80 +112,89 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray) -> 
     def back(do: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         do = stack(do)
         dscores = weights * (do @ v.swapaxes(1, 2) - np.vecdot(do, o)[..., None])
-        dq, dk, dv = dscores @ k * d ** -0.5, dscores.swapaxes(1, 2) @ q, weights.swapaxes(1, 2) @ do
-        return unstack(dq), unstack(dk), unstack(dv)
+        dq, dk = dscores @ k * d ** -0.5, dscores.swapaxes(1, 2) @ q
+        return unstack(dq), unstack(dk), unstack(weights.swapaxes(1, 2) @ do)
 
     return unstack(o), back
 
 
-def attention_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, at: str, turns: np.ndarray,
-                     mask: np.ndarray) -> tuple[np.ndarray, Back]:
-    """What attention adds to the residual stream: norm, q k v, positions, attention, o; (n, width) to (n, width)."""
+def attention_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, at: str,
+                     cos: np.ndarray, sin: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, Back]:
+    """What attention adds to the residual stream (n, width): norm, q k v, positions, attention, o."""
     y, back_norm = rms_norm(x, tensors, f"{at}.input_layernorm", config.eps)
-    (q, back_q), (k, back_k), (v, back_v) = (linear(y, tensors, f"{at}.self_attn.{part}_proj") for part in "qkv")
+    (q, back_q), (k, back_k), (v, back_v) = (
+        linear(y, tensors, f"{at}.self_attn.{part}_proj") for part in "qkv")
     q, k, v = (heads.reshape(len(x), -1, config.head_dim) for heads in (q, k, v))
-    mixed, back_attention = attention(turn(q, turns), turn(k, turns), v, mask)
+    mixed, back_attention = attention(turn(q, cos, sin), turn(k, cos, sin), v, mask)
     out, back_out = linear(mixed.reshape(len(x), -1), tensors, f"{at}.self_attn.o_proj")
 
     def back(dout: np.ndarray, grads: Gradients) -> np.ndarray:
         dq, dk, dv = back_attention(back_out(dout, grads).reshape(q.shape))
-        backs = (back_q, turn(dq, turns.conj())), (back_k, turn(dk, turns.conj())), (back_v, dv)
+        dq, dk = turn(dq, cos, -sin), turn(dk, cos, -sin)
+        backs = (back_q, dq), (back_k, dk), (back_v, dv)
         return back_norm(sum(one(d.reshape(len(x), -1), grads) for one, d in backs), grads)
 
     return out, back
 
 
-def mlp_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, at: str) -> tuple[np.ndarray, Back]:
-    """What SwiGLU (arXiv 2002.05202) adds to the residual stream: norm, silu(gate) · up, down; (n, width) to the same.
+def mlp_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors,
+               at: str) -> tuple[np.ndarray, Back]:
+    """What SwiGLU (arXiv 2002.05202) adds to the residual stream: norm, silu(gate) · up, down.
 
-    With s = sigmoid(gate) and silu(gate) = gate · s, back is dup = d · silu and dgate = d · up · (s + silu · (1 − s)).
+    With s = sigmoid(gate) and silu(gate) = gate · s, back is dup = d · silu and
+    dgate = d · up · (s + silu · (1 − s)).
     """
     y, back_norm = rms_norm(x, tensors, f"{at}.post_attention_layernorm", config.eps)
-    (gate, back_gate), (up, back_up) = (linear(y, tensors, f"{at}.mlp.{part}_proj") for part in ("gate", "up"))
+    gate, back_gate = linear(y, tensors, f"{at}.mlp.gate_proj")
+    up, back_up = linear(y, tensors, f"{at}.mlp.up_proj")
     s = 0.5 + 0.5 * np.tanh(0.5 * gate)  # the sigmoid; tanh cannot overflow
     silu = gate * s
     out, back_down = linear(silu * up, tensors, f"{at}.mlp.down_proj")
 
     def back(dout: np.ndarray, grads: Gradients) -> np.ndarray:
         d = back_down(dout, grads)
-        return back_norm(back_gate(d * up * (s + silu * (1 - s)), grads) + back_up(d * silu, grads), grads)
+        dgate = d * up * (s + silu * (1 - s))
+        return back_norm(back_gate(dgate, grads) + back_up(d * silu, grads), grads)
 
     return out, back
 
 
 @dataclass
 class Trace:
-    """A forward pass that remembers the way it came; the tensors must not change until `gradients` was called."""
+    """A forward pass and the way back; keep the tensors as they are until `gradients` was called."""
     tensors: Tensors
     ids: np.ndarray  # (n,)
     logits: np.ndarray  # (n, vocab_size); row i is about the token after ids[i]
     hidden: np.ndarray  # (n, width), after the last norm and its gain: what the head reads
-    backs: list[Back]  # of what was added to the residual stream: attention and MLP of each layer; of the last norm
+    backs: list[Back]  # of attention and MLP of each layer, of the last norm
 
 
 def run(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> Trace:
-    """The forward pass over one text: x = embedding; x += branch(x), two for each layer; logits = norm(x) W_head^T.
+    """The forward pass: x = embedding; x += branch(x), two per layer; logits = norm(x) W_head^T.
 
-    `tensors` has the names and shapes of `config.tensor_shapes()`, all in float32 or all in float64. Raises
-    OmnidraftError where they are of another kind, or the ids do not fit the vocabulary or the context.
+    `tensors` has the names and shapes of `config.tensor_shapes()`, all in float32 or all in float64.
+    Raises OmnidraftError where they are of another kind, or the ids fit neither vocabulary nor context.
 
     >>> trace = run(config, tensors, [1, 5, 7]); trace.logits.shape
     (3, 2048)
     """
     tensors = {name: tensors[name] for name in config.tensor_shapes()}
     if (dtype := np.result_type(*tensors.values())) not in (np.float32, np.float64):
-        raise OmnidraftError(f"training needs float32 or float64 tensors, not {dtype}; convert them with astype")
-    if not 0 < len(ids) <= config.context_size or min(ids) < 0 or max(ids) >= config.vocab_size:
-        raise OmnidraftError(f"cannot train on {len(ids)} tokens up to id {max(ids, default=0)}: the model takes 1 to "
-                             f"{config.context_size} tokens with ids from 0 to {config.vocab_size - 1}")
+        raise OmnidraftError(f"training needs float32 or float64 tensors, not {dtype}; "
+                             "convert them with astype")
+    n = len(ids)
+    if not 0 < n <= config.context_size or min(ids) < 0 or max(ids) >= config.vocab_size:
+        raise OmnidraftError(f"cannot train on {n} tokens up to id {max(ids, default=0)}: the model "
+                             f"takes 1 to {config.context_size} tokens with ids from 0 to "
+                             f"{config.vocab_size - 1}")
+    angles = np.outer(np.arange(n), frequencies(config))[:, None]  # (n, 1, head_dim / 2)
+    mask = np.triu(np.full((n, n), -np.inf, dtype), 1)  # no token sees a later one
+    positions = np.cos(angles).astype(dtype), np.sin(angles).astype(dtype), mask
     ids, backs = np.asarray(ids), []
-    turns = rotations(config.rope, config.head_dim, 0, len(ids), dtype)
-    age = np.arange(len(ids))[:, None] - np.arange(len(ids))  # how long before token i token j was
     x = tensors[EMBEDDING][ids]
-    for i, window in enumerate(config.windows):
-        mask = np.where((age < 0) | (age >= (window or len(ids))), -np.inf, 0).astype(dtype)
-        for branch, more in (attention_branch, (turns, mask)), (mlp_branch, ()):
-            added, back = branch(x, config, tensors, f"model.layers.{i}", *more)
+    for at in (f"model.layers.{i}" for i in range(config.layers)):
+        for branch, more in (attention_branch, positions), (mlp_branch, ()):
+            added, back = branch(x, config, tensors, at, *more)
             x = x + added
             backs.append(back)
     hidden, back_norm = rms_norm(x, tensors, "model.norm", config.eps)
@@ -193,10 +204,10 @@ def run(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> Trace:
 
 def gradients(trace: Trace, dlogits: np.ndarray, dhidden: np.ndarray | None = None,
               wanted: Iterable[str] | None = None) -> Tensors:
-    """∂L/∂W for the `wanted` tensors (default: all) by name, from dlogits = ∂L/∂logits (n, vocab_size).
+    """∂L/∂W of the `wanted` tensors (default: all) by name, from dlogits = ∂L/∂logits (n, V).
 
-    `dhidden` (n, width) comes from a loss that reads `trace.hidden` itself, as an acceptance head's does. Rows of zeros
-    in dlogits cost nothing in the head, tensors that are not wanted nothing of their own.
+    `dhidden` (n, width) comes from a loss that reads `trace.hidden` itself, as an acceptance head's
+    does. Rows of zeros in dlogits cost nothing in the head, nor do tensors that are not wanted.
 
     >>> dlogits = softmax(trace.logits) - np.eye(2048)[[5, 7, 2]]  # L = −Σ log q(next token)
     >>> gradients(trace, dlogits)["model.norm.weight"].shape

@@ -1,8 +1,8 @@
-"""What must be settled before NumPy is imported: which kernels OpenBLAS uses, and with how many threads.
+"""What must be settled before NumPy is imported: OpenBLAS' kernels and its number of threads.
 
-OpenBLAS reads its environment once, when it is loaded. NumPy's wheels pick AVX2 kernels on processors they do not know,
-even where AVX-512 would halve the cost of a pass over several tokens; and at this project's sizes a second thread only
-costs time. What the user has set is never changed. This module imports no NumPy.
+OpenBLAS reads its environment once, when it is loaded. NumPy's wheels pick AVX2 kernels on
+processors they do not know, even where AVX-512 would halve the cost of a pass over several tokens;
+and at this project's sizes a second thread only costs time. What the user has set is kept.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def has_avx512(cpuinfo: str = "/proc/cpuinfo") -> bool:
 
 
 def prepare_blas() -> dict[str, str]:
-    """Set OPENBLAS_CORETYPE and OPENBLAS_NUM_THREADS where the user has not; returns what was set (empty: nothing).
+    """Set OPENBLAS_CORETYPE and OPENBLAS_NUM_THREADS where the user has not; what was set.
 
-    Call it before the first `import numpy`; afterwards it does nothing, since OpenBLAS would not look again.
+    To be called before the first `import numpy`; later OpenBLAS would not look again.
 
     >>> prepare_blas()  # doctest: +SKIP
     {'OPENBLAS_NUM_THREADS': '1', 'OPENBLAS_CORETYPE': 'SkylakeX'}

@@ -1,10 +1,11 @@
-"""A target spread over several processes by transformers' tensor parallelism: rank 0 leads, the others follow.
+"""A target spread over several processes by transformers' tensor parallelism.
 
-Each process holds a part of every weight matrix, so a pass happens only if all of them make it. Drafter, loop, random draws
-and printing are rank 0's alone. Before a pass it tells the others, in a few integers, what is read and after which tokens;
-they make the same pass on their parts. Nobody else decides anything, so the ranks agree by construction.
+Each process holds a part of every weight matrix, so all of them must make every pass. Rank 0 runs
+drafter, loop and random draws, and tells the others in a few integers what to read after which
+tokens; they make the same pass on their parts.
 
-    torchrun --nproc-per-node 2 --no-python omnidraft generate 'Once upon' --backend torch --tensor-parallel -t FOLDER
+    torchrun --nproc-per-node 2 --no-python omnidraft generate 'Once upon' --backend torch \\
+        --tensor-parallel -t FOLDER
 """
 
 from __future__ import annotations
@@ -28,51 +29,59 @@ from .transformers_loading import choose_device
 from .transformers_model import TransformersModel
 
 # What the argument of transformers is called; older ones take the plan itself.
-PLAN = ({"distributed_config": DistributedConfig(tp_plan="auto")} if hasattr(DistributedConfig, "tp_plan") else
-        {"tp_plan": "auto"})
+PLAN = ({"distributed_config": DistributedConfig(tp_plan="auto")}
+        if hasattr(DistributedConfig, "tp_plan") else {"tp_plan": "auto"})
 
 
 class DistributedModel(TransformersModel):
     """A TransformersModel whose weights all ranks hold together; rank 0 uses it like any other.
 
-    >>> pair = omnidraft.pair("draft-tasks", "models/big", backend="torch", tensor_parallel=True)  # doctest: +SKIP
+    >>> omnidraft.pair("draft-tasks", "models/big", backend="torch", tensor_parallel=True)  # doctest: +SKIP
     """
 
     def __init__(self, model: Any, *args: Any, **parts: Any) -> None:
         name, config = parts.get("name", "model"), model.config.get_text_config(decoder=True)
         if not model.supports_tp_plan:
-            raise OmnidraftError(f"{name} ({config.model_type}) has no tensor parallel plan in transformers: use a device map")
+            raise OmnidraftError(f"{name} ({config.model_type}) has no tensor parallel plan in "
+                                 "transformers: use a device map")
         for what in ("num_attention_heads", "num_key_value_heads"):
-            if (heads := getattr(config, what, None)) and heads % dist.get_world_size():
-                raise OmnidraftError(f"{name}: {dist.get_world_size()} processes cannot share its {heads} heads evenly "
-                                     f"({what}): start another number of them")
-        self._leads, self._broken = False, False  # while this is made, all ranks make the same passes without being told
-        self._numbers, self._ended = count(), []  # states are known to the followers by number; those that are gone
-        super().__init__(model, *args, **parts | {"own_pass": False})
-        # Orders go over gloo whatever the passes use: no device waits for them. A leader may think for as long as it likes.
+            heads, size = getattr(config, what, None), dist.get_world_size()
+            if heads and heads % size:
+                raise OmnidraftError(f"{name}: {size} processes cannot share its {heads} heads "
+                                     f"evenly ({what}): start another number of them")
+        # While this is made, all ranks make the same passes without being told.
+        self._leads, self._broken = False, False
+        # The followers know states by number; rank 0 lists those that are gone.
+        self._numbers, self._ended = count(), []
+        super().__init__(model, *args, **parts)
+        self._columns = False
+        # Orders go over gloo, so that no device waits for them, and for as long as rank 0 thinks.
         self._orders = dist.new_group(backend="gloo", timeout=timedelta(days=365))
         self._leads = dist.get_rank() == 0
 
     @classmethod
-    def load(cls, name_or_folder: Any, dtype: str = "auto", device: str = "auto", **more: Any) -> DistributedModel:
-        """Load this rank's part, as `TransformersModel.load` does; on other ranks than 0 follow, then end the process.
+    def load(cls, name_or_folder: Any, dtype: str = "auto", device: str = "auto",
+             **more: Any) -> DistributedModel:
+        """Load this rank's part; ranks other than 0 then follow, and end the process.
 
-        Raises OmnidraftError also where torchrun did not start several processes, or the heads cannot be shared evenly.
+        Raises OmnidraftError also where torchrun did not start several processes, or the heads
+        cannot be shared evenly.
         """
-        size, rank = (int(os.environ.get(name, start)) for name, start in (("WORLD_SIZE", 1), ("RANK", 0)))
-        if size < 2:
-            raise OmnidraftError("tensor parallelism needs several processes: start this with torchrun --nproc-per-node 2")
+        if int(os.environ.get("WORLD_SIZE", 1)) < 2:
+            raise OmnidraftError("tensor parallelism needs several processes: start this with "
+                                 "torchrun --nproc-per-node 2")
         if device not in ("auto", choose_device("auto")[0]) or more.get("device_map") is not None:
-            raise OmnidraftError("tensor parallelism takes a device per process by itself: leave out device and device_map")
+            raise OmnidraftError("tensor parallelism takes a device per process by itself: leave "
+                                 "out device and device_map")
         model = super().load(name_or_folder, dtype, device, **more, **PLAN)
-        if rank > 0:
+        if int(os.environ.get("RANK", 0)) > 0:
             model.follow()
             sys.exit()
         atexit.register(model.close)
         return model
 
     def follow(self) -> None:
-        """What the other ranks do: every pass that rank 0 makes, until it says that it makes no more."""
+        """What the other ranks do: every pass that rank 0 makes, until it makes no more."""
         states: dict[int, Any] = {}
         while order := self._tell_or_hear():
             number, kept, rows, batch, gone, *rest = order
@@ -81,9 +90,10 @@ class DistributedModel(TransformersModel):
             if number not in states:
                 states[number] = self._new_state() if number >= 0 else None
             state = states[number]
-            if state is not None and self.cache_kind == "cut" and (taken_back := state.get_seq_length() - kept):
+            if state is not None and (taken_back := state.get_seq_length() - kept):
                 state.crop(-taken_back)
-            _, states[number], _ = super()._run(torch.tensor(rest[gone:]).view(batch, -1), state, rows)
+            _, states[number], _ = super()._run(
+                torch.tensor(rest[gone:]).view(batch, -1), state, rows)
 
     def close(self) -> None:
         """Let the other ranks end; rank 0 does so when its process ends, for whatever reason."""
@@ -91,22 +101,25 @@ class DistributedModel(TransformersModel):
             self._tell_or_hear(())
         self._broken = True
 
-    def _run(self, texts: Tensor, state: Any, rows: int, hidden: bool = False) -> tuple[Tensor, Any, Tensor | None]:
+    def _run(self, texts: Tensor, state: Any, rows: int,
+             hidden: bool = False) -> tuple[Tensor, Any, Tensor | None]:
         if not self._leads:
             return super()._run(texts, state, rows, hidden)
         if self._broken:
-            raise OmnidraftError(f"{self.name}: an earlier pass failed, so the processes no longer agree: start again")
+            raise OmnidraftError(f"{self.name}: an earlier pass failed, so the processes no longer "
+                                 "agree: start again")
         gone, self._ended[:] = tuple(self._ended), ()
         number, kept = (-1, 0) if state is None else (state.number, state.get_seq_length())
-        self._tell_or_hear((number, kept, rows, len(texts), len(gone), *gone, *texts.flatten().tolist()))
-        self._broken = True  # unless it ends well: the others may wait in mid-pass for this rank
+        order = (number, kept, rows, len(texts), len(gone), *gone, *texts.flatten().tolist())
+        self._tell_or_hear(order)
+        self._broken = True  # unless the pass ends well: the others may wait in it for this rank
         made = super()._run(texts, state, rows, hidden)
         self._broken = False
         return made
 
     def _new_state(self) -> Any:
         state = super()._new_state()
-        if self._leads:
+        if self._leads and state is not None:
             state.number = next(self._numbers)
             finalize(state, self._ended.append, state.number)
         return state
@@ -115,7 +128,9 @@ class DistributedModel(TransformersModel):
         """Rank 0's order (integers; none: the end), on every rank."""
         size = torch.tensor([len(order)])
         dist.broadcast(size, 0, self._orders)
-        numbers = torch.tensor(order, dtype=torch.int64) if self._leads else torch.empty(int(size), dtype=torch.int64)
+        numbers = torch.empty(int(size), dtype=torch.int64)
+        if self._leads:
+            numbers[:] = torch.tensor(order)
         if len(numbers):
             dist.broadcast(numbers, 0, self._orders)
         return numbers.tolist()

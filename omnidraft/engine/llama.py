@@ -1,11 +1,12 @@
-"""A Llama-style language model in NumPy: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+"""A Llama-style language model in NumPy, fast on a CPU.
 
-Runs Llama (arXiv 2302.13971), Mistral (2310.06825: sliding window) and Qwen2 (2407.10671: bias on q, k, v). A pass
-feeds m tokens after those that the key-value cache holds. Speculative decoding lives from two facts: a pass over m
-tokens costs little more than one token (`kernels` sees to that), and the cache can be rewound.
+Runs Llama (arXiv 2302.13971), Mistral (2310.06825) and Qwen2 (2407.10671). A pass feeds m tokens
+after those that the key-value cache holds. Speculative decoding needs two things: a pass over m
+tokens that costs little more than one (`kernels` sees to it), and a cache that can be rewound.
 
-A small model's step is many short NumPy calls, so constant factors are folded into the weights once, when the model is
-built: the norms' gains into the matrix that follows, 1/sqrt(head_dim) into the queries, the sign in silu into the gate.
+`llama_plain` is the same model as a textbook has it. Here a step is few NumPy calls, because the
+constant factors are folded into the weights when the model is built: the norms' gains into the
+matrix that follows, 1/sqrt(head_dim) into the queries, the sign in silu into the gate.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ import numpy as np
 
 from ..errors import OmnidraftError
 from ..sampling import Sampler
-from .config import ModelConfig
+from ..tokenizer import Tokenizer
+from .config import ModelConfig, frequencies
 from .kernels import Layout, Linear, choose_layout
 from .kv_cache import KVCache
-from .rope import rotations
 from .weights import load_tensors
 
-PACKED = 200_000_000  # parameters of the largest model whose weights may lie in memory twice (0.8 GB more)
-LONGEST_PASS = 256  # longer prompts are fed in pieces, which bounds the size of the attention scores
+PACKED = 200_000_000  # parameters of the largest model whose weights may be stored twice (0.8 GB)
+LONGEST_PASS = 256  # longer prompts are fed in pieces, which bounds the attention scores
 
 
 class Llama:
@@ -39,30 +40,37 @@ class Llama:
 
     sampler = Sampler
 
-    def __init__(self, config: ModelConfig, tensors: dict[str, np.ndarray], dtype: Any = np.float32, *,
-                 name: str = "model", folder: Path | None = None, tokenizer: Any = None, layout: Layout | None = None):
-        """Build from a configuration and tensors under their Hugging Face names; without `layout`, measure the fastest.
+    def __init__(self, config: ModelConfig, tensors: dict[str, np.ndarray], dtype: Any = np.float32,
+                 *, name: str = "model", folder: Path | None = None, tokenizer: Any = None,
+                 layout: Layout | None = None):
+        """Build from tensors by their Hugging Face names; without `layout`, measure the fastest.
 
-        Raises OmnidraftError where a tensor is missing or has another shape than the configuration says.
+        Raises OmnidraftError where a tensor is missing or not of the configuration's shape.
         """
         self.config, self.dtype = config, np.dtype(dtype)
         self.name, self.folder, self.tokenizer = name, folder, tokenizer
         self.vocab_size, self.context_size = config.vocab_size, config.context_size
         roles = tokenizer.roles.get("eos", ()) if tokenizer is not None else ()
-        self.eos_ids = tuple(dict.fromkeys(i for i in (*config.eos_ids, *roles) if i < config.vocab_size))
-        small = sum(math.prod(shape) for shape in config.tensor_shapes().values()) <= PACKED
-        self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype), twice=small)
-        self.parameters = 0  # how many numbers were read
+        ends = (*config.eos_ids, *roles)
+        self.eos_ids = tuple(dict.fromkeys(end for end in ends if end < config.vocab_size))
+        shapes = config.tensor_shapes()
+        self.parameters = sum(math.prod(shape) for shape in shapes.values())
+        for tensor, shape in shapes.items():
+            if tensor not in tensors:
+                raise OmnidraftError(f"{name}: the weights lack {tensor}")
+            if tensors[tensor].shape != shape:
+                raise OmnidraftError(f"{name}: {tensor} has shape {tensors[tensor].shape}, "
+                                     f"config.json says {shape}")
+        self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype),
+                                              twice=self.parameters <= PACKED)
         self._build(tensors)
         self._eps = config.width * config.eps
         self._turns = self._rotations(512)
-        self._triangle = np.triu(np.full((LONGEST_PASS, LONGEST_PASS), -np.inf, self.dtype), 1)
+        self._later = np.triu(np.full((LONGEST_PASS, LONGEST_PASS), -np.inf, self.dtype), 1)
 
     @classmethod
     def load(cls, folder: str | Path, dtype: Any = np.float32) -> Llama:
-        """Read config.json, the weights and tokenizer.json of a folder; raises OmnidraftError with one line."""
-        from ..tokenizer import Tokenizer
-
+        """Read config.json, weights and tokenizer.json; raises OmnidraftError with one line."""
         folder = Path(folder)
         config = ModelConfig.load(folder)
         return cls(config, load_tensors(folder), dtype, name=folder.name, folder=folder,
@@ -78,109 +86,95 @@ class Llama:
         return KVCache(self.config, self.dtype)
 
     def forward(self, ids: Sequence[int], cache: KVCache, rows: int = 1) -> np.ndarray:
-        """Feed `ids` after what the cache holds; the logits after the last `rows` of them: (rows, vocab_size).
+        """Feed `ids` after what the cache holds; the logits after the last `rows` of them.
 
-        Raises OmnidraftError where there are fewer ids than `rows`, ids outside the vocabulary, more than the context
-        holds, or logits that are not finite.
+        Shape (rows, vocab_size). Raises OmnidraftError where there are fewer ids than `rows`, ids
+        outside the vocabulary, more than the context holds, or logits that are not finite.
         """
         if not 1 <= rows <= len(ids):
             raise OmnidraftError(f"a pass over {len(ids)} tokens cannot give {rows} rows of logits")
         if min(ids) < 0 or max(ids) >= self.vocab_size:
-            raise OmnidraftError(f"token ids {min(ids)} to {max(ids)} do not fit a vocabulary of {self.vocab_size}")
+            raise OmnidraftError(f"token ids {min(ids)} to {max(ids)} do not fit a vocabulary of "
+                                 f"{self.vocab_size}")
         cache.reserve(cache.length + len(ids))
-        with np.errstate(over="ignore", invalid="ignore"):  # told below
-            pieces = [self._pass(ids[i:i + LONGEST_PASS], cache) for i in range(0, len(ids), LONGEST_PASS)]
+        with np.errstate(over="ignore", invalid="ignore"):  # reported below
+            pieces = [self._pass(ids[i:i + LONGEST_PASS], cache)
+                      for i in range(0, len(ids), LONGEST_PASS)]
             x = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
             cache.hidden = self._norm(x[-rows:])
             logits = self.head(cache.hidden)
         if not math.isfinite(logits.max()):
-            raise OmnidraftError(f"{self.name}: the model's logits are NaN or infinite: its weights are broken")
+            raise OmnidraftError(f"{self.name}: the model's logits are NaN or infinite: its "
+                                 "weights are broken")
         return logits
 
     def _pass(self, ids: Sequence[int], cache: KVCache) -> np.ndarray:
-        """The residual stream after all layers, (m, width); the cache grows by m tokens."""
+        """The residual stream after all layers (m, width); the cache grows by m tokens."""
         first, last = cache.length, cache.length + len(ids)
         if last > len(self._turns):
             self._turns = self._rotations(2 * last)
         turns = self._turns[first:last, None]  # (m, 1, head_dim / 2)
-        masks = self._masks(first, last) if len(ids) > 1 else {}
         x = self.embedding[np.asarray(ids)]
-        for (qkv, out, gate_up, down), window, keys, values in zip(
-                self.layers, self.config.windows, cache.keys, cache.values, strict=True):
-            begin = max(0, first - window + 1) if window else 0  # the oldest token that is looked at
-            heads = self._turn_and_store(qkv(self._norm(x)), turns, keys[..., first:last], values[:, first:last])
-            x = x + out(self._attend(heads, keys[..., begin:last], values[:, begin:last], masks.get(window)))
+        for (qkv, out, gate_up, down), keys, values in zip(
+                self.layers, cache.keys, cache.values, strict=True):
+            queries = self._turn_and_store(
+                qkv(self._norm(x)), turns, keys[..., first:last], values[:, first:last])
+            x = x + out(self._attend(queries, keys[..., :last], values[:, :last]))
             x += down(_swiglu(gate_up(self._norm(x))))
         cache.length = last
         return x
 
     def _rotations(self, length: int) -> np.ndarray:
-        """How far the pairs of a head turn at each of the first `length` positions, as far as the context goes."""
-        return rotations(self.config.rope, self.config.head_dim, 0, min(length, self.context_size), self.dtype)
+        """The complex numbers that turn the pairs of a head (positions, head_dim / 2)."""
+        positions = np.arange(min(length, self.context_size))[:, None]
+        turns = np.exp(1j * (positions * frequencies(self.config)))
+        return turns.astype(np.result_type(self.dtype, np.complex64))
 
     def _norm(self, x: np.ndarray) -> np.ndarray:
-        """RMSNorm without its gain: x / sqrt(mean(x²) + eps); the next matrix holds gain · sqrt(width)."""
+        """RMSNorm but for the factor gain · sqrt(width), which the next matrix holds."""
         if len(x) == 1:  # the same in half the time
             row = x[0]
             return x / math.sqrt(row.dot(row) + self._eps)
         return x / np.sqrt(np.vecdot(x, x)[:, None] + self._eps)
 
-    def _turn_and_store(self, qkv: np.ndarray, turns: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Turn queries and keys to their positions, cache keys and values; the queries (m, heads, head_dim)."""
+    def _turn_and_store(self, qkv: np.ndarray, turns: np.ndarray, keys: np.ndarray,
+                        values: np.ndarray) -> np.ndarray:
+        """Turn queries and keys, cache keys and values; the queries (m, heads, head_dim)."""
         c = self.config
+        both = c.heads + c.kv_heads
         rows = qkv.reshape(len(qkv), -1, c.head_dim)  # (m, heads + 2 kv_heads, head_dim)
-        pairs = rows[:, :c.heads + c.kv_heads].view(turns.dtype)  # (m, heads + kv_heads, head_dim / 2), complex
+        pairs = rows[:, :both].view(turns.dtype)  # (m, heads + kv_heads, head_dim / 2), complex
         pairs *= turns
-        keys[...] = rows[:, c.heads:c.heads + c.kv_heads].transpose(1, 2, 0)
-        values[..., :-1] = rows[:, c.heads + c.kv_heads:].swapaxes(0, 1)
+        keys[...] = rows[:, c.heads:both].transpose(1, 2, 0)
+        values[..., :-1] = rows[:, both:].swapaxes(0, 1)
         return rows[:, :c.heads]
 
-    def _attend(self, queries: np.ndarray, keys: np.ndarray, values: np.ndarray,
-                mask: np.ndarray | None) -> np.ndarray:
-        """Grouped-query attention (arXiv 2305.13245): softmax(q k + mask) v, (m, heads · head_dim).
+    def _attend(self, queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Grouped-query attention (arXiv 2305.13245): softmax(q k) v, (m, heads · head_dim).
 
-        keys (kv_heads, head_dim, n), values (kv_heads, n, head_dim + 1), mask (m, ≤ n) for the last positions.
+        keys (kv_heads, head_dim, n); values (kv_heads, n, head_dim + 1), the last one 1.
         """
         m, heads, head_dim = queries.shape
-        kv_heads = len(keys)
+        kv_heads, _, n = keys.shape
         if m == 1:  # (kv_heads, heads of a group, 1, head_dim): vectors times a matrix
             q = queries.reshape(kv_heads, -1, 1, head_dim)
-        else:  # (kv_heads, 1, heads of a group · m, head_dim): all that share keys in one product
-            q = queries.reshape(m, kv_heads, -1, head_dim).transpose(1, 2, 0, 3).reshape(kv_heads, 1, -1, head_dim)
+        else:  # (kv_heads, 1, heads of a group · m, head_dim): what shares keys in one product
+            q = queries.reshape(m, kv_heads, -1, head_dim).transpose(1, 2, 0, 3)
+            q = q.reshape(kv_heads, 1, -1, head_dim)
         scores = q @ keys[:, None]
-        if mask is not None:
-            scores.reshape(kv_heads, -1, m, keys.shape[2])[..., -mask.shape[1]:] += mask
+        if m > 1:  # none of the m tokens sees a later one
+            scores.reshape(kv_heads, -1, m, n)[..., n - m:] += self._later[:m, :m]
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
         mixed = scores @ values[:, None]
-        mixed = mixed[..., :-1] / mixed[..., -1:]
+        mixed = mixed[..., :-1] / mixed[..., -1:]  # by the sum of the scores
         if m > 1:
             mixed = mixed.reshape(kv_heads, -1, m, head_dim).transpose(2, 0, 1, 3)
         return mixed.reshape(m, heads * head_dim)
 
-    def _masks(self, first: int, last: int) -> dict[int | None, np.ndarray]:
-        """What to add to the scores of tokens first … last-1 so that none sees later ones, per window.
-
-        (m, m) for the last m positions where there is no window, else (m, positions since the oldest looked at).
-        """
-        masks = {}
-        for window in set(self.config.windows):
-            if window is None:
-                masks[window] = self._triangle[:last - first, :last - first]
-            else:
-                age = np.arange(first, last)[:, None] - np.arange(max(0, first - window + 1), last)
-                masks[window] = np.where((age < 0) | (age >= window), -np.inf, 0).astype(self.dtype)
-        return masks
-
     def _build(self, tensors: dict[str, np.ndarray]) -> None:
-        """Fuse the matrices that share an input, fold the constant factors in, lay the result out."""
+        """Fuse the matrices that share an input, fold in the constant factors, lay them out."""
         c, shapes = self.config, self.config.tensor_shapes()
-        for name, shape in shapes.items():
-            if name not in tensors:
-                raise OmnidraftError(f"{self.name}: the weights lack {name}")
-            if tensors[name].shape != shape:
-                raise OmnidraftError(f"{self.name}: {name} has shape {tensors[name].shape}, config.json says {shape}")
-            self.parameters += tensors[name].size
 
         def get(name: str) -> np.ndarray:
             return tensors[name].astype(self.dtype)
@@ -188,32 +182,33 @@ class Llama:
         def gain(norm: str) -> np.ndarray:
             return get(f"{norm}.weight") * np.sqrt(c.width, dtype=self.dtype)
 
-        def linear(prefix: str, parts: dict[str, Callable[[np.ndarray], np.ndarray]], scale: Any = 1) -> Linear:
-            """One matrix for the `parts`: name to what is done to its rows, one for each output."""
-            def fused(kind: str) -> np.ndarray:
-                return np.concatenate([change(get(f"{prefix}.{part}.{kind}")) for part, change in parts.items()])
-
-            bias = f"{prefix}.{next(iter(parts))}.bias" in shapes
-            return Linear(fused("weight") * scale, fused("bias") if bias else None, self.layout)
-
         def pairs(rows: np.ndarray) -> np.ndarray:
-            """Hugging Face turns number i of a head with number i + head_dim/2; here such a pair lies side by side."""
-            return rows.reshape(-1, 2, c.head_dim // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+            """Hugging Face turns numbers i and i + head_dim/2 of a head together; here such a
+            pair are neighbours, one complex number."""
+            halves = rows.reshape(-1, 2, c.head_dim // 2, *rows.shape[1:])
+            return halves.swapaxes(1, 2).reshape(rows.shape)
 
         def same(rows: np.ndarray) -> np.ndarray:
             return rows
 
+        def linear(at: str, parts: dict[str, Callable], scale: Any = 1) -> Linear:
+            """One matrix for the `parts`: name to what is done to its rows, one per output."""
+            def fused(kind: str) -> np.ndarray:
+                return np.concatenate([change(get(f"{at}.{part}_proj.{kind}"))
+                                       for part, change in parts.items()])
+
+            bias = f"{at}.{next(iter(parts))}_proj.bias" in shapes
+            return Linear(fused("weight") * scale, fused("bias") if bias else None, self.layout)
+
         root = self.dtype.type(c.head_dim ** -0.5)
-        self.layers = []
-        for at in (f"model.layers.{i}" for i in range(c.layers)):
-            qkv = {"q_proj": lambda rows: pairs(rows) * root, "k_proj": pairs, "v_proj": same}
-            self.layers.append((
-                linear(f"{at}.self_attn", qkv, gain(f"{at}.input_layernorm")),
-                linear(f"{at}.self_attn", {"o_proj": same}),
-                linear(f"{at}.mlp", {"gate_proj": np.negative, "up_proj": np.negative},
-                       gain(f"{at}.post_attention_layernorm")),
-                linear(f"{at}.mlp", {"down_proj": same}),
-            ))
+        qkv = {"q": lambda rows: pairs(rows) * root, "k": pairs, "v": same}
+        gate_up = {"gate": np.negative, "up": np.negative}
+        self.layers = [(
+            linear(f"{at}.self_attn", qkv, gain(f"{at}.input_layernorm")),
+            linear(f"{at}.self_attn", {"o": same}),
+            linear(f"{at}.mlp", gate_up, gain(f"{at}.post_attention_layernorm")),
+            linear(f"{at}.mlp", {"down": same}),
+        ) for at in (f"model.layers.{i}" for i in range(c.layers))]
         self.embedding = get("model.embed_tokens.weight")
         head = self.embedding if c.tied else get("lm_head.weight")
         self.head = Linear(head * gain("model.norm"), None, self.layout)
@@ -227,9 +222,9 @@ def matrix_shapes(config: ModelConfig) -> tuple[tuple[int, int], ...]:
 
 
 def _swiglu(gate_up: np.ndarray) -> np.ndarray:
-    """silu(g) · u = g / (1 + exp(-g)) · u from -g and -u, which the weights give: (m, 2 hidden) to (m, hidden).
+    """SwiGLU (arXiv 2002.05202): g / (1 + exp(-g)) · u, from (m, 2 hidden) to (m, hidden).
 
-    SwiGLU is arXiv 2002.05202. Where exp overflows the quotient is 0, as it should be.
+    The weights give -g and -u. Where exp overflows the quotient is 0, as it should be.
     """
     hidden = gate_up.shape[1] // 2
     gate, up = gate_up[:, :hidden], gate_up[:, hidden:]

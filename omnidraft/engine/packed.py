@@ -1,12 +1,14 @@
 """Passes of several tokens over weights that were packed once.
 
-Before OpenBLAS multiplies, it copies both matrices into panels that its kernel streams through. For a few tokens that copy
-costs as much as the product, and `x @ W` makes it in every pass again. The library that comes with NumPy exports the kernel
-itself, so the weights are packed here when the model is built, and a pass over 8 tokens costs about two thirds of `x @ W`.
-The panels are a second copy of the weights: one token alone, and long prompts, go on with the plain matrix.
+Before OpenBLAS multiplies, it copies both matrices into panels that its kernel reads in order. For a
+few tokens that copy costs as much as the product, and `x @ W` makes it again in every pass. NumPy's
+OpenBLAS exports the kernel itself, so the weights are packed here when the model is built, and a pass
+over 8 tokens costs about two thirds of `x @ W`. The panels are a second copy of the weights: single
+tokens and long prompts use the plain matrix.
 
-OpenBLAS (0.3) names the kernel after the processor; this module knows the AVX2 one, panels of 8 outputs and of 4 tokens. Where
-there is another library or processor, or where the kernel's product is not NumPy's, `kernel` gives None.
+OpenBLAS 0.3 names the kernel after the processor; this module knows the AVX2 one, with panels of 8
+outputs and of 4 tokens. With another library or processor, or where the kernel's product is not
+NumPy's, `kernel` gives None.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ LONGEST = 32  # tokens; over more, the copy of the weights no longer counts
 
 
 class Kernel(NamedTuple):
-    """OpenBLAS' two functions: `multiply` adds panels · panels to a matrix, `pack` copies tokens into panels."""
+    """OpenBLAS' two functions: `multiply` adds panels · panels to a matrix, `pack` makes panels."""
 
     multiply: Callable
     pack: Callable
@@ -32,40 +34,44 @@ class Kernel(NamedTuple):
 
 @cache
 def kernel() -> Kernel | None:
-    """The AVX2 kernel of the OpenBLAS that NumPy has loaded, after a trial; None where there is none.
+    """The AVX2 kernel of the OpenBLAS that NumPy has loaded, after a trial; None if there is none.
 
     >>> kernel() is kernel()
     True
     """
     with suppress(AttributeError, OSError):
-        library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # whose symbols include those of its BLAS
+        # the symbols of this library include those of its BLAS
+        library = ctypes.CDLL(np._core._multiarray_umath.__file__)
         if not _ask(library, "config").startswith("OpenBLAS 0.3."):
             return None
         name = {"Haswell": "HASWELL", "Zen": "ZEN"}.get(_ask(library, "corename"))
-        found = Kernel(getattr(library, f"sgemm_kernel_{name}"), getattr(library, f"sgemm_oncopy_{name}"))
-        size, pointer = ctypes.c_long, ctypes.c_void_p
-        found.multiply.argtypes = [size, size, size, ctypes.c_float, pointer, pointer, pointer, size]
+        found = Kernel(getattr(library, f"sgemm_kernel_{name}"),
+                       getattr(library, f"sgemm_oncopy_{name}"))
+        # subtle: OpenBLAS' BLASLONG is as wide as a pointer, on Windows too, where C's long is not
+        size, pointer = ctypes.c_ssize_t, ctypes.c_void_p
+        found.multiply.argtypes = [size] * 3 + [ctypes.c_float] + [pointer] * 3 + [size]
         found.pack.argtypes = [size, size, pointer, size, pointer]
         weight = np.arange(24 * 20, dtype=np.float32).reshape(24, 20) % 17
         tokens = np.arange(16 * 20, dtype=np.float32).reshape(16, 20) % 13
-        if np.array_equal(_product(found, tokens, panels(weight)), tokens @ weight.T):  # sums of integers: exact
+        # sums of whole numbers, so that both products are exact
+        if np.array_equal(_product(found, tokens, panels(weight)), tokens @ weight.T):
             return found
     return None
 
 
 def _ask(library: ctypes.CDLL, what: str) -> str:
     """What OpenBLAS says of itself; its functions' names differ from build to build."""
-    for name in (f"scipy_openblas_get_{what}64_", f"scipy_openblas_get_{what}", f"openblas_get_{what}64_",
-                 f"openblas_get_{what}"):
+    for pattern in ("scipy_openblas_get_{}64_", "scipy_openblas_get_{}", "openblas_get_{}64_",
+                    "openblas_get_{}"):
         with suppress(AttributeError):
-            function = getattr(library, name)
+            function = getattr(library, pattern.format(what))
             function.restype = ctypes.c_char_p
             return function().decode()
     return ""
 
 
 def panels(weight: np.ndarray) -> np.ndarray:
-    """A weight (out, in) in panels of 8 outputs, with zeros for those that it lacks: (ceil(out / 8), in, 8).
+    """A weight (out, in) in panels of 8 outputs, the last filled up with zeros: (panels, in, 8).
 
     >>> panels(np.ones((9, 3))).shape
     (2, 3, 8)
@@ -86,14 +92,14 @@ def _product(run: Kernel, x: np.ndarray, packed: np.ndarray) -> np.ndarray:
     padded, outputs = -(-tokens // TOKENS) * TOKENS, OUTPUTS * len(packed)
     if padded != tokens:
         x = np.concatenate((x, np.zeros((padded - tokens, inputs), x.dtype)))
-    x = np.ascontiguousarray(x, np.float32)  # the kernel takes any bytes for such rows
-    copy, y = np.empty(x.size, np.float32), np.zeros((padded, outputs), np.float32)  # the kernel adds to y
-    # Column by column, as BLAS counts: y^T (outputs, tokens) = W (outputs, in) · x^T (in, tokens).
+    x = np.ascontiguousarray(x, np.float32)  # subtle: the kernel takes any bytes for such rows
+    copy, y = np.empty(x.size, np.float32), np.zeros((padded, outputs), np.float32)
+    # Column by column, as BLAS counts: y^T (outputs, tokens) += W (outputs, in) · x^T (in, tokens).
     run.pack(inputs, padded, _address(x), inputs, _address(copy))
     run.multiply(outputs, padded, inputs, 1.0, _address(packed), _address(copy), _address(y), outputs)
     return y[:tokens]
 
 
 def _address(array: np.ndarray) -> int:
-    """Where a writable array begins; `array.ctypes.data` makes an object first, and a pass asks a hundred times."""
+    """Where a writable array begins; much cheaper than `array.ctypes.data`, 100 times a pass."""
     return ctypes.addressof(ctypes.c_char.from_buffer(array))

@@ -1,7 +1,7 @@
-"""Reading safetensors: a file is eight bytes of header length, a JSON header, and the raw numbers behind it.
+"""Reading safetensors: eight bytes of header length, a JSON header, and the raw numbers.
 
-The safetensors library cannot hand bfloat16 to NumPy, so the few lines that it takes are written out here. Nothing is
-copied: the arrays look into the memory-mapped file (bfloat16 alone is widened, NumPy has no such type).
+The safetensors library cannot give NumPy bfloat16, so the few lines are written out here. Nothing is
+copied: the arrays look into the memory-mapped file (only bfloat16 is widened; NumPy has no such type).
 Format: https://huggingface.co/docs/safetensors
 """
 
@@ -14,21 +14,22 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import OmnidraftError
+from ..tokenizer import read_json
 
 NUMBERS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 def read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
-    """The tensors of one file by name, as read-only arrays (float16, float32, float64; bfloat16 comes as float32).
+    """The tensors of one file by name, read-only (float16, 32 or 64; bfloat16 comes as float32).
 
-    Raises OmnidraftError where the file is missing, cut short or holds other numbers (say, quantized weights).
+    Raises OmnidraftError where the file is missing, cut short or holds other (quantized) numbers.
 
     >>> read_safetensors("model.safetensors")["model.norm.weight"].shape
     (320,)
     """
     path = Path(path)
     try:
-        raw = np.asarray(np.memmap(path, np.uint8, mode="r"))  # a plain array: the subclass is slow to index
+        raw = np.asarray(np.memmap(path, np.uint8, mode="r"))  # the subclass is slow to index
         start = 8 + int(raw[:8].view("<u8")[0])
         header = json.loads(raw[8:start].tobytes())
         header.pop("__metadata__", None)
@@ -38,17 +39,18 @@ def read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
     except FileNotFoundError:
         raise OmnidraftError(f"{path} is missing (copy the model's folder again)") from None
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
-        raise OmnidraftError(f"{path} is not a whole safetensors file (was the download cut short?)") from None
+        raise OmnidraftError(f"{path} is not a whole safetensors file (was the download cut "
+                             "short?)") from None
 
 
 def _array(path: Path, name: str, entry: dict, data: np.ndarray) -> np.ndarray:
     if entry["dtype"] not in NUMBERS:
-        raise OmnidraftError(f"{path}: {name} holds {entry['dtype']} numbers; the NumPy engine reads "
-                             f"{', '.join(NUMBERS)}")
+        raise OmnidraftError(f"{path}: {name} holds {entry['dtype']} numbers; the NumPy engine "
+                             f"reads {', '.join(NUMBERS)} (use --backend torch)")
     begin, end = entry["data_offsets"]
     dtype = np.dtype(NUMBERS[entry["dtype"]])
     if end > data.size or end - begin != math.prod(entry["shape"]) * dtype.itemsize:
-        raise OmnidraftError(f"{path} is cut short or damaged at {name} (copy the model's folder again)")
+        raise OmnidraftError(f"{path} is cut short or damaged at {name} (copy the folder again)")
     array = data[begin:end].view(dtype).reshape(entry["shape"])
     if entry["dtype"] == "BF16":  # the upper half of a float32
         array = (array.astype(np.uint32) << 16).view(np.float32)
@@ -56,9 +58,9 @@ def _array(path: Path, name: str, entry: dict, data: np.ndarray) -> np.ndarray:
 
 
 def load_tensors(folder: str | Path) -> dict[str, np.ndarray]:
-    """All tensors of a Hugging Face folder: model.safetensors, or the shards that model.safetensors.index.json lists.
+    """All tensors of a Hugging Face folder: of model.safetensors, or of the shards in its index.
 
-    Raises OmnidraftError where there are none, or where one of the files is missing or damaged.
+    Raises OmnidraftError where there are none, or one of the files is missing or damaged.
 
     >>> sorted(load_tensors("models/stories260K"))[0]
     'model.embed_tokens.weight'
@@ -68,11 +70,11 @@ def load_tensors(folder: str | Path) -> dict[str, np.ndarray]:
     if (folder / "model.safetensors").exists():
         return read_safetensors(folder / "model.safetensors")
     if not index.exists():
-        raise OmnidraftError(f"{folder} has no model.safetensors and no model.safetensors.index.json (weights in "
+        raise OmnidraftError(f"{folder} has no model.safetensors and no {index.name} (weights in "
                              "another format, as pytorch_model.bin, are not read)")
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        shards = [folder / shard for shard in sorted(set(weight_map.values()))]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        raise OmnidraftError(f"{index} is not a safetensors index (copy the model's folder again)") from None
-    return {name: array for shard in shards for name, array in read_safetensors(shard).items()}
+        shards = sorted(set(read_json(index)["weight_map"].values()))
+        paths = [folder / shard for shard in shards]
+    except (OmnidraftError, KeyError, AttributeError, TypeError):
+        raise OmnidraftError(f"{index} is not a safetensors index (copy the folder again)") from None
+    return {name: array for path in paths for name, array in read_safetensors(path).items()}

@@ -1,4 +1,4 @@
-"""transformers' own decoding of the very modules that our models wrap, for `omnidraft bench --against transformers`.
+"""transformers' own decoding of the very modules that our models wrap, for `against_transformers`.
 
 Plain; assisted by the drafter (across tokenizers: universal assisted generation at temperature 0, above it UAG-TLI, arXiv
 2502.05202); prompt lookup. Each by transformers' own defaults, without penalties that a model's folder asks for.
@@ -16,8 +16,8 @@ import torch
 import transformers
 from transformers import AutoTokenizer, GenerationConfig
 
-from ..decoding import Round
-from .transformers_loading import one_line, quiet
+from omnidraft.decoding import Round
+from omnidraft.engine.transformers_loading import one_line, quiet
 
 
 def versions() -> dict[str, str | int]:

@@ -1,0 +1,73 @@
+"""Tokens per second before and after learning, and when learning has paid for itself.
+
+    python -m benchmarks.learning_wall_clock --json
+
+The un-adapted drafter serves a stream of prompts (each seed has its own) and learns on the way, as
+`omnidraft adapt` does. Then plain decoding, the un-adapted and the adapted pair (and `--yardstick`,
+trained offline) take turns with held-out prompts, greedy with confidence stop; half of them are of
+kinds that the stream did not have, and the others are reported separately too. Learning has paid
+off against another way of decoding after n tokens, where n (1 / its tokens per second - 1 / those
+of the adapted pair) = seconds of learning. What the result file has already is not run again.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from functools import partial
+from itertools import product
+
+from benchmarks.common import arguments, chosen, fresh_prompts, prompts, run_all, start
+from benchmarks.paper.adaptive import serve, speeds
+from benchmarks.writing import learning_share
+from omnidraft import Options, Pair
+from omnidraft.engine.loading import load
+from omnidraft.learning.online import Schedule
+from omnidraft.learning.training import Recipe
+from omnidraft.stopping import Confidence
+
+
+def run(target: str, task: str, seed: int, args: Namespace) -> dict:
+    """One pair, task and stream."""
+    base, goal, stop = load(args.draft), load(target), Confidence()
+    pair, schedule = Pair(base, goal), Schedule(every=2, replay=6)
+    options = Options(stop=Confidence(8, 0.2), temperature=args.temperature,
+                      max_new_tokens=args.tokens)
+    learner = serve(pair, fresh_prompts(task, args.stream, 5 + seed), schedule, options,
+                    recipe=Recipe(rank=args.rank))
+    ways = {"plain": (pair, None), "before": (Pair(base, goal), stop), "after": (pair, stop),
+            "yardstick": (Pair(load(args.yardstick), goal), stop)}
+    found = speeds(ways, prompts(task, args.prompts), args.tokens, args.repeats)
+    s, after, rate = learner.statistics, found["after"], "tokens_per_second"
+    learning = s["learning_seconds"]
+    row = {"learning_seconds": round(learning, 1), "serving_seconds": round(s["seconds"], 1),
+           "learning_share": learning_share(s), "updates": s["updates"],
+           "rollbacks": learner.rollbacks, "tokens_served": s["tokens"],
+           "paid_in_the_stream_after": s.get("paid_after_tokens")}
+    for name in ("plain", "before"):
+        row[f"to_{name}"] = round(after[rate] / found[name][rate], 3)
+        row[f"seen_to_{name}"] = round(after[f"seen_{rate}"] / found[name][f"seen_{rate}"], 3)
+        gain = 1 / found[name][rate] - 1 / after[rate]
+        row[f"pays_against_{name}_after"] = round(learning / gain) if gain > 0 else None
+    for name, figures in found.items():
+        row[name] = {key: value for key, value in figures.items() if key != "speeds"}
+    return row
+
+
+def main() -> None:
+    """Learn, measure, print and write after every pair and task."""
+    args = arguments(
+        __doc__, "wall_clock", draft="draft-general", yardstick="draft-tasks",
+        targets=["qwen-like"], tasks=["math", "text", "code"], tokens=96, repeats=5,
+        rank=(0, "0 is full fine-tuning"),
+        stream=(1000, "prompts to learn from"), temperature=(1.0, "of the texts to learn from"),
+        seeds=([0, 1, 2], "of the stream's prompts"), prompts=(24, "held-out prompts"))
+    how = (f"{f'rank {args.rank}' if args.rank else 'all weights'}, {args.stream} texts "
+           f"at T = {args.temperature:g}")
+    run_all(args.json, start(args.json, chosen(args, "prompts", "tokens", "repeats"), runs={}), {
+        ("runs", f"{args.draft} -> {target}, {task}: {how}, seed {seed}"):
+            partial(run, target, task, seed, args)
+        for target, task, seed in product(args.targets, args.tasks, args.seeds)})
+
+
+if __name__ == "__main__":
+    main()

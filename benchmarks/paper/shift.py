@@ -1,0 +1,219 @@
+"""Distribution shift: another task, another target and back, three targets at once.
+
+    python -m benchmarks.paper.shift --stream 256 --parts task --json
+    (the other parts with --stream 64; --png benchmarks/results for pictures)
+
+*task*: one target, prompts of one task and then of another, with and without the n-gram cache, with
+and without learning; and a drafter that learned on the second task alone, for every seed (each with
+prompts of its own). *target*: X, then Y, then X again, each with an adapter of its own, kept on
+disk and loaded by name. *three*: three targets in one process, prompts in turn, against processes
+that serve one only. Everything at temperature 1, `lossless`, LoRA rank 32, an update every two
+prompts, six draft tokens a round (*three*: as many as the acceptance head says). What the result
+file has already is not run again.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from argparse import Namespace
+from functools import partial
+from itertools import chain, product
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import TARGETS, arguments, chosen, fresh_prompts, run_all, start, texts_of
+from benchmarks.writing import efficiency, emitted, write
+from omnidraft import Adapters, Options, Pair, Round, learn
+from omnidraft.cli.render import sparkline
+from omnidraft.engine.loading import load
+from omnidraft.learning.online import Schedule
+from omnidraft.learning.training import Recipe
+from omnidraft.metrics import summarize
+from omnidraft.ngram_cache import NGramCache
+from omnidraft.sampling import Uniforms
+from omnidraft.stopping import Confidence, FixedLength
+
+POINTS, HELD_OUT = 8, 48  # of a curve before a shift and after it; prompts
+LEARNING, NOT_LEARNING = Schedule(every=2, replay=6), Schedule(every=10 ** 9, guard=0)
+WITH_HEAD = Schedule(every=2, replay=6, head="interleaved")
+CACHED = {"with the cache": True, "without the cache": False}
+
+
+class Run:
+    """One drafter for one target while it serves: its learner, draws, and rounds by prompt."""
+
+    def __init__(self, pair: Pair, schedule: Schedule, tokens: int, seed: int,
+                 store: Adapters | None = None) -> None:
+        rng = np.random.default_rng(seed)
+        self.learner = (store or Adapters("/nowhere")).resume(pair, Recipe(), schedule, rng)
+        stop = Confidence(8, 0.2, self.learner.head) if self.learner.head else FixedLength(6)
+        self.options = Options(stop=stop, temperature=1.0, max_new_tokens=tokens)
+        self.uniforms, self.rounds = Uniforms(rng), []
+
+    def serve(self, texts: list[str]) -> Run:
+        """Serve the prompts and learn on the way."""
+        served = learn(self.learner, texts, self.options, self.uniforms)
+        self.rounds += [learned.rounds for learned in served]
+        return self
+
+
+def made(draft: Any, target: Any, cached: bool = True) -> Pair:
+    """A pair with the cache filled from the two tokenizers, or with an empty one."""
+    return Pair(draft, target, None if cached else NGramCache(), prefill=cached)
+
+
+def curve(rounds: list[list[Round]], stream: int) -> dict:
+    """Acceptance and block efficiency by groups of prompts."""
+    size = max(1, stream // POINTS)
+    groups = [summarize(chain(*rounds[i:i + size])) for i in range(0, len(rounds), size)]
+    return {"stream": stream, "group": size, "shift_at": POINTS,
+            "acceptance": [round(s.acceptance_draft, 3) for s in groups],
+            "block_efficiency": [round(s.block_efficiency, 3) for s in groups]}
+
+
+def held_out(pair: Pair, task: str, tokens: int) -> dict:
+    """Held-out prompts of the task, six draft tokens a round."""
+    options = Options(stop=FixedLength(6), temperature=1.0, max_new_tokens=tokens)
+    rounds = [write(pair, text, options, i) for i, text in enumerate(texts_of(task, HELD_OUT))]
+    found = efficiency([*chain(*rounds)])
+    return {"acceptance": found["acceptance_draft"], "block_efficiency": found["block_efficiency"]}
+
+
+def task_shift(args: Namespace, cached: bool, learning: bool, seed: int) -> dict:
+    """Task A, then B; with learning also a drafter that saw B alone."""
+    base, target, (_, task) = load(args.draft), load(args.targets[0]), args.tasks
+    schedule = LEARNING if learning else NOT_LEARNING
+    first, second = (fresh_prompts(task, args.stream, 3 + seed) for task in args.tasks)
+
+    def serve(*streams: list[str]) -> dict:
+        run = Run(made(base, target, cached), schedule, args.tokens, seed)
+        for texts in streams:
+            run.serve(texts)
+        after = held_out(run.learner.pair, task, args.tokens)
+        return curve(run.rounds, args.stream) | {"after": after}
+
+    found = serve(first, second)
+    if learning:
+        alone = found["alone"] = serve(second)
+        found["recovered"] = {key: round(value / alone["after"][key], 3)
+                              for key, value in found["after"].items()}
+    return found
+
+
+def target_shift(args: Namespace, cached: bool) -> dict:
+    """Targets X, Y, X, each with its adapter on disk; X measured when left and when back."""
+    base, task, rounds = load(args.draft), args.tasks[0], []
+    x, y = (load(name) for name in args.targets[:2])
+    with tempfile.TemporaryDirectory() as folder:
+        store = Adapters(folder)
+        for part, target in enumerate((x, y, x)):
+            pair, began = made(base, target, cached), perf_counter()
+            run = Run(pair, LEARNING, args.tokens, part, store)
+            took = round(perf_counter() - began, 3)
+            if part == 2:
+                returning = held_out(run.learner.pair, task, args.tokens)
+            rounds += run.serve(fresh_prompts(task, args.stream, 4 + part)).rounds
+            if part == 0:
+                leaving = held_out(run.learner.pair, task, args.tokens)
+            store.keep(run.learner)
+    return curve(rounds, args.stream) | {"back_at": 2 * POINTS, "leaving": leaving,
+                                         "returning": returning, "switch_seconds": took}
+
+
+def three_targets(args: Namespace) -> dict:
+    """Prompts in turn to three targets that share one base drafter, and to one target at a time."""
+    base, texts = load(args.draft), fresh_prompts(args.tasks[0], args.stream, 7)
+    goals = {name: load(name) for name in args.targets}
+    together = {name: Run(made(base, goal), WITH_HEAD, args.tokens, 0)
+                for name, goal in goals.items()}
+    for text, run in product(texts, together.values()):
+        run.serve([text])
+    found, whole = {}, memory(base)
+    for name, run in together.items():
+        alone = Run(made(load(args.draft), goals[name]), WITH_HEAD, args.tokens, 0).serve(texts)
+        one, other = ([*chain(*served.rounds)] for served in (run, alone))
+        learner, began = run.learner, perf_counter()
+        learner.trainer.model()
+        took = perf_counter() - began
+        sizes = {"lora": sum(array.nbytes for array in learner.trainer.parameters.values()),
+                 "head": sum(array.nbytes for array in learner.head.parameters.values()),
+                 "cache": learner.pair.cache.size_bytes}
+        found[name] = {
+            "together": round(summarize(one).acceptance_draft, 4),
+            "alone": round(summarize(other).acceptance_draft, 4),
+            "same_tokens": emitted(one) == emitted(other), "bytes": sizes, "drafter_bytes": whole,
+            "share": round(sum(sizes.values()) / whole, 3),
+            "share_of_parameters": round(sum(sizes.values()) / (4 * base.parameters), 3),
+            "switch_seconds": round(took, 4)}
+    return found
+
+
+def memory(model: Any) -> int:
+    """Bytes of all arrays that a model holds, each once: weights as kernels want them, tables."""
+    seen: dict[int, int] = {}
+
+    def walk(thing: Any, depth: int) -> None:
+        if isinstance(thing, np.ndarray):
+            while isinstance(thing.base, np.ndarray):
+                thing = thing.base
+            seen[id(thing)] = thing.nbytes
+        elif depth < 8:
+            if not isinstance(thing, (dict, list, tuple)):
+                thing = dict(getattr(thing, "__dict__", {}))
+            for part in thing.values() if isinstance(thing, dict) else thing:
+                walk(part, depth + 1)
+
+    walk(model, 0)
+    return sum(seen.values())
+
+
+def picture(results: dict, folder: Path) -> None:
+    """The curves as PNG files (the extra `plot`)."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        sys.exit("--png needs matplotlib: pip install 'omnidraft[plot]'")
+    for part in ("task", "target"):
+        figure = Figure(figsize=(8, 4), layout="constrained")
+        axes = figure.subplots()
+        for name, run in results[part].items():
+            places = [(i + 0.5) * run["group"] for i in range(len(run["acceptance"]))]
+            axes.plot(places, run["acceptance"], marker=".", label=name)
+            for key in run.keys() & {"shift_at", "back_at"}:
+                axes.axvline(run[key] * run["group"], color="grey", linestyle=":")
+        axes.set(xlabel="prompts", ylabel="share of draft tokens kept", title=f"{part} shift")
+        axes.legend(frameon=False)
+        figure.savefig(folder / f"shift_{part}.png", dpi=150)
+
+
+def main() -> None:
+    """Run, print the curves, write after every part."""
+    args = arguments(
+        __doc__, "shift", draft="draft-general", targets=TARGETS, tasks=["math", "code"], tokens=64,
+        stream=(64, "prompts before and after a shift"), parts=["task", "target", "three"],
+        seeds=([0, 1, 2], "of the task shifts that learn; the others have 0"),
+        png={"type": Path, "metavar": "FOLDER", "help": "write the curves as pictures too"})
+    settings = chosen(args, "draft", "targets", "tasks", "tokens")
+    results = start(args.json, settings, task={}, target={}, three={})
+    jobs = {}
+    for name, cached in CACHED.items():
+        for seed in args.seeds:
+            key = "task", f"{name}, learning, seed {seed}"
+            jobs[key] = partial(task_shift, args, cached, True, seed)
+        jobs["task", name] = partial(task_shift, args, cached, False, 0)
+        jobs["target", name] = partial(target_shift, args, cached)
+    jobs["three", "alternating"] = partial(three_targets, args)
+    run_all(args.json, results, {key: job for key, job in jobs.items() if key[0] in args.parts})
+    for part, name in jobs:
+        if curve := results[part].get(name, {}).get("acceptance"):
+            print(f"{part}, {name}: {sparkline(curve)}")
+    if args.png:
+        picture(results, args.png)
+
+
+if __name__ == "__main__":
+    main()

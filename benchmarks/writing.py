@@ -1,0 +1,62 @@
+"""Texts, what they amount to, and ways of writing that take turns by the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from omnidraft import Options, Pair, Round, plain, speculative
+from omnidraft.metrics import summarize
+from omnidraft.sampling import Uniforms
+
+
+def draws(seed: int | Sequence[int] = 0) -> Uniforms:
+    """Seeded draws."""
+    return Uniforms(np.random.default_rng(seed))
+
+
+def write(pair: Pair, text: str, options: Options, seed: int | Sequence[int] = 0) -> list[Round]:
+    """The rounds of speculative decoding."""
+    return list(speculative(pair, text, options, draws(seed)))
+
+
+def write_plainly(model: Any, text: str, options: Options) -> list[Round]:
+    """The rounds of plain decoding."""
+    return list(plain(model, model.tokenizer.encode(text, bos=True), options, draws()))
+
+
+def emitted(rounds: Iterable[Round]) -> list[int]:
+    """The tokens of a text."""
+    return [token for record in rounds for token in record.emitted]
+
+
+def efficiency(rounds: list[Round]) -> dict[str, float]:
+    """Block efficiency, its standard error (rounds taken as independent), and both acceptances."""
+    s = summarize(rounds)
+    error = np.std([len(record.emitted) for record in rounds]) / len(rounds) ** 0.5
+    found = {"block_efficiency": s.block_efficiency, "error": float(error),
+             "acceptance_draft": s.acceptance_draft, "acceptance_proposed": s.acceptance_proposed}
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def learning_share(statistics: dict[str, float]) -> float:
+    """The share of a learner's seconds that were not for serving."""
+    learning = statistics["learning_seconds"]
+    return round(learning / (statistics["seconds"] + learning), 3)
+
+
+def take_turns(ways: dict[str, Callable[[str], list[Round]]], texts: Sequence[str],
+               repeats: int) -> dict[str, list[list[list[Round]]]]:
+    """The rounds of each way of writing, by repeat and text; one repeat more warms up.
+
+    The ways take turns at every text, so whatever slows the machine slows them all.
+    """
+    found: dict[str, list] = {name: [[] for _ in range(repeats + 1)] for name in ways}
+    for repeat in range(repeats + 1):
+        for turn, text in enumerate(texts):
+            first = turn % len(ways)
+            for name in [*ways][first:] + [*ways][:first]:
+                found[name][repeat].append(ways[name](text))
+    return {name: runs[1:] for name, runs in found.items()}

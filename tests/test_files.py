@@ -1,0 +1,75 @@
+"""Files are checked before they are read, and written in one step."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from omnidraft.errors import OmnidraftError
+from omnidraft.files import check_writable, read_json, write_text
+
+
+def test_a_text_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
+    path, steps = tmp_path / "figures.json", []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, name=name, real=real: (steps.append(name), real(*a)))
+    write_text(path, "new")
+    assert steps == ["fsync", "replace", "fsync"]  # the file, its name, the folder that holds the name
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_fails_leaves_the_old_text(tmp_path, monkeypatch):
+    path = tmp_path / "figures.json"
+    write_text(path, "old")
+    for error, seen in ((OSError(28, "No space left on device"), OmnidraftError), (KeyboardInterrupt, KeyboardInterrupt)):
+        def fail(*_, error=error):
+            raise error
+
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(seen):
+            write_text(path, "new")
+        assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_devices_and_pipes(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OmnidraftError, match="not an ordinary file"):
+        read_json(pipe)
+    with pytest.raises(OmnidraftError, match="cannot write"):  # nobody reads it
+        write_text(pipe, "text")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "text")
+    assert os.read(reader, 9) == b"text"
+    os.close(reader)
+    check_writable(pipe, None)
+    write_text(check_null := tmp_path / "null", "")
+    check_null.unlink()
+    check_null.symlink_to(os.devnull)
+    write_text(check_null, "text")
+    assert check_null.is_symlink()
+
+
+def test_what_cannot_be_written_is_found_before(tmp_path):
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for path in (tmp_path, tmp_path / "none" / "a", tmp_path / "file" / "a", tmp_path / "circle"):
+        with pytest.raises(OmnidraftError, match="cannot write") as caught:
+            check_writable(None, path)
+        assert "\n" not in str(caught.value)
+    check_writable(tmp_path / "file", tmp_path / "new")
+    assert (tmp_path / "file").read_text() == "kept" and not (tmp_path / "new").exists()
+
+
+def test_json_of_another_kind(tmp_path):
+    path = tmp_path / "config.json"
+    assert read_json(path) == {}
+    for text in ("", "{", "[]", "[" * 100_000, '{"a": 1}x'):
+        path.write_text(text)
+        with pytest.raises(OmnidraftError, match="not readable JSON"):
+            read_json(path)
+    path.write_text("[" + "[]," * 2**24 + "[]]")
+    with pytest.raises(OmnidraftError, match="bytes"):
+        read_json(path)

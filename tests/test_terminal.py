@@ -1,0 +1,99 @@
+"""What came from a file, a folder's name or a model reaches the terminal, and the picture, escaped."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from test_cli import ROOT, folders, ok, own_caches, run  # noqa: F401 (fixtures)
+
+from omnidraft.cli.common import emit, note, say
+
+EVIL = "evil\x1b[31m\x1b]52;c;ZXZpbA==\x07\x9b2J"  # colours, writes the clipboard, clears the screen
+UNSAFE = set(map(chr, [*range(9), *range(11, 32), *range(127, 160)]))
+
+
+@pytest.fixture
+def evil(folders, tmp_path) -> list[str]:  # noqa: F811
+    """A drafter and a target in folders whose names steer a terminal."""
+    return ["-d", shutil.copytree(folders["draft"], tmp_path / f"{EVIL}-draft"),
+            "-t", shutil.copytree(folders["target"], tmp_path / f"{EVIL}-target")]
+
+
+def check(result, *, text: bool = False) -> str:
+    """What was shown; `text`: stdout is a model's own, which a pipe gets exactly."""
+    shown = result.stderr if text else result.stdout + result.stderr
+    assert not UNSAFE & set(shown), [line for line in shown.splitlines() if UNSAFE & set(line)]
+    return shown
+
+
+COMMANDS = {
+    "demo": ["demo", "-n", "4", "--task", "math"], "demo --learn": ["demo", "--learn", "--seconds", "0", "-n", "2"],
+    "generate": ["generate", "the", "-n", "4", "--rounds"], "chat": ["chat", "-n", "4"],
+    "adapt": ["adapt", "math", "--limit", "2", "-n", "4", "--adapters", EVIL],
+    "bench": ["bench", "-n", "4", "--count", "1", "--repeats", "1"]}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_names_of_folders(command, evil, monkeypatch):
+    monkeypatch.setattr("omnidraft.cli.chat.on_a_terminal", lambda: True)  # there it greets
+    done = check(ok(*COMMANDS[command], *evil, input="the thing\n"), text=command in ("generate", "chat"))
+    assert command == "generate" or r"evil\x1b[31m\x1b]52;c;ZXZpbA==\x07\x9b2J" in done
+
+
+def test_names_of_folders_in_the_others(evil, tmp_path):
+    pair = [evil[1], evil[3]]
+    for arguments in (["align", *pair], ["cache", "show", *pair], ["cache", "prefill", *pair], ["cache", "show", *pair],
+                      ["cache", "clear", *pair], ["generate", "the", *evil, "--adapter"], ["align", EVIL, EVIL]):
+        assert check(run(*arguments)).strip()
+    ok("adapt", "math", *evil, "--limit", "2", "-n", "4", "--adapters", tmp_path / EVIL)
+    listed = check(ok("models", "--adapters", tmp_path / EVIL))
+    assert "means since the first prompt" in listed and r"\x1b]52" in listed
+
+
+def test_a_picture_of_such_names_is_xml(evil):
+    ok("demo", *evil, "-n", "4", "--task", "math", "--svg", "demo.svg")
+    svg = Path("demo.svg").read_text(encoding="utf-8")
+    ElementTree.fromstring(svg)
+    assert "\x1b" not in svg and r"x1b]52" in svg
+
+
+REFUSAL = r"{{ raise_exception('\x1b]52;c;ZXZpbA==\x07\x1b[2J') }}"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_errors_of_a_chat_template(folders, tmp_path, monkeypatch, terminal):  # noqa: F811
+    """Also on a terminal, where the conversation continues after one."""
+    pytest.importorskip("jinja2")
+    target = Path(shutil.copytree(folders["target"], tmp_path / "target"))
+    (target / "chat_template.jinja").write_text(REFUSAL)
+    if terminal:
+        monkeypatch.setattr("omnidraft.cli.chat.on_a_terminal", lambda: True)
+    result = run("chat", "-d", folders["draft"], "-t", target, input="the thing\nwhy\n/exit\n")
+    assert result.exit_code == (0 if terminal else 1)
+    assert check(result).count(r"error: the chat template of") == 1 + terminal and r"\x1b]52" in result.stderr
+
+
+def test_tracebacks(folders, tmp_path):  # noqa: F811
+    target = Path(shutil.copytree(folders["target"], tmp_path / "target"))
+    (target / "config.json").write_text(json.dumps({"architectures": [EVIL]}))
+    done = subprocess.run([sys.executable, "cli.py", "--debug", "generate", "a", "-k", "0", "-t", str(target)], cwd=ROOT,
+                          capture_output=True, text=True, check=False)
+    assert "Traceback" in done.stderr and r"\x1b]52" in done.stderr and not UNSAFE & set(done.stderr)
+
+
+def test_what_is_printed_is_escaped_in_one_place(capsys):
+    """Commands print by `say`, `note` and `emit`, or Rich's consoles; no other line of them prints by itself."""
+    say(EVIL), note(EVIL), emit({"text": EVIL})
+    shown = capsys.readouterr()
+    assert not UNSAFE & set(shown.out + shown.err)
+    for path in (ROOT / "omnidraft" / "cli").glob("*.py"):
+        calls = [node.func.id for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+        assert path.name == "common.py" or "print" not in calls, path.name
