@@ -22,8 +22,8 @@ OTHER_NAMES = {  # what else an argument may be called
     "words": words("strings items names lst"), "a": words("x first left"), "b": words("y second right"), "rows": words("lists table"),
     "target": words("value wanted key"), "letter": words("char c"), "name": words("person who")}
 FUNCTION_NAMES = "solve f compute run my_function func answer helper task do_it calc func1 process check work".split()
-TEXTS = words("apple level stone banana noon window river lamp civic summer tree kayak Hello good_day red_fox a_big_dog see_you_soon "
-              "one_two_three the_old_house radar CAT moon garden little_star yellow python paper silent listen")
+TEXTS = words("""apple level stone banana noon window river lamp civic summer tree kayak Hello good_day red_fox a_big_dog see_you_soon
+one_two_three the_old_house radar CAT moon garden little_star yellow python paper silent listen""")
 LETTERS = "aeiostrnl"
 OPENINGS = [("Write a Python function that {does}.", 10), ("Write a function that {does}.", 6), ("Write a Python function to {do}.", 6),
             ("Write a function to {do}.", 3), ("Write Python code to {do}.", 1), ("Python function that {does}.", 1),
@@ -46,6 +46,7 @@ class Kind:
 def read_kinds(text: str) -> list[Kind]:
     """The kinds of a file such as functions.txt."""
     kinds = []
+    text = re.sub(r"\n  (?=[^ \n])", " ", text)  # an indented line goes on with the head before it
     for head, body in re.findall(r"^(\w\S* \|.*)\n((?:    .*\n)+)", text, re.MULTILINE):
         name, arguments, wordings = (part.strip() for part in head.split("|"))
         pairs = tuple(tuple(item.split(":")) for item in arguments.split())
