@@ -45,7 +45,8 @@ def test_there_are_many_schemas_and_subjects():
     assert {"I", "We", "my", "you", "we", "the"} - set(firsts) == {"We"}
 
 
-@pytest.mark.parametrize(("text", "form"), [("give away", "gave away"), ("buy", "bought"), ("drop", "dropped"), ("carry", "carried")])
+@pytest.mark.parametrize(("text", "form"), [
+    ("give away", "gave away"), ("buy", "bought"), ("drop", "dropped"), ("carry", "carried")])
 def test_past_tense(text, form):
     assert words.past(text) == form
 

@@ -28,17 +28,28 @@ from .other import ANSWER, other
 from .problems import bare_sum, problem
 
 SEED = 1_000_003
-OPENINGS = ["Once upon a time", "Write a story about a dog.", "Tell me a story about a brave mouse.", "Write a story about the sea.",
-            "Write a short story about a girl who loses her hat.", "Once there was a little", "One day a fox", "A story about two friends.",
-            "Write a story about a dragon and a princess.", "Tell me a story about a robot.", "Write a story about a magic key.",
-            "Write a story about a boy named Tim.", "Tell a story about winter.", "Story about a cat and a bird",
-            "Make up a story about a bear who wants to fly.", "There was once a king", "Tell me a story about a birthday.",
-            "Write a story about an old tree.", "Long ago, in a small village,", "Please write a story about a frog."]
-UNRELATED = ["How many planets are there?", "asdf", "Hello!", "What is the capital of Australia?", "Who was Albert Einstein?",
-             "What is the weather like in London?", "Translate 'good luck' to French.", "How are you?", "What is your name?", "jkl jkl",
-             "Explain gravity.", "Write a poem about the rain.", "What is the largest ocean?", "Recommend a good film.", "When was the first war?",
-             "How do I cook an egg?", "How many bones does a human have?", "Why is the grass green?", "Name three rivers.", "Can you drive?"]
-COMMON = set("write tell make please story short about once there upon time long who with that wants named loses lost little small brave".split())
+OPENINGS = [
+    "Once upon a time", "Write a story about a dog.", "Tell me a story about a brave mouse.",
+    "Write a story about the sea.", "Write a short story about a girl who loses her hat.",
+    "Once there was a little", "One day a fox", "A story about two friends.",
+    "Write a story about a dragon and a princess.", "Tell me a story about a robot.",
+    "Write a story about a magic key.", "Write a story about a boy named Tim.",
+    "Tell a story about winter.", "Story about a cat and a bird",
+    "Make up a story about a bear who wants to fly.", "There was once a king",
+    "Tell me a story about a birthday.", "Write a story about an old tree.",
+    "Long ago, in a small village,", "Please write a story about a frog.",
+]
+UNRELATED = [
+    "How many planets are there?", "asdf", "Hello!", "What is the capital of Australia?",
+    "Who was Albert Einstein?", "What is the weather like in London?",
+    "Translate 'good luck' to French.", "How are you?", "What is your name?", "jkl jkl",
+    "Explain gravity.", "Write a poem about the rain.", "What is the largest ocean?",
+    "Recommend a good film.", "When was the first war?", "How do I cook an egg?",
+    "How many bones does a human have?", "Why is the grass green?", "Name three rivers.",
+    "Can you drive?",
+]
+COMMON = set("""write tell make please story short about once there upon time long who with that wants
+named loses lost little small brave""".split())
 
 
 def answer(model, prompt: str, limit: int = 200) -> str:
@@ -123,14 +134,17 @@ def main() -> None:
     codes("functions", [functions.request(rng) for _ in range(args.count)])
     plain_requests = [functions.request(rng, kind, "plain") for kind in rng.sample(functions.KINDS, 20)]
     codes("plain requests", plain_requests)
-    for name, prompts in (("stories as typed", OPENINGS), ("stories as trained", [stories.story(rng)["prompt"] for _ in range(20)])):
+    drawn = [stories.story(rng)["prompt"] for _ in range(20)]
+    for name, prompts in (("stories as typed", OPENINGS), ("stories as trained", drawn)):
         told = [(prompt, answer(model, prompt)) for prompt in prompts]
         faults = [story_faults(*one) for one in told]
         report(name, [not fault for fault in faults],
                [(f"{one[0]} {fault}", one[1]) for one, fault in zip(told, faults, strict=True) if fault])
-    for name, prompts in (("unrelated as typed", UNRELATED), ("unrelated as trained", [other(rng)["prompt"] for _ in range(40)])):
+    drawn = [other(rng)["prompt"] for _ in range(40)]
+    for name, prompts in (("unrelated as typed", UNRELATED), ("unrelated as trained", drawn)):
         said = [(prompt, answer(model, prompt, 40)) for prompt in prompts]
-        report(name, [text.strip() == ANSWER.strip() for _, text in said], [one for one in said if one[1].strip() != ANSWER.strip()])
+        wrong = [one for one in said if one[1].strip() != ANSWER.strip()]
+        report(name, [one not in wrong for one in said], wrong)
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
 

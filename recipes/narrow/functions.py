@@ -13,24 +13,33 @@ CONDITIONS = [  # are, is, Python, name; # stands for a number
     ("are even", "is even", "n % 2 == 0", "even"), ("are odd", "is odd", "n % 2 == 1", "odd"),
     ("are positive", "is positive", "n > 0", "positive"), ("are negative", "is negative", "n < 0", "negative"),
     ("are greater than #", "is greater than #", "n > #", "above_#"), ("are less than #", "is less than #", "n < #", "below_#"),
-    ("are larger than #", "is larger than #", "n > #", "above_#"), ("are smaller than #", "is smaller than #", "n < #", "below_#"),
+    ("are larger than #", "is larger than #", "n > #", "above_#"),
+    ("are smaller than #", "is smaller than #", "n < #", "below_#"),
     ("are divisible by #", "is divisible by #", "n % # == 0", "multiples_of_#"),
     ("are multiples of #", "is a multiple of #", "n % # == 0", "multiples_of_#"), ("are zero", "is zero", "n == 0", "zero"),
 ]
 OTHER_NAMES = {  # what else an argument may be called
-    "numbers": words("nums values items lst xs data"), "text": words("s word string sentence line"), "n": words("number x num value"),
-    "words": words("strings items names lst"), "a": words("x first left"), "b": words("y second right"), "rows": words("lists table"),
+    "numbers": words("nums values items lst xs data"), "text": words("s word string sentence line"),
+    "n": words("number x num value"),
+    "words": words("strings items names lst"), "a": words("x first left"), "b": words("y second right"),
+    "rows": words("lists table"),
     "target": words("value wanted key"), "letter": words("char c"), "name": words("person who")}
 FUNCTION_NAMES = "solve f compute run my_function func answer helper task do_it calc func1 process check work".split()
-TEXTS = words("apple level stone banana noon window river lamp civic summer tree kayak Hello good_day red_fox a_big_dog see_you_soon "
-              "one_two_three the_old_house radar CAT moon garden little_star yellow python paper silent listen")
+TEXTS = words("""apple level stone banana noon window river lamp civic summer tree kayak Hello good_day red_fox
+a_big_dog see_you_soon one_two_three the_old_house radar CAT moon garden little_star yellow python paper silent listen""")
 LETTERS = "aeiostrnl"
-OPENINGS = [("Write a Python function that {does}.", 10), ("Write a function that {does}.", 6), ("Write a Python function to {do}.", 6),
-            ("Write a function to {do}.", 3), ("Write Python code to {do}.", 1), ("Python function that {does}.", 1),
-            ("Define a function that {does}.", 1), ("Create a Python function that {does}.", 1), ("Please write a function that {does}.", 1),
-            ("Can you write a Python function that {does}?", 1), ("I need a Python function that {does}.", 1),
-            ("Give me a function that {does}.", 1), ("Make a Python function to {do}.", 1), ("Show me a Python function that {does}.", 1),
-            ("How do I {do} in Python?", 1), ("Write a short Python function that {does}.", 1), ("Write a program that {does}.", 1)]
+OPENINGS = [  # with how often
+    ("Write a Python function that {does}.", 10), ("Write a function that {does}.", 6),
+    ("Write a Python function to {do}.", 6), ("Write a function to {do}.", 3),
+    ("Write Python code to {do}.", 1), ("Python function that {does}.", 1),
+    ("Define a function that {does}.", 1), ("Create a Python function that {does}.", 1),
+    ("Please write a function that {does}.", 1),
+    ("Can you write a Python function that {does}?", 1),
+    ("I need a Python function that {does}.", 1), ("Give me a function that {does}.", 1),
+    ("Make a Python function to {do}.", 1), ("Show me a Python function that {does}.", 1),
+    ("How do I {do} in Python?", 1), ("Write a short Python function that {does}.", 1),
+    ("Write a program that {does}.", 1),
+]
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,7 @@ class Kind:
 def read_kinds(text: str) -> list[Kind]:
     """The kinds of a file such as functions.txt."""
     kinds = []
+    text = re.sub(r"\n  (?=[^ \n])", " ", text)  # an indented line goes on with the head before it
     for head, body in re.findall(r"^(\w\S* \|.*)\n((?:    .*\n)+)", text, re.MULTILINE):
         name, arguments, wordings = (part.strip() for part in head.split("|"))
         pairs = tuple(tuple(item.split(":")) for item in arguments.split())
@@ -123,7 +133,7 @@ def request(rng: random.Random, kind: Kind | None = None, form: str | None = Non
             called = f"`{head}`"
         prompt = f"Write a Python function {called} that {does}."
         if form == "tested":
-            listed = "\n".join(tests)
-            prompt = rng.choice([f"Task: {prompt}\nTests:\n{listed}\nSolution:", f"{prompt}\nTests:\n{listed}\n", f"{prompt}\n{listed}"])
+            layout = rng.choice(["Task: {}\nTests:\n{}\nSolution:", "{}\nTests:\n{}\n", "{}\n{}"])
+            prompt = layout.format(prompt, "\n".join(tests))
     response = program if prompt.endswith("\n") else "\n" + program
     return {"task": "code", "prompt": prompt, "response": response, "tests": tests, "program": program}

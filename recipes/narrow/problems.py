@@ -7,7 +7,8 @@ the problem may be told. Its language:
 - `{a}`, `{b}`, `{n}` ... are numbers; `{b$}` money, `{b times}` "twice", `{b half}` "a third"; `r` is the last result and `R`
   the first;
 - `{o+}` is a noun in the plural (singular after 1), `{@m}` one with its article; `o` is what the problem is about;
-- `{S}` is the subject (a name, I, we, my sister, the baker, ...), `{he}` `{him}` `{his}` stand for it, `{T}` and `{U}` are others;
+- `{S}` is the subject (a name, I, we, my sister, the baker, ...), `{he}` `{him}` `{his}` stand for it, `{T}` and `{U}`
+  are others;
 - `<give away>` is a verb that agrees with the subject in the tense of the problem, `<give away:T>` with a third person,
   `<fly away:N>` with the number before it; `<be!>` is in the present; `{did}` is in the tense, `{does}` in the present.
 
@@ -36,7 +37,8 @@ MAKERS = [("hen", "eggs"), ("cow", "liters of milk"), ("goat", "liters of milk")
 BODIES = [("spider", 8, "legs"), ("cow", 4, "legs"), ("dog", 4, "legs"), ("cat", 4, "paws"), ("chicken", 2, "legs"),
           ("ant", 6, "legs"), ("bee", 6, "legs"), ("table", 4, "legs"), ("chair", 4, "legs"), ("stool", 3, "legs"),
           ("crab", 10, "legs"), ("octopus", 8, "arms"), ("car", 4, "wheels"), ("bike", 2, "wheels"), ("tricycle", 3, "wheels"),
-          ("truck", 6, "wheels"), ("wagon", 4, "wheels"), ("scooter", 2, "wheels"), ("hand", 5, "fingers"), ("star", 5, "points"),
+          ("truck", 6, "wheels"), ("wagon", 4, "wheels"), ("scooter", 2, "wheels"), ("hand", 5, "fingers"),
+          ("star", 5, "points"),
           ("triangle", 3, "sides"), ("square", 4, "corners"), ("flower", 5, "petals"), ("shirt", 7, "buttons"),
           ("robot", 9, "lights"), ("boat", 3, "sails"), ("bird", 2, "wings"), ("coat", 6, "pockets"), ("house", 8, "windows")]
 HALLS = [("bus", "seat", "taken", "free"), ("theater", "seat", "sold", "empty"), ("hotel", "room", "booked", "free"),
@@ -49,8 +51,10 @@ SEXES = [("girl", "boy", "children"), ("boy", "girl", "children"), ("man", "woma
          ("beginner", "expert", "players"), ("swimmer", "runner", "athletes"), ("dancer", "singer", "artists")]
 STATES = [("red", "blue"), ("big", "small"), ("new", "old"), ("full", "empty"), ("clean", "dirty"), ("green", "yellow"),
           ("black", "white"), ("open", "closed"), ("light", "heavy"), ("long", "short"), ("sweet", "sour"), ("wet", "dry"),
-          ("round", "square"), ("good", "bad"), ("ripe", "green"), ("broken", "whole"), ("brown", "gray"), ("cheap", "expensive"),
-          ("fresh", "rotten"), ("orange", "purple"), ("pink", "white"), ("painted", "plain"), ("soft", "hard"), ("used", "unused")]
+          ("round", "square"), ("good", "bad"), ("ripe", "green"), ("broken", "whole"), ("brown", "gray"),
+          ("cheap", "expensive"),
+          ("fresh", "rotten"), ("orange", "purple"), ("pink", "white"), ("painted", "plain"), ("soft", "hard"),
+          ("used", "unused")]
 HOBBIES = ["can swim", "wear glasses", "have a dog", "like tea", "play the piano", "speak French", "wear a hat", "ride a bike",
            "like music", "have a sister", "play chess", "eat meat", "drink milk", "walk to school", "can dance", "have a bike",
            "like football", "wear a coat", "own a cat", "take the bus", "have blue eyes", "bring lunch", "know the song"]
@@ -267,7 +271,8 @@ class Telling:
         if name == "are":
             return ("is" if self.result == 1 else "are") if answering else "were" if self.past else "are"
         if name in ("does", "do", "did", "has", "was"):
-            now = {"was": "was" if third or (subject.name == "I" and not answering) else "were", "has": "has" if third else "have"}
+            now = {"was": "was" if third or (subject.name == "I" and not answering) else "were",
+                   "has": "has" if third else "have"}
             return now.get(name) or ("did" if name == "did" and self.past and self.rng.random() < 0.5
                                      else "does" if third else "do")
         if name == "task":
@@ -356,8 +361,10 @@ SUM_FORMS = {
     "*": ["{x} times {y}", "{x} multiplied by {y}", "the product of {x} and {y}"],
     "/": ["{x} divided by {y}", "{x} over {y}"],
 }
-SUM_PROMPTS = ["{}", "{} =", "{} = ?", "What is {}?", "What is {}?", "Calculate {}.", "{}?", "Work out {}.", "what is {}", "Compute {}.",
-               "How much is {}?", "Solve {}.", "Find {}.", "Can you tell me what {} is?", "Please calculate {}", "What's {}?", "{} is"]
+SUM_PROMPTS = ["{}", "{} =", "{} = ?", "What is {}?", "What is {}?", "Calculate {}.", "{}?", "Work out {}.", "what is {}",
+               "Compute {}.",
+               "How much is {}?", "Solve {}.", "Find {}.", "Can you tell me what {} is?", "Please calculate {}", "What's {}?",
+               "{} is"]
 
 
 def draw_sum(rng: random.Random) -> tuple[int, str, int, int]:

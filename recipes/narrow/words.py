@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 
 def words(text: str) -> list[str]:
     """The words of `text`; an underscore stands for a space inside one."""
     return [word.replace("_", " ") for word in text.split()]
+
+
+def read_lists(file: Path) -> dict[str, list[str]]:
+    """Named lists of a file: "NAME: words", or a line "NAME" and an item on each line after it; indented lines go on."""
+    lists: dict[str, list[str]] = {}
+    for line in re.sub(r"\n +", " ", file.read_text(encoding="utf-8")).splitlines():
+        if match := re.fullmatch(r"([A-Z]{2,}\w*)(?:: (.*))?", line):
+            name = match[1]
+            lists[name] = words(match[2] or "")
+        elif line and not line.startswith("#"):
+            lists[name].append(line)
+    return lists
 
 
 GIRLS = words("""
