@@ -19,8 +19,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from omnidraft.decoding import Options, plain
 from omnidraft.models import load
+
+from omnidraft.decoding import Options, plain
 from omnidraft.sampling import Uniforms
 
 from . import functions, stories
