@@ -19,16 +19,12 @@
 import numpy as np
 from exercises import check, examples, law_of, paint, show
 
-from omnidraft import metrics
-from omnidraft.decoding import speculative
+from omnidraft import Options, Pair, Uniforms, metrics, speculative
 from omnidraft.engine import loading as models
-from omnidraft.generation import Pair
 from omnidraft.learning import online
 from omnidraft.learning.optimizer import AdamW
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.lifting import build_lifting
-from omnidraft.options import Options
-from omnidraft.sampling import Uniforms
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength, Throughput
 from omnidraft.verification import acceptances, rejection_sampling
 
