@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from omnidraft.engine import cpu
-from omnidraft.engine import llama_plain
+from omnidraft.engine import cpu, llama_plain
 from omnidraft.engine import loading as models
 from omnidraft.engine.config import ModelConfig, frequencies
 from omnidraft.engine.kernels import Layout, Linear, choose_layout, decide

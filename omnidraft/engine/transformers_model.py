@@ -66,7 +66,7 @@ class TransformersModel:
     ((1, 512), 2, None)
     """
 
-    ops = "ops_torch"  # what computes with logits that stay on the device
+    ops = "ops_torch"
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, name: str = "model",
                  folder: Path | None = None, why: tuple[str, str] = ("as given", "as given")):
@@ -166,8 +166,8 @@ class TransformersModel:
         """Logits (..., V) in one copy; raises OmnidraftError where they are not finite."""
         made = logits.cpu().numpy()
         if not np.isfinite(made.max(axis=-1)).all():
-            raise OmnidraftError(f"{self.name}: the model's logits are NaN or infinite: its weights "
-                                 f"are broken or {str(self.dtype)[6:]} is too small for it")
+            raise OmnidraftError(f"{self.name}: the model's logits are NaN or infinite: its "
+                                 f"weights are broken or {str(self.dtype)[6:]} is too small for it")
         return made
 
     def _run(self, texts: Tensor, state: Any, rows: int,
