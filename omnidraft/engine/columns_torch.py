@@ -2,7 +2,7 @@
 
 What verification gains depends on what a few tokens cost at once (see `kernels`). With x W^T four
 cost twice one; with W x^T MKL reads the weights as they lie. Measured with
-125 M parameters in float32 on a CPU with AVX2, a pass over 4 tokens takes 70 instead of 101 ms; over
+125 M parameters in float32 on an AVX2 CPU, a pass over 4 tokens takes 70 instead of 101 ms; over
 8 and more the two were equal within the noise.
 """
 
