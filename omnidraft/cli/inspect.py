@@ -71,7 +71,7 @@ def facing(one: od.Tokenizer, other: od.Tokenizer, text: str, plain: bool, width
     for name, rest in (("draft", above[end:]), ("target", below[last:])):
         if any(rest):  # a tokenizer that cannot spell the text
             left = show_bytes(b"".join(rest))
-            lines.append(Text(f"from here on the texts differ, the {name} side spells {left}"))
+            lines.append(Text(f"one side cannot spell this text; from here on the {name} side has {left}"))
     return lines
 
 
