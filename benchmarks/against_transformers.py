@@ -5,8 +5,8 @@
 The embedded pair on its three tasks, and the two models of $OMNIDRAFT_REAL_DATA in both directions
 on stories; temperatures 0 and 1. Figures are those of `omnidraft bench`: medians over repeats, here
 of whole calls in one process, methods taking turns, with as many threads as the libraries choose
-(torch: one for each core; NumPy here: one). UAG-TLI's excess of log p says how
-far its texts are from the target's distribution (cli/bench.py).
+(torch: one for each core; NumPy here: one). UAG-TLI's excess of log p says how far its texts are
+from the target's distribution (cli/bench.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import product
 from time import perf_counter
 from typing import Any
 
-from benchmarks.common import arguments, chosen, save, skip, start, texts_of
+from benchmarks.common import arguments, chosen, save, skip, start, texts_of, versions
 from benchmarks.same_text import REAL_PAIRS
 from omnidraft import Options, Round, pair
 from omnidraft.cli.bench import Method, compare, ours, table
@@ -72,8 +72,6 @@ def main() -> None:
                      device="cpu")
     if not (find_spec("torch") and find_spec("transformers")):
         skip("transformers", "pip install 'omnidraft[torch]'")
-    from benchmarks.transformers_generation import versions
-
     results = start(None, chosen(args, *SETTINGS), pairs={})
     results["machine"] |= versions()
     for line in args.pairs:

@@ -106,6 +106,15 @@ def compare_checkouts(module: str, before: Path, turns: int) -> Iterator[tuple[d
             yield made[before], made[ROOT]
 
 
+def versions() -> dict[str, str | int]:
+    """What a figure measured with torch depends on, to be written with the machine."""
+    import torch
+    import transformers
+
+    return {"torch": torch.__version__, "transformers": transformers.__version__,
+            "torch_threads": torch.get_num_threads()}
+
+
 def start(path: Path | None, settings: dict | None = None, **parts: Any) -> dict[str, Any]:
     """Results to add to: those of the file, if it is there, or else `parts`."""
     stored = path and path.exists()

@@ -28,6 +28,7 @@ from benchmarks.common import (
     prompts,
     save,
     start,
+    versions,
 )
 from benchmarks.writing import emitted, take_turns, write, write_plainly
 from omnidraft import Adapters, Options, Pair, pair
@@ -115,8 +116,6 @@ def main() -> None:
     results = start(None, chosen(args, *SETTINGS), pairs={}, together={})
     how = {"backend": args.backend}
     if args.backend == "torch":
-        from benchmarks.transformers_generation import versions
-
         results["machine"] |= versions()
         how |= {"device": "cpu", "draft_backend": args.draft_backend, "compile": args.compile}
     for name in args.pairs:

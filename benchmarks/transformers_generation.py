@@ -1,7 +1,8 @@
 """transformers' own decoding of the very modules that our models wrap, for `against_transformers`.
 
-Plain; assisted by the drafter (across tokenizers: universal assisted generation at temperature 0, above it UAG-TLI, arXiv
-2502.05202); prompt lookup. Each by transformers' own defaults, without penalties that a model's folder asks for.
+Plain; assisted by the drafter (across tokenizers: universal assisted generation at temperature 0,
+above it UAG-TLI, arXiv 2502.05202); prompt lookup. Each by transformers' own defaults, without
+penalties that a model's folder asks for.
 """
 
 from __future__ import annotations
@@ -13,58 +14,67 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import transformers
 from transformers import AutoTokenizer, GenerationConfig
 
 from omnidraft.decoding import Round
 from omnidraft.engine.transformers_loading import one_line, quiet
 
-
-def versions() -> dict[str, str | int]:
-    """What a figure measured with torch depends on, to stand beside `machine.machine()`."""
-    return {"torch": torch.__version__, "transformers": transformers.__version__, "torch_threads": torch.get_num_threads()}
+Method = Callable[[str, list[int], int, int], list[Round]]
 
 
-def decoders(pair: Any, temperature: float) -> dict[str, Callable[[str, list[int], int, int], list[Round]]]:
-    """transformers' methods by name, each a function (prompt, its ids, most new tokens, seed) -> rounds without their seconds.
+def decoders(pair: Any, temperature: float) -> dict[str, Method]:
+    """transformers' methods: functions (prompt, its ids, most new tokens, seed) -> rounds.
 
-    `pair` holds two TransformersModels. What transformers raises with them comes at the first call.
+    The rounds have no seconds. `pair` holds two TransformersModels. What transformers raises with
+    them comes at the first call.
 
-    >>> [r.emitted for r in decoders(pair, 0.0)["transformers plain"]("a b", [17, 4], 2, 0)]  # doctest: +SKIP
+    >>> write = decoders(pair, 0.0)["transformers plain"]              # doctest: +SKIP
+    >>> [one.emitted for one in write("a b", [17, 4], 2, 0)]           # doctest: +SKIP
     [[5], [9]]
     """
     target, draft, assisted = pair.target, pair.draft, {"assistant_model": pair.draft.model}
-    how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {"do_sample": False}
-    config = GenerationConfig(eos_token_id=list(target.eos_ids) or None, pad_token_id=next(iter(target.eos_ids), 0), **how)
+    how: dict[str, Any] = {"do_sample": False}
+    if temperature:
+        how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+    config = GenerationConfig(eos_token_id=list(target.eos_ids) or None,
+                              pad_token_id=next(iter(target.eos_ids), 0), **how)
     if not pair.one_vocabulary:
-        if temperature:  # UAG-TLI cuts the drafter's embedding and output layers down to the intersection, for good
+        if temperature:  # subtle: UAG-TLI cuts the drafter's layers to the intersection, for good
             assisted["assistant_model"] = copy.deepcopy(draft.model)
         for name, model in (("tokenizer", target), ("assistant_tokenizer", draft)):
             with quiet(), one_line(f"transformers cannot load the tokenizer of {model.name}"):
                 assisted[name] = AutoTokenizer.from_pretrained(model.folder)
     methods = {"plain": {}, "assisted": assisted, "prompt lookup": {"prompt_lookup_num_tokens": 10}}
-    return {f"transformers {name}": partial(_generate, target.model, config, method) for name, method in methods.items()}
+    return {f"transformers {name}": partial(_generate, target.model, config, method)
+            for name, method in methods.items()}
 
 
-def _generate(model: Any, config: Any, how: dict[str, Any], _: str, ids: list[int], limit: int, seed: int) -> list[Round]:
-    """One call of `model.generate`; a hook on the module sees what each pass reads, a streamer what it writes."""
+def _generate(model: Any, config: Any, how: dict[str, Any], _: str, ids: list[int], limit: int,
+              seed: int) -> list[Round]:
+    """One call of `model.generate`; a hook sees what each pass reads, a streamer what it writes."""
     widths: list[int] = []
     written: list[list[int]] = []  # the prompt, then one entry per pass
     models = [model, *(other for other in [how.get("assistant_model")] if other is not None)]
     own = [one.generation_config for one in models]
     prompt = torch.tensor([ids], device=model.get_input_embeddings().weight.device)
-    hook = model.register_forward_hook(lambda _, args, given, out: widths.append(given["input_ids"].shape[1]), with_kwargs=True)
-    streamer = SimpleNamespace(put=lambda tokens: written.append(tokens.flatten().tolist()), end=lambda: None)
+
+    def read(_: Any, args: tuple, given: dict[str, Any], out: Any) -> None:
+        widths.append(given["input_ids"].shape[1])
+
+    hook = model.register_forward_hook(read, with_kwargs=True)
+    streamer = SimpleNamespace(end=lambda: None,
+                               put=lambda tokens: written.append(tokens.flatten().tolist()))
     torch.manual_seed(seed)  # transformers draws from the global generator only
     try:
         for one in models:  # what a call leaves open is filled in from here
             one.generation_config = copy.deepcopy(config)
         with quiet():
-            model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=limit, streamer=streamer, **how)
+            model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=limit,
+                           streamer=streamer, **how)
     finally:
         hook.remove()
         for one, kept in zip(models, own, strict=True):
             one.generation_config = kept
-    widths[0] -= len(ids) - 1  # a pass reads one token and the proposals, the first one all of the prompt
+    widths[0] -= len(ids) - 1  # a pass reads one token and the proposals, the first all the prompt
     return [Round(proposals=[-1] * (width - 1), accepted=len(tokens) - 1, emitted=tokens)
             for width, tokens in zip(widths, written[1:], strict=True)]

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import REAL, arguments, chosen, save, skip, start
+from benchmarks.common import REAL, arguments, chosen, save, skip, start, versions
 from benchmarks.overhead import TEXT, Stored
 from benchmarks.writing import draws
 from omnidraft import Options, Pair, Tokenizer, speculative
@@ -53,9 +53,8 @@ PAPER = {
         "one vocabulary, distilled": [(.42, 2.20), (.35, 1.92), (.25, 1.57), (.23, 1.53)]}}
 
 
-def random_model(shape: tuple, device: str, dtype: Any, tokenizer: Tokenizer,
-                 own_pass: bool | None = None) -> Any:
-    """A model of this shape with random weights; `own_pass` as in `TransformersModel`."""
+def random_model(shape: tuple, device: str, dtype: Any, tokenizer: Tokenizer) -> Any:
+    """A model of this shape with random weights."""
     import torch
     import transformers
 
@@ -68,7 +67,7 @@ def random_model(shape: tuple, device: str, dtype: Any, tokenizer: Tokenizer,
         max_position_embeddings=4096)
     with torch.device(device):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
-        return TransformersModel(model, tokenizer, own_pass=own_pass)
+        return TransformersModel(model, tokenizer)
 
 
 def passes(model: Any, context: int, most: int, repeats: int) -> dict[int, float]:
@@ -120,8 +119,6 @@ def main() -> None:
     if not (find_spec("torch") and find_spec("transformers")):
         skip("latency", "pip install 'omnidraft[torch]'")
     import torch
-    from omnidraft.engine.transformers_generation import versions
-
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     gpu, real = device.startswith("cuda"), REAL.is_dir()
     dtype = torch.bfloat16 if gpu else torch.float32
@@ -133,7 +130,7 @@ def main() -> None:
     found = start(None, chosen(args, "context", "repeats", "k") | {"shape": shape}, targets={})
     found["machine"] |= versions() | {
         "device": torch.cuda.get_device_name(device) if gpu else "cpu", "dtype": str(dtype)[6:]}
-    draft = random_model(sizes["draft"], device, dtype, tokenizers[0], own_pass=True)
+    draft = random_model(sizes["draft"], device, dtype, tokenizers[0])
     found["draft_ms"] = passes(draft, args.context, 1, 4 * args.repeats)[1]
     print(f"{shape} shapes: a drafted token {found['draft_ms']:.2f} ms")
 
