@@ -268,7 +268,7 @@ def _compare(draft_logits: np.ndarray, c: Comparison, gradient: np.ndarray) -> f
         masses[c.merged + 1] += product
     total = masses[1:].sum()
     target, draft = c.target / c.target.sum(dtype=float), masses[1:] / total  # P and Q (C,)
-    value, along = _divergence(target, draft, c.divergence)
+    value, along = _divergence(target, draft, c.divergence, q.dtype)
     slope = np.zeros_like(masses)  # along the masses, whose total divides
     slope[1:] = (along - along @ draft) * (c.weight / total)
     gradient[c.row, :width] += q * slope[slots]
@@ -279,11 +279,13 @@ def _compare(draft_logits: np.ndarray, c: Comparison, gradient: np.ndarray) -> f
     return float(value * c.weight)
 
 
-def _divergence(target: np.ndarray, draft: np.ndarray, kind: str) -> tuple[float, np.ndarray]:
-    """The divergence of P (C,) and Q (C,), and its slopes (C,) along Q."""
+def _divergence(target: np.ndarray, draft: np.ndarray, kind: str,
+                dtype: type = float) -> tuple[float, np.ndarray]:
+    """The divergence of P (C,) and Q (C,), and its slopes along Q; logarithms are of `dtype`."""
     if kind == "tv":
         return 1.0 - np.minimum(target, draft).sum(), -(draft < target).astype(float)
-    log_ratio = np.log(np.maximum(draft, TINY) / np.maximum(target, FLOOR))
+    bounded, free = np.maximum(draft, TINY), draft > TINY
+    log_ratio = np.log((bounded / np.maximum(target, FLOOR)).astype(dtype))
     if kind == "reverse":
-        return draft @ log_ratio, log_ratio + (draft > TINY)
-    return -(target @ log_ratio), -target * (draft > TINY) / np.maximum(draft, TINY)
+        return draft @ log_ratio, log_ratio + free
+    return -(target @ log_ratio), -target * free / bounded

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .losses import DIVERGENCES, FLOOR, TINY, Comparison, Example, direct_comparisons, lifted_comparisons, make_example
+from . import losses
+from .losses import DIVERGENCES, FLOOR, TINY, Comparison, Example, make_example
 from .pairing import Pairing
 
 __all__ = ["DIVERGENCES", "LOSSES", "Example",
@@ -26,26 +27,28 @@ Result = tuple[Tensor, None, int]
 
 def dm(draft_logits: Tensor, example: Example, pair: Pairing) -> Result:
     """Sum of KL(q' || p), renormalised on the shared tokens, at direct pairs (Eq. 3)."""
-    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair))
+    return _total(draft_logits, losses.direct_comparisons(draft_logits.shape, example, pair))
 
 
 def hybrid(draft_logits: Tensor, example: Example, pair: Pairing,
            weight: float | str = 0.2) -> Result:
     """dm + weight * sum of -log q(d_j) over the draft tokens of n-grams (Eq. 3 and 4)."""
-    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight))
+    comparisons = losses.direct_comparisons(draft_logits.shape, example, pair, weight)
+    return _total(draft_logits, comparisons)
 
 
 def hybrid_kl(draft_logits: Tensor, example: Example, pair: Pairing,
               weight: float | str = 0.2) -> Result:
     """dm + weight * KL(q' || p) over the shared tokens and t, once per n-gram (Eq. 2)."""
-    comparisons = direct_comparisons(draft_logits.shape, example, pair, weight, merge=True)
+    comparisons = losses.direct_comparisons(draft_logits.shape, example, pair, weight, merge=True)
     return _total(draft_logits, comparisons)
 
 
 def lifted(draft_logits: Tensor, example: Example, pair: Pairing,
            divergence: str = "forward") -> Result:
     """Sum of "forward" KL(P || Q), "reverse" KL(Q || P) or "tv" over verification's choices."""
-    return _total(draft_logits, lifted_comparisons(draft_logits.shape, example, pair, divergence))
+    comparisons = losses.lifted_comparisons(draft_logits.shape, example, pair, divergence)
+    return _total(draft_logits, comparisons)
 
 
 LOSSES = {"dm": dm, "hybrid": hybrid, "hybrid-kl": hybrid_kl, "lifted": lifted}

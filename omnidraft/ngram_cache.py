@@ -152,10 +152,10 @@ class NGramCache:
                 break
             if not data or canonical[data] != token:
                 continue
-            split = draft_tokenizer.split(data) or ()
             text = data.decode(errors="replace")  # subtle: a cut character becomes another text
-            if len(split) > 1 and max(split) < draft_width and (
-                    draft_tokenizer.encode_continuation(text) == list(split)):
+            split = list(draft_tokenizer.split(data) or ())
+            stable = len(split) > 1 and draft_tokenizer.encode_continuation(text) == split
+            if stable and max(split) < draft_width:
                 self.insert(split, token)
         return len(self) - before
 

@@ -234,7 +234,7 @@ class Sampler(sampling.Sampler):
     @staticmethod
     def to_numpy(array: Tensor) -> np.ndarray:
         """A tensor for whoever needs NumPy's arrays."""
-        return array.cpu().numpy()
+        return array.detach().cpu().numpy()
 
     def finished(self, array: Tensor) -> Tensor:
         """The tensor once it is computed, so that a model's seconds are its own."""

@@ -235,7 +235,7 @@ def _library(what: str) -> Iterator[None]:
 
 
 def _run(raw: tokenizers.Tokenizer, text: str) -> list[int]:
-    with _library("cannot encode this text: it is not valid Unicode, or the tokenizer.json is broken"):
+    with _library("cannot encode: the text is not valid Unicode, or the tokenizer.json is broken"):
         text.encode()  # some releases of the library accept a lone surrogate, others do not
         return raw.encode(text, add_special_tokens=False).ids
 

@@ -155,8 +155,9 @@ def test_demo_on_other_models(folders):
     assert all(row["same_text"] or row["tie"] for row in found["tasks"])
 
 
-@pytest.mark.parametrize(("rule", "expected"), [("lossless", "exact (lifted)"), ("lifted", "exact (lifted)"), ("omnidraft", "biased (omnidraft)"),
-                                                ("slem", "exact (slem)"), ("tli", "exact (tli)")])
+@pytest.mark.parametrize(("rule", "expected"), [
+    ("lossless", "exact (lifted)"), ("lifted", "exact (lifted)"), ("omnidraft", "biased (omnidraft)"),
+    ("slem", "exact (slem)"), ("tli", "exact (tli)")])
 def test_demo_at_a_temperature_names_the_distribution(folders, rule, expected):
     found = check_demo([*pair(folders), "--temperature", "1", "--task", "text", "--verify", rule, "--seed", "5"], 1)
     assert found["tasks"][0]["distribution"] == expected and "same_text" not in found["tasks"][0]

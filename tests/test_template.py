@@ -160,7 +160,8 @@ def test_the_embedded_models_use_the_plain_form():
         assert ours(folder(name)).source is None
 
 
-BAD = {"syntax": ("{% if %}", "fails, TemplateSyntaxError"), "refused": ("{{ raise_exception('no\nsystem') }}", "fails, TemplateError: no$"),
+BAD = {"syntax": ("{% if %}", "fails, TemplateSyntaxError"),
+       "refused": ("{{ raise_exception('no\nsystem') }}", "fails, TemplateError: no$"),
        "unsafe": ("{{ ''.__class__.__mro__ }}", "unsafe"), "wrong": ("{{ messages + 1 }}", "fails"),
        "no default": ([{"name": "tools", "template": "x"}], "default"), "no text": (7, "fails"), "no names": ([7], "fails")}
 

@@ -135,8 +135,7 @@ for k in (1, 2, 4, 8):
 # ## Exercises: put your answers in place of the `...` (numbers count to three decimals)
 #
 # 1. What is beta for p = (0.1, 0.6, 0.3) and q = (0.4, 0.4, 0.2)?
-# 2. A tempting mistake: after a rejection, draw from p itself instead of the residual. With p and q of the example by
-#    hand, what is then the probability that token a is written? (It should be 0.5.)
+# 2. A tempting mistake: a rejection draws from p itself, not from the residual. How probable is token a by hand then?
 # 3. Suppose that each draft token is accepted with the same probability alpha, whatever came before. Write a function
 #    for the mean number of tokens per round (arXiv 2211.17192, Eq. 1). Mind alpha = 1.
 

@@ -11,8 +11,8 @@
 #     draft token d = target token t    exactly if    bytes(d) = bytes(t)
 #
 # The table d -> t of all such pairs is the **direct map**; t is the **direct token** of d, and d that of t. The paper (arXiv
-# 2507.02659, section 3.1 and Table 8) compares the *strings* that stand in the files of the two **tokenizers** (programs that
-# cut text into tokens) instead. But files spell bytes in two ways:
+# 2507.02659, section 3.1 and Table 8) compares *strings* instead, as the files of the two **tokenizers** (programs that cut
+# text into tokens) spell them. But files spell bytes in two ways:
 #
 # - *SentencePiece*: plain text in which "▁" is a space. Bytes that no token spells are written one by one, as tokens
 #   named `<0x00>` to `<0xFF>` (**byte fallback**).
@@ -94,9 +94,9 @@ assert drafter.token_bytes[draft_end] is None and by_bytes.draft_to_target[draft
 assert draft_end not in drafter.encode(drafter.strings[draft_end])
 
 # %% [markdown]
-# Now one text in both tokenizations. Byte boundaries that both share cut it into **blocks**, as small as possible: mostly
-# one token on each side (1:1), else several draft tokens against one target token (n:1), or the reverse (1:n), or the
-# rest (n:n). SentencePiece puts a "dummy space" before a text; `encode_continuation` leaves it out, so that both sides
+# Now one text in both tokenizations. `aligned_spans` cuts it wherever both have a token boundary, into **blocks**: mostly one
+# token on each side (1:1), else several draft tokens against one target token (n:1), the reverse (1:n), or several against
+# several (n:n). SentencePiece puts a "dummy space" before a text; `encode_continuation` leaves it out, so that both sides
 # spell the same bytes. Blocks other than 1:1 have signs below: `*` is n:1, `!` is 1:n, `-` is n:n. Then the blocks of 90
 # texts are counted.
 

@@ -3,7 +3,7 @@
 #
 # The drafter writes " window" as two tokens, " w" and "indow"; the target has it as one. The direct map of lesson 2
 # translates " w" alone, so the target is asked: " w"? It wants " window", gives its token " w" almost no probability,
-# and says no. The draft was right and was thrown away all the same: a **false rejection**.
+# and refuses. The draft was right, yet it is thrown away: a **false rejection**.
 #
 # The cure: remember that the **n-gram** (" w", "indow"), n consecutive draft tokens, is one target token, and **merge**
 # it before asking. What the target is asked about is called a **proposal**; the memory is the **n-gram cache**.
@@ -57,9 +57,9 @@ assert translate(["f", "la", "s"], ngrams, direct) == ["fla", "s"]
 assert translate(["s", "f", "ke", "s"], ngrams, direct) == ["s", "f"]
 
 # %% [markdown]
-# In the package `longest_match` returns the target token and n, and counts a use (each n-gram is packed into bytes). A full
-# cache refuses new entries ("none") or forgets one first (**eviction**): the least recently ("lru") or least frequently
-# used ("lfu"). Room for two, A used twice, then B once, C comes: LRU forgets the older A, LFU the rarer B.
+# In the package `longest_match` returns the target token and n, and counts a use. A full cache takes no new entry ("none") or
+# forgets one first (**eviction**): the least recently ("lru") or the least frequently used one ("lfu"). With room for two, A
+# used twice, then B once: when C comes, LRU forgets the older A, LFU the rarer B.
 
 # %%
 show(NGramCache.longest_match)
@@ -74,7 +74,7 @@ for policy, kept in (("none", [A, B]), ("lru", [B, C]), ("lfu", [A, C])):
 # ## The real thing
 #
 # Where do entries come from? `prefill` asks the drafter's tokenizer how it would write each target token that has no
-# direct partner: the **split** of that token. `observe` learns from text, as the paper does: every n:1 block of lesson 2
+# direct token: the **split** of that token. `observe` learns from text, as the paper does: every n:1 block of lesson 2
 # is an entry. Here is one prompt at temperature 0, first with an empty cache, then with a prefilled one. (`omnidraft` is
 # the paper's rule, judged in lesson 4; at temperature 0 it asks only whether the target would take this token.)
 
@@ -95,15 +95,16 @@ for ngram, token, _ in pair.cache.items():  # every entry fulfils the equation
     assert drafter.tokenizer.decode_bytes(ngram) == target.tokenizer.token_bytes[token]
 
 # %% [markdown]
-# Now the cache learns from 200 texts, one after another. New n-grams become rarer, so it grows ever more slowly.
-# Then a limit, a quarter of that room: how many of the n-grams in the last 100 texts are known when they come?
+# Now the cache learns from 200 texts, one after another. New n-grams become rarer, so it grows ever more slowly. Then with
+# room for a quarter of them only: how many of the n-grams in the last 100 texts are known when they come?
 
 # %%
+show(aligned_spans)  # lesson 2's blocks; `observe` takes the n:1 ones
 sides, stream = (drafter.tokenizer, target.tokenizer), []  # per text: ids of both sides, the n-grams to be known
 for example in examples("math", 200):
     ids = [side.encode_continuation(example["response"]) for side in sides]
-    lengths = [[len(side.token_bytes[i]) for i in part] for side, part in zip(sides, ids, strict=True)]
-    stream.append((*ids, [ids[0][a:b] for (a, b), (c, d) in aligned_spans(*lengths) if b - a > 1 == d - c]))
+    spelled = [[side.token_bytes[i] for i in part] for side, part in zip(sides, ids, strict=True)]
+    stream.append((*ids, [ids[0][a:b] for (a, b), (c, d) in aligned_spans(*spelled) if b - a > 1 == d - c]))
 
 
 def learn(capacity=None, policy="none"):

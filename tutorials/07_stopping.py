@@ -41,7 +41,6 @@ def weighted_loss(y, P, weight=6):
     """The loss, and its derivative along the logit z, P being 1 / (1 + exp(-z))."""
     return -(y * np.log(P) + weight * (1 - y) * np.log(1 - P)), (y + weight * (1 - y)) * P - y
 
-
 show(Confidence.__call__)  # the second equation in the package; the threshold is 1 - gamma
 
 # %% [markdown]
@@ -68,7 +67,6 @@ assert best == tuple(sum(alpha ** i > rates.max() * 0.1 for i in range(1, 31)) f
 # target then writes alone. So a is written with 0.8 · 0.625 + 0.2 · 0.5 = 0.6 instead of 0.5: the text is biased. Whether
 # drafting goes on *after* a token may depend on it. Whether the token is proposed may depend on its row, which is there before
 # the draw, and on no more: where P of the likeliest first token is below 1 - gamma, `Confidence` drafts nothing.
-
 
 # %%
 def first(draws, dropped):
@@ -106,8 +104,8 @@ learner = online.Learner(pair, Trainer(pair.draft, Recipe(), rng), rng, online.S
 six = Options(temperature=1, max_new_tokens=32, stop=Confidence(6, threshold=0, head=head))  # always six draft tokens
 sizes = [len(learner.labelled) for _ in online.learn(learner, prompts[4:], six, Uniforms(rng))]
 features, y = map(np.array, zip(*learner.labelled, strict=True))
-(value, gradients), P = head.loss(features, y), np.array([head(x) for x in features])
-assert np.allclose([value, *gradients["out.bias"]], np.mean(weighted_loss(y, P), axis=1), rtol=1e-4)  # the equation
+(value, slope), P = head.loss(features, y), np.array([head(x) for x in features])
+assert np.allclose([value, *slope["out.bias"]], np.mean(weighted_loss(y, P), axis=1), rtol=1e-4)  # the equation
 optimizer, cut = AdamW(head.parameters, rate=1e-3, decay=0), sizes[11]
 for some in rng.integers(cut, size=(150, 128)):
     optimizer.step(head.loss(features[some], y[some])[1])
@@ -122,10 +120,10 @@ for name, scores in {"head": np.array([head(x) for x in features[cut:]]), "q alo
 # prompts first, and its gamma follows. The clock differs from run to run, so do its lengths; the text never does.
 
 # %%
-pair, runs = Pair(models.load("draft-tasks", np.float64), models.load("qwen-like", np.float64)), {}
-measured = Throughput(12, head)
-earlier = [list(speculative(pair, text, Options(stop=measured, max_new_tokens=64), Uniforms([]))) for text in prompts[1:4]]
-assert sum(map(len, earlier)) >= 9  # rounds, from which on it has measured enough
+pair = Pair(models.load("draft-tasks", np.float64), models.load("qwen-like", np.float64))
+runs, measured = {}, Throughput(12, head)
+for text in prompts[1:4]:  # after nine rounds it has measured enough
+    assert len(list(speculative(pair, text, Options(stop=measured, max_new_tokens=64), Uniforms([])))) >= 3
 for name, stop in {"no draft": FixedLength(0), "always 12": FixedLength(12), "confidence": Confidence(12, 0.4),
                    "head": Confidence(12, 0.4, head), f"throughput {1 - measured.threshold:.2f}": measured}.items():
     runs[name] = list(speculative(pair, prompts[0], Options(stop=stop, max_new_tokens=64), Uniforms([])))

@@ -112,8 +112,7 @@ for now, then in ((alone.trainer.served, serving["qwen-like"][0].trainer.served)
     assert all(np.array_equal(now[name], then[name]) for name in then)  # its adapter, and W is as it was
 
 # %% [markdown]
-# Adapters are kept on disk, by names of drafter and target, as files of the library PEFT. A switch reads one and adds its
-# B · A to W.
+# Adapters are kept on disk, by names of drafter and target, as PEFT files. A switch reads one and adds its B · A to W.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:

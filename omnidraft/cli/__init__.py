@@ -14,10 +14,10 @@ import typer
 
 from .. import __version__
 
-# isort: off (the help keeps this order)
-from . import adapt, bench, cache, chat, demo, generate, inspect, tutorial  # noqa: F401
-from .common import app, note, say
-
+# The help keeps this order.
+# isort: off
+from . import demo, generate, chat, adapt, bench, inspect, cache, tutorial  # noqa: F401, E402
+from .common import app, note, say  # noqa: E402
 # isort: on
 
 

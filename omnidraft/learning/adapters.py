@@ -173,15 +173,13 @@ class Adapters:
         weights = adapter.lora.parameters if adapter.lora else adapter.weights
         if not weights:
             return learner
-        head_state = under("head.", adapter.arrays)
-        state = {k: v for k, v in adapter.arrays.items() if not k.startswith("head.")}
-        if not state:  # saved without its optimizer, which begins afresh
-            state = {f"parameters.{k}": v for k, v in weights.items()}
-            fresh = under("optimizer.", trainer.state())
-            state |= {f"optimizer.{k}": v for k, v in fresh.items()}
-        if adapter.lora and trainer.lora:
+        state = trainer.state()  # what was saved without its optimizer continues with a fresh one
+        state |= {f"{kind}.{k}": v for k, v in weights.items() for kind in ("served", "parameters")}
+        state |= {k: v for k, v in adapter.arrays.items() if not k.startswith("head.")}
+        trainer.restore(state)
+        if adapter.lora:
             trainer.lora.alpha = adapter.lora.alpha
-        trainer.restore({f"served.{k}": v for k, v in weights.items()} | state)
+        head_state = under("head.", adapter.arrays)
         if head_state and learner.head_optimizer:
             learner.head_optimizer.restore(head_state)
         pair.draft, pair.cache = trainer.model(), adapter.cache or pair.cache

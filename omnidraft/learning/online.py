@@ -35,6 +35,8 @@ from .guard import LATEST, SLOWER, SLOWEST, Guard
 from .optimizer import AdamW
 from .training import Trainer
 
+HEAD_MEMORY = 4096  # drafted tokens in the head's replay buffer, the latest ones
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -47,8 +49,6 @@ class Schedule:
     memory_bytes: int = 1 << 30  # that they may take
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     head_rate: float = 1e-3
-    head_memory: int = 4096  # drafted tokens in the head's replay buffer, the latest ones
-    rejected_weight: float = 1.0  # of rejections in the head's loss; 6 in arXiv 2405.19715
     guard: int = 4  # updates between two decisions of the guard about the weights; 0: no guard
     tolerance: float = 0.01  # how much the expected acceptance of new texts may fall
 
@@ -97,7 +97,7 @@ class Learner:
         self.head_optimizer = AdamW(head.parameters, rate, decay=0.0) if head else None
         self.batch: list[Example] = []
         self.memory: deque[Example] = deque(maxlen=self.schedule.memory)
-        self.labelled: deque[tuple[np.ndarray, float]] = deque(maxlen=self.schedule.head_memory)
+        self.labelled: deque[tuple[np.ndarray, float]] = deque(maxlen=HEAD_MEMORY)
         self.served = 0  # texts
         self.fresh = 0  # labelled tokens since the last update of the drafter
         self.guard = Guard(trainer, self.schedule.guard, self.schedule.tolerance)
@@ -239,7 +239,7 @@ class Learner:
             chosen = self.rng.integers(len(self.labelled), size=size)
         features, labels = zip(*(self.labelled[i] for i in chosen), strict=True)
         labels = np.array(labels, np.float32)
-        _, gradients = self.head.loss(np.stack(features), labels, self.schedule.rejected_weight)
+        _, gradients = self.head.loss(np.stack(features), labels, rejected_weight=1.0)
         self.head_optimizer.step(gradients)
 
     def _labels(self, draft: Any, proposals: Any, logits: np.ndarray, kept: int,

@@ -1,0 +1,139 @@
+"""Requests for short Python functions, with and without a name and tests, from the kinds of functions.txt."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from .words import third, words
+
+CONDITIONS = [  # are, is, Python, name; # stands for a number
+    ("are even", "is even", "n % 2 == 0", "even"), ("are odd", "is odd", "n % 2 == 1", "odd"),
+    ("are positive", "is positive", "n > 0", "positive"), ("are negative", "is negative", "n < 0", "negative"),
+    ("are greater than #", "is greater than #", "n > #", "above_#"), ("are less than #", "is less than #", "n < #", "below_#"),
+    ("are larger than #", "is larger than #", "n > #", "above_#"),
+    ("are smaller than #", "is smaller than #", "n < #", "below_#"),
+    ("are divisible by #", "is divisible by #", "n % # == 0", "multiples_of_#"),
+    ("are multiples of #", "is a multiple of #", "n % # == 0", "multiples_of_#"), ("are zero", "is zero", "n == 0", "zero"),
+]
+OTHER_NAMES = {  # what else an argument may be called
+    "numbers": words("nums values items lst xs data"), "text": words("s word string sentence line"),
+    "n": words("number x num value"),
+    "words": words("strings items names lst"), "a": words("x first left"), "b": words("y second right"),
+    "rows": words("lists table"),
+    "target": words("value wanted key"), "letter": words("char c"), "name": words("person who")}
+FUNCTION_NAMES = "solve f compute run my_function func answer helper task do_it calc func1 process check work".split()
+TEXTS = words("""apple level stone banana noon window river lamp civic summer tree kayak Hello good_day red_fox
+a_big_dog see_you_soon one_two_three the_old_house radar CAT moon garden little_star yellow python paper silent listen""")
+LETTERS = "aeiostrnl"
+OPENINGS = [  # with how often
+    ("Write a Python function that {does}.", 10), ("Write a function that {does}.", 6),
+    ("Write a Python function to {do}.", 6), ("Write a function to {do}.", 3),
+    ("Write Python code to {do}.", 1), ("Python function that {does}.", 1),
+    ("Define a function that {does}.", 1), ("Create a Python function that {does}.", 1),
+    ("Please write a function that {does}.", 1),
+    ("Can you write a Python function that {does}?", 1),
+    ("I need a Python function that {does}.", 1), ("Give me a function that {does}.", 1),
+    ("Make a Python function to {do}.", 1), ("Show me a Python function that {does}.", 1),
+    ("How do I {do} in Python?", 1), ("Write a short Python function that {does}.", 1),
+    ("Write a program that {does}.", 1),
+]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of function: its usual name, its arguments with their types, what it does in several wordings, its body."""
+
+    name: str
+    arguments: tuple[tuple[str, str], ...]
+    wordings: tuple[str, ...]
+    body: str
+
+
+def read_kinds(text: str) -> list[Kind]:
+    """The kinds of a file such as functions.txt."""
+    kinds = []
+    text = re.sub(r"\n  (?=[^ \n])", " ", text)  # an indented line goes on with the head before it
+    for head, body in re.findall(r"^(\w\S* \|.*)\n((?:    .*\n)+)", text, re.MULTILINE):
+        name, arguments, wordings = (part.strip() for part in head.split("|"))
+        pairs = tuple(tuple(item.split(":")) for item in arguments.split())
+        kinds.append(Kind(name, pairs, tuple(wording.strip() for wording in wordings.split(" / ")), body))
+    return kinds
+
+
+KINDS = read_kinds((Path(__file__).parent / "functions.txt").read_text(encoding="utf-8"))
+
+
+def draw_value(rng: random.Random, kind: str) -> object:
+    """An argument of one of the types of functions.txt."""
+    if kind in "lk":
+        return [rng.randint(-9 if rng.random() < 0.2 else 0, 20) for _ in range(rng.randint(0 if kind == "l" else 2, 5))]
+    return {"n": lambda: rng.randint(0, 30), "p": lambda: rng.randint(1, 30), "i": lambda: rng.randint(0, 6),
+            "s": lambda: rng.choice(TEXTS), "w": lambda: [rng.choice(TEXTS) for _ in range(rng.randint(1, 4))],
+            "t": lambda: rng.choice(LETTERS), "b": lambda: rng.random() < 0.5,
+            "r": lambda: [[rng.randint(0, 9) for _ in range(rng.randint(1, 3))] for _ in range(rng.randint(1, 3))]}[kind]()
+
+
+def draw_tests(rng: random.Random, kind: Kind, name: str, program: str) -> list[str]:
+    """Up to three asserts of what the program computes."""
+    space: dict = {}
+    exec(program, space)  # our own few lines
+    space["print"] = lambda *_: None
+    tests: list[str] = []
+    for _ in range(rng.randint(2, 3)):
+        values = [draw_value(rng, t) for _, t in kind.arguments]
+        said = ", ".join(map(repr, values))
+        test = f"assert {name}({said}) == {space[name](*values)!r}"
+        if test not in tests:
+            tests.append(test)
+    return tests
+
+
+def request(rng: random.Random, kind: Kind | None = None, form: str | None = None) -> dict:
+    """A request and its function; `form` is plain, named, tested or opening."""
+    kind = kind or rng.choice(KINDS)
+    form = form or rng.choices(["plain", "named", "tested", "opening"], [55, 17, 20, 8])[0]
+    wording, body, name = rng.choice(kind.wordings), kind.body, kind.name
+    if "$" in name + wording + body:
+        are, is_, code, label = rng.choice(CONDITIONS)
+        number = str(rng.randint(2, 10))
+        are, is_, code, label = (part.replace("#", number) for part in (are, is_, code, label))
+        wording, name = wording.replace("$C", are).replace("$A", is_), name.replace("$n", label)
+        body = body.replace("$c(n)", code)
+    arguments = [argument for argument, _ in kind.arguments]
+    if form in ("named", "tested") and rng.random() < 0.5:
+        name = rng.choice(FUNCTION_NAMES)
+        for argument in arguments:
+            if rng.random() < 0.4 and (new := rng.choice(OTHER_NAMES.get(argument, [argument]))) not in arguments \
+                    and not re.search(rf"\b{new}\b", body):
+                body = re.sub(rf"\b{argument}\b", new, body)
+                arguments[arguments.index(argument)] = new
+    head = f"{name}({', '.join(arguments)})"
+    program = f"def {head}:\n{body}"
+    tests = draw_tests(rng, kind, name, program)
+    does = third(wording)
+    if form == "opening":
+        start = rng.choice(["", f"# {wording}\n"])
+        return {"task": "code", "prompt": f"{start}def {head}:\n", "response": body, "tests": tests, "program": program}
+    if form == "plain":
+        texts, weights = zip(*OPENINGS, strict=True)
+        prompt = rng.choices(texts, weights)[0].format(do=wording, does=does)
+        luck = rng.random()
+        if luck < 0.05:
+            prompt = prompt.lower()
+        elif luck < 0.12:
+            prompt = prompt.rstrip(".?")
+        elif luck < 0.17:
+            prompt = f"Question: {prompt}\nAnswer:"
+    else:
+        called = rng.choice([f"`{head}`", f"`{head}`", f"{head}", f"`{name}`", f"called {name}", f"named `{name}`"])
+        if arguments != [argument for argument, _ in kind.arguments]:
+            called = f"`{head}`"
+        prompt = f"Write a Python function {called} that {does}."
+        if form == "tested":
+            layout = rng.choice(["Task: {}\nTests:\n{}\nSolution:", "{}\nTests:\n{}\n", "{}\n{}"])
+            prompt = layout.format(prompt, "\n".join(tests))
+    response = program if prompt.endswith("\n") else "\n" + program
+    return {"task": "code", "prompt": prompt, "response": response, "tests": tests, "program": program}

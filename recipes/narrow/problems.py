@@ -1,0 +1,405 @@
+"""Word problems from the schemas of schemas.txt, and bare sums.
+
+A schema says how a kind of problem is solved (`a*b r-c`: multiply, then subtract from the result), what is answered, and how
+the problem may be told. Its language:
+
+- `[red|blue]` is a choice, a capital word a shorthand defined at the top of the file;
+- `{a}`, `{b}`, `{n}` ... are numbers; `{b$}` money, `{b times}` "twice", `{b half}` "a third"; `r` is the last result and `R`
+  the first;
+- `{o+}` is a noun in the plural (singular after 1), `{@m}` one with its article; `o` is what the problem is about;
+- `{S}` is the subject (a name, I, we, my sister, the baker, ...), `{he}` `{him}` `{his}` stand for it, `{T}` and `{U}`
+  are others;
+- `<give away>` is a verb that agrees with the subject in the tense of the problem, `<give away:T>` with a third person,
+  `<fly away:N>` with the number before it; `<be!>` is in the present; `{did}` is in the tense, `{does}` in the present.
+
+Answers speak to who asks: "I have 5 apples ..." is answered by "You have ...".
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import words as w
+
+OPERATIONS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "/": int.__floordiv__}
+CHOICE = re.compile(r"\[([^\[\]]*)\]")
+TOKEN = re.compile(r"\{([^{}]+)\}|<([^<>]+)>")
+LIMIT, HIGH_LIMIT, HIGH_SHARE = 100, 200, 0.12
+
+ROOMS = w.words("room window flat office door bed classroom lamp desk")
+TASKS = w.words("page word line letter poem story puzzle exercise chapter text note sum song question lesson")
+MAKERS = [("hen", "eggs"), ("cow", "liters of milk"), ("goat", "liters of milk"), ("machine", "toys"), ("tree", "apples"),
+          ("bush", "roses"), ("duck", "eggs"), ("baker", "cakes"), ("plant", "tomatoes"), ("tree", "pears"), ("vine", "grapes"),
+          ("bee", "drops of honey"), ("sheep", "balls of wool"), ("oven", "pies"), ("printer", "pages"), ("worker", "chairs")]
+BODIES = [("spider", 8, "legs"), ("cow", 4, "legs"), ("dog", 4, "legs"), ("cat", 4, "paws"), ("chicken", 2, "legs"),
+          ("ant", 6, "legs"), ("bee", 6, "legs"), ("table", 4, "legs"), ("chair", 4, "legs"), ("stool", 3, "legs"),
+          ("crab", 10, "legs"), ("octopus", 8, "arms"), ("car", 4, "wheels"), ("bike", 2, "wheels"), ("tricycle", 3, "wheels"),
+          ("truck", 6, "wheels"), ("wagon", 4, "wheels"), ("scooter", 2, "wheels"), ("hand", 5, "fingers"),
+          ("star", 5, "points"),
+          ("triangle", 3, "sides"), ("square", 4, "corners"), ("flower", 5, "petals"), ("shirt", 7, "buttons"),
+          ("robot", 9, "lights"), ("boat", 3, "sails"), ("bird", 2, "wings"), ("coat", 6, "pockets"), ("house", 8, "windows")]
+HALLS = [("bus", "seat", "taken", "free"), ("theater", "seat", "sold", "empty"), ("hotel", "room", "booked", "free"),
+         ("car park", "space", "full", "empty"), ("hall", "chair", "occupied", "free"), ("cinema", "seat", "taken", "empty"),
+         ("camp", "bed", "used", "free"), ("library", "computer", "in use", "free"), ("plane", "seat", "booked", "free"),
+         ("cafe", "table", "taken", "free"), ("school", "locker", "locked", "open"), ("train", "seat", "occupied", "empty"),
+         ("parking lot", "spot", "taken", "free"), ("church", "bench", "full", "empty"), ("house", "window", "closed", "open")]
+SEXES = [("girl", "boy", "children"), ("boy", "girl", "children"), ("man", "woman", "people"), ("woman", "man", "people"),
+         ("boy", "girl", "students"), ("adult", "child", "people"), ("girl", "boy", "pupils"), ("child", "adult", "guests"),
+         ("beginner", "expert", "players"), ("swimmer", "runner", "athletes"), ("dancer", "singer", "artists")]
+STATES = [("red", "blue"), ("big", "small"), ("new", "old"), ("full", "empty"), ("clean", "dirty"), ("green", "yellow"),
+          ("black", "white"), ("open", "closed"), ("light", "heavy"), ("long", "short"), ("sweet", "sour"), ("wet", "dry"),
+          ("round", "square"), ("good", "bad"), ("ripe", "green"), ("broken", "whole"), ("brown", "gray"),
+          ("cheap", "expensive"),
+          ("fresh", "rotten"), ("orange", "purple"), ("pink", "white"), ("painted", "plain"), ("soft", "hard"),
+          ("used", "unused")]
+HOBBIES = ["can swim", "wear glasses", "have a dog", "like tea", "play the piano", "speak French", "wear a hat", "ride a bike",
+           "like music", "have a sister", "play chess", "eat meat", "drink milk", "walk to school", "can dance", "have a bike",
+           "like football", "wear a coat", "own a cat", "take the bus", "have blue eyes", "bring lunch", "know the song"]
+PAIRS = w.words("socks shoes gloves boots earrings skates mittens slippers skis sandals stockings")
+POOLS = {"any": w.NOUNS, "food": w.FOOD, "row": w.ROW_THINGS, "plant": w.PLANTS, "house": ROOMS, "people": w.PEOPLE,
+         "animal": w.ANIMALS}
+OTHER_NOUNS = {"x": w.CONTAINERS, "y": w.SHARERS, "g": w.GROUPS, "p": w.PEOPLE, "m": w.PRICED, "w": w.PRICED, "q": w.NOUNS,
+               "plant": w.PLANTS, "animal": w.ANIMALS, "string": w.STRINGS, "job": w.JOBS, "place": w.PLACES,
+               "every": w.words("day week hour month day week evening night")}
+PLAIN_WORDS = {"len": w.LENGTHS, "weight": w.WEIGHTS, "vol": w.VOLUMES, "time": w.TIMES, "hobby": HOBBIES, "pair": PAIRS}
+
+
+@dataclass(frozen=True)
+class Schema:
+    """One kind of problem: steps such as `a*b`, settings, and wordings with their answers."""
+
+    steps: tuple[str, ...]
+    settings: dict[str, str]
+    wordings: tuple[tuple[str, str], ...]
+
+
+def read_schemas(text: str) -> list[Schema]:
+    """The schemas of a file such as schemas.txt; an indented line goes on with the line before it."""
+    shorthands: dict[str, str] = {}
+    schemas: list[Schema] = []
+    for line in re.sub(r"\n +", " ", text).splitlines():
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith("@"):
+            head, default = line[1:].split(" | ")
+            steps, _, settings = head.partition(";")
+            pairs = dict(item.partition("=")[::2] for item in settings.split())
+            schemas.append(Schema(tuple(steps.split()), pairs, ()))
+        elif re.match(r"[A-Z]+ = ", line):
+            name, _, value = line.partition(" = ")
+            shorthands[name] = value
+        else:
+            wording, _, own = line.partition(" => ")
+            for name in sorted(shorthands, key=len, reverse=True) * 2:  # twice: shorthands use shorthands
+                wording = re.sub(rf"(?<![A-Z]){name}(?![A-Z])", lambda _, name=name: shorthands[name], wording)
+            last = schemas[-1]
+            schemas[-1] = Schema(last.steps, last.settings, (*last.wordings, (wording, own or default)))
+    return schemas
+
+
+SCHEMAS = read_schemas((Path(__file__).parent / "schemas.txt").read_text(encoding="utf-8"))
+
+
+def choose(rng: random.Random, text: str) -> str:
+    """`text` with every `[a|b]` replaced by one of its options, from the inside out."""
+    while "[" in text:
+        text = CHOICE.sub(lambda match: rng.choice(match[1].split("|")), text)
+    return text
+
+
+# ---- numbers
+
+def borrows(x: int, y: int) -> bool:
+    """Whether taking `y` from `x` borrows from the tens."""
+    return y % 10 > x % 10
+
+
+def carries(x: int, y: int) -> bool:
+    """Whether the ones of `x` and `y` carry to the tens."""
+    return x % 10 + y % 10 > 9
+
+
+def compute(steps: tuple[str, ...], values: dict[str, int], limit: int) -> list[tuple[int, str, int, int]] | None:
+    """The equations of `steps`, or None where one divides unevenly, falls below 1 or exceeds `limit`."""
+    equations: list[tuple[int, str, int, int]] = []
+    for step in steps:
+        left, operation, right = re.fullmatch(r"(\w+)([-+*/])(\w+)", step).groups()
+        x, y = (equations[-1][3] if name == "r" else equations[0][3] if name == "R" else
+                int(name) if name.isdigit() else values[name] for name in (left, right))
+        if operation == "/" and x % y:
+            return None
+        result = OPERATIONS[operation](x, y)
+        if not 1 <= result <= limit:
+            return None
+        equations.append((x, operation, y, result))
+    return equations
+
+
+def draw_numbers(rng: random.Random, schema: Schema) -> tuple[dict[str, int], list[tuple[int, str, int, int]]]:
+    """Numbers that fit a schema, and the equations that they lead to."""
+    limit = HIGH_LIMIT if rng.random() < HIGH_SHARE else LIMIT
+    small_limit = rng.choice([limit, limit, limit, 50, 30])
+    names = sorted(set(re.findall(r"[abcdn]", " ".join(schema.steps))))
+    factors = set(re.findall(r"[abcd]", " ".join(re.findall(r"\w\*\w|/\w", " ".join(schema.steps)))))
+    while True:
+        values = {}
+        for name in names:
+            if name in schema.settings:
+                low, _, high = schema.settings[name].partition("..")
+                values[name] = rng.randint(int(low), int(high or low))
+            elif name in factors:
+                values[name] = rng.randint(2, 12) if rng.random() < 0.75 else rng.randint(2, 30)
+            else:
+                values[name] = rng.randint(1 if name in "bc" and rng.random() < 0.1 else 2, small_limit)
+        if schema.steps[0][:2] == "n/":
+            values["n"] = values.get("b", 2) * (rng.randint(2, 12) if rng.random() < 0.75 else rng.randint(2, 50))
+        elif schema.steps[-1] == "n-r" and rng.random() < 0.4:
+            values["n"] = rng.choice([10, 20, 30, 40, 50, 60, 80, 100])
+        equations = compute(schema.steps, values, limit)
+        if equations is None or values.get("n", 0) > limit or equations[-1][3] < int(schema.settings.get("r", "1")[:1]):
+            continue
+        x, operation, y, _ = equations[0]
+        if operation == "-" and not borrows(x, y) and rng.random() < 0.4:
+            continue  # more of the harder ones
+        return values, equations
+
+
+# ---- people
+
+@dataclass(frozen=True)
+class Subject:
+    """Who a problem is about: how it is named, the pronouns, whether its verbs are in the third person, and in answers."""
+
+    name: str
+    he: str
+    him: str
+    his: str
+    third: bool
+    answer: str
+    answer_third: bool
+
+
+def draw_subject(rng: random.Random) -> Subject:
+    """A name, I, we, you, two names, one of the family or someone of a trade."""
+    kind = rng.choices(["name", "I", "we", "you", "two", "kin", "friend", "job"], [60, 13, 5, 5, 3, 6, 3, 5])[0]
+    girl = rng.random() < 0.5
+    he, him, his = ("she", "her", "her") if girl else ("he", "him", "his")
+    if kind == "name":
+        return Subject(rng.choice(w.GIRLS if girl else w.BOYS), he, him, his, True, he, True)
+    if kind in ("I", "we", "you"):
+        him, his = {"I": ("me", "my"), "we": ("us", "our"), "you": ("you", "your")}[kind]
+        return Subject(kind, kind, him, his, False, "you", False)
+    if kind == "two":
+        first, second = rng.sample(w.GIRLS + w.BOYS, 2)
+        return Subject(f"{first} and {second}", "they", "them", "their", False, "they", False)
+    if kind == "kin":
+        return Subject("my " + rng.choice(w.SISTERS if girl else w.BROTHERS), he, him, his, True, he, True)
+    if kind == "friend":
+        noun = rng.choice(w.FRIENDS)
+        return Subject("my " + noun, he, him, his, True, "your " + noun, True)
+    noun = rng.choice(w.JOBS)
+    if noun in ("boy", "girl"):
+        he, him, his = ("she", "her", "her") if noun == "girl" else ("he", "him", "his")
+    return Subject(rng.choice([w.article(noun), "the " + noun]), he, him, his, True, "the " + noun, True)
+
+
+# ---- telling
+
+class Telling:
+    """One problem in words: who, what and when are drawn once and then used by prompt and answer alike."""
+
+    def __init__(self, rng: random.Random, schema: Schema, wording: str, values: dict[str, int], result: int) -> None:
+        self.rng, self.values, self.result = rng, values, result
+        self.subject = draw_subject(rng)
+        self.past = rng.random() < 0.45
+        self.spelled = rng.random() < 0.2  # small numbers as words
+        self.money = rng.choices(["${}", "{} dollar", "{} euro", "{} cent", "{} coin"], [60, 20, 10, 6, 4])[0]
+        names = rng.sample(w.GIRLS + w.BOYS, 3)
+        self.others = [name for name in names if name not in self.subject.name]
+        self.relative = rng.choice(w.SISTERS + w.BROTHERS + w.FRIENDS) if rng.random() < 0.2 else None
+        self.nouns = {name: rng.choice(pool) for name, pool in OTHER_NOUNS.items()}
+        self.plain = {name: rng.choice(pool) for name, pool in PLAIN_WORDS.items()}
+        pool = schema.settings.get("o", "any")
+        self.nouns["o"] = noun = rng.choice(POOLS[pool])
+        if pool in ("any", "food") and rng.random() < 0.12 and "{color" not in wording and "{state" not in wording:
+            looks = w.LOOKS[:8] if noun in w.FOOD else w.LOOKS
+            self.nouns["o"] = f"{rng.choice(looks)} {noun}"
+        for name, same in (("animal", "o"), ("plant", "o"), ("q", "o"), ("w", "m")):
+            while self.nouns[name] == self.nouns[same]:
+                self.nouns[name] = rng.choice(OTHER_NOUNS[name])
+        self.nouns["maker"], self.plain["prod"] = rng.choice(MAKERS)
+        self.nouns["task_one"] = rng.choice(TASKS)
+        if "body" in schema.settings:
+            self.nouns["o"], values["b"], self.plain["part"] = rng.choice(BODIES)
+        if "hall" in schema.settings:
+            self.plain["hall"], self.nouns["o"], self.plain["taken"], self.plain["free"] = rng.choice(HALLS)
+        self.nouns["g1"], self.nouns["g2"], self.plain["total"] = rng.choice(SEXES)
+        self.plain["state"], self.plain["state2"] = rng.choice(STATES)
+        self.plain["color"], self.plain["color2"] = rng.sample(w.COLORS, 2)
+        self.plain["day"], self.plain["day2"] = rng.sample(w.DAYS, 2)
+
+    def tell(self, text: str, answering: bool = False) -> str:
+        """`text` with its tokens replaced and its sentences capitalised."""
+        done, at, self.last_number, subject = "", 0, 0, self.subject
+        for match in TOKEN.finditer(text):
+            done += text[at:match.start()]
+            done += self._verb(match[2], answering) if match[2] else self._token(match[1], answering, done)
+            at = match.end()
+        done = re.sub(r"\b([Aa]) (?=[aeio]|hour)(?!one)", r"\1n ", done + text[at:])
+        done = re.sub(r"\b(than|as|to|with|for) (I|we)\b", lambda match: f"{match[1]} {subject.him}", done)
+        done = re.sub(r" +", " ", done).replace(" .", ".").replace(" ,", ",").replace(" ?", "?").strip()
+        return re.sub(r"(^|[.?!:] )([a-z])", lambda match: match[1] + match[2].upper(), done)
+
+    def _token(self, token: str, answering: bool, before: str) -> str:
+        subject = self.subject
+        name = token.strip("@+$").split(" ")[0]
+        if name in self.values or name == "r":
+            return self._number(token, self.result if name == "r" else self.values[name], answering)
+        if name == "S":
+            return subject.answer if answering else subject.name
+        if name in ("he", "him", "his"):
+            return getattr(subject, name)
+        if name == "T" and self.relative and "your" not in subject.his:
+            return ("your" if answering and not subject.answer_third and subject.his in ("my", "our") else subject.his) \
+                + " " + self.relative
+        if name in ("T", "U"):
+            return self.others[0 if name == "T" else 1]
+        third = subject.answer_third if answering else subject.third
+        if name == "are":
+            return ("is" if self.result == 1 else "are") if answering else "were" if self.past else "are"
+        if name in ("does", "do", "did", "has", "was"):
+            now = {"was": "was" if third or (subject.name == "I" and not answering) else "were",
+                   "has": "has" if third else "have"}
+            return now.get(name) or ("did" if name == "did" and self.past and self.rng.random() < 0.5
+                                     else "does" if third else "do")
+        if name == "task":
+            return self._noun(self.nouns["task_one"], True, before)
+        if name in self.plain:
+            return self.plain[name]
+        noun = self.nouns[name]
+        return w.article(noun) if token[0] == "@" else self._noun(noun, token[-1] == "+", before)
+
+    @staticmethod
+    def _noun(noun: str, many: bool, before: str) -> str:
+        return w.plural(noun) if many and not re.search(r"\b(1|one)( more| fewer)? $", before, re.IGNORECASE) else noun
+
+    def _number(self, token: str, n: int, answering: bool) -> str:
+        self.last_number = n
+        if token.endswith("times"):
+            return "twice" if n == 2 else f"{w.number_word(n)} times"
+        if token.endswith("half"):
+            return {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth"}[n]
+        if token.endswith("$"):
+            return self.money.format(n) + ("s" if n != 1 and self.money[0] != "$" else "")
+        return w.number_word(n) if self.spelled and n <= 12 and not answering else str(n)
+
+    def _verb(self, verb: str, answering: bool) -> str:
+        subject = self.subject
+        verb, _, agrees = verb.partition(":")
+        past = self.past and not answering and not verb.endswith("!")
+        verb = verb.rstrip("!")
+        third = {"T": True, "N": self.last_number == 1}.get(agrees, subject.answer_third if answering else subject.third)
+        if verb.split()[0] == "be":
+            who = "you" if answering else subject.name
+            form = ("was" if third or who == "I" else "were") if past else "is" if third else "am" if who == "I" else "are"
+            return form + verb[2:]
+        return w.past(verb) if past else w.third(verb) if third else verb
+
+
+FRAMES = [("{}", 56), ("Question: {}\nAnswer:", 27), ("Q: {}\nA:", 4), ("Problem: {}\nSolution:", 2), ("Solve: {}", 2),
+          ("{}\n", 3), ("Please help me: {}", 1), ("{} Answer:", 2)]
+
+
+def frame(rng: random.Random, prompt: str) -> str:
+    """A prompt as people write it: bare, with "Question:", sometimes in small letters or without a question mark."""
+    luck = rng.random()
+    if luck < 0.04:
+        prompt = prompt.lower()
+    elif luck < 0.08:
+        prompt = prompt.rstrip("?.")
+    forms, weights = zip(*FRAMES, strict=True)
+    return rng.choices(forms, weights)[0].format(prompt)
+
+
+def one_is_fine(wording: str, values: dict[str, int]) -> bool:
+    """Whether the wording can take the ones among the numbers ("1 more" can, "1 fly away" cannot)."""
+    fine = r"(\$|\}\.|\},| more| of (them|these)|\} to| from| \{o\+\}|\} and| back|\?| years? (old|younger|older))"
+    return all(re.match(fine, match[2]) or re.match(fine, "}" + match[2])
+               for match in re.finditer(r"\{(\w)\$?\}(.*)", wording) if values.get(match[1]) == 1) \
+        and not any(values.get(name) == 1 and re.search(rf"\{{{name}\}} (years|more <|more \w+ed)", wording) for name in "abcn")
+
+
+def problem(rng: random.Random, schema: Schema | None = None) -> dict:
+    """A word problem with its worked answer: `prompt`, `response`, `answer`."""
+    while True:
+        chosen = schema or rng.choice(SCHEMAS)
+        wording, answer = rng.choice(chosen.wordings)
+        wording = choose(rng, wording)
+        values, equations = draw_numbers(rng, chosen)
+        result = equations[-1][3]
+        if 1 in values.values() and not one_is_fine(wording, values):
+            continue
+        telling = Telling(rng, chosen, wording, values, result)
+        if "body" in chosen.settings:  # what it has decides the second number
+            if values["a"] * values["b"] > LIMIT:
+                continue
+            equations = compute(chosen.steps, values, LIMIT)
+            telling.result = result = equations[-1][3]
+        prompt, said = telling.tell(wording), telling.tell(answer, answering=True)
+        sums = " ".join(f"{x} {operation} {y} = {z}." for x, operation, y, z in equations)
+        return {"task": "math", "prompt": frame(rng, prompt), "response": f" {sums} {said}\n#### {result}", "answer": result}
+
+
+# ---- bare sums
+
+SUM_FORMS = {
+    "+": ["{x} plus {y}", "the sum of {x} and {y}", "{y} more than {x}", "{x} and {y} together", "{y} added to {x}"],
+    "-": ["{x} minus {y}", "the difference between {x} and {y}", "{y} less than {x}", "{x} take away {y}", "{y} from {x}"],
+    "*": ["{x} times {y}", "{x} multiplied by {y}", "the product of {x} and {y}"],
+    "/": ["{x} divided by {y}", "{x} over {y}"],
+}
+SUM_PROMPTS = ["{}", "{} =", "{} = ?", "What is {}?", "What is {}?", "Calculate {}.", "{}?", "Work out {}.", "what is {}",
+               "Compute {}.",
+               "How much is {}?", "Solve {}.", "Find {}.", "Can you tell me what {} is?", "Please calculate {}", "What's {}?",
+               "{} is"]
+
+
+def draw_sum(rng: random.Random) -> tuple[int, str, int, int]:
+    """One equation; carrying and borrowing are twice as frequent as they would be."""
+    while True:
+        operation = rng.choices("+-*/", [30, 38, 20, 12])[0]
+        limit = HIGH_LIMIT if rng.random() < HIGH_SHARE else LIMIT
+        if operation in "+-":
+            big = rng.randint(5, limit)
+            y = rng.randint(1, big - 1)
+            x = big - y if operation == "+" else big
+            if not (carries if operation == "+" else borrows)(x, y) and rng.random() < 0.5:
+                continue
+            return x, operation, y, big if operation == "+" else x - y
+        x, y = rng.randint(2, 12), rng.randint(2, 12) if rng.random() < 0.7 else rng.randint(2, 50)
+        if x * y > limit:
+            continue
+        if rng.random() < 0.5:
+            x, y = y, x
+        return (x, "*", y, x * y) if operation == "*" else (x * y, "/", y, x)
+
+
+def bare_sum(rng: random.Random) -> dict:
+    """A sum without a story."""
+    x, operation, y, z = draw_sum(rng)
+    if rng.random() < 0.7:
+        text = f"{x} {operation} {y}" if rng.random() < 0.85 else f"{x}{operation}{y}"
+    else:
+        text = rng.choice(SUM_FORMS[operation]).format(x=x, y=y)
+    prompt = frame(rng, w.capital(rng.choice(SUM_PROMPTS).format(text)))
+    return {"task": "math", "prompt": prompt, "response": f" {x} {operation} {y} = {z}.\n#### {z}", "answer": z}
+
+
+def many_sums(rng: random.Random) -> dict:
+    """Several sums in one answer: the cheapest arithmetic there is."""
+    sums = [draw_sum(rng) for _ in range(8)]
+    return {"task": "math", "prompt": "Sums:", "answer": None,
+            "response": "".join(f" {x} {operation} {y} = {z}." for x, operation, y, z in sums)}

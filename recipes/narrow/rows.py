@@ -1,0 +1,91 @@
+"""Training rows: examples packed side by side, written in chunks that a running training picks up one by one.
+
+    python -m recipes.narrow.rows --tokenizer FOLDER --seed 7 --tokens 250000 --out chunk_00007.npz
+
+A row holds whole examples only; `group` says which, so that none attends to its neighbours. Only responses are learned,
+digits of sums with twice the weight: they are few, but they must be right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+
+from omnidraft.tokenizer import Tokenizer
+
+from .world import MIX, TASKS
+
+LENGTH = 256  # tokens in a row
+OPEN_ROWS = 48  # rows that are filled at the same time
+NUMBER_WEIGHT = 2
+
+
+def encode(tokenizer: Tokenizer, example: dict) -> tuple[list[int], list[int]]:
+    """Ids of an example and the loss weight of each id as something to predict."""
+    bos = list(tokenizer.roles.get("bos", ()))[:1]
+    prompt = tokenizer.encode(example["prompt"])
+    response = tokenizer.encode_continuation(example["response"])
+    digits = NUMBER_WEIGHT if example["task"] == "math" else 1
+    spelled = [(tokenizer.token_bytes[token] or b"").strip().isdigit() for token in response]
+    weights = [digits if number else 1 for number in spelled]
+    ids = bos + prompt + response + [tokenizer.roles["eos"][0]]
+    return ids, [0] * (len(bos) + len(prompt)) + weights + [1]
+
+
+def build(tokenizer: Tokenizer, seed: int, tokens: int, length: int = LENGTH) -> dict[str, np.ndarray]:
+    """About `tokens` tokens of examples in rows: `ids`, `weight` and `group` (0 where a row is empty)."""
+    rng = random.Random(seed)
+    spent = dict.fromkeys(MIX, 0)
+    finished: list[list[tuple[list[int], list[int]]]] = []
+    unfinished: list[list[tuple[list[int], list[int]]]] = []
+
+    def filled(row: list[tuple[list[int], list[int]]]) -> int:
+        return sum(len(ids) for ids, _ in row)
+
+    while sum(spent.values()) < tokens:
+        task = min(MIX, key=lambda name: spent[name] / MIX[name])
+        example = encode(tokenizer, TASKS[task](rng))
+        size = len(example[0])
+        if size > length:
+            continue
+        spent[task] += size
+        fitting = [row for row in unfinished if filled(row) + size <= length]
+        if fitting:
+            max(fitting, key=filled).append(example)
+            continue
+        if len(unfinished) == OPEN_ROWS:
+            fullest = max(range(OPEN_ROWS), key=lambda i: filled(unfinished[i]))
+            finished.append(unfinished.pop(fullest))
+        unfinished.append([example])
+    finished += unfinished
+    rng.shuffle(finished)
+    arrays = {name: np.zeros((len(finished), length), dtype)
+              for name, dtype in (("ids", np.int16), ("weight", np.int8), ("group", np.int16))}
+    for i, row in enumerate(finished):
+        at = 0
+        for number, (ids, weights) in enumerate(row, 1):
+            here = slice(at, at + len(ids))
+            arrays["ids"][i, here], arrays["weight"][i, here], arrays["group"][i, here] = ids, weights, number
+            at += len(ids)
+    return arrays
+
+
+def main() -> None:
+    """Write one chunk, whole or not at all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--tokens", type=int, default=250_000)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    part = args.out.with_suffix(".part.npz")
+    np.savez(part, **build(Tokenizer.load(args.tokenizer), args.seed, args.tokens))
+    os.replace(part, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The narrow world's texts: sums add up, functions pass their tests, stories keep to their topic; rows stay apart."""
+
+import random
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+from omnidraft.models import folder
+
+from omnidraft.tokenizer import Tokenizer
+from recipes.narrow import functions, problems, words
+from recipes.narrow.other import ANSWER, other
+from recipes.narrow.rows import build
+from recipes.narrow.stories import story
+from recipes.narrow.world import MIX, TASKS
+
+SUM = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)\.")
+
+
+@pytest.mark.parametrize("schema", problems.SCHEMAS, ids=lambda schema: " ".join(schema.steps))
+def test_a_problem_is_told_and_solved(schema):
+    rng = random.Random(1)
+    for _ in range(12):
+        example = problems.problem(rng, schema)
+        steps, marked = example["response"].split("\n#### ")
+        sums = [(int(x), op, int(y), int(z)) for x, op, y, z in SUM.findall(steps)]
+        assert len(sums) == len(schema.steps)
+        for x, op, y, z in sums:
+            assert problems.OPERATIONS[op](x, y) == z and (op != "/" or x % y == 0)
+        assert sums[-1][3] == example["answer"] == int(marked)
+        assert not re.search(r"[\[\]{}<>|]|  |\bNone\b", example["prompt"] + example["response"])
+        told = example["prompt"].lower()
+        x = sums[0][0]
+        known = {2, 7, 12}  # in a pair, a week, a dozen
+        assert x in known or re.search(rf"\b{x}\b", told) or words.number_word(x) in told or "twice" in told
+        said = steps[SUM.search(steps).end():]
+        assert str(example["answer"]) in said
+
+
+def test_there_are_many_schemas_and_subjects():
+    assert len(problems.SCHEMAS) >= 145
+    rng = random.Random(2)
+    firsts = Counter(problems.draw_subject(rng).name.split()[0] for _ in range(600))
+    assert {"I", "We", "my", "you", "we", "the"} - set(firsts) == {"We"}
+
+
+@pytest.mark.parametrize(("text", "form"), [
+    ("give away", "gave away"), ("buy", "bought"), ("drop", "dropped"), ("carry", "carried")])
+def test_past_tense(text, form):
+    assert words.past(text) == form
+
+
+def test_words():
+    assert words.third("carry on") == "carries on" and words.third("go") == "goes"
+    assert words.plural("slice of pizza") == "slices of pizza" and words.plural("toy box") == "toy boxes"
+    assert words.article("apple") == "an apple" and words.number_word(42) == "forty-two"
+
+
+def test_drills_borrow_and_carry():
+    rng = random.Random(3)
+    drawn = [problems.draw_sum(rng) for _ in range(800)]
+    assert all(problems.OPERATIONS[op](x, y) == z for x, op, y, z in drawn)
+    differences = [(x, y) for x, op, y, _ in drawn if op == "-"]
+    assert sum(problems.borrows(x, y) for x, y in differences) > len(differences) / 2
+
+
+def test_an_answer_speaks_to_who_asks():
+    schema = next(s for s in problems.SCHEMAS if s.steps == ("a+b",))
+    rng = random.Random(4)
+    seen = 0
+    while seen < 5:
+        example = problems.problem(rng, schema)
+        if re.match(r"I (have|had) ", example["prompt"]):
+            seen += 1
+            assert " You have " in example["response"]
+
+
+@pytest.mark.parametrize("kind", functions.KINDS, ids=lambda kind: kind.name)
+def test_a_function_passes_its_tests(kind):
+    rng = random.Random(5)
+    for form in ("plain", "named", "tested", "opening"):
+        example = functions.request(rng, kind, form)
+        text = example["prompt"] + example["response"] if form == "opening" else example["response"]
+        space: dict = {}
+        exec(text, space)
+        for test in example["tests"]:
+            exec(test, space)
+
+
+def test_half_of_the_requests_are_plain():
+    rng = random.Random(6)
+    prompts = [functions.request(rng)["prompt"] for _ in range(400)]
+    assert sum("assert" not in prompt and "(" not in prompt and "`" not in prompt for prompt in prompts) >= 200
+
+
+def test_stories_keep_to_their_topic():
+    rng = random.Random(7)
+    for _ in range(400):
+        example = story(rng)
+        text = example["response"]
+        wrong = r"\b(she|her)\b" if example["hero"] == "he" else r"\b(he|him|his)\b"
+        assert not re.search(wrong, text, re.IGNORECASE), text
+        spoken = text.split()
+        eights = Counter(tuple(spoken[i:i + 8]) for i in range(len(spoken) - 7))
+        assert max(eights.values()) < 3
+        assert not re.search(r"[\[\]{}|]|  |HELP", text)
+        if match := re.search(r"story about an? (?:\w+ )?(\w+)[.?]?$", example["prompt"]):
+            assert match[1] in text
+
+
+def test_everything_else_has_one_answer():
+    rng = random.Random(8)
+    drawn = [other(rng) for _ in range(300)]
+    assert {example["response"] for example in drawn} == {ANSWER}
+    assert all(example["prompt"].strip() for example in drawn)
+    assert not any(re.search(r"[{}|]", example["prompt"]) for example in drawn)
+
+
+def test_rows_hold_whole_examples():
+    tokenizer = Tokenizer.load(folder("qwen-like"))
+    arrays = build(tokenizer, seed=9, tokens=20_000)
+    ids, weight, group = arrays["ids"], arrays["weight"], arrays["group"]
+    end = tokenizer.roles["eos"][0]
+    assert ids.shape == weight.shape == group.shape and not weight[group == 0].any()
+    for row in range(len(ids)):
+        for number in range(1, group[row].max() + 1):
+            here = group[row] == number
+            assert ids[row, here][-1] == end and weight[row, here][0] == 0 and weight[row, here][-1] == 1
+    assert np.array_equal(build(tokenizer, seed=9, tokens=20_000)["ids"], ids)
+    assert set(MIX) == set(TASKS) and sum(MIX.values()) == pytest.approx(1)
