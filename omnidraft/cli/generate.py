@@ -123,7 +123,7 @@ def describe(s: Summary) -> str:
     """The figures in one line."""
     line = f"{s.tokens} tokens in {s.seconds:.2f} s ({s.tokens_per_second:.0f} tokens/s)"
     if not s.drafted:
-        return line
+        return line + ", nothing was drafted"
     return (f"{line}, {s.block_efficiency:.2f} per target pass, {s.acceptance_draft:.0%} of "
             f"{s.drafted} draft tokens kept, {s.acceptance_proposed:.0%} of the proposals "
             f"accepted, {s.merges} merges")

@@ -58,7 +58,8 @@ def watch(pair: Pair, task: str, how: Options, seconds: float, seed: int,
     for name in ("plain", "before", "after"):
         f, base = figures[name], figures["plain"]["tokens_per_second"]
         rows.append((name, f"{f['tokens_per_second']:.0f}", f"{f['tokens_per_second'] / base:.2f}",
-                     f"{f['block_efficiency']:.2f}", f"{f['acceptance_draft']:.0%}"))
+                     f"{f['block_efficiency']:.2f}",
+                     f"{f['acceptance_draft']:.0%}" if f["drafted"] else ""))
     end = Text("\n".join(["", *lines, "", columns(rows), (
         f"{HELD_OUT} prompts that were not learned from. Learning: {s['prompts']} prompts, "
         f"{s['updates']} updates, {s['learning_seconds']:.1f} s of {s['wall_seconds']:.0f} s.")]))
