@@ -238,12 +238,7 @@ def test_wrong_pair_and_damaged_files(tmp_path):
 @pytest.mark.parametrize("change", [
     {"entries": [[[1, 2], 4, 1], [[3], 5, 1]]}, {"entries": [[[1, 2], -1, 1]]}, {"entries": [[[1, -2], 4, 1]]},
     {"entries": [[[1, 2], 4]]}, {"entries": [[[1, 2], 4, -1]]}, {"entries": [[[1, 2**40], 4, 1]]}, {"entries": 3},
-<<<<<<< HEAD
     {"entries": [[[1, 2.5], 4, 1]]}, {"entries": [[[1, 2], 4, 0.5]]}, {"capacity": 1}, {"draft": 5},
-=======
-    {"entries": [[[1, 2.5], 4, 1]]},
-    {"entries": [[[1, 2], 4, 0.5]]}, {"capacity": 1}, {"draft": 5},
->>>>>>> lessonb
     {"eviction": "fifo"}, {"capacity": "9"}, {"capacity": 0}, {"tokens_seen": "x"}])
 def test_inconsistent_files(tmp_path, change):
     good = {"format": "omnidraft n-gram cache 2", "draft": "a", "target": "b", "capacity": None, "eviction": "none",
