@@ -29,6 +29,7 @@ TOKENS = (1, 2, 3, 4, 6, 8, 12, 16)
 LAYOUTS = {"packed once": Layout(multiple=4, packed=True), "plain x @ W": Layout(),
            "plain, padded to 4": Layout(multiple=4), "plain, gemv per token": Layout(alone=16),
            "blocks of 64": Layout(64), "blocks of 64, padded to 4": Layout(64, multiple=4),
+           "blocks of 64, one token as two": Layout(64, alone=0, multiple=2),
            "blocks of 64, gemv per token": Layout(64, alone=16)}
 KEYS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "num_key_value_heads", "vocab_size")

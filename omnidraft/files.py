@@ -45,14 +45,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Raise OmnidraftError for the first path that cannot be written; None is skipped.
-
-    Called before long work whose result goes there; nothing is left behind.
-    """
+    """Raise OmnidraftError for the first path (None: skipped) that a result cannot go to later."""
     for path in filter(None, paths):
         with _writing(path):
-            if path.is_file() or path.is_dir():
-                path.open("ab").close()  # a folder, or no permission
+            if path.is_dir():
+                raise OmnidraftError(f"cannot write {path}: it is a folder; name a file in it")
+            if path.is_file():
+                path.open("ab").close()  # fails without permission
             if path.is_file() or not path.exists():  # else a device or pipe, written to directly
                 tempfile.TemporaryFile(dir=path.resolve().parent).close()
 

@@ -43,8 +43,8 @@ class Summary:
 
     def figures(self) -> dict[str, float]:
         """Every field and both ratios by name, for JSON."""
-        ratios = {"tokens_per_second": self.tokens_per_second}
-        return vars(self) | ratios | {"block_efficiency": self.block_efficiency}
+        rate, tau = self.tokens_per_second, self.block_efficiency
+        return vars(self) | {"tokens_per_second": rate, "block_efficiency": tau}
 
 
 def summarize(rounds: Iterable[Round]) -> Summary:
@@ -59,8 +59,7 @@ def summarize(rounds: Iterable[Round]) -> Summary:
     draft, target, other, prefill = (sum(r.seconds.get(part, 0.0) for r in rounds)
                                      for part in ("draft", "target", "other", "prefill"))
     seconds = draft + target + other
-    drafted = sum(len(r.draft_tokens) for r in rounds)
-    kept = sum(r.draft_kept for r in rounds)
+    drafted, kept = sum(len(r.draft_tokens) for r in rounds), sum(r.draft_kept for r in rounds)
     shares = [r.accepted / len(r.proposals) for r in rounds if r.proposals]
     return Summary(
         tokens=sum(len(r.emitted) for r in rounds), rounds=len(rounds), seconds=seconds,
@@ -80,9 +79,8 @@ def speedup(speculative: Summary, plain: Summary) -> float:
 
 def computed_speedup(speculative: Summary, plain: Summary) -> float:
     """The paper's: tau / (round latency / step latency), where only the models' time counts."""
-    models_seconds = speculative.draft_seconds + speculative.target_seconds
-    latency = _ratio(models_seconds, speculative.rounds)
-    step = _ratio(plain.target_seconds, plain.rounds)
+    seconds = speculative.draft_seconds + speculative.target_seconds
+    latency, step = _ratio(seconds, speculative.rounds), _ratio(plain.target_seconds, plain.rounds)
     return _ratio(speculative.block_efficiency, _ratio(latency, step))
 
 

@@ -97,10 +97,7 @@ class NGramCache:
         return True
 
     def longest_match(self, draft_tokens: Sequence[int], start: int) -> tuple[int, int] | None:
-        """(target token, n) of the longest entry that draft_tokens[start:] begins with, or None.
-
-        Counts a use of the entry.
-        """
+        """(target token, n) of the longest entry that begins at `start`, or None; counts a use."""
         window = tuple(draft_tokens[start:start + max(self._lengths, default=0)])
         for length in self._lengths:
             if length <= len(window) and window[:length] in self._entries:
@@ -165,9 +162,8 @@ class NGramCache:
         """Learn from two tokenizations of a text (arXiv 2507.02659, section 3.1); how much was new.
 
         Every smallest block of two or more draft tokens opposite one target token is inserted, or
-        counted if known. A dummy space before one text is left out, as is what one has after the
-        other's end. `tokens_seen` grows by the target ids, or by `fresh` if some were seen before.
-        Raises OmnidraftError if neither text begins with the other.
+        counted if known. `tokens_seen` grows by the target ids, or by `fresh` if some were seen
+        before. Raises OmnidraftError if neither text begins with the other.
         """
         self._bind(draft_tokenizer.fingerprint, target_tokenizer.fingerprint)
         seen, new = len(target_ids) if fresh is None else fresh, 0
@@ -200,10 +196,7 @@ class NGramCache:
 
     @classmethod
     def load(cls, path: str | Path, draft_fingerprint: str, target_fingerprint: str) -> NGramCache:
-        """Read a saved cache, with its order of use and its counts.
-
-        Raises OmnidraftError if the file is missing, damaged or of another pair of tokenizers.
-        """
+        """Read a saved cache; OmnidraftError if it is missing, damaged or of another pair."""
         if not Path(path).exists():
             raise OmnidraftError(f"no cache file {path}: observe or prefill, then save one")
         try:

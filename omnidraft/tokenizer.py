@@ -99,16 +99,17 @@ class Tokenizer:
         with _library(f"{path} is not a readable tokenizer.json: download it again"):
             raw = tokenizers.Tokenizer.from_file(str(path))
         config = read_json(folder / "tokenizer_config.json")
-        ends = [read_json(folder / file).get("eos_token_id")
-                for file in ("generation_config.json", "config.json")]
-        ends = [end if isinstance(end, list) else [end] for end in ends]
-        return cls(raw, folder.resolve().name, config | {"eos_token_id": sum(ends, [])})
+        config["eos_token_id"] = []
+        for file in ("generation_config.json", "config.json"):
+            end = read_json(folder / file).get("eos_token_id")
+            config["eos_token_id"] += end if isinstance(end, list) else [end]
+        return cls(raw, folder.resolve().name, config)
 
     def within(self, size: int) -> Tokenizer:
         """This tokenizer without added tokens beyond the `size` ids that a model has logits for.
 
-        They were added after training and mean nothing to the model; their text is read as other
-        tokens. Raises OmnidraftError where ordinary tokens lie beyond.
+        They mean nothing to the model; their text is read as other tokens. Raises OmnidraftError
+        where ordinary tokens lie beyond.
         """
         if self.size <= size:
             return self
@@ -170,10 +171,7 @@ class Tokenizer:
         return tuple(ids) if data and self.decode_bytes(ids) == data else None
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
-        """The joined bytes of the tokens; special, unused and padded ids give nothing.
-
-        Raises OmnidraftError for a negative id.
-        """
+        """The joined bytes of the tokens; special, unused, padded ids: none; negative: an error."""
         if len(ids) and min(ids) < 0:
             raise OmnidraftError(f"token id {min(ids)} is negative: it stands for no token")
         spelled, size = self.token_bytes, self.size

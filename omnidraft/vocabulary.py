@@ -40,11 +40,7 @@ class Alignment:
     role_pairs: int  # draft special tokens paired by role
 
     def fitted(self, draft_width: int, target_width: int) -> Alignment:
-        """The same map for logits of these widths, cut or padded with -1.
-
-        A model may have more logits than its tokenizer has tokens (Qwen2: 152,064 against
-        151,646), or fewer; such ids are never proposed.
-        """
+        """The same map for logits of these widths; ids that only a model has are never proposed."""
         return replace(
             self, draft_to_target=_fit(self.draft_to_target, draft_width, target_width),
             target_to_draft=_fit(self.target_to_draft, target_width, draft_width))
@@ -122,10 +118,7 @@ def aligned_spans(draft: Sequence[bytes], target: Sequence[bytes]) -> Iterator[t
 
 
 def default_folder() -> Path:
-    """Where alignments are kept: $OMNIDRAFT_CACHE, else ~/.cache/omnidraft.
-
-    Raises OmnidraftError where neither is known.
-    """
+    """Where alignments are kept: $OMNIDRAFT_CACHE, else ~/.cache/omnidraft, else an error."""
     try:
         return Path(os.environ.get("OMNIDRAFT_CACHE") or Path.home() / ".cache" / "omnidraft")
     except RuntimeError:
@@ -134,10 +127,9 @@ def default_folder() -> Path:
 
 def load_or_build(draft: Tokenizer, target: Tokenizer, by: str = "bytes",
                   folder: str | Path | None = None) -> Alignment:
-    """`align`, kept on disk in `folder` (`default_folder()` if None).
+    """`align`, kept on disk in `folder` (None: `default_folder()`) and made again if unreadable.
 
-    A file that is missing, damaged or of another version is made again; a folder that cannot be
-    written costs nothing but the time to align again.
+    A folder that cannot be written costs nothing but the time to align again.
     """
     version, sizes = 2, [(draft.size,), (target.size,)]
     pair = draft.fingerprint, target.fingerprint, draft.roles, target.roles

@@ -14,7 +14,7 @@ from vocabularies import byte_level, sentencepiece
 
 import omnidraft as od
 from omnidraft.cli import bench
-from omnidraft.cli.common import load_pair
+from omnidraft.cli.options import load_pair
 from omnidraft.sampling import Uniforms
 
 LETTERS = "▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:;?!'\"()[]{}<>=+-*/_$%#@&`|~^\\\n"

@@ -122,6 +122,17 @@ def test_rounds_are_on_stderr_with_signs_where_there_is_no_colour(folders):
     assert "drafted" in shown and "[" in shown and "\x1b" not in shown
 
 
+def test_rounds_escape_what_was_drafted_once(capsys):
+    from types import SimpleNamespace
+
+    from omnidraft.cli.generate import write
+
+    tokenizer = SimpleNamespace(decode_bytes=lambda ids: b"".join([b"\n", b"\x1b", b" a"][i] for i in ids))
+    record = omnidraft.Round(draft_tokens=[0, 1, 2], proposals=[0], accepted=1, emitted=[0], kinds=["accepted"], done=True)
+    write([record], tokenizer, tokenizer, "rounds", signs=True)
+    assert capsys.readouterr().err == "   1  3 drafted '\\n\\x1b a' -> [+\\n]\n"
+
+
 # ------------------------------------------------------------------------------------------------------------ demo
 
 def check_demo(arguments: list[str], rows: int) -> dict:
@@ -188,7 +199,9 @@ def test_align_shows_both_definitions_and_both_tokenizations(folders):
 def test_align_says_where_a_side_cannot_spell_the_text(folders, tmp_path):
     poor = sentencepiece("▁ab", fallback=False)
     folder = write_model(tmp_path / "poor", poor, 0)
-    assert "cannot spell" in ok("align", folder, folders["target"], "ab日b").stdout
+    shown = ok("align", folder, folders["target"], "ab日b", "--plain").stdout
+    assert "cannot spell" in shown and "\\xe6" in shown
+    assert "=\\xe6" not in shown and "=b" in shown  # one byte of "日" is not the "b" opposite it
 
 
 def test_cache_prefill_show_use_clear(folders):
@@ -231,6 +244,15 @@ def test_demo_on_what_ships(target):
     offline = check_demo(["--target", target, "-n", "64", "-d", "draft-tasks"], 3)
     assert offline["settings"]["draft"] == "draft-tasks" and all(
         row["speculative"]["block_efficiency"] > 1.5 for row in (*offline["tasks"], *found["tasks"]))
+
+
+@embedded
+def test_demo_says_whose_adapter_it_uses(tmp_path):
+    shown = ok("demo", "--task", "text", "-n", "4").stderr
+    assert "draft-general drafts with an adapter: the one in the package" in shown
+    ok("adapt", "math", "--limit", "2", "-n", "4")
+    shown = ok("demo", "--task", "text", "-n", "4").stderr
+    assert "an adapter: your own, in " in shown and "draft-general--qwen-like" in shown
 
 
 @embedded

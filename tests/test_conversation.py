@@ -272,6 +272,18 @@ def test_chat_learns_and_keeps_it(folders, tmp_path):  # noqa: F811
     assert "learned in" in again.stderr
 
 
+def test_commands_of_chat(folders, monkeypatch):  # noqa: F811
+    """/help helps; another command is refused in one line, and what only begins with a slash is a message."""
+    shown = ok("chat", *models_of(folders), input="/help\n/new\n/usr/bin is what?\n")
+    assert shown.stderr.count("/help shows this") == 1 and shown.stderr.count("tokens/s") == 1
+    refused = run("chat", *models_of(folders), input="/x\nthe thing\n")
+    assert refused.exit_code == 1 and refused.stderr.startswith("error: unknown command /x: ") and not refused.stdout
+    assert len(refused.stderr.splitlines()) == 1
+    monkeypatch.setattr("omnidraft.cli.chat.on_a_terminal", lambda: True)  # there it continues
+    typed = ok("chat", *models_of(folders), input="/x\nthe thing\n/exit\n")
+    assert typed.stderr.count("error: unknown command /x") == 1 and typed.stderr.count("tokens/s") == 1
+
+
 @pytest.mark.parametrize(("arguments", "given", "expected"), [
     ([], "", "no message"), ([], "\n \n", "no message"), (["--learn", "-k", "0"], "the", "--learn"),
     (["-n", "0"], "the", "number"), (["--adapter"], "the", "nothing was learned"), ([], "word " * 400, "at most"),

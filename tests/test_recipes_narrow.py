@@ -6,8 +6,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from omnidraft.models import folder
 
+from omnidraft.engine.loading import folder
 from omnidraft.tokenizer import Tokenizer
 from recipes.narrow import functions, problems, words
 from recipes.narrow.other import ANSWER, other

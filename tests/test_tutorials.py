@@ -219,7 +219,8 @@ def test_the_lesson_answers_are_those_of_the_package(exercises):
 
     def first_token(draws):
         draft = [draws.choose(row) for row in rows]
-        made = merge(draft, rows, Direct(np.array([0, 1])), lambda d, i: (2, 2) if d[i:i + 2] == [0, 1] else None, {})
+        made = merge(draft, rows, Direct(np.array([0, 1])), lambda d, i: (2, 2) if d[i:i + 2] == [0, 1] else None, {},
+                     lambda q: np.append(q, 0.0))
         return rejection_sampling(made.tokens, made.rows, np.array([list(target.values())] * 3), draws).emitted[0]
 
     assert np.isclose(exercises.total_variation(exercises.law_of(first_token), target), RIGHT["4.2"])

@@ -32,12 +32,8 @@
 import numpy as np
 from exercises import check, law_of, paint, show
 
-from omnidraft import verification
-from omnidraft.decoding import plain, speculative
+from omnidraft import Options, Pair, Uniforms, plain, speculative, verification
 from omnidraft.engine import loading as models
-from omnidraft.generation import Pair
-from omnidraft.options import Options
-from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 
 

@@ -19,12 +19,9 @@
 import numpy as np
 from exercises import check, examples, paint, show
 
-from omnidraft.decoding import speculative
+from omnidraft import Options, Pair, Uniforms, speculative
 from omnidraft.engine import loading as models
-from omnidraft.generation import Pair
 from omnidraft.ngram_cache import NGramCache
-from omnidraft.options import Options
-from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 from omnidraft.vocabulary import aligned_spans
 

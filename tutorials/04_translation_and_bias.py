@@ -21,11 +21,9 @@
 import numpy as np
 from exercises import check, law_of, paint, show, total_variation
 
-from omnidraft.decoding import plain, speculative
+from omnidraft import Options, Pair, Uniforms, plain, speculative
 from omnidraft.engine import loading as models
-from omnidraft.generation import Pair
-from omnidraft.options import Options
-from omnidraft.sampling import Uniforms, process
+from omnidraft.sampling import process
 from omnidraft.stopping import FixedLength
 from omnidraft.translation import Direct, merge
 from omnidraft.verification import rejection_sampling
@@ -65,7 +63,7 @@ def known(draft, place):
 def first_token(p, q_first, q_second, draws):
     """One round of the package's own code: draw two tokens, translate, judge; the first token written."""
     draft = [draws.choose(q_first), draws.choose(q_second)]
-    made = merge(draft, [q_first, q_second], Direct(np.array([a, b])), known, {})
+    made = merge(draft, [q_first, q_second], Direct(np.array([a, b])), known, {}, lambda q: np.append(q, 0.0))
     return rejection_sampling(made.tokens, made.rows, np.array([p] * 3), draws).emitted[0]
 
 

@@ -26,21 +26,18 @@
 import numpy as np
 from exercises import check, law_of, paint, show, total_variation
 
-from omnidraft.decoding import plain, speculative
+from omnidraft import Options, Pair, Uniforms, plain, speculative
 from omnidraft.engine import loading as models
-from omnidraft.generation import Pair
 from omnidraft.lifting import ROOT, Lifting, build_lifting
-from omnidraft.options import Options
-from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
-from omnidraft.verification import lossless
+from omnidraft.verification import lifted
 
 show(Lifting.choice)  # the equation in the package: P and Q at a node, its last category being uncovered or stop
 
 
 def choice(lifting, node, p, q):
     """P and Q at a node for the target's row p and the law q of the next atom."""
-    return lifting.choice(node, p, lifting.ordered(p), q)[1:]
+    return lifting.choice(node, p, q)[1:]
 
 
 # %% [markdown]
@@ -63,16 +60,18 @@ for P, Q in (choice(lifting, ROOT, p, q_first), choice(lifting, lifting.children
 #
 # Now the reverse as well: the drafter gets a third token, "ba", which the target must write with two tokens. That is an
 # **expansion**; the **path** of "ba" is the two atoms b, a. Q(b) then counts b and ba together, and the second atom
-# has a law of its own, given that the path goes on after b. `reveal` gives each drawn atom and its Q:
+# has a distribution of its own, given that the path continues after b. `reveal` gives each drawn atom, and what its Q
+# follows from: the row that its token was drawn from, and the atoms of that token before it.
 
 # %%
 show(Lifting.reveal)
 both = build_lifting(splits, {2: (b, a)}, draft_size=3)
-(first, second), (q_b, q_a) = both.reveal([2], [np.array([0.5, 0.2, 0.3])])  # "ba" was drawn
+(first, second), drawn = both.reveal([2], [np.array([0.5, 0.2, 0.3])])  # "ba" was drawn
+q_b, q_a = (both.distribution(*one) for one in drawn)
 assert (first, second) == (b, a) and np.allclose([q_b, q_a], [[0.5, 0.2 + 0.3, 0], [1, 0, 0]])
 
 # %% [markdown]
-# The whole rule is `lossless` in omnidraft/verification.py. Is it exact? Its own code, enumerated in the world of lesson 4
+# The whole rule is `lifted` in omnidraft/verification.py. Is it exact? Its own code, enumerated in the world of lesson 4
 # and in forty random worlds that have the expansion as well: the law of the first *two* tokens, where p and q depend
 # on the token before. (If the round writes only one token, the second is drawn from p.)
 
@@ -81,9 +80,9 @@ assert (first, second) == (b, a) and np.allclose([q_b, q_a], [[0.5, 0.2 + 0.3, 0
 def two_tokens(lifting, p, q, draws):
     """One round; p[t], q[d] are the rows after target token t and draft token d, p[-1] and q[-1] those at the start."""
     first = draws.choose(q[-1])
-    atoms, laws = lifting.reveal([first, draws.choose(q[first])], q[[-1, first]])
+    atoms, drawn = lifting.reveal([first, draws.choose(q[first])], q[[-1, first]])
     walked, _ = lifting.walk(atoms)  # the target tokens that the atoms spell: the proposals of this round
-    written = lossless(atoms, laws, lifting, p[[-1, *walked]], draws).emitted
+    written = lifted(atoms, drawn, lifting, p[[-1, *walked]], draws).emitted
     return tuple(written[:2]) if len(written) > 1 else (written[0], draws.choose(p[written[0]]))
 
 
@@ -103,7 +102,7 @@ assert max(gaps) < 1e-14
 
 # %%
 pair = Pair(models.load("draft-tasks", np.float64), models.load("qwen-like", np.float64))
-target, options = pair.target, Options(verify="lossless", stop=FixedLength(2), temperature=1, top_k=3, max_new_tokens=3)
+target, options = pair.target, Options(verify="lifted", stop=FixedLength(2), temperature=1, top_k=3, max_new_tokens=3)
 for prompt in ("Lost: our parrot has been missing since Friday", "It was last seen near the cafe in Sandford. The par"):
     ids = target.tokenizer.encode(prompt)
     wanted = law_of(lambda draws, ids=ids: next(plain(target, ids, options, draws)).emitted[0])
@@ -119,7 +118,7 @@ for prompt in ("Lost: our parrot has been missing since Friday", "It was last se
 # %%
 pair = Pair(models.load("draft-tasks"), models.load("qwen-like"))  # in 32 bits, which is faster
 prompt = "Question: Anna has {} boxes with 3 pens each. How many pens does she have?\nAnswer:"
-for rule in ("tli", "slem", "omnidraft", "lossless"):
+for rule in ("tli", "slem", "omnidraft", "lifted"):
     options = Options(verify=rule, stop=FixedLength(6), temperature=1, max_new_tokens=32)
     runs = [list(speculative(pair, prompt.format(n), options, Uniforms(np.random.default_rng(n)))) for n in range(2, 10)]
     efficiency = sum(len(r.emitted) for run in runs for r in run) / sum(map(len, runs))

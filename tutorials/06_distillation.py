@@ -27,16 +27,13 @@
 import numpy as np
 from exercises import check, examples, law_of, paint, show
 
-from omnidraft import losses
+from omnidraft import Options, Pair, Uniforms, losses, speculative
 from omnidraft.cli.render import sparkline
-from omnidraft.decoding import speculative
 from omnidraft.engine import backward
 from omnidraft.engine import loading as models
-from omnidraft.generation import Pair
 from omnidraft.learning import online
 from omnidraft.learning.training import Recipe, Trainer, tensors_of
-from omnidraft.options import Options
-from omnidraft.sampling import Uniforms, process
+from omnidraft.sampling import process
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import rejection_sampling
 
@@ -94,7 +91,7 @@ show(losses._divergence)  # the equation in the package: the values, and the slo
 # ## The real thing
 #
 # A `Learner` keeps what the pair writes, with the target's rows. Four texts are **held out**: nothing is learned from them.
-# On one of them the gradients, from the logits back to the drafter's weights (omnidraft/models/backward.py), are compared
+# On one of them the gradients, from the logits back to the drafter's weights (omnidraft/engine/backward.py), are compared
 # with central differences. (`hybrid-kl` is the paper's variant with a divergence for each n-gram, too.)
 
 # %%

@@ -19,16 +19,12 @@
 import numpy as np
 from exercises import check, examples, law_of, paint, show
 
-from omnidraft import metrics
-from omnidraft.decoding import speculative
+from omnidraft import Options, Pair, Uniforms, metrics, speculative
 from omnidraft.engine import loading as models
-from omnidraft.generation import Pair
 from omnidraft.learning import online
 from omnidraft.learning.optimizer import AdamW
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.lifting import build_lifting
-from omnidraft.options import Options
-from omnidraft.sampling import Uniforms
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength, Throughput
 from omnidraft.verification import acceptances, rejection_sampling
 
@@ -86,7 +82,7 @@ assert np.allclose([law_of(lambda draws, d=dropped: first(draws, d))[0] for drop
 # %%
 show(acceptances)
 lifting, row = build_lifting({0: (0,), 1: (1,), 2: (0, 1)}, {}, draft_size=2), np.array([0.6, 0.4])
-labels = [acceptances([d], [row], lifting, np.array([[0.4, 0.2, 0.4]] * 2))[0] for d in (0, 1)]
+labels = [acceptances([d], [(row, ())], lifting, np.array([[0.4, 0.2, 0.4]] * 2))[0] for d in (0, 1)]
 assert np.allclose(labels, [1, 0.2 / 0.4]) and np.isclose(row @ labels, np.minimum([0.8, 0.2], row).sum())
 
 # %% [markdown]

@@ -28,15 +28,13 @@ from time import perf_counter
 import numpy as np
 from exercises import check, examples, paint, show
 
+from omnidraft import Options, Pair, Uniforms, speculative
 from omnidraft.cli.render import sparkline
-from omnidraft.decoding import speculative
 from omnidraft.engine import loading as models
-from omnidraft.generation import Pair
 from omnidraft.learning import online
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.training import Recipe, Trainer
-from omnidraft.options import Options
-from omnidraft.sampling import Uniforms, process
+from omnidraft.sampling import process
 from omnidraft.stopping import FixedLength
 
 show(online.Learner.finish)

@@ -8,37 +8,34 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from .. import __version__
-from .common import app, note, say
 
 # The help keeps this order.
 # isort: off
 from . import demo, generate, chat, adapt, bench, inspect, cache, tutorial  # noqa: F401, E402
+from .common import app, note, say  # noqa: E402
 # isort: on
 
 
-def _version(asked: bool) -> None:
+def version(asked: bool) -> None:
+    """Print it and end, if it is asked for."""
     if asked:
         say(f"omnidraft {__version__}")
         raise typer.Exit
 
 
-def _show_traceback(*error: Any) -> None:
-    note("".join(traceback.format_exception(*error)).rstrip())
-
-
 @app.callback()
 def main(
-    version: Annotated[bool, typer.Option(
-        "--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    _: Annotated[bool, typer.Option(
+        "--version", callback=version, is_eager=True, help="Print the version.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
 ) -> None:
     """One small drafter, other people's tokenizers: speculative decoding across vocabularies."""
-    sys.excepthook = _show_traceback  # an error's text may come from a file
+    sys.excepthook = lambda *error: note("".join(traceback.format_exception(*error)).rstrip())
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed: what is printed there goes nowhere
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))

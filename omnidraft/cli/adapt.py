@@ -18,93 +18,85 @@ from ..files import make_folder_of
 from ..learning import online
 from ..learning.training import Recipe
 from ..metrics import Summary, summarize
-from . import common
+from . import options
+from .common import command, console, emit, note
 from .prompts import TASKS, Shortener, read_prompts
 from .render import escape, sparkline
 
 
 @dataclass(frozen=True)
 class Teaching:
-    """How the drafter learns; what is not here are the defaults of `Recipe` and `Schedule`."""
+    """How the drafter learns; all else has the defaults of `Recipe` and `Schedule`."""
 
-    loss: Annotated[str, common.learning("--loss", metavar="NAME", help=(
-        "lifted, hybrid (the paper's), hybrid-kl or dm."))] = "lifted"
-    rank: Annotated[int | None, common.learning(
-        "--rank", metavar="R", help="Of the LoRA adapters; 0 trains all weights.",
-        show_default="the rank of what is kept, else 32")] = None
-    rate: Annotated[float | None, common.learning(
-        "--rate", metavar="LR", help="Learning rate.", show_default=(
-            "0.01, with --rank 0 0.003, above 10 M parameters 0.0001"))] = None
-    every: Annotated[int, common.learning(
-        "--every", metavar="N", help="Prompts between two updates.")] = 2
-    joint: Annotated[bool, common.learning(
+    loss: Annotated[str, options.learning(
+        help="lifted, hybrid (the paper's), hybrid-kl or dm.")] = "lifted"
+    rank: Annotated[int | None, options.learning(
+        help="Of the LoRA adapters; 0 trains all weights.",
+        show_default="that of what is kept, else 32")] = None
+    rate: Annotated[float | None, options.learning(
+        help="Learning rate.", show_default="by the rank and the drafter's size")] = None
+    every: Annotated[int, options.learning(help="Prompts between two updates.")] = 2
+    joint: Annotated[bool, options.learning(
         "--joint", help="Train an acceptance head with the drafter.")] = False
-    interleaved: Annotated[bool, common.learning(
+    interleaved: Annotated[bool, options.learning(
         "--interleaved", help="Train an acceptance head between its updates.")] = False
 
-    def schedule(self) -> online.Schedule:
-        """When the drafter and the head are updated."""
-        if self.joint and self.interleaved:
-            raise OmnidraftError("--joint and --interleaved exclude each other: choose one")
+    def resume(self, store: Adapters, pair: Any, rng: np.random.Generator) -> Learner:
+        """A learner that continues what is kept or in the package; with a rank, what is kept."""
         head = "joint" if self.joint else "interleaved" if self.interleaved else "none"
-        return online.Schedule(self.every, replay=6, head=head)
+        rank = store.rank(pair) if self.rank is None else self.rank
+        return store.resume(pair, Recipe(self.loss, rank=rank, rate=self.rate), online.Schedule(
+            self.every, replay=6, head=head), rng, shipped=self.rank is None)
 
 
-@common.command(
-    "omnidraft adapt math",
-    "omnidraft adapt prompts.jsonl --target llama3-like --loss hybrid --rank 16",
-    "cat prompts.txt | omnidraft adapt - --interleaved --adapters ./adapters",
-    "omnidraft adapt math --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
-    "omnidraft adapt stories.jsonl -d ./my-drafter -t ./my-target --rank 0 --rate 0.0005 --no-save",
-    draft="draft-general", draft_length=8, threshold=0.2, temperature=1.0)
+@command("omnidraft adapt math",
+         "omnidraft adapt prompts.jsonl --target llama3-like --loss hybrid --rank 16",
+         "cat prompts.txt | omnidraft adapt - --interleaved --adapters ./adapters",
+         "omnidraft adapt math --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
+         "omnidraft adapt my.jsonl -d ./my-drafter -t ./my-target --rank 0 --rate 0.0005 --no-save",
+         draft="draft-general", draft_length=8, threshold=0.2, temperature=1.0)
 def adapt(
     source: Annotated[str, typer.Argument(show_default=False, help=(
-        "math, code or text (prompts that ship here), a .jsonl file with a `prompt` (or "
-        "instruction, question, document, text) in each line, a text file with one prompt per "
-        "line, or - for stdin."))],
-    models: common.Models, teaching: Teaching, decoding: common.Decoding,
-    limit: Annotated[int | None, common.learning(
-        "--limit", metavar="N", show_default="all", help="Most prompts to serve.")] = None,
-    again: Annotated[bool, common.learning(
+        "math, code or text (prompts that ship), a .jsonl file with a `prompt` (or instruction, "
+        "question, document, text) in each line, a text file of prompts, or - for stdin."))],
+    models: options.Models, teaching: Teaching, decoding: options.Decoding,
+    limit: Annotated[int | None, options.learning(
+        show_default="all", help="Most prompts to serve.")] = None,
+    again: Annotated[bool, options.learning(
         "--again", help="Start the source again, not where the last run stopped.")] = False,
-    adapters: common.Store = None,
-    save: Annotated[bool, common.output("--save/--no-save", help="Keep what was learned.")] = True,
-    json_lines: Annotated[bool, common.output(
+    adapters: options.Store = None,
+    save: Annotated[bool, options.output("--save/--no-save", help="Keep what was learned.")] = True,
+    json_lines: Annotated[bool, options.output(
         "--json", help="One JSON object per prompt on stdout, then a summary.")] = False,
 ) -> None:
     """Serve prompts and learn from the texts; Ctrl-C stops, the next run continues from there."""
-    options, schedule, seed = decoding.options(), teaching.schedule(), decoding.seed
+    how = decoding.options()
     if limit is not None and limit < 1:
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
-    Recipe(teaching.loss, rank=teaching.rank or 0, rate=teaching.rate)  # refused before loading
+    if teaching.joint and teaching.interleaved:
+        raise OmnidraftError("--joint and --interleaved exclude each other: choose one")
     prompts, total = read_prompts(source)
-    pair, store = common.load_pair(models.draft, models.target, **models.how()), Adapters(adapters)
+    pair, store = models.pair(), Adapters(adapters)
     current = store.folder(pair) / "current.json"
     own = current.exists()
     if save:
         make_folder_of(current)
-    # what is kept or in the package is continued; another rank starts a new adapter
-    rank = store.rank(pair) if teaching.rank is None else teaching.rank
-    recipe = Recipe(teaching.loss, rank=rank, rate=teaching.rate)
-    learner = store.resume(pair, recipe, schedule, np.random.default_rng(seed),
-                           shipped=teaching.rank is None)
+    learner = teaching.resume(store, pair, np.random.default_rng(decoding.seed))
     if learner.statistics and not own:
-        common.note("continuing from the adapter in the package (--rank 32 starts a new one)")
-    options = common.with_head(options, learner.head)
-    places = learner.statistics.setdefault("places", {})
+        note("continuing from the adapter in the package (--rank 32 starts a new one)")
+    how, places = options.with_head(how, learner.head), learner.statistics.setdefault("places", {})
     where = source if source in (*TASKS, "-") else str(Path(source).resolve())
     done = 0 if again or source == "-" else places.get(where, 0)
     if total is not None and done >= total:
         raise OmnidraftError(f"all {total} prompts of {source} were learned from already: "
                              "add --again, or give others")
     if done:
-        common.note(f"continuing after the first {done} prompts of {source} (--again: from the "
-                    "first)")
+        note(f"continuing after the first {done} prompts of {source} (--again starts it again)")
     cut, records, failed = Shortener(pair.target, decoding.max_new_tokens), [], None
     stream = cut(islice(prompts, done, limit and done + limit))
     try:
         with progress(total and min(total - done, limit or total)) as bar:
-            for learned in online.learn(learner, stream, options, common.uniforms_of(seed)):
+            for learned in online.learn(learner, stream, how, decoding.uniforms()):
                 records.append(learned)
                 places[where] = done + len(records)
                 recent = summarize(r for one in records[-16:] for r in one.rounds)
@@ -112,30 +104,28 @@ def adapt(
                 if learned.note:
                     bar.console.print(escape(learned.note), markup=False)
                 if json_lines:
-                    common.emit(as_json(learned))
+                    emit(as_json(learned))
                 if save and learned.updated and learner.updates % 8 == 0:
                     store.keep(learner)
     except KeyboardInterrupt:
-        common.note("stopped")
-        if not records:
-            failed = OmnidraftError("stopped before the first prompt was served: nothing new "
-                                    "was learned")
+        note("stopped")
+        failed = None if records else OmnidraftError("stopped early: nothing new was learned")
     except OmnidraftError as error:  # a line that is no prompt, say: what was learned is kept
         failed = error
     if not any(learned.rounds for learned in records):
         reason = f" ({records[-1].note})" if records else ": give at least one line"
         raise failed or OmnidraftError(f"{source} holds no prompt that could be served{reason}")
-    if note := learner.close().note:
-        common.note(note)
+    if last := learner.close().note:
+        note(last)
     if cut.count:
-        common.note(f"{cut.count} prompts were cut to their last {cut.limit} tokens: "
-                    f"{pair.target.name} reads {pair.target.context_size}")
+        note(f"{cut.count} prompts were cut to their last {cut.limit} tokens: {pair.target.name} "
+             f"reads {pair.target.context_size}")
     if save:
-        common.note(f"saved in {store.keep(learner)}")
+        note(f"saved in {store.keep(learner)}")
     if json_lines:
-        common.emit({"type": "summary", **learner.statistics, "rollbacks": learner.rollbacks,
-                     "skipped": learner.skipped})
-    common.note("\n".join(report(records, learner)))
+        emit({"type": "summary", **learner.statistics, "rollbacks": learner.rollbacks,
+              "skipped": learner.skipped})
+    note("\n".join(report(records, learner)))
     if failed:
         raise failed
 
@@ -143,7 +133,7 @@ def adapt(
 def progress(total: int | None) -> Progress:
     """A bar on stderr, with figures after it."""
     bar = Progress(TextColumn("learning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                   TextColumn("{task.fields[figures]}"), console=common.consoles()[1])
+                   TextColumn("{task.fields[figures]}"), console=console(stderr=True)[0])
     bar.add_task("", total=total, figures="")
     return bar
 
@@ -157,9 +147,10 @@ def describe(s: Summary) -> str:
 def as_json(learned: online.Learned) -> dict[str, Any]:
     """What a prompt brought, for --json."""
     s = summarize(learned.rounds)
-    return {"type": "prompt", "tokens": s.tokens, "acceptance_draft": s.acceptance_draft,
-            "block_efficiency": s.block_efficiency, "tokens_per_second": s.tokens_per_second,
-            "learning_seconds": learned.seconds, "updated": learned.updated, "note": learned.note,
+    figures = {name: getattr(s, name) for name in (
+        "tokens", "acceptance_draft", "block_efficiency", "tokens_per_second")}
+    return {"type": "prompt", **figures, "learning_seconds": learned.seconds,
+            "updated": learned.updated, "note": learned.note,
             "loss": None if math.isnan(learned.loss) else learned.loss}
 
 

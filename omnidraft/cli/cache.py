@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Annotated
 
 import typer
 
-from .. import OmnidraftError
+from .. import OmnidraftError, Tokenizer
+from ..engine.loading import folder
 from ..files import make_folder_of
 from ..ngram_cache import NGramCache
 from ..vocabulary import load_or_build
-from . import common
+from . import common, options
 from .render import columns, show_bytes
 
 SHOW, PREFILL, CLEAR = (f"omnidraft cache {name} draft-tasks qwen-like"
@@ -24,25 +24,22 @@ common.app.add_typer(group, name="cache")
 
 
 @common.command(SHOW, to=group)
-def show(draft: common.Side, target: common.Side, entries: Annotated[int, typer.Option(
+def show(draft: options.Side, target: options.Side, entries: Annotated[int, typer.Option(
         "--entries", "-e", metavar="N", help="List the N most used.")] = 10) -> None:
     """Show a stored cache: its size, its use, its most used n-grams."""
-    one, other, path = common.tokenizers(draft, target)
+    one, other = Tokenizer.load(folder(draft)), Tokenizer.load(folder(target))
+    path = options.cache_file(one, other)
     if not path.is_file():
         raise OmnidraftError(f"no cache is stored for {one.name} -> {other.name}: "
                              f"run `omnidraft cache prefill {draft} {target}`")
     cache = NGramCache.load(path, one.fingerprint, other.fingerprint)
-    found = sorted(cache.items(), key=lambda entry: -entry[2])
-    lengths = sorted(Counter(len(ngram) for ngram, _, _ in found).items())
     bound = f"at most {cache.capacity:,}, {cache.eviction}" if cache.capacity else "no limit"
     common.say(columns([
         ("file", str(path)), ("pair", f"{one.name} -> {other.name}"),
-        ("entries", f"{len(cache):,} ({bound})"),
-        ("draft tokens", ", ".join(f"{size}: {count:,}" for size, count in lengths) or "none"),
-        ("memory", f"{cache.size_bytes / 1e6:.2f} MB"),
+        ("entries", f"{len(cache):,} ({bound}, {cache.size_bytes / 1e6:.2f} MB)"),
         ("learned from", f"{cache.tokens_seen:,} target tokens")]))
     rows = [("uses", "draft n-gram", "target token")]
-    for ngram, token, hits in found[:max(0, entries)]:
+    for ngram, token, hits in sorted(cache.items(), key=lambda one: -one[2])[:max(0, entries)]:
         spelled = "|".join(show_bytes(one.decode_bytes([i])) for i in ngram)
         rows.append((str(hits), spelled, show_bytes(other.decode_bytes([token]))))
     if rows[1:]:
@@ -51,14 +48,15 @@ def show(draft: common.Side, target: common.Side, entries: Annotated[int, typer.
 
 @common.command(PREFILL, BOUND, to=group)
 def prefill(
-    draft: common.Side, target: common.Side,
+    draft: options.Side, target: options.Side,
     capacity: Annotated[int | None, typer.Option(
-        "--capacity", metavar="N", help="Most entries.", show_default="no limit")] = None,
+        help="Most entries.", show_default="no limit")] = None,
     eviction: Annotated[str, typer.Option(
-        "--eviction", help="What a full cache forgets: none, lru or lfu.")] = "none",
+        help="What a full cache forgets: none, lru or lfu.")] = "none",
 ) -> None:
     """Fill and store the cache of a pair from the two tokenizers alone."""
-    one, other, path = common.tokenizers(draft, target)
+    one, other = Tokenizer.load(folder(draft)), Tokenizer.load(folder(target))
+    path = options.cache_file(one, other)
     make_folder_of(path)
     cache = NGramCache(capacity, eviction, one.fingerprint, other.fingerprint)
     cache.prefill(one, other, load_or_build(one, other))
@@ -67,13 +65,10 @@ def prefill(
 
 
 @common.command(CLEAR, to=group)
-def clear(draft: common.Side, target: common.Side) -> None:
+def clear(draft: options.Side, target: options.Side) -> None:
     """Remove the stored cache of a pair."""
-    one, other, path = common.tokenizers(draft, target)
-    try:
-        path.unlink()
-        common.say(f"removed {path}")
-    except FileNotFoundError:
-        common.say(f"no cache is stored for {one.name} -> {other.name}")
-    except OSError as error:
-        raise OmnidraftError(f"cannot remove {path}: {error.strerror}") from None
+    one, other = Tokenizer.load(folder(draft)), Tokenizer.load(folder(target))
+    path = options.cache_file(one, other)
+    found = path.exists()
+    path.unlink(missing_ok=True)
+    common.say(f"removed {path}" if found else f"no cache is stored at {path}")

@@ -18,8 +18,8 @@ import numpy as np
 
 from .. import OmnidraftError, Options, Pair, Round, plain, speculative
 from ..decoding import Warm, check_prompt
+from ..files import read_json
 from ..sampling import Uniforms
-from ..tokenizer import read_json
 
 PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}  # no template
 OPEN, CLOSE = "\ufdd0", "\ufdd1"  # around what a message spells; Unicode keeps them out of texts

@@ -16,7 +16,8 @@ from ..decoding import check_prompt
 from ..files import check_writable, write_text
 from ..metrics import computed_speedup, speedup, summarize
 from ..translation import common_prefix
-from . import common
+from . import options
+from .common import command, console, note
 from .machine import machine
 from .prompts import TASKS, read_prompts
 from .render import Painter, escape, export_svg, legend, speed_table
@@ -27,72 +28,66 @@ from .watch import watch
 USUAL = {"math": 5, "code": 4, "text": 1}
 
 
-@common.command(
-    "omnidraft demo", "omnidraft demo --task code --slow",
-    "omnidraft demo --target llama3-like --verify slem --seed 7",
-    "omnidraft demo --temperature 1 --plain --json figures.json --svg demo.svg",
-    draft="draft-general, adapted", max_new_tokens=192)
+@command("omnidraft demo", "omnidraft demo --task code --slow",
+         "omnidraft demo --target llama3-like --verify slem --seed 7",
+         "omnidraft demo --temperature 1 --plain --json figures.json --svg demo.svg",
+         draft="draft-general, adapted", max_new_tokens=192)
 def demo(
-    models: common.Served, decoding: common.Decoding,
-    task: Annotated[str | None, common.models(
-        "--task", help="Only math, code or text.", show_default="all three")] = None,
-    learn: Annotated[bool, common.models("--learn", help=(
-        "Serve prompts of one task (default math) and let the drafter learn."))] = False,
-    seconds: Annotated[float, common.models(
-        "--seconds", metavar="S", help="How long --learn serves prompts.")] = 120.0,
-    slow: Annotated[bool, common.output("--slow", help="Pause after every round.")] = False,
-    signs: common.Plain = False,
-    svg: Annotated[Path | None, common.output(
-        "--svg", metavar="FILE", help="Save what is shown as a picture.")] = None,
-    figures: Annotated[Path | None, common.output(
-        "--json", metavar="FILE", help="Save every figure of the table.")] = None,
+    models: options.Served, decoding: options.Decoding,
+    task: Annotated[str | None, options.models(
+        help="Only math, code or text.", show_default="all three")] = None,
+    learn: Annotated[bool, options.models(
+        "--learn", help="Serve prompts of one task, and let the drafter learn.")] = False,
+    seconds: Annotated[float, options.models(help="How long --learn serves prompts.")] = 120.0,
+    slow: Annotated[bool, options.output("--slow", help="Pause after every round.")] = False,
+    signs: options.Plain = False,
+    svg: Annotated[Path | None, options.output(
+        metavar="FILE", help="Save what is shown as a picture.")] = None,
+    figures: options.Json = None,
 ) -> None:
     """Watch a small model draft for a bigger one with another tokenizer; --seed picks prompts."""
-    options, prompts = decoding.options(), choose_prompts(task, decoding.seed)
+    how, prompts = decoding.options(), choose_prompts(task, decoding.seed)
     check_writable(svg, figures)
     if svg and figures and svg.resolve() == figures.resolve():
         raise OmnidraftError(f"--svg and --json both name {svg}: one would overwrite the other")
     if learn and models.adapter:
         raise OmnidraftError("--learn begins with the drafter as it is: leave out --adapter")
-    pair, options, adapted = load(models, options, learn)
+    pair, how, adapted = load(models, how, learn)
     for prompt in prompts.values():
         check_prompt(pair.target, prompt)
     if learn:
-        shown, rows = watch(pair, task or "math", options, seconds, decoding.seed, signs)
+        shown, rows = watch(pair, task or "math", how, seconds, decoding.seed, signs)
     else:
-        shown, rows = show(pair, prompts, options, decoding.seed, signs, 0.35 if slow else 0.0)
+        shown, rows = show(pair, prompts, how, decoding.seed, signs, 0.35 if slow else 0.0)
     if figures:
-        kernels = {model.name: model.kernel for model in (pair.draft, pair.target)}
-        settings = vars(decoding) | {"verify": options.verify, "adapter": adapted,
-                                     "draft": pair.draft.name, "target": pair.target.name,
-                                     "kernels": kernels}
+        kernels = {one.name: one.kernel for one in (pair.draft, pair.target)}
+        settings = vars(decoding) | {
+            "verify": how.verify, "draft": pair.draft.name, "target": pair.target.name,
+            "adapter": adapted, "kernels": kernels}
         write_text(figures, json.dumps({"omnidraft": __version__, "machine": machine(),
                                         "settings": settings, "tasks": rows}, indent=1) + "\n")
     if svg:
-        title = f"{pair.draft.name} drafts for {pair.target.name}"
-        write_text(svg, export_svg(shown, title))
+        write_text(svg, export_svg(shown, f"{pair.draft.name} drafts for {pair.target.name}"))
 
 
-def load(models: common.Served, options: Options, learn: bool) -> tuple[Pair, Options, bool]:
+def load(models: options.Served, how: Options, learn: bool) -> tuple[Pair, Options, bool]:
     """The pair, its options with the adapter's head, and whether it drafts with an adapter.
 
-    Where no drafter is named: draft-general with its adapter, or for a target that it has not
-    learned draft-tasks.
+    Where no drafter is named: draft-general with its adapter, else draft-tasks.
     """
     usual = models.draft == "draft-general, adapted"
-    name, how = "draft-general" if usual else models.draft, models.how()
-    pair = common.load_pair(name, models.target, stored=False, **how)
-    store = Adapters(models.adapters)
+    models = replace(models, draft="draft-general") if usual else models
+    pair, store = models.pair(stored=False), Adapters(models.adapters)
     adapted = models.adapter or usual and not learn and store.load(pair, shipped=True) is not None
     if adapted:
         own = (store.folder(pair) / "current.json").exists()
-        where = f"your own in {store.folder(pair)}" if own else "the one in the package"
-        common.note(f"{pair.draft.name} drafts with an adapter: {where}")
-        options = common.use_adapter(pair, models.adapters, options)
+        how = options.use_adapter(pair, models.adapters, how)
+        where = f"your own, in {store.folder(pair)}" if own else "the one in the package"
+        note(f"{pair.draft.name} drafts with an adapter: {where}")
         pair.draft.name += " with its adapter"
     elif usual and not learn:
-        pair = common.load_pair("draft-tasks", pair.target, stored=False, **how)
-    return pair, options, adapted
+        pair = replace(models, draft="draft-tasks", target=pair.target).pair(stored=False)
+    return pair, how, adapted
 
 
 def choose_prompts(task: str | None, seed: int) -> dict[str, str]:
@@ -106,66 +101,60 @@ def choose_prompts(task: str | None, seed: int) -> dict[str, str]:
     return chosen if task is None else {task: chosen[task]}
 
 
-def show(pair: Pair, prompts: dict[str, str], options: Options, seed: int, signs: bool,
+def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bool,
          pause: float) -> tuple[list[Any], list[dict]]:
     """Decode each prompt plainly and speculatively, and print it: what was shown, and figures."""
-    out, errors = common.consoles()
-    signs, target = signs or common.without_colour(out), pair.target
-    sides = [f"{escape(one.name, '')} ({one.tokenizer.size:,} entries)"
-             for one in (pair.draft, target)]
-    head = Text(f"{sides[0]} drafts for {sides[1]}, rule {options.verify}")
+    (out, signs), (errors, _), target = console(signs), console(stderr=True), pair.target
+    one, other = (f"{escape(model.name, '')} ({model.tokenizer.size:,} entries)"
+                  for model in (pair.draft, target))
+    head = Text(f"{one} drafts for {other}, rule {how.verify}")
     errors.print(head, legend(signs), sep="\n", soft_wrap=True)
     shown, rows = [head, legend(signs=True)], []
     for task, prompt in prompts.items():
-        ids = target.tokenizer.encode(prompt, bos=True)
+        ids, uniforms = target.tokenizer.encode(prompt, bos=True), options.uniforms_of
         if not rows:  # the first passes of a process read the weights: a few tokens, untimed
-            short = replace(options, max_new_tokens=8)
-            list(plain(target, ids, short, common.uniforms_of(0)))
-            list(speculative(pair, prompt, short, common.uniforms_of(0)))
+            short = replace(how, max_new_tokens=8)
+            list(plain(target, ids, short, uniforms(0)))
+            list(speculative(pair, prompt, short, uniforms(0)))
         errors.print(f"\n--- {task} ---")
         text = Text.assemble((escape(prompt), "dim"))
         out.print(Text(text.plain, "" if signs else "dim"), end="", soft_wrap=True)
-        alone = list(plain(target, ids, options, common.uniforms_of(seed)))
-        painter = Painter(target.tokenizer, signs)
-        pictured = Painter(target.tokenizer, signs=True)  # the picture has both
-        drafted = []
-        for record in speculative(pair, prompt, options, common.uniforms_of(seed)):
+        alone, drafted = list(plain(target, ids, how, uniforms(seed))), []
+        painter, pictured = Painter(target.tokenizer, signs), Painter(target.tokenizer, signs=True)
+        for record in speculative(pair, prompt, how, uniforms(seed)):
             drafted.append(record)
             text.append_text(pictured.paint(record))
             out.print(painter.paint(record), end="", soft_wrap=True)
             time.sleep(pause)
         out.print()
-        figures = compare(target, ids, options, alone, drafted)
-        rows.append({"task": task, "prompt": prompt, **figures})
+        rows.append({"task": task, "prompt": prompt, **compare(target, ids, how, alone, drafted)})
         shown += [Text(f"\n--- {task} ---"), text]
     shown += [Text(), speed_table(rows)]
     errors.print(shown[-1])
     if any(row.get("tie") for row in rows):
-        common.note("tie: the texts part where the target's two best tokens differ by rounding")
+        note("tie: the texts part where the target's two best tokens differ by rounding only")
     return shown, rows
 
 
-def compare(target: Any, ids: list[int], options: Options, alone: list[Round],
+def compare(target: Any, ids: list[int], how: Options, alone: list[Round],
             drafted: list[Round]) -> dict[str, Any]:
     """Figures of plain and speculative decoding of one prompt, and whether the texts are equal."""
     slow, fast = summarize(alone), summarize(drafted)
-    texts = [[token for record in records for token in record.emitted]
-             for records in (alone, drafted)]
+    texts = [[token for one in rounds for token in one.emitted] for rounds in (alone, drafted)]
     row = {"text": target.tokenizer.decode(texts[1]), "plain": slow.figures(),
            "speculative": fast.figures(), "speedup": speedup(fast, slow),
            "computed_speedup": computed_speedup(fast, slow)}
-    if options.temperature:
-        kind = "biased" if options.verify == "omnidraft" else "exact"
-        return row | {"distribution": f"{kind} ({options.verify})"}
+    if how.temperature:
+        kind = "biased" if how.verify == "omnidraft" else "exact"
+        return row | {"distribution": f"{kind} ({how.verify})"}
     same = texts[0] == texts[1]
     return row | {"same_text": same, "tie": not same and is_tie(target, ids, *texts)}
 
 
-def is_tie(model: Any, prompt_ids: list[int], one: list[int], other: list[int],
-           gap: float = 1e-3) -> bool:
+def is_tie(model: Any, ids: list[int], one: list[int], other: list[int], gap: float = 1e-3) -> bool:
     """Whether two greedy texts part at tokens whose logits differ by float32 rounding only."""
     place = common_prefix(one, other)
     if place >= min(len(one), len(other)):
         return False
-    row = model.forward(prompt_ids + one[:place], model.new_cache())[0]
+    row = model.forward(ids + one[:place], model.new_cache())[0]
     return bool(row.max() - min(row[one[place]], row[other[place]]) < gap)

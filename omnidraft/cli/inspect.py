@@ -15,7 +15,8 @@ from ..engine.config import ModelConfig
 from ..engine.loading import EMBEDDED, folder, load
 from ..learning.adapters import SHIPPED
 from ..vocabulary import DEFINITIONS, aligned_spans, default_folder, load_or_build
-from . import common
+from . import options
+from .common import command, console, say
 from .machine import machine
 from .render import columns, show_bytes
 
@@ -27,16 +28,15 @@ BLOCKS = {(1, 1): ("green", "=", "same token"),
           (2, 2): ("yellow", "~", "boundaries that cross")}
 
 
-@common.command("omnidraft align draft-tasks qwen-like",
+@command("omnidraft align draft-tasks qwen-like",
                 "omnidraft align draft-tasks llama3-like 'Snowflakes fall.'",
                 "omnidraft align ./llama2-32k ./qwen2-151k")
-def align(draft: common.Side, target: common.Side, text: Annotated[str, typer.Argument(
+def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.Argument(
         help="What both tokenize.", show_default="a sample")] = SAMPLE,
-          plain: common.Plain = False) -> None:
+          plain: options.Plain = False) -> None:
     """Show how much two vocabularies share, and how each spells a text."""
-    one, other, _ = common.tokenizers(draft, target)
-    out, _ = common.consoles()
-    plain = plain or common.without_colour(out)
+    one, other = Tokenizer.load(folder(draft)), Tokenizer.load(folder(target))
+    out, plain = console(plain)
     rows = [("shared entries", f"{one.name} (draft)", f"{other.name} (target)",
              "special tokens paired")]
     for by in DEFINITIONS:
@@ -45,7 +45,7 @@ def align(draft: common.Side, target: common.Side, text: Annotated[str, typer.Ar
                   for count, side in ((found.shared_draft, one), (found.shared_target, other))]
         rows.append((f"by {by}" + " (the paper's)" * (by == "strings"), *shares,
                      str(found.role_pairs)))
-    common.say(columns(rows))
+    say(columns(rows))
     legend = [Text(f"{sign} {meaning}") if plain else Text(meaning, style)
               for style, sign, meaning in BLOCKS.values()]
     if text:
@@ -88,8 +88,8 @@ def spell(tokenizer: Tokenizer, text: str) -> list[bytes]:
     return [tokenizer.decode_bytes([token]) for token in tokenizer.encode_continuation(text)]
 
 
-@common.command("omnidraft models")
-def models(adapters: common.Store = None) -> None:
+@command("omnidraft models")
+def models(adapters: options.Store = None) -> None:
     """List the embedded models, and the adapters with what they have learned from."""
     rows = [("name", "parameters", "layers", "width", "entries", "tokenizer", "context", "folder")]
     for name in EMBEDDED:
@@ -103,7 +103,7 @@ def models(adapters: common.Store = None) -> None:
         kind = "byte-level BPE" if tokenizer.byte_level else "SentencePiece BPE"
         rows.append((name, f"{parameters:.1f} M", str(config.layers), str(config.width),
                      f"{tokenizer.size:,}", kind, str(config.context_size), str(path)))
-    common.say(columns(rows))
+    say(columns(rows))
     own = Adapters(adapters)
     for store, whose in (Adapters(SHIPPED), "in the package"), (own, f"in {own.root}"):
         rows = [("adapter", "prompts", "tokens", "updates", "draft tokens kept", "per target pass")]
@@ -113,10 +113,10 @@ def models(adapters: common.Store = None) -> None:
             each = f"{s.get('tokens', 0) / max(1, s.get('rounds', 0)):.2f}"
             rows.append((name, s["error"]) if "error" in s else (name, *counts, kept, each))
         if rows[1:]:
-            common.say(f"\n{columns(rows)}\n({whose}, means since the first prompt)")
+            say(f"\n{columns(rows)}\n({whose}, means since the first prompt)")
 
 
-@common.command("omnidraft info")
+@command("omnidraft info")
 def info() -> None:
     """Show versions, the machine, and which kernels a short measurement chose for each model."""
     rows = [("omnidraft", __version__)]
@@ -134,4 +134,4 @@ def info() -> None:
             rows.append((f"kernels, {name}", load(name).kernel))
         except OmnidraftError as error:
             rows.append((f"kernels, {name}", str(error)))
-    common.say(columns(rows))
+    say(columns(rows))

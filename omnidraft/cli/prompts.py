@@ -15,15 +15,11 @@ FIELDS = ("prompt", "instruction", "question", "document", "text")  # the first 
 
 
 def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
-    """The prompts and their number (unknown for stdin).
-
-    Raises OmnidraftError for a file without any, or that is not text.
-    """
+    """The prompts and their number (unknown for stdin); OmnidraftError where there is none."""
     if source == "-":
         return _stdin(), None
-    path = Path(source)
-    if source in TASKS:
-        path = Path(__file__).parents[1] / "data" / f"{source}.jsonl"
+    shipped = Path(__file__).parents[1] / "data" / f"{source}.jsonl"
+    path = shipped if source in TASKS else Path(source)
     try:
         lines = [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -36,13 +32,11 @@ def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
 
 
 def _stdin() -> Iterator[str]:
-    """The prompts on stdin: JSON lines if the first is an object, else text."""
-    is_json = None
+    is_json = None  # JSON lines if the first begins as an object does
     try:
-        for line in sys.stdin or ():
-            if line.strip():
-                is_json = line.lstrip().startswith("{") if is_json is None else is_json
-                yield _prompt(line, is_json, "stdin")
+        for line in filter(str.strip, sys.stdin or ()):
+            is_json = line.lstrip().startswith("{") if is_json is None else is_json
+            yield _prompt(line, is_json, "stdin")
     except UnicodeDecodeError:
         raise OmnidraftError("a prompt on stdin is not UTF-8 text: convert it first") from None
 

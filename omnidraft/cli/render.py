@@ -40,14 +40,10 @@ def escape(text: str, keep: str = "\n\t") -> str:
     >>> escape("a\x1b[31mb")
     'a\\x1b[31mb'
     """
-    def shown(char: str) -> str:
-        # U+xxFFFE and U+xxFFFF are no characters at all, and not allowed in SVG
-        unsafe = unicodedata.category(char) in _UNSAFE or ord(char) & 0xFFFE == 0xFFFE
-        if char in keep or not unsafe:
-            return char
-        return char.encode("unicode_escape", "surrogatepass").decode()
-
-    return "".join(map(shown, text))
+    return "".join(
+        char if char in keep or unicodedata.category(char) not in _UNSAFE
+        and ord(char) & 0xFFFE != 0xFFFE  # no characters at all, and not allowed in SVG
+        else char.encode("unicode_escape", "surrogatepass").decode() for char in text)
 
 
 def show_bytes(data: bytes) -> str:
@@ -67,9 +63,9 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     """
     rows = [[escape(cell, "") for cell in row] for row in rows]
     full = max(map(len, rows))  # a shorter row is a message, and widens no column
-    widths = [max(map(len, cells)) for cells in zip(*(row for row in rows if len(row) == full), strict=True)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
-                     for row in rows)
+    sizes = zip(*(map(len, row) for row in rows if len(row) == full), strict=True)
+    form = "  ".join(f"{{:{max(column)}}}" for column in sizes)
+    return "\n".join(form.format(*row, *[""] * (full - len(row))).rstrip() for row in rows)
 
 
 class Painter:

@@ -10,7 +10,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from .. import OmnidraftError
-from . import common
+from . import options
+from .common import command, console, say
 
 LESSONS = Path(__file__).parents[2] / "tutorials"
 
@@ -22,26 +23,26 @@ class Cell(NamedTuple):
     text: str
 
 
-@common.command("omnidraft tutorial", "omnidraft tutorial 1",
+@command("omnidraft tutorial", "omnidraft tutorial 1",
                 "omnidraft tutorial 5 --run-all | less -R")
 def tutorial(
     lesson: Annotated[str | None, typer.Argument(
         help="Number of the lesson; without it they are listed.", show_default=False)] = None,
-    run_all: Annotated[bool, common.output(
+    run_all: Annotated[bool, options.output(
         "--run-all", help="Do not wait for Enter between the cells.")] = False,
 ) -> None:
     """Step through a lesson: prose, code and its output; Enter goes on, q quits."""
     found = lessons()
     if lesson is None:
         for number, path in found.items():
-            common.say(f"{number}  {title(path)}")
+            say(f"{number}  {title(path)}")
         return
     path = found.get(int(lesson) if lesson.isdecimal() else 0)
     if path is None:
         known = ", ".join(map(str, found))
         raise OmnidraftError(f"there is no lesson {lesson!r}: choose one of {known}")
     wait = not run_all and sys.stdin.isatty() and sys.stdout.isatty()
-    step_through(cells(path.read_text(encoding="utf-8")), path, common.consoles()[0], wait)
+    step_through(cells(path.read_text(encoding="utf-8")), path, console()[0], wait)
 
 
 def lessons() -> dict[int, Path]:

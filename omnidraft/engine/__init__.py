@@ -1,1 +1,1 @@
-"""How a model runs: loading, configuration, the NumPy engine and its backward pass, transformers' models."""
+"""How a model runs: the loader, the NumPy engine, its backward pass, transformers behind it."""

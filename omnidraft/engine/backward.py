@@ -1,13 +1,13 @@
-"""How a transformer is differentiated: a training pass over a text, and the way back to the weights.
+"""How a transformer is differentiated: a pass over a text, and the way back to the weights.
 
 The chain rule, run from the end (backpropagation, Rumelhart et al. 1986, doi 10.1038/323533a0). A
 loss L is one number; write dy for ∂L/∂y, an array of y's shape. An operation y = f(x, W) need only
 know how to turn dy into dx, which it hands to the operation before it, and into dW, which it keeps.
 So every operation below returns its value and a function `back`, which holds what the forward pass
-saw: y, back = operation(x, ...), and later dx = back(dy, grads). The gradients of its own weights go
-into the dictionary `grads`, but only those whose names are in it. The model is the operations in a
-row (`run`), its derivative their `back`s in reverse (`gradients`). Where a value goes two ways, as
-at each residual sum, the gradients that come back are added: that is all there is to it.
+saw: y, back = operation(x, ...), and later dx = back(dy, grads). It puts the gradients of its own
+weights into the dictionary `grads`, if their names are in it. The model is the operations in a row
+(`run`), its derivative their `back`s in reverse (`gradients`). Where a value goes two ways, as at
+each residual sum, the gradients that come back are added: that is all there is to it.
 
 The forward pass is that of `llama_plain`: one text at a time, shapes (tokens n, width), no cache.
 """
@@ -51,9 +51,9 @@ def linear(x: np.ndarray, tensors: Tensors, name: str) -> tuple[np.ndarray, Back
 def rms_norm(x: np.ndarray, tensors: Tensors, name: str, eps: float) -> tuple[np.ndarray, Back]:
     """y = g · u with u = r x, r = 1 / sqrt(mean(x²) + eps), per token (RMSNorm, arXiv 1910.07467).
 
-    Back: dg = Σ dy · u over the tokens, du = g · dy, dx = r (du − u · mean(du · u)). The second term
-    is r's own dependence on x: making a token's vector longer changes nothing, so what points along
-    it is taken out of du.
+    Back: dg = Σ dy · u over the tokens, du = g · dy, dx = r (du − u · mean(du · u)). The second
+    term is r's own dependence on x: a longer vector of the same direction gives the same u, so what
+    points along it is taken out of du.
 
     >>> rms_norm(np.array([[3.0, 4.0]]), {"n.weight": np.ones(2)}, "n", 0.0)[0].round(3)
     array([[0.849, 1.131]])
@@ -86,11 +86,11 @@ def turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
 
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
               mask: np.ndarray) -> tuple[np.ndarray, Callable]:
-    """Grouped-query attention (arXiv 1706.03762, 2305.13245): o = P v, P = softmax(q k^T / √d + mask).
+    """Grouped-query attention (arXiv 1706.03762, 2305.13245): o = P v, P = softmax(q k^T / √d + m).
 
-    q (n, heads, d), k and v (n, kv_heads, d), mask (n, n) of 0 and −inf; o (n, heads, d). Back gives
-    dq, dk, dv: dv = P^T do and dP = do v^T as in any product; through the softmax, whose rows sum to
-    1, dS = P · (dP − Σ dP · P), and that row sum is do · o (arXiv 2205.14135, appendix B.2); then
+    q (n, heads, d), k and v (n, kv_heads, d), mask m (n, n) of 0 and −inf; o (n, heads, d). Back:
+    dv = P^T do and dP = do v^T as in any product; through the softmax, whose rows sum to 1,
+    dS = P · (dP − Σ dP · P), and that row sum is do · o (arXiv 2205.14135, appendix B.2); then
     dq = dS k / √d, dk = dS^T q / √d. The heads that share a key are stacked as rows of one matrix,
     so that their parts of dk and dv add up.
     """
@@ -120,7 +120,7 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
 
 def attention_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, at: str,
                      cos: np.ndarray, sin: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, Back]:
-    """What attention adds to the residual stream (n, width): norm, q k v, positions, attention, o."""
+    """What attention adds to the residual stream (n, width), from its norm to its output."""
     y, back_norm = rms_norm(x, tensors, f"{at}.input_layernorm", config.eps)
     (q, back_q), (k, back_k), (v, back_v) = (
         linear(y, tensors, f"{at}.self_attn.{part}_proj") for part in "qkv")
@@ -161,7 +161,7 @@ def mlp_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors,
 
 @dataclass
 class Trace:
-    """A forward pass and the way back; keep the tensors as they are until `gradients` was called."""
+    """A forward pass and the way back; its tensors must not change before `gradients`."""
     tensors: Tensors
     ids: np.ndarray  # (n,)
     logits: np.ndarray  # (n, vocab_size); row i is about the token after ids[i]
@@ -172,8 +172,8 @@ class Trace:
 def run(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> Trace:
     """The forward pass: x = embedding; x += branch(x), two per layer; logits = norm(x) W_head^T.
 
-    `tensors` has the names and shapes of `config.tensor_shapes()`, all in float32 or all in float64.
-    Raises OmnidraftError where they are of another kind, or the ids fit neither vocabulary nor context.
+    `tensors` are those of `config.tensor_shapes()`, all in float32 or all in float64. Raises
+    OmnidraftError for others, and where the ids do not fit vocabulary and context.
 
     >>> trace = run(config, tensors, [1, 5, 7]); trace.logits.shape
     (3, 2048)
@@ -184,8 +184,8 @@ def run(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> Trace:
                              "convert them with astype")
     n = len(ids)
     if not 0 < n <= config.context_size or min(ids) < 0 or max(ids) >= config.vocab_size:
-        raise OmnidraftError(f"cannot train on {n} tokens up to id {max(ids, default=0)}: the model "
-                             f"takes 1 to {config.context_size} tokens with ids from 0 to "
+        raise OmnidraftError(f"cannot train on {n} tokens up to id {max(ids, default=0)}: the model"
+                             f" takes 1 to {config.context_size} tokens with ids from 0 to "
                              f"{config.vocab_size - 1}")
     angles = np.outer(np.arange(n), frequencies(config))[:, None]  # (n, 1, head_dim / 2)
     mask = np.triu(np.full((n, n), -np.inf, dtype), 1)  # no token sees a later one

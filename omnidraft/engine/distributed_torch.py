@@ -15,9 +15,7 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
-from itertools import count
 from typing import Any
-from weakref import finalize
 
 import torch
 import torch.distributed as dist
@@ -26,7 +24,7 @@ from transformers.distributed import DistributedConfig
 
 from ..errors import OmnidraftError
 from .transformers_loading import choose_device
-from .transformers_model import TransformersModel
+from .transformers_model import TransformersCache, TransformersModel
 
 # What the argument of transformers is called; older ones take the plan itself.
 PLAN = ({"distributed_config": DistributedConfig(tp_plan="auto")}
@@ -36,7 +34,7 @@ PLAN = ({"distributed_config": DistributedConfig(tp_plan="auto")}
 class DistributedModel(TransformersModel):
     """A TransformersModel whose weights all ranks hold together; rank 0 uses it like any other.
 
-    >>> omnidraft.pair("draft-tasks", "models/big", backend="torch", tensor_parallel=True)  # doctest: +SKIP
+    >>> omnidraft.pair(target="big", backend="torch", tensor_parallel=True)  # doctest: +SKIP
     """
 
     def __init__(self, model: Any, *args: Any, **parts: Any) -> None:
@@ -51,8 +49,7 @@ class DistributedModel(TransformersModel):
                                      f"evenly ({what}): start another number of them")
         # While this is made, all ranks make the same passes without being told.
         self._leads, self._broken = False, False
-        # The followers know states by number; rank 0 lists those that are gone.
-        self._numbers, self._ended = count(), []
+        self._latest: Any = None  # the one state that all ranks have
         super().__init__(model, *args, **parts)
         self._columns = False
         # Orders go over gloo, so that no device waits for them, and for as long as rank 0 thinks.
@@ -64,8 +61,7 @@ class DistributedModel(TransformersModel):
              **more: Any) -> DistributedModel:
         """Load this rank's part; ranks other than 0 then follow, and end the process.
 
-        Raises OmnidraftError also where torchrun did not start several processes, or the heads
-        cannot be shared evenly.
+        Raises OmnidraftError also where torchrun did not start several processes.
         """
         if int(os.environ.get("WORLD_SIZE", 1)) < 2:
             raise OmnidraftError("tensor parallelism needs several processes: start this with "
@@ -82,18 +78,14 @@ class DistributedModel(TransformersModel):
 
     def follow(self) -> None:
         """What the other ranks do: every pass that rank 0 makes, until it makes no more."""
-        states: dict[int, Any] = {}
+        state = None
         while order := self._tell_or_hear():
-            number, kept, rows, batch, gone, *rest = order
-            for ended in rest[:gone]:
-                states.pop(ended, None)
-            if number not in states:
-                states[number] = self._new_state() if number >= 0 else None
-            state = states[number]
-            if state is not None and (taken_back := state.get_seq_length() - kept):
+            kept, rows, batch, *ids = order
+            if kept <= 0:  # a text begins, or (-1) a pass without a state
+                state = None if kept < 0 else self._new_state()
+            elif taken_back := state.get_seq_length() - kept:
                 state.crop(-taken_back)
-            _, states[number], _ = super()._run(
-                torch.tensor(rest[gone:]).view(batch, -1), state, rows)
+            _, state, _ = super()._run(torch.tensor(ids).view(batch, -1), state, rows)
 
     def close(self) -> None:
         """Let the other ranks end; rank 0 does so when its process ends, for whatever reason."""
@@ -108,29 +100,25 @@ class DistributedModel(TransformersModel):
         if self._broken:
             raise OmnidraftError(f"{self.name}: an earlier pass failed, so the processes no longer "
                                  "agree: start again")
-        gone, self._ended[:] = tuple(self._ended), ()
-        number, kept = (-1, 0) if state is None else (state.number, state.get_seq_length())
-        order = (number, kept, rows, len(texts), len(gone), *gone, *texts.flatten().tolist())
-        self._tell_or_hear(order)
+        kept = -1 if state is None else state.get_seq_length()
+        self._tell_or_hear((kept, rows, len(texts), *texts.flatten().tolist()))
         self._broken = True  # unless the pass ends well: the others may wait in it for this rank
         made = super()._run(texts, state, rows, hidden)
-        self._broken = False
+        self._latest, self._broken = made[1], False
         return made
 
-    def _new_state(self) -> Any:
-        state = super()._new_state()
-        if self._leads and state is not None:
-            state.number = next(self._numbers)
-            finalize(state, self._ended.append, state.number)
-        return state
+    def forward(self, ids: Sequence[int | Tensor], cache: TransformersCache,
+                rows: int = 1) -> Any:
+        """As `TransformersModel.forward`; where another text was read last, this one is again."""
+        if cache.state is not self._latest:
+            cache.state = None
+        return super().forward(ids, cache, rows)
 
     def _tell_or_hear(self, order: Sequence[int] = ()) -> list[int]:
         """Rank 0's order (integers; none: the end), on every rank."""
         size = torch.tensor([len(order)])
         dist.broadcast(size, 0, self._orders)
-        numbers = torch.empty(int(size), dtype=torch.int64)
-        if self._leads:
-            numbers[:] = torch.tensor(order)
+        numbers = torch.tensor(order if self._leads else [0] * int(size), dtype=torch.int64)
         if len(numbers):
             dist.broadcast(numbers, 0, self._orders)
         return numbers.tolist()

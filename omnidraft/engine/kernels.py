@@ -6,7 +6,7 @@ first copies the weights into another order: with plain `x @ W` two tokens cost 
 cures, three of them on one array (blocks, in, outputs):
 
 - *alone*: each token its own gemv while the matrix is in the cache; a second costs half the first;
-- *padding* to a multiple of 4 tokens, which OpenBLAS' AVX2 kernels are made for (3 cost more than 4);
+- *padding* to a multiple of 4 tokens, which OpenBLAS' AVX2 kernels are made for (3 cost more);
 - *blocks* of 64 outputs: OpenBLAS' AVX-512 kernels multiply matrices this small without a copy. A
   gemv is then the slower of the two, so that one token is padded to two as well;
 - *packing* the weights once, for OpenBLAS' AVX2 kernel (`packed`), in a second copy of them.

@@ -16,8 +16,8 @@ from .config import ModelConfig
 class KVCache:
     """The keys and values of the `length` tokens a model has read; `rewind` forgets the last ones.
 
-    >>> cache = model.new_cache(); _ = model.forward([1, 2, 3], cache); cache.rewind(1); cache.length
-    1
+    >>> cache = model.new_cache(); model.forward([1, 2, 3], cache).shape; cache.rewind(1)
+    (1, 4096)
     """
 
     def __init__(self, config: ModelConfig, dtype: Any):

@@ -1,8 +1,8 @@
 """The forward pass of a Llama, Mistral or Qwen2 as a textbook has it: the reference for `llama`.
 
 One text at a time, read whole, without a cache: simple and slow. Shapes: n tokens, width w of the
-residual stream, h heads, g key-value heads (h / g queries share one), head dimension d, feed-forward
-width f, vocabulary size V. `tensors` holds the weights by their Hugging Face names.
+residual stream, h heads, g key-value heads (h / g queries share one), head dimension d, width f of
+the feed-forward layer, vocabulary size V. `tensors` are the weights by their Hugging Face names.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ EMBEDDED = ("draft-general", "draft-tasks", "sibling", "qwen-like", "llama3-like
 BACKENDS = ("numpy", "torch")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs more than computing
-# What spreads a target over devices or processes; None and False are the same as leaving it out.
+# what spreads a target over devices or processes (None and False: left out)
 SPREAD = ("device_map", "max_memory", "offload_folder", "tensor_parallel")
 
 
@@ -92,12 +92,11 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
         if more.pop("tensor_parallel", False):
             from .distributed_torch import DistributedModel as Kind
     except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError) and str(error.name).split(".")[0] in (
-            "torch", "transformers", "huggingface_hub")
-        raise OmnidraftError(
-            "--backend torch needs PyTorch and transformers: pip install 'omnidraft[torch]'"
-            if missing else f"PyTorch or transformers does not load ({error}): "
-            "pip install --upgrade 'omnidraft[torch]'") from error
+        if not isinstance(error, ModuleNotFoundError):
+            raise OmnidraftError(f"PyTorch or transformers does not load ({error}): pip install "
+                                 "--upgrade 'omnidraft[torch]'") from error
+        raise OmnidraftError("--backend torch needs PyTorch and transformers: pip install "
+                             "'omnidraft[torch]'") from None
     return Kind.load(folder(name) if name in EMBEDDED else name, dtype, device, **more)
 
 
@@ -109,19 +108,15 @@ def folder(name: str | Path) -> Path:
     >>> folder("qwen-like").name
     'qwen-like'
     """
-    if name in EMBEDDED:
-        path = Path(__file__).parent / "embedded" / str(name)
-        if not path.is_dir():
-            raise OmnidraftError(f"embedded model {name} is not installed (run `make models`)")
-        return path
+    embedded = Path(__file__).parent / "embedded" / str(name)
     try:
-        path = Path(name).expanduser()
+        path = embedded if name in EMBEDDED else Path(name).expanduser()
         if path.is_dir():
             return path
     except (OSError, RuntimeError):  # a name too long for the system; no such ~user
         pass
     raise OmnidraftError(f"unknown model {str(name)!r}: neither a folder nor an embedded model "
-                         f"({', '.join(EMBEDDED)})")
+                         f"({', '.join(EMBEDDED)}; `make models` installs them)")
 
 
 def _load_numpy(name: str | Path, dtype: str, device: str, more: dict[str, Any]) -> Llama:

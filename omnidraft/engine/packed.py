@@ -1,10 +1,9 @@
 """Passes of several tokens over weights that were packed once.
 
-Before OpenBLAS multiplies, it copies both matrices into panels that its kernel reads in order. For a
-few tokens that copy costs as much as the product, and `x @ W` makes it again in every pass. NumPy's
-OpenBLAS exports the kernel itself, so the weights are packed here when the model is built, and a pass
-over 8 tokens costs about two thirds of `x @ W`. The panels are a second copy of the weights: single
-tokens and long prompts use the plain matrix.
+Before OpenBLAS multiplies, it copies both matrices into panels that its kernel reads in order. For
+a few tokens that copy costs as much as the product, and `x @ W` makes it again in every pass. The
+OpenBLAS of NumPy exports the kernel itself, so here the weights are packed once: 8 tokens then cost
+two thirds of `x @ W`. This second copy of the weights serves passes of up to 32 tokens.
 
 OpenBLAS 0.3 names the kernel after the processor; this module knows the AVX2 one, with panels of 8
 outputs and of 4 tokens. With another library or processor, or where the kernel's product is not
@@ -94,9 +93,10 @@ def _product(run: Kernel, x: np.ndarray, packed: np.ndarray) -> np.ndarray:
         x = np.concatenate((x, np.zeros((padded - tokens, inputs), x.dtype)))
     x = np.ascontiguousarray(x, np.float32)  # subtle: the kernel takes any bytes for such rows
     copy, y = np.empty(x.size, np.float32), np.zeros((padded, outputs), np.float32)
-    # Column by column, as BLAS counts: y^T (outputs, tokens) += W (outputs, in) · x^T (in, tokens).
+    # column by column, as BLAS counts: y^T (outputs, tokens) += W (outputs, in) · x^T (in, tokens)
     run.pack(inputs, padded, _address(x), inputs, _address(copy))
-    run.multiply(outputs, padded, inputs, 1.0, _address(packed), _address(copy), _address(y), outputs)
+    places = _address(packed), _address(copy), _address(y)
+    run.multiply(outputs, padded, inputs, 1.0, *places, outputs)
     return y[:tokens]
 
 

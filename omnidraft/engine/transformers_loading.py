@@ -39,19 +39,17 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any, trust_remote
     else:
         folder, online = fetch(name)
         more = {"local_files_only": not online, **more}
-    if not (folder / "config.json").is_file():
-        raise OmnidraftError(f"{source} has no config.json (a Hugging Face model is needed)")
     if not read_json(folder / "config.json").get("model_type"):
-        raise OmnidraftError(f"{folder / 'config.json'} names no model_type: it is damaged, or no "
-                             "model's")
+        raise OmnidraftError(f"{source} has no config.json with a model_type: it is no model's "
+                             "folder, or damaged")
     number, dtype_why = getattr(torch, dtype, "auto"), "as asked"
     if dtype == "auto":
-        on_cpu = device == "cpu"
-        number, dtype_why = ((torch.float32, "the fastest on a CPU") if on_cpu else
-                             ("auto", "as stored"))
+        number, dtype_why = "auto", "as stored"
+        if device == "cpu":
+            number, dtype_why = torch.float32, "the fastest on a CPU"
+    trust = {"trust_remote_code": trust_remote_code}
     with quiet(), one_line(f"cannot load {source}"):
-        config = transformers.AutoConfig.from_pretrained(
-            folder, trust_remote_code=trust_remote_code)
+        config = transformers.AutoConfig.from_pretrained(folder, **trust)
         stored = (config.architectures or [config.model_type])[0]
         causal = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
         if (not (causal or hasattr(config, "auto_map")) or config.is_encoder_decoder
@@ -59,15 +57,14 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any, trust_remote
             raise OmnidraftError(f"{source} ({stored}) is not a causal language model: it cannot "
                                  "continue a text")
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
-            source, dtype=number, device_map=device_map, trust_remote_code=trust_remote_code,
-            output_loading_info=True, **more)
+            source, dtype=number, device_map=device_map, output_loading_info=True, **trust, **more)
         # subtle: transformers fills these with random numbers and says nothing here
         missing = set(found["missing_keys"]) & {key for key, _ in model.named_parameters()}
         if missing:
             raise OmnidraftError(f"{source}: the weights lack {min(missing)} (are they a causal "
                                  "language model's?)")
         model = model.to(device) if device_map is None else model
-        tokenizer = load_tokenizer(folder, trust_remote_code)
+        tokenizer = load_tokenizer(folder, trust)
     return {"model": model.eval(), "tokenizer": tokenizer, "name": name, "folder": folder,
             "why": (device_why if device_map is None else "by device_map", dtype_why)}
 
@@ -85,8 +82,8 @@ def choose_device(device: str) -> tuple[str, str]:
     if kind == "meta":
         raise OmnidraftError(f"unknown device {device!r}: choose auto, cpu, cuda, cuda:1 or mps")
     if not there.get(kind, True):
-        raise OmnidraftError(f"device {device} is not there: use --device cpu, or install a PyTorch "
-                             "build for it")
+        raise OmnidraftError(f"device {device} is not there: use --device cpu, or install a "
+                             "PyTorch build for it")
     return device, "as asked"
 
 
@@ -107,28 +104,26 @@ def fetch(name: str) -> tuple[Path, bool]:
         online = False
     with one_line(f"cannot load {name}"):
         try:
-            found = snapshot_download(name, allow_patterns=SMALL_FILES, local_files_only=not online)
+            return Path(snapshot_download(name, allow_patterns=SMALL_FILES,
+                                          local_files_only=not online)), online
         except LocalEntryNotFoundError:
             raise OmnidraftError(f"cannot load {name}: no such folder, the Hugging Face hub is out "
                                  "of reach, and no earlier download is here") from None
-    return Path(found), online
 
 
-def load_tokenizer(folder: Path, trust_remote_code: bool) -> Tokenizer:
+def load_tokenizer(folder: Path, trust: dict[str, bool]) -> Tokenizer:
     """tokenizer.json as it is (transformers rebuilds some), else what older files convert to."""
     if (folder / "tokenizer.json").is_file():
         return Tokenizer.load(folder)
     try:
-        made = transformers.AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=trust_remote_code)
+        made = transformers.AutoTokenizer.from_pretrained(folder, **trust)
     except Exception as error:  # many lines on what was tried
-        raise OmnidraftError(f"no usable tokenizer in {folder}: it needs a tokenizer.json (or "
-                             "vocab.json and merges.txt, or tokenizer.model with the package "
-                             "sentencepiece)") from error
+        raise OmnidraftError(f"no usable tokenizer in {folder}: it needs a tokenizer.json (or its "
+                             "source and the package sentencepiece)") from error
     raw = getattr(made, "_tokenizer", None)
     if raw is None:
-        raise OmnidraftError(f"{folder} has only a slow tokenizer ({type(made).__name__}): it needs "
-                             "a tokenizer.json")
+        raise OmnidraftError(f"{folder} has only a slow tokenizer ({type(made).__name__}): it "
+                             "needs a tokenizer.json")
     named = {f"{role}_token": getattr(made, f"{role}_token") for role in WELL_KNOWN}
     tokenizer = Tokenizer(raw, folder.resolve().name, named)
     if not any(tokenizer.token_bytes):  # made up from nothing, with special tokens only
@@ -144,17 +139,14 @@ def one_line(what: str) -> Iterator[None]:
     except OmnidraftError:
         raise
     except Exception as error:
-        text = str(error)
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = lines[0].rstrip(" :")
         if is_out_of_memory(error):
             reason = OUT_OF_MEMORY
-        elif "trust_remote_code=True" in text:
-            reason = ("it runs Python code of its own; read it, and if you trust it load it from "
-                      "Python with trust_remote_code=True")
-        elif "ignore_mismatched_sizes" in text:
+        elif "trust_remote_code=True" in str(error):
+            reason = "it has Python code of its own; if you trust it, give trust_remote_code=True"
+        elif "ignore_mismatched_sizes" in str(error):
             reason = "the weights have other shapes than config.json says"
-        else:
-            reason = next((line for line in text.splitlines() if line.strip()),
-                          type(error).__name__).strip().rstrip(":")
         raise OmnidraftError(f"{what}: {reason}") from error
 
 

@@ -167,8 +167,8 @@ class TransformersModel:
         """Logits (..., V) in one copy; raises OmnidraftError where they are not finite."""
         made = logits.cpu().numpy()
         if not np.isfinite(made.max(axis=-1)).all():
-            raise OmnidraftError(f"{self.name}: the model's logits are NaN or infinite: its weights "
-                                 f"are broken or {str(self.dtype)[6:]} is too small for it")
+            raise OmnidraftError(f"{self.name}: the model's logits are NaN or infinite: its "
+                                 f"weights are broken or {str(self.dtype)[6:]} is too small for it")
         return made
 
     def _run(self, texts: Tensor, state: Any, rows: int,

@@ -1,7 +1,7 @@
 """Reading safetensors: eight bytes of header length, a JSON header, and the raw numbers.
 
-The safetensors library cannot give NumPy bfloat16, so the few lines are written out here. Nothing is
-copied: the arrays look into the memory-mapped file (only bfloat16 is widened; NumPy has no such type).
+The safetensors library cannot give NumPy bfloat16, so the few lines are written out here. Nothing
+is copied: the arrays look into the mapped file; only bfloat16, which NumPy lacks, is widened.
 Format: https://huggingface.co/docs/safetensors
 """
 
@@ -76,5 +76,5 @@ def load_tensors(folder: str | Path) -> dict[str, np.ndarray]:
         shards = sorted(set(read_json(index)["weight_map"].values()))
         paths = [folder / shard for shard in shards]
     except (OmnidraftError, KeyError, AttributeError, TypeError):
-        raise OmnidraftError(f"{index} is not a safetensors index (copy the folder again)") from None
+        raise OmnidraftError(f"{index} is not a safetensors index (copy it again)") from None
     return {name: array for path in paths for name, array in read_safetensors(path).items()}

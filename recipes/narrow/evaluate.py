@@ -19,9 +19,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from omnidraft.models import load
-
 from omnidraft.decoding import Options, plain
+from omnidraft.engine.loading import load
 from omnidraft.sampling import Uniforms
 
 from . import functions, stories

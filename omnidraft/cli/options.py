@@ -1,0 +1,154 @@
+"""The options of several commands, in groups, and what they stand for: a pair, `Options`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from .. import Adapters, OmnidraftError, Options, Pair, Tokenizer
+from ..engine.loading import load, load_two
+from ..ngram_cache import NGramCache
+from ..sampling import Uniforms
+from ..verification import RULES
+from ..vocabulary import default_folder, load_or_build
+from .common import note
+
+models, speculation, sampling, learning, output = (
+    partial(typer.Option, rich_help_panel=panel)
+    for panel in ("Models", "Speculation", "Sampling", "Learning", "Output"))
+MODEL = "an embedded model (see `omnidraft models`), a folder, or with --backend torch a hub id"
+Side = Annotated[str, typer.Argument(
+    show_default=False, help="An embedded model, or a folder with a tokenizer.json.")]
+Plain = Annotated[bool, output("--plain", help="Signs + * - ! ^ . instead of colours.")]
+Rounds = Annotated[bool, output("--rounds", help="Show every round in colour, on stderr.")]
+Store = Annotated[Path | None, output(
+    metavar="FOLDER", help="Where adapters are.", show_default="~/.cache/omnidraft/adapters")]
+Json = Annotated[Path | None, output("--json", metavar="FILE", help="Save every figure.")]
+
+
+@dataclass(frozen=True)
+class Models:
+    """The two models, and what runs them."""
+
+    draft: Annotated[str, models("--draft", "-d", help=f"Drafter: {MODEL}.")] = "draft-tasks"
+    target: Annotated[str, models("--target", "-t", help=f"Target: {MODEL}.")] = "qwen-like"
+    backend: Annotated[str, models(
+        help="numpy (Llama, Mistral, Qwen2 on a CPU) or torch (all of transformers).")] = "numpy"
+    device: Annotated[str, models(
+        help="With torch: cpu, cuda, cuda:1, mps; auto takes the fastest.")] = "auto"
+    dtype: Annotated[str, models(
+        help="float32, float64, with torch also bfloat16, float16.")] = "auto"
+    device_map: Annotated[str | None, models(show_default=False, help=(
+        "Spread the target over devices: auto, balanced or sequential (needs accelerate)."))] = None
+    compile: Annotated[bool, models("--compile", help=(
+        "With torch: compile the drafter (slow to start, needs a C++ compiler)."))] = False
+
+    def pair(self, stored: bool = True, **more: Any) -> Pair:
+        """The pair; with `stored` with the n-gram cache on disk."""
+        names = "backend", "device", "dtype", "device_map", "compile"
+        how = {name: getattr(self, name) for name in names} | more
+        return load_pair(self.draft, self.target, stored, **how)
+
+
+@dataclass(frozen=True)
+class Served(Models):
+    """Models, with what the drafter has learned if that is asked for."""
+
+    adapter: Annotated[bool, models(
+        "--adapter", help="Draft with what `omnidraft adapt` has learned for the pair.")] = False
+    adapters: Store = None
+
+    def open(self, options: Options, **more: Any) -> tuple[Any, Options]:
+        """The pair and its options; for draft length 0 the target alone."""
+        if options.stop.limit:
+            pair = self.pair(**more)
+            return pair, use_adapter(pair, self.adapters, options) if self.adapter else options
+        if self.adapter:
+            raise OmnidraftError("-k 0 decodes plainly, without --adapter: leave one of them out")
+        return load(self.target, self.dtype, self.backend, self.device,
+                    device_map=self.device_map, **more), options
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How to decode."""
+
+    verify: Annotated[str, speculation(metavar="RULE", help=(
+        f"One of {', '.join(RULES)} (the paper's: omnidraft)."))] = Options.verify
+    draft_length: Annotated[int, speculation(
+        "--draft-length", "-k", help="Most draft tokens in a round; 0 decodes plainly.")] = 12
+    threshold: Annotated[float, speculation(help=(
+        "Stop drafting once the drafted tokens' probability falls below; 0 never stops."))] = 0.4
+    tune: Annotated[bool, speculation(
+        "--tune", help="Let the measured throughput move the threshold.")] = False
+    temperature: Annotated[float, sampling(
+        "--temperature", "-T", help="0 takes the likeliest token.")] = 0.0
+    seed: Annotated[int, sampling(help="Of the random draws.")] = 0
+    max_new_tokens: Annotated[int, sampling(
+        "--max-new-tokens", "-n", help="Most target tokens to write.")] = 128
+
+    def options(self, **more: Any) -> Options:
+        """These as Options; raises OmnidraftError for values out of range."""
+        self.uniforms()
+        return Options.of(**{k: v for k, v in vars(self).items() if k != "seed"}, **more)
+
+    def uniforms(self) -> Uniforms:
+        """A fresh stream of uniform draws."""
+        return uniforms_of(self.seed)
+
+
+@dataclass(frozen=True)
+class Sampling(Decoding):
+    """How to decode, with what cuts the target's distribution."""
+
+    top_k: Annotated[int, sampling(help="0 is off.")] = 0
+    top_p: Annotated[float, sampling(help="1 is off.")] = 1.0
+
+
+def uniforms_of(seed: int) -> Uniforms:
+    """A fresh stream of uniform draws; raises OmnidraftError for a negative seed."""
+    if seed < 0:
+        raise OmnidraftError(f"seed is {seed}, but must be 0 or more")
+    return Uniforms(np.random.default_rng(seed))
+
+
+def cache_file(draft: Tokenizer, target: Tokenizer) -> Path:
+    """Where the n-gram cache of two tokenizers is kept."""
+    return default_folder() / f"ngrams-{draft.fingerprint[:16]}-{target.fingerprint[:16]}.json"
+
+
+def load_pair(draft: Any, target: Any, stored: bool = True, **how: Any) -> Pair:
+    """A pair as `load_two` loads it; with `stored` it has the n-gram cache that is on disk."""
+    draft, target = load_two(draft, target, **how)
+    if how.get("compile"):
+        note("the first text waits until the drafter is compiled: up to some minutes")
+    one, other, cache = draft.tokenizer, target.tokenizer, None
+    if stored and cache_file(one, other).is_file():
+        cache = NGramCache.load(cache_file(one, other), one.fingerprint, other.fingerprint)
+    return Pair(draft, target, cache, alignment=load_or_build(one, other))
+
+
+def use_adapter(pair: Pair, root: Path | None, options: Options) -> Options:
+    """Give the pair what was learned for it; the options with the acceptance head, if it has one.
+
+    Raises OmnidraftError where nothing was learned yet.
+    """
+    adapter, draft, target = Adapters(root).load(pair, shipped=True), pair.draft, pair.target
+    if adapter is None:
+        raise OmnidraftError(
+            f"nothing was learned yet for {draft.name} -> {target.name}: run `omnidraft adapt math "
+            f"-d {draft.name} -t {target.name}`, or leave out --adapter")
+    pair.draft = adapter.drafter(draft)
+    if not options.learn:  # else the text's n-grams join those kept for the two tokenizers
+        pair.cache = adapter.cache or pair.cache
+    return with_head(options, adapter.head)
+
+
+def with_head(options: Options, head: Any) -> Options:
+    """The options with an acceptance head, if there is one."""
+    return replace(options, stop=replace(options.stop, head=head)) if head else options
