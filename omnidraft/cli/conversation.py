@@ -37,7 +37,7 @@ class Conversation:
 
     def __init__(self, pair: Any, system: str | None = None, template: str | None = None) -> None:
         self.pair, self.system, self.warm = pair, system, Warm()
-        self.target = pair.target if isinstance(pair, Pair) else pair
+        self.target = getattr(pair, "target", pair)
         self.views = [View(self.target, template)]
         if isinstance(pair, Pair):  # a drafter without a template reads its target's, if it can
             other = self.views[0].source if pair.one_vocabulary else None
@@ -78,13 +78,12 @@ class Conversation:
     def _answer(self, options: Options, uniforms: Uniforms, learner: Any) -> Iterator[Round]:
         prompts, answer = tuple(view.ids for view in self.views), self.messages[-1]
         warm, self.warm = self.warm, Warm()  # a round that is cut short leaves the caches unknown
+        data, rounds = b"", []
+        records = plain(self.target, prompts[0], options, uniforms, warm)
         if len(prompts) > 1:
             records = speculative(self.pair, prompts, options, uniforms, learner, warm)
-        else:
-            records = plain(self.target, prompts[0], options, uniforms, warm)
         if learner is not None:
             learner.begin(options)
-        data, rounds = b"", []
         for record in records:
             rounds.append(record)
             data += self.target.tokenizer.decode_bytes(record.emitted)
@@ -174,10 +173,9 @@ def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
     path = folder / "chat_template.jinja"
     source = path.read_text(encoding="utf-8") if path.is_file() else found.get("chat_template")
     if isinstance(source, list):
-        source = {one["name"]: one["template"] for one in source}
-    return source["default"] if isinstance(source, dict) else source, {
-        name: value["content"] if isinstance(value, dict) else value
-        for name, value in found.items() if name.endswith("_token")}
+        source = {one["name"]: one["template"] for one in source}["default"]
+    return source, {name: value["content"] if isinstance(value, dict) else value
+                    for name, value in found.items() if name.endswith("_token")}
 
 
 def compiled(source: str) -> Any:
