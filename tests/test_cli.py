@@ -325,7 +325,7 @@ def test_bad_input_is_one_line(command, case, bad_folders, tmp_path):
     (["generate", ""], "prompt is empty"), (["generate", "-"], "prompt is empty"), (["generate"], "prompt is empty"),
     (["generate", "x", "--top-k", "-1"], "top-k"), (["generate", "x", "--top-p", "0"], "top-p"),
     (["demo", "--task", "chess"], "chess"),
-    (["demo", "--json", "no/such/folder/out.json"], "no/such/folder/out.json"), (["demo", "--svg", "."], "directory"),
+    (["demo", "--json", "no/such/folder/out.json"], "no/such/folder/out.json"), (["demo", "--svg", "."], "folder"),
     (["demo", "--json", "/proc/out.json"], "/proc/out.json"), (["demo", "--json", "x" * 300], "cannot write"),
     (["demo", "--json", "out", "--svg", "./out"], "overwrite"), (["generate", "x", "-k", "0", "--learn"], "--learn"),
     (["generate", "x", "-k", "0", "--adapter"], "--adapter"), (["generate", "x", "--json", "--rounds"], "--rounds"),
