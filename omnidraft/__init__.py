@@ -1,4 +1,4 @@
-"""Speculative decoding across vocabularies, after OmniDraft (arXiv 2507.02659): one drafter for all.
+"""Speculative decoding across vocabularies, after OmniDraft (arXiv 2507.02659).
 
 >>> import omnidraft
 >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")         # doctest: +SKIP

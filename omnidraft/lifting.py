@@ -57,7 +57,8 @@ class Lifting:
         trail = [ROOT]  # the nodes from the root to the split before
         before: Split = ()
         for position, split in enumerate(ordered):
-            shared = sum(1 for _ in takewhile(lambda ab: ab[0] == ab[1], zip(before, split, strict=False)))
+            both = zip(before, split, strict=False)
+            shared = sum(1 for _ in takewhile(lambda atoms: atoms[0] == atoms[1], both))
             for node in trail[shared + 1:]:
                 self.last[node] = position
             del trail[shared + 1:]

@@ -8,6 +8,7 @@ context: what is read is exact, and longer texts need --backend torch. So do oth
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ..errors import OmnidraftError
 from ..files import read_json
 
 # key-value heads (None: as many as queries) and context of a family whose config.json names none
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")  # of the Hugging Face hub
 FAMILIES = {"Llama": (None, 2048), "Mistral": (8, 131072), "Qwen2": (32, 32768)}
 # what each kind of RoPE needs besides its base
 ROPES = {"default": (), "linear": ("factor",),

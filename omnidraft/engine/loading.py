@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import OmnidraftError
 from ..generation import Pair
 from ..vocabulary import load_or_build
-from .config import ModelConfig
+from .config import HUB_ID, ModelConfig
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 EMBEDDED = ("draft-general", "draft-tasks", "sibling", "qwen-like", "llama3-like")
 BACKENDS = ("numpy", "torch")
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs more than computing
 # what spreads a target over devices or processes (None and False: left out)
 SPREAD = ("device_map", "max_memory", "offload_folder", "tensor_parallel")

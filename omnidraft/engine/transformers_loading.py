@@ -18,7 +18,7 @@ from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
 from ..files import read_json
 from ..special_tokens import WELL_KNOWN
 from ..tokenizer import Tokenizer
-from .loading import HUB_ID
+from .config import HUB_ID
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]  # configuration and tokenizer

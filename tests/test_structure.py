@@ -1,0 +1,54 @@
+"""The rooms of the package: which may import which, no circle, and lines of at most 100 columns."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent / "omnidraft"
+MODULES = {path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path
+           for path in PACKAGE.rglob("*.py")}
+FORBIDDEN = {"lesson": {"engine", "learning", "cli"}, "engine": {"learning", "cli"}, "learning": {"cli"}, "cli": set()}
+DOORS = {"__init__", "__main__"}  # they open every room
+
+
+def room(module: str) -> str:
+    return module.split(".")[0] if "." in module else "lesson"
+
+
+def imported(module: str) -> set[str]:
+    """The package's modules that a module imports, in functions too, but not for typing alone."""
+    tree, found = ast.parse(MODULES[module].read_text(encoding="utf-8")), set()
+    typing = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    left_out = {id(inner) for node in typing for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or not node.level or id(node) in left_out:
+            continue
+        base = module.split(".")[:-node.level] if "__init__" not in module else module.split(".")[:1][:2 - node.level]
+        path = [*base, *(node.module.split(".") if node.module else [])]
+        for name in node.names:
+            full = ".".join([*path, name.name])
+            found |= {full} & MODULES.keys() or {".".join(path)} & MODULES.keys()
+    return found - {module}
+
+
+def test_the_lesson_imports_no_workshop_and_a_workshop_none_that_builds_on_it():
+    wrong = [(one, other) for one in MODULES if one not in DOORS for other in imported(one)
+             if room(other) in FORBIDDEN[room(one)]]
+    assert not wrong
+    # The one door makes pairs that write, so `engine.loading` knows `generation`; nothing else there knows the loop.
+    assert not [one for one in MODULES if room(one) == "engine" and imported(one) & {"decoding", "drafting", "options"}]
+    assert [one for one in MODULES if room(one) == "engine" and "generation" in imported(one)] == ["engine.loading"]
+    assert {"verification", "translation"} <= imported("decoding") and "lifting" in imported("verification")
+
+
+def test_imports_have_no_circle():
+    graph = {one: imported(one) for one in MODULES if "__" not in one}
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError
+    assert order.index("lifting") < order.index("verification") < order.index("decoding")
+
+
+def test_lines_have_at_most_100_columns():
+    assert not [f"{path}:{number}" for path in MODULES.values()
+                for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if len(line) > 100]
