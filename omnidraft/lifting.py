@@ -78,6 +78,7 @@ class Lifting:
         self._after: dict[Split, dict[int, list[int]]] = {}
         self._children: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._uncovered: dict[int, np.ndarray] = {}
+        self._tensors: dict[Any, Any] = {}  # index tensors of `lifting_torch`, by device and node
         self.categories: dict[Any, Any] = {}  # those of `losses.lifted_comparisons`
 
     # ---- target side ----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ one copy, and a whole distribution is computed only where a rejection asks for i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -44,15 +44,14 @@ class Lifting(lifting.Lifting):
     def choice(self, node: int, target_probs: Tensor,
                draft_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The atoms (C,) of the children of `node`, and P and Q (C + 1,); see `lifting`."""
-        sizes = [self.last[child] - self.first[child] for child in self.children[node].values()]
-        atoms = upload([*self.children[node]], self.device)
-        masses = target_probs.index_select(0, upload(self.below(node), self.device))
-        own = len(masses) - sum(sizes)  # 1 where a token ends at the node: it comes first
+        atoms, below, of_child = self._kept(node, lambda: self._indices(node))
+        masses = target_probs.index_select(0, below)
+        own = len(below) - len(of_child)  # 1 where a token ends at the node: it comes first
         draft_masses, end = draft_probs.index_select(0, atoms), masses[:own].sum(0, keepdim=True)
-        of_child = upload(np.repeat(np.arange(len(sizes)), sizes), self.device)
-        children = masses.new_zeros(len(sizes)).index_add_(0, of_child, masses[own:])
+        children = masses.new_zeros(len(atoms)).index_add_(0, of_child, masses[own:])
         if node == ROOT:
-            uncovered = upload(self.uncovered(len(target_probs)), self.device)
+            size = len(target_probs)
+            uncovered = self._kept((size,), lambda: upload(self.uncovered(size), self.device))
             end = target_probs.index_select(0, uncovered).sum(0, keepdim=True)
             draft_end = torch.zeros_like(end)
         else:
@@ -61,10 +60,24 @@ class Lifting(lifting.Lifting):
             draft_end = (1.0 - draft_masses.sum(0, keepdim=True)).clamp(min=0)
         return atoms, torch.cat([children, end]), torch.cat([draft_masses, draft_end])
 
+    def _indices(self, node: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The children's atoms (C,), the tokens below the node, and which child each is below."""
+        sizes = [self.last[child] - self.first[child] for child in self.children[node].values()]
+        of_child = np.repeat(np.arange(len(sizes)), sizes)
+        parts = [*self.children[node]], self.below(node), of_child
+        return tuple(upload(ids, self.device) for ids in parts)
+
+    def _kept(self, what: Any, make: Callable[[], Any]) -> Any:
+        """Index tensors, made and uploaded once for a device."""
+        key = str(self.device), what
+        if key not in self._tensors:
+            self._tensors[key] = make()
+        return self._tensors[key]
+
     def distribution(self, draft_probs: Tensor, prefix: Split) -> Tensor:
         """Q (V_q,) of the atom after `prefix`, given that the path continues; see `lifting`."""
         if not prefix:
-            first = upload(self.first_atom, draft_probs.device)
+            first = self._kept("first", lambda: upload(self.first_atom, self.device))
             return draft_probs.new_zeros(len(self.paths) + 1).index_add_(0, first, draft_probs)[1:]
         tokens, atoms = upload(np.transpose(self._longer[prefix]), draft_probs.device)
         some = draft_probs.index_select(0, tokens)

@@ -117,8 +117,9 @@ class Tokenizer:
         data["added_tokens"] = [token for token in data["added_tokens"] if token["id"] < size]
         made = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(data)), self.name, self._config)
         if made.size > size:
-            raise OmnidraftError(f"the tokenizer {self.name!r} has ids up to {made.size - 1}, but "
-                                 f"the model's logits end at {size - 1}: they do not fit together")
+            raise OmnidraftError(
+                f"the tokenizer {self.name!r} has ids up to {made.size - 1}, but the model's "
+                f"logits end at {size - 1}: they do not belong together")
         return made
 
     @cached_property

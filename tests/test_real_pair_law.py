@@ -25,7 +25,7 @@ OPTIONS = Options(verify="lossless", stop=FixedLength(2), temperature=1.0, max_n
 DIRECTIONS = [("stories260K", "babyllama-tok361"), ("babyllama-tok361", "stories260K")]
 
 BROKEN = {"residual": lambda p, q: p,  # what replaces a rejected token, and how often tokens are kept
-          "_keep": lambda p, q, uniforms: p > 0 < q and uniforms.accept(max(0.9, min(1.0, p / q)))}
+          "accept": lambda p, q, uniforms: p > 0 < q and uniforms.accept(max(0.9, min(1.0, p / q)))}
 
 
 class Remembered:

@@ -71,8 +71,9 @@ def facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool, width: int)
             line.append(cell, style).append(" " * (size - cell_len(cell) + 2))
     for name, rest in (("draft", above[end:]), ("target", below[last:])):
         if any(rest):
-            lines.append(Text(f"the {name} side continues with {show_bytes(b''.join(rest))}: the "
-                              "other cannot spell this text"))
+            left = show_bytes(b"".join(rest))
+            lines.append(Text("one side cannot spell this text; from here on "
+                              f"the {name} side has {left}"))
     return lines
 
 

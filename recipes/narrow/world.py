@@ -13,7 +13,7 @@ from .stories import story
 def math(rng: random.Random) -> dict:
     """A word problem, or, for about a fifth of the tokens, bare sums."""
     luck = rng.random()
-    return bare_sum(rng) if luck < 0.17 else many_sums(rng) if luck < 0.21 else problem(rng)
+    return bare_sum(rng) if luck < 0.21 else many_sums(rng) if luck < 0.26 else problem(rng)
 
 
 TASKS = {"math": math, "code": request, "text": story, "other": other}
