@@ -37,8 +37,8 @@ def page() -> str:
     """The whole page."""
     group = get_command(app)
     lines = ["# The command line", "", "Written by `python docs/build.py`. Results go to stdout, all else to stderr; bad "
-             "input is one line and exit code 1 (`omnidraft --debug ...` shows where it comes from), a command that is written "
-             "wrong is told what is expected, with exit code 2.", ""]
+             "input is one line and exit code 1 (`omnidraft --debug ...` shows where it comes from), a command with wrong "
+             "options says what is expected, with exit code 2.", ""]
     for name, command in group.commands.items():
         lines += command_page(name, command)
     return "\n".join(lines).rstrip() + "\n"

@@ -31,7 +31,7 @@ def tutorial(
     run_all: Annotated[bool, options.output(
         "--run-all", help="Do not wait for Enter between the cells.")] = False,
 ) -> None:
-    """Step through a lesson: prose, code and its output; Enter goes on, q quits."""
+    """Step through a lesson: prose, code and its output; Enter continues, q quits."""
     found = lessons()
     if lesson is None:
         for number, path in found.items():
