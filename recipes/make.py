@@ -78,7 +78,7 @@ def main() -> None:
         model = train(name, corpus, tokenizer, args.work / name, budget, args.threads, start,
                       say=lambda line: print(line, flush=True))
         if not args.no_export and name != "trunk":
-            export(name, model, tokenizers / shape.tokenizer, PACKAGE / "models" / "embedded" / name)
+            export(name, model, tokenizers / shape.tokenizer, PACKAGE / "engine" / "embedded" / name)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 TUTORIALS = ROOT / "tutorials"
 LESSONS = sorted(TUTORIALS.glob("0*.py"))
-EMBEDDED = ROOT / "omnidraft" / "models" / "embedded"
+EMBEDDED = ROOT / "omnidraft" / "engine" / "embedded"
 embedded = pytest.mark.skipif(not all((EMBEDDED / name).is_dir() for name in ("draft-general", "draft-tasks", "qwen-like")),
                               reason="the embedded models are not made yet: run `make models`")
 
