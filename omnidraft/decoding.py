@@ -97,11 +97,10 @@ def plain(model: Any, prompt_ids: str | Sequence[int], options: Options, uniform
 def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]], options: Options,
                 uniforms: Uniforms, learner: Any = None,
                 warm: Warm | None = None) -> Iterator[Round]:
-    """Speculative decoding: the drafter proposes, the target verifies (arXiv 2507.02659, Algorithm
-    1).
+    """The drafter proposes, the target verifies (arXiv 2507.02659, Algorithm 1).
 
     `prompt` is a text, or what the target and the drafter read for it (ids in V_p, ids in V_q);
-    what `warm` holds of it is not read again. `learner.observe` is told every round
+    what `warm` holds of it is not read again. `learner.observe` is given every round
     (`learning.online`). Raises OmnidraftError for an empty prompt or one that leaves no room in the
     target's context.
 

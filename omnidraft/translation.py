@@ -117,8 +117,7 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
 
 
 def extend(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[int]:
-    """Ids of the text of `ids` followed by the bytes `data`: the end is tokenised anew, what lies
-    before is kept.
+    """Ids of the text of `ids` followed by the bytes `data`: only the end is tokenised again.
 
     Bytes that are no whole character become byte tokens where the vocabulary has them.
 

@@ -84,6 +84,7 @@ def test_a_function_passes_its_tests(kind):
         text = example["prompt"] + example["response"] if form == "opening" else example["response"]
         space: dict = {}
         exec(text, space)
+        assert example["tests"] and all(test.startswith("assert") for test in example["tests"])
         for test in example["tests"]:
             exec(test, space)
 

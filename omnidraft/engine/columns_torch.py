@@ -30,6 +30,7 @@ class Columns(Linear):
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        """x W^T + b for x (..., in): one product with the tokens as columns if they are few."""
         tokens = x.shape[:-1].numel()
         if not 1 < tokens <= FULL[-1]:
             return linear(x, self.weight, self.bias)
