@@ -1,7 +1,7 @@
 """Short stories about what was asked for: someone, a wish or a trouble, help, and an end.
 
-A story is drawn together with its topic, so that the topic's hero, thing, place or wish is in it. Pronouns in the singular
-always mean the hero; helpers are called by what they are.
+A plot says what it is about, so that the topic is in the first sentence and in most of the others. Pronouns in the
+singular always mean the hero ("it" for an animal without a name); helpers are called by what they are.
 """
 
 from __future__ import annotations
@@ -9,75 +9,92 @@ from __future__ import annotations
 import random
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 from . import words as w
 from .problems import choose
 
 LISTS = w.read_lists(Path(__file__).with_name("stories.txt"))
-PLOTS = {"wish": 24, "lost": 14, "found": 12, "fear": 8, "visit": 14, "event": 12, "friends": 16}  # weights
+PLOTS = {name: plot for name, plot in LISTS.items() if name.startswith("PLOT")}
+WEIGHTS = [int(plot[0].split()[0]) for plot in PLOTS.values()]
+ON = ("farm", "hill", "mountain", "beach", "plain", "ship", "planet")  # homes one lives on, not in
+PRONOUNS = {"he": ("him", "his"), "she": ("her", "her"), "it": ("it", "its")}
 
 
 def tidy(text: str) -> str:
     """`text` with "an" where it belongs, and with capitals where sentences begin."""
-    text = re.sub(r"\b([Aa]) (?=[aeio])(?!one)", r"\1n ", text)
+    text = re.sub(r"\b([Aa]) (?=[aeiou])(?!one|uni|use)", r"\1n ", text)
     text = re.sub(r"(^|[.?!]\"? \"?|^\")([a-z])", lambda match: match[1] + match[2].upper(), text)
-    return re.sub(r"([?!]\" )(Asked|Said|He|She)(?= (?:the|said|cried|asked|[A-Z]))",
-                  lambda match: match[1] + match[2].lower(), text)
+    return re.sub(r"([?!]\" )(Asked|Said|Cried)\b", lambda match: match[1] + match[2].lower(), text)
 
 
-def topics(plot: str, who: str, kind: str, v: dict[str, str]) -> list[str]:
-    """What a story of a plot can be said to be about."""
-    a_kind, a_helper = w.article(kind), v["a_helper"]
-    return {
-        "wish": [f"{who} who wants to {v['wish']}", f"{who} who wanted to {v['wish']}"],
-        "lost": [f"{who} who lost {v['his']} {v['thing']}", f"{who} who loses {v['his']} {v['thing']}",
-                 f"{who} and {v['his']} {v['thing']}", f"a lost {v['thing']}"],
-        "found": [f"{who} who finds {v['a_thing']}", v["a_thing"], f"{who} and {v['a_thing']}"],
-        "fear": [f"{who} who is afraid of {v['fear']}"],
-        "visit": [f"{who} who goes to the {v['goal']}", f"{who} in the {v['goal']}", f"the {v['goal']}",
-                  f"a trip to the {v['goal']}"],
-        "event": [v["event"], f"{who} and {v['event']}", v["event"]],
-        "friends": [f"{who} and {a_helper}", f"{a_kind} and {a_helper}", "two friends",
-                    f"the {kind} and the {v['helper']}"],
-    }[plot]
+class Noun(SimpleNamespace):
+    """A noun as it is brought up (`a`), as it is spoken of later (`the`), bare (`n`), in general (`many`)."""
+
+    def __init__(self, noun: str) -> None:
+        bare = noun.removeprefix("=").removeprefix("the ")
+        first = noun.removeprefix("=") if noun[0] == "=" or bare != noun else f"a {bare}"
+        super().__init__(a=first, n=bare, the=bare if noun[0] == "=" else f"the {bare}",
+                         many=w.plural(bare) if first == f"a {bare}" else first)
+
+
+def person(rng: random.Random, child: bool, looks: list[str], gendered: bool) -> dict[str, str]:
+    """Who a story tells of: a child with a name; or anyone, with or without a look and a name."""
+    he, group = rng.choice([("he", "MEN"), ("she", "WOMEN")] if child or rng.random() < 0.35 else [
+        ("it", "ANIMALS"), ("it", "ANIMALS"), ("it", "ANIMALS"), ("it", "THINGLIKE")])
+    kind, home, likes = rng.choice(LISTS[group]).replace("_", " ").split(":")
+    named = child or rng.random() < 0.3
+    if child:
+        kind = {"he": "boy", "she": "girl"}[he]
+    if he == "it" and (named or gendered and rng.random() < 0.5):
+        he = rng.choice(["he", "she"])
+    mostly = LISTS["GIRLHEROES" if he == "she" else "BOYHEROES"]
+    name = rng.choice(mostly if child and rng.random() < 0.6 else w.GIRLS if he == "she" else w.BOYS)
+    look = rng.choice(LISTS["LOOKS"]) + " " if rng.random() < (0.1 if child else 0.4) else ""
+    if looks and rng.random() < 0.5:
+        look = rng.choice(looks) + " "
+    him, his = PRONOUNS[he]
+    return {"A": f"a {look}{kind}" + (rng.choice([" named ", " named ", " called "]) + name if named else ""),
+            "H": name if named else f"the {kind}", "he": he, "him": him, "his": his, "kind": kind, "name": name,
+            "named": named, "home": home, "home2": re.sub("^an? ", "the ", home), "likes": likes}
 
 
 def story(rng: random.Random) -> dict:
     """A request or the first words of a story, and the story."""
-    girl = rng.random() < 0.5
-    creatures, people = LISTS["CREATURES"], LISTS["WOMEN" if girl else "MEN"]
-    kind = rng.choice(creatures if rng.random() < 0.65 else people)
-    he, him, his = ("she", "her", "her") if girl else ("he", "him", "his")
-    helper = rng.choice([noun for noun in creatures + LISTS["MEN"] + LISTS["WOMEN"] if noun != kind])
-    look, name = rng.choice(LISTS["LOOKS"]), rng.choice(w.GIRLS if girl else w.BOYS)
-    named = rng.random() < 0.45
-    thing = rng.choice(LISTS["THINGS"])
-    place, goal = rng.sample(LISTS["PLACES"], 2)
-    wish, found = rng.choice(LISTS["WISHES"]).split("; ")
-    event, event_word = rng.choice(LISTS["EVENTS"]).split("; ")
-    plot = rng.choices(list(PLOTS), list(PLOTS.values()))[0]
-    hero = w.article(kind if rng.random() < 0.2 else f"{look} {kind}")
-    which = rng.choice(["", "", "red ", "magic ", "little ", "golden ", "old "])
-    values = {
-        "H": name if named else f"the {kind}", "he": he, "him": him, "his": his, "helper": helper, "look": look,
-        "a_helper": w.article(helper), "thing": thing, "a_thing": w.article(which + thing), "place": place, "goal": goal,
-        "wish": wish, "found": found, "event": event, "event_word": event_word, "fear": rng.choice(LISTS["FEARS"]),
-        "A": hero + (rng.choice([" named ", " called "]) + name if named else "")}
-    ends = LISTS["ENDS"]
-    parts = [rng.choice(LISTS["OPENINGS"]), *LISTS[f"PLOT_{plot}"], rng.choice(ends[:6]),
-             *rng.sample(ends[6:], rng.randint(0, 1))]
-    help_comes = LISTS["HELP"][0]
-    told = " ".join(help_comes if part == "HELP!" else part for part in parts)
-    text = tidy(choose(rng, told).format(**values))
-    if rng.random() < 0.35:
+    head, *lines = PLOTS[rng.choices(list(PLOTS), WEIGHTS)[0]]
+    (_, sort, *looks), *draws = (part.split() for part in head.split("; "))
+    values: dict = person(rng, sort == "child", looks, "{his}" in "".join(lines))
+    for source, *fields in draws:
+        entries = [entry for entry in LISTS[source] if values["kind"] not in entry.split(":")]
+        values |= dict(zip(fields, rng.choice(entries).replace("_", " ").split(":"), strict=True))
+    values |= {"which": values.get("which", "").replace("-", ""), "dreamt": w.past(values.get("dream", "go"))}
+    values |= {name: Noun(values[name]) for name in ("place", "food", "time") if name in values}
+    if sort == "pair":
+        everyone = LISTS["ANIMALS"] + LISTS["THINGLIKE"] + LISTS["MEN"] + LISTS["WOMEN"]
+        one, two = (entry.split(":")[0].replace("_", " ") for entry in rng.sample(everyone, 2))
+        values |= {"A": f"a {one} and a {two}", "A2": f"the {one} and the {two}", "H1": f"the {one}", "H2": f"the {two}"}
+    if sort == "group":
+        kind = rng.choice([values["kind"], values["kind"], "friend", rng.choice(["brother", "sister", "boy", "girl"])])
+        values |= {"kinds": w.plural(kind), "number": rng.choice(LISTS["NUMBERS"])}
+    about = [line.removeprefix("about ") for line in lines[:-1]]
+    values["in"] = "on" if values["home"].split()[-1] in ON else "in"
+    first, told = choose(rng, lines[-1]).format(**values).split(" // ")
+    asked, openings = rng.random() < 0.65, LISTS["OPENINGS"]
+    who, _, does = first.partition(" who ")
+    opening = rng.choice(openings[:2] if asked else openings if does else openings[:6])
+    if openings.index(opening) > 5:
+        first, told = who, f"{values['H']} {does}. {told}"
+    opening = choose(rng, opening).format(first)
+    if sort == "group":
+        opening = re.sub("there was|was once|once was", lambda match: match[0].replace("was", "were"), opening)
+    text, he = tidy(f"{opening} {told}"), values["he"] if sort in ("hero", "child") else "they"
+    if not asked:
         spoken, size = text.split(" "), rng.choice([3, 4, 4, 5, 6, 7, 8, 10])
-        return {"task": "text", "prompt": " ".join(spoken[:size]), "response": " " + " ".join(spoken[size:]), "hero": he}
-    who = f"{hero} named {name}" if named and rng.random() < 0.4 else hero
-    about = topics(plot, who, kind, values)
-    topic = rng.choice([*about, *about, who, w.article(kind)])
-    ask = (rng.choice(LISTS["ASKING_FOR_ANY"]) if rng.random() < 0.05 else rng.choice(LISTS["ASKING"]).format(topic))
-    if rng.random() < 0.06:
-        ask = ask.lower()
-    if rng.random() < 0.12:
-        ask += "\nStory:"
+        prompt, rest = " ".join(spoken[:size]), " ".join(spoken[size:])
+        return {"task": "text", "prompt": prompt, "response": " " + rest, "hero": he}
+    ask = choose(rng, rng.choice(LISTS["ASKING_FOR_ANY" if rng.random() < 0.04 else "ASKING"]))
+    ask = tidy(ask.format(choose(rng, rng.choice(about)).format(**values)))
+    if rng.random() < 0.1:
+        ask = ask.lower().rstrip("." if rng.random() < 0.5 else " ")
+    ask += "\nStory:" if rng.random() < 0.1 else ""
     return {"task": "text", "prompt": ask, "response": " " + text, "hero": he}

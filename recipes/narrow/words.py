@@ -88,7 +88,8 @@ IRREGULAR_NOUNS = dict(
     shelf="shelves", fish="fish", leaf="leaves", knife="knives", mouse="mice", woman="women", man="men", child="children",
     dice="dice", person="people", goose="geese", sheep="sheep", wolf="wolves", deer="deer", potato="potatoes", taco="tacos",
     tomato="tomatoes", radio="radios", mango="mangoes", loaf="loaves", fisherman="fishermen", foot="feet", thief="thieves",
-    photo="photos", half="halves", CD="CDs", dwarf="dwarfs", scarf="scarves", kilo="kilos", piano="pianos", scouts="scouts")
+    photo="photos", half="halves", CD="CDs", dwarf="dwarfs", scarf="scarves", kilo="kilos", piano="pianos", scouts="scouts",
+    elf="elves", snowman="snowmen")
 IRREGULAR_VERBS = dict(
     have="had", be="was", buy="bought", find="found", get="got", win="won", make="made", give="gave", sell="sold", eat="ate",
     lose="lost", break_="broke", throw="threw", spend="spent", put="put", take="took", catch="caught", draw="drew",
@@ -96,7 +97,7 @@ IRREGULAR_VERBS = dict(
     send="sent", cut="cut", hide="hid", leave="left", fly="flew", go="went", come="came", fall="fell", pay="paid", keep="kept",
     see="saw", bring="brought", drink="drank", sing="sang", know="knew", hold="held", say="said", set="set", feed="fed",
     tear="tore", burn="burned", steal="stole", think="thought", hand="handed", sew="sewed", knit="knitted", dig="dug",
-    do="did", sit="sat", stand="stood", shut="shut", lend="lent", hang="hung", sleep="slept", teach="taught", forget="forgot")
+    do="did", sit="sat", stand="stood", shut="shut", lend="lent", hang="hung", sleep="slept", teach="taught", forget="forgot", meet="met")
 ONES = words("""zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
 seventeen eighteen nineteen""")
 TENS = words("ten twenty thirty forty fifty sixty seventy eighty ninety")
