@@ -1,7 +1,7 @@
 """Short stories about what was asked for: someone, a wish or a trouble, help, and an end.
 
-A plot says what it is about, so that the topic is in the first sentence and in most of the others. Pronouns in the
-singular always mean the hero ("it" for an animal without a name); helpers are called by what they are.
+A plot says what it is about, so that the topic is in the first sentence and in most of the others.
+Pronouns in the singular mean the hero ("it" for an animal without a name) and nobody else.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from . import words as w
 from .problems import choose
 
 LISTS = w.read_lists(Path(__file__).with_name("stories.txt"))
+for entries in LISTS.values():  # "hen,duck:a_farm:corn" stands for two entries
+    if all(":" in entry for entry in entries):
+        shared = [entry.partition(":") for entry in entries]
+        entries[:] = [f"{noun}:{rest}" for nouns, _, rest in shared for noun in nouns.split(",")]
+UNFIT = {"tree", "bush", "plant", "dice", "rose", "tulip", "daisy", "lily", "flower", "seed"}
+LISTS["THINGS"] += [thing for thing in w.THINGS if " of " not in thing and thing not in UNFIT]
 PLOTS = {name: plot for name, plot in LISTS.items() if name.startswith("PLOT")}
 WEIGHTS = [int(plot[0].split()[0]) for plot in PLOTS.values()]
 ON = ("farm", "hill", "mountain", "beach", "plain", "ship", "planet")  # homes one lives on, not in
@@ -29,7 +35,7 @@ def tidy(text: str) -> str:
 
 
 class Noun(SimpleNamespace):
-    """A noun as it is brought up (`a`), as it is spoken of later (`the`), bare (`n`), in general (`many`)."""
+    """A noun as it is brought up (`a`), later (`the`), bare (`n`), in general (`many`)."""
 
     def __init__(self, noun: str) -> None:
         bare = noun.removeprefix("=").removeprefix("the ")
@@ -48,15 +54,18 @@ def person(rng: random.Random, child: bool, looks: list[str], gendered: bool) ->
         kind = {"he": "boy", "she": "girl"}[he]
     if he == "it" and (named or gendered and rng.random() < 0.5):
         he = rng.choice(["he", "she"])
-    mostly = LISTS["GIRLHEROES" if he == "she" else "BOYHEROES"]
-    name = rng.choice(mostly if child and rng.random() < 0.6 else w.GIRLS if he == "she" else w.BOYS)
-    look = rng.choice(LISTS["LOOKS"]) + " " if rng.random() < (0.1 if child else 0.4) else ""
+    names = w.GIRLS if he == "she" else w.BOYS
+    if child and rng.random() < 0.6:
+        names = LISTS["GIRLHEROES" if he == "she" else "BOYHEROES"]
+    name, (him, his) = rng.choice(names), PRONOUNS[he]
+    coats = [] if group in ("MEN", "WOMEN") else LISTS["COATS"]
+    look = rng.choice(LISTS["LOOKS"] + coats) + " " if rng.random() < (0.4, 0.1)[child] else ""
     if looks and rng.random() < 0.5:
         look = rng.choice(looks) + " "
-    him, his = PRONOUNS[he]
-    return {"A": f"a {look}{kind}" + (rng.choice([" named ", " named ", " called "]) + name if named else ""),
-            "H": name if named else f"the {kind}", "he": he, "him": him, "his": his, "kind": kind, "name": name,
-            "named": named, "home": home, "home2": re.sub("^an? ", "the ", home), "likes": likes}
+    called = f" {rng.choice(['named', 'named', 'called'])} {name}" if named else ""
+    return {"A": f"a {look}{kind}{called}", "H": name if named else f"the {kind}", "kind": kind,
+            "he": he, "him": him, "his": his, "home": home, "likes": likes,
+            "home2": re.sub("^an? ", "the ", home), "in": "on" if home.split()[-1] in ON else "in"}
 
 
 def story(rng: random.Random) -> dict:
@@ -67,17 +76,18 @@ def story(rng: random.Random) -> dict:
     for source, *fields in draws:
         entries = [entry for entry in LISTS[source] if values["kind"] not in entry.split(":")]
         values |= dict(zip(fields, rng.choice(entries).replace("_", " ").split(":"), strict=True))
-    values |= {"which": values.get("which", "").replace("-", ""), "dreamt": w.past(values.get("dream", "go"))}
+    values["which"] = values.get("which", "").replace("-", "")
+    values["dreamt"] = w.past(values.get("dream", "go"))
     values |= {name: Noun(values[name]) for name in ("place", "food", "time") if name in values}
     if sort == "pair":
         everyone = LISTS["ANIMALS"] + LISTS["THINGLIKE"] + LISTS["MEN"] + LISTS["WOMEN"]
         one, two = (entry.split(":")[0].replace("_", " ") for entry in rng.sample(everyone, 2))
-        values |= {"A": f"a {one} and a {two}", "A2": f"the {one} and the {two}", "H1": f"the {one}", "H2": f"the {two}"}
+        values |= {"A": f"a {one} and a {two}", "H1": f"the {one}", "H2": f"the {two}",
+                   "A2": f"the {one} and the {two}"}
     if sort == "group":
-        kind = rng.choice([values["kind"], values["kind"], "friend", rng.choice(["brother", "sister", "boy", "girl"])])
+        kind = rng.choice([values["kind"]] * 4 + ["friend", "friend", "brother", "sister"])
         values |= {"kinds": w.plural(kind), "number": rng.choice(LISTS["NUMBERS"])}
     about = [line.removeprefix("about ") for line in lines[:-1]]
-    values["in"] = "on" if values["home"].split()[-1] in ON else "in"
     first, told = choose(rng, lines[-1]).format(**values).split(" // ")
     asked, openings = rng.random() < 0.65, LISTS["OPENINGS"]
     who, _, does = first.partition(" who ")
@@ -86,7 +96,7 @@ def story(rng: random.Random) -> dict:
         first, told = who, f"{values['H']} {does}. {told}"
     opening = choose(rng, opening).format(first)
     if sort == "group":
-        opening = re.sub("there was|was once|once was", lambda match: match[0].replace("was", "were"), opening)
+        opening = re.sub(r"\bwas\b", "were", opening)
     text, he = tidy(f"{opening} {told}"), values["he"] if sort in ("hero", "child") else "they"
     if not asked:
         spoken, size = text.split(" "), rng.choice([3, 4, 4, 5, 6, 7, 8, 10])

@@ -97,7 +97,8 @@ IRREGULAR_VERBS = dict(
     send="sent", cut="cut", hide="hid", leave="left", fly="flew", go="went", come="came", fall="fell", pay="paid", keep="kept",
     see="saw", bring="brought", drink="drank", sing="sang", know="knew", hold="held", say="said", set="set", feed="fed",
     tear="tore", burn="burned", steal="stole", think="thought", hand="handed", sew="sewed", knit="knitted", dig="dug",
-    do="did", sit="sat", stand="stood", shut="shut", lend="lent", hang="hung", sleep="slept", teach="taught", forget="forgot", meet="met")
+    do="did", sit="sat", stand="stood", shut="shut", lend="lent", hang="hung", sleep="slept", teach="taught", forget="forgot",
+    meet="met")
 ONES = words("""zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
 seventeen eighteen nineteen""")
 TENS = words("ten twenty thirty forty fifty sixty seventy eighty ninety")
