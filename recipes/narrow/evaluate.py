@@ -49,7 +49,8 @@ UNRELATED = [
     "Can you drive?",
 ]
 COMMON = set("""write tell make please story short about once there upon time long who with that wants
-named loses lost little small brave""".split())
+named loses lost little small brave finds goes learns gives give trip bedtime want can scared
+who""".split())
 
 
 def answer(model, prompt: str, limit: int = 200) -> str:

@@ -1,0 +1,67 @@
+"""Begin a target from another one: each token's row from the same bytes, and fewer layers.
+
+    python -m recipes.narrow.grow SOURCE SHAPE OUT
+
+SOURCE is a trained model folder, SHAPE one whose config and tokenizer the new model has. A token takes the embedding of the
+source's token with the same bytes, or else the mean of its pieces'. Training then only has to mend what was cut.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from omnidraft.tokenizer import Tokenizer
+
+# (Layers of the source, of the target) -> the layers that stay. Of all ways to leave out two or three of six these lose least.
+LAYERS = {(6, 4): (0, 1, 3, 4), (6, 3): (0, 1, 4)}
+
+
+def token_rows(source: torch.Tensor, tokenizer: Tokenizer, other: Tokenizer) -> torch.Tensor:
+    """Embeddings (V, width) of the tokens of `tokenizer` from those of `other`."""
+    rows = source.mean(0, keepdim=True).repeat(tokenizer.size, 1)
+    for token, data in enumerate(tokenizer.token_bytes):
+        if pieces := other.split(data) if data else None:
+            rows[token] = source[list(pieces)].mean(0)
+    for role in ("bos", "eos"):
+        if tokenizer.roles.get(role):
+            rows[tokenizer.roles[role][0]] = source[other.roles["eos"][0]]
+    return rows
+
+
+def grow(source: Path, shape: Path, out: Path) -> None:
+    """Write the folder of the new model."""
+    weights = load_file(source / "model.safetensors")
+    names = load_file(shape / "model.safetensors").keys()
+    depths = [json.loads((folder / "config.json").read_text())["num_hidden_layers"] for folder in (source, shape)]
+    kept, grown = LAYERS[depths[0], depths[1]], {}
+    for name in names:
+        parts = name.split(".")
+        if "layers" in parts:
+            at = parts.index("layers") + 1
+            parts[at] = str(kept[int(parts[at])])
+        grown[name] = weights[".".join(parts)].clone()
+    embedding = "model.embed_tokens.weight"
+    tokenizers = Tokenizer.load(shape), Tokenizer.load(source)
+    grown[embedding] = token_rows(weights[embedding].float(), *tokenizers).to(torch.float16)
+    out.mkdir(parents=True, exist_ok=True)
+    for file in shape.glob("*.json"):
+        (out / file.name).write_bytes(file.read_bytes())
+    save_file(grown, out / "model.safetensors", metadata={"format": "pt"})
+
+
+def main() -> None:
+    """Parse the command line and write the folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("source", "shape", "out"):
+        parser.add_argument(name, type=Path)
+    args = parser.parse_args()
+    grow(args.source, args.shape, args.out)
+
+
+if __name__ == "__main__":
+    main()
