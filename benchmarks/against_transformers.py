@@ -6,7 +6,7 @@ The embedded pair on its three tasks, and the two models of $OMNIDRAFT_REAL_DATA
 on stories; temperatures 0 and 1. Figures are those of `omnidraft bench`: medians over repeats, here
 of whole calls in one process, methods taking turns, with as many threads as the libraries choose
 (torch: one for each core; NumPy here: one). UAG-TLI's excess of log p says how far its texts are
-from the target's distribution (cli/bench.py).
+from the target's distribution.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from itertools import product
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from benchmarks.common import arguments, chosen, save, skip, start, texts_of, versions
 from benchmarks.same_text import REAL_PAIRS
 from omnidraft import Options, Round, pair
@@ -25,6 +27,7 @@ from omnidraft.cli.bench import Method, compare, ours, table
 from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
 from omnidraft.generation import Pair
+from omnidraft.sampling import mask, process
 
 PAIRS = ["draft-tasks:qwen-like:math,code,text", *(f"{pair}:text" for pair in REAL_PAIRS[::-1])]
 SETTINGS = ("prompts", "repeats", "tokens", "k", "threshold", "device")
@@ -65,6 +68,23 @@ def whole_calls(name: str, method: Method) -> Method:
     return timed
 
 
+def excess(target, temperature: float, texts: list) -> dict[str, float]:
+    """How likely the tokens are next to the target's own draws, 0 for an exact method.
+
+    The mean of log p(token) - sum p log p over `texts` (ids of a prompt, and of what was written
+    after it), with the standard error of exact draws.
+    """
+    sums, count = np.zeros(2), sum(len(tokens) for _, tokens in texts)
+    for ids, tokens in texts:
+        logits = target.forward(ids + tokens[:-1], target.new_cache(), rows=len(tokens))
+        p = process(mask(logits, target.tokenizer.size), temperature)  # (tokens, V)
+        log_p = np.log(np.maximum(p, 1e-30))
+        log_p -= (p * log_p).sum(-1, keepdims=True)
+        sums += log_p[np.arange(len(tokens)), tokens].sum(), (p * log_p**2).sum()
+    mean, error = float(sums[0]) / count, float(sums[1]) ** 0.5 / count
+    return {"log_p_excess": mean, "log_p_excess_error": error}
+
+
 def main() -> None:
     """Measure, print and write."""
     args = arguments(__doc__, "against_transformers", pairs=(PAIRS, "draft:target:task,task"),
@@ -81,8 +101,10 @@ def main() -> None:
         for task, at in product(tasks.split(","), args.temperatures):
             options = Options.of(args.k, args.threshold, temperature=at, max_new_tokens=args.tokens)
             methods, where = side_by_side(models, options), f"{task} T = {at:g}"
-            rows = compare(methods, texts_of(task, args.prompts), models.target, options,
-                           args.repeats)
+            rows, texts = compare(methods, texts_of(task, args.prompts), models.target, options,
+                                  args.repeats)
+            for method in texts if at else ():
+                rows[method] |= excess(models.target, at, texts[method])
             results["pairs"].setdefault(name, {})[where] = rows
             print(f"\n{name}, {where}", flush=True)
             print(table(rows, "whole calls, with reading the prompt"))

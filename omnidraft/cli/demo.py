@@ -9,18 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.text import Text
-
 from .. import Adapters, OmnidraftError, Options, Pair, Round, __version__, plain, speculative
 from ..decoding import check_prompt
 from ..files import check_writable, write_text
 from ..metrics import computed_speedup, speedup, summarize
 from ..translation import common_prefix
 from . import options
-from .common import command, console, note
+from .common import command
 from .machine import machine
+from .printing import console, escape, note
 from .prompts import TASKS, read_prompts
-from .render import Painter, escape, export_svg, legend, speed_table
 from .watch import watch
 
 # The lines of data/TASK.jsonl that are shown: held out, but of kinds that training saw, and picked
@@ -45,7 +43,7 @@ def demo(
         metavar="FILE", help="Save what is shown as a picture.")] = None,
     figures: options.Json = None,
 ) -> None:
-    """Watch a small model draft for a bigger one with another tokenizer; --seed picks prompts."""
+    """Watch a small model draft for a bigger one. `--seed` picks the prompts."""
     how, prompts = decoding.options(), choose_prompts(task, decoding.seed)
     check_writable(svg, figures)
     if svg and figures and svg.resolve() == figures.resolve():
@@ -67,6 +65,8 @@ def demo(
         write_text(figures, json.dumps({"omnidraft": __version__, "machine": machine(),
                                         "settings": settings, "tasks": rows}, indent=1) + "\n")
     if svg:
+        from .render import export_svg
+
         write_text(svg, export_svg(shown, f"{pair.draft.name} drafts for {pair.target.name}"))
 
 
@@ -103,22 +103,25 @@ def choose_prompts(task: str | None, seed: int) -> dict[str, str]:
 
 def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bool,
          pause: float) -> tuple[list[Any], list[dict]]:
-    """Decode each prompt plainly and speculatively, and print it: what was shown, and figures."""
-    (out, signs), (errors, _), target = console(signs), console(stderr=True), pair.target
+    """Decode each prompt plainly and speculatively; return what was shown, and figures."""
+    from rich.text import Text
+
+    from .render import Painter, legend, speed_table
+
+    (out, signs), (errors, _), target = console(signs), console(signs, stderr=True), pair.target
     one, other = (f"{escape(model.name, '')} ({model.tokenizer.size:,} entries)"
                   for model in (pair.draft, target))
     head = Text(f"{one} drafts for {other}, rule {how.verify}")
     errors.print(head, legend(signs), sep="\n", soft_wrap=True)
-    shown, rows = [head, legend(signs=True)], []
+    shown, rows, short = [head, legend(signs=True)], [], replace(how, max_new_tokens=8)
     for task, prompt in prompts.items():
         ids, uniforms = target.tokenizer.encode(prompt, bos=True), options.uniforms_of
         if not rows:  # the first passes of a process read the weights: a few tokens, untimed
-            short = replace(how, max_new_tokens=8)
             list(plain(target, ids, short, uniforms(0)))
             list(speculative(pair, prompt, short, uniforms(0)))
         errors.print(f"\n--- {task} ---")
         text = Text.assemble((escape(prompt), "dim"))
-        out.print(Text(text.plain, "" if signs else "dim"), end="", soft_wrap=True)
+        out.print(text, end="", soft_wrap=True)
         alone, drafted = list(plain(target, ids, how, uniforms(seed))), []
         painter, pictured = Painter(target.tokenizer, signs), Painter(target.tokenizer, signs=True)
         for record in speculative(pair, prompt, how, uniforms(seed)):

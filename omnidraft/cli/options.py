@@ -1,4 +1,4 @@
-"""The options of several commands, in groups, and what they stand for: a pair, `Options`."""
+"""The options that several commands share, in groups, and what they stand for."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..ngram_cache import NGramCache
 from ..sampling import Uniforms
 from ..verification import RULES
 from ..vocabulary import default_folder, load_or_build
-from .common import note
+from .printing import note
 
 models, speculation, sampling, learning, output = (
-    partial(typer.Option, rich_help_panel=panel)
-    for panel in ("Models", "Speculation", "Sampling", "Learning", "Output"))
+    partial(typer.Option, rich_help_panel=topic)
+    for topic in ("Models", "Speculation", "Sampling", "Learning", "Output"))
 MODEL = "an embedded model (see `omnidraft models`), a folder, or with --backend torch a hub id"
 Side = Annotated[str, typer.Argument(
     show_default=False, help="An embedded model, or a folder with a tokenizer.json.")]
@@ -57,7 +57,7 @@ class Models:
 
 @dataclass(frozen=True)
 class Served(Models):
-    """Models, with what the drafter has learned if that is asked for."""
+    """Models, and on request what the drafter has learned."""
 
     adapter: Annotated[bool, models(
         "--adapter", help="Draft with what `omnidraft adapt` has learned for the pair.")] = False
@@ -94,17 +94,13 @@ class Decoding:
 
     def options(self, **more: Any) -> Options:
         """These as Options; raises OmnidraftError for values out of range."""
-        self.uniforms()
+        uniforms_of(self.seed)
         return Options.of(**{k: v for k, v in vars(self).items() if k != "seed"}, **more)
-
-    def uniforms(self) -> Uniforms:
-        """A fresh stream of uniform draws."""
-        return uniforms_of(self.seed)
 
 
 @dataclass(frozen=True)
 class Sampling(Decoding):
-    """How to decode, with what cuts the target's distribution."""
+    """How to decode, and what restricts the target's distribution."""
 
     top_k: Annotated[int, sampling(help="0 is off.")] = 0
     top_p: Annotated[float, sampling(help="1 is off.")] = 1.0
@@ -126,7 +122,7 @@ def load_pair(draft: Any, target: Any, stored: bool = True, **how: Any) -> Pair:
     """A pair as `load_two` loads it; with `stored` it has the n-gram cache that is on disk."""
     draft, target = load_two(draft, target, **how)
     if how.get("compile"):
-        note("the first text waits until the drafter is compiled: up to some minutes")
+        note("compiling the drafter: the first text may wait some minutes")
     one, other, cache = draft.tokenizer, target.tokenizer, None
     if stored and cache_file(one, other).is_file():
         cache = NGramCache.load(cache_file(one, other), one.fingerprint, other.fingerprint)

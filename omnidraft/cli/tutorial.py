@@ -11,7 +11,8 @@ import typer
 
 from .. import OmnidraftError
 from . import options
-from .common import command, console, say
+from .common import command
+from .printing import console, say
 
 LESSONS = Path(__file__).parents[2] / "tutorials"
 
@@ -24,14 +25,14 @@ class Cell(NamedTuple):
 
 
 @command("omnidraft tutorial", "omnidraft tutorial 1",
-                "omnidraft tutorial 5 --run-all | less -R")
+         "omnidraft tutorial 5 --run-all | less -R")
 def tutorial(
     lesson: Annotated[str | None, typer.Argument(
         help="Number of the lesson; without it they are listed.", show_default=False)] = None,
     run_all: Annotated[bool, options.output(
         "--run-all", help="Do not wait for Enter between the cells.")] = False,
 ) -> None:
-    """Step through a lesson: prose, code and its output; Enter continues, q quits."""
+    """Step through a lesson: prose, code and its output. Enter continues, q quits."""
     found = lessons()
     if lesson is None:
         for number, path in found.items():
