@@ -162,5 +162,5 @@ def report(records: list[online.Learned], learner: Learner) -> Iterator[str]:
     share = s["learning_seconds"] / (s["seconds"] + s["learning_seconds"])
     paid = f"after {s['paid_after_tokens']} tokens" if "paid_after_tokens" in s else "not yet"
     yield (f"total: {s['prompts']} prompts, {s['tokens']} tokens, {s['updates']} updates, "
-           f"{learner.rollbacks} rolled back; learning took {share:.0%} of the time; it has paid "
-           f"off, compared with the first prompts: {paid}")
+           f"{learner.rollbacks} rolled back; learning took {share:.0%} of the time; "
+           f"paid off, compared with the first prompts: {paid}")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated
 
 from .. import OmnidraftError, Options, Pair, Round, __version__, plain, speculative
 from ..decoding import check_prompt
@@ -18,8 +17,6 @@ from .demo import is_tie
 from .machine import machine
 from .printing import columns, note, say
 from .prompts import read_prompts
-
-Method = Callable[[str, list[int], int, int], list[Round]]  # prompt, its ids, new tokens, seed
 
 
 @command("omnidraft bench", "omnidraft bench -d draft-general --adapter",
@@ -47,8 +44,8 @@ def bench(
     here = machine() | {model.name: model.kernel for model in (pair.draft, pair.target)}
     for name in (pair.draft.name, pair.target.name, "blas_threads"):
         note(f"{name.replace('_', ' ')}: {here[name]}")
-    rows, _ = compare(ours(pair, how), texts, pair.target, how, repeats, decoding.seed)
-    say(table(rows, "the decoding, without the prompt"))
+    rows = compare(pair, texts, how, repeats, decoding.seed)
+    say(table(rows))
     if figures:
         settings = vars(models) | vars(decoding) | {"count": len(texts), "repeats": repeats}
         write_text(figures, json.dumps(
@@ -56,62 +53,45 @@ def bench(
             indent=1, default=str) + "\n")
 
 
-def ours(pair: Pair, how: Options) -> dict[str, Method]:
-    """Plain decoding of the target, and speculative decoding of the pair."""
-    return {"plain": lambda prompt, ids, limit, seed: [
-                *plain(pair.target, ids, how, options.uniforms_of(seed))],
-            "speculative": lambda prompt, ids, limit, seed: [
-                *speculative(pair, prompt, how, options.uniforms_of(seed))]}
-
-
-def compare(methods: dict[str, Method], prompts: Sequence[str], target: Any, how: Options,
-            repeats: int, seed: int = 0) -> tuple[dict[str, dict], dict[str, list]]:
-    """Figures per method (medians, ratios to the first, equal texts), and its texts as (ids, new).
-
-    The methods take turns at each prompt, after each has written the first one untimed. A method
-    that returns no rounds has failed, and its row is empty.
-    """
-    asked, (base, *_) = [(prompt, check_prompt(target, prompt)) for prompt in prompts], methods
+def compare(pair: Pair, prompts: list[str], how: Options, repeats: int,
+            seed: int) -> dict[str, dict]:
+    """Figures of both methods, which take turns at each prompt: medians, and equal greedy texts."""
+    asked = [(prompt, check_prompt(pair.target, prompt)) for prompt in prompts]
+    methods = {"plain": (plain, pair.target), "speculative": (speculative, pair)}
     runs: dict[str, list[list[list[Round]]]] = {name: [] for name in methods}
     for repeat in range(repeats + 1):
         for name in methods:
             runs[name].append([])
-        for place, (prompt, ids) in enumerate(asked if repeat else asked[:1]):
-            limit = min(how.max_new_tokens, target.context_size - len(ids))
-            turn, draw = (repeat + place) % len(methods), seed + repeat * len(asked) + place
-            for name in [*methods][turn:] + [*methods][:turn]:
-                runs[name][repeat].append(methods[name](prompt, ids, limit, draw))
+        for place, (prompt, _) in enumerate(asked if repeat else asked[:1]):  # the first: untimed
+            for name in [*methods][::(-1) ** (repeat + place)]:
+                draws = options.uniforms_of(seed + repeat * len(asked) + place)
+                decode, models = methods[name]
+                runs[name][repeat].append([*decode(models, prompt, how, draws)])
         note(f"repeat {repeat} of {repeats}" if repeat else "warmed up")
-    rows: dict[str, dict] = {name: {} for name in methods}
-    texts: dict[str, list] = {}
+    rows: dict[str, dict] = {}
     for name, (_, *measured) in runs.items():
-        if not all(chain(*measured)):
-            continue
         each = [summarize(chain(*part)).tokens_per_second for part in measured]
-        ratios = [a / b for a, b in zip(each, rows[base].get("each", each), strict=True)]
+        ratios = [a / b for a, b in zip(each, rows.get("plain", {}).get("each", each), strict=True)]
         s = summarize(chain(*chain(*measured)))
         rows[name] = {
             "tokens_per_second": median(each), "each": each, "ratio": median(ratios),
             "tokens": s.tokens, "target_passes": s.rounds, "block_efficiency": s.block_efficiency,
             "acceptance_proposed": s.acceptance_proposed if s.proposed else None,
             "acceptance_draft": s.acceptance_draft if s.drafted else None}
-        texts[name] = [(ids, [token for one in rounds for token in one.emitted])
-                       for part in measured for (_, ids), rounds in zip(asked, part, strict=True)]
-        if not how.temperature:  # then all repeats write the same
-            other = [(*one, two[1]) for one, two in zip(
-                texts[base][:len(asked)], texts[name], strict=False) if one != two]
-            rows[name] |= {"prompts": len(asked), "same_text": len(asked) - len(other),
-                           "ties": sum(is_tie(target, *three) for three in other)}
-    return rows, texts
+    if not how.temperature:  # then all repeats write the same
+        texts = [[[token for one in rounds for token in one.emitted] for rounds in run[1]]
+                 for run in runs.values()]
+        ties = [is_tie(pair.target, ids, one, other)
+                for (_, ids), one, other in zip(asked, *texts, strict=True) if one != other]
+        rows["speculative"] |= {"prompts": len(asked), "same_text": len(asked) - len(ties),
+                                "ties": sum(ties)}
+    return rows
 
 
-def table(rows: dict[str, dict], timed: str) -> str:
+def table(rows: dict[str, dict]) -> str:
     """The rows in columns, and what they mean."""
     cells = [("method", "tokens/s", " ratio", "tokens/pass", "accepted", "same text")]
     for name, row in rows.items():
-        if not row:
-            cells.append((name, "failed"))
-            continue
         kept, same = row["acceptance_proposed"], ""
         if "same_text" in row:
             ties = f", {row['ties']} ties" * bool(row["ties"])
@@ -119,7 +99,7 @@ def table(rows: dict[str, dict], timed: str) -> str:
         cells.append((name, f"{row['tokens_per_second']:8.0f}", f"{row['ratio']:5.2f}x",
                       f"{row['block_efficiency']:11.2f}", "" if kept is None else f"{kept:8.0%}",
                       same))
-    return (f"\n{columns(cells)}\n\ntokens/s: wall clock of {timed}\n"
+    return (f"\n{columns(cells)}\n\ntokens/s: wall clock of the decoding, without the prompt\n"
             "tokens/pass: block efficiency\n"
             "accepted: share of the proposed target tokens, mean over target passes\n"
-            "same text: greedy texts that equal the first method's")
+            "same text: greedy texts that equal plain decoding's")
