@@ -257,14 +257,14 @@ def test_demo_says_whose_adapter_it_uses(tmp_path):
 
 
 @embedded
-def test_learning_goes_on_from_the_adapter_in_the_package(tmp_path):
+def test_learning_continues_from_the_adapter_in_the_package(tmp_path):
     serve, seen = ("adapt", "math", "-t", "sibling", "--limit", "2", "-n", "16", "--adapters"), {}
-    for folder, more in (("goes-on", ()), ("anew", ("--rank", "4"))):
+    for folder, more in (("continued", ()), ("new", ("--rank", "4"))):
         assert ("adapter in the package" in ok(*serve, folder, *more).stderr) == (not more)
         [found] = Path(folder).glob("*/v1/adapter_config.json")
         seen[folder] = json.loads(found.read_text())["r"], omnidraft.Adapters(folder).all()[found.parent.parent.name]["updates"]
-    assert seen["anew"] == (4, 1) and seen["goes-on"][0] == 64 and seen["goes-on"][1] > 1000
-    refused = run(*serve, "goes-on", "--rank", "4")
+    assert seen["new"] == (4, 1) and seen["continued"][0] == 64 and seen["continued"][1] > 1000
+    refused = run(*serve, "continued", "--rank", "4")
     assert refused.exit_code == 1 and "choose its rank" in refused.stderr
 
 

@@ -64,7 +64,7 @@ def test_a_turn_feeds_only_what_is_new(template, end):
         if turn:
             # The ids after the answer; its last token, which no pass has read; what the round itself proposed.
             assert sum(both.target.passes) <= new[0] + 1 + len(first.proposals) < before[0]
-            # The drafter tokenises the boundary anew: the last word at most.
+            # The drafter tokenises the boundary again: the last word at most.
             assert sum(both.draft.passes) <= new[1] + drafted + 8 < before[1]
         list(rounds)
 
@@ -105,7 +105,7 @@ def test_ids_are_those_of_the_whole_text(ends):
     assert ids == reader.encode(text) and b"changed" in BYTES.decode_bytes(ids)
 
 
-def test_a_template_that_changes_earlier_answers_is_read_anew():
+def test_a_template_that_changes_earlier_answers_is_read_again():
     source = CHATML.replace("{{ m.content }}", "{{ m.content | upper }}")
     talk = Conversation(FakeModel(BYTES, 3), template=source)
     warm = turns(talk, Options(max_new_tokens=12))
@@ -143,18 +143,18 @@ def test_warm_text_is_cold_text_on_embedded_models(rule):
 
 
 def test_views_that_differ_are_exact():
-    """The law of the text is the target's, whatever the drafter reads."""
+    """The distribution of the text is the target's, whatever the drafter reads."""
     for rule in ("lossless", "tli", "slem"):
         draft, target = FakeModel(SMALL_PIECES, 0), FakeModel(SMALL_BYTES, 50)
         pair, ids = Pair(draft, target), target.tokenizer.encode("ab a", bos=True)
         prompt = ids, draft.tokenizer.encode("bb a ", bos=True)
         options = Options(verify=rule, stop=Confidence(2, 0.3), temperature=0.9, top_k=3, max_new_tokens=2)
 
-        def law(start, pair=pair, prompt=prompt, options=options):
+        def distribution(start, pair=pair, prompt=prompt, options=options):
             return law_of(lambda draws: tuple(t for r in start(draws) for t in r.emitted))
 
-        one = law(lambda draws: speculative(pair, prompt, options, draws))  # noqa: B023
-        other = law(lambda draws: plain(target, ids, options, draws))  # noqa: B023
+        one = distribution(lambda draws: speculative(pair, prompt, options, draws))  # noqa: B023
+        other = distribution(lambda draws: plain(target, ids, options, draws))  # noqa: B023
         assert total_variation(one, other) < 1e-12
 
 
