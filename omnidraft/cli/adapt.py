@@ -70,6 +70,8 @@ def adapt(
         "--json", help="One JSON object per prompt on stdout, then a summary.")] = False,
 ) -> None:
     """Serve prompts and learn from the texts. Ctrl-C stops, the next run continues from there."""
+    from rich.progress import Progress
+
     how = decoding.options()
     if limit is not None and limit < 1:
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
@@ -94,14 +96,17 @@ def adapt(
         note(f"continuing after the first {done} prompts of {source} (--again starts it again)")
     cut, records, failed = Shortener(pair.target, decoding.max_new_tokens), [], None
     stream = cut(islice(prompts, done, limit and done + limit))
-    uniforms = options.uniforms_of(decoding.seed)
+    uniforms, figures = options.uniforms_of(decoding.seed), "{task.fields[figures]}"
     try:
-        with progress(total and min(total - done, limit or total)) as bar:
+        with Progress(*Progress.get_default_columns(), figures,
+                      console=console(stderr=True)[0]) as bar:
+            task = bar.add_task("learning", figures="",
+                                total=total and min(total - done, limit or total))
             for learned in online.learn(learner, stream, how, uniforms):
                 records.append(learned)
                 places[where] = done + len(records)
                 recent = summarize(r for one in records[-16:] for r in one.rounds)
-                bar.update(bar.task_ids[0], advance=1, figures=describe(recent))
+                bar.update(task, advance=1, figures=describe(recent))
                 if learned.note:
                     bar.console.print(escape(learned.note), markup=False)
                 if json_lines:
@@ -132,16 +137,6 @@ def adapt(
     note("\n".join(report(records, learner)))
     if failed:
         raise failed
-
-
-def progress(total: int | None) -> Any:
-    """A bar on stderr, with figures after it."""
-    from rich.progress import Progress
-
-    bar = Progress(*Progress.get_default_columns(), "{task.fields[figures]}",
-                   console=console(stderr=True)[0])
-    bar.add_task("learning", total=total, figures="")
-    return bar
 
 
 def describe(s: Summary) -> str:

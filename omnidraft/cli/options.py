@@ -49,10 +49,16 @@ class Models:
         "With torch: compile the drafter (slow to start, needs a C++ compiler)."))] = False
 
     def pair(self, stored: bool = True, **more: Any) -> Pair:
-        """The pair; with `stored` with the n-gram cache on disk."""
-        names = "backend", "device", "dtype", "device_map", "compile"
-        how = {name: getattr(self, name) for name in names} | more
-        return load_pair(self.draft, self.target, stored, **how)
+        """The pair; with `stored` it has the n-gram cache that is on disk."""
+        draft, target = load_two(self.draft, self.target, self.backend, compile=self.compile,
+                                 device=self.device, dtype=self.dtype, device_map=self.device_map,
+                                 **more)
+        if self.compile:
+            note("compiling the drafter: the first text may wait some minutes")
+        one, other, cache = draft.tokenizer, target.tokenizer, None
+        if stored and (path := cache_file(one, other)).is_file():
+            cache = NGramCache.load(path, one.fingerprint, other.fingerprint)
+        return Pair(draft, target, cache, alignment=load_or_build(one, other))
 
 
 @dataclass(frozen=True)
@@ -116,17 +122,6 @@ def uniforms_of(seed: int) -> Uniforms:
 def cache_file(draft: Tokenizer, target: Tokenizer) -> Path:
     """Where the n-gram cache of two tokenizers is kept."""
     return default_folder() / f"ngrams-{draft.fingerprint[:16]}-{target.fingerprint[:16]}.json"
-
-
-def load_pair(draft: Any, target: Any, stored: bool = True, **how: Any) -> Pair:
-    """A pair as `load_two` loads it; with `stored` it has the n-gram cache that is on disk."""
-    draft, target = load_two(draft, target, **how)
-    if how.get("compile"):
-        note("compiling the drafter: the first text may wait some minutes")
-    one, other, cache = draft.tokenizer, target.tokenizer, None
-    if stored and cache_file(one, other).is_file():
-        cache = NGramCache.load(cache_file(one, other), one.fingerprint, other.fingerprint)
-    return Pair(draft, target, cache, alignment=load_or_build(one, other))
 
 
 def use_adapter(pair: Pair, root: Path | None, options: Options) -> Options:
