@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH_BIN := $(TORCH_VENV)/bin
 DOCS_BIN := $(DOCS_VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
-# One BLAS thread: more gain nothing at these sizes, and the tests may run beside other work.
+# One BLAS thread: more gain nothing at these sizes, and the tests may run next to other work.
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
@@ -36,7 +36,7 @@ bench: $(VENV)/.core  ## the figures in benchmarks/results (up to an hour)
 	  $(BIN)/python -m benchmarks.$$script --json || exit 1; \
 	done
 
-picture: $(VENV)/.core  ## the README's picture and the demo's figures there, made anew
+picture: $(VENV)/.core  ## make the README's picture and the demo's figures there again
 	$(BIN)/python cli.py demo --task text --max-new-tokens 72 --svg docs/demo.svg
 	$(BIN)/python cli.py demo --json benchmarks/results/demo.json
 	$(BIN)/python -m benchmarks.report
@@ -48,7 +48,7 @@ notebooks: $(DOCS_VENV)/.docs  ## the lessons as Jupyter notebooks with their ou
 	$(DOCS_BIN)/jupytext --quiet --to ipynb --set-kernel python3 tutorials/0*.py
 	env -u NO_COLOR $(DOCS_BIN)/jupyter-execute --inplace tutorials/0*.ipynb
 
-models: $(TORCH_VENV)/.dev  ## text, tokenizers and the embedded models, made anew (GPU: minutes, two cores: hours)
+models: $(TORCH_VENV)/.dev  ## text, tokenizers and the embedded models, made again (GPU: minutes, two cores: hours)
 	$(TORCH_BIN)/python -m recipes.make
 
 clean:           ## remove the environments and all that was built

@@ -6,27 +6,36 @@ The embedded pair on its three tasks, and the two models of $OMNIDRAFT_REAL_DATA
 on stories; temperatures 0 and 1. Figures are those of `omnidraft bench`: medians over repeats, here
 of whole calls in one process, methods taking turns, with as many threads as the libraries choose
 (torch: one for each core; NumPy here: one). UAG-TLI's excess of log p says how far its texts are
-from the target's distribution (cli/bench.py).
+from the target's distribution.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from itertools import product
+from itertools import chain, product
+from statistics import median
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from benchmarks.common import arguments, chosen, save, skip, start, texts_of, versions
 from benchmarks.same_text import REAL_PAIRS
-from omnidraft import Options, Round, pair
-from omnidraft.cli.bench import Method, compare, ours, table
+from omnidraft import Options, Round, Uniforms, pair, plain, speculative
+from omnidraft.cli.demo import is_tie
+from omnidraft.cli.printing import columns
+from omnidraft.decoding import check_prompt
 from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
 from omnidraft.generation import Pair
+from omnidraft.metrics import summarize
+from omnidraft.sampling import mask, process
 
 PAIRS = ["draft-tasks:qwen-like:math,code,text", *(f"{pair}:text" for pair in REAL_PAIRS[::-1])]
+Method = Callable[[str, list[int], int, int], list[Round]]  # prompt, its ids, new tokens, seed
 SETTINGS = ("prompts", "repeats", "tokens", "k", "threshold", "device")
 
 
@@ -65,6 +74,97 @@ def whole_calls(name: str, method: Method) -> Method:
     return timed
 
 
+def uniforms_of(seed: int) -> Uniforms:
+    """A fresh stream of draws."""
+    return Uniforms(np.random.default_rng(seed))
+
+
+def ours(pair: Pair, how: Options) -> dict[str, Method]:
+    """Plain decoding of the target, and speculative decoding of the pair."""
+    return {"plain": lambda prompt, ids, limit, seed: [
+                *plain(pair.target, ids, how, uniforms_of(seed))],
+            "speculative": lambda prompt, ids, limit, seed: [
+                *speculative(pair, prompt, how, uniforms_of(seed))]}
+
+
+def compare(methods: dict[str, Method], prompts: Sequence[str], target: Any, how: Options,
+            repeats: int, seed: int = 0) -> tuple[dict[str, dict], dict[str, list]]:
+    """Figures per method (medians, ratios to the first, equal texts), and its texts as (ids, new).
+
+    The methods take turns at each prompt, after each has written the first one untimed. A method
+    that returns no rounds has failed, and its row is empty.
+    """
+    asked, (base, *_) = [(prompt, check_prompt(target, prompt)) for prompt in prompts], methods
+    runs: dict[str, list[list[list[Round]]]] = {name: [] for name in methods}
+    for repeat in range(repeats + 1):
+        for name in methods:
+            runs[name].append([])
+        for place, (prompt, ids) in enumerate(asked if repeat else asked[:1]):
+            limit = min(how.max_new_tokens, target.context_size - len(ids))
+            turn, draw = (repeat + place) % len(methods), seed + repeat * len(asked) + place
+            for name in [*methods][turn:] + [*methods][:turn]:
+                runs[name][repeat].append(methods[name](prompt, ids, limit, draw))
+        print(f"repeat {repeat} of {repeats}" if repeat else "warmed up", file=sys.stderr)
+    rows: dict[str, dict] = {name: {} for name in methods}
+    texts: dict[str, list] = {}
+    for name, (_, *measured) in runs.items():
+        if not all(chain(*measured)):
+            continue
+        each = [summarize(chain(*part)).tokens_per_second for part in measured]
+        ratios = [a / b for a, b in zip(each, rows[base].get("each", each), strict=True)]
+        s = summarize(chain(*chain(*measured)))
+        rows[name] = {
+            "tokens_per_second": median(each), "each": each, "ratio": median(ratios),
+            "tokens": s.tokens, "target_passes": s.rounds, "block_efficiency": s.block_efficiency,
+            "acceptance_proposed": s.acceptance_proposed if s.proposed else None,
+            "acceptance_draft": s.acceptance_draft if s.drafted else None}
+        texts[name] = [(ids, [token for one in rounds for token in one.emitted])
+                       for part in measured for (_, ids), rounds in zip(asked, part, strict=True)]
+        if not how.temperature:  # then all repeats write the same
+            other = [(*one, two[1]) for one, two in zip(
+                texts[base][:len(asked)], texts[name], strict=False) if one != two]
+            rows[name] |= {"prompts": len(asked), "same_text": len(asked) - len(other),
+                           "ties": sum(is_tie(target, *three) for three in other)}
+    return rows, texts
+
+
+def table(rows: dict[str, dict], timed: str) -> str:
+    """The rows in columns, and what they mean."""
+    cells = [("method", "tokens/s", " ratio", "tokens/pass", "accepted", "same text")]
+    for name, row in rows.items():
+        if not row:
+            cells.append((name, "failed"))
+            continue
+        kept, same = row["acceptance_proposed"], ""
+        if "same_text" in row:
+            ties = f", {row['ties']} ties" * bool(row["ties"])
+            same = f"{row['same_text']}/{row['prompts']}{ties}"
+        cells.append((name, f"{row['tokens_per_second']:8.0f}", f"{row['ratio']:5.2f}x",
+                      f"{row['block_efficiency']:11.2f}", "" if kept is None else f"{kept:8.0%}",
+                      same))
+    return (f"\n{columns(cells)}\n\ntokens/s: wall clock of {timed}\n"
+            "tokens/pass: block efficiency\n"
+            "accepted: share of the proposed target tokens, mean over target passes\n"
+            "same text: greedy texts that equal the first method's")
+
+
+def excess(target, temperature: float, texts: list) -> dict[str, float]:
+    """How likely the tokens are next to the target's own draws, 0 for an exact method.
+
+    The mean of log p(token) - sum p log p over `texts` (ids of a prompt, and of what was written
+    after it), with the standard error of exact draws.
+    """
+    sums, count = np.zeros(2), sum(len(tokens) for _, tokens in texts)
+    for ids, tokens in texts:
+        logits = target.forward(ids + tokens[:-1], target.new_cache(), rows=len(tokens))
+        p = process(mask(logits, target.tokenizer.size), temperature)  # (tokens, V)
+        log_p = np.log(np.maximum(p, 1e-30))
+        log_p -= (p * log_p).sum(-1, keepdims=True)
+        sums += log_p[np.arange(len(tokens)), tokens].sum(), (p * log_p**2).sum()
+    mean, error = float(sums[0]) / count, float(sums[1]) ** 0.5 / count
+    return {"log_p_excess": mean, "log_p_excess_error": error}
+
+
 def main() -> None:
     """Measure, print and write."""
     args = arguments(__doc__, "against_transformers", pairs=(PAIRS, "draft:target:task,task"),
@@ -81,8 +181,10 @@ def main() -> None:
         for task, at in product(tasks.split(","), args.temperatures):
             options = Options.of(args.k, args.threshold, temperature=at, max_new_tokens=args.tokens)
             methods, where = side_by_side(models, options), f"{task} T = {at:g}"
-            rows = compare(methods, texts_of(task, args.prompts), models.target, options,
-                           args.repeats)
+            rows, texts = compare(methods, texts_of(task, args.prompts), models.target, options,
+                                  args.repeats)
+            for method in texts if at else ():
+                rows[method] |= excess(models.target, at, texts[method])
             results["pairs"].setdefault(name, {})[where] = rows
             print(f"\n{name}, {where}", flush=True)
             print(table(rows, "whole calls, with reading the prompt"))

@@ -184,7 +184,7 @@ def against(figures: dict) -> str:
             f"{m['transformers']}, {m['torch_threads']} threads, {s['prompts']} prompts × "
             f"{s['tokens']} tokens, medians of {s['repeats']} "
             "(`benchmarks/against_transformers.py`). Speed over transformers' plain generation, "
-            "and in brackets target tokens per target pass. An *excess* of log p is told where "
+            "and in brackets target tokens per target pass. An *excess* of log p is reported where "
             "the text is not the target's own: transformers' token-level intersection (its "
             "assisted generation at T = 1) pairs scrambled rows, so "
             "much of what it accepts is wrong.\n\n" + table(["pair", "", *methods], rows))
@@ -223,7 +223,7 @@ def overhead(figures: dict) -> str:
         f"{f[at]['own_ms']:.2f}", f"{f[at]['alone_ms']:.2f}", form.format(**f[at])))]
             for backend, rules in figures["backends"].items() for rule, f in rules.items()]
     return (f"Llama-2's 32,000 entries draft for Qwen2's 151,646, k = {s['k']}: a round around "
-            "models that answer with stored logits costs, beside them, these milliseconds; its "
+            "models that answer with stored logits costs, in addition, these milliseconds; its "
             f"rows' argmax or softmax alone in the same run. {m['cpu']}, {m['torch_threads']} "
             f"thread, torch {m['torch']}, medians of {s['repeats']} rounds, the median of "
             f"{s['turns']} turns and the range of their ratios (`benchmarks/overhead.py`).\n\n"

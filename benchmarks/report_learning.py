@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from statistics import median, median_high
 
-from omnidraft.cli.render import sparkline
+from omnidraft.cli.printing import sparkline
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

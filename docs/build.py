@@ -29,7 +29,7 @@ def command_page(name: str, command: object) -> list[str]:
         shown = param.show_default if isinstance(param.show_default, str) else param.default
         default = "" if shown is None or shown is False or param.required else f"`{shown}`" if shown is not True else "on"
         lines.append(f"| {names} | {(param.help or '').strip()} | {default} |".replace("\n", " "))
-    examples = (command.epilog or "").removeprefix("Examples:").strip().split("\n\n")
+    examples = [line.strip() for line in command.epilog.partition("Examples:")[2].strip().splitlines()]
     return [*lines, "", "```console", *examples, "```", ""]
 
 

@@ -125,12 +125,13 @@ def test_rounds_are_on_stderr_with_signs_where_there_is_no_colour(folders):
 def test_rounds_escape_what_was_drafted_once(capsys):
     from types import SimpleNamespace
 
-    from omnidraft.cli.generate import write
+    from omnidraft.cli.generate import show_rounds, write
 
     tokenizer = SimpleNamespace(decode_bytes=lambda ids: b"".join([b"\n", b"\x1b", b" a"][i] for i in ids))
     record = omnidraft.Round(draft_tokens=[0, 1, 2], proposals=[0], accepted=1, emitted=[0], kinds=["accepted"], done=True)
-    write([record], tokenizer, tokenizer, "rounds", signs=True)
-    assert capsys.readouterr().err == "   1  3 drafted '\\n\\x1b a' -> [+\\n]\n"
+    show = show_rounds(SimpleNamespace(tokenizer=tokenizer), signs=True)
+    write([record], tokenizer, show)
+    assert capsys.readouterr().err.split("\n", 6)[6] == "   1  3 drafted '\\n\\x1b a' -> [+\\n]\n"
 
 
 # ------------------------------------------------------------------------------------------------------------ demo
@@ -256,14 +257,14 @@ def test_demo_says_whose_adapter_it_uses(tmp_path):
 
 
 @embedded
-def test_learning_goes_on_from_the_adapter_in_the_package(tmp_path):
+def test_learning_continues_from_the_adapter_in_the_package(tmp_path):
     serve, seen = ("adapt", "math", "-t", "sibling", "--limit", "2", "-n", "16", "--adapters"), {}
-    for folder, more in (("goes-on", ()), ("anew", ("--rank", "4"))):
+    for folder, more in (("continued", ()), ("new", ("--rank", "4"))):
         assert ("adapter in the package" in ok(*serve, folder, *more).stderr) == (not more)
         [found] = Path(folder).glob("*/v1/adapter_config.json")
         seen[folder] = json.loads(found.read_text())["r"], omnidraft.Adapters(folder).all()[found.parent.parent.name]["updates"]
-    assert seen["anew"] == (4, 1) and seen["goes-on"][0] == 64 and seen["goes-on"][1] > 1000
-    refused = run(*serve, "goes-on", "--rank", "4")
+    assert seen["new"] == (4, 1) and seen["continued"][0] == 64 and seen["continued"][1] > 1000
+    refused = run(*serve, "continued", "--rank", "4")
     assert refused.exit_code == 1 and "choose its rank" in refused.stderr
 
 
@@ -397,7 +398,7 @@ def command(*arguments: str) -> str:
 
 
 def test_help_loads_no_framework():
-    assert not loaded_by(command("--help")) & {"torch", "transformers", "jinja2", "click"}
+    assert not loaded_by(command("--help")) & {"torch", "transformers", "jinja2", "click", "rich.console"}
 
 
 def test_generate_and_demo_never_load_torch(folders):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -65,7 +64,7 @@ def test_a_turn_feeds_only_what_is_new(template, end):
         if turn:
             # The ids after the answer; its last token, which no pass has read; what the round itself proposed.
             assert sum(both.target.passes) <= new[0] + 1 + len(first.proposals) < before[0]
-            # The drafter tokenises the boundary anew: the last word at most.
+            # The drafter tokenises the boundary again: the last word at most.
             assert sum(both.draft.passes) <= new[1] + drafted + 8 < before[1]
         list(rounds)
 
@@ -106,7 +105,7 @@ def test_ids_are_those_of_the_whole_text(ends):
     assert ids == reader.encode(text) and b"changed" in BYTES.decode_bytes(ids)
 
 
-def test_a_template_that_changes_earlier_answers_is_read_anew():
+def test_a_template_that_changes_earlier_answers_is_read_again():
     source = CHATML.replace("{{ m.content }}", "{{ m.content | upper }}")
     talk = Conversation(FakeModel(BYTES, 3), template=source)
     warm = turns(talk, Options(max_new_tokens=12))
@@ -144,18 +143,18 @@ def test_warm_text_is_cold_text_on_embedded_models(rule):
 
 
 def test_views_that_differ_are_exact():
-    """The law of the text is the target's, whatever the drafter reads."""
+    """The distribution of the text is the target's, whatever the drafter reads."""
     for rule in ("lossless", "tli", "slem"):
         draft, target = FakeModel(SMALL_PIECES, 0), FakeModel(SMALL_BYTES, 50)
         pair, ids = Pair(draft, target), target.tokenizer.encode("ab a", bos=True)
         prompt = ids, draft.tokenizer.encode("bb a ", bos=True)
         options = Options(verify=rule, stop=Confidence(2, 0.3), temperature=0.9, top_k=3, max_new_tokens=2)
 
-        def law(start, pair=pair, prompt=prompt, options=options):
+        def distribution(start, pair=pair, prompt=prompt, options=options):
             return law_of(lambda draws: tuple(t for r in start(draws) for t in r.emitted))
 
-        one = law(lambda draws: speculative(pair, prompt, options, draws))  # noqa: B023
-        other = law(lambda draws: plain(target, ids, options, draws))  # noqa: B023
+        one = distribution(lambda draws: speculative(pair, prompt, options, draws))  # noqa: B023
+        other = distribution(lambda draws: plain(target, ids, options, draws))  # noqa: B023
         assert total_variation(one, other) < 1e-12
 
 
@@ -220,24 +219,6 @@ def test_a_replaced_drafter_has_no_cache():
     assert both.draft.passes[0] > 8 and talk.warm.drafter.model is both.draft
 
 
-def test_a_learner_is_told_of_whole_answers():
-    told = []
-
-    class Learner(SimpleNamespace):
-        def finish(self, ids):
-            told.append(ids)
-            return SimpleNamespace(updated=len(told) == 2)
-
-    learner = Learner(begin=lambda options: None, observe=lambda *round: None, count=lambda learned: None)
-    both = fakes()
-    talk, options = Conversation(both), Options(max_new_tokens=8)
-    for turn, message in enumerate(MESSAGES[:3]):
-        list(talk.ask(message, options, Uniforms([]), learner))
-        assert (talk.warm.drafter is None) == (turn == 1)
-        assert turn or told == [PIECES.encode(talk.views[1].text, bos=True)]
-        assert message.encode() in PIECES.decode_bytes(told[-1])
-
-
 def test_say_is_the_whole_answer():
     talk = Conversation(fakes())
     assert talk.say("the thing", max_new_tokens=9) == talk.messages[-1]["content"]
@@ -263,15 +244,6 @@ def test_chat_answers_line_by_line(folders):  # noqa: F811
     assert "more" not in ok("chat", *models_of(folders), "--system", "be kind", input="/exit\nmore").stdout
 
 
-def test_chat_learns_and_keeps_it(folders, tmp_path):  # noqa: F811
-    done = ok("chat", *models_of(folders), "--learn", "--adapters", tmp_path / "kept", "-T", "1", input="the thing\nwhy\nso\n")
-    assert done.stderr.count("learned in") == 3 and "saved in" in done.stderr
-    assert list((tmp_path / "kept").glob("*/current.json"))
-    ok("chat", *models_of(folders), "--adapter", "--adapters", tmp_path / "kept", input="the thing\n")
-    again = ok("chat", *models_of(folders), "--learn", "--adapters", tmp_path / "kept", input="the thing\n")
-    assert "learned in" in again.stderr
-
-
 def test_commands_of_chat(folders, monkeypatch):  # noqa: F811
     """/help helps; another command is refused in one line, and what only begins with a slash is a message."""
     shown = ok("chat", *models_of(folders), input="/help\n/new\n/usr/bin is what?\n")
@@ -285,7 +257,7 @@ def test_commands_of_chat(folders, monkeypatch):  # noqa: F811
 
 
 @pytest.mark.parametrize(("arguments", "given", "expected"), [
-    ([], "", "no message"), ([], "\n \n", "no message"), (["--learn", "-k", "0"], "the", "--learn"),
+    ([], "", "no message"), ([], "\n \n", "no message"),
     (["-n", "0"], "the", "number"), (["--adapter"], "the", "nothing was learned"), ([], "word " * 400, "at most"),
     (["-t", "{nothing}"], "the", "nothing")])
 def test_bad_input_of_chat_is_one_line(arguments, given, expected, folders):  # noqa: F811

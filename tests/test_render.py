@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 import pytest
 from rich.text import Text
 
-from omnidraft.cli.render import FATES, Painter, escape, export_svg, legend, speed_table
+from omnidraft.cli.printing import escape
+from omnidraft.cli.render import FATES, Painter, export_svg, legend, speed_table
 from omnidraft.decoding import Round
 
 
@@ -31,18 +32,17 @@ def styles(text: Text) -> list[tuple[str, str]]:
 def test_each_fate_has_its_own_colour_and_sign():
     assert len({style for style, _, _ in FATES.values()}) == len({sign for _, sign, _ in FATES.values()}) == 6
     assert "".join(sign for _, sign, _ in FATES.values()) == "+*-!^." and FATES["alone"][0] == ""
-    for plain in (True, False):
-        shown = legend(plain)
+    for signs in (True, False):
+        shown = legend(signs)
         assert all(name in shown.plain for name in ("accepted", "merge", "rejected", "recovered", "bonus", "alone"))
-        assert bool(shown.spans) != plain
+        assert len(shown.spans) == 5 and ("[+ accepted]" in shown.plain) == signs  # alone has no colour
 
 
 def test_round_with_a_rejected_proposal():
     record = Round(proposals=[0, 1, 2, 0], accepted=2, emitted=[0, 1, 3], kinds=["accepted", "merged", "recovered"])
     assert styles(Painter(WORDS).paint(record)) == [
         (" We", "green"), (" know", "cyan underline"), (" to", "red strike"), (" that", "bold yellow")]
-    plain = Painter(WORDS, plain=True).paint(record)
-    assert plain.plain == "[+ We][* know][- to][! that]" and not plain.spans
+    assert Painter(WORDS, signs=True).paint(record).plain == "[+ We][* know][- to][! that]"
 
 
 def test_colours_and_signs_together():
@@ -50,14 +50,13 @@ def test_colours_and_signs_together():
     shown = Painter(WORDS, signs=True).paint(record)
     assert shown.plain == "[+ We][- to][! that]"
     assert ("to", "red strike") in styles(shown) and ("[- ", "red") in styles(shown)  # no line through the sign
-    assert legend(signs=True).plain == legend(plain=True).plain and len(legend(signs=True).spans) == 5  # alone is plain
 
 
 def test_nothing_is_shown_as_rejected_that_was_only_not_reached():
     cut = Round(proposals=[0, 1], accepted=1, emitted=[0], kinds=["accepted"], done=True)  # the text ended here
-    assert Painter(WORDS, plain=True).paint(cut).plain == "[+ We]"
+    assert Painter(WORDS, signs=True).paint(cut).plain == "[+ We]"
     uncovered = Round(proposals=[0], accepted=1, emitted=[0, 3], kinds=["accepted", "recovered"])  # no second proposal
-    assert Painter(WORDS, plain=True).paint(uncovered).plain == "[+ We][! that]"
+    assert Painter(WORDS, signs=True).paint(uncovered).plain == "[+ We][! that]"
 
 
 def test_tokens_are_text_never_markup_and_end_tokens_show_nothing():
@@ -71,15 +70,15 @@ def test_a_token_that_was_written_alone_is_no_bonus():
                                                               kinds=["accepted", "bonus"])
     assert styles(Painter(WORDS).paint(alone)) == [] and Painter(WORDS).paint(alone).plain == " We"
     assert styles(Painter(WORDS).paint(bonus))[-1] == (" to", "bold magenta")
-    assert Painter(WORDS, plain=True).paint(alone).plain == "[. We]"
+    assert Painter(WORDS, signs=True).paint(alone).plain == "[. We]"
     assert Painter(WORDS, signs=True).paint(bonus).plain == "[+ know][^ to]"
 
 
 def test_new_lines_break_the_line_except_where_they_were_rejected():
     record = Round(proposals=[5], accepted=0, emitted=[5, 0], kinds=["recovered", "bonus"])
     assert Painter(WORDS).paint(record).plain == "\\n\n We"
-    assert Painter(WORDS, plain=True).paint(record).plain == "[-\\n][!\\n]\n[^ We]"
-    assert Painter(WORDS, plain=True, one_line=True).paint(record).plain == "[-\\n][!\\n][^ We]"
+    assert Painter(WORDS, signs=True).paint(record).plain == "[-\\n][!\\n]\n[^ We]"
+    assert Painter(WORDS, signs=True, one_line=True).paint(record).plain == "[-\\n][!\\n][^ We]"
 
 
 def test_characters_of_several_tokens_appear_with_the_last_one():
@@ -105,8 +104,8 @@ def test_painted_text_holds_no_control_characters():
     everything = Pieces(*[bytes([b]) for b in range(256)])
     record = Round(proposals=list(range(256)), accepted=128, emitted=list(range(128)) + [27],
                    kinds=["accepted"] * 128 + ["recovered"])
-    for plain in (False, True):
-        shown = Painter(everything, plain).paint(record).plain
+    for signs in (False, True):
+        shown = Painter(everything, signs).paint(record).plain
         assert not [c for c in shown if c < " " and c not in "\n\t"] and "\x7f" not in shown
 
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from test_cli import ROOT, folders, ok, own_caches, run  # noqa: F401 (fixtures)
 
-from omnidraft.cli.common import emit, note, say
+from omnidraft.cli.printing import emit, note, say
 
 EVIL = "evil\x1b[31m\x1b]52;c;ZXZpbA==\x07\x9b2J"  # colours, writes the clipboard, clears the screen
 UNSAFE = set(map(chr, [*range(9), *range(11, 32), *range(127, 160)]))
@@ -96,4 +96,4 @@ def test_what_is_printed_is_escaped_in_one_place(capsys):
     for path in (ROOT / "omnidraft" / "cli").glob("*.py"):
         calls = [node.func.id for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
                  if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-        assert path.name == "common.py" or "print" not in calls, path.name
+        assert path.name == "printing.py" or "print" not in calls, path.name

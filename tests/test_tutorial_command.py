@@ -43,8 +43,8 @@ def test_stepping_shows_each_cell_until_the_reader_quits(monkeypatch, capsys):
 
     made = tutorial.cells("# %% [markdown]\n# # Title\n# *prose*\n\n# %%\nprint('ran')\n\n# %%\nprint('second')\n")
     assert [cell.prose for cell in made] == [True, False, False]
-    answers = iter([False, True])
-    monkeypatch.setattr(tutorial, "quits", lambda *_: next(answers))
+    answers = iter(["", "q"])
+    monkeypatch.setattr(Console, "input", lambda *_: next(answers))
     tutorial.step_through(made, LESSONS[0], Console(width=80), wait=True)
     shown = capsys.readouterr().out
     assert shown.count("Title") == 1 and shown.count("\nran\n") == 1 and "second" not in shown

@@ -27,7 +27,7 @@ from exercises import check, examples, show
 from rich.console import Console
 from rich.text import Text
 
-from omnidraft.cli.render import escape
+from omnidraft.cli.printing import escape
 from omnidraft.engine import loading as models
 from omnidraft.tokenizer import BYTE_TO_CHARACTER, CHARACTER_TO_BYTE
 from omnidraft.vocabulary import align, aligned_spans

@@ -28,7 +28,7 @@ import numpy as np
 from exercises import check, examples, law_of, paint, show
 
 from omnidraft import Options, Pair, Uniforms, losses, speculative
-from omnidraft.cli.render import sparkline
+from omnidraft.cli.printing import sparkline
 from omnidraft.engine import backward
 from omnidraft.engine import loading as models
 from omnidraft.learning import online

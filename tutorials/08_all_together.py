@@ -29,7 +29,7 @@ import numpy as np
 from exercises import check, examples, paint, show
 
 from omnidraft import Options, Pair, Uniforms, speculative
-from omnidraft.cli.render import sparkline
+from omnidraft.cli.printing import sparkline
 from omnidraft.engine import loading as models
 from omnidraft.learning import online
 from omnidraft.learning.adapters import Adapters

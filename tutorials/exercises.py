@@ -110,8 +110,9 @@ def examples(task, count):
 def paint(tokenizer, rounds, legend=False):
     """Print rounds in the colours of `omnidraft.render`, with its signs + * - ! ^ in a notebook and where colours are lost."""
     console = Console(highlight=False)
-    plain, signs = console.no_color or console.color_system is None, console.is_jupyter
+    plain = console.no_color or console.color_system is None
+    signs = plain or console.is_jupyter
     if legend:
-        console.print(render.legend(plain, signs), soft_wrap=True)
-    painter = render.Painter(tokenizer, plain, one_line=True, signs=signs)
+        console.print(render.legend(signs), soft_wrap=True)
+    painter = render.Painter(tokenizer, signs, one_line=True)
     console.print(Text.assemble(*map(painter.paint, rounds), painter.finish()), soft_wrap=plain)

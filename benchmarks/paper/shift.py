@@ -28,7 +28,7 @@ import numpy as np
 from benchmarks.common import TARGETS, arguments, chosen, fresh_prompts, run_all, start, texts_of
 from benchmarks.writing import efficiency, emitted, write
 from omnidraft import Adapters, Options, Pair, Round, learn
-from omnidraft.cli.render import sparkline
+from omnidraft.cli.printing import sparkline
 from omnidraft.engine.loading import load
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe

@@ -1,6 +1,7 @@
 """The command line: `omnidraft COMMAND`, each command thin over one function.
 
 Results go to stdout, everything said about them to stderr. Bad input is one line and exit code 1.
+What is slow to import, Rich above all, is imported in the functions that need it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from .. import __version__
 
 # The help keeps this order.
 # isort: off
-from . import demo, generate, chat, adapt, bench, inspect, cache, tutorial  # noqa: F401, E402
-from .common import app, note, say  # noqa: E402
+from . import demo, generate, chat, adapt, bench, inspect, tutorial  # noqa: F401, E402
+from .common import app  # noqa: E402
+from .printing import note, say  # noqa: E402
 # isort: on
 
 
-def version(asked: bool) -> None:
-    """Print it and end, if it is asked for."""
-    if asked:
+def version(wanted: bool) -> None:
+    """Print the version and end, if it is wanted."""
+    if wanted:
         say(f"omnidraft {__version__}")
         raise typer.Exit
 

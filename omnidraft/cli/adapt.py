@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .. import Adapters, Learner, OmnidraftError
 from ..files import make_folder_of
@@ -19,9 +18,9 @@ from ..learning import online
 from ..learning.training import Recipe
 from ..metrics import Summary, summarize
 from . import options
-from .common import command, console, emit, note
+from .common import command
+from .printing import console, emit, escape, note, sparkline
 from .prompts import TASKS, Shortener, read_prompts
-from .render import escape, sparkline
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Teaching:
         help="lifted, hybrid (the paper's), hybrid-kl or dm.")] = "lifted"
     rank: Annotated[int | None, options.learning(
         help="Of the LoRA adapters; 0 trains all weights.",
-        show_default="that of what is kept, else 32")] = None
+        show_default="the saved adapter's, else 32")] = None
     rate: Annotated[float | None, options.learning(
         help="Learning rate.", show_default="by the rank and the drafter's size")] = None
     every: Annotated[int, options.learning(help="Prompts between two updates.")] = 2
@@ -41,12 +40,13 @@ class Teaching:
     interleaved: Annotated[bool, options.learning(
         "--interleaved", help="Train an acceptance head between its updates.")] = False
 
-    def resume(self, store: Adapters, pair: Any, rng: np.random.Generator) -> Learner:
-        """A learner that continues what is kept or in the package; with a rank, what is kept."""
+    def resume(self, store: Adapters, pair: Any, seed: int) -> Learner:
+        """Continue what is saved for the pair or in the package; with a rank, what is saved."""
         head = "joint" if self.joint else "interleaved" if self.interleaved else "none"
         rank = store.rank(pair) if self.rank is None else self.rank
-        return store.resume(pair, Recipe(self.loss, rank=rank, rate=self.rate), online.Schedule(
-            self.every, replay=6, head=head), rng, shipped=self.rank is None)
+        recipe = Recipe(self.loss, rank=rank, rate=self.rate)
+        schedule = online.Schedule(self.every, replay=6, head=head)
+        return store.resume(pair, recipe, schedule, np.random.default_rng(seed), self.rank is None)
 
 
 @command("omnidraft adapt math",
@@ -69,7 +69,9 @@ def adapt(
     json_lines: Annotated[bool, options.output(
         "--json", help="One JSON object per prompt on stdout, then a summary.")] = False,
 ) -> None:
-    """Serve prompts and learn from the texts; Ctrl-C stops, the next run continues from there."""
+    """Serve prompts and learn from the texts. Ctrl-C stops, the next run continues from there."""
+    from rich.progress import Progress
+
     how = decoding.options()
     if limit is not None and limit < 1:
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
@@ -81,7 +83,7 @@ def adapt(
     own = current.exists()
     if save:
         make_folder_of(current)
-    learner = teaching.resume(store, pair, np.random.default_rng(decoding.seed))
+    learner = teaching.resume(store, pair, decoding.seed)
     if learner.statistics and not own:
         note("continuing from the adapter in the package (--rank 32 starts a new one)")
     how, places = options.with_head(how, learner.head), learner.statistics.setdefault("places", {})
@@ -94,17 +96,24 @@ def adapt(
         note(f"continuing after the first {done} prompts of {source} (--again starts it again)")
     cut, records, failed = Shortener(pair.target, decoding.max_new_tokens), [], None
     stream = cut(islice(prompts, done, limit and done + limit))
+    uniforms, figures = options.uniforms_of(decoding.seed), "{task.fields[figures]}"
     try:
-        with progress(total and min(total - done, limit or total)) as bar:
-            for learned in online.learn(learner, stream, how, decoding.uniforms()):
+        with Progress(*Progress.get_default_columns(), figures,
+                      console=console(stderr=True)[0]) as bar:
+            task = bar.add_task("learning", figures="",
+                                total=total and min(total - done, limit or total))
+            for learned in online.learn(learner, stream, how, uniforms):
                 records.append(learned)
                 places[where] = done + len(records)
                 recent = summarize(r for one in records[-16:] for r in one.rounds)
-                bar.update(bar.task_ids[0], advance=1, figures=describe(recent))
+                bar.update(task, advance=1, figures=describe(recent))
                 if learned.note:
                     bar.console.print(escape(learned.note), markup=False)
                 if json_lines:
-                    emit(as_json(learned))
+                    loss = None if math.isnan(learned.loss) else learned.loss
+                    emit({"type": "prompt", **summarize(learned.rounds).figures(), "loss": loss,
+                          "learning_seconds": learned.seconds, "updated": learned.updated,
+                          "note": learned.note})
                 if save and learned.updated and learner.updates % 8 == 0:
                     store.keep(learner)
     except KeyboardInterrupt:
@@ -130,32 +139,14 @@ def adapt(
         raise failed
 
 
-def progress(total: int | None) -> Progress:
-    """A bar on stderr, with figures after it."""
-    bar = Progress(TextColumn("learning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                   TextColumn("{task.fields[figures]}"), console=console(stderr=True)[0])
-    bar.add_task("", total=total, figures="")
-    return bar
-
-
 def describe(s: Summary) -> str:
     """The figures of some prompts in a few words."""
     return (f"{s.acceptance_draft:.0%} of draft tokens kept, {s.block_efficiency:.2f} tokens per "
             f"target pass, {s.tokens_per_second:.0f} tokens/s")
 
 
-def as_json(learned: online.Learned) -> dict[str, Any]:
-    """What a prompt brought, for --json."""
-    s = summarize(learned.rounds)
-    figures = {name: getattr(s, name) for name in (
-        "tokens", "acceptance_draft", "block_efficiency", "tokens_per_second")}
-    return {"type": "prompt", **figures, "learning_seconds": learned.seconds,
-            "updated": learned.updated, "note": learned.note,
-            "loss": None if math.isnan(learned.loss) else learned.loss}
-
-
 def report(records: list[online.Learned], learner: Learner) -> Iterator[str]:
-    """What a run brought: first and last prompts, a curve, and whether learning has paid off."""
+    """Lines on a run: first and last prompts, a curve, and whether learning has paid off."""
     size, s = max(1, min(16, len(records) // 2)), learner.statistics
     groups = [summarize(r for one in records[i:i + size] for r in one.rounds)
               for i in range(0, len(records), size)]
@@ -165,6 +156,6 @@ def report(records: list[online.Learned], learner: Learner) -> Iterator[str]:
     yield f"tokens per target pass, {size} prompts each: {curve}"
     share = s["learning_seconds"] / (s["seconds"] + s["learning_seconds"])
     paid = f"after {s['paid_after_tokens']} tokens" if "paid_after_tokens" in s else "not yet"
-    yield (f"in all {s['prompts']} prompts, {s['tokens']} tokens, {s['updates']} updates, "
-           f"{learner.rollbacks} rolled back; learning took {share:.0%} of the time, and has paid "
-           f"for itself, measured against the first prompts: {paid}")
+    yield (f"total: {s['prompts']} prompts, {s['tokens']} tokens, {s['updates']} updates, "
+           f"{learner.rollbacks} rolled back; learning took {share:.0%} of the time; "
+           f"paid off, compared with the first prompts: {paid}")

@@ -1,9 +1,8 @@
-"""What the commands share: the app they are registered with, and all that is printed."""
+"""The app that the commands are registered with, their help, and errors as one line."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -12,32 +11,10 @@ from functools import wraps
 from typing import Any, get_type_hints
 
 import typer
-from rich.console import Console
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
-from .render import escape
-
-
-def say(text: str, end: str = "\n", exact: bool = False) -> None:
-    """Print a result on stdout, escaped; with `exact` only on a terminal: a pipe gets the text."""
-    print(text if exact and not sys.stdout.isatty() else escape(text), end=end, flush=True)
-
-
-def note(line: str) -> None:
-    """Print something about the results on stderr, escaped."""
-    print(escape(line), file=sys.stderr)
-
-
-def emit(record: dict[str, Any]) -> None:
-    """Print one line of JSON on stdout; NumPy's whole numbers are numbers."""
-    print(json.dumps(record, default=int), flush=True)
-
-
-def console(signs: bool = False, stderr: bool = False) -> tuple[Console, bool]:
-    """Rich on a stream as it is now; signs instead of colours, if asked or where these are lost."""
-    made = Console(stderr=stderr, highlight=False)
-    return made, signs or made.no_color or made.color_system is None
+from .printing import note
 
 
 class OneLineErrors(TyperGroup):
@@ -57,20 +34,35 @@ class OneLineErrors(TyperGroup):
             note("error: " + (OUT_OF_MEMORY if full else str(error).replace("\n", " ")))
             try:
                 sys.stdout.flush()
-            except OSError:  # subtle: else the exit would try, and report, the same once more
+            except OSError:  # subtle: else Python tries, and reports, the same again at its end
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
 
 
+class Topics(TyperCommand):
+    """A command whose help lists the options by topic (plain: importing Rich takes 0.1 s)."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write one section per `rich_help_panel`."""
+        topics: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            usual = "Arguments" if param.param_type_name == "argument" else "Other options"
+            topic = getattr(param, "rich_help_panel", None) or usual
+            topics.setdefault(topic, []).append(param.get_help_record(ctx))
+        for topic, rows in topics.items():
+            with formatter.section(topic):
+                formatter.write_dl(rows)
+
+
 def examples(*lines: str) -> str:
     """The end of a command's help."""
-    return "\n\n".join(["Examples:", *lines])
+    return "\n  ".join(["\b\nExamples:", *lines])  # \b: these lines are kept as they are
 
 
 app = typer.Typer(
     name="omnidraft", cls=OneLineErrors, no_args_is_help=True, add_completion=False,
     pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     epilog=examples("omnidraft demo", "omnidraft generate 'Once upon a time' --temperature 0.8",
                     "omnidraft demo -h"))
 
@@ -99,6 +91,6 @@ def command(*lines: str, to: typer.Typer = app, **defaults: Any) -> Callable:
         unfolded.__signature__ = inspect.Signature([
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
             for name, (kind, value) in options.items()])
-        return to.command(epilog=examples(*lines))(unfolded)
+        return to.command(cls=Topics, epilog=examples(*lines))(unfolded)
 
     return register

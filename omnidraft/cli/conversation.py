@@ -47,7 +47,7 @@ class Conversation:
     def new(self) -> None:
         """Start again; what the caches hold of the same beginning still counts."""
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
-        self.dropped, self.learned = 0, None  # learned: what a learner made of the latest answer
+        self.dropped = 0
 
     def say(self, message: str, options: Options | None = None, seed: int = 0, **more: Any) -> str:
         """The whole answer to `message`; `more` is what `Options.of` takes."""
@@ -55,9 +55,8 @@ class Conversation:
         list(self.ask(message, options or Options.of(**more), Uniforms(rng)))
         return self.messages[-1]["content"]
 
-    def ask(self, message: str, options: Options, uniforms: Uniforms,
-            learner: Any = None) -> Iterator[Round]:
-        """The rounds of the answer; a `Learner` learns from them. A refusal changes nothing."""
+    def ask(self, message: str, options: Options, uniforms: Uniforms) -> Iterator[Round]:
+        """The rounds of the answer; a refusal (OmnidraftError) changes nothing."""
         if not message.strip():
             raise OmnidraftError("the message is empty: write something to be answered")
         messages = [*self.messages, {"role": "user", "content": message}]
@@ -69,38 +68,28 @@ class Conversation:
             del messages[first:first + 2]
             read = [view.read(messages) for view in self.views]
         check_prompt(self.target, read[0][1])
-        self.dropped, self.learned = len(self.messages) + 1 - len(messages), None
+        self.dropped = len(self.messages) + 1 - len(messages)
         self.messages = [*messages, {"role": "assistant", "content": ""}]
         for view, (text, ids) in zip(self.views, read, strict=True):
             view.text, view.ids, view.answer = text, ids, ""
-        return self._answer(options, uniforms, learner)
+        return self._answer(options, uniforms)
 
-    def _answer(self, options: Options, uniforms: Uniforms, learner: Any) -> Iterator[Round]:
-        prompts, answer = tuple(view.ids for view in self.views), self.messages[-1]
+    def _answer(self, options: Options, uniforms: Uniforms) -> Iterator[Round]:
+        prompts, data = tuple(view.ids for view in self.views), b""
         warm, self.warm = self.warm, Warm()  # a round that is cut short leaves the caches unknown
-        data, rounds = b"", []
-        records = plain(self.target, prompts[0], options, uniforms, warm)
-        if len(prompts) > 1:
-            records = speculative(self.pair, prompts, options, uniforms, learner, warm)
-        if learner is not None:
-            learner.begin(options)
+        if isinstance(self.pair, Pair):
+            records = speculative(self.pair, prompts, options, uniforms, warm=warm)
+        else:
+            records = plain(self.target, prompts[0], options, uniforms, warm)
         for record in records:
-            rounds.append(record)
             data += self.target.tokenizer.decode_bytes(record.emitted)
-            answer["content"] = data.decode("utf-8", "replace").strip()
+            answer = self.messages[-1]["content"] = data.decode("utf-8", "replace").strip()
             for view, held in zip(self.views, (warm, warm.drafter), strict=False):
-                view.ids, view.answer = [*held.ids], answer["content"]
+                view.ids, view.answer = [*held.ids], answer
             self.warm = warm
             yield record
             self.warm = Warm()
         self.warm = warm
-        if learner is not None:
-            room = self.pair.draft.context_size // 2  # of a long conversation, with the answer
-            learned = self.learned = learner.finish(prompts[1][-room:])
-            learned.rounds = rounds
-            learner.count(learned)
-            if learned.updated:
-                warm.drafter = None  # its cache is that of the weights before
 
 
 class View:

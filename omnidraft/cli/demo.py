@@ -6,10 +6,9 @@ import json
 import random
 import time
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
-
-from rich.text import Text
 
 from .. import Adapters, OmnidraftError, Options, Pair, Round, __version__, plain, speculative
 from ..decoding import check_prompt
@@ -17,10 +16,10 @@ from ..files import check_writable, write_text
 from ..metrics import computed_speedup, speedup, summarize
 from ..translation import common_prefix
 from . import options
-from .common import command, console, note
+from .common import command
 from .machine import machine
+from .printing import console, escape, note
 from .prompts import TASKS, read_prompts
-from .render import Painter, escape, export_svg, legend, speed_table
 from .watch import watch
 
 # The lines of data/TASK.jsonl that are shown: held out, but of kinds that training saw, and picked
@@ -45,7 +44,7 @@ def demo(
         metavar="FILE", help="Save what is shown as a picture.")] = None,
     figures: options.Json = None,
 ) -> None:
-    """Watch a small model draft for a bigger one with another tokenizer; --seed picks prompts."""
+    """Watch a small model draft for a bigger one. `--seed` picks the prompts."""
     how, prompts = decoding.options(), choose_prompts(task, decoding.seed)
     check_writable(svg, figures)
     if svg and figures and svg.resolve() == figures.resolve():
@@ -60,14 +59,21 @@ def demo(
     else:
         shown, rows = show(pair, prompts, how, decoding.seed, signs, 0.35 if slow else 0.0)
     if figures:
-        kernels = {one.name: one.kernel for one in (pair.draft, pair.target)}
-        settings = vars(decoding) | {
-            "verify": how.verify, "draft": pair.draft.name, "target": pair.target.name,
-            "adapter": adapted, "kernels": kernels}
-        write_text(figures, json.dumps({"omnidraft": __version__, "machine": machine(),
-                                        "settings": settings, "tasks": rows}, indent=1) + "\n")
+        settings = vars(decoding) | {"adapter": adapted, "verify": how.verify}
+        save_figures(figures, pair, settings, rows)
     if svg:
+        from .render import export_svg
+
         write_text(svg, export_svg(shown, f"{pair.draft.name} drafts for {pair.target.name}"))
+
+
+def save_figures(path: Path, pair: Pair, settings: dict[str, Any], tasks: Any) -> None:
+    """Write figures as JSON, with what they were measured with."""
+    models = (pair.draft, pair.target)
+    settings |= {"draft": pair.draft.name, "target": pair.target.name,
+                 "kernels": {model.name: model.kernel for model in models}}
+    write_text(path, json.dumps({"omnidraft": __version__, "machine": machine(), "tasks": tasks,
+                                 "settings": settings}, indent=1, default=str) + "\n")
 
 
 def load(models: options.Served, how: Options, learn: bool) -> tuple[Pair, Options, bool]:
@@ -103,22 +109,25 @@ def choose_prompts(task: str | None, seed: int) -> dict[str, str]:
 
 def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bool,
          pause: float) -> tuple[list[Any], list[dict]]:
-    """Decode each prompt plainly and speculatively, and print it: what was shown, and figures."""
-    (out, signs), (errors, _), target = console(signs), console(stderr=True), pair.target
+    """Decode each prompt plainly and speculatively; return what was shown, and figures."""
+    from rich.text import Text
+
+    from .render import Painter, legend, speed_table
+
+    (out, signs), (errors, _), target = console(signs), console(signs, stderr=True), pair.target
     one, other = (f"{escape(model.name, '')} ({model.tokenizer.size:,} entries)"
                   for model in (pair.draft, target))
     head = Text(f"{one} drafts for {other}, rule {how.verify}")
     errors.print(head, legend(signs), sep="\n", soft_wrap=True)
-    shown, rows = [head, legend(signs=True)], []
+    shown, rows, short = [head, legend(signs=True)], [], replace(how, max_new_tokens=8)
     for task, prompt in prompts.items():
         ids, uniforms = target.tokenizer.encode(prompt, bos=True), options.uniforms_of
         if not rows:  # the first passes of a process read the weights: a few tokens, untimed
-            short = replace(how, max_new_tokens=8)
             list(plain(target, ids, short, uniforms(0)))
             list(speculative(pair, prompt, short, uniforms(0)))
         errors.print(f"\n--- {task} ---")
         text = Text.assemble((escape(prompt), "dim"))
-        out.print(Text(text.plain, "" if signs else "dim"), end="", soft_wrap=True)
+        out.print(text, end="", soft_wrap=True)
         alone, drafted = list(plain(target, ids, how, uniforms(seed))), []
         painter, pictured = Painter(target.tokenizer, signs), Painter(target.tokenizer, signs=True)
         for record in speculative(pair, prompt, how, uniforms(seed)):
@@ -127,7 +136,9 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
             out.print(painter.paint(record), end="", soft_wrap=True)
             time.sleep(pause)
         out.print()
-        rows.append({"task": task, "prompt": prompt, **compare(target, ids, how, alone, drafted)})
+        written = target.tokenizer.decode([token for one in drafted for token in one.emitted])
+        rows.append({"task": task, "prompt": prompt, "text": written,
+                     **compare(target, [(ids, alone, drafted)], how)})
         shown += [Text(f"\n--- {task} ---"), text]
     shown += [Text(), speed_table(rows)]
     errors.print(shown[-1])
@@ -136,19 +147,20 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
     return shown, rows
 
 
-def compare(target: Any, ids: list[int], how: Options, alone: list[Round],
-            drafted: list[Round]) -> dict[str, Any]:
-    """Figures of plain and speculative decoding of one prompt, and whether the texts are equal."""
-    slow, fast = summarize(alone), summarize(drafted)
-    texts = [[token for one in rounds for token in one.emitted] for rounds in (alone, drafted)]
-    row = {"text": target.tokenizer.decode(texts[1]), "plain": slow.figures(),
-           "speculative": fast.figures(), "speedup": speedup(fast, slow),
+def compare(target: Any, texts: list[tuple[list[int], list[Round], list[Round]]],
+            how: Options) -> dict[str, Any]:
+    """Figures of texts, each as ids of the prompt and rounds of plain and speculative decoding."""
+    slow, fast = (summarize(chain(*rounds)) for rounds in [*zip(*texts, strict=True)][1:])
+    row = {"plain": slow.figures(), "speculative": fast.figures(), "speedup": speedup(fast, slow),
            "computed_speedup": computed_speedup(fast, slow)}
     if how.temperature:
         kind = "biased" if how.verify == "omnidraft" else "exact"
         return row | {"distribution": f"{kind} ({how.verify})"}
-    same = texts[0] == texts[1]
-    return row | {"same_text": same, "tie": not same and is_tie(target, ids, *texts)}
+    written = [(ids, *([token for one in rounds for token in one.emitted] for rounds in both))
+               for ids, *both in texts]
+    other = [text for text in written if text[1] != text[2]]
+    tie = bool(other) and all(is_tie(target, *text) for text in other)
+    return row | {"same_text": not other, "tie": tie}
 
 
 def is_tie(model: Any, ids: list[int], one: list[int], other: list[int], gap: float = 1e-3) -> bool:

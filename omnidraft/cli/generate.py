@@ -5,20 +5,21 @@ from __future__ import annotations
 import codecs
 import os
 import sys
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from .. import OmnidraftError, Pair, Round, Tokenizer, plain, speculative
 from ..decoding import check_prompt
 from ..files import make_folder_of
 from ..metrics import Summary, summarize
 from . import options
-from .common import command, console, emit, note, say
+from .common import command
 from .conversation import Conversation
-from .render import Painter, escape, legend
+from .printing import console, emit, escape, note, say
+
+Show = Callable[[int, Round, bytes], None]
 
 
 @command("omnidraft generate 'def area(width, height):'",
@@ -53,20 +54,23 @@ def generate(
     # torchrun's other ranks only follow
     prompt = read_prompt(prompt) if os.environ.get("RANK", "0") == "0" else ""
     pair, how = models.open(how, tensor_parallel=tensor_parallel)
-    target, draft = getattr(pair, "target", pair), getattr(pair, "draft", pair)
+    target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
     check_prompt(target, prompt)
     if learn:
-        path = options.cache_file(draft.tokenizer, target.tokenizer)
+        path = options.cache_file(pair.draft.tokenizer, target.tokenizer)
         make_folder_of(path)  # what cannot be written is found before the text
-    decode = Conversation(pair).ask if chat else speculative if isinstance(pair, Pair) else plain
-    records = decode(*(() if chat else (pair,)), prompt, how, decoding.uniforms())
-    form = "json" if json_lines else "rounds" if rounds else "text"
-    if rounds:
-        show_legend(signs)
-    done = write(records, target.tokenizer, draft.tokenizer, form, signs)
+    if chat:
+        records = Conversation(pair).ask(prompt, how, uniforms)
+    else:
+        decode = speculative if isinstance(pair, Pair) else plain
+        records = decode(pair, prompt, how, uniforms)
+    show = emit_round if json_lines else show_rounds(pair, signs) if rounds else None
+    done, text = write(records, target.tokenizer, show)
     if learn:
         pair.cache.save(path)
-    if not json_lines:
+    if json_lines:
+        emit({"type": "summary", **summarize(done).figures(), "text": text})
+    else:
         note(describe(summarize(done)))
 
 
@@ -82,20 +86,13 @@ def read_prompt(prompt: str | None) -> str:
         raise OmnidraftError("the prompt on stdin is not UTF-8 text: convert it first") from None
 
 
-def show_legend(signs: bool) -> None:
-    """What the colours or signs of "rounds" mean."""
-    errors, signs = console(signs, stderr=True)
-    errors.print(legend(signs))
+def write(records: Iterable[Round], tokenizer: Tokenizer, show: Show | None = None,
+          strip: str = "") -> tuple[list[Round], str]:
+    """Print a text without leading `strip`; return its rounds and the text.
 
-
-def write(records: Iterable[Round], tokenizer: Tokenizer, draft: Tokenizer, form: str, signs: bool,
-          strip: str = "") -> list[Round]:
-    """Print a text as it comes, without the characters in `strip` before it; its rounds.
-
-    `form`: "text", "json" (a line per round) or "rounds" (on stderr, and the text at the end).
+    Without `show` each piece is printed as it comes; with it `show(number, round, bytes)` is called
+    instead, and the text follows at the end, except after JSON.
     """
-    errors, signs = console(signs, stderr=True)
-    painter = Painter(tokenizer, signs, one_line=True)
     decoder, done, text = codecs.getincrementaldecoder("utf-8")("replace"), [], ""
     for record in records:
         done.append(record)
@@ -103,20 +100,38 @@ def write(records: Iterable[Round], tokenizer: Tokenizer, draft: Tokenizer, form
         piece = decoder.decode(data, final=record.done)
         piece = piece if text else piece.lstrip(strip)
         text += piece
-        if form == "text":
+        if show:
+            show(len(done), record, data)
+        else:
             say(piece, end="", exact=True)
-        elif form == "json":
-            emit({"type": "round", **vars(record), "text": data.decode("utf-8", "replace")})
-        else:  # what was drafted, then every token in the colour of its fate
-            drafted = draft.decode_bytes(record.draft_tokens).decode("utf-8", "replace")
-            line = Text(f"{len(done):4} {len(record.draft_tokens):2} drafted ")
-            line.append(f"'{escape(drafted, '')}'", "" if signs else "dim").append(" -> ")
-            errors.print(line.append_text(painter.paint(record)), soft_wrap=True)
-    if form == "json":
-        emit({"type": "summary", **summarize(done).figures(), "text": text})
-    else:
-        say("" if form == "text" else text, exact=True)
-    return done
+    if show is not emit_round:
+        say(text if show else "", exact=True)
+    return done, text
+
+
+def emit_round(number: int, record: Round, data: bytes) -> None:
+    """Print a round as a line of JSON."""
+    emit({"type": "round", **vars(record), "text": data.decode("utf-8", "replace")})
+
+
+def show_rounds(pair: Any, signs: bool) -> Show:
+    """Print a legend on stderr; return what shows a round: its draft, its tokens in colours."""
+    from rich.text import Text
+
+    from .render import Painter, legend
+
+    errors, signs = console(signs, stderr=True)
+    draft = getattr(pair, "draft", pair).tokenizer
+    painter = Painter(getattr(pair, "target", pair).tokenizer, signs, one_line=True)
+    errors.print(legend(signs))
+
+    def show(number: int, record: Round, data: bytes) -> None:
+        drafted = escape(draft.decode_bytes(record.draft_tokens).decode("utf-8", "replace"), "")
+        line = Text(f"{number:4} {len(record.draft_tokens):2} drafted ")
+        line.append(f"'{drafted}'", "dim").append(" -> ")
+        errors.print(line.append_text(painter.paint(record)), soft_wrap=True)
+
+    return show
 
 
 def describe(s: Summary) -> str:

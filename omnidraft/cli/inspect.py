@@ -1,24 +1,23 @@
-"""`omnidraft align`, `models`, `info`: what vocabularies share, what ships, what runs it here."""
+"""`omnidraft align`, `cache`, `models`, `info`: what two vocabularies share, and what is here."""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from typing import Annotated
 
 import typer
-from rich.cells import cell_len
-from rich.text import Text
 
 from .. import Adapters, OmnidraftError, Tokenizer, __version__
 from ..engine.config import ModelConfig
 from ..engine.loading import EMBEDDED, folder, load
+from ..files import make_folder_of
 from ..learning.adapters import SHIPPED
+from ..ngram_cache import NGramCache
 from ..vocabulary import DEFINITIONS, aligned_spans, default_folder, load_or_build
 from . import options
-from .common import command, console, say
+from .common import app, command, examples
 from .machine import machine
-from .render import columns, show_bytes
+from .printing import columns, console, say, show_bytes
 
 SAMPLE = "Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
 # a block of so many draft and target tokens (2: several): style, sign, what the legend says
@@ -28,15 +27,19 @@ BLOCKS = {(1, 1): ("green", "=", "same token"),
           (2, 2): ("yellow", "~", "boundaries that cross")}
 
 
+def tokenizers(*names: str) -> list[Tokenizer]:
+    """The tokenizers of models by name or folder."""
+    return [Tokenizer.load(folder(name)) for name in names]
+
+
 @command("omnidraft align draft-tasks qwen-like",
-                "omnidraft align draft-tasks llama3-like 'Snowflakes fall.'",
-                "omnidraft align ./llama2-32k ./qwen2-151k")
+         "omnidraft align draft-tasks llama3-like 'Snowflakes fall.'",
+         "omnidraft align ./llama2-32k ./qwen2-151k")
 def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.Argument(
         help="What both tokenize.", show_default="a sample")] = SAMPLE,
           plain: options.Plain = False) -> None:
-    """Show how much two vocabularies share, and how each spells a text."""
-    one, other = Tokenizer.load(folder(draft)), Tokenizer.load(folder(target))
-    out, plain = console(plain)
+    """Show what two vocabularies share, and how each spells a text."""
+    one, other = tokenizers(draft, target)
     rows = [("shared entries", f"{one.name} (draft)", f"{other.name} (target)",
              "special tokens paired")]
     for by in DEFINITIONS:
@@ -46,15 +49,16 @@ def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.
         rows.append((f"by {by}" + " (the paper's)" * (by == "strings"), *shares,
                      str(found.role_pairs)))
     say(columns(rows))
-    legend = [Text(f"{sign} {meaning}") if plain else Text(meaning, style)
-              for style, sign, meaning in BLOCKS.values()]
     if text:
-        lines = [Text(), *facing(one, other, text, plain, out.width), Text()]
-        out.print(Text("\n").join([*lines, Text("   ").join(legend)]), soft_wrap=True)
+        show_facing(one, other, text, plain)
 
 
-def facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool, width: int) -> list[Text]:
-    """Both tokenizations, draft above target, in the smallest blocks that both have."""
+def show_facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool) -> None:
+    """Print both tokenizations, draft above target, in the smallest blocks that both have."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    out, signs = console(plain)
     above, below = spell(one, text), spell(other, text)
     lines, end, last = [Text("draft   "), Text("target  ")], 0, 0
     for (start, end), (first, last) in aligned_spans(above, below):
@@ -62,19 +66,18 @@ def facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool, width: int)
         if not any(cells):
             continue
         style, sign, _ = BLOCKS[min(2, end - start), min(2, last - first)]
-        if plain:
-            style, cells = "", [sign + cell for cell in cells]
+        cells = [sign * signs + cell for cell in cells]
         size = max(map(cell_len, cells))
-        if lines[-1].cell_len + size + 2 > width and lines[-1].cell_len > 8:
+        if lines[-1].cell_len + size + 2 > out.width and lines[-1].cell_len > 8:
             lines += [Text(" " * 8), Text(" " * 8)]
         for line, cell in zip(lines[-2:], cells, strict=True):
             line.append(cell, style).append(" " * (size - cell_len(cell) + 2))
     for name, rest in (("draft", above[end:]), ("target", below[last:])):
         if any(rest):
-            left = show_bytes(b"".join(rest))
-            lines.append(Text("one side cannot spell this text; from here on "
-                              f"the {name} side has {left}"))
-    return lines
+            lines.append(Text("one side cannot spell this text; from here on the "
+                              f"{name} side has {show_bytes(b''.join(rest))}"))
+    legend = [Text(f"{sign} " * signs + meaning, style) for style, sign, meaning in BLOCKS.values()]
+    out.print(Text("\n").join([Text(), *lines, Text(), Text("   ").join(legend)]), soft_wrap=True)
 
 
 def spell(tokenizer: Tokenizer, text: str) -> list[bytes]:
@@ -89,9 +92,68 @@ def spell(tokenizer: Tokenizer, text: str) -> list[bytes]:
     return [tokenizer.decode_bytes([token]) for token in tokenizer.encode_continuation(text)]
 
 
+SHOW, PREFILL, CLEAR = (f"omnidraft cache {name} draft-tasks qwen-like"
+                        for name in ("show", "prefill", "clear"))
+BOUND = "omnidraft cache prefill ./drafter ./target --capacity 4096 --eviction lfu"
+cache = typer.Typer(no_args_is_help=True, epilog=examples(PREFILL, SHOW, BOUND, CLEAR),
+                    rich_markup_mode=None,
+                    help="Show, fill or remove the n-gram cache of a pair.")
+app.add_typer(cache, name="cache")
+
+
+@command(SHOW, to=cache)
+def show(draft: options.Side, target: options.Side, entries: Annotated[int, typer.Option(
+        "--entries", "-e", metavar="N", help="List the N most used.")] = 10) -> None:
+    """Show a stored cache: its size, its use, its most used n-grams."""
+    one, other = tokenizers(draft, target)
+    path = options.cache_file(one, other)
+    if not path.is_file():
+        raise OmnidraftError(f"no cache is stored for {one.name} -> {other.name}: "
+                             f"run `omnidraft cache prefill {draft} {target}`")
+    stored = NGramCache.load(path, one.fingerprint, other.fingerprint)
+    bound = f"at most {stored.capacity:,}, {stored.eviction}" if stored.capacity else "no limit"
+    say(columns([
+        ("file", str(path)), ("pair", f"{one.name} -> {other.name}"),
+        ("entries", f"{len(stored):,} ({bound}, {stored.size_bytes / 1e6:.2f} MB)"),
+        ("learned from", f"{stored.tokens_seen:,} target tokens")]))
+    rows = [("uses", "draft n-gram", "target token")]
+    for ngram, token, hits in sorted(stored.items(), key=lambda one: -one[2])[:max(0, entries)]:
+        spelled = "|".join(show_bytes(one.decode_bytes([i])) for i in ngram)
+        rows.append((str(hits), spelled, show_bytes(other.decode_bytes([token]))))
+    if rows[1:]:
+        say("\n" + columns(rows))
+
+
+@command(PREFILL, BOUND, to=cache)
+def prefill(
+    draft: options.Side, target: options.Side,
+    capacity: Annotated[int | None, typer.Option(
+        help="Most entries.", show_default="no limit")] = None,
+    eviction: Annotated[str, typer.Option(
+        help="What a full cache forgets: none, lru or lfu.")] = "none",
+) -> None:
+    """Fill and store the cache of a pair from the two tokenizers alone."""
+    one, other = tokenizers(draft, target)
+    path = options.cache_file(one, other)
+    make_folder_of(path)
+    filled = NGramCache(capacity, eviction, one.fingerprint, other.fingerprint)
+    filled.prefill(one, other, load_or_build(one, other))
+    filled.save(path)
+    say(f"{len(filled):,} n-grams stored in {path}")
+
+
+@command(CLEAR, to=cache)
+def clear(draft: options.Side, target: options.Side) -> None:
+    """Remove the stored cache of a pair."""
+    path = options.cache_file(*tokenizers(draft, target))
+    found = path.exists()
+    path.unlink(missing_ok=True)
+    say(f"removed {path}" if found else f"no cache is stored at {path}")
+
+
 @command("omnidraft models")
 def models(adapters: options.Store = None) -> None:
-    """List the embedded models, and the adapters with what they have learned from."""
+    """List the embedded models and all adapters."""
     rows = [("name", "parameters", "layers", "width", "entries", "tokenizer", "context", "folder")]
     for name in EMBEDDED:
         try:
@@ -119,7 +181,9 @@ def models(adapters: options.Store = None) -> None:
 
 @command("omnidraft info")
 def info() -> None:
-    """Show versions, the machine, and which kernels a short measurement chose for each model."""
+    """Show versions, the machine, and the kernels chosen for it."""
+    from importlib.metadata import PackageNotFoundError, version
+
     rows = [("omnidraft", __version__)]
     for package in ("tokenizers", "safetensors", "typer", "rich", "torch", "transformers"):
         try:

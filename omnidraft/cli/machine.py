@@ -12,26 +12,20 @@ import numpy as np
 from ..engine.cpu import has_avx512
 
 
-def cpu_name() -> str:
-    """The processor's own name where the system says it, else its architecture."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    found = re.search(r"^model name\s*: *(.*\S)", text, re.M)
-    return found[1] if found else platform.processor() or platform.machine()
-
-
 def machine() -> dict[str, str | int | bool]:
-    """CPU, cores, system, Python, NumPy and its BLAS, with what steers the BLAS.
+    """CPU, cores, system, Python, NumPy and its BLAS, and the settings of the BLAS.
 
     >>> sorted(machine())[:3]
     ['avx512', 'blas', 'blas_kernels']
     """
+    info = Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
+    name = re.search(r"^model name\s*: *(.*\S)", text, re.M)
     blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
     threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
     return {
-        "cpu": cpu_name(), "avx512": has_avx512(), "cores": os.cpu_count() or 1,
+        "cpu": name[1] if name else platform.processor() or platform.machine(),
+        "avx512": has_avx512(), "cores": os.cpu_count() or 1,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(), "numpy": np.__version__,
         "blas": f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip(),

@@ -1,4 +1,4 @@
-"""The options of several commands, in groups, and what they stand for: a pair, `Options`."""
+"""The options that several commands share, in groups, and what they stand for."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..ngram_cache import NGramCache
 from ..sampling import Uniforms
 from ..verification import RULES
 from ..vocabulary import default_folder, load_or_build
-from .common import note
+from .printing import note
 
 models, speculation, sampling, learning, output = (
-    partial(typer.Option, rich_help_panel=panel)
-    for panel in ("Models", "Speculation", "Sampling", "Learning", "Output"))
+    partial(typer.Option, rich_help_panel=topic)
+    for topic in ("Models", "Speculation", "Sampling", "Learning", "Output"))
 MODEL = "an embedded model (see `omnidraft models`), a folder, or with --backend torch a hub id"
 Side = Annotated[str, typer.Argument(
     show_default=False, help="An embedded model, or a folder with a tokenizer.json.")]
@@ -49,15 +49,21 @@ class Models:
         "With torch: compile the drafter (slow to start, needs a C++ compiler)."))] = False
 
     def pair(self, stored: bool = True, **more: Any) -> Pair:
-        """The pair; with `stored` with the n-gram cache on disk."""
-        names = "backend", "device", "dtype", "device_map", "compile"
-        how = {name: getattr(self, name) for name in names} | more
-        return load_pair(self.draft, self.target, stored, **how)
+        """The pair; with `stored` it has the n-gram cache that is on disk."""
+        draft, target = load_two(self.draft, self.target, self.backend, compile=self.compile,
+                                 device=self.device, dtype=self.dtype, device_map=self.device_map,
+                                 **more)
+        if self.compile:
+            note("compiling the drafter: the first text may wait some minutes")
+        one, other, cache = draft.tokenizer, target.tokenizer, None
+        if stored and (path := cache_file(one, other)).is_file():
+            cache = NGramCache.load(path, one.fingerprint, other.fingerprint)
+        return Pair(draft, target, cache, alignment=load_or_build(one, other))
 
 
 @dataclass(frozen=True)
 class Served(Models):
-    """Models, with what the drafter has learned if that is asked for."""
+    """Models, and on request what the drafter has learned."""
 
     adapter: Annotated[bool, models(
         "--adapter", help="Draft with what `omnidraft adapt` has learned for the pair.")] = False
@@ -94,17 +100,13 @@ class Decoding:
 
     def options(self, **more: Any) -> Options:
         """These as Options; raises OmnidraftError for values out of range."""
-        self.uniforms()
+        uniforms_of(self.seed)
         return Options.of(**{k: v for k, v in vars(self).items() if k != "seed"}, **more)
-
-    def uniforms(self) -> Uniforms:
-        """A fresh stream of uniform draws."""
-        return uniforms_of(self.seed)
 
 
 @dataclass(frozen=True)
 class Sampling(Decoding):
-    """How to decode, with what cuts the target's distribution."""
+    """How to decode, and what restricts the target's distribution."""
 
     top_k: Annotated[int, sampling(help="0 is off.")] = 0
     top_p: Annotated[float, sampling(help="1 is off.")] = 1.0
@@ -120,17 +122,6 @@ def uniforms_of(seed: int) -> Uniforms:
 def cache_file(draft: Tokenizer, target: Tokenizer) -> Path:
     """Where the n-gram cache of two tokenizers is kept."""
     return default_folder() / f"ngrams-{draft.fingerprint[:16]}-{target.fingerprint[:16]}.json"
-
-
-def load_pair(draft: Any, target: Any, stored: bool = True, **how: Any) -> Pair:
-    """A pair as `load_two` loads it; with `stored` it has the n-gram cache that is on disk."""
-    draft, target = load_two(draft, target, **how)
-    if how.get("compile"):
-        note("the first text waits until the drafter is compiled: up to some minutes")
-    one, other, cache = draft.tokenizer, target.tokenizer, None
-    if stored and cache_file(one, other).is_file():
-        cache = NGramCache.load(cache_file(one, other), one.fingerprint, other.fingerprint)
-    return Pair(draft, target, cache, alignment=load_or_build(one, other))
 
 
 def use_adapter(pair: Pair, root: Path | None, options: Options) -> Options:

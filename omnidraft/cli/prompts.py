@@ -55,7 +55,7 @@ def _prompt(line: str, is_json: bool, source: str) -> str:
 
 
 class Shortener:
-    """Cuts prompts that leave the target no room for `new` tokens to their end; `count` of them.
+    """Cuts prompts that leave the target no room for `new` tokens to their end, and counts them.
 
     >>> list(Shortener(target, 128)(prompts))  # doctest: +SKIP
     """

@@ -1,15 +1,13 @@
 """Rounds as coloured text: one style per fate of a token, and a sign for those who see no colours.
 
-`escape` is the one place that makes text safe to print: tokens, names of models and folders, and
-what a file says are untrusted. Colours are `rich.text.Text`, never markup, because tokens contain
-"[". A character whose bytes come from several tokens appears with the token that completes it.
+Colours are `rich.text.Text`, never markup, because tokens contain "[". A character whose bytes come
+from several tokens appears with the token that completes it.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from io import StringIO
 
@@ -20,8 +18,9 @@ from rich.text import Text
 
 from ..decoding import Round
 from ..tokenizer import Tokenizer
+from .printing import escape
 
-# fate: (style, sign in plain mode, what the legend says)
+# fate: (style, sign, what the legend says)
 FATES = {
     "accepted": ("green", "+", "accepted: the target agrees with a drafted token"),
     "merged": ("cyan underline", "*", "accepted merge: several draft tokens are one target token"),
@@ -30,57 +29,19 @@ FATES = {
     "bonus": ("bold magenta", "^", "bonus: the target's own next token, free where all was kept"),
     "alone": ("", ".", "alone: written by the target, nothing was drafted"),
 }
-# controls, direction marks, surrogates, private characters, line separators
-_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
-
-
-def escape(text: str, keep: str = "\n\t") -> str:
-    r"""Text that steers no terminal: control characters other than those in `keep` are spelled out.
-
-    >>> escape("a\x1b[31mb")
-    'a\\x1b[31mb'
-    """
-    return "".join(
-        char if char in keep or unicodedata.category(char) not in _UNSAFE
-        and ord(char) & 0xFFFE != 0xFFFE  # no characters at all, and not allowed in SVG
-        else char.encode("unicode_escape", "surrogatepass").decode() for char in text)
-
-
-def show_bytes(data: bytes) -> str:
-    r"""A token's bytes on one line: "·" is a space, the rest of a cut character \xNN.
-
-    >>> show_bytes(b" caf\xc3")
-    '·caf\\xc3'
-    """
-    return escape(data.decode("utf-8", "backslashreplace").replace(" ", "·"), "")
-
-
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Lines with the cells of each column below one another; never cut, so they can be piped.
-
-    >>> columns([("a", "bb"), ("ccc", "d")])
-    'a    bb\\nccc  d'
-    """
-    rows = [[escape(cell, "") for cell in row] for row in rows]
-    full = max(map(len, rows))  # a shorter row is a message, and widens no column
-    sizes = zip(*(map(len, row) for row in rows if len(row) == full), strict=True)
-    form = "  ".join(f"{{:{max(column)}}}" for column in sizes)
-    return "\n".join(form.format(*row, *[""] * (full - len(row))).rstrip() for row in rows)
 
 
 class Painter:
-    """Turns the rounds of one text into coloured pieces; `plain`: brackets and signs instead.
+    """Turns the rounds of one text into coloured pieces, with `signs` also in brackets and signs.
 
-    With `one_line` a new line is shown as \\n and not begun; `signs` shows colours and signs.
+    With `one_line` a new line is shown as \\n and not begun.
 
-    >>> Painter(tokenizer, plain=True).paint(round).plain  # doctest: +SKIP
+    >>> Painter(tokenizer, signs=True).paint(round).plain  # doctest: +SKIP
     '[+ We][* know][- to][! that]'
     """
 
-    def __init__(self, tokenizer: Tokenizer, plain: bool = False, one_line: bool = False,
-                 signs: bool = False) -> None:
-        self.tokenizer, self.plain, self.one_line = tokenizer, plain, one_line
-        self.signs = plain or signs
+    def __init__(self, tokenizer: Tokenizer, signs: bool = False, one_line: bool = False) -> None:
+        self.tokenizer, self.signs, self.one_line = tokenizer, signs, one_line
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def paint(self, record: Round) -> Text:
@@ -106,7 +67,6 @@ class Painter:
             return
         piece = self._decoder.decode(data)
         breaks = "" if self.one_line or fate == "rejected" else "\n"
-        style = "" if self.plain else style
         if not self.signs:
             text.append(escape(piece, breaks + "\t"), style)
             return
@@ -116,14 +76,13 @@ class Painter:
         text.append(escape(word, ""), style).append("]" + breaks * piece.count("\n"), around)
 
 
-def legend(plain: bool = False, signs: bool = False) -> Text:
-    """One line per fate, in its own colour, after its sign (`plain`), or both (`signs`)."""
-    before, after = ("[{} ", "]") if plain or signs else ("", "")
+def legend(signs: bool = False) -> Text:
+    """One line per fate, in its own colour, with `signs` after its sign."""
     lines = []
     for style, sign, meaning in FATES.values():
         name, _, rest = meaning.partition(":")
-        shown = (name, "" if plain else style)
-        lines.append(Text.assemble("  ", before.format(sign), shown, after, rest))
+        before, after = (f"[{sign} ", "]") if signs else ("", "")
+        lines.append(Text.assemble("  ", before, (name, style), after, rest))
     return Text("\n").join(lines)
 
 
@@ -141,7 +100,7 @@ def speed_table(rows: Sequence[dict]) -> Table:
                  "proposed\naccepted", "merges", last):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        plain, fast = row["plain"], row["speculative"]
+        fast = row["speculative"]
         if not greedy:
             same = Text(row["distribution"].replace(" ", "\n"))
         elif row["same_text"]:
@@ -149,10 +108,10 @@ def speed_table(rows: Sequence[dict]) -> Table:
         else:
             same = Text("tie" if row["tie"] else "NO", "bold red")
         table.add_row(
-            row["task"], f"{plain['tokens_per_second']:.0f}", f"{fast['tokens_per_second']:.0f}",
-            Text(f"{row['speedup']:.2f}x", "bold"), f"{fast['block_efficiency']:.2f}",
-            f"{fast['acceptance_draft']:.0%}", f"{fast['acceptance_proposed']:.0%}",
-            str(fast["merges"]), same)
+            row["task"], f"{row['plain']['tokens_per_second']:.0f}",
+            f"{fast['tokens_per_second']:.0f}", Text(f"{row['speedup']:.2f}x", "bold"),
+            f"{fast['block_efficiency']:.2f}", f"{fast['acceptance_draft']:.0%}",
+            f"{fast['acceptance_proposed']:.0%}", str(fast["merges"]), same)
     return table
 
 
@@ -164,14 +123,3 @@ def export_svg(parts: Iterable[RenderableType], title: str, width: int = 84) -> 
     svg = console.export_svg(title=escape(title, ""), unique_id="omnidraft")
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # Rich's are on the network
     return escape(svg)  # XML has no control characters either
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """A curve in one line, from the smallest value to the largest.
-
-    >>> sparkline([1.0, 2.0, 3.0])
-    '▁▅█  1.00 to 3.00'
-    """
-    low, high = min(values), max(values)
-    bars = "".join("▁▂▃▄▅▆▇█"[round(7 * (v - low) / ((high - low) or 1))] for v in values)
-    return f"{bars}  {values[0]:.2f} to {values[-1]:.2f}"

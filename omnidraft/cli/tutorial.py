@@ -11,7 +11,8 @@ import typer
 
 from .. import OmnidraftError
 from . import options
-from .common import command, console, say
+from .common import command
+from .printing import console, say
 
 LESSONS = Path(__file__).parents[2] / "tutorials"
 
@@ -23,19 +24,17 @@ class Cell(NamedTuple):
     text: str
 
 
-@command("omnidraft tutorial", "omnidraft tutorial 1",
-                "omnidraft tutorial 5 --run-all | less -R")
+@command("omnidraft tutorial", "omnidraft tutorial 1", "omnidraft tutorial 5 --run-all | less -R")
 def tutorial(
     lesson: Annotated[str | None, typer.Argument(
         help="Number of the lesson; without it they are listed.", show_default=False)] = None,
     run_all: Annotated[bool, options.output(
         "--run-all", help="Do not wait for Enter between the cells.")] = False,
 ) -> None:
-    """Step through a lesson: prose, code and its output; Enter continues, q quits."""
+    """Step through a lesson: prose, code and its output. Enter continues, q quits."""
     found = lessons()
     if lesson is None:
-        for number, path in found.items():
-            say(f"{number}  {title(path)}")
+        say("\n".join(f"{number}  {title(path)}" for number, path in found.items()))
         return
     path = found.get(int(lesson) if lesson.isdecimal() else 0)
     if path is None:
@@ -91,20 +90,17 @@ def step_through(lesson: list[Cell], path: Path, out: Any, wait: bool) -> None:
             out.print()
             sys.stdout.flush()
             run(cell, path, names)
-        if wait and quits(out, at, len(lesson)):
-            return
-
-
-def quits(out: Any, at: int, count: int) -> bool:
-    """Whether the reader wants to stop: Enter continues; q, or the end of input, quits."""
-    try:
-        return out.input(f"[dim]{at} of {count}: Enter or q [/dim]").strip().lower() == "q"
-    except (EOFError, KeyboardInterrupt):
-        return True
+        if wait:
+            try:
+                answer = out.input(f"[dim]{at} of {len(lesson)}: Enter or q [/dim]")
+            except (EOFError, KeyboardInterrupt):
+                return
+            if answer.strip().lower() == "q":
+                return
 
 
 def run(cell: Cell, path: Path, names: dict[str, Any]) -> None:
-    """Run a code cell of the lesson at `path` among the `names` that the cells before it left."""
+    """Run a code cell of the lesson at `path` among the `names` that earlier cells defined."""
     if not names:  # the first cell
         names |= {"__name__": "__main__", "__file__": str(path)}
         if str(path.parent) not in sys.path:

@@ -1,0 +1,83 @@
+"""All that the commands print; `escape` is the one place that makes text safe for a terminal.
+
+Tokens, names of models and folders, and what a file says are untrusted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+# controls, direction marks, surrogates, private characters, line separators
+_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+
+
+def escape(text: str, keep: str = "\n\t") -> str:
+    r"""Spell out all characters that could steer a terminal, except those in `keep`.
+
+    >>> escape("a\x1b[31mb")
+    'a\\x1b[31mb'
+    """
+    return "".join(
+        char if char in keep or unicodedata.category(char) not in _UNSAFE
+        and ord(char) & 0xFFFE != 0xFFFE  # no characters at all, and not allowed in SVG
+        else char.encode("unicode_escape", "surrogatepass").decode() for char in text)
+
+
+def show_bytes(data: bytes) -> str:
+    r"""A token's bytes on one line: "·" is a space, the rest of a cut character \xNN.
+
+    >>> show_bytes(b" caf\xc3")
+    '·caf\\xc3'
+    """
+    return escape(data.decode("utf-8", "backslashreplace").replace(" ", "·"), "")
+
+
+def say(text: str, end: str = "\n", exact: bool = False) -> None:
+    """Print a result on stdout, escaped; `exact`: only on a terminal, a pipe gets the text."""
+    print(text if exact and not sys.stdout.isatty() else escape(text), end=end, flush=True)
+
+
+def note(line: str) -> None:
+    """Print something about the results on stderr, escaped."""
+    print(escape(line), file=sys.stderr)
+
+
+def emit(record: dict[str, Any]) -> None:
+    """Print one line of JSON on stdout; NumPy's integers are numbers."""
+    print(json.dumps(record, default=int), flush=True)
+
+
+def console(plain: bool = False, stderr: bool = False) -> tuple[Any, bool]:
+    """A Rich console, `plain` without colours, and whether signs must stand for colours there."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr, highlight=False, color_system=None if plain else "auto")
+    return made, made.no_color or made.color_system is None
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as aligned lines; never cut, so they can be piped.
+
+    >>> columns([("a", "bb"), ("ccc", "d")])
+    'a    bb\\nccc  d'
+    """
+    rows = [[escape(cell, "") for cell in row] for row in rows]
+    full = max(map(len, rows))  # a shorter row is a message, and widens no column
+    sizes = zip(*(map(len, row) for row in rows if len(row) == full), strict=True)
+    form = "  ".join(f"{{:{max(column)}}}" for column in sizes)
+    return "\n".join(form.format(*row, *[""] * (full - len(row))).rstrip() for row in rows)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A curve in one line, with its first and last value.
+
+    >>> sparkline([1.0, 2.0, 3.0])
+    '▁▅█  1.00 to 3.00'
+    """
+    low, high = min(values), max(values)
+    bars = "".join("▁▂▃▄▅▆▇█"[round(7 * (v - low) / ((high - low) or 1))] for v in values)
+    return f"{bars}  {values[0]:.2f} to {values[-1]:.2f}"
