@@ -69,16 +69,15 @@ def _ask(library: ctypes.CDLL, what: str) -> str:
     return ""
 
 
-def panels(weight: np.ndarray) -> np.ndarray:
+def panels(weight: np.ndarray, outputs: int = OUTPUTS) -> np.ndarray:
     """A weight (out, in) in panels of 8 outputs, the last filled up with zeros: (panels, in, 8).
 
     >>> panels(np.ones((9, 3))).shape
     (2, 3, 8)
     """
-    outputs, inputs = weight.shape
-    rows = np.zeros((-(-outputs // OUTPUTS) * OUTPUTS, inputs), weight.dtype)
-    rows[:outputs] = weight
-    return np.ascontiguousarray(rows.reshape(-1, OUTPUTS, inputs).swapaxes(1, 2))
+    rows = np.zeros((-(-len(weight) // outputs) * outputs, weight.shape[1]), weight.dtype)
+    rows[:len(weight)] = weight
+    return np.ascontiguousarray(rows.reshape(-1, outputs, weight.shape[1]).swapaxes(1, 2))
 
 
 def product(x: np.ndarray, packed: np.ndarray) -> np.ndarray:
