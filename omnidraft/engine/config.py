@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,18 @@ def flat_ids(*values: Any) -> tuple[int, ...]:
     """The ids in values that are each an id, a list of ids or None; of equal ones the first."""
     lists = [value if isinstance(value, (list, tuple)) else [value] for value in values]
     return tuple(dict.fromkeys(i for ids in lists for i in ids if isinstance(i, int)))
+
+
+def check_pass(model: Any, ids: Sequence[int], count: int, rows: int, before: int) -> None:
+    """Raise OmnidraftError where a model cannot read `count` tokens, `ids`, after `before`."""
+    if not 1 <= rows <= count:
+        raise OmnidraftError(f"a pass over {count} tokens cannot give {rows} rows of logits")
+    if ids and (min(ids) < 0 or max(ids) >= model.vocab_size):
+        raise OmnidraftError(f"token ids {min(ids)} to {max(ids)} do not fit a vocabulary of "
+                             f"{model.vocab_size}")
+    if (length := before + count) > model.context_size:
+        raise OmnidraftError(f"the text is {length} tokens long, but the model's context holds "
+                             f"{model.context_size} (shorten the prompt or generate fewer tokens)")
 
 
 def _rope(config: dict[str, Any], context: int) -> dict[str, Any]:

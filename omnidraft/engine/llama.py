@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import OmnidraftError
 from ..sampling import Sampler
 from ..tokenizer import Tokenizer
-from .config import ModelConfig, frequencies
+from .config import ModelConfig, check_pass, frequencies
 from .kernels import Layout, Linear, choose_layout
 from .kv_cache import KVCache
 from .weights import load_tensors
@@ -91,11 +91,7 @@ class Llama:
         Shape (rows, vocab_size). Raises OmnidraftError where there are fewer ids than `rows`, ids
         outside the vocabulary, more than the context holds, or logits that are not finite.
         """
-        if not 1 <= rows <= len(ids):
-            raise OmnidraftError(f"a pass over {len(ids)} tokens cannot give {rows} rows of logits")
-        if min(ids) < 0 or max(ids) >= self.vocab_size:
-            raise OmnidraftError(f"token ids {min(ids)} to {max(ids)} do not fit a vocabulary of "
-                                 f"{self.vocab_size}")
+        check_pass(self, ids, len(ids), rows, cache.length)
         cache.reserve(cache.length + len(ids))
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
             pieces = [self._pass(ids[i:i + LONGEST_PASS], cache)
