@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EMBEDDED = ("draft-general", "draft-tasks", "sibling", "qwen-like", "llama3-like")
 BACKENDS = ("numpy", "torch")
+NUMPY_DTYPES = ("auto", "float32", "float64")
 NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs more than computing
 SPREAD = ("device_map", "max_memory", "offload_folder")  # of a target over devices
 
@@ -94,6 +95,23 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
     return TransformersModel.load(folder(name) if name in EMBEDDED else name, dtype, device, **more)
 
 
+def _load_numpy(name: str | Path, dtype: str, device: str, more: dict[str, Any]) -> Llama:
+    from .llama import Llama
+
+    if more or device not in ("auto", "cpu"):
+        what = ", ".join(more) or f"device {device}"
+        raise OmnidraftError(f"the NumPy engine has no {what}; use --backend torch")
+    if dtype not in NUMPY_DTYPES:
+        raise OmnidraftError(f"the NumPy engine computes in float32 or float64, not {dtype}; "
+                             "use --backend torch")
+    try:
+        return Llama.load(folder(name), "float32" if dtype == "auto" else dtype)
+    except OmnidraftError as error:
+        if name in EMBEDDED or Path(name).is_dir() or not HUB_ID.fullmatch(str(name)):
+            raise
+        raise OmnidraftError(f"{error}; for a hub id use --backend torch") from None
+
+
 def folder(name: str | Path) -> Path:
     """The folder of an embedded model, or the folder that `name` is the path of.
 
@@ -113,30 +131,12 @@ def folder(name: str | Path) -> Path:
                          f"({', '.join(EMBEDDED)}; `make models` installs them)")
 
 
-def _load_numpy(name: str | Path, dtype: str, device: str, more: dict[str, Any]) -> Llama:
-    if more or device not in ("auto", "cpu"):
-        what = ", ".join(more) or f"device {device}"
-        raise OmnidraftError(f"the NumPy engine has no {what}; use --backend torch")
-    if dtype not in ("auto", "float32", "float64"):
-        raise OmnidraftError(f"the NumPy engine computes in float32 or float64, not {dtype}; "
-                             "use --backend torch")
-    try:
-        found = folder(name)
-    except OmnidraftError as error:
-        if name in EMBEDDED or not HUB_ID.fullmatch(str(name)):
-            raise
-        raise OmnidraftError(f"{error}; for a hub id use --backend torch") from None
-    from .llama import Llama
-
-    return Llama.load(found, "float32" if dtype == "auto" else dtype)
-
-
 def _suits_numpy(name: str | PathLike, how: dict[str, Any]) -> bool:
     """Whether the NumPy engine runs this model, and faster than PyTorch on the CPU would."""
     from .transformers_loading import choose_device
 
-    known = _name_of(how.get("dtype", "auto")) in ("auto", "float32", "float64")
-    if not known or choose_device(how.get("device", "auto"))[0] != "cpu":
+    if choose_device(how.get("device", "auto"))[0] != "cpu" or _name_of(
+            how.get("dtype", "auto")) not in NUMPY_DTYPES:
         return False
     try:
         shapes = ModelConfig.load(folder(name)).tensor_shapes().values()
