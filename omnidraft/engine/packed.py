@@ -53,7 +53,7 @@ def kernel() -> Kernel | None:
         weight = np.arange(24 * 20, dtype=np.float32).reshape(24, 20) % 17
         tokens = np.arange(16 * 20, dtype=np.float32).reshape(16, 20) % 13
         # sums of whole numbers, so that both products are exact
-        if np.array_equal(_product(found, tokens, panels(weight)), tokens @ weight.T):
+        if np.array_equal(product(tokens, panels(weight), found), tokens @ weight.T):
             return found
     return None
 
@@ -80,17 +80,12 @@ def panels(weight: np.ndarray, outputs: int = OUTPUTS) -> np.ndarray:
     return np.ascontiguousarray(rows.reshape(-1, outputs, weight.shape[1]).swapaxes(1, 2))
 
 
-def product(x: np.ndarray, packed: np.ndarray) -> np.ndarray:
+def product(x: np.ndarray, packed: np.ndarray, run: Kernel | None = None) -> np.ndarray:
     """x W^T for tokens x (m, in) and the panels of W, both float32: (m, 8 · panels)."""
-    return _product(kernel(), x, packed)
-
-
-def _product(run: Kernel, x: np.ndarray, packed: np.ndarray) -> np.ndarray:
-    tokens, inputs = x.shape
+    run, (tokens, inputs) = run or kernel(), x.shape
     padded, outputs = -(-tokens // TOKENS) * TOKENS, OUTPUTS * len(packed)
-    if padded != tokens:
-        x = np.concatenate((x, np.zeros((padded - tokens, inputs), x.dtype)))
-    x = np.ascontiguousarray(x, np.float32)  # subtle: the kernel takes any bytes for such rows
+    few, x = x, np.zeros((padded, inputs), np.float32)  # subtle: the kernel takes any bytes
+    x[:tokens] = few
     copy, y = np.empty(x.size, np.float32), np.zeros((padded, outputs), np.float32)
     # column by column, as BLAS counts: y^T (outputs, tokens) += W (outputs, in) · x^T (in, tokens)
     run.pack(inputs, padded, _address(x), inputs, _address(copy))

@@ -1,7 +1,7 @@
 """An own forward pass in PyTorch for Llama, Mistral and Qwen2 models of transformers on a CPU.
 
 A small model's step is little arithmetic: in transformers most of its time is Python between the
-calls, and a round takes a dozen steps. Here are the calls alone, of the mathematics of `llama`, on
+calls. Here are the calls alone, of the mathematics of `llama`, on
 the model's own matrices, which are not copied. `choose` compares the logits with transformers'
 before the pass is used; any other model runs transformers' forward.
 
@@ -80,8 +80,8 @@ class Pass:
                         *map(_matrix, (at.q_proj, at.k_proj, at.v_proj, at.o_proj,
                                        mlp.gate_proj, mlp.up_proj, mlp.down_proj)))
                        for layer in inner.layers for at, mlp in [(layer.self_attn, layer.mlp)]]
-        room = self.embedding.new_empty(0, 2 * self.kv_heads, self.head_dim)
-        self.kept = [room] * len(self.layers)  # keys and values (room, 2 kv_heads, head_dim)
+        none = self.embedding.new_empty(0, 2 * self.kv_heads, self.head_dim)
+        self.kept = [none] * len(self.layers)  # keys and values (room, 2 kv_heads, head_dim)
         self._reserve(256)
 
     def get_seq_length(self) -> int:
