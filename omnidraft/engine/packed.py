@@ -84,8 +84,9 @@ def product(x: np.ndarray, packed: np.ndarray, run: Kernel | None = None) -> np.
     """x W^T for tokens x (m, in) and the panels of W, both float32: (m, 8 · panels)."""
     run, (tokens, inputs) = run or kernel(), x.shape
     padded, outputs = -(-tokens // TOKENS) * TOKENS, OUTPUTS * len(packed)
-    few, x = x, np.zeros((padded, inputs), np.float32)  # subtle: the kernel takes any bytes
-    x[:tokens] = few
+    if padded != tokens:
+        x = np.concatenate((x, np.zeros((padded - tokens, inputs), x.dtype)))
+    x = np.ascontiguousarray(x, np.float32)  # subtle: the kernel takes any bytes for such rows
     copy, y = np.empty(x.size, np.float32), np.zeros((padded, outputs), np.float32)
     # column by column, as BLAS counts: y^T (outputs, tokens) += W (outputs, in) · x^T (in, tokens)
     run.pack(inputs, padded, _address(x), inputs, _address(copy))
