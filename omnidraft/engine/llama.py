@@ -59,7 +59,8 @@ class Llama:
             if tensor not in tensors:
                 raise OmnidraftError(f"{name}: the weights lack {tensor}")
             if (found := tensors[tensor].shape) != shape:
-                raise OmnidraftError(f"{name}: {tensor} has shape {found}, config.json says {shape}")
+                raise OmnidraftError(f"{name}: {tensor} has shape {found}, "
+                                     f"config.json says {shape}")
         self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype),
                                               twice=self.parameters <= PACKED)
         self._build(tensors)

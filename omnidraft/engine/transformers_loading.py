@@ -42,7 +42,8 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any, trust_remote
     if not read_json(folder / "config.json").get("model_type"):
         raise OmnidraftError(f"{source} has no config.json with a model_type: it is no model's "
                              "folder, or damaged")
-    number, dtype_why = getattr(torch, dtype, "auto"), "as stored" if dtype == "auto" else "as asked"
+    number = getattr(torch, dtype, "auto")
+    dtype_why = "as stored" if dtype == "auto" else "as asked"
     if dtype == "auto" and device == "cpu":
         number, dtype_why = torch.float32, "the fastest on a CPU"
     trust = {"trust_remote_code": trust_remote_code}

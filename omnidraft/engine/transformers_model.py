@@ -186,7 +186,7 @@ class TransformersModel:
         return logits, state if state is None else result.past_key_values, states
 
     def _new_state(self) -> Pass | DynamicCache | None:
-        """An empty cache, of transformers with windows that keep what is behind them; None: no cut."""
+        """An empty cache; windows keep what is behind them; None: it cannot be cut."""
         if self._columns_from is not None:
             return Pass(self.model, self._columns_from)
         if not self.can_cut:

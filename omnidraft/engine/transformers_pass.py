@@ -96,7 +96,7 @@ class Pass:
         """Feed ids (m,): the logits (rows, V) after the last ones, and what the head read."""
         count, first = len(ids), self.length
         self.columns = self.columns_from <= count <= COLUMNS
-        if self.columns:  # subtle: what follows the text changes nothing before it, and is forgotten
+        if self.columns:  # subtle: what follows the text changes nothing before it
             ids = pad(ids, (0, COLUMNS - count))
         m, last = len(ids), first + len(ids)
         self._reserve(last)
