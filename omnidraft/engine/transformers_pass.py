@@ -131,7 +131,7 @@ class Pass:
         return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
 
     def _attend(self, queries: Tensor, kept: Tensor) -> Tensor:
-        """Grouped-query attention (arXiv 2305.13245): queries (m, heads, head_dim) to (m, width)."""
+        """Grouped-query attention (arXiv 2305.13245): (m, heads, head_dim) to (m, width)."""
         m, n = len(queries), len(kept)
         mask = None if m == n or m == 1 else torch.ones(m, n, dtype=torch.bool).tril(n - m)
         q, k, v = (part.transpose(0, 1)[None] for part in (queries, *kept.split(self.kv_heads, 1)))
