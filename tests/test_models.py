@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -245,25 +244,22 @@ def test_the_layout_is_measured_once_and_described():
 
 @pytest.mark.parametrize(("times", "expected"), [
     # AVX2: one token alone is cheapest; packed weights pay
-    ({Layout(): [1, 1.8, 2.4, 2.6, 3.1], Layout(packed=True): [1, 1.8, 1.2, 1.2, 1.9]},
+    ({Layout(): [1, 1.8, 2.5, 2.4, 2.6, 3.1], Layout(packed=True): [1, 1.8, 1.3, 1.2, 1.2, 1.9]},
      Layout(alone=1, multiple=4, packed=True)),
     # AVX-512: blocks make two tokens cheaper than one, which is padded to two
-    ({Layout(): [1.86, 2.38, 3.45, 3.98, 4.66], Layout(64): [2.03, 2.54, 1.44, 1.35, 2.06]}, Layout(64, 0, 4)),
-    ({Layout(): [1.86, 2.38, 3.45, 3.98, 4.66], Layout(64): [2.03, 2.54, 1.34, 1.40, 2.06]}, Layout(64, 0, 2)),
-    # within 5 % of two tokens, one stays alone
-    ({Layout(): [1.04, 2.5, 1, 1.3, 1.6], Layout(64): [2, 4, 2, 2, 3]}, Layout()),
+    ({Layout(): [1.86, 2.38, 3.5, 3.45, 3.98, 4.66], Layout(64): [2.03, 2.54, 1.5, 1.44, 1.35, 2.06]}, Layout(64, 0, 4)),
+    ({Layout(): [1.86, 2.38, 3.5, 3.45, 3.98, 4.66], Layout(64): [2.03, 2.54, 1.4, 1.34, 1.40, 2.06]}, Layout(64, 0, 2)),
+    # one token stays alone where padding costs more than the second one does
+    ({Layout(): [1.04, 2.5, 1.05, 1, 1.3, 1.6], Layout(64): [2, 4, 2, 2, 2, 3]}, Layout(multiple=2)),
     # plain matrices too: one padded token where it costs less
-    ({Layout(): [1.2, 2.5, 1, 1.3, 1.6], Layout(64): [2, 4, 2, 2, 3]}, Layout(alone=0, multiple=2)),
+    ({Layout(): [1.2, 2.5, 1.1, 1, 1.3, 1.6], Layout(64): [2, 4, 2, 2, 2, 3]}, Layout(alone=0, multiple=2)),
     # blocks must be clearly faster
-    ({Layout(): [1, 2.1, 2, 2, 2], Layout(64): [1, 2.1, 1.7, 1.7, 1.7]}, Layout(multiple=1)),
+    ({Layout(): [1, 2.1, 2, 2, 2, 2], Layout(64): [1, 2.1, 1.7, 1.7, 1.7, 1.7]}, Layout(multiple=2)),
     # tokens one by one up to where one product costs less
-    ({Layout(): [1, 1.5, 4, 3.9, 4.2], Layout(64): [2, 4, 4, 4, 5]}, Layout(alone=6, multiple=4))])
+    ({Layout(): [1, 1.5, 4, 4, 3.9, 4.2], Layout(64): [2, 4, 4, 4, 4, 5]}, Layout(alone=6, multiple=4))])
 def test_the_layout_follows_the_times(times: dict, expected: Layout):
-    layout = decide(times)
-    assert layout == expected
-    one, two, gemm = times[replace(layout, alone=1, multiple=1)][0], *times[replace(layout, alone=1, multiple=1)][1:3]
-    if layout.alone == 0:
-        assert one > 1.05 * min(two, gemm) and str(layout).count("gemv") == 0
+    assert decide(times) == expected
+    assert ("gemv" in str(expected)) == (expected.alone > 0)
 
 
 def test_blas_is_prepared_before_numpy_and_never_against_the_user(tmp_path: Path):

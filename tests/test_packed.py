@@ -37,8 +37,8 @@ def test_a_kernel_is_used_only_where_it_is_known_and_right(monkeypatch: pytest.M
             patch.setattr(packed, "_ask", lambda library, what, answers=answers: answers.get(what, ""))
             assert again() is None
     with monkeypatch.context() as patch:
-        right = packed._product
-        patch.setattr(packed, "_product", lambda *args: right(*args) + 1)
+        right = packed.product
+        patch.setattr(packed, "product", lambda *args: right(*args) + 1)
         assert again() is None
     monkeypatch.setattr(packed, "kernel", lambda: None)
     shapes = ((64, 128), (64, 72))

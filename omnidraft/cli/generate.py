@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
@@ -25,8 +24,6 @@ Show = Callable[[int, Round, bytes], None]
 @command("omnidraft generate 'def area(width, height):'",
          "cat prompt.txt | omnidraft generate -k 8 --json",
          "omnidraft generate - --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
-         "torchrun --nproc-per-node 2 --no-python omnidraft generate - --backend torch "
-         "--tensor-parallel < prompt.txt",
          "omnidraft generate -d ./my-drafter -t ./my-target -T 0.8 --seed 7 --rounds < prompt.txt",
          "omnidraft generate --chat 'Ann has 3 boxes of 12 pens. How many pens does she have?'")
 def generate(
@@ -35,8 +32,6 @@ def generate(
         show_default=False, help="Text to continue; - or nothing reads stdin.")] = None,
     chat: Annotated[bool, options.models(
         "--chat", help="The text is a message for the target's chat template.")] = False,
-    tensor_parallel: Annotated[bool, options.models("--tensor-parallel", help=(
-        "Each process holds a part of the target: see the examples (needs accelerate)."))] = False,
     learn: Annotated[bool, options.speculation(
         "--learn", help="Add the text's n-grams to the pair's cache on disk.")] = False,
     rounds: options.Rounds = False,
@@ -51,9 +46,8 @@ def generate(
             (json_lines and rounds, "--json has every round already, without --rounds")):
         if wrong:
             raise OmnidraftError(f"{line}: leave one of them out")
-    # torchrun's other ranks only follow
-    prompt = read_prompt(prompt) if os.environ.get("RANK", "0") == "0" else ""
-    pair, how = models.open(how, tensor_parallel=tensor_parallel)
+    prompt = read_prompt(prompt)
+    pair, how = models.open(how)
     target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
     check_prompt(target, prompt)
     if learn:

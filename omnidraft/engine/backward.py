@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import OmnidraftError
-from .config import ModelConfig, frequencies
+from .config import ModelConfig
+from .llama_plain import angles, softmax, turn
 
 Tensors = dict[str, np.ndarray]  # by Hugging Face name
 Gradients = dict[str, np.ndarray | None]  # the wanted names; None until the gradient is known
@@ -35,7 +36,7 @@ def linear(x: np.ndarray, tensors: Tensors, name: str) -> tuple[np.ndarray, Back
     >>> grads = {"a.weight": None}; y, back(np.array([[2.0]]), grads), grads["a.weight"]
     (array([[7.]]), array([[6., 8.]]), array([[2., 2.]]))
     """
-    weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
+    weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias", 0)
 
     def back(dy: np.ndarray, grads: Gradients) -> np.ndarray:
         if f"{name}.weight" in grads:
@@ -44,8 +45,7 @@ def linear(x: np.ndarray, tensors: Tensors, name: str) -> tuple[np.ndarray, Back
             grads[f"{name}.bias"] = dy.sum(axis=0)
         return dy @ weight
 
-    y = x @ weight.T
-    return y if bias is None else y + bias, back
+    return x @ weight.T + bias, back
 
 
 def rms_norm(x: np.ndarray, tensors: Tensors, name: str, eps: float) -> tuple[np.ndarray, Back]:
@@ -59,36 +59,22 @@ def rms_norm(x: np.ndarray, tensors: Tensors, name: str, eps: float) -> tuple[np
     array([[0.849, 1.131]])
     """
     gain = tensors[f"{name}.weight"]
-    r = 1 / np.sqrt(np.vecdot(x, x)[:, None] / x.shape[1] + eps)  # (n, 1)
+    r = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)  # (n, 1)
     u = x * r
 
     def back(dy: np.ndarray, grads: Gradients) -> np.ndarray:
         if f"{name}.weight" in grads:
             grads[f"{name}.weight"] = (dy * u).sum(axis=0)
         du = dy * gain
-        return r * (du - u * (np.vecdot(du, u)[:, None] / x.shape[1]))
+        return r * (du - u * np.mean(du * u, axis=-1, keepdims=True))
 
     return u * gain, back
 
 
-def turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """Rotary positions (arXiv 2104.09864): numbers i and i + head_dim/2 of a head turn together.
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, Callable]:
+    """Grouped-query attention (arXiv 1706.03762, 2305.13245): o = P v, P = softmax(q k^T / √d).
 
-    x (n, heads, head_dim), cos and sin (n, 1, head_dim / 2). Linear in x; back turns the other way:
-    `turn(dy, cos, -sin)`.
-
-    >>> turn(np.array([[[1.0, 0.0]]]), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))  # a quarter turn
-    array([[[0., 1.]]])
-    """
-    a, b = np.split(x, 2, axis=-1)
-    return np.concatenate((a * cos - b * sin, a * sin + b * cos), axis=-1)
-
-
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
-              mask: np.ndarray) -> tuple[np.ndarray, Callable]:
-    """Grouped-query attention (arXiv 1706.03762, 2305.13245): o = P v, P = softmax(q k^T / √d + m).
-
-    q (n, heads, d), k and v (n, kv_heads, d), mask m (n, n) of 0 and −inf; o (n, heads, d). Back:
+    q (n, heads, d), k and v (n, kv_heads, d), o (n, heads, d); no token sees a later one. Back:
     dv = P^T do and dP = do v^T as in any product; through the softmax, whose rows sum to 1,
     dS = P · (dP − Σ dP · P), and that row sum is do · o (arXiv 2205.14135, appendix B.2); then
     dq = dS k / √d, dk = dS^T q / √d. The heads that share a key are stacked as rows of one matrix,
@@ -103,10 +89,9 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
         return x.reshape(kv_heads, -1, n, d).transpose(2, 0, 1, 3).reshape(n, -1, d)
 
     q, k, v = stack(q) * d ** -0.5, stack(k), stack(v)
-    weights = q @ k.swapaxes(1, 2)  # (kv_heads, heads of a group · n, n)
-    weights.reshape(-1, n, n)[...] += mask
-    np.exp(weights - weights.max(axis=-1, keepdims=True), out=weights)
-    weights /= weights.sum(axis=-1, keepdims=True)
+    scores = q @ k.swapaxes(1, 2)  # (kv_heads, heads of a group · n, n)
+    scores.reshape(-1, n, n)[...] += np.triu(np.full((n, n), -np.inf, q.dtype), 1)
+    weights = softmax(scores)
     o = weights @ v
 
     def back(do: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -118,20 +103,23 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
     return unstack(o), back
 
 
-def attention_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, at: str,
-                     cos: np.ndarray, sin: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, Back]:
-    """What attention adds to the residual stream (n, width), from its norm to its output."""
+def attention_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors,
+                     at: str) -> tuple[np.ndarray, Back]:
+    """What attention adds to the residual stream (n, width), from its norm to its output.
+
+    `turn` is linear in x; its back turns the other way.
+    """
     y, back_norm = rms_norm(x, tensors, f"{at}.input_layernorm", config.eps)
     (q, back_q), (k, back_k), (v, back_v) = (
         linear(y, tensors, f"{at}.self_attn.{part}_proj") for part in "qkv")
     q, k, v = (heads.reshape(len(x), -1, config.head_dim) for heads in (q, k, v))
-    mixed, back_attention = attention(turn(q, cos, sin), turn(k, cos, sin), v, mask)
+    cos, sin = angles(len(x), config, x.dtype)
+    mixed, back_attention = attention(turn(q, cos, sin), turn(k, cos, sin), v)
     out, back_out = linear(mixed.reshape(len(x), -1), tensors, f"{at}.self_attn.o_proj")
 
     def back(dout: np.ndarray, grads: Gradients) -> np.ndarray:
         dq, dk, dv = back_attention(back_out(dout, grads).reshape(q.shape))
-        dq, dk = turn(dq, cos, -sin), turn(dk, cos, -sin)
-        backs = (back_q, dq), (back_k, dk), (back_v, dv)
+        backs = (back_q, turn(dq, cos, -sin)), (back_k, turn(dk, cos, -sin)), (back_v, dv)
         return back_norm(sum(one(d.reshape(len(x), -1), grads) for one, d in backs), grads)
 
     return out, back
@@ -141,7 +129,7 @@ def mlp_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors,
                at: str) -> tuple[np.ndarray, Back]:
     """What SwiGLU (arXiv 2002.05202) adds to the residual stream: norm, silu(gate) · up, down.
 
-    With s = sigmoid(gate) and silu(gate) = gate · s, back is dup = d · silu and
+    With s = sigmoid(gate) and silu = gate · s, back is dup = d · silu and
     dgate = d · up · (s + silu · (1 − s)).
     """
     y, back_norm = rms_norm(x, tensors, f"{at}.post_attention_layernorm", config.eps)
@@ -162,6 +150,7 @@ def mlp_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors,
 @dataclass
 class Trace:
     """A forward pass and the way back; its tensors must not change before `gradients`."""
+
     tensors: Tensors
     ids: np.ndarray  # (n,)
     logits: np.ndarray  # (n, vocab_size); row i is about the token after ids[i]
@@ -182,19 +171,15 @@ def run(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> Trace:
     if (dtype := np.result_type(*tensors.values())) not in (np.float32, np.float64):
         raise OmnidraftError(f"training needs float32 or float64 tensors, not {dtype}; "
                              "convert them with astype")
-    n = len(ids)
-    if not 0 < n <= config.context_size or min(ids) < 0 or max(ids) >= config.vocab_size:
-        raise OmnidraftError(f"cannot train on {n} tokens up to id {max(ids, default=0)}: the model"
-                             f" takes 1 to {config.context_size} tokens with ids from 0 to "
-                             f"{config.vocab_size - 1}")
-    angles = np.outer(np.arange(n), frequencies(config))[:, None]  # (n, 1, head_dim / 2)
-    mask = np.triu(np.full((n, n), -np.inf, dtype), 1)  # no token sees a later one
-    positions = np.cos(angles).astype(dtype), np.sin(angles).astype(dtype), mask
+    if not 0 < len(ids) <= config.context_size or min(ids) < 0 or max(ids) >= config.vocab_size:
+        raise OmnidraftError(f"cannot train on {len(ids)} tokens up to id {max(ids, default=0)}: "
+                             f"the model takes 1 to {config.context_size} tokens with ids from 0 "
+                             f"to {config.vocab_size - 1}")
     ids, backs = np.asarray(ids), []
     x = tensors[EMBEDDING][ids]
     for at in (f"model.layers.{i}" for i in range(config.layers)):
-        for branch, more in (attention_branch, positions), (mlp_branch, ()):
-            added, back = branch(x, config, tensors, at, *more)
+        for branch in attention_branch, mlp_branch:
+            added, back = branch(x, config, tensors, at)
             x = x + added
             backs.append(back)
     hidden, back_norm = rms_norm(x, tensors, "model.norm", config.eps)

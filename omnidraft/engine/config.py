@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ import numpy as np
 from ..errors import OmnidraftError
 from ..files import read_json
 
-# key-value heads (None: as many as queries) and context of a family whose config.json names none
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")  # of the Hugging Face hub
+# key-value heads (None: as many as queries) and context of a family whose config.json names none
 FAMILIES = {"Llama": (None, 2048), "Mistral": (8, 131072), "Qwen2": (32, 32768)}
 # what each kind of RoPE needs besides its base
 ROPES = {"default": (), "linear": ("factor",),
@@ -76,7 +77,7 @@ class ModelConfig:
         except KeyError as key:
             reason = f"config.json does not say {key}"
         except OmnidraftError as error:
-            reason = str(error)
+            reason = error
         except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
             reason = f"config.json has a value of the wrong kind ({error})"
         raise OmnidraftError(f"{name}: {reason}")
@@ -86,15 +87,16 @@ class ModelConfig:
         named = config.get("architectures") or [config.get("model_type")]
         family = next((family for family in FAMILIES
                        if named[0] in (f"{family}ForCausalLM", family.lower())), None)
-        if family is None:
-            raise OmnidraftError(f"{named[0]} is not supported by the NumPy engine (it runs "
-                                 f"{', '.join(FAMILIES)}); use --backend torch")
-        if config.get("quantization_config"):
-            raise OmnidraftError("quantized weights are not supported by the NumPy engine; "
-                                 "use --backend torch")
-        if config.get("hidden_act", "silu") not in ("silu", "swish"):
-            raise OmnidraftError(f"hidden_act {config['hidden_act']!r} is not supported by the "
-                                 "NumPy engine (silu is); use --backend torch")
+        act = config.get("hidden_act", "silu")
+        for wrong, what in (
+                (family is None, f"{named[0]} is not supported by the NumPy engine (it runs "
+                                 f"{', '.join(FAMILIES)})"),
+                (config.get("quantization_config"),
+                 "quantized weights are not supported by the NumPy engine"),
+                (act not in ("silu", "swish"),
+                 f"hidden_act {act!r} is not supported by the NumPy engine (silu is)")):
+            if wrong:
+                raise OmnidraftError(f"{what}; use --backend torch")
         width, heads = config["hidden_size"], config["num_attention_heads"]
         kv_heads, context = FAMILIES[family]
         context = config.get("max_position_embeddings") or context
@@ -130,9 +132,8 @@ class ModelConfig:
         width, hidden = self.width, self.hidden
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         matrices = {  # (out, in, whether there is a bias)
-            "self_attn.q_proj": (q, width, self.qkv_bias),
-            "self_attn.k_proj": (kv, width, self.qkv_bias),
-            "self_attn.v_proj": (kv, width, self.qkv_bias),
+            **{f"self_attn.{part}_proj": (outputs, width, self.qkv_bias)
+               for part, outputs in (("q", q), ("k", kv), ("v", kv))},
             "self_attn.o_proj": (width, q, self.out_bias),
             "mlp.gate_proj": (hidden, width, self.mlp_bias),
             "mlp.up_proj": (hidden, width, self.mlp_bias),
@@ -143,8 +144,8 @@ class ModelConfig:
                 shapes[f"{at}.{part}.weight"] = (outputs, inputs)
                 if bias:
                     shapes[f"{at}.{part}.bias"] = (outputs,)
-            shapes[f"{at}.input_layernorm.weight"] = (width,)
-            shapes[f"{at}.post_attention_layernorm.weight"] = (width,)
+            for norm in ("input_layernorm", "post_attention_layernorm"):
+                shapes[f"{at}.{norm}.weight"] = (width,)
         shapes["model.norm.weight"] = (width,)
         return shapes if self.tied else shapes | {"lm_head.weight": (self.vocab_size, width)}
 
@@ -153,6 +154,18 @@ def flat_ids(*values: Any) -> tuple[int, ...]:
     """The ids in values that are each an id, a list of ids or None; of equal ones the first."""
     lists = [value if isinstance(value, (list, tuple)) else [value] for value in values]
     return tuple(dict.fromkeys(i for ids in lists for i in ids if isinstance(i, int)))
+
+
+def check_pass(model: Any, ids: Sequence[int], count: int, rows: int, before: int) -> None:
+    """Raise OmnidraftError where a model cannot read `count` tokens, `ids`, after `before`."""
+    if not 1 <= rows <= count:
+        raise OmnidraftError(f"a pass over {count} tokens cannot give {rows} rows of logits")
+    if ids and (min(ids) < 0 or max(ids) >= model.vocab_size):
+        raise OmnidraftError(f"token ids {min(ids)} to {max(ids)} do not fit a vocabulary of "
+                             f"{model.vocab_size}")
+    if (length := before + count) > model.context_size:
+        raise OmnidraftError(f"the text is {length} tokens long, but the model's context holds "
+                             f"{model.context_size} (shorten the prompt or generate fewer tokens)")
 
 
 def _rope(config: dict[str, Any], context: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 # what OpenBLAS' SkylakeX kernels execute; without these they die of an illegal instruction
 AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
@@ -21,28 +22,22 @@ def has_avx512(cpuinfo: str = "/proc/cpuinfo") -> bool:
     False
     """
     try:
-        with open(cpuinfo, encoding="ascii", errors="replace") as file:
-            first = file.read(16384)  # the first core's entry; the file is long on large machines
+        lines = Path(cpuinfo).read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return False
-    flags = next((line for line in first.splitlines() if line.startswith("flags")), "")
-    return AVX512 <= set(flags.split())
+    return AVX512 <= set(next((line for line in lines if line.startswith("flags")), "").split())
 
 
 def prepare_blas() -> dict[str, str]:
     """Set OPENBLAS_CORETYPE and OPENBLAS_NUM_THREADS where the user has not; what was set.
 
     To be called before the first `import numpy`; later OpenBLAS would not look again.
-
-    >>> prepare_blas()  # doctest: +SKIP
-    {'OPENBLAS_NUM_THREADS': '1', 'OPENBLAS_CORETYPE': 'SkylakeX'}
     """
-    if "numpy" in sys.modules:
-        return {}
     settings = {}
     if not {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"} & os.environ.keys():
         settings["OPENBLAS_NUM_THREADS"] = "1"
     if "OPENBLAS_CORETYPE" not in os.environ and has_avx512():
         settings["OPENBLAS_CORETYPE"] = "SkylakeX"
+    settings = {} if "numpy" in sys.modules else settings
     os.environ.update(settings)
     return settings

@@ -6,9 +6,9 @@ first copies the weights into another order: with plain `x @ W` two tokens cost 
 cures, three of them on one array (blocks, in, outputs):
 
 - *alone*: each token its own gemv while the matrix is in the cache; a second costs half the first;
-- *padding* to a multiple of 4 tokens, which OpenBLAS' AVX2 kernels are made for (3 cost more);
+- *padding* to a multiple of 2 or 4 tokens, which OpenBLAS' kernels are made for (3 cost more);
 - *blocks* of 64 outputs: OpenBLAS' AVX-512 kernels multiply matrices this small without a copy. A
-  gemv is then the slower of the two, so that one token is padded to two as well;
+  gemv is then often the slower of the two, so that one token is padded to two as well;
 - *packing* the weights once, for OpenBLAS' AVX2 kernel (`packed`), in a second copy of them.
 
 Which of them pay depends on the processor, the BLAS and the model's size, so `choose_layout` tries.
@@ -66,14 +66,10 @@ class Linear:
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray | None = None,
                  layout: Layout = Layout()):
-        self.outputs, inputs = weight.shape
+        self.outputs = len(weight)
         self.layout, self.bias = layout, bias
-        block = layout.block or self.outputs
-        blocks = -(-self.outputs // block)
-        rows = np.zeros((blocks * block, inputs), weight.dtype)
-        rows[:self.outputs] = weight
-        self.blocks = np.ascontiguousarray(rows.reshape(blocks, block, inputs).transpose(0, 2, 1))
-        self.matrix = self.blocks[0] if blocks == 1 and layout.alone else None
+        self.blocks = packed.panels(weight, layout.block or self.outputs)
+        self.matrix = self.blocks[0] if len(self.blocks) == 1 and layout.alone else None
         use_packed = layout.packed and weight.dtype == np.float32 and packed.kernel()
         self.panels = packed.panels(weight) if use_packed else None
 
@@ -95,8 +91,8 @@ def multiply(x: np.ndarray, blocks: np.ndarray, layout: Layout,
         return packed.product(x, panels)
     else:
         if tokens % layout.multiple:
-            zeros = np.zeros((layout.padded(tokens) - tokens, x.shape[1]), x.dtype)
-            x = np.concatenate((x, zeros))
+            few, x = x, np.zeros((layout.padded(tokens), x.shape[1]), x.dtype)
+            x[:tokens] = few
         y = (x @ blocks)[:, :tokens]  # (blocks, m, outputs)
     return y.swapaxes(0, 1).reshape(tokens, -1)
 
@@ -136,8 +132,8 @@ def choose_layout(shapes: tuple[tuple[int, int], ...], dtype: str = "float32",
 
     has_kernel = twice and dtype == "float32" and packed.kernel() is not None
     kinds = [Layout(), Layout(packed=True) if has_kernel else Layout(BLOCK)]
-    passes = [(2, 1), (2, 2), (0, 2), (0, 4), (0, 8)]  # (most tokens alone, tokens)
-    tries = [(replace(kind, alone=alone), m) for kind in kinds for alone, m in passes]
+    passes = [(2, 1), (2, 2), (0, 1), (0, 2), (0, 4), (0, 8)]  # (most tokens alone, tokens)
+    tries = [(replace(kind, alone=alone, multiple=2), m) for kind in kinds for alone, m in passes]
     best = dict.fromkeys(tries, float("inf"))
     for repeat in range(12):
         for one in tries:  # other programs only ever make a try slower
@@ -145,28 +141,28 @@ def choose_layout(shapes: tuple[tuple[int, int], ...], dtype: str = "float32",
         if repeat >= 2 and time.perf_counter() - begin > 0.03:
             break
     times = list(best.values())
-    layout = decide(dict(zip(kinds, (times[:5], times[5:]), strict=True)))
+    layout = decide(dict(zip(kinds, (times[:6], times[6:]), strict=True)))
     return replace(layout, milliseconds=1e3 * (time.perf_counter() - begin))
 
 
 def decide(times: Mapping[Layout, list[float]]) -> Layout:
     """The layout whose passes of 1, 2, 4 and 8 tokens cost least together.
 
-    `times` has for each kind of layout, plain matrices first, what 1 and 2 tokens cost alone and 2,
-    4 and 8 in one gemm. Blocks must be faster by a quarter.
+    `times` has for each kind of layout, plain matrices first, what 1 and 2 tokens cost alone, and
+    1 (padded to two), 2, 4 and 8 in one gemm. Blocks must be faster by a quarter.
 
-    >>> decide({Layout(): [1.0, 2.0, 2.2, 2.4, 3.0], Layout(64): [1.1, 2.2, 0.8, 0.8, 1.2]})
+    >>> decide({Layout(): [1.0, 2.0, 2.3, 2.2, 2.4, 3.0],
+    ...         Layout(64): [1.1, 2.2, 0.9, 0.8, 0.8, 1.2]})
     Layout(block=64, alone=0, multiple=2, packed=False, milliseconds=0.0)
     """
     found = {}
-    for kind, (one, two, *gemm) in times.items():
-        multiple = 4 if kind.packed or gemm[0] > gemm[1] else 1  # two tokens cost more than four
+    for kind, (one, two, padded, *gemm) in times.items():
+        multiple = 4 if kind.packed or gemm[0] > gemm[1] else 2  # two tokens cost more than four
         alone = [one + (m - 1) * (two - one) for m in range(1, 9)]
         together = [float(np.interp(replace(kind, multiple=multiple).padded(m), (2, 4, 8), gemm))
                     for m in range(1, 9)]
-        up_to = next((m for m in range(1, 6) if alone[m] > together[m]), 6)
-        if one > 1.05 * together[0]:  # one token alone costs more than one padded with zeros
-            up_to, multiple = 0, max(2, multiple)
+        together[0] = padded if multiple == 2 else together[0]
+        up_to = next((m for m in range(6) if alone[m] > together[m]), 6)
         cost = sum(alone[m - 1] if m <= up_to else together[m - 1] for m in (1, 2, 4, 8))
         found[replace(kind, alone=up_to, multiple=multiple)] = cost * (1.25 if kind.block else 1)
     return min(found, key=found.get)

@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import OmnidraftError
 from ..sampling import Sampler
 from ..tokenizer import Tokenizer
-from .config import ModelConfig, frequencies
+from .config import ModelConfig, check_pass, frequencies
 from .kernels import Layout, Linear, choose_layout
 from .kv_cache import KVCache
 from .weights import load_tensors
@@ -58,8 +58,8 @@ class Llama:
         for tensor, shape in shapes.items():
             if tensor not in tensors:
                 raise OmnidraftError(f"{name}: the weights lack {tensor}")
-            if tensors[tensor].shape != shape:
-                raise OmnidraftError(f"{name}: {tensor} has shape {tensors[tensor].shape}, "
+            if (found := tensors[tensor].shape) != shape:
+                raise OmnidraftError(f"{name}: {tensor} has shape {found}, "
                                      f"config.json says {shape}")
         self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype),
                                               twice=self.parameters <= PACKED)
@@ -91,11 +91,7 @@ class Llama:
         Shape (rows, vocab_size). Raises OmnidraftError where there are fewer ids than `rows`, ids
         outside the vocabulary, more than the context holds, or logits that are not finite.
         """
-        if not 1 <= rows <= len(ids):
-            raise OmnidraftError(f"a pass over {len(ids)} tokens cannot give {rows} rows of logits")
-        if min(ids) < 0 or max(ids) >= self.vocab_size:
-            raise OmnidraftError(f"token ids {min(ids)} to {max(ids)} do not fit a vocabulary of "
-                                 f"{self.vocab_size}")
+        check_pass(self, ids, len(ids), rows, cache.length)
         cache.reserve(cache.length + len(ids))
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
             pieces = [self._pass(ids[i:i + LONGEST_PASS], cache)
@@ -174,7 +170,7 @@ class Llama:
 
     def _build(self, tensors: dict[str, np.ndarray]) -> None:
         """Fuse the matrices that share an input, fold in the constant factors, lay them out."""
-        c, shapes = self.config, self.config.tensor_shapes()
+        c = self.config
 
         def get(name: str) -> np.ndarray:
             return tensors[name].astype(self.dtype)
@@ -188,26 +184,23 @@ class Llama:
             halves = rows.reshape(-1, 2, c.head_dim // 2, *rows.shape[1:])
             return halves.swapaxes(1, 2).reshape(rows.shape)
 
-        def same(rows: np.ndarray) -> np.ndarray:
-            return rows
-
         def linear(at: str, parts: dict[str, Callable], scale: Any = 1) -> Linear:
             """One matrix for the `parts`: name to what is done to its rows, one per output."""
-            def fused(kind: str) -> np.ndarray:
-                return np.concatenate([change(get(f"{at}.{part}_proj.{kind}"))
-                                       for part, change in parts.items()])
-
-            bias = f"{at}.{next(iter(parts))}_proj.bias" in shapes
-            return Linear(fused("weight") * scale, fused("bias") if bias else None, self.layout)
+            weight, bias = (
+                [change(get(name)) for part, change in parts.items()
+                 if (name := f"{at}.{part}_proj.{kind}") in c.tensor_shapes()]
+                for kind in ("weight", "bias"))
+            return Linear(np.concatenate(weight) * scale,
+                          np.concatenate(bias) if bias else None, self.layout)
 
         root = self.dtype.type(c.head_dim ** -0.5)
-        qkv = {"q": lambda rows: pairs(rows) * root, "k": pairs, "v": same}
+        qkv = {"q": lambda rows: pairs(rows) * root, "k": pairs, "v": np.positive}
         gate_up = {"gate": np.negative, "up": np.negative}
         self.layers = [(
             linear(f"{at}.self_attn", qkv, gain(f"{at}.input_layernorm")),
-            linear(f"{at}.self_attn", {"o": same}),
+            linear(f"{at}.self_attn", {"o": np.positive}),
             linear(f"{at}.mlp", gate_up, gain(f"{at}.post_attention_layernorm")),
-            linear(f"{at}.mlp", {"down": same}),
+            linear(f"{at}.mlp", {"down": np.positive}),
         ) for at in (f"model.layers.{i}" for i in range(c.layers))]
         self.embedding = get("model.embed_tokens.weight")
         head = self.embedding if c.tied else get("lm_head.weight")

@@ -8,6 +8,7 @@ the feed-forward layer, vocabulary size V. `tensors` are the weights by their Hu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def attention(config: ModelConfig, weights: dict[str, np.ndarray], x: np.ndarray
     q = linear(x, weights, "self_attn.q_proj").reshape(n, -1, config.head_dim)  # (n, h, d)
     k = linear(x, weights, "self_attn.k_proj").reshape(n, -1, config.head_dim)  # (n, g, d)
     v = linear(x, weights, "self_attn.v_proj").reshape(n, -1, config.head_dim)  # (n, g, d)
-    q, k = rotate(q, config), rotate(k, config)
+    q, k = (turn(heads, *angles(n, config, x.dtype)) for heads in (q, k))
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)             # (n, h, d)
     q, k, v = (heads.swapaxes(0, 1) for heads in (q, k, v))                     # (h, n, d)
     scores = q @ k.swapaxes(1, 2) / config.head_dim ** 0.5                      # (h, n, n)
@@ -61,11 +62,19 @@ def attention(config: ModelConfig, weights: dict[str, np.ndarray], x: np.ndarray
     return linear(mixed.swapaxes(0, 1).reshape(n, -1), weights, "self_attn.o_proj")  # (n, w)
 
 
-def rotate(x: np.ndarray, config: ModelConfig) -> np.ndarray:
-    """Rotary positions (RoPE, arXiv 2104.09864): numbers i and i + d/2 of a head are a point in the
-    plane, which turns by the angle position · f_i; so q · k depends on how far apart they are."""
-    angles = np.outer(np.arange(len(x)), frequencies(config))[:, None]          # (n, 1, d / 2)
-    cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
+def angles(n: int, config: ModelConfig, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """cos and sin of what each head turns by at each position: position · f_i, (n, 1, d / 2)."""
+    turns = np.outer(np.arange(n), frequencies(config))[:, None]
+    return np.cos(turns).astype(dtype), np.sin(turns).astype(dtype)
+
+
+def turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """Rotary positions (RoPE, arXiv 2104.09864): numbers i and i + d/2 of a head (n, h, d) are a
+    point in the plane, which turns; so q · k depends on how far apart two tokens are.
+
+    >>> turn(np.array([[[1.0, 0.0]]]), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))  # a quarter turn
+    array([[[0., 1.]]])
+    """
     a, b = np.split(x, 2, axis=-1)                                              # (n, h, d / 2) each
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)      # (n, h, d)
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 EMBEDDED = ("draft-general", "draft-tasks", "sibling", "qwen-like", "llama3-like")
 BACKENDS = ("numpy", "torch")
+NUMPY_DTYPES = ("auto", "float32", "float64")
 NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs more than computing
-# what spreads a target over devices or processes (None and False: left out)
-SPREAD = ("device_map", "max_memory", "offload_folder", "tensor_parallel")
+SPREAD = ("device_map", "max_memory", "offload_folder")  # of a target over devices
 
 
 def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy",
@@ -28,9 +28,9 @@ def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "
     """A pair of two models by name, folder or (backend "torch") hub id, or of loaded models.
 
     `how` goes to `load_two`: dtype, device, with torch trust_remote_code, compile=True for the
-    drafter, and for a target that one device does not hold device_map="auto", or under torchrun
-    tensor_parallel=True. The alignment is kept on disk. Raises OmnidraftError where a model cannot
-    be loaded, or the vocabularies have nothing in common.
+    drafter, and for a target that one device does not hold device_map="auto". The alignment is kept
+    on disk. Raises OmnidraftError where a model cannot be loaded, or the vocabularies have nothing
+    in common.
 
     >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
     >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
@@ -72,9 +72,8 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
 
     Backend "numpy" runs Llama, Mistral and Qwen2 on the CPU, in float32 ("auto") or float64 (for
     exactness tests). "torch" runs what transformers does, with the options of
-    `TransformersModel.load`, or with tensor_parallel=True as one of several processes. Raises
-    OmnidraftError with one line where the model is missing, broken or of another kind, or the
-    backend is not installed.
+    `TransformersModel.load`. Raises OmnidraftError with one line where the model is missing, broken
+    or of another kind, or the backend is not installed.
 
     >>> load("qwen-like").vocab_size
     4096
@@ -86,16 +85,31 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
     if backend != "torch":
         raise OmnidraftError(f"unknown backend {backend!r}: choose {' or '.join(BACKENDS)}")
     try:
-        from .transformers_model import TransformersModel as Kind
-        if more.pop("tensor_parallel", False):
-            from .distributed_torch import DistributedModel as Kind
+        from .transformers_model import TransformersModel
     except ImportError as error:
         if not isinstance(error, ModuleNotFoundError):
             raise OmnidraftError(f"PyTorch or transformers does not load ({error}): pip install "
                                  "--upgrade 'omnidraft[torch]'") from error
         raise OmnidraftError("--backend torch needs PyTorch and transformers: pip install "
                              "'omnidraft[torch]'") from None
-    return Kind.load(folder(name) if name in EMBEDDED else name, dtype, device, **more)
+    return TransformersModel.load(folder(name) if name in EMBEDDED else name, dtype, device, **more)
+
+
+def _load_numpy(name: str | Path, dtype: str, device: str, more: dict[str, Any]) -> Llama:
+    from .llama import Llama
+
+    if more or device not in ("auto", "cpu"):
+        what = ", ".join(more) or f"device {device}"
+        raise OmnidraftError(f"the NumPy engine has no {what}; use --backend torch")
+    if dtype not in NUMPY_DTYPES:
+        raise OmnidraftError(f"the NumPy engine computes in float32 or float64, not {dtype}; "
+                             "use --backend torch")
+    try:
+        return Llama.load(folder(name), "float32" if dtype == "auto" else dtype)
+    except OmnidraftError as error:
+        if name in EMBEDDED or Path(name).is_dir() or not HUB_ID.fullmatch(str(name)):
+            raise
+        raise OmnidraftError(f"{error}; for a hub id use --backend torch") from None
 
 
 def folder(name: str | Path) -> Path:
@@ -117,30 +131,12 @@ def folder(name: str | Path) -> Path:
                          f"({', '.join(EMBEDDED)}; `make models` installs them)")
 
 
-def _load_numpy(name: str | Path, dtype: str, device: str, more: dict[str, Any]) -> Llama:
-    if more or device not in ("auto", "cpu"):
-        what = ", ".join(more) or f"device {device}"
-        raise OmnidraftError(f"the NumPy engine has no {what}; use --backend torch")
-    if dtype not in ("auto", "float32", "float64"):
-        raise OmnidraftError(f"the NumPy engine computes in float32 or float64, not {dtype}; "
-                             "use --backend torch")
-    try:
-        found = folder(name)
-    except OmnidraftError as error:
-        if name in EMBEDDED or not HUB_ID.fullmatch(str(name)):
-            raise
-        raise OmnidraftError(f"{error}; for a hub id use --backend torch") from None
-    from .llama import Llama
-
-    return Llama.load(found, "float32" if dtype == "auto" else dtype)
-
-
 def _suits_numpy(name: str | PathLike, how: dict[str, Any]) -> bool:
     """Whether the NumPy engine runs this model, and faster than PyTorch on the CPU would."""
     from .transformers_loading import choose_device
 
-    known = _name_of(how.get("dtype", "auto")) in ("auto", "float32", "float64")
-    if not known or choose_device(how.get("device", "auto"))[0] != "cpu":
+    if choose_device(how.get("device", "auto"))[0] != "cpu" or _name_of(
+            how.get("dtype", "auto")) not in NUMPY_DTYPES:
         return False
     try:
         shapes = ModelConfig.load(folder(name)).tensor_shapes().values()

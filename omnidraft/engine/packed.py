@@ -53,7 +53,7 @@ def kernel() -> Kernel | None:
         weight = np.arange(24 * 20, dtype=np.float32).reshape(24, 20) % 17
         tokens = np.arange(16 * 20, dtype=np.float32).reshape(16, 20) % 13
         # sums of whole numbers, so that both products are exact
-        if np.array_equal(_product(found, tokens, panels(weight)), tokens @ weight.T):
+        if np.array_equal(product(tokens, panels(weight), found), tokens @ weight.T):
             return found
     return None
 
@@ -69,25 +69,20 @@ def _ask(library: ctypes.CDLL, what: str) -> str:
     return ""
 
 
-def panels(weight: np.ndarray) -> np.ndarray:
+def panels(weight: np.ndarray, outputs: int = OUTPUTS) -> np.ndarray:
     """A weight (out, in) in panels of 8 outputs, the last filled up with zeros: (panels, in, 8).
 
     >>> panels(np.ones((9, 3))).shape
     (2, 3, 8)
     """
-    outputs, inputs = weight.shape
-    rows = np.zeros((-(-outputs // OUTPUTS) * OUTPUTS, inputs), weight.dtype)
-    rows[:outputs] = weight
-    return np.ascontiguousarray(rows.reshape(-1, OUTPUTS, inputs).swapaxes(1, 2))
+    rows = np.zeros((-(-len(weight) // outputs) * outputs, weight.shape[1]), weight.dtype)
+    rows[:len(weight)] = weight
+    return np.ascontiguousarray(rows.reshape(-1, outputs, weight.shape[1]).swapaxes(1, 2))
 
 
-def product(x: np.ndarray, packed: np.ndarray) -> np.ndarray:
+def product(x: np.ndarray, packed: np.ndarray, run: Kernel | None = None) -> np.ndarray:
     """x W^T for tokens x (m, in) and the panels of W, both float32: (m, 8 · panels)."""
-    return _product(kernel(), x, packed)
-
-
-def _product(run: Kernel, x: np.ndarray, packed: np.ndarray) -> np.ndarray:
-    tokens, inputs = x.shape
+    run, (tokens, inputs) = run or kernel(), x.shape
     padded, outputs = -(-tokens // TOKENS) * TOKENS, OUTPUTS * len(packed)
     if padded != tokens:
         x = np.concatenate((x, np.zeros((padded - tokens, inputs), x.dtype)))

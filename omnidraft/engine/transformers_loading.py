@@ -42,11 +42,10 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any, trust_remote
     if not read_json(folder / "config.json").get("model_type"):
         raise OmnidraftError(f"{source} has no config.json with a model_type: it is no model's "
                              "folder, or damaged")
-    number, dtype_why = getattr(torch, dtype, "auto"), "as asked"
-    if dtype == "auto":
-        number, dtype_why = "auto", "as stored"
-        if device == "cpu":
-            number, dtype_why = torch.float32, "the fastest on a CPU"
+    number = getattr(torch, dtype, "auto")
+    dtype_why = "as stored" if dtype == "auto" else "as asked"
+    if dtype == "auto" and device == "cpu":
+        number, dtype_why = torch.float32, "the fastest on a CPU"
     trust = {"trust_remote_code": trust_remote_code}
     with quiet(), one_line(f"cannot load {source}"):
         config = transformers.AutoConfig.from_pretrained(folder, **trust)
@@ -140,13 +139,13 @@ def one_line(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        reason = lines[0].rstrip(" :")
-        if is_out_of_memory(error):
-            reason = OUT_OF_MEMORY
-        elif "trust_remote_code=True" in str(error):
-            reason = "it has Python code of its own; if you trust it, give trust_remote_code=True"
-        elif "ignore_mismatched_sizes" in str(error):
-            reason = "the weights have other shapes than config.json says"
+        reasons = {  # what is clearer than what transformers says
+            "trust_remote_code=True":
+                "it has Python code of its own; if you trust it, give trust_remote_code=True",
+            "ignore_mismatched_sizes": "the weights have other shapes than config.json says"}
+        reason = next((reasons[sign] for sign in reasons if sign in str(error)),
+                      lines[0].rstrip(" :"))
+        reason = OUT_OF_MEMORY if is_out_of_memory(error) else reason
         raise OmnidraftError(f"{what}: {reason}") from error
 
 
@@ -154,9 +153,9 @@ def one_line(what: str) -> Iterator[None]:
 def quiet() -> Iterator[None]:
     """Without transformers' warnings (their causes are checked here); no progress bar in a pipe."""
     log = transformers.utils.logging
-    level, bar = log.get_verbosity(), log.is_progress_bar_enabled()
+    level, bar = log.get_verbosity(), log.is_progress_bar_enabled() and not sys.stderr.isatty()
     log.set_verbosity(logging.ERROR)
-    if not sys.stderr.isatty():
+    if bar:
         log.disable_progress_bar()
     try:
         yield

@@ -21,9 +21,9 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from .. import sampling_torch
 from ..errors import OmnidraftError
 from ..tokenizer import Tokenizer
-from .columns_torch import pays, with_columns
-from .config import flat_ids
+from .config import check_pass, flat_ids
 from .transformers_loading import load_parts, one_line, quiet
+from .transformers_pass import NEVER, Pass, choose
 
 ENTRY_PER_TOKEN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
 NO_LIMIT = 1 << 20  # the context of a model that names none (ALiBi, state spaces)
@@ -87,8 +87,7 @@ class TransformersModel:
         layers = DynamicCache(config=model.config).layers
         self.can_cut = "past_key_values" in arguments and all(
             type(layer).__name__ in ENTRY_PER_TOKEN for layer in layers)
-        self._columns = not spread and self.device.type == "cpu" and pays(model)
-        self._twin: tuple[Any, Any] = (None, None)  # a model, and it with columns
+        self._columns_from: int | None = None  # of `Pass`; None: transformers' forward is used
         self.vocab_size = self._check_causal()
         ends = [getattr(where, "eos_token_id", None) for where in (model.generation_config, config)]
         ends = flat_ids(*ends, tokenizer.roles["eos"])
@@ -109,17 +108,18 @@ class TransformersModel:
                                     trust_remote_code, more))
         made.tokenizer = made.tokenizer.within(made.vocab_size)
         if compile:
-            made._columns = False
+            made._columns_from = None
             made.model.compile(dynamic=True)
         return made
 
     @property
     def kernel(self) -> str:
         """Where and how this model runs, and why, in a line."""
+        way = f"{getattr(self.model.config, '_attn_implementation', None)} attention"
+        if self._columns_from is not None:
+            way = "own pass" + ", W x^T for up to 4 tokens" * (self._columns_from < NEVER)
         return (f"torch {torch.__version__} on {self.device} ({self._why[0]}), "
-                f"{str(self.dtype)[6:]} ({self._why[1]}), "
-                f"{getattr(self.model.config, '_attn_implementation', None)} attention"
-                f"{', W x^T for up to 16 tokens' * self._columns}, "
+                f"{str(self.dtype)[6:]} ({self._why[1]}), {way}, "
                 f"cache: {'cut on rewind' if self.can_cut else 'none, all is read every time'}")
 
     @property
@@ -140,17 +140,8 @@ class TransformersModel:
         Raises OmnidraftError where there are fewer ids than `rows`, ids outside the vocabulary,
         more than the context holds, no memory left, or copied logits that are not finite.
         """
-        if not 1 <= rows <= len(ids):
-            raise OmnidraftError(f"a pass over {len(ids)} tokens cannot give {rows} rows of logits")
-        drawn = isinstance(ids[0], Tensor)
-        if not drawn and (min(ids) < 0 or max(ids) >= self.vocab_size):
-            raise OmnidraftError(f"token ids {min(ids)} to {max(ids)} do not fit a vocabulary of "
-                                 f"{self.vocab_size}")
-        length = cache.length + len(ids)
-        if length > self.context_size:
-            raise OmnidraftError(f"the text is {length} tokens long, but the model's context holds "
-                                 f"{self.context_size} (shorten the prompt or generate fewer "
-                                 "tokens)")
+        drawn = isinstance(ids[0], Tensor) if ids else False
+        check_pass(self, () if drawn else ids, len(ids), rows, cache.length)
         # subtle: a pass that fails leaves entries in some of the layers, so the state is given up
         state, cache.state = cache.state, None
         if state is None:
@@ -178,16 +169,15 @@ class TransformersModel:
         The logits (B, rows, V), the state after it, and if asked for the first text's last hidden
         states (rows, width), as in the NumPy engine without the last norm's gain.
         """
-        if self._columns and self._twin[0] is not self.model:
-            self._twin = self.model, with_columns(self.model)
-        model = self._twin[1] if self._columns else self.model
-        options = {"use_cache": state is not None}
-        options |= {} if state is None else {"past_key_values": state}
-        options |= {"logits_to_keep": rows} if self._only_some_rows else {}
-        options |= {"output_hidden_states": True} if hidden else {}
-        failed = f"{self.name}: a pass over {texts.shape[1]} tokens failed"
-        with torch.no_grad(), one_line(failed):
-            result = model(input_ids=texts.to(self.device), **options)
+        with torch.no_grad(), one_line(f"{self.name}: a pass over {texts.shape[1]} tokens failed"):
+            if isinstance(state, Pass):
+                logits, states = state(texts[0], rows)
+                return logits[None], state, states if hidden else None
+            options = {"use_cache": state is not None}
+            options |= {} if state is None else {"past_key_values": state}
+            options |= {"logits_to_keep": rows} if self._only_some_rows else {}
+            options |= {"output_hidden_states": True} if hidden else {}
+            result = self.model(input_ids=texts.to(self.device), **options)
             logits = result.logits[:, -rows:]
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             states = result.hidden_states[-1][0, -rows:] if hidden else None
@@ -195,8 +185,10 @@ class TransformersModel:
                 states = states / self.model.model.norm.weight
         return logits, state if state is None else result.past_key_values, states
 
-    def _new_state(self) -> DynamicCache | None:
-        """An empty cache of transformers, whose windows keep what is behind them; None: no cut."""
+    def _new_state(self) -> Pass | DynamicCache | None:
+        """An empty cache; windows keep what is behind them; None: it cannot be cut."""
+        if self._columns_from is not None:
+            return Pass(self.model, self._columns_from)
         if not self.can_cut:
             return None
         state = DynamicCache(config=self.model.config)
@@ -205,11 +197,16 @@ class TransformersModel:
         return state
 
     def _check_causal(self) -> int:
-        """The width of the logits, V, by a pass over two texts that differ in their last token."""
+        """The width of the logits, V, by a pass over two texts that differ in their last token.
+
+        By the way it is found whether `Pass` gives these logits.
+        """
         texts = torch.tensor([[0, 1, 2, 0], [0, 1, 2, 1]])
-        one, other = self._to_host(self._run(texts, None, 4)[0])  # (4, V) each
+        logits = self._run(texts, None, 4)[0]
+        one, other = self._to_host(logits)  # (4, V) each
         near = 1e-4 if self.dtype in (torch.float32, torch.float64) else 0.02
         if np.abs(one[:3] - other[:3]).max() > near * np.abs(one[3] - other[3]).max():
             raise OmnidraftError(f"{self.name} ({self.model.config.model_type}) is not a causal "
                                  "language model: what comes later changes what it says before")
+        self._columns_from = choose(self.model, texts[0], logits[0])
         return one.shape[-1]

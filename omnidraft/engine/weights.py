@@ -8,13 +8,12 @@ Format: https://huggingface.co/docs/safetensors
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import OmnidraftError
-from ..tokenizer import read_json
+from ..files import read_json
 
 NUMBERS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
@@ -27,13 +26,21 @@ def read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
     >>> read_safetensors("model.safetensors")["model.norm.weight"].shape
     (320,)
     """
-    path = Path(path)
+    tensors = {}
     try:
         raw = np.asarray(np.memmap(path, np.uint8, mode="r"))  # the subclass is slow to index
         start = 8 + int(raw[:8].view("<u8")[0])
         header = json.loads(raw[8:start].tobytes())
         header.pop("__metadata__", None)
-        return {name: _array(path, name, entry, raw[start:]) for name, entry in header.items()}
+        for name, entry in header.items():
+            if (kind := entry["dtype"]) not in NUMBERS:
+                raise OmnidraftError(f"{path}: {name} holds {kind} numbers; the NumPy engine reads "
+                                     f"{', '.join(NUMBERS)} (use --backend torch)")
+            begin, end = (start + offset for offset in entry["data_offsets"])
+            array = raw[begin:end].view(NUMBERS[kind]).reshape(entry["shape"])
+            if kind == "BF16":  # the upper half of a float32
+                array = (array.astype(np.uint32) << 16).view(np.float32)
+            tensors[name] = array
     except OmnidraftError:
         raise
     except FileNotFoundError:
@@ -41,20 +48,7 @@ def read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         raise OmnidraftError(f"{path} is not a whole safetensors file (was the download cut "
                              "short?)") from None
-
-
-def _array(path: Path, name: str, entry: dict, data: np.ndarray) -> np.ndarray:
-    if entry["dtype"] not in NUMBERS:
-        raise OmnidraftError(f"{path}: {name} holds {entry['dtype']} numbers; the NumPy engine "
-                             f"reads {', '.join(NUMBERS)} (use --backend torch)")
-    begin, end = entry["data_offsets"]
-    dtype = np.dtype(NUMBERS[entry["dtype"]])
-    if end > data.size or end - begin != math.prod(entry["shape"]) * dtype.itemsize:
-        raise OmnidraftError(f"{path} is cut short or damaged at {name} (copy the folder again)")
-    array = data[begin:end].view(dtype).reshape(entry["shape"])
-    if entry["dtype"] == "BF16":  # the upper half of a float32
-        array = (array.astype(np.uint32) << 16).view(np.float32)
-    return array
+    return tensors
 
 
 def load_tensors(folder: str | Path) -> dict[str, np.ndarray]:
@@ -73,8 +67,7 @@ def load_tensors(folder: str | Path) -> dict[str, np.ndarray]:
         raise OmnidraftError(f"{folder} has no model.safetensors and no {index.name} (weights in "
                              "another format, as pytorch_model.bin, are not read)")
     try:
-        shards = sorted(set(read_json(index)["weight_map"].values()))
-        paths = [folder / shard for shard in shards]
+        paths = [folder / shard for shard in sorted(set(read_json(index)["weight_map"].values()))]
     except (OmnidraftError, KeyError, AttributeError, TypeError):
         raise OmnidraftError(f"{index} is not a safetensors index (copy it again)") from None
     return {name: array for path in paths for name, array in read_safetensors(path).items()}
