@@ -16,8 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import losses
-from .losses import DIVERGENCES, FLOOR, TINY, Comparison, Example, make_example
+from .losses import (
+    DIVERGENCES,
+    FLOOR,
+    TINY,
+    Comparison,
+    Example,
+    direct_comparisons,
+    lifted_comparisons,
+    make_example,
+)
 from .pairing import Pairing
 
 __all__ = ["DIVERGENCES", "LOSSES", "Example",
@@ -26,29 +34,26 @@ Result = tuple[Tensor, None, int]
 
 
 def dm(draft_logits: Tensor, example: Example, pair: Pairing) -> Result:
-    """Sum of KL(q' || p), renormalised on the shared tokens, at direct pairs (Eq. 3)."""
-    return _total(draft_logits, losses.direct_comparisons(draft_logits.shape, example, pair))
+    """`losses.dm` (Eq. 3)."""
+    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair))
 
 
 def hybrid(draft_logits: Tensor, example: Example, pair: Pairing,
            weight: float | str = 0.2) -> Result:
-    """dm + weight * sum of -log q(d_j) over the draft tokens of n-grams (Eq. 3 and 4)."""
-    comparisons = losses.direct_comparisons(draft_logits.shape, example, pair, weight)
-    return _total(draft_logits, comparisons)
+    """`losses.hybrid` (Eq. 3 and 4)."""
+    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight))
 
 
 def hybrid_kl(draft_logits: Tensor, example: Example, pair: Pairing,
               weight: float | str = 0.2) -> Result:
-    """dm + weight * KL(q' || p) over the shared tokens and t, once per n-gram (Eq. 2)."""
-    comparisons = losses.direct_comparisons(draft_logits.shape, example, pair, weight, merge=True)
-    return _total(draft_logits, comparisons)
+    """`losses.hybrid_kl` (Eq. 2)."""
+    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight, True))
 
 
 def lifted(draft_logits: Tensor, example: Example, pair: Pairing,
            divergence: str = "forward") -> Result:
-    """Sum of "forward" KL(P || Q), "reverse" KL(Q || P) or "tv" over verification's choices."""
-    comparisons = losses.lifted_comparisons(draft_logits.shape, example, pair, divergence)
-    return _total(draft_logits, comparisons)
+    """`losses.lifted`, this project's own."""
+    return _total(draft_logits, lifted_comparisons(draft_logits.shape, example, pair, divergence))
 
 
 LOSSES = {"dm": dm, "hybrid": hybrid, "hybrid-kl": hybrid_kl, "lifted": lifted}
@@ -82,16 +87,14 @@ def _draft(logits: Tensor, group: list[Comparison], size: int) -> Tensor:
     known = logits[:, :slots.shape[1]]  # (N, W)
     weights = known[[c.row for c in group]].masked_fill(~inside, -torch.inf).softmax(-1)  # (B, W)
     masses = weights.new_zeros(len(group), size + 1).scatter_add(1, slots, weights)
-    ngrams = [(b, c) for b, c in enumerate(group) if c.ngram]
-    if ngrams:
-        log_probs = known.log_softmax(-1)
-        rest = [sum(log_probs[c.row + j, d] for j, d in enumerate(c.ngram) if j) for _, c in ngrams]
-        products = torch.stack([weights[b, c.ngram[0]] * r.exp()
-                                for (b, c), r in zip(ngrams, rest, strict=True)])
-        at = [(b, int(c.categories[c.ngram[0]]) + 1, c.merged + 1) for b, c in ngrams]
-        b, first, merged = torch.tensor(at, device=logits.device).T
-        masses = masses.index_put((b, first), -products, accumulate=True)
-        masses = masses.index_put((b, merged), products, accumulate=True)
+    log_probs = known.log_softmax(-1) if any(c.ngram for c in group) else known
+    for b, c in enumerate(group):
+        if c.ngram:
+            later = range(c.row + 1, c.row + len(c.ngram))
+            product = weights[b, c.ngram[0]] * log_probs[later, c.ngram[1:]].sum().exp()
+            at = torch.tensor([c.categories[c.ngram[0]] + 1, c.merged + 1], device=logits.device)
+            change = torch.stack([-product, product])
+            masses.index_put_((torch.full_like(at, b), at), change, accumulate=True)
     return masses[:, 1:] / masses[:, 1:].sum(-1, keepdim=True)
 
 
