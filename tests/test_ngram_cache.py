@@ -72,6 +72,7 @@ def test_a_dummy_space_is_no_part_of_a_spelling():
     assert [drafter.decode_bytes(ngram) for ngram, _, _ in cache.items()] == [b"Snow"]
     back = NGramCache()  # and with the dummy space on the target's side
     assert back.observe(target.encode("flake"), drafter.encode("flake"), target, drafter) == 0
+    assert NGramCache().observe(target.encode("Snow"), snow_drafter().encode("Snow"), target, snow_drafter()) == 0
 
 
 def test_partial_characters():
