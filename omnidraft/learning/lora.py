@@ -9,7 +9,6 @@ Files are those of PEFT (https://huggingface.co/docs/peft).
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from safetensors.numpy import save
 from ..engine.config import ModelConfig
 from ..engine.weights import read_safetensors
 from ..errors import OmnidraftError
-from ..files import make_folder_of, write_text
+from ..files import make_folder_of, write_bytes, write_text
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
@@ -142,17 +141,10 @@ class LoRA:
 
 
 def save_tensors(path: Path, tensors: dict[str, np.ndarray], dtype: Any = None) -> None:
-    """Write safetensors to a temporary file, then rename it; makes the folder if need be.
+    """Write safetensors in one step, as `dtype` if given; makes the folder if need be.
 
-    `dtype` converts the numbers. Raises OmnidraftError where writing fails.
+    Raises OmnidraftError where writing fails.
     """
     make_folder_of(path)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
-    try:
-        part.write_bytes(save(arrays, {"format": "pt"}))
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        reason = error.strerror or error
-        raise OmnidraftError(f"cannot write {path}: {reason}; choose another folder") from None
+    write_bytes(path, save(arrays, {"format": "pt"}))
