@@ -160,13 +160,12 @@ class Trainer:
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Return to a `state`; raises OmnidraftError where it belongs to other parameters."""
-        live = {k: v for k, v in self._live().items() if not k.startswith("optimizer.")}
-        if {k: v.shape for k, v in live.items()} != {
-                k: v.shape for k, v in state.items() if not k.startswith("optimizer.")}:
+        live = self._live()
+        if {k: v.shape for k, v in live.items()} != {k: v.shape for k, v in state.items()}:
             raise OmnidraftError(OTHER)
-        self.optimizer.restore(under("optimizer.", state))
         for name, array in live.items():
             array[...] = state[name]
+        self.optimizer.steps = int(state["optimizer.steps"][0])
 
     def _live(self) -> dict[str, np.ndarray]:
         """What steps change, by its name in `state`."""
