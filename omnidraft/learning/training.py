@@ -113,10 +113,7 @@ class Trainer:
         return rebuilt(self.base, self.config, self.merged())
 
     def step(self, pair: Any, examples: Sequence[losses.Example]) -> float:
-        """One update on the texts; the mean loss per comparison.
-
-        NaN where it was not finite: then nothing was changed.
-        """
+        """One update on the texts; the mean loss per comparison, NaN where nothing was changed."""
         tensors = self.merged(served=False)
         wanted = list(self.lora.targets) if self.lora else None
         loss, options = losses.LOSSES[self.recipe.loss], self.recipe.options()

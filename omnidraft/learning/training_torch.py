@@ -26,13 +26,7 @@ from .training import OTHER, SHARE_OF_A, Recipe
 
 
 class Trainer:
-    """Trains a drafter run by transformers.
-
-    `parameters` are the LoRA adapters or, with rank 0, all weights; `served` their running mean.
-
-    >>> trainer = Trainer(pair.draft, Recipe(), rng)  # doctest: +SKIP
-    >>> trainer.step(pair, texts); pair.draft = trainer.model()  # doctest: +SKIP
-    """
+    """Trains a drafter run by transformers; see `training.Trainer`."""
 
     def __init__(self, base: TransformersModel, recipe: Recipe, rng: np.random.Generator) -> None:
         if not isinstance(base, TransformersModel) or getattr(base.model, "is_quantized", False) \
@@ -72,10 +66,7 @@ class Trainer:
         return filled(self._drafter, self.merged())
 
     def step(self, pair: Any, examples: Sequence[losses_torch.Example]) -> float:
-        """One update on the texts; the mean loss per comparison.
-
-        NaN where it was not finite: then nothing was changed.
-        """
+        """One update on the texts; the mean loss per comparison, NaN where nothing was changed."""
         self.optimizer.zero_grad(set_to_none=False)
         loss, options = losses_torch.LOSSES[self.recipe.loss], self.recipe.options()
         total, counted = 0.0, 0
@@ -88,13 +79,11 @@ class Trainer:
                 return math.nan
         if not counted:
             return 0.0
-        parameters = self.parameters.values()
-        norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf)  # only measures
-        norm = float(norm) / counted
-        if not math.isfinite(norm):
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters.values()]) / counted
+        if not norm.isfinite():
             return math.nan
-        for tensor in parameters:
-            tensor.grad /= counted * max(1.0, norm)
+        for tensor in self.parameters.values():
+            tensor.grad /= counted * norm.clamp(min=1.0)
         self.optimizer.step()
         share = self.recipe.follow(int(next(iter(self.optimizer.state.values()))["step"]))
         with torch.no_grad():
