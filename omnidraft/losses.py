@@ -1,9 +1,9 @@
 """Distillation losses: how far the drafter is from the target along a text, and the gradient.
 
-p = target, q = draft; only the drafter learns, from texts that the pair wrote itself. `dm`,
-`hybrid` and `hybrid_kl` are those of arXiv 2507.02659 (Eq. 2 to 4), `lifted` is this project's own.
-Each is a sum of comparisons: a distribution P of the target over some categories of draft tokens
-against Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d).
+p = target, q = draft; only the drafter learns, from texts that the pair wrote itself. `dm` and
+`hybrid` are those of arXiv 2507.02659 (Eq. 3 and 4), `lifted` is this project's own. Each is a sum
+of comparisons: a distribution P of the target over some categories of draft tokens against
+Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d).
 
 draft_logits: (N, V_q), row j predicts draft_ids[j + 1]; logits beyond the tokenizer's ids are
 masked, and a text counts up to the last row. Returned are the value *summed* over the comparisons,
@@ -23,7 +23,6 @@ import numpy as np
 from .errors import OmnidraftError
 from .lifting import ROOT, Lifting, Split
 from .pairing import Pairing
-from .sampling import process
 from .translation import common_prefix, extend
 
 DIVERGENCES = ("forward", "reverse", "tv")
@@ -83,8 +82,6 @@ class Comparison(NamedTuple):
     target: np.ndarray  # (C,) P, up to a factor
     divergence: str
     weight: float = 1.0
-    ngram: Split = ()  # prod_j q(d_j) moves from d_1's category to `merged` (Eq. 2);
-    merged: int = -1  # d_2, ... have the rows after `row`
 
 
 def dm(draft_logits: np.ndarray, example: Example, pair: Pairing) -> Result:
@@ -106,16 +103,6 @@ def hybrid(draft_logits: np.ndarray, example: Example, pair: Pairing,
     return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight))
 
 
-def hybrid_kl(draft_logits: np.ndarray, example: Example, pair: Pairing,
-              weight: float | str = 0.2) -> Result:
-    """dm + weight * KL(q' || p) over the shared tokens and t, once per n-gram (Eq. 2).
-
-    q'(t) = prod_j q(d_j); what d_1 maps to keeps q(d_1) - q'(t). q = 1/2, 1/4 give 1/8 and 3/8.
-    """
-    comparisons = direct_comparisons(draft_logits.shape, example, pair, weight, merge=True)
-    return _total(draft_logits, comparisons)
-
-
 def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
            divergence: str = "forward") -> Result:
     """Sum of "forward" KL(P || Q), "reverse" KL(Q || P) or "tv" over verification's choices.
@@ -127,12 +114,12 @@ def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
     return _total(draft_logits, lifted_comparisons(draft_logits.shape, example, pair, divergence))
 
 
-LOSSES = {"dm": dm, "hybrid": hybrid, "hybrid-kl": hybrid_kl, "lifted": lifted}
+LOSSES = {"dm": dm, "hybrid": hybrid, "lifted": lifted}
 
 
 def direct_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
-                       weight: float | str = 0.0, merge: bool = False) -> Iterator[Comparison]:
-    """Those of `dm`; with a weight also those of `hybrid`, or with `merge` those of `hybrid_kl`."""
+                       weight: float | str = 0.0) -> Iterator[Comparison]:
+    """Those of `dm`; with a weight also those of `hybrid`."""
     if weight != "dynamic" and not (isinstance(weight, (int, float)) and weight >= 0):
         raise OmnidraftError(f"the n-gram weight is {weight!r}: "
                              "give a number of 0 or more, or 'dynamic'")
@@ -149,13 +136,8 @@ def direct_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
             yield Comparison(start - 1, categories, p[shared], "reverse")
         elif len(split) > 1 and tuple(ids[start:start + len(split)]) == split:
             scale = float(p[t] if weight == "dynamic" else weight)
-            if not merge:  # -log q(d) is the forward KL from a P that has only d
-                for row, d in enumerate(split, start - 1):
-                    yield Comparison(row, each, (each == d).astype(float), "forward", scale)
-            elif p[shared].sum() + p[t] > 0:  # t is shared, or has the category S
-                merged = np.searchsorted(shared, t) if t in shared else len(shared)
-                target = np.append(p[shared], p[t] if merged == len(shared) else 0.0)
-                yield Comparison(start - 1, categories, target, "reverse", scale, split, merged)
+            for row, d in enumerate(split, start - 1):  # -log q(d): forward KL where P has only d
+                yield Comparison(row, each, (each == d).astype(float), "forward", scale)
 
 
 def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
@@ -242,7 +224,7 @@ def _total(draft_logits: np.ndarray, comparisons: Iterable[Comparison]) -> Resul
     """The sum over the comparisons; those of the same categories are computed together."""
     groups: dict[Any, list[Comparison]] = {}
     for c in comparisons:
-        groups.setdefault((id(c.categories), len(c.target), c.divergence), []).append(c)
+        groups.setdefault((id(c.categories), c.divergence), []).append(c)
     value, gradient = 0.0, np.zeros_like(draft_logits)
     most = max(1, BLOCK // draft_logits.shape[1])
     for group in groups.values():
@@ -253,35 +235,22 @@ def _total(draft_logits: np.ndarray, comparisons: Iterable[Comparison]) -> Resul
 
 def _compare(draft_logits: np.ndarray, group: list[Comparison], gradient: np.ndarray) -> float:
     """The weighted sum of B divergences; its gradient is added to `gradient` (N, V_q)."""
+    categories = group[0].categories  # (W,)
+    width = len(categories)
     rows, weights = [c.row for c in group], np.array([[c.weight] for c in group])
     target = np.stack([c.target / c.target.sum(dtype=float) for c in group])  # (B, C) P
-    slots, width = group[0].categories + 1, len(group[0].categories)  # (W,); 0: in no category
-    inside = np.tile(slots > 0, (len(group), 1))
-    for b, c in enumerate(group):
-        inside[b, [*c.ngram[:1]]] = True  # d_1 may have no direct token
-    logits = np.where(inside, draft_logits[rows, :width], -np.inf)
+    logits = np.where(categories >= 0, draft_logits[rows, :width], -np.inf)
     q = np.exp(logits - logits.max(-1, keepdims=True))  # (B, W) up to a factor
-    size = target.shape[1] + 1
-    places = slots + size * np.arange(len(group))[:, None]  # in the masses, laid end to end
-    masses = np.bincount(places.ravel(), q.ravel(), size * len(group)).reshape(-1, size)
-    ngrams = []
-    for b, c in enumerate(group):
-        if c.ngram:
-            later = process(draft_logits[c.row + 1:c.row + len(c.ngram), :width])  # (n - 1, W)
-            product = q[b, c.ngram[0]] * later[range(len(later)), c.ngram[1:]].prod()
-            masses[b, [slots[c.ngram[0]], c.merged + 1]] += [-product, product]
-            ngrams.append((b, c, later, product))
-    total = masses[:, 1:].sum(-1, keepdims=True)  # (B, 1)
-    draft = masses[:, 1:] / total  # (B, C) Q
+    size = target.shape[1] + 1  # the first: in no category
+    places = categories + 1 + size * np.arange(len(group))[:, None]  # in the masses, end to end
+    masses = np.bincount(places.ravel(), q.ravel(), size * len(group)).reshape(-1, size)[:, 1:]
+    total = masses.sum(-1, keepdims=True)  # (B, 1)
+    draft = masses / total  # (B, C) Q
     values, along = _divergence(target, draft, group[0].divergence, q.dtype)
-    slope = np.zeros_like(masses)  # along the masses, whose total divides
-    slope[:, 1:] = (along - (along * draft).sum(-1, keepdims=True)) * (weights / total)
-    for row, change in zip(rows, q * slope[:, slots], strict=True):
+    slope = (along - (along * draft).sum(-1, keepdims=True)) * (weights / total)
+    changes = q * slope[:, categories]  # subtle: what is in no category, -1, has q = 0
+    for row, change in zip(rows, changes, strict=True):
         gradient[row, :width] += change
-    for b, c, later, product in ngrams:
-        change = product * (slope[b, c.merged + 1] - slope[b, slots[c.ngram[0]]])
-        gradient[range(c.row, c.row + len(c.ngram)), c.ngram] += change
-        gradient[c.row + 1:c.row + len(c.ngram), :width] -= change * later
     return float(values @ weights[:, 0])
 
 

@@ -1,6 +1,6 @@
 """Distillation losses in PyTorch: the comparisons of `losses`, all at once, with autograd.
 
-Public names, arguments and order are those of `losses` (arXiv 2507.02659, Eq. 2 to 4).
+Public names, arguments and order are those of `losses` (arXiv 2507.02659, Eq. 3 and 4).
 draft_logits: a tensor (N, V_q) on any device. Returned are the value as a tensor, None instead of
 the gradient (call `value.backward()`), and the count. Types other than float64 run in float32.
 
@@ -29,7 +29,7 @@ from .losses import (
 from .pairing import Pairing
 
 __all__ = ["DIVERGENCES", "LOSSES", "Example",
-           "dm", "hybrid", "hybrid_kl", "lifted", "make_example"]
+           "dm", "hybrid", "lifted", "make_example"]
 Result = tuple[Tensor, None, int]
 
 
@@ -44,19 +44,13 @@ def hybrid(draft_logits: Tensor, example: Example, pair: Pairing,
     return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight))
 
 
-def hybrid_kl(draft_logits: Tensor, example: Example, pair: Pairing,
-              weight: float | str = 0.2) -> Result:
-    """`losses.hybrid_kl` (Eq. 2)."""
-    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight, True))
-
-
 def lifted(draft_logits: Tensor, example: Example, pair: Pairing,
            divergence: str = "forward") -> Result:
     """`losses.lifted`, this project's own."""
     return _total(draft_logits, lifted_comparisons(draft_logits.shape, example, pair, divergence))
 
 
-LOSSES = {"dm": dm, "hybrid": hybrid, "hybrid-kl": hybrid_kl, "lifted": lifted}
+LOSSES = {"dm": dm, "hybrid": hybrid, "lifted": lifted}
 
 
 def _total(draft_logits: Tensor, comparisons: Iterable[Comparison]) -> Result:
@@ -78,24 +72,12 @@ def _total(draft_logits: Tensor, comparisons: Iterable[Comparison]) -> Result:
 
 
 def _draft(logits: Tensor, group: list[Comparison], size: int) -> Tensor:
-    """Q (B, C): softmax, sums by category, n-grams moved to their own (Eq. 2), normalised."""
+    """Q (B, C): softmax over the categories' tokens, summed by category."""
     slots = np.stack([c.categories for c in group]) + 1  # (B, W); 0: in no category
     slots = torch.from_numpy(slots).to(logits.device)
-    inside = slots > 0
-    for b, c in enumerate(group):
-        inside[b, [*c.ngram[:1]]] = True  # d_1 may have no direct token
-    known = logits[:, :slots.shape[1]]  # (N, W)
-    weights = known[[c.row for c in group]].masked_fill(~inside, -torch.inf).softmax(-1)  # (B, W)
-    masses = weights.new_zeros(len(group), size + 1).scatter_add(1, slots, weights)
-    log_probs = known.log_softmax(-1) if any(c.ngram for c in group) else known
-    for b, c in enumerate(group):
-        if c.ngram:
-            later = range(c.row + 1, c.row + len(c.ngram))
-            product = weights[b, c.ngram[0]] * log_probs[later, c.ngram[1:]].sum().exp()
-            at = torch.tensor([c.categories[c.ngram[0]] + 1, c.merged + 1], device=logits.device)
-            change = torch.stack([-product, product])
-            masses.index_put_((torch.full_like(at, b), at), change, accumulate=True)
-    return masses[:, 1:] / masses[:, 1:].sum(-1, keepdim=True)
+    rows = logits[[c.row for c in group], :slots.shape[1]].masked_fill(slots == 0, -torch.inf)
+    masses = rows.new_zeros(len(group), size + 1).scatter_add(1, slots, rows.softmax(-1))
+    return masses[:, 1:]
 
 
 def _divergence(target: Tensor, draft: Tensor, kind: str) -> Tensor:

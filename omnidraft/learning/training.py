@@ -32,7 +32,7 @@ class Recipe:
     """What is learned and how; arXiv 2507.02659 has a constant rate, rank 32 and weight 0.2."""
 
     loss: str = "lifted"  # one of losses.LOSSES
-    weight: float | str = 0.2  # of the n-gram term of hybrid and hybrid-kl, or "dynamic"
+    weight: float | str = 0.2  # of the n-gram term of hybrid, or "dynamic"
     divergence: str = "forward"  # of lifted
     rank: int = 32  # of the LoRA adapters; 0 trains all weights
     rate: float | None = None  # of learning; None: see `step_size`

@@ -79,7 +79,7 @@ class Trainer:
                 return math.nan
         if not counted:
             return 0.0
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters.values()]) / counted
+        norm = torch.stack([p.grad.norm() for p in self.parameters.values()]).norm() / counted
         if not norm.isfinite():
             return math.nan
         for tensor in self.parameters.values():
