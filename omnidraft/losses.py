@@ -197,11 +197,11 @@ def places(example: Example, lifting: Lifting) -> Iterator[Place]:
 
 def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: int,
                 left: int) -> tuple[np.ndarray, np.ndarray]:
-    """The category (W,) that each draft token proposes by its atom after `prefix`, and which count.
+    """The category (W,) that each draft token proposes by its atom after `prefix`, -1 for none.
 
     The C children of the node, then *stop* (any other atom), at the root instead the uncovered
-    tokens (no atom) and, if `exact`, any other atom. -1: does not continue from `prefix`, or would
-    not have ended a token at `left`.
+    tokens (no atom) and, if `exact`, any other atom; also which (C + 2,) of them count.
+    Tokens that do not continue from `prefix`, or would not have ended a token at `left`, have none.
     """
     children, _ = lifting.child_ranges(node)
     other = len(children) if node != ROOT else len(children) + 1 if exact else -1
