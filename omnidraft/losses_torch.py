@@ -16,16 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .losses import (
-    DIVERGENCES,
-    FLOOR,
-    TINY,
-    Comparison,
-    Example,
-    direct_comparisons,
-    lifted_comparisons,
-    make_example,
-)
+from . import losses
+from .losses import DIVERGENCES, FLOOR, TINY, Comparison, Example, make_example
 from .pairing import Pairing
 
 __all__ = ["DIVERGENCES", "LOSSES", "Example",
@@ -35,19 +27,21 @@ Result = tuple[Tensor, None, int]
 
 def dm(draft_logits: Tensor, example: Example, pair: Pairing) -> Result:
     """`losses.dm` (Eq. 3)."""
-    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair))
+    return _total(draft_logits, losses.direct_comparisons(draft_logits.shape, example, pair))
 
 
 def hybrid(draft_logits: Tensor, example: Example, pair: Pairing,
            weight: float | str = 0.2) -> Result:
     """`losses.hybrid` (Eq. 3 and 4)."""
-    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight))
+    comparisons = losses.direct_comparisons(draft_logits.shape, example, pair, weight)
+    return _total(draft_logits, comparisons)
 
 
 def lifted(draft_logits: Tensor, example: Example, pair: Pairing,
            divergence: str = "forward") -> Result:
     """`losses.lifted`, this project's own."""
-    return _total(draft_logits, lifted_comparisons(draft_logits.shape, example, pair, divergence))
+    comparisons = losses.lifted_comparisons(draft_logits.shape, example, pair, divergence)
+    return _total(draft_logits, comparisons)
 
 
 LOSSES = {"dm": dm, "hybrid": hybrid, "lifted": lifted}

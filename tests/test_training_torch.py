@@ -24,7 +24,7 @@ from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
 from omnidraft.engine.weights import load_tensors  # noqa: E402
 from omnidraft.errors import OmnidraftError  # noqa: E402
 from omnidraft.generation import Pair  # noqa: E402
-from omnidraft.learning import lora_torch, training, training_torch  # noqa: E402
+from omnidraft.learning import training, training_torch  # noqa: E402
 from omnidraft.learning.adapters import Adapters  # noqa: E402
 from omnidraft.learning.lora import LoRA  # noqa: E402
 from omnidraft.learning.online import Learner, Schedule  # noqa: E402
@@ -270,7 +270,7 @@ def test_a_drafter_without_files_is_known_by_its_numbers(folders, tmp_path):
 
 def test_fresh_adapters_are_those_of_numpy(folders):
     for kind in DRAFTERS:
-        one = lora_torch.fresh(drafter(folders, kind, "torch"), np.random.default_rng(3), 2)
+        one = training_torch.fresh(drafter(folders, kind, "torch"), np.random.default_rng(3), 2)
         config, _ = training.untied(drafter(folders, kind, "numpy"))
         other = LoRA.fresh(config, np.random.default_rng(3), 2, projections=(*training.ATTENTION, *training.MLP, training.HEAD))
         assert list(one.parameters) == list(other.parameters)

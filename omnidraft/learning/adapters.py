@@ -25,7 +25,7 @@ import numpy as np
 from ..engine.llama import Llama
 from ..engine.weights import read_safetensors
 from ..errors import OmnidraftError
-from ..files import make_folder_of, write_text
+from ..files import make_folder_of, read_json, write_text
 from ..ngram_cache import NGramCache
 from ..pairing import Pairing
 from ..stopping import AcceptanceHead
@@ -226,9 +226,10 @@ def identity(draft: Any, target: Any) -> dict[str, dict[str, str]]:
         with path.open("rb") as file:
             file.seek(size // 2)
             sample.update(file.read(1 << 16))
-    weights = {"draft": whole.hexdigest(), "target": sample.hexdigest() if files else ""}
-    return {role: {"name": model.name, "tokenizer": model.tokenizer.fingerprint,
-                   "weights": weights[role]} for role, model in (("draft", draft), ("target", target))}
+    both = (("draft", draft, whole.hexdigest()),
+            ("target", target, sample.hexdigest() if files else ""))
+    return {role: {"name": model.name, "tokenizer": model.tokenizer.fingerprint, "weights": weights}
+            for role, model, weights in both}
 
 
 def checksum(path: Path) -> str:
@@ -255,13 +256,13 @@ def _training(drafter: Any) -> Any:
 def _manifest(folder: Path) -> dict[str, Any] | None:
     """What current.json says, None where there is none."""
     path = folder / "current.json"
-    if not path.exists():
-        return None
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = read_json(path)
+        if not manifest and not path.exists():
+            return None
         if manifest.pop("checksum") == _seal(manifest) and manifest["format"] == FORMAT:
             return manifest
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, KeyError):  # OmnidraftError is a ValueError
         pass
     raise _damaged(path)
 
@@ -278,5 +279,5 @@ def _seal(manifest: dict[str, Any]) -> str:
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     """Arrays of a file; half precision is for storing only."""
-    return {name: array.astype(np.float32 if array.dtype == np.float16 else array.dtype)
+    return {name: array.astype(np.result_type(array, np.float32))
             for name, array in read_safetensors(path).items()}
