@@ -27,7 +27,7 @@ from .translation import common_prefix, extend
 
 DIVERGENCES = ("forward", "reverse", "tv")
 FLOOR, TINY = 1e-12, 1e-30  # least P and least Q inside a logarithm
-BLOCK = 1 << 16  # logits that are compared at once, so that they stay in the cache
+BLOCK = 1 << 14  # logits that are compared at once, so that they stay in the cache
 Result = tuple[float, np.ndarray, int]
 
 
