@@ -79,7 +79,7 @@ class Drafter:
             self.cache = sampler.new_cache(self.model)
         stop = options.stop
         self.looks = sampler.looks or getattr(stop, "looks", True)
-        self.head = sampler.head(getattr(stop, "head", None), self.model)
+        self.head = getattr(stop, "head", None)
         self.cache.keeps_hidden = self.head is not None
         self.starts = getattr(stop, "starts", None)  # asked before a round's first token is drawn
         if self.starts is not None and self.starts(0.0):  # it always says yes
@@ -185,14 +185,14 @@ class Drafter:
         """The stop rule's confidence in a drawn token; a head's features are kept for learning."""
         if self.head is not None:
             features = self._features(token, probability)
-            draft.features.append(self.sampler.to_numpy(features))
+            draft.features.append(features)
             return self.head(features)
         bound = getattr(self.options.stop, "bound", None)  # a rule may read the whole row instead
         return probability if bound is None else bound(row)
 
     def _features(self, token: int, probability: float) -> Any:
-        hidden, embedding = self.cache.hidden[-1], self.model.embedding[token]
-        return self.head.features(hidden, embedding, probability)
+        vectors = self.cache.hidden[-1], self.model.embedding[token]
+        return self.head.features(*map(self.sampler.to_numpy, vectors), probability)
 
     def _forward(self, ids: list[int], rows: int = 1) -> Any:
         logits = self.model.forward(ids, self.cache, rows)

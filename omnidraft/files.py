@@ -16,10 +16,7 @@ LARGEST = 2**25  # bytes of a JSON file; as Python objects it can take twenty ti
 
 
 def check_readable(path: Path, most: int = LARGEST) -> None:
-    """Raise OmnidraftError unless `path` is an ordinary file of at most `most` bytes.
-
-    Reading anything else may never end (a device), or never begin (a pipe without a writer).
-    """
+    """Raise OmnidraftError unless `path` is an ordinary file (no pipe) of at most `most` bytes."""
     if not path.is_file():
         raise OmnidraftError(f"{path} is not an ordinary file: put a copy of the file there")
     if (size := path.stat().st_size) > most:
@@ -28,10 +25,7 @@ def check_readable(path: Path, most: int = LARGEST) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The dictionary in a JSON file; empty where there is no file.
-
-    Raises OmnidraftError for anything else, be it broken, nested too deeply or too large.
-    """
+    """The dictionary in a JSON file, {} where there is none; OmnidraftError for anything else."""
     if not path.exists():
         return {}
     check_readable(path)
@@ -64,6 +58,11 @@ def make_folder_of(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """`write_bytes` of a text."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a file so that a crash or a power loss leaves either the old one or the new one.
 
     Devices and pipes are written to directly. Raises OmnidraftError where that fails.
@@ -72,16 +71,16 @@ def write_text(path: Path, text: str) -> None:
         if path.exists() and not path.is_file():
             # subtle: a pipe that nobody reads cannot be opened so; otherwise it would make us wait
             descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
-            with open(descriptor, "w", encoding="utf-8") as file:
+            with open(descriptor, "wb") as file:
                 if os.name == "posix":
                     os.set_blocking(descriptor, True)
-                file.write(text)
+                file.write(content)
             return
         path = path.resolve()  # through a link, not over it
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            with part.open("w", encoding="utf-8") as file:
-                file.write(text)
+            with part.open("wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())  # subtle: else the new name may reach the disk first
             os.replace(part, path)

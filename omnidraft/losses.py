@@ -1,9 +1,9 @@
 """Distillation losses: how far the drafter is from the target along a text, and the gradient.
 
-p = target, q = draft; only the drafter learns, from texts that the pair wrote itself. `dm`,
-`hybrid` and `hybrid_kl` are those of arXiv 2507.02659 (Eq. 2 to 4), `lifted` is this project's own.
-Each is a sum of comparisons: a distribution P of the target over some categories of draft tokens
-against Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d).
+p = target, q = draft; only the drafter learns, from texts that the pair wrote itself. `dm` and
+`hybrid` are those of arXiv 2507.02659 (Eq. 3 and 4), `lifted` is this project's own. Each is a sum
+of comparisons: a distribution P of the target over some categories of draft tokens against
+Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d).
 
 draft_logits: (N, V_q), row j predicts draft_ids[j + 1]; logits beyond the tokenizer's ids are
 masked, and a text counts up to the last row. Returned are the value *summed* over the comparisons,
@@ -16,18 +16,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, reduce
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .errors import OmnidraftError
 from .lifting import ROOT, Lifting, Split
 from .pairing import Pairing
-from .sampling import process
 from .translation import common_prefix, extend
 
 DIVERGENCES = ("forward", "reverse", "tv")
 FLOOR, TINY = 1e-12, 1e-30  # least P and least Q inside a logarithm
+BLOCK = 1 << 14  # logits that are compared at once, so that they stay in the cache
 Result = tuple[float, np.ndarray, int]
 
 
@@ -45,11 +45,8 @@ def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequenc
                  target_probs: np.ndarray) -> Example:
     """The response `target_ids` to `prompt` with its rows (M, V_p), cut after the end token.
 
-    `prompt` is a text, or what the drafter reads for it (ids in V_q). Tokens without bytes or after
-    a byte that the drafter cannot spell have no start. Raises OmnidraftError if rows are missing.
-
-    >>> make_example(pair, "Snow", [732], rows).starts  # <s> ▁Snow | f la ke  # doctest: +SKIP
-    [2]
+    `prompt` is a text or the drafter's ids. Tokens without bytes or after a byte that the drafter
+    cannot spell have no start. Raises OmnidraftError if rows are missing.
     """
     draft, target, ends = pair.draft.tokenizer, pair.target.tokenizer, pair.target.eos_ids
     ids = [int(token) for token in target_ids]
@@ -78,18 +75,13 @@ def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequenc
 
 
 class Comparison(NamedTuple):
-    """P against Q, a row's softmax summed by category.
+    """P against Q at one row of the draft logits: its softmax, summed by category."""
 
-    With an n-gram, prod_j q(d_j) moves from the category of d_1 to that of the n-gram (Eq. 2).
-    """
-
-    row: int  # of the draft logits; d_2, ... of an n-gram have the rows after it
+    row: int
     categories: np.ndarray  # (W,) category of each id of the draft tokenizer, -1: in none
     target: np.ndarray  # (C,) P, up to a factor
     divergence: str
     weight: float = 1.0
-    ngram: Split = ()
-    merged: int = -1  # the category of the n-gram
 
 
 def dm(draft_logits: np.ndarray, example: Example, pair: Pairing) -> Result:
@@ -111,16 +103,6 @@ def hybrid(draft_logits: np.ndarray, example: Example, pair: Pairing,
     return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight))
 
 
-def hybrid_kl(draft_logits: np.ndarray, example: Example, pair: Pairing,
-              weight: float | str = 0.2) -> Result:
-    """dm + weight * KL(q' || p) over the shared tokens and t, once per n-gram (Eq. 2).
-
-    q'(t) = prod_j q(d_j); what d_1 maps to keeps q(d_1) - q'(t). q = 1/2, 1/4 give 1/8 and 3/8.
-    """
-    comparisons = direct_comparisons(draft_logits.shape, example, pair, weight, merge=True)
-    return _total(draft_logits, comparisons)
-
-
 def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
            divergence: str = "forward") -> Result:
     """Sum of "forward" KL(P || Q), "reverse" KL(Q || P) or "tv" over verification's choices.
@@ -132,18 +114,19 @@ def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
     return _total(draft_logits, lifted_comparisons(draft_logits.shape, example, pair, divergence))
 
 
-LOSSES = {"dm": dm, "hybrid": hybrid, "hybrid-kl": hybrid_kl, "lifted": lifted}
+LOSSES = {"dm": dm, "hybrid": hybrid, "lifted": lifted}
 
 
 def direct_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
-                       weight: float | str = 0.0, merge: bool = False) -> Iterator[Comparison]:
-    """Those of `dm`; with a weight also those of `hybrid`, or with `merge` those of `hybrid_kl`."""
+                       weight: float | str = 0.0) -> Iterator[Comparison]:
+    """Those of `dm`; with a weight also those of `hybrid`."""
     if weight != "dynamic" and not (isinstance(weight, (int, float)) and weight >= 0):
         raise OmnidraftError(f"the n-gram weight is {weight!r}: "
                              "give a number of 0 or more, or 'dynamic'")
     direct = pair.alignment.draft_to_target[:min(shape[1], pair.draft.tokenizer.size)]  # (W,)
     shared = np.unique(direct[direct >= 0])  # (S,) target tokens
     categories = np.where(direct >= 0, np.searchsorted(shared, direct), -1)
+    each = np.arange(len(direct))  # every draft token is a category
     ids = example.draft_ids[:shape[0] + 1]
     for t, start, p in zip(example.target_ids, example.starts, example.target_probs, strict=True):
         if not 0 < start < len(ids):
@@ -153,16 +136,8 @@ def direct_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
             yield Comparison(start - 1, categories, p[shared], "reverse")
         elif len(split) > 1 and tuple(ids[start:start + len(split)]) == split:
             scale = float(p[t] if weight == "dynamic" else weight)
-            if merge:
-                known = t in shared  # else the n-gram is a category of its own
-                target = p[shared] if known else np.append(p[shared], p[t])
-                merged = int(np.searchsorted(shared, t)) if known else len(shared)
-                if target.sum() > 0:
-                    yield Comparison(start - 1, categories, target, "reverse", scale, split, merged)
-                continue
-            for row, d in enumerate(split, start - 1):  # -log q(d) = KL((1, 0) || (q(d), 1 - q(d)))
-                others = (np.arange(len(direct)) != d).astype(int)
-                yield Comparison(row, others, np.array([1.0, 0.0]), "forward", scale)
+            for row, d in enumerate(split, start - 1):  # -log q(d): forward KL where P has only d
+                yield Comparison(row, each, (each == d).astype(float), "forward", scale)
 
 
 def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
@@ -179,14 +154,16 @@ def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
     categories_at = cache(partial(_categories, lifting, width, exact))  # places repeat in a text
     for at, prefix, node, left, p in places(example, lifting):
         if 0 < at <= shape[0]:
-            categories, counted = categories_at(prefix, node, left)  # (W,), (C + 2,)
+            categories, counted = categories_at(prefix, node, left)
             target = np.append(lifting.choice(node, p, unused)[1], 0.0) * counted  # (C + 2,) P
             if target.sum() > 0:
                 yield Comparison(at - 1, categories, target, divergence)
 
 
-def places(example: Example,
-           lifting: Lifting) -> Iterator[tuple[int, Split, int, int, np.ndarray]]:
+Place = tuple[int, Split, int, int, np.ndarray]
+
+
+def places(example: Example, lifting: Lifting) -> Iterator[Place]:
     """Where verification makes a choice if this text is drafted: at, prefix, node, left, p.
 
     at: the draft token whose path's next atom proposes; prefix: its atoms before; node: where in
@@ -194,8 +171,8 @@ def places(example: Example,
     """
     paths = [*(lifting.paths[token] or () for token in example.draft_ids), ()]
     at, prefix, left = -1, (), ROOT
-    texts = zip(example.target_ids, example.starts, example.target_probs, strict=True)
-    for token, start, p in texts:
+    tokens = zip(example.target_ids, example.starts, example.target_probs, strict=True)
+    for token, start, p in tokens:
         if at < 0 or start != (-1 if prefix else at):  # a round begins where both tokens begin
             at, prefix, left = start, (), ROOT
         if at < 0:
@@ -244,48 +221,46 @@ def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: 
 
 
 def _total(draft_logits: np.ndarray, comparisons: Iterable[Comparison]) -> Result:
-    """The sum over the comparisons."""
-    value, gradient, count = 0.0, np.zeros_like(draft_logits), 0
-    for comparison in comparisons:
-        value += _compare(draft_logits, comparison, gradient)
-        count += 1
-    return value, gradient, count
+    """The sum over the comparisons; those of the same categories are computed together."""
+    groups: dict[Any, list[Comparison]] = {}
+    for c in comparisons:
+        groups.setdefault((id(c.categories), c.divergence), []).append(c)
+    value, gradient = 0.0, np.zeros_like(draft_logits)
+    most = max(1, BLOCK // draft_logits.shape[1])
+    for group in groups.values():
+        for i in range(0, len(group), most):
+            value += _compare(draft_logits, group[i:i + most], gradient)
+    return value, gradient, sum(map(len, groups.values()))
 
 
-def _compare(draft_logits: np.ndarray, c: Comparison, gradient: np.ndarray) -> float:
-    """The weighted divergence of P and Q; its gradient is added to `gradient` (N, V_q)."""
-    slots, width = c.categories + 1, len(c.categories)  # (W,); slot 0: in no category
-    inside = slots > 0
-    inside[[*c.ngram[:1]]] = True  # d_1 may have no direct token
-    logits = np.where(inside, draft_logits[c.row, :width], -np.inf)
-    q = np.exp(logits - logits.max())  # (W,) up to a factor
-    masses = np.bincount(slots, q, len(c.target) + 1)  # (C + 1,)
-    if c.ngram:
-        first, rows = c.ngram[0], slice(c.row + 1, c.row + len(c.ngram))
-        later = process(draft_logits[rows, :width])  # (n - 1, W)
-        product = q[first] * later[range(len(later)), c.ngram[1:]].prod()
-        masses[slots[first]] -= product
-        masses[c.merged + 1] += product
-    total = masses[1:].sum()
-    target, draft = c.target / c.target.sum(dtype=float), masses[1:] / total  # P and Q (C,)
-    value, along = _divergence(target, draft, c.divergence, q.dtype)
-    slope = np.zeros_like(masses)  # along the masses, whose total divides
-    slope[1:] = (along - along @ draft) * (c.weight / total)
-    gradient[c.row, :width] += q * slope[slots]
-    if c.ngram:
-        change = product * (slope[c.merged + 1] - slope[slots[first]])
-        gradient[range(c.row, c.row + len(c.ngram)), c.ngram] += change
-        gradient[rows, :width] -= change * later
-    return float(value * c.weight)
+def _compare(draft_logits: np.ndarray, group: list[Comparison], gradient: np.ndarray) -> float:
+    """The weighted sum of B divergences; its gradient is added to `gradient` (N, V_q)."""
+    categories = group[0].categories  # (W,)
+    width = len(categories)
+    rows, weights = [c.row for c in group], np.array([[c.weight] for c in group])
+    target = np.stack([c.target / c.target.sum(dtype=float) for c in group])  # (B, C) P
+    logits = np.where(categories >= 0, draft_logits[rows, :width], -np.inf)
+    q = np.exp(logits - logits.max(-1, keepdims=True))  # (B, W) up to a factor
+    size = target.shape[1] + 1  # the first: in no category
+    places = categories + 1 + size * np.arange(len(group))[:, None]  # in the masses, end to end
+    masses = np.bincount(places.ravel(), q.ravel(), size * len(group)).reshape(-1, size)[:, 1:]
+    total = masses.sum(-1, keepdims=True)  # (B, 1)
+    draft = masses / total  # (B, C) Q
+    values, along = _divergence(target, draft, group[0].divergence, q.dtype)
+    slope = (along - (along * draft).sum(-1, keepdims=True)) * (weights / total)
+    changes = q * slope[:, categories]  # subtle: what is in no category, -1, has q = 0
+    for row, change in zip(rows, changes, strict=True):
+        gradient[row, :width] += change
+    return float(values @ weights[:, 0])
 
 
 def _divergence(target: np.ndarray, draft: np.ndarray, kind: str,
-                dtype: type = float) -> tuple[float, np.ndarray]:
-    """The divergence of P (C,) and Q (C,), and its slopes along Q; logarithms are of `dtype`."""
+                dtype: Any = float) -> tuple[np.ndarray, np.ndarray]:
+    """Divergences (B,) of P and Q (B, C), their slopes along Q (B, C); logarithms in `dtype`."""
     if kind == "tv":
-        return 1.0 - np.minimum(target, draft).sum(), -(draft < target).astype(float)
+        return 1.0 - np.minimum(target, draft).sum(-1), -(draft < target).astype(float)
     bounded, free = np.maximum(draft, TINY), draft > TINY
     log_ratio = np.log((bounded / np.maximum(target, FLOOR)).astype(dtype))
     if kind == "reverse":
-        return draft @ log_ratio, log_ratio + free
-    return -(target @ log_ratio), -target * free / bounded
+        return (draft * log_ratio).sum(-1), log_ratio + free
+    return -(target * log_ratio).sum(-1), -target * free / bounded

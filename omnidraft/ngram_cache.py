@@ -29,10 +29,9 @@ _FORMAT = "omnidraft n-gram cache 2"
 class NGramCache:
     """Draft n-grams and the target tokens that they spell, found by either side.
 
-    `capacity` bounds the number of entries. A full cache with eviction "lru" forgets the least
-    recently used entry, with "lfu" the least often used one (of several the least recent;
-    arXiv 2507.02659, Table 14), with "none" it takes no more. `version` grows with every change
-    of what the cache answers. Raises OmnidraftError for settings that do not fit together.
+    A cache full at `capacity` entries forgets the least recently used one with eviction "lru", the
+    least often used one with "lfu" (arXiv 2507.02659, Table 14), and takes no more with "none".
+    `version` grows with every change of what it answers. OmnidraftError for unfit settings.
 
     >>> cache = NGramCache(capacity=4096, eviction="lfu")
     >>> cache.insert((11, 12), 98), cache.insert((11, 12, 13), 99)  # "f", "la", "ke" <-> "flake"
@@ -84,12 +83,10 @@ class NGramCache:
         full = known is None and len(self) == self.capacity
         if known == token or full and self.eviction == "none":
             return False
-        if full:
-            oldest_first = iter(self._entries)
-            lfu = self.eviction == "lfu"
-            self._remove(min(oldest_first, key=self.hits) if lfu else next(oldest_first))
-        elif known is not None:
+        if known is not None:
             self._remove(ngram)
+        elif full:
+            self._remove(next(self.items())[0])
         self._entries[ngram] = token, hits
         self._splits[token] = self._usual_first((*self._splits.get(token, ()), ngram))
         self._lengths = sorted({*self._lengths, len(ngram)}, reverse=True)
@@ -118,11 +115,6 @@ class NGramCache:
         return self._entries.get(tuple(ngram), (0, 0))[1]
 
     @property
-    def growth_rate(self) -> float:
-        """Entries per observed target token (0 before any)."""
-        return len(self) / self.tokens_seen if self.tokens_seen else 0.0
-
-    @property
     def size_bytes(self) -> int:
         """Memory of the entries, each object once: about 350 bytes an entry, the paper has 245."""
         held, waiting = {}, [self._entries, self._splits, self._lengths]
@@ -142,18 +134,17 @@ class NGramCache:
         self._bind(draft_tokenizer.fingerprint, target_tokenizer.fingerprint)
         before, draft_width = len(self), len(alignment.draft_to_target)
         canonical = canonical_ids(target_tokenizer, target_tokenizer.token_bytes)
-        alone = np.flatnonzero(alignment.target_to_draft[:target_tokenizer.size] < 0)
-        for token in alone.tolist():
+        alone = alignment.target_to_draft[:target_tokenizer.size] < 0
+        for token in np.flatnonzero(alone).tolist():
             data = target_tokenizer.token_bytes[token]
             if len(self) == self.capacity:
                 break
-            if not data or canonical[data] != token:
-                continue
-            text = data.decode(errors="replace")  # subtle: a cut character becomes another text
-            split = list(draft_tokenizer.split(data) or ())
-            stable = len(split) > 1 and draft_tokenizer.encode_continuation(text) == split
-            if stable and max(split) < draft_width:
-                self.insert(split, token)
+            if data and canonical[data] == token:
+                text = data.decode(errors="replace")  # subtle: a cut character changes the text
+                split = list(draft_tokenizer.split(data) or ())
+                stable = len(split) > 1 and draft_tokenizer.encode_continuation(text) == split
+                if stable and max(split) < draft_width:
+                    self.insert(split, token)
         return len(self) - before
 
     def observe(self, draft_ids: Sequence[int], target_ids: Sequence[int],
@@ -166,24 +157,24 @@ class NGramCache:
         before. Raises OmnidraftError if neither text begins with the other.
         """
         self._bind(draft_tokenizer.fingerprint, target_tokenizer.fingerprint)
-        seen, new = len(target_ids) if fresh is None else fresh, 0
-        ours = [draft_tokenizer.decode_bytes([i]) for i in draft_ids]
-        theirs = [target_tokenizer.decode_bytes([i]) for i in target_ids]
-        text, twin = b"".join(ours), b"".join(theirs)
-        if not _begin_alike(text, twin):  # a dummy space? then the other side gets one, as a token
-            if _begin_alike(text, b" " + twin):
-                theirs, target_ids = [b" ", *theirs], [-1, *target_ids]
-            elif _begin_alike(b" " + text, twin):
-                ours, draft_ids = [b" ", *ours], [-1, *draft_ids]
-            else:
-                raise OmnidraftError("draft and target ids spell different texts: observe needs "
-                                     "two tokenizations of one text")
+        for dummy, other_dummy in ((0, 0), (0, 1), (1, 0)):  # a space that one side adds: id -1
+            ngrams, tokens = [-1] * dummy + [*draft_ids], [-1] * other_dummy + [*target_ids]
+            ours = [b" "] * dummy + [draft_tokenizer.decode_bytes([i]) for i in draft_ids]
+            theirs = [b" "] * other_dummy + [target_tokenizer.decode_bytes([i]) for i in target_ids]
+            text, other = b"".join(ours), b"".join(theirs)
+            if text.startswith(other) or other.startswith(text):
+                break
+        else:
+            raise OmnidraftError("draft and target ids spell different texts: observe needs "
+                                 "two tokenizations of one text")
+        new = 0
         for (start, end), (place, target_end) in aligned_spans(ours, theirs):
-            # subtle: a token without bytes is no part of a spelling
-            if end - start > 1 and target_end - place == 1 and all(ours[start:end]):
-                ngram = draft_ids[start:end]
-                new += not self.touch(ngram) and self.insert(ngram, target_ids[place], hits=1)
-        self.tokens_seen += seen
+            ngram = ngrams[start:end]
+            # subtle: a token without bytes is no part of a spelling, nor is the added space
+            if len(ngram) > 1 and target_end - place == 1 and all(ours[start:end]) \
+                    and ngram[0] >= 0:
+                new += not self.touch(ngram) and self.insert(ngram, tokens[place], hits=1)
+        self.tokens_seen += len(target_ids) if fresh is None else fresh
         return new
 
     def save(self, path: str | Path) -> None:
@@ -218,10 +209,10 @@ class NGramCache:
         """Take a pair's fingerprints; raises OmnidraftError if the cache has others."""
         if not self.draft_fingerprint and not self.target_fingerprint:
             self.draft_fingerprint, self.target_fingerprint = draft, target
-        for side, given in (("draft", draft), ("target", target)):
-            if getattr(self, f"{side}_fingerprint") != given:
-                raise OmnidraftError(f"this n-gram cache was made for another {side} tokenizer: "
-                                     "use one cache for each pair")
+        if self.draft_fingerprint != draft or self.target_fingerprint != target:
+            side = "draft" if self.draft_fingerprint != draft else "target"
+            raise OmnidraftError(f"this n-gram cache was made for another {side} tokenizer: "
+                                 "use one cache for each pair")
 
     def _use(self, ngram: NGram) -> int:
         """Count a use of an entry and, where the order of use matters, put it last; its token."""
@@ -229,10 +220,9 @@ class NGramCache:
         if self.eviction != "none":
             del self._entries[ngram]
         self._entries[ngram] = token, hits + 1
-        usual, *others = self._splits[token]
-        if others:
-            self._splits[token] = self._usual_first(self._splits[token])
-            self.version += self._splits[token][0] != usual
+        usual = self._splits[token][0]
+        self._splits[token] = self._usual_first(self._splits[token])
+        self.version += self._splits[token][0] != usual
         return token
 
     def _remove(self, ngram: NGram) -> None:
@@ -244,6 +234,3 @@ class NGramCache:
     def _usual_first(self, splits: tuple[NGram, ...]) -> tuple[NGram, ...]:
         return tuple(sorted(splits, key=lambda split: (-self.hits(split), len(split), split)))
 
-
-def _begin_alike(one: bytes, other: bytes) -> bool:
-    return one.startswith(other) or other.startswith(one)

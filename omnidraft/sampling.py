@@ -213,10 +213,6 @@ class Sampler:
         """The lifting for rows of this sampler, on the model's device."""
         return lifting
 
-    def head(self, head: Any, model: Any) -> Any:
-        """A stop rule's acceptance head, or None, on the model's device."""
-        return head
-
     @staticmethod
     def to_numpy(array: np.ndarray) -> np.ndarray:
         """An array for whoever needs NumPy's."""

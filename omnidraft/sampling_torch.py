@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import lifting_torch, sampling, stopping_torch
+from . import lifting_torch, sampling
 from .errors import OmnidraftError
 from .sampling import BROKEN, Rows
 
@@ -225,15 +225,10 @@ class Sampler(sampling.Sampler):
         """The lifting's twin for rows on the model's device."""
         return lifting_torch.Lifting(lifting, model.device)
 
-    def head(self, head: Any, model: Any) -> Any:
-        """A stop rule's acceptance head, or None, on the model's device."""
-        return head and stopping_torch.AcceptanceHead.of({
-            name: torch.as_tensor(array, device=model.device)
-            for name, array in head.parameters.items()})
-
     @staticmethod
     def to_numpy(array: Tensor) -> np.ndarray:
-        """A tensor for whoever needs NumPy's arrays."""
+        """A tensor for whoever needs NumPy's arrays, which have no bfloat16."""
+        array = array.float() if array.dtype == torch.bfloat16 else array
         return array.detach().cpu().numpy()
 
     def finished(self, array: Tensor) -> Tensor:

@@ -1,9 +1,8 @@
 """Special tokens by role: begin, end, padding, unknown (limitation 3 of arXiv 2507.02659).
 
-They stand for no text, so they are paired by what they do instead of by their bytes. Their
-spellings come from tokenizer_config.json, from what model families share, and from the configured
-end token ids. A model may have several end tokens, such as <|end_of_text|> after a document and
-<|eot_id|> after a chat turn: all are "eos".
+They stand for no text, so they are paired by what they do instead of by their bytes. A model may
+have several end tokens, such as <|end_of_text|> after a document and <|eot_id|> after a chat turn:
+all are "eos".
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ def find_roles(config: dict[str, Any], raw: tokenizers.Tokenizer, vocabulary: di
     `config` holds `bos_token`, ... (a string, {"content": string} or None) and `eos_token_id`
     (a list of ids); `vocabulary` maps spelling to id, added tokens included.
 
-    >>> find_roles({}, raw, {"<s>": 1, "</s>": 2, "a": 3}, byte_level=False)  # doctest: +SKIP
-    SpecialTokens(roles={'eos': (2,), 'bos': (1,), 'unk': (), 'pad': ()}, ids={1, 2}, ...)
+    >>> find_roles({}, raw, {"<s>": 1, "</s>": 2, "a": 3}, False).roles  # doctest: +SKIP
+    {'eos': (2,), 'bos': (1,), 'unk': (), 'pad': ()}
     """
     added = raw.get_added_tokens_decoder()
     special = {i for i, token in added.items() if token.special}
@@ -65,9 +64,9 @@ def find_roles(config: dict[str, Any], raw: tokenizers.Tokenizer, vocabulary: di
 def pair_roles(draft: SpecialTokens, target: SpecialTokens) -> tuple[dict[int, int], ...]:
     """Special tokens with the same role: draft id -> target id, and target id -> draft id.
 
-    The configured end tokens correspond; another one goes to one of its kind (end of a turn or of
-    a document), else to the configured one. A token with several roles counts in the first one
-    only: GPT-2's <unk> is its <|endoftext|>, and a drafter's <unk> must not end the text.
+    The first ids of a role correspond; another one goes to one of its kind (end of a turn or of a
+    document), else to the first. A token with several roles counts in the first one only: GPT-2's
+    <unk> is its <|endoftext|>, and a drafter's <unk> must not end the text.
 
     >>> pair_roles(llama2.special, llama3.special)  # </s> -> <|end_of_text|>  # doctest: +SKIP
     ({2: 128001, 1: 128000}, {128001: 2, 128009: 2, 128008: 2, 128000: 1})
@@ -86,8 +85,8 @@ def _first_roles(side: SpecialTokens) -> list[list[int]]:
     return [[i for i in side.roles[role] if first[i] == role] for role in WELL_KNOWN]
 
 
-def _partner(token: int, own: list[int], one: SpecialTokens,
-             others: list[int], other: SpecialTokens) -> int:
+def _partner(token: int, own: list[int], one: SpecialTokens, others: list[int],
+             other: SpecialTokens) -> int:
     if token == own[0]:
         return others[0]
     same_kind = [i for i in others if (i in other.turn_ends) == (token in one.turn_ends)]

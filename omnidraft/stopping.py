@@ -1,9 +1,8 @@
 """When to stop drafting: after a fixed length, by confidence, or by measured throughput.
 
-A stop rule may depend on the tokens drawn so far, but the token that triggers it is still proposed:
-dropping it would bias the output (arXiv 2405.19715, section 3; arXiv 2507.02659, section 3.3).
-Whether a round drafts at all may depend on earlier rounds and on the row of its first token, which
-is known before that token is drawn.
+The token that triggers a stop is still proposed: dropping it would bias the output (arXiv
+2405.19715, section 3). Whether a round drafts at all may depend on earlier rounds and on the row of
+its first token, which is known before that token is drawn.
 """
 
 from __future__ import annotations
@@ -23,7 +22,9 @@ class Stop(Protocol):
 
     limit: int  # most draft tokens in the coming round; 0: do not draft
 
-    def __call__(self, confidences: list[float]) -> bool: ...
+    def __call__(self, confidences: list[float]) -> bool:
+        """Never, unless a rule says otherwise."""
+        return False
 
     def record(self, record: Any) -> None:
         """Take a finished `Round` into account; a fixed rule learns nothing from it."""
@@ -31,29 +32,20 @@ class Stop(Protocol):
 
 @dataclass(frozen=True)
 class FixedLength(Stop):
-    """Draft `limit` tokens in every round.
-
-    >>> FixedLength(2)([0.9, 0.1])
-    False
-    """
+    """Draft `limit` tokens in every round."""
 
     limit: int = 4
     looks: ClassVar[bool] = False  # does not look at what was drafted
-
-    def __call__(self, confidences: list[float]) -> bool:
-        """Never stop before `limit`."""
-        return False
 
 
 @dataclass(frozen=True)
 class Confidence(Stop):
     """Stop once the product of the drafted tokens' confidences falls below `threshold`.
 
-    A token's confidence is the drafter's probability of it, or with a `head` the acceptance that
-    the head predicts; the product estimates the probability that all tokens so far will be kept.
-    The paper stops once 1 - prod_i P_i > gamma, so threshold = 1 - gamma (arXiv 2507.02659, 3.3).
-    A round drafts nothing where the likeliest first token promises less (this project's own): a
-    pass over two tokens costs the target more than a pass over one.
+    A token's confidence is the drafter's probability of it, or the acceptance that a `head`
+    predicts; threshold = 1 - gamma of arXiv 2507.02659, section 3.3. A round drafts nothing where
+    the likeliest first token promises less (this project's own): a pass over two tokens costs the
+    target more than a pass over one.
 
     >>> stop = Confidence(threshold=0.4)
     >>> stop.starts(0.3), stop([0.9]), stop([0.9, 0.4])
@@ -69,7 +61,7 @@ class Confidence(Stop):
         return not confidence < self.threshold  # NaN drafts on; the error is raised later
 
     def __call__(self, confidences: list[float]) -> bool:
-        """True if the token drafted last is the round's last; `confidences` has one per token."""
+        """True if the token drafted last is the round's last."""
         return prod(confidences) < self.threshold
 
 
@@ -77,18 +69,14 @@ class Confidence(Stop):
 class Throughput:
     """The confidence rule with a measured threshold, which rests where drafting does not pay.
 
-    *How far to draft.* One more draft token costs c seconds (a drafter's step, and one more token
-    in the target's pass) and brings on average a * prod_i P_i tokens, where a is how often a
-    confident token is kept. A second is worth r tokens, so another token pays while
-    a * prod_i P_i > r c (the marginal value theorem, Charnov 1976). r, c and a are running means;
-    c is the slope of a round's seconds over its draft tokens.
+    This project's own. *How far to draft*: one more draft token costs c seconds and brings
+    a * prod_i P_i tokens, where a is how often a confident token is kept. A second is worth r
+    tokens, so another token pays while a * prod_i P_i > r c (the marginal value theorem, Charnov
+    1976). r, c and a are running means; c is the slope of a round's seconds over its draft tokens.
 
-    *Whether to draft.* Where a token of the drafting rounds takes more seconds than a plain step,
-    the rule rests: `limit` reads 0 while the target writes the next 32, 64, ... 256 tokens alone.
-    A trial of 4 drafting rounds after each rest decides again.
-
-    Only past rounds count, so the rule cannot bias the text, although it depends on the clock. This
-    project's own.
+    *Whether to draft*: where a token of the drafting rounds takes more seconds than a plain step,
+    `limit` reads 0 while the target writes the next 32, 64, ... 256 tokens alone. After each rest 4
+    drafting rounds decide again. Only past rounds count, so the clock cannot bias the text.
 
     >>> Throughput(12)([0.9, 0.5])  # nothing is measured yet: threshold 0.4
     False
@@ -152,8 +140,8 @@ class Throughput:
 class AcceptanceHead:
     """Predicts whether a drafted token will be accepted (arXiv 2405.19715): one sigmoid layer.
 
-    It reads the drafter's hidden state before the token (width,), the token's embedding (width,)
-    and the logit of its probability. All weights begin at zero except a 1 on that logit, so a fresh
+    It reads the drafter's hidden state before the token, the token's embedding (both (width,)) and
+    the logit of its probability. Only that logit's weight begins at 1, the others at 0, so a fresh
     head predicts the drafter's own confidence. Hidden layers overfit the few labels of a stream.
 
     >>> head = AcceptanceHead(4); round(head(head.features(np.ones(4), np.ones(4), 0.9)), 2)
@@ -189,8 +177,8 @@ class AcceptanceHead:
              rejected_weight: float = 6.0) -> tuple[float, dict[str, np.ndarray]]:
         """Weighted binary cross-entropy, mean over tokens, and its gradients by name.
 
-        features: (n, 2 width + 1); labels: (n,) in [0, 1], the probability of acceptance.
-        Rejections weigh `rejected_weight` (6 in arXiv 2405.19715; 1 predicts without bias).
+        features: (n, 2 width + 1); labels: (n,) probabilities of acceptance. Rejections weigh
+        `rejected_weight` (6 in arXiv 2405.19715; 1 predicts without bias).
         """
         p = np.clip(self._predict(features), 1e-7, 1 - 1e-7)  # (n,)
         up, down = labels, rejected_weight * (1 - labels)

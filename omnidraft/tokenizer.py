@@ -2,10 +2,9 @@
 
 Tokens of two tokenizers can only be compared by their bytes. There are two ways to spell them:
 
-- SentencePiece: "▁" is a space, "<0xNN>" is the single byte NN (byte fallback), all else is plain
-  text. Most add a dummy space before a text: "Snow" is encoded as if it were " Snow".
-- Byte-level BPE (GPT-2, Llama-3, Qwen): each byte has one of 256 stand-in characters; "Ġ" is a
-  space, "Ċ" a newline.
+- SentencePiece: "▁" is a space, "<0xNN>" the byte NN (byte fallback), all else is plain text.
+  Most add a dummy space before a text: "Snow" is encoded as if it were " Snow".
+- Byte-level BPE (GPT-2, Llama-3, Qwen): each byte has a stand-in character, "Ġ" for a space.
 """
 
 from __future__ import annotations
@@ -42,9 +41,8 @@ _NO_DUMMY_SPACE = {"prepend_scheme": "never", "add_prefix_space": False}
 class Tokenizer:
     """A tokenizer and the bytes of its tokens.
 
-    `raw` is taken over (truncation, padding and BPE dropout are switched off); `config` is
-    tokenizer_config.json with the `eos_token_id` of config.json and generation_config.json.
-    Raises OmnidraftError for a model whose pieces do not concatenate to the text (WordPiece).
+    `raw` is taken over: truncation, padding and BPE dropout are switched off. `config` is that of
+    `special_tokens.find_roles`. OmnidraftError where pieces do not add up to the text (WordPiece).
 
     >>> llama2 = Tokenizer.load("llama2-32k")                        # doctest: +SKIP
     >>> [llama2.token_bytes[i] for i in llama2.encode("Snowflake")]  # doctest: +SKIP
@@ -73,8 +71,7 @@ class Tokenizer:
             part["type"] == "Prepend" or part.get("add_prefix_space")
             or part.get("prepend_scheme", "never") != "never" for part in before)
 
-        spellings = {token: string for string, token in vocabulary.items()}
-        self.strings: list[str | None] = [spellings.get(token) for token in range(self.size)]
+        self.strings: list[str | None] = [raw.id_to_token(token) for token in range(self.size)]
         self.special = find_roles(self._config, raw, vocabulary, self.byte_level)
         self.roles = self.special.roles
         added = raw.get_added_tokens_decoder()
@@ -87,10 +84,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
-        """Read tokenizer.json of a Hugging Face folder, and the special tokens of its other files.
-
-        Raises OmnidraftError where the folder or its tokenizer.json is missing or broken.
-        """
+        """Read a Hugging Face folder; OmnidraftError where its tokenizer.json is not usable."""
         folder = Path(folder)
         path = folder / "tokenizer.json"
         if not path.exists():
@@ -108,8 +102,7 @@ class Tokenizer:
     def within(self, size: int) -> Tokenizer:
         """This tokenizer without added tokens beyond the `size` ids that a model has logits for.
 
-        They mean nothing to the model; their text is read as other tokens. Raises OmnidraftError
-        where ordinary tokens lie beyond.
+        Raises OmnidraftError where ordinary tokens lie beyond.
         """
         if self.size <= size:
             return self
@@ -134,8 +127,8 @@ class Tokenizer:
     def encode(self, text: str, bos: bool = False, specials: bool = False) -> list[int]:
         """Ids of a whole text, as the library gives them; with `bos` after the begin token, if any.
 
-        A special token spelled in the text ("</s>") is text, unless `specials` lets it be read as
-        a token: what a model wrote must never become an end token by being read again.
+        A special token spelled in the text ("</s>") stays text, unless `specials`: what a model
+        wrote must never become an end token by being read again.
         """
         self.raw.encode_special_tokens = not specials
         return [*(self.roles["bos"][:1] if bos else ()), *_run(self.raw, text)]
@@ -224,7 +217,7 @@ class Tokenizer:
 
 @contextmanager
 def _library(what: str) -> Iterator[None]:
-    """Say in one line, beginning with `what`, whatever the tokenizer library raises inside."""
+    """One line, beginning with `what`, for whatever the tokenizer library raises."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):

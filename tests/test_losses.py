@@ -27,7 +27,7 @@ from omnidraft.lifting import ROOT, build_lifting
 from omnidraft.losses import DIVERGENCES, LOSSES, Example, make_example
 from omnidraft.tokenizer import Tokenizer
 
-CASES = [("dm", {}), ("hybrid", {}), ("hybrid", {"weight": "dynamic"}), ("hybrid-kl", {}), ("hybrid-kl", {"weight": "dynamic"}),
+CASES = [("dm", {}), ("hybrid", {}), ("hybrid", {"weight": "dynamic"}),
          *(("lifted", {"divergence": divergence}) for divergence in DIVERGENCES)]
 PADDING = 2  # logits beyond the drafter's tokenizer
 
@@ -140,14 +140,6 @@ def test_hybrid_by_hand():
     assert count == 3 and value == pytest.approx(log(8) + shared)
 
 
-def test_hybrid_kl_by_hand():
-    p = np.array([[0.2, 0.3, 0.1, 0.4]])  # a, b and aba are in: 2/9, 3/9, 4/9
-    logits = logits_of([0.5, 0.3, 0.2], [0.5, 0.25, 0.25])
-    value, _, count = losses.hybrid_kl(logits, Example([Z, A, Z], [3], p, [1]), HAND, weight=1.0)
-    row = np.array([0.5 - 0.125, 0.3, 0.125]) / 0.8
-    assert count == 1 and value == pytest.approx((row * np.log(row / np.array([2 / 9, 3 / 9, 4 / 9]))).sum())
-
-
 def test_lifted_by_hand():
     p = np.array([[0.1, 0.3, 0.1, 0.5]])  # c is uncovered
     example, q = Example([Z, A, Z], [3], p, [1]), [[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]]
@@ -204,12 +196,10 @@ def test_gradient_is_that_of_central_differences(name, options):
 
 
 def test_worlds_have_every_kind_of_comparison():
-    kinds = dict.fromkeys(("root", "inside", "left", "expansion", "merge"), 0)
+    kinds = dict.fromkeys(("root", "inside", "left", "expansion"), 0)
     seen = []
     for world, example in worlds():
-        pair, shape = world_pair(world), (len(example.draft_ids), len(world.draft))
-        kinds["merge"] += sum(bool(c.ngram) for c in losses.direct_comparisons(shape, example, pair, 1.0, merge=True))
-        seen += [place[1:4] for place in losses.places(example, pair.lifting)]
+        seen += [place[1:4] for place in losses.places(example, world_pair(world).lifting)]
     for prefix, node, left in seen:
         kinds["root"] += node == ROOT
         kinds["inside"] += node != ROOT
@@ -404,7 +394,7 @@ def test_bad_input_is_refused_in_one_line():
     logits = np.zeros((len(example.draft_ids), pair.draft.vocab_size))
     for wrong, line in ((lambda: losses.lifted(logits, example, pair, "js"), "unknown divergence 'js'"),
                         (lambda: losses.hybrid(logits, example, pair, "auto"), "n-gram weight is 'auto'"),
-                        (lambda: losses.hybrid_kl(logits, example, pair, -1.0), "n-gram weight is -1.0"),
+                        (lambda: losses.hybrid(logits, example, pair, -1.0), "n-gram weight is -1.0"),
                         (lambda: make_example(pair, "a", [1, 2], np.ones((1, 9))), "2 target tokens came with 1 rows")):
         with pytest.raises(OmnidraftError, match=line):
             wrong()

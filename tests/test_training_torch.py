@@ -17,14 +17,14 @@ transformers = pytest.importorskip("transformers")
 from test_backward_torch import exact  # noqa: E402, F401 (a fixture)
 from test_transformers_model import KINDS, random_model  # noqa: E402
 
-from omnidraft import losses, losses_torch, stopping, stopping_torch  # noqa: E402
+from omnidraft import losses, losses_torch, stopping  # noqa: E402
 from omnidraft.engine import loading as models  # noqa: E402
 from omnidraft.engine.loading import load  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
 from omnidraft.engine.weights import load_tensors  # noqa: E402
 from omnidraft.errors import OmnidraftError  # noqa: E402
 from omnidraft.generation import Pair  # noqa: E402
-from omnidraft.learning import lora_torch, training, training_torch  # noqa: E402
+from omnidraft.learning import training, training_torch  # noqa: E402
 from omnidraft.learning.adapters import Adapters  # noqa: E402
 from omnidraft.learning.lora import LoRA  # noqa: E402
 from omnidraft.learning.online import Learner, Schedule  # noqa: E402
@@ -116,35 +116,13 @@ def test_in_float32_as_well(folders, examples, rank):
 
 
 def test_public_names_and_signatures_are_equal():
-    for ours, theirs in ((training.Trainer, training_torch.Trainer), (stopping.AcceptanceHead, stopping_torch.AcceptanceHead)):
-        names = {name for name in vars(ours) if not name.startswith("_")} | {"__init__"}
-        assert names == {name for name in vars(theirs) if not name.startswith("_")} | {"__init__"}
-        for name in names:
-            one, other = (inspect.signature(getattr(c, name)).parameters for c in (ours, theirs))
-            assert [(p.name, p.default) for p in one.values()] == [(p.name, p.default) for p in other.values()]
+    ours, theirs = training.Trainer, training_torch.Trainer
+    names = {name for name in vars(ours) if not name.startswith("_")} | {"__init__"}
+    assert names == {name for name in vars(theirs) if not name.startswith("_")} | {"__init__"}
+    for name in names:
+        one, other = (inspect.signature(getattr(c, name)).parameters for c in (ours, theirs))
+        assert [(p.name, p.default) for p in one.values()] == [(p.name, p.default) for p in other.values()]
     assert inspect.signature(training.adapted).parameters.keys() == inspect.signature(training_torch.adapted).parameters.keys()
-
-
-def test_the_head_equals_that_of_numpy():
-    rng, ours = np.random.default_rng(1), stopping.AcceptanceHead(3)
-    assert {k: v.shape for k, v in ours.parameters.items()} == {
-        k: tuple(v.shape) for k, v in stopping_torch.AcceptanceHead(3).parameters.items()}
-    ours.parameters = {name: rng.standard_normal(array.shape) for name, array in ours.parameters.items()}
-    theirs = stopping_torch.AcceptanceHead.of({k: torch.tensor(v, requires_grad=True) for k, v in ours.parameters.items()})
-    features, labels = rng.standard_normal((6, 7)), rng.random(6)
-    for weight in (6.0, 1.0):
-        value, gradients = ours.loss(features, labels, weight)
-        other, nothing = theirs.loss(torch.tensor(features), torch.tensor(labels), weight)
-        other.backward()
-        assert nothing is None and value == pytest.approx(other.item(), rel=1e-12)
-        for name, tensor in theirs.parameters.items():
-            assert np.abs(tensor.grad.numpy() - gradients[name]).max() < 1e-8
-            tensor.grad = None
-    hidden, embedding = rng.standard_normal((2, 3))
-    seen = ours.features(hidden, embedding, 0.3)
-    again = theirs.features(torch.tensor(hidden), torch.tensor(embedding), 0.3)
-    np.testing.assert_allclose(again.numpy(), seen, rtol=1e-6)
-    assert ours(features[0]) == pytest.approx(theirs(torch.tensor(features[0])), rel=1e-12)
 
 
 # -------------------------------------------------------------------------------------------------------- the trainer
@@ -292,7 +270,7 @@ def test_a_drafter_without_files_is_known_by_its_numbers(folders, tmp_path):
 
 def test_fresh_adapters_are_those_of_numpy(folders):
     for kind in DRAFTERS:
-        one = lora_torch.fresh(drafter(folders, kind, "torch"), np.random.default_rng(3), 2)
+        one = training_torch.fresh(drafter(folders, kind, "torch"), np.random.default_rng(3), 2)
         config, _ = training.untied(drafter(folders, kind, "numpy"))
         other = LoRA.fresh(config, np.random.default_rng(3), 2, projections=(*training.ATTENTION, *training.MLP, training.HEAD))
         assert list(one.parameters) == list(other.parameters)

@@ -92,7 +92,7 @@ show(losses._divergence)  # the equation in the package: the values, and the slo
 #
 # A `Learner` keeps what the pair writes, with the target's rows. Four texts are **held out**: nothing is learned from them.
 # On one of them the gradients, from the logits back to the drafter's weights (omnidraft/engine/backward.py), are compared
-# with central differences. (`hybrid-kl` is the paper's variant with a divergence for each n-gram, too.)
+# with central differences.
 
 # %%
 pair, rng = Pair(models.load("draft-general"), models.load("qwen-like")), np.random.default_rng(0)

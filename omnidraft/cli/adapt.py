@@ -28,7 +28,7 @@ class Teaching:
     """How the drafter learns; all else has the defaults of `Recipe` and `Schedule`."""
 
     loss: Annotated[str, options.learning(
-        help="lifted, hybrid (the paper's), hybrid-kl or dm.")] = "lifted"
+        help="lifted, hybrid (the paper's) or dm.")] = "lifted"
     rank: Annotated[int | None, options.learning(
         help="Of the LoRA adapters; 0 trains all weights.",
         show_default="the saved adapter's, else 32")] = None

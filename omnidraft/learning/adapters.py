@@ -2,9 +2,8 @@
 
 One folder per (drafter, target) has a numbered folder with LoRA weights in PEFT's format (or, after
 full fine-tuning, all weights), the acceptance head, the n-gram cache and the optimizer's state.
-`current.json` names the version that counts, the checksums of its files, and the models it belongs
-to, identified by checksum, not by name. A save writes a new version first and replaces that one
-file last, so at any time either the old version is there or the new one.
+`current.json` names the version that counts, and the models it belongs to by checksum, not by name.
+A save replaces that one file last, so at any time the old version is there or the new one.
 
     adapters/draft-general--qwen-like/current.json
     adapters/draft-general--qwen-like/v3/adapter_model.safetensors, head.safetensors, ...
@@ -26,7 +25,7 @@ import numpy as np
 from ..engine.llama import Llama
 from ..engine.weights import read_safetensors
 from ..errors import OmnidraftError
-from ..files import make_folder_of, write_text
+from ..files import make_folder_of, read_json, write_text
 from ..ngram_cache import NGramCache
 from ..pairing import Pairing
 from ..stopping import AcceptanceHead
@@ -36,6 +35,7 @@ from .online import Learner, Schedule
 from .training import Recipe, under
 
 FORMAT = "omnidraft adapter 1"
+ARRAYS = ("model", "head", "optimizer")  # each in a file of this name
 SHIPPED = Path(__file__).parents[1] / "engine" / "embedded" / "adapters"  # only read here
 
 
@@ -82,7 +82,16 @@ class Adapters:
         place = folder / f"v{version}"
         shutil.rmtree(place, ignore_errors=True)  # of a save that was interrupted
         try:
-            self._write(place, pair, adapter, dtype)
+            make_folder_of(place / "any")
+            if adapter.lora is not None:
+                adapter.lora.save(place, dtype, base=pair.draft.name)
+            head = adapter.head.parameters if adapter.head else {}
+            for name, arrays in zip(ARRAYS, (adapter.weights, head, adapter.arrays), strict=True):
+                if arrays:
+                    kept = None if name == "optimizer" else dtype
+                    save_tensors(place / f"{name}.safetensors", arrays, kept)
+            if adapter.cache is not None:
+                adapter.cache.save(place / "ngrams.json")
             files = {path.name: checksum(path) for path in sorted(place.iterdir())}
             manifest = {"format": FORMAT, "version": version,
                         **identity(base or pair.draft, pair.target),
@@ -96,19 +105,6 @@ class Adapters:
             if other != place:
                 shutil.rmtree(other, ignore_errors=True)
         return folder
-
-    def _write(self, place: Path, pair: Pairing, adapter: Adapter, dtype: Any) -> None:
-        make_folder_of(place / "any")
-        if adapter.lora is not None:
-            adapter.lora.save(place, dtype, base=pair.draft.name)
-        else:
-            save_tensors(place / "model.safetensors", adapter.weights, dtype)
-        if adapter.head is not None:
-            save_tensors(place / "head.safetensors", adapter.head.parameters, dtype)
-        if adapter.arrays:
-            save_tensors(place / "optimizer.safetensors", adapter.arrays)
-        if adapter.cache is not None:
-            adapter.cache.save(place / "ngrams.json")
 
     def load(self, pair: Pairing, shipped: bool = False) -> Adapter | None:
         """The pair's adapter, or with `shipped` the package's, or None where nothing was learned.
@@ -137,15 +133,14 @@ class Adapters:
         for name, known in files.items():
             if not (place / name).is_file() or checksum(place / name) != known:
                 raise _damaged(place / name)
-        adapter = Adapter(statistics=manifest["statistics"])
-        if "model.safetensors" in files:
-            adapter.weights = _arrays(place / "model.safetensors")
-        else:
+        arrays = {name: _arrays(place / f"{name}.safetensors") for name in ARRAYS
+                  if f"{name}.safetensors" in files}
+        adapter = Adapter(None, arrays.get("model", {}), arrays=arrays.get("optimizer", {}),
+                          statistics=manifest["statistics"])
+        if "model" not in arrays:
             adapter.lora = LoRA.load(place)
-        if "head.safetensors" in files:
-            adapter.head = AcceptanceHead.of(_arrays(place / "head.safetensors"))
-        if "optimizer.safetensors" in files:
-            adapter.arrays = _arrays(place / "optimizer.safetensors")
+        if "head" in arrays:
+            adapter.head = AcceptanceHead.of(arrays["head"])
         if "ngrams.json" in files:
             fingerprints = (model.tokenizer.fingerprint for model in (pair.draft, pair.target))
             adapter.cache = NGramCache.load(place / "ngrams.json", *fingerprints)
@@ -261,13 +256,13 @@ def _training(drafter: Any) -> Any:
 def _manifest(folder: Path) -> dict[str, Any] | None:
     """What current.json says, None where there is none."""
     path = folder / "current.json"
-    if not path.exists():
-        return None
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = read_json(path)
+        if not manifest and not path.exists():
+            return None
         if manifest.pop("checksum") == _seal(manifest) and manifest["format"] == FORMAT:
             return manifest
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, KeyError):  # OmnidraftError is a ValueError
         pass
     raise _damaged(path)
 
@@ -284,5 +279,5 @@ def _seal(manifest: dict[str, Any]) -> str:
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     """Arrays of a file; half precision is for storing only."""
-    return {name: array.astype(np.float32 if array.dtype == np.float16 else array.dtype)
+    return {name: array.astype(np.result_type(array, np.float32))
             for name, array in read_safetensors(path).items()}

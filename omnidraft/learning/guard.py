@@ -1,16 +1,14 @@
 """The guard of online learning, against instability on new data (arXiv 2507.02659, limitation 1).
 
-Texts are new when they arrive, so the first ones of every update are a test before they are learned
-from. The acceptance expected on them decides two things.
+The first new texts of every update are a test before they are learned from.
 
-*Are these weights still the best?* If the present weights expect much less than the best so far
-(at first those that learning began with), or a little less several times in a row, the best weights
-are restored and learning continues at a quarter of the rate, so it settles at a rate the drafter
-tolerates.
+*Are these weights still the best?* If the present weights expect much less acceptance than the best
+so far, or a little less several times in a row, the best ones are restored and learning continues
+at a quarter of the rate, so it settles at a rate the drafter tolerates.
 
 *Are the texts still of the same kind?* If even the better of the two weights expect much less than
-on earlier texts, the weights are not worse: the stream has changed. Texts from before the change
-would only slow the drafter down. They are no longer replayed, and the rate is restored.
+on earlier texts, the stream has changed: older texts would only slow the drafter down. They are no
+longer replayed, and the rate is restored.
 """
 
 from __future__ import annotations
@@ -34,11 +32,7 @@ ERRORS = 5.0  # standard errors of the difference; reached by one update in 5,00
 class Guard:
     """Keeps a trainer's best weights; asked before every update, with its new texts.
 
-    every: updates between two decisions about the weights. tolerance: how much the expected
-    acceptance may fall.
-
-    >>> guard = Guard(trainer, every=4, tolerance=0.01)
-    >>> note = guard.look(pair, texts, trainer.state())  # doctest: +SKIP
+    every: updates between two decisions. tolerance: how much the expected acceptance may fall.
     """
 
     def __init__(self, trainer: Any, every: int, tolerance: float) -> None:

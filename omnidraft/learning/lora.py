@@ -1,17 +1,15 @@
 """LoRA (arXiv 2106.09685): a model learns for one target by low-rank changes next to its weights.
 
 A matrix W (out, in) becomes W + s B A with A (rank, in), B (out, rank), s = alpha / rank. B starts
-at zero, so a fresh adapter changes nothing; only A and B are trained and kept. One drafter then
-serves every target: its own weights never change, and switching targets is switching adapters.
-Files are those of PEFT (https://huggingface.co/docs/peft).
+at zero, so a fresh adapter changes nothing; only A and B are trained and kept, in PEFT's files. One
+drafter then serves every target: switching targets is switching adapters.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from safetensors.numpy import save
 from ..engine.config import ModelConfig
 from ..engine.weights import read_safetensors
 from ..errors import OmnidraftError
-from ..files import make_folder_of, write_text
+from ..files import make_folder_of, write_bytes, write_text
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
@@ -49,19 +47,18 @@ class LoRA:
     @classmethod
     def fresh(cls, config: ModelConfig, rng: np.random.Generator, rank: int = 32,
               alpha: float | None = None, projections: Iterable[str] = ATTENTION + MLP,
-              layers: Sequence[int] | None = None, dtype: Any = "f4") -> LoRA:
-        """Adapters that change nothing yet, on `projections` of `layers` (default: of every layer).
+              dtype: Any = "f4") -> LoRA:
+        """Adapters that change nothing yet, on `projections` of every layer, or HEAD.
 
-        alpha defaults to the rank, so that s = 1. Raises OmnidraftError for a projection or layer
-        that does not exist.
+        alpha defaults to the rank, so that s = 1. Raises OmnidraftError for a projection that does
+        not exist.
         """
         lora, shapes = cls({}, rank, rank if alpha is None else alpha), config.tensor_shapes()
         targets = [HEAD] * (HEAD in projections)
         for part in projections:
-            for i in range(config.layers) if layers is None else layers:
-                if part != HEAD:
-                    block = "mlp" if part in MLP else "self_attn"
-                    targets.append(f"model.layers.{i}.{block}.{part}")
+            block = "mlp" if part in MLP else "self_attn"
+            if part != HEAD:
+                targets += [f"model.layers.{i}.{block}.{part}" for i in range(config.layers)]
         for target in targets if rank else ():
             if f"{target}.weight" not in shapes:
                 raise OmnidraftError(
@@ -142,17 +139,10 @@ class LoRA:
 
 
 def save_tensors(path: Path, tensors: dict[str, np.ndarray], dtype: Any = None) -> None:
-    """Write safetensors to a temporary file, then rename it; makes the folder if need be.
+    """Write safetensors in one step, as `dtype` if given; makes the folder if need be.
 
-    `dtype` converts the numbers. Raises OmnidraftError where writing fails.
+    Raises OmnidraftError where writing fails.
     """
     make_folder_of(path)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
-    try:
-        part.write_bytes(save(arrays, {"format": "pt"}))
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        reason = error.strerror or error
-        raise OmnidraftError(f"cannot write {path}: {reason}; choose another folder") from None
+    write_bytes(path, save(arrays, {"format": "pt"}))

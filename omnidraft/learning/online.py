@@ -3,11 +3,7 @@
 For each prompt of a stream: decode speculatively, keep the text with the target's rows, and every
 few prompts update the drafter on them (Algorithm 2). An acceptance head may learn along: on the
 same batch (joint, Algorithm 3), or from a larger replay buffer on every prompt without an update of
-the drafter (interleaved, Algorithm 4). The decoding loop reports every round.
-
-A `guard` looks at the new texts of every update before they are learned from: it restores the best
-weights and slows learning down where the expected acceptance fell, and notices when the stream
-turns to texts of another kind.
+the drafter (interleaved, Algorithm 4). A `guard` looks at new texts before they are learned from.
 """
 
 from __future__ import annotations
@@ -62,9 +58,9 @@ class Schedule:
         if self.head == "interleaved" and self.every == 1:
             raise OmnidraftError("interleaved, the head learns from prompts without an update: "
                                  "update every 2 or more")
-        for name in ("replay", "memory"):
-            if getattr(self, name) < 0:
-                raise OmnidraftError(f"{name} is {getattr(self, name)}, but must be 0 or more")
+        if min(self.replay, self.memory) < 0:
+            raise OmnidraftError(f"replay is {self.replay} and memory {self.memory}, "
+                                 "but both must be 0 or more")
 
 
 @dataclass
@@ -105,7 +101,6 @@ class Learner:
         self.statistics: dict[str, Any] = {}  # running sums, saved with the adapter
         self.begin(Options())
 
-    # ---- called by the decoding loop -------------------------------------------------------------
     def begin(self, options: Options) -> None:
         """A new text begins; what an unfinished one left is dropped."""
         self._tokens: list[int] = []
@@ -120,13 +115,12 @@ class Learner:
         """
         self._tokens += emitted
         self._rows.append(np.array(logits[:len(emitted)]))
-        if self.head is None or not draft.features:
-            return
-        labels = self._labels(draft, proposals, logits, kept, done)
-        labels = labels[len(draft.tokens) - len(draft.features):]  # a healed token has no features
-        pairs = list(zip(draft.features, labels, strict=False))
-        self.labelled.extend(pairs)
-        self.fresh += len(pairs)
+        if self.head and draft.features:
+            labels = self._labels(draft, proposals, logits, kept, done)
+            healed = len(draft.tokens) - len(draft.features)  # a healed token has no features
+            pairs = list(zip(draft.features, labels[healed:], strict=False))
+            self.labelled.extend(pairs)
+            self.fresh += len(pairs)
 
     def finish(self, prompt: str | list[int]) -> Learned:
         """The text after `prompt` is complete: keep it, and update when it is time."""
@@ -174,13 +168,13 @@ class Learner:
 
     def count(self, learned: Learned) -> None:
         """Add a prompt to the statistics; the prompts before any update are the baseline."""
-        summary, first = summarize(learned.rounds), not self.statistics.get("updates")
+        s, summary = self.statistics, summarize(learned.rounds)
+        first = not s.get("updates")
         new = {"prompts": int(bool(learned.rounds)), "tokens": summary.tokens,
                "rounds": summary.rounds, "drafted": summary.drafted, "kept": summary.draft_kept,
                "seconds": summary.seconds, "learning_seconds": learned.seconds,
                "updates": int(learned.updated), "baseline_tokens": summary.tokens * first,
                "baseline_seconds": summary.seconds * first}
-        s = self.statistics
         for name, value in new.items():
             s[name] = s.get(name, 0) + value
         unlearned = s["tokens"] * s["baseline_seconds"] / max(1, s["baseline_tokens"])
@@ -189,7 +183,6 @@ class Learner:
         else:
             s.pop("paid_after_tokens", None)
 
-    # ---- updates ---------------------------------------------------------------------------------
     def _update(self, now: dict[str, np.ndarray]) -> tuple[float, str]:
         """Gradient steps from the state `now`; the loss, and a note on what went wrong."""
         value, note = math.nan, self._guarded(now) if self.schedule.guard else ""
@@ -246,8 +239,8 @@ class Learner:
                 done: bool) -> list[float]:
         """P(accepted) of each drafted token given those before, as far as this round can tell.
 
-        Under `lifted` at temperature > 0 the product of min(1, P/Q) over the token's atoms (this
-        project's own), else 1 for the tokens that were kept and 0 for the first that was not.
+        Under `lifted` at temperature > 0 the product of min(1, P/Q) over its atoms (this project's
+        own), else 1 for the tokens that were kept and 0 for the first that was not.
         """
         if not proposals.atoms:
             return [1.0] * kept + [0.0] * (kept < len(draft.tokens) and not done)

@@ -32,7 +32,7 @@ class Recipe:
     """What is learned and how; arXiv 2507.02659 has a constant rate, rank 32 and weight 0.2."""
 
     loss: str = "lifted"  # one of losses.LOSSES
-    weight: float | str = 0.2  # of the n-gram term of hybrid and hybrid-kl, or "dynamic"
+    weight: float | str = 0.2  # of the n-gram term of hybrid, or "dynamic"
     divergence: str = "forward"  # of lifted
     rank: int = 32  # of the LoRA adapters; 0 trains all weights
     rate: float | None = None  # of learning; None: see `step_size`
@@ -113,10 +113,7 @@ class Trainer:
         return rebuilt(self.base, self.config, self.merged())
 
     def step(self, pair: Any, examples: Sequence[losses.Example]) -> float:
-        """One update on the texts; the mean loss per comparison.
-
-        NaN where it was not finite: then nothing was changed.
-        """
+        """One update on the texts; the mean loss per comparison, NaN where nothing was changed."""
         tensors = self.merged(served=False)
         wanted = list(self.lora.targets) if self.lora else None
         loss, options = losses.LOSSES[self.recipe.loss], self.recipe.options()
@@ -160,13 +157,12 @@ class Trainer:
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Return to a `state`; raises OmnidraftError where it belongs to other parameters."""
-        live = {k: v for k, v in self._live().items() if not k.startswith("optimizer.")}
-        if {k: v.shape for k, v in live.items()} != {
-                k: v.shape for k, v in state.items() if not k.startswith("optimizer.")}:
+        live = self._live()
+        if {k: v.shape for k, v in live.items()} != {k: v.shape for k, v in state.items()}:
             raise OmnidraftError(OTHER)
-        self.optimizer.restore(under("optimizer.", state))
         for name, array in live.items():
             array[...] = state[name]
+        self.optimizer.steps = int(state["optimizer.steps"][0])
 
     def _live(self) -> dict[str, np.ndarray]:
         """What steps change, by its name in `state`."""

@@ -8,6 +8,7 @@ float64 where the base is, else in float32. Public names, arguments and order ar
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
@@ -16,23 +17,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch.func import functional_call
+from transformers.pytorch_utils import Conv1D
 
 from .. import losses_torch
 from ..engine.transformers_model import TransformersModel
 from ..errors import OmnidraftError
 from .lora import LoRA
-from .lora_torch import Tensors, fresh, merged, placed, tensors_of
 from .training import OTHER, SHARE_OF_A, Recipe
+
+Tensors = dict[str, torch.Tensor]  # by the name that transformers gives them
 
 
 class Trainer:
-    """Trains a drafter run by transformers.
-
-    `parameters` are the LoRA adapters or, with rank 0, all weights; `served` their running mean.
-
-    >>> trainer = Trainer(pair.draft, Recipe(), rng)  # doctest: +SKIP
-    >>> trainer.step(pair, texts); pair.draft = trainer.model()  # doctest: +SKIP
-    """
+    """Trains a drafter run by transformers; see `training.Trainer`."""
 
     def __init__(self, base: TransformersModel, recipe: Recipe, rng: np.random.Generator) -> None:
         if not isinstance(base, TransformersModel) or getattr(base.model, "is_quantized", False) \
@@ -72,10 +69,7 @@ class Trainer:
         return filled(self._drafter, self.merged())
 
     def step(self, pair: Any, examples: Sequence[losses_torch.Example]) -> float:
-        """One update on the texts; the mean loss per comparison.
-
-        NaN where it was not finite: then nothing was changed.
-        """
+        """One update on the texts; the mean loss per comparison, NaN where nothing was changed."""
         self.optimizer.zero_grad(set_to_none=False)
         loss, options = losses_torch.LOSSES[self.recipe.loss], self.recipe.options()
         total, counted = 0.0, 0
@@ -88,13 +82,11 @@ class Trainer:
                 return math.nan
         if not counted:
             return 0.0
-        parameters = self.parameters.values()
-        norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf)  # only measures
-        norm = float(norm) / counted
-        if not math.isfinite(norm):
+        norm = torch.stack([p.grad.norm() for p in self.parameters.values()]).norm() / counted
+        if not norm.isfinite():
             return math.nan
-        for tensor in parameters:
-            tensor.grad /= counted * max(1.0, norm)
+        for tensor in self.parameters.values():
+            tensor.grad /= counted * norm.clamp(min=1.0)
         self.optimizer.step()
         share = self.recipe.follow(int(next(iter(self.optimizer.state.values()))["step"]))
         with torch.no_grad():
@@ -164,3 +156,43 @@ def adapted(base: TransformersModel, lora: LoRA | None,
     """The drafter with adapters, or without them with other weights; the base is not changed."""
     new = merged(base, tensors_of(base), placed(lora, base)) if lora else weights
     return filled(copied(base, untie=lora is not None), new)
+
+
+# LoRA with tensors instead of arrays, for a head and every block of any model of transformers.
+
+
+def tensors_of(base: TransformersModel) -> Tensors:
+    """A model's weights, a tied head's too, in float64 where the model is, else in float32."""
+    dtype = torch.promote_types(base.dtype, torch.float32)
+    return {f"{at}.{name}".lstrip("."): tensor.detach().to(dtype)
+            for at, module in base.model.named_modules()
+            for name, tensor in module.named_parameters(recurse=False)}
+
+
+def fresh(base: TransformersModel, rng: np.random.Generator, rank: int) -> LoRA:
+    """Adapters that change nothing yet, drawn in the order of `LoRA.fresh` for a Llama."""
+    lora, head = LoRA({}, rank, rank), base.model.get_output_embeddings()
+    found = {name: module for name, module in base.model.named_modules()
+             if isinstance(module, (torch.nn.Linear, Conv1D))
+             and (module is head or re.search(r"\.\d+\.", name))}
+    kind = {name: re.sub(r"\d+", "", name) for name in found}  # without its layer
+    kinds = list(kind.values())
+    for name in sorted(found, key=lambda name: (found[name] is not head, kinds.index(kind[name]))):
+        shape = tuple(found[name].weight.shape)
+        lora.add(name, shape[::-1] if isinstance(found[name], Conv1D) else shape, rng, "f8")
+    return placed(lora, base)
+
+
+def placed(lora: LoRA, base: TransformersModel) -> LoRA:
+    """Adapters in arrays, as tensors where the model is."""
+    dtype = torch.promote_types(base.dtype, torch.float32)
+    return replace(lora, parameters={name: torch.tensor(array).to(base.device, dtype)
+                                     for name, array in lora.parameters.items()})
+
+
+def merged(base: TransformersModel, tensors: Tensors, lora: LoRA) -> Tensors:
+    """`LoRA.merged` of the `tensors_of` a model; GPT-2's Conv1D has its W as (in, out)."""
+    flat = [f"{name}.weight" for name, module in base.model.named_modules()
+            if isinstance(module, Conv1D)]
+    new = lora.merged(tensors | {name: tensors[name].T for name in flat})
+    return new | {name: new[name].T for name in flat}
