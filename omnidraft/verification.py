@@ -87,19 +87,22 @@ def exact_match(proposals: Sequence[int], choices: Iterable[int]) -> Verdict:
 
 
 def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
-                       target_probs: Sequence[Any], uniforms: Uniforms) -> Verdict:
+                       target_probs: Sequence[Any], uniforms: Uniforms,
+                       proposed: Sequence[Any] | None = None) -> Verdict:
     """Accept each proposal t with min(1, p(t)/q(t)), else draw from norm(max(0, p - q)) and end.
 
     proposals: (m,) target ids; draft_probs: m rows (V_p,) of q or q' on the target's tokens;
-    target_probs: m + 1 rows (V_p,). Lossless if each proposal was drawn from its row.
+    target_probs: m + 1 rows (V_p,); proposed: (m,) q(t), where `draft_probs` are worked out only
+    after a rejection. Lossless if each proposal was drawn from its row.
 
     >>> q, p = np.array([1.0, 0.0]), np.array([[0.5, 0.5], [0.0, 1.0]])
     >>> rejection_sampling([0], [q], p, Uniforms([0.4, 0.0])).emitted
     [0, 1]
     """
     verdict = Verdict()
-    pairs = ((target_probs[row][token], draft_probs[row][token])
-             for row, token in enumerate(proposals))
+    if proposed is None:
+        proposed = [draft_probs[row][token] for row, token in enumerate(proposals)]
+    pairs = ((target_probs[row][token], proposed[row]) for row, token in enumerate(proposals))
     for row, (p, q) in enumerate(uniforms.floats(pairs)):
         if not accept(p, q, uniforms):
             left = residual(target_probs[row], draft_probs[row])
