@@ -213,7 +213,9 @@ class Sampler:
 
     def spread(self, row: np.ndarray, direct: Any, size: int) -> np.ndarray:
         """A drafter's row (V_q,) on the target's tokens (V_p = size,), by the direct map."""
-        return np.bincount(direct.targets, row[direct.drafts], size)
+        made = np.zeros(size, row.dtype)
+        np.add.at(made, direct.targets, row[direct.drafts])
+        return made
 
     def lifting(self, lifting: Any, model: Any) -> Any:
         """The lifting for rows of this sampler, on the model's device."""

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
+import numpy as np  # noqa: F401 (the examples)
 
 from .lifting import ROOT, Lifting, Split
 from .sampling import Uniforms
@@ -57,15 +57,14 @@ def ratio(target_prob: float, draft_prob: float) -> float:
 
 
 def residual(target_probs: Any, draft_probs: Any) -> Any:
-    """Weights max(0, p - q) of shape (V,), or p itself where rounding leaves nothing of them (p =
-    q).
+    """Weights max(0, p - q) of shape (V,), or p itself where rounding leaves nothing (p = q).
 
     >>> residual(np.array([0.5, 0.5]), np.array([0.25, 0.75]))
     array([0.25, 0.  ])
     """
-    left = target_probs - draft_probs
-    left = left * (left > 0)
-    return left + target_probs * (left.sum() == 0)  # no question that a device would have to answer
+    left = (target_probs - draft_probs).clip(0)
+    left += target_probs * (left.sum() == 0)  # no question that a device would have to answer
+    return left
 
 
 def exact_match(proposals: Sequence[int], choices: Iterable[int]) -> Verdict:
@@ -215,7 +214,7 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
         if not accept(choice.target_prob, choice.draft_prob, uniforms):
             p = target_probs[choice.row]
             category = uniforms.choose(residual(*categories(choice, drawn, lifting, p)))
-            within = members(choice.node, category, lifting, len(p))
+            within = lifting.members(choice.node, category, len(p))
             return verdict.emit(within[uniforms.choose(p[within])], "recovered")
         node = choice.next_node
         if choice.ends >= 0:
@@ -241,14 +240,6 @@ def categories(choice: Choice, drawn: Sequence[tuple[Any, Split]], lifting: Lift
         q[[*lifting.children[choice.narrowed]]] = 0.0
         q /= choice.left
     return lifting.choice(choice.node, target_probs, q)[1:]
-
-
-def members(node: int, category: int, lifting: Lifting, target_size: int) -> np.ndarray:
-    """The target tokens of a category at `node`: those below a child, or those that end here."""
-    children, _ = lifting.child_ranges(node)
-    if category < len(children):
-        return lifting.below(lifting.children[node][int(children[category])])
-    return lifting.uncovered(target_size) if node == ROOT else lifting.below(node)[:1]
 
 
 def acceptances(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
