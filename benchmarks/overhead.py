@@ -45,13 +45,13 @@ class Stored:
         self.tokenizer, self.name, self.vocab_size = tokenizer, tokenizer.name, rows.shape[1]
         self.rows, self.at, self.device = rows, 0, device
         if not isinstance(rows, np.ndarray):
-            from omnidraft.sampling_torch import Sampler
+            from omnidraft.sampling_torch import sampler_for
 
-            self.sampler = Sampler
+            self.sampler = sampler_for(self.rows.device)
 
     def new_cache(self, on_device: bool = False) -> Any:
-        """Only a length."""
-        cache = SimpleNamespace(length=0)
+        """Only a length, and whether tensors stay tensors."""
+        cache = SimpleNamespace(length=0, on_device=on_device)
         cache.rewind = lambda length: setattr(cache, "length", length)
         return cache
 
@@ -77,7 +77,8 @@ class Favouring(Stored):
         places = [self.places.get(int(token), int(token)) % ROWS for token in ids[-rows:]]
         self.given.append(self.rows[places])
         self.seconds += thread_time() - began
-        return self.given[-1]
+        given = self.given[-1]
+        return given if cache.on_device or isinstance(given, np.ndarray) else given.numpy()
 
 
 def stored_pair(draft: Tokenizer, target: Tokenizer, favoured: float, backend: str) -> Pair:

@@ -208,7 +208,8 @@ def judge(proposals: Proposals, logits: Any, options: Options, sampler: Sampler,
     if options.verify == "lifted":
         return lifted(proposals.atoms, proposals.drawn, proposals.lifting, target_probs, uniforms,
                       room)
-    return rejection_sampling(proposals.tokens, proposals.rows, target_probs, uniforms)
+    return rejection_sampling(proposals.tokens, proposals.rows, target_probs, uniforms,
+                              proposals.probs)
 
 
 def until_end(tokens: list[int], ends: Sequence[int]) -> list[int]:

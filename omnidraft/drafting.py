@@ -19,13 +19,15 @@ from .options import Options
 from .pairing import Pairing
 from .sampling import Sampler
 
+LEAST = -1e38  # a logit; what is allowed stays possible where the model rules it out
+
 
 @dataclass
 class Draft:
     """What one round drafted: tokens d_1..d_k and the rows (V_q,) that they were drawn from."""
 
     tokens: list[int] = field(default_factory=list)
-    probs: list[Any] = field(default_factory=list)
+    probs: list[Any] = field(default_factory=list)  # none at temperature 0
     taken_back: int | None = None  # the last context token, if healing replaced it by d_1
     features: list[Any] = field(default_factory=list)  # what the acceptance head saw
 
@@ -78,14 +80,16 @@ class Drafter:
         else:
             self.cache = sampler.new_cache(self.model)
         stop = options.stop
-        self.looks = sampler.looks or getattr(stop, "looks", True)
+        self.asks = getattr(stop, "looks", True)  # for each token's probability
+        self.looks = sampler.looks or self.asks
         self.head = getattr(stop, "head", None)
         self.cache.keeps_hidden = self.head is not None
         self.starts = getattr(stop, "starts", None)  # asked before a round's first token is drawn
         if self.starts is not None and self.starts(0.0):  # it always says yes
             self.starts = None
         # `tli` draws from the drafter renormalised onto the directly mapped tokens.
-        self.allowed = pair.direct.drafts if options.verify == "tli" else None
+        tli = options.verify == "tli"
+        self.allowed = sampler.allow(pair.direct.drafts, self.model) if tli else None
 
     def feed_prompt(self) -> None:
         """Feed the prompt but its last two tokens, which the first round feeds."""
@@ -109,20 +113,24 @@ class Drafter:
             draft, logits = self._heal(logits, longer)
         drawn: list[Any] = []  # numbers, or on a device what stands for them
         confidences: list[float] = []
-        while len(draft.probs) < limit:
+        while len(draft.tokens) + len(drawn) < limit:
             if drawn:
                 logits = self.model.forward(drawn[-1:], self.cache)
-            q = self._row(logits)
-            if self.starts and not draft.probs and not self.starts(self._promise(q)):
+            rows = self._rows(logits)
+            if self.starts and not (draft.tokens or drawn) and not self.starts(self._promise(rows)):
                 return draft
-            drawn.append(self.sampler.draw(q))
-            draft.probs.append(q)
-            if self.looks:
-                token, probability = self.sampler.read(drawn[-1], q)
-                confidences.append(self._confidence(token, probability, q, draft))
+            drawn.append(self.sampler.draw(rows))
+            if self.options.temperature:
+                draft.probs.append(rows[0])
+            token = drawn[-1]
+            if self.asks:
+                token, probability = self.sampler.read(token, rows)
+                confidences.append(self._confidence(token, probability, rows, draft))
                 # subtle: the token that stops the round is still proposed (see `stopping`)
-                if token in ends or self.options.stop(confidences):
+                if self.options.stop(confidences):
                     break
+            if self.looks and token in ends:
+                break
         tokens = self.sampler.settle(drawn, ends)
         self.fed += tokens[:-1]
         draft.tokens += tokens
@@ -161,34 +169,36 @@ class Drafter:
         to continue from.
         """
         last = self.ids[-1]
-        row = self._row(self.sampler.only(logits[:1], [last, *longer]))
-        [token] = self.sampler.settle([self.sampler.draw(row)], ())
+        rows = self._rows(logits[:1], self.sampler.allow([last, *longer], self.model))
+        [token] = self.sampler.settle([self.sampler.draw(rows)], ())
         if token == last:  # the context token stands, and drafting continues after it
             return Draft(), logits[1:]
         self.cache.rewind(len(self.fed) - 1)
         del self.fed[-1:]
-        return Draft([token], [row], last), self._forward([token])
+        probs = [rows[0]] if self.options.temperature else []
+        return Draft([token], probs, last), self._forward([token])
 
-    def _row(self, logits: Any) -> Any:
-        """The distribution (V_q,) that the next token is drawn from, of logits (1, V_q)."""
-        if self.allowed is not None:
-            logits = self.sampler.only(logits, self.allowed)
-        return self.sampler.rows(logits, self.model.tokenizer.size)[0]
+    def _rows(self, logits: Any, allowed: Any = None) -> Any:
+        """The distribution that the next token is drawn from, as the only row of (1, V_q)."""
+        allowed = self.allowed if allowed is None else allowed
+        if allowed is not None:
+            logits = logits.clip(LEAST) + allowed
+        return self.sampler.rows(logits, self.model.tokenizer.size)
 
-    def _promise(self, row: Any) -> float:
-        """The confidence in a row's likeliest token: its probability, or what the head predicts."""
+    def _promise(self, rows: Any) -> float:
+        """The confidence in the likeliest token: its probability, or what the head predicts."""
         if self.head is None:
-            return float(row.max())
-        return self.head(self._features(*self.sampler.read(self.sampler.likeliest(row), row)))
+            return float(rows[0].max())
+        return self.head(self._features(*self.sampler.read(self.sampler.likeliest(rows), rows)))
 
-    def _confidence(self, token: int, probability: float, row: Any, draft: Draft) -> float:
+    def _confidence(self, token: int, probability: float, rows: Any, draft: Draft) -> float:
         """The stop rule's confidence in a drawn token; a head's features are kept for learning."""
         if self.head is not None:
             features = self._features(token, probability)
             draft.features.append(features)
             return self.head(features)
         bound = getattr(self.options.stop, "bound", None)  # a rule may read the whole row instead
-        return probability if bound is None else bound(row)
+        return probability if bound is None else bound(rows[0])
 
     def _features(self, token: int, probability: float) -> Any:
         vectors = self.cache.hidden[-1], self.model.embedding[token]

@@ -77,23 +77,23 @@ class Lifting:
             for cut in range(1, len(path or ())):
                 self._longer.setdefault(path[:cut], []).append((draft_token, path[cut]))
         self._after: dict[Split, dict[int, list[int]]] = {}
-        self._children: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self._uncovered: dict[int, np.ndarray] = {}
-        self._tensors: dict[Any, Any] = {}  # index tensors of `lifting_torch`, by device and node
-        self.categories: dict[Any, Any] = {}  # those of `losses.lifted_comparisons`
+        self._atoms: dict[int, np.ndarray] = {}
+        self._categories: dict[tuple[int, int], tuple[Any, np.ndarray]] = {}
+        self._tensors: dict[Any, Any] = {}  # index tensors of `lifting_torch`, by device and use
 
     # ---- target side ----------------------------------------------------------------------------
     def below(self, node: int) -> np.ndarray:
         """Target tokens (n,) whose split passes through `node`, its own token first."""
         return self.order[self.first[node]:self.last[node]]
 
-    def uncovered(self, target_size: int) -> np.ndarray:
-        """Target tokens without a split, of the ids below `target_size` = V_p."""
-        if target_size not in self._uncovered:
-            free = np.ones(target_size, dtype=bool)
-            free[self.order] = False
-            self._uncovered[target_size] = np.flatnonzero(free)
-        return self._uncovered[target_size]
+    def members(self, node: int, category: int, target_size: int) -> np.ndarray:
+        """The target tokens of one of the `categories` at `node`."""
+        atoms = self.atoms(node)
+        if category < len(atoms):
+            return self.below(self.children[node][int(atoms[category])])
+        if node != ROOT:
+            return self.below(node)[:1]
+        return np.flatnonzero(self.categories(ROOT, target_size)[1] == category)
 
     def choice(self, node: int, target_probs: np.ndarray,
                draft_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -105,24 +105,36 @@ class Lifting:
         = p(t_n) / mass(node), Q(stop) = 1 - sum Q(child), since any atom that is no child proposes
         it. At the root it is the uncovered tokens, which no atom proposes: Q = 0.
         """
-        atoms, begins = self.child_ranges(node)
-        masses = target_probs[self.below(node)].astype(np.float64, copy=False)
-        if node == ROOT:
-            p_end, q_end, total = target_probs[self.uncovered(len(target_probs))].sum(), 0.0, 1.0
-        else:
-            p_end = masses[0] if self.token[node] >= 0 else 0.0
-            q_end, total = max(0.0, 1.0 - draft_probs[atoms].sum()), masses.sum()
-        children = np.add.reduceat(masses, begins) if len(atoms) else np.zeros(0)
-        return (atoms, np.append(children, p_end) / (total or 1.0),
-                np.append(draft_probs[atoms], q_end))
+        atoms, draft_end = self.atoms(node), 0.0
+        tokens, category = self.categories(node, len(target_probs))
+        masses = np.zeros(len(atoms) + 1, target_probs.dtype)
+        np.add.at(masses, category, target_probs[tokens])
+        drafted = draft_probs[atoms]
+        if node != ROOT:
+            masses, draft_end = masses / (masses.sum() or 1.0), max(0.0, 1.0 - drafted.sum())
+        return atoms, masses, np.append(drafted, draft_end)
 
-    def child_ranges(self, node: int) -> tuple[np.ndarray, np.ndarray]:
-        """Atoms (C,) of the node's children, and where each one's tokens begin in `below(node)`."""
-        if node not in self._children:
-            atoms = np.array(list(self.children[node]), np.int64)
-            first = [self.first[child] for child in self.children[node].values()]
-            self._children[node] = atoms, np.array(first, np.int64) - self.first[node]
-        return self._children[node]
+    def atoms(self, node: int) -> np.ndarray:
+        """The atoms (C,) that lead to the children of `node`."""
+        if node not in self._atoms:
+            self._atoms[node] = np.array(list(self.children[node]), np.int64)
+        return self._atoms[node]
+
+    def categories(self, node: int, target_size: int) -> tuple[Any, np.ndarray]:
+        """The target tokens (n,) that `node` leaves possible, and of each: which child it is below,
+        or C if it ends here."""
+        key = node, target_size
+        if key not in self._categories:
+            sizes = [self.last[child] - self.first[child] for child in self.children[node].values()]
+            below, of_child = self.below(node), np.repeat(np.arange(len(sizes)), sizes)
+            if node == ROOT:
+                category = np.full(target_size, len(sizes))
+                category[below] = of_child
+                self._categories[key] = slice(None), category
+            else:  # the node's own token comes first
+                own = [len(sizes)] * (self.token[node] >= 0)
+                self._categories[key] = below, np.append(own, of_child).astype(np.int64)
+        return self._categories[key]
 
     def walk(self, atoms: Sequence[int | None]) -> tuple[list[int], list[int]]:
         """Target tokens that the atoms spell, and how many atoms each takes; greedy, as in

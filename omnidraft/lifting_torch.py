@@ -24,11 +24,6 @@ def upload(ids: np.ndarray | Sequence[int], device: torch.device | str) -> Tenso
     return made.to(device, non_blocking=torch.device(device).type == "cuda")
 
 
-def on_host(tensor: Tensor) -> bool:
-    """Whether reading a number of it makes nobody wait."""
-    return tensor.is_cpu
-
-
 class Lifting(lifting.Lifting):
     """The NumPy lifting `host` for tensors on `device`; what adds up whole rows is done there.
 
@@ -44,28 +39,18 @@ class Lifting(lifting.Lifting):
     def choice(self, node: int, target_probs: Tensor,
                draft_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The atoms (C,) of the children of `node`, and P and Q (C + 1,); see `lifting`."""
-        atoms, below, of_child = self._kept(node, lambda: self._indices(node))
-        masses = target_probs.index_select(0, below)
-        own = len(below) - len(of_child)  # 1 where a token ends at the node: it comes first
-        draft_masses, end = draft_probs.index_select(0, atoms), masses[:own].sum(0, keepdim=True)
-        children = masses.new_zeros(len(atoms)).index_add_(0, of_child, masses[own:])
-        if node == ROOT:
-            size = len(target_probs)
-            uncovered = self._kept((size,), lambda: upload(self.uncovered(size), self.device))
-            end = target_probs.index_select(0, uncovered).sum(0, keepdim=True)
-            draft_end = torch.zeros_like(end)
-        else:
-            total = masses.sum()
-            children, end = children / total, end / total
-            draft_end = (1.0 - draft_masses.sum(0, keepdim=True)).clamp(min=0)
-        return atoms, torch.cat([children, end]), torch.cat([draft_masses, draft_end])
-
-    def _indices(self, node: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The children's atoms (C,), the tokens below the node, and which child each is below."""
-        sizes = [self.last[child] - self.first[child] for child in self.children[node].values()]
-        of_child = np.repeat(np.arange(len(sizes)), sizes)
-        parts = [*self.children[node]], self.below(node), of_child
-        return tuple(upload(ids, self.device) for ids in parts)
+        atoms = self._kept(("atoms", node), lambda: upload(self.atoms(node), self.device))
+        tokens, category = self._kept(("categories", node, len(target_probs)), lambda: [
+            upload(ids, self.device) if isinstance(ids, np.ndarray) else ids
+            for ids in self.categories(node, len(target_probs))])
+        masses = target_probs.new_zeros(len(atoms) + 1)
+        masses.index_add_(0, category, target_probs[tokens])
+        drafted = draft_probs.index_select(0, atoms)
+        draft_end = drafted.new_zeros(1)
+        if node != ROOT:
+            masses = masses / masses.sum()
+            draft_end = (1.0 - drafted.sum(0, keepdim=True)).clamp(min=0)
+        return atoms, masses, torch.cat([drafted, draft_end])
 
     def _kept(self, what: Any, make: Callable[[], Any]) -> Any:
         """Index tensors, made and uploaded once for a device."""
@@ -92,10 +77,7 @@ class Lifting(lifting.Lifting):
         return super().reveal(draft_tokens, rows, in_text)
 
     def sums(self, wanted: Iterable[tuple[Tensor, Any]]) -> Iterator[float]:
-        """For each (row, ids) the sum of row[ids]; one copy for all rows that are on a device."""
-        if on_host(torch.empty(0, device=self.device)):
-            yield from (sum(row.numpy()[ids].tolist()) for row, ids in wanted)
-            return
+        """For each (row, ids) the sum of row[ids]; one copy for all."""
         if not (wanted := list(wanted)):
             return
         rows, ids = zip(*wanted, strict=True)

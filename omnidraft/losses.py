@@ -203,12 +203,12 @@ def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: 
     tokens (no atom) and, if `exact`, any other atom; also which (C + 2,) of them count.
     Tokens that do not continue from `prefix`, or would not have ended a token at `left`, have none.
     """
-    children, _ = lifting.child_ranges(node)
+    children = lifting.atoms(node)
     other = len(children) if node != ROOT else len(children) + 1 if exact else -1
     of_atom = np.full(len(lifting.paths) + 1, other)  # of atom a at a + 1; 0 is "no path"
     of_atom[children + 1] = np.arange(len(children))
     if left != ROOT:
-        of_atom[lifting.child_ranges(left)[0] + 1] = -1
+        of_atom[lifting.atoms(left) + 1] = -1
     if not prefix:
         categories = of_atom[lifting.first_atom]
     else:

@@ -22,10 +22,10 @@ BROKEN = ("the model's logits are NaN or infinite: its weights are broken or the
 
 def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0,
             top_p: float = 1.0) -> np.ndarray:
-    """float64 probabilities (..., V) of logits (..., V) after temperature, top-k (0: off), top-p.
+    """Probabilities (..., V) of logits (..., V) after temperature, top-k (0: off) and top-p.
 
-    Temperature 0 gives the argmax as a one-hot row. Raises OmnidraftError for a row that holds no
-    finite logit or a NaN.
+    float32 stays float32, anything else becomes float64. Temperature 0 gives the argmax as a
+    one-hot row. Raises OmnidraftError for a row that holds no finite logit or a NaN.
 
     >>> process(np.array([0.0, 1.0, 1.0]), temperature=0)
     array([0., 1., 0.])
@@ -36,14 +36,13 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0,
         raise OmnidraftError(BROKEN)
     if temperature == 0:
         return (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
-    # Exponentials of float32 stay float32: without AVX-512 float64 costs four times as much.
     width = np.float32 if logits.dtype == np.float32 else np.float64
     probs = np.subtract(logits, best, dtype=width)
     if temperature != 1:
         with np.errstate(over="ignore"):  # a tiny temperature: -inf, which is right
             probs /= max(temperature, 1e-30)  # what float32 can hold
     np.exp(probs, out=probs)
-    probs = probs / probs.sum(-1, keepdims=True, dtype=np.float64)
+    probs /= probs.sum(-1, keepdims=True)
     if 0 < top_k < logits.shape[-1]:
         least = np.partition(probs, -top_k, axis=-1)[..., -top_k, None]
         probs = np.where(probs >= least, probs, 0.0)
@@ -52,7 +51,7 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0,
         order = np.argsort(-probs, axis=-1, kind="stable")
         ordered = np.take_along_axis(probs, order, -1)
         # A token stays while those before it hold less than top_p: the one that crosses it stays.
-        ordered[np.cumsum(ordered, -1) - ordered >= top_p] = 0.0
+        ordered[np.cumsum(ordered, -1, dtype=np.float64) - ordered >= top_p] = 0.0
         np.put_along_axis(probs, order, ordered, -1)
         probs /= probs.sum(-1, keepdims=True)
     return probs
@@ -93,22 +92,22 @@ def locate(weights: np.ndarray, draw: float) -> int:
 
 
 class Rows(Sequence):
-    """make(item) for each item, computed when it is asked for: rows after a rejection cost nothing.
+    """make(item) for each of `items` when it is asked for: rows after a rejection cost nothing.
 
     >>> Rows(np.zeros((3, 2)), process)[1]
     array([0.5, 0.5])
     """
 
     def __init__(self, items: Any, make: Callable[[Any], Any]) -> None:
-        self._items, self._make = items, make
+        self.items, self._make = items, make
         self._at, self._row = -1, None
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     def __getitem__(self, row: int) -> Any:
         if row != self._at:  # one row is kept: they are asked for in order
-            self._at, self._row = row, self._make(self._items[row])
+            self._at, self._row = row, self._make(self.items[row])
         return self._row
 
 
@@ -151,9 +150,9 @@ class Uniforms:
 class Sampler:
     """How the models' logits become tokens for one text: temperature, top-k, top-p, and the draws.
 
-    Rows are always probabilities. Temperature 0 takes a row's argmax, and its rows are those of
-    temperature 1, so that a token's probability can be read there, too. The twin in
-    `sampling_torch` does the same with tensors on a device.
+    Rows are always probabilities, computed when they are asked for. Temperature 0 takes the argmax
+    of the logits; its rows are those of temperature 1, so that a token's probability can be read
+    there, too. The twin in `sampling_torch` does the same with tensors on a device.
 
     >>> Sampler(Uniforms([]), temperature=0).choices(np.array([[1.0, 2.0], [5.0, 2.0]]), 2)
     [1, 0]
@@ -172,7 +171,11 @@ class Sampler:
 
     def rows(self, logits: np.ndarray, size: int) -> Sequence[np.ndarray]:
         """The distributions (n, V) of logits (n, V) over a tokenizer's `size` ids."""
-        return Rows(mask(logits, size), lambda row: process(row, *self.settings))
+        return Rows(mask(logits, size), self.distribution)
+
+    def distribution(self, logits: np.ndarray) -> np.ndarray:
+        """What is sampled from (V,), of logits (V,)."""
+        return process(logits, *self.settings)
 
     def choices(self, logits: np.ndarray, size: int) -> Iterable[int]:
         """The token that the model itself writes after each of n rows of logits (n, V)."""
@@ -183,31 +186,36 @@ class Sampler:
             raise OmnidraftError(BROKEN)
         return best.tolist()
 
-    def draw(self, row: np.ndarray) -> int:
-        """One token of a distribution (V,)."""
-        return self.uniforms.choose(row) if self.temperature else self.likeliest(row)
+    def draw(self, rows: Rows) -> int:
+        """One token of the first of the distributions that `rows` gave."""
+        return self.uniforms.choose(rows[0]) if self.temperature else self.likeliest(rows)
 
-    def likeliest(self, row: np.ndarray) -> int:
-        """The token that temperature 0 draws."""
-        return int(row.argmax())
+    def likeliest(self, rows: Rows) -> int:
+        """The token that temperature 0 draws; it needs no probabilities."""
+        token = int(rows.items[0].argmax())
+        if not np.isfinite(rows.items[0, token]):
+            raise OmnidraftError(BROKEN)
+        return token
 
-    def read(self, token: int, row: np.ndarray) -> tuple[int, float]:
+    def read(self, token: int, rows: Rows) -> tuple[int, float]:
         """A drawn token and its probability in the row (V,) that it was drawn from."""
-        return token, float(row[token])
+        return token, float(rows[0][token])
 
     def settle(self, drawn: list[int], ends: Sequence[int]) -> list[int]:
         """The drawn tokens up to the first end token; on a device nobody has looked at them yet."""
         return drawn
 
-    def only(self, logits: np.ndarray, ids: Sequence[int]) -> np.ndarray:
-        """Logits (n, V) with all tokens but `ids` ruled out; these stay possible, if unlikely."""
-        left = np.full_like(logits, -np.inf)
-        left[:, ids] = np.maximum(logits[:, ids], np.finfo(logits.dtype).min / 2)
-        return left
+    def allow(self, ids: Sequence[int], model: Any) -> np.ndarray:
+        """What to add to logits (n, V) so that all tokens but `ids` are ruled out."""
+        row = np.full(model.vocab_size, -np.inf, np.float32)
+        row[ids] = 0.0
+        return row
 
     def spread(self, row: np.ndarray, direct: Any, size: int) -> np.ndarray:
         """A drafter's row (V_q,) on the target's tokens (V_p = size,), by the direct map."""
-        return np.bincount(direct.targets, row[direct.drafts], size)
+        made = np.zeros(size, row.dtype)
+        np.add.at(made, direct.targets, row[direct.drafts])
+        return made
 
     def lifting(self, lifting: Any, model: Any) -> Any:
         """The lifting for rows of this sampler, on the model's device."""

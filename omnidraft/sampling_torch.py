@@ -2,7 +2,7 @@
 
 Only `to_host`, `read`, `floats` and `choose` copy from the device. So bad logits are reported late:
 a row that `sampling` would refuse becomes NaN, and `to_host` refuses what was drawn from it. On the
-CPU NumPy reads a tensor where it lies, which is faster for a few numbers.
+CPU nobody has to wait for a copy: `CpuSampler` is NumPy's with PyTorch's softmax.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from . import lifting_torch, sampling
 from .errors import OmnidraftError
+from .lifting_torch import upload
 from .sampling import BROKEN, Rows
 
 
@@ -69,14 +70,10 @@ def locate(weights: Tensor, draw: float | Sequence[float]) -> Tensor:
     >>> locate(torch.tensor([1.0, 0.0, 3.0]), 0.25)
     tensor([2])
     """
-    if weights.dim() == 1 and lifting_torch.on_host(weights):
-        return torch.tensor([sampling.locate(weights.numpy(), draw)])
     running = weights.cumsum(-1, dtype=widest(weights.device))
     greatest = 1 - torch.finfo(running.dtype).eps  # a product with it stays below the total
-    if weights.dim() == 1:
-        goal = running[..., -1:] * min(draw, greatest)
-    else:
-        goal = running[..., -1:] * running.new_tensor(draw).clamp(max=greatest)[:, None]
+    draws = running.new_tensor(draw).clamp(max=greatest)[..., None]
+    goal = running[..., -1:] * draws
     return torch.searchsorted(running, goal, right=True)  # never lands on a zero weight
 
 
@@ -124,11 +121,8 @@ class Uniforms(sampling.Uniforms):
         """Index drawn with probability proportional to `weights` (N,); one copy."""
         return to_host(locate(weights, self.next()), len(weights))[0]
 
-    def samples(self, rows: Sequence[Tensor]) -> Iterator[int]:
-        """One index drawn from each row (V,); one copy for all rows (n, V) of a tensor."""
-        if not isinstance(rows, Tensor):  # rows on the host that are made when they are asked for
-            yield from map(self.choose, rows)
-            return
+    def samples(self, rows: Tensor) -> Iterator[int]:
+        """One index drawn from each row of (n, V), one after another; one copy for all."""
         draws = list(islice(self, len(rows)))
         self.give_back(draws)
         for index in to_host(locate(rows[:len(draws)], draws), rows.shape[1]):
@@ -136,10 +130,10 @@ class Uniforms(sampling.Uniforms):
             yield index
 
     def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[float, float]]:
-        """Pairs of numbers read out of rows; one copy for all that are on a device."""
+        """Pairs of numbers read out of rows; one copy for all."""
         pairs = list(pairs)
-        if all(lifting_torch.on_host(p) for p, _ in pairs):
-            return super().floats(pairs)
+        if not pairs:
+            return iter(())
         device = pairs[0][0].device
         numbers = [torch.as_tensor(number, device=device) for pair in pairs for number in pair]
         return iter(torch.stack(numbers).view(-1, 2).tolist())
@@ -160,16 +154,19 @@ class Sampler(sampling.Sampler):
         super().__init__(uniforms, temperature, top_k, top_p)
         self._used: list[float] = []  # the draws behind tokens that are not settled yet
         self._size = 0  # of the rows that they were drawn from
+        self._direct: list[Tensor] = []  # index tensors of the direct map
 
     def new_cache(self, model: Any) -> Any:
         """A cache with which `model.forward` gives tensors."""
         return model.new_cache(on_device=True)
 
     def rows(self, logits: Tensor, size: int) -> Sequence[Tensor]:
-        """The distributions (n, V) of logits (n, V); on the host each when it is asked for."""
+        """The distributions (n, V) of logits (n, V) over a tokenizer's `size` ids."""
         logits = mask(logits, size)
-        if lifting_torch.on_host(logits):
-            return Rows(logits, lambda row: process(row, *self.settings))
+        return self.distribution(logits) if self.temperature else Rows(logits, self.distribution)
+
+    def distribution(self, logits: Tensor) -> Tensor:
+        """What is sampled from (..., V), of logits (..., V)."""
         return process(logits, *self.settings)
 
     def choices(self, logits: Tensor, size: int) -> Iterable[int]:
@@ -178,23 +175,23 @@ class Sampler(sampling.Sampler):
             return self.uniforms.samples(self.rows(logits, size))
         return to_host(best(mask(logits, size)), size)
 
-    def draw(self, row: Tensor) -> Tensor:
-        """One token (1,) of a distribution (V,)."""
-        self._size = len(row)
+    def draw(self, rows: Sequence[Tensor]) -> Tensor:
+        """One token (1,) of the first of the distributions that `rows` gave."""
         if not self.temperature:
-            return self.likeliest(row)
+            return self.likeliest(rows)
+        self._size = len(rows[0])
         self._used.append(self.uniforms.next())
-        return locate(row, self._used[-1])
+        return locate(rows[0], self._used[-1])
 
-    def likeliest(self, row: Tensor) -> Tensor:
+    def likeliest(self, rows: Sequence[Tensor]) -> Tensor:
         """The token (1,) that temperature 0 draws."""
-        return best(row[None])
+        rows = rows.items if isinstance(rows, Rows) else rows
+        self._size = rows.shape[1]
+        return best(rows[:1])
 
-    def read(self, token: Tensor, row: Tensor) -> tuple[int, float]:
+    def read(self, token: Tensor, rows: Sequence[Tensor]) -> tuple[int, float]:
         """A drawn token and its probability in the row (V,) that it was drawn from; one copy."""
-        if lifting_torch.on_host(row):
-            [token] = to_host(token, len(row))
-            return token, float(row.numpy()[token])
+        row = rows[0]
         probability = row.index_select(0, token.clamp(0, len(row) - 1))
         drawn, probability = torch.cat([token.to(row.dtype), probability]).tolist()
         if not 0 <= drawn < len(row):
@@ -209,16 +206,16 @@ class Sampler(sampling.Sampler):
         self._used.clear()
         return tokens[:count]
 
-    def only(self, logits: Tensor, ids: Sequence[int]) -> Tensor:
-        """Logits (n, V) with all tokens but `ids` ruled out; these stay possible, if unlikely."""
-        places = lifting_torch.upload(ids, logits.device)
-        kept = logits.index_select(-1, places).clamp(min=torch.finfo(logits.dtype).min / 2)
-        return torch.full_like(logits, -torch.inf).index_copy_(-1, places, kept)
+    def allow(self, ids: Sequence[int], model: Any) -> Tensor:
+        """What to add to logits (n, V) so that all tokens but `ids` are ruled out."""
+        row = torch.full((model.vocab_size,), -torch.inf, device=model.device)
+        return row.index_fill_(0, upload(ids, model.device), 0.0)
 
     def spread(self, row: Tensor, direct: Any, size: int) -> Tensor:
         """A drafter's row (V_q,) on the target's tokens (V_p = size,), by the direct map."""
-        drafts, targets = (lifting_torch.upload(ids, row.device)
-                           for ids in (direct.drafts, direct.targets))
+        if not self._direct:
+            self._direct = [upload(ids, row.device) for ids in (direct.drafts, direct.targets)]
+        drafts, targets = self._direct
         return row.new_zeros(size).index_add_(0, targets, row.index_select(0, drafts))
 
     def lifting(self, lifting: Any, model: Any) -> lifting_torch.Lifting:
@@ -243,6 +240,25 @@ def best(logits: Tensor) -> Tensor:
     places = logits.argmax(-1)
     largest = logits.gather(-1, places[:, None])[:, 0]
     return torch.where(largest.abs() < torch.inf, places, -1)
+
+
+class CpuSampler(sampling.Sampler):
+    """For models on the CPU: NumPy's sampler with PyTorch's softmax, which takes half the time."""
+
+    def distribution(self, logits: np.ndarray) -> np.ndarray:
+        """What is sampled from (V,), of logits (V,)."""
+        probs = process(torch.from_numpy(logits), *self.settings).numpy()
+        if np.isnan(probs[0]):
+            raise OmnidraftError(BROKEN)
+        return probs
+
+    head = Sampler.head  # hidden states are tensors, logits are not
+    to_numpy = staticmethod(np.asarray)
+
+
+def sampler_for(device: torch.device) -> type[sampling.Sampler]:
+    """The sampler for models on a device."""
+    return CpuSampler if device.type == "cpu" else Sampler
 
 
 def _endless(generator: torch.Generator) -> Iterator[float]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from .sampling import Rows
 from .tokenizer import Tokenizer
 
 WINDOW = 64  # tokens that `extend` goes back at most to find a place where re-tokenising can begin
@@ -34,33 +35,37 @@ class Direct:
         self.drafts = mapped[np.argsort(draft_to_target[mapped], kind="stable")]  # (n,)
         self.targets = draft_to_target[self.drafts].astype(np.int64)  # (n,)
 
+    def prob(self, q: Any, token: int) -> Any:
+        """q (V_q,) of the draft tokens whose direct token is this one."""
+        first, last = self.targets.searchsorted((token, token + 1))
+        return sum(q[draft_token] for draft_token in self.drafts[first:last].tolist())
+
 
 @dataclass
 class Proposals:
     """Proposed target tokens: `tokens` (m,) and `spans` (m,), the draft tokens that each is for.
 
     A span of 2 or more is a merge by the n-gram cache; of the target tokens that one draft token
-    expands to, the first has span 1 and the others 0. `rows`: the rows (V_p,) of q' by which
-    `rejection_sampling` judges them; `atoms`, `drawn` and `lifting`: what `lifted` judges.
+    expands to, the first has span 1 and the others 0. `probs` (m,) and `rows`, the rows (V_p,) of
+    q': what `rejection_sampling` compares; `atoms`, `drawn` and `lifting`: what `lifted` compares.
     """
 
     tokens: list[int] = field(default_factory=list)
     spans: list[int] = field(default_factory=list)
-    rows: list[Any] = field(default_factory=list)
+    probs: list[Any] = field(default_factory=list)
+    rows: Sequence[Any] = ()
     atoms: list[int | None] = field(default_factory=list)
     drawn: list[Any] = field(default_factory=list)
     lifting: Any = None
 
-    def add(self, token: int, span: int, row: Any = None) -> None:
+    def add(self, token: int, span: int) -> None:
         """Append one proposal."""
         self.tokens.append(token)
         self.spans.append(span)
-        self.rows.append(row)
 
     def cut(self, room: int) -> None:
         """Drop what there is no room for: one draft token may spell several target tokens."""
-        for part in (self.tokens, self.spans, self.rows):
-            del part[room:]
+        del self.tokens[room:], self.spans[room:], self.probs[room:]
 
 
 def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direct,
@@ -85,33 +90,45 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
     ([1], [0.25, 0.25])
     """
     made, place = Proposals(), 0
+    changes: list[tuple[Any, dict[int, Any]]] = []  # per proposal: q, and where q' differs from it
+
+    def propose(token: int, span: int, q: Any, changed: dict[int, Any]) -> None:
+        if spread:
+            changes.append((q, changed))
+            made.probs.append(changed[token] if token in changed else direct.prob(q, token))
+        made.add(token, span)
+
+    def row(change: tuple[Any, dict[int, Any]]) -> Any:
+        made = spread(change[0])
+        for token, prob in change[1].items():
+            made[token] = prob
+        return made
+
+    made.rows = Rows(changes, row)
     while place < len(draft_tokens):
-        d, q = draft_tokens[place], draft_probs[place]
+        d, q = draft_tokens[place], draft_probs[place] if spread else None
         same, found = int(direct.draft_to_target[d]), longest_match(draft_tokens, place)
-        row = spread(q) if spread else None
+        changed: dict[int, Any] = {}
         if found is not None:
             token, length = found
             if spread:
-                span = range(place, place + length)
-                product = prod(draft_probs[i][draft_tokens[i]] for i in span)
+                product = prod(draft_probs[i][draft_tokens[i]]
+                               for i in range(place, place + length))
                 if same >= 0:
-                    left = row[same] - product
-                    row[same] = left * (left > 0)
-                row[token] += product
-            made.add(token, length, row)
+                    left = direct.prob(q, same) - product
+                    changed[same] = left * (left > 0)
+                changed[token] = changed.get(token, direct.prob(q, token)) + product
+            propose(token, length, q, changed)
             place += length
             continue
         spelling = (same,) if same >= 0 else spellings.get(d, ())
         if not spelling:
             break
         if same < 0 and spread:
-            row[spelling[0]] += q[d]
-        made.add(spelling[0], 1, row)
+            changed[spelling[0]] = direct.prob(q, spelling[0]) + q[d]
+        propose(spelling[0], 1, q, changed)
         for token in spelling[1:]:
-            if spread:
-                row = row * 0
-                row[token] = 1.0
-            made.add(token, 0, row)
+            propose(token, 0, q * 0 if spread else None, {token: 1.0})
         place += 1
     return made
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
+import numpy as np  # noqa: F401 (the examples)
 
 from .lifting import ROOT, Lifting, Split
 from .sampling import Uniforms
@@ -57,15 +57,14 @@ def ratio(target_prob: float, draft_prob: float) -> float:
 
 
 def residual(target_probs: Any, draft_probs: Any) -> Any:
-    """Weights max(0, p - q) of shape (V,), or p itself where rounding leaves nothing of them (p =
-    q).
+    """Weights max(0, p - q) of shape (V,), or p itself where rounding leaves nothing (p = q).
 
     >>> residual(np.array([0.5, 0.5]), np.array([0.25, 0.75]))
     array([0.25, 0.  ])
     """
-    left = target_probs - draft_probs
-    left = left * (left > 0)
-    return left + target_probs * (left.sum() == 0)  # no question that a device would have to answer
+    left = (target_probs - draft_probs).clip(0)
+    left += target_probs * (left.sum() == 0)  # no question that a device would have to answer
+    return left
 
 
 def exact_match(proposals: Sequence[int], choices: Iterable[int]) -> Verdict:
@@ -87,19 +86,22 @@ def exact_match(proposals: Sequence[int], choices: Iterable[int]) -> Verdict:
 
 
 def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
-                       target_probs: Sequence[Any], uniforms: Uniforms) -> Verdict:
+                       target_probs: Sequence[Any], uniforms: Uniforms,
+                       proposed: Sequence[Any] | None = None) -> Verdict:
     """Accept each proposal t with min(1, p(t)/q(t)), else draw from norm(max(0, p - q)) and end.
 
     proposals: (m,) target ids; draft_probs: m rows (V_p,) of q or q' on the target's tokens;
-    target_probs: m + 1 rows (V_p,). Lossless if each proposal was drawn from its row.
+    target_probs: m + 1 rows (V_p,); proposed: (m,) q(t), where `draft_probs` are worked out only
+    after a rejection. Lossless if each proposal was drawn from its row.
 
     >>> q, p = np.array([1.0, 0.0]), np.array([[0.5, 0.5], [0.0, 1.0]])
     >>> rejection_sampling([0], [q], p, Uniforms([0.4, 0.0])).emitted
     [0, 1]
     """
     verdict = Verdict()
-    pairs = ((target_probs[row][token], draft_probs[row][token])
-             for row, token in enumerate(proposals))
+    if proposed is None:
+        proposed = [draft_probs[row][token] for row, token in enumerate(proposals)]
+    pairs = ((target_probs[row][token], proposed[row]) for row, token in enumerate(proposals))
     for row, (p, q) in enumerate(uniforms.floats(pairs)):
         if not accept(p, q, uniforms):
             left = residual(target_probs[row], draft_probs[row])
@@ -212,7 +214,7 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
         if not accept(choice.target_prob, choice.draft_prob, uniforms):
             p = target_probs[choice.row]
             category = uniforms.choose(residual(*categories(choice, drawn, lifting, p)))
-            within = members(choice.node, category, lifting, len(p))
+            within = lifting.members(choice.node, category, len(p))
             return verdict.emit(within[uniforms.choose(p[within])], "recovered")
         node = choice.next_node
         if choice.ends >= 0:
@@ -238,14 +240,6 @@ def categories(choice: Choice, drawn: Sequence[tuple[Any, Split]], lifting: Lift
         q[[*lifting.children[choice.narrowed]]] = 0.0
         q /= choice.left
     return lifting.choice(choice.node, target_probs, q)[1:]
-
-
-def members(node: int, category: int, lifting: Lifting, target_size: int) -> np.ndarray:
-    """The target tokens of a category at `node`: those below a child, or those that end here."""
-    children, _ = lifting.child_ranges(node)
-    if category < len(children):
-        return lifting.below(lifting.children[node][int(children[category])])
-    return lifting.uncovered(target_size) if node == ROOT else lifting.below(node)[:1]
 
 
 def acceptances(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,

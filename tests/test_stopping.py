@@ -69,7 +69,7 @@ def test_a_head_decides_the_draft_length_and_leaves_the_text_alone(folders):  # 
 class LeastProbability(FixedLength):
     """A rule that reads the whole row: stops where its largest probability is below one half."""
 
-    rows: list = []
+    looks, rows = True, []  # noqa: RUF012
 
     def bound(self, q):
         self.rows.append(q)

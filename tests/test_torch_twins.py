@@ -105,6 +105,10 @@ def rounds() -> list[RandomRound]:
     return [RandomRound(seed) for seed in range(CASES)]
 
 
+def torch_spread(q, direct, size):
+    return sampling_torch.Sampler(sampling.Uniforms([])).spread(q, direct, size)
+
+
 def close(tensor, array) -> None:
     assert tensor.dtype == torch.float64 and np.abs(tensor.numpy() - np.asarray(array)).max(initial=0.0) < 1e-10
 
@@ -138,7 +142,7 @@ def kind(request, monkeypatch) -> str:
 
 
 def as_on_a_device(monkeypatch) -> None:
-    monkeypatch.setattr(lifting_torch, "on_host", lambda tensor: False)
+    monkeypatch.setattr(sampling_torch, "sampler_for", lambda device: sampling_torch.Sampler)
 
 
 def given(rows: np.ndarray, kind: str):
@@ -226,10 +230,10 @@ def test_translated_rules_equal_numpy(rounds, kind):
                                      lambda q, d=direct, n=case.target_size: sampling.Sampler.spread(None, q, d, n))
         q = torch.from_numpy(case.draft_probs)
         made = translation.merge(case.draft_tokens, q, *arguments,
-                                 lambda q, d=direct, n=case.target_size: sampling_torch.Sampler.spread(None, q, d, n))
+                                 lambda q, d=direct, n=case.target_size: torch_spread(q, d, n))
         assert (made.tokens, made.spans) == (expected.tokens, expected.spans)
         bare = translation.merge(case.draft_tokens, [None] * len(case.draft_tokens), *arguments, None)  # for a greedy round
-        assert (bare.tokens, bare.spans) == (made.tokens, made.spans) and bare.rows == [None] * len(made.tokens)
+        assert (bare.tokens, bare.spans) == (made.tokens, made.spans) and not bare.probs
         p = case.probs(len(made.tokens) + 1, case.target_size)
         for row, reference in zip(made.rows, expected.rows, strict=True):
             close(row, reference)
@@ -243,7 +247,7 @@ def test_translated_rules_equal_numpy(rounds, kind):
         proposals = [token if i % 3 else 0 for i, token in enumerate(made.tokens)]
         one, other = sampling.Uniforms(case.draws), sampling_torch.Uniforms(case.draws)
         expected = verification.exact_match(proposals, one.samples(p))
-        verdict = verification.exact_match(proposals, other.samples(given(p, kind)))
+        verdict = verification.exact_match(proposals, other.samples(torch.from_numpy(p)))
         assert (verdict.emitted, verdict.kinds) == (expected.emitted, expected.kinds) and one.next() == other.next()
         kept += verdict.accepted
     assert kept > 500
@@ -393,7 +397,7 @@ def test_copies_per_round_do_not_grow_with_the_draft_length(copies, draft_length
         direct = case.rng.integers(0, case.target_size, case.draft_size)
         direct = translation.Direct(direct)
         made, total = copies(translation.merge, tokens, q, direct, lambda tokens, start: None, {},
-                             lambda q, d=direct, n=case.target_size: sampling_torch.Sampler.spread(None, q, d, n))
+                             lambda q, d=direct, n=case.target_size: torch_spread(q, d, n))
         assert total == 0 and len(made.tokens) == draft_length
         p = torch.from_numpy(case.probs(draft_length + 1, case.target_size))
         assert copies(verification.rejection_sampling, made.tokens, made.rows, p, uniforms)[1] == 2

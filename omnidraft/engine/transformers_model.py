@@ -67,8 +67,6 @@ class TransformersModel:
     ((1, 512), 2, None)
     """
 
-    sampler = sampling_torch.Sampler  # for logits that stay on the device
-
     def __init__(self, model: Any, tokenizer: Tokenizer, *, name: str = "model",
                  folder: Path | None = None, why: tuple[str, str] = ("as given", "as given")):
         self.model, self.tokenizer, self.name, self.folder = model, tokenizer, name, folder
@@ -123,9 +121,14 @@ class TransformersModel:
                 f"cache: {'cut on rewind' if self.can_cut else 'none, all is read every time'}")
 
     @property
+    def sampler(self) -> type:
+        """How its logits are read: where they are."""
+        return sampling_torch.sampler_for(self.device)
+
+    @property
     def embedding(self) -> Tensor:
         """The embedding of each token (V, width)."""
-        return self.model.get_input_embeddings().weight
+        return self.model.get_input_embeddings().weight.detach()
 
     def new_cache(self, on_device: bool = False) -> TransformersCache:
         """An empty cache; `on_device`: with it `forward` gives tensors that stay on the device."""
