@@ -252,8 +252,10 @@ class CpuSampler(sampling.Sampler):
             raise OmnidraftError(BROKEN)
         return probs
 
-    head = Sampler.head  # hidden states are tensors, logits are not
-    to_numpy = staticmethod(np.asarray)
+    @staticmethod
+    def to_numpy(array: Any) -> np.ndarray:
+        """Logits are NumPy's already, hidden states are tensors."""
+        return array if isinstance(array, np.ndarray) else Sampler.to_numpy(array)
 
 
 def sampler_for(device: torch.device) -> type[sampling.Sampler]:
