@@ -2,6 +2,8 @@
 
     python -m recipes.narrow.evaluate FOLDER [--typed problems.jsonl] [--count 200] [--json FILE] [--show 3]
 
+The typed problems (typed.jsonl: 60, or a file of your own) are in words of someone who has not read the generator.
+
 Sums are right if the number after "####" is; functions if they pass their asserts, in a process of their own with a time limit;
 stories if they end, repeat no eight words three times, keep the pronoun and hold the topic's words; everything else if the
 honest answer comes. The examples are drawn with a seed that training does not use.
@@ -104,7 +106,8 @@ def main() -> None:
     """Answer, check, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--typed", type=Path, help="JSON lines with prompt and answer")
+    parser.add_argument("--typed", type=Path, help="JSON lines with prompt and answer",
+                        default=Path(__file__).parent / "typed.jsonl")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--show", type=int, default=3, help="print this many wrong answers of each sort")
