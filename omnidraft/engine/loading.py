@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 from os import PathLike
+from os.path import isdir  # False for a name too long for the system
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +108,7 @@ def _load_numpy(name: str | Path, dtype: str, device: str, more: dict[str, Any])
     try:
         return Llama.load(folder(name), "float32" if dtype == "auto" else dtype)
     except OmnidraftError as error:
-        if name in EMBEDDED or Path(name).is_dir() or not HUB_ID.fullmatch(str(name)):
+        if name in EMBEDDED or isdir(name) or not HUB_ID.fullmatch(str(name)):
             raise
         raise OmnidraftError(f"{error}; for a hub id use --backend torch") from None
 
