@@ -101,6 +101,8 @@ def read_schemas(text: str) -> list[Schema]:
 
 
 SCHEMAS = read_schemas((Path(__file__).parent / "schemas.txt").read_text(encoding="utf-8"))
+# The usual kinds have the most wordings, and people type one step more often than two.
+SHARES = [len(schema.wordings) * (2 if len(schema.steps) == 1 else 1) for schema in SCHEMAS]
 
 
 def choose(rng: random.Random, text: str) -> str:
@@ -335,7 +337,7 @@ def one_is_fine(wording: str, values: dict[str, int]) -> bool:
 def problem(rng: random.Random, schema: Schema | None = None) -> dict:
     """A word problem with its worked answer: `prompt`, `response`, `answer`."""
     while True:
-        chosen = schema or rng.choice(SCHEMAS)
+        chosen = schema or rng.choices(SCHEMAS, SHARES)[0]
         wording, answer = rng.choice(chosen.wordings)
         wording = choose(rng, wording)
         values, equations = draw_numbers(rng, chosen)
