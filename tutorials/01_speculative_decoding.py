@@ -30,7 +30,7 @@
 
 # %%
 import numpy as np
-from exercises import check, law_of, paint, show
+from exercises import check, distribution_of, paint, show
 
 from omnidraft import Options, Pair, Uniforms, plain, speculative, verification
 from omnidraft.engine import loading as models
@@ -66,15 +66,15 @@ show(verification.rejection_sampling)
 show(verification.residual)
 
 # %% [markdown]
-# Does this very code write tokens with probability p? There is no need to run it a million times. `law_of` runs a
+# Does this very code write tokens with probability p? There is no need to run it a million times. `distribution_of` runs a
 # function once for *every possible outcome* of its random decisions and adds up the probabilities, so its answer is
 # exact. (A **law** is a probability distribution.) Two coins, for example, one of which shows heads with 0.25:
 
 # %%
-coins = law_of(lambda draws: draws.accept(0.25) + draws.accept(0.5))  # how many heads
+coins = distribution_of(lambda draws: draws.accept(0.25) + draws.accept(0.5))  # how many heads
 assert coins == {0: 0.375, 1: 0.5, 2: 0.125}
 
-law = law_of(lambda draws: verification.rejection_sampling([draws.choose(q)], [q], np.array([p, p]), draws).emitted[0])
+law = distribution_of(lambda draws: verification.rejection_sampling([draws.choose(q)], [q], np.array([p, p]), draws).emitted[0])
 print("law of the first token written:", {"abc"[x]: round(float(law[x]), 15) for x in sorted(law)})
 assert np.allclose([law[x] for x in range(3)], p, rtol=0, atol=1e-15)
 

@@ -19,7 +19,7 @@
 
 # %%
 import numpy as np
-from exercises import check, law_of, paint, show, total_variation
+from exercises import check, distribution_of, paint, show, total_variation
 
 from omnidraft import Options, Pair, Uniforms, plain, speculative
 from omnidraft.engine import loading as models
@@ -67,7 +67,7 @@ def first_token(p, q_first, q_second, draws):
     return rejection_sampling(made.tokens, made.rows, np.array([p] * 3), draws).emitted[0]
 
 
-law = law_of(lambda draws: first_token(p, q_first, q_second, draws))
+law = distribution_of(lambda draws: first_token(p, q_first, q_second, draws))
 print("wanted: ", dict(zip("a b ab".split(), p.tolist(), strict=True)))
 print("written:", {"a b ab".split()[t]: round(float(law[t]), 6) for t in sorted(law)}, "\n")
 assert np.allclose([law[a], law[b], law[ab]], [0.2, 0.2, 0.6])
@@ -91,7 +91,7 @@ for T in (0, 0.01, 0.1, 0.5, 1, 2):
     gaps = []
     for world in worlds:
         rows = [process(logits, temperature=T) for logits in world]
-        gaps.append(total_variation(law_of(lambda draws, rows=rows: first_token(*rows, draws)), dict(enumerate(rows[0]))))
+        gaps.append(total_variation(distribution_of(lambda draws, rows=rows: first_token(*rows, draws)), dict(enumerate(rows[0]))))
     means.append(np.mean(gaps))
     print(f"T = {T:<4}  {'█' * round(160 * means[-1]):24} {means[-1]:.3f}  {max(gaps):.3f}")
 assert means[0] == 0 and means == sorted(means) and means[-1] > 0.1
@@ -122,8 +122,8 @@ for prompt in ("Lost: our parrot has been missing since Friday", "It was last se
     for T in (0, 1):
         some = Options(verify="omnidraft", stop=FixedLength(2), temperature=T, top_k=3, max_new_tokens=3)
         ids = target.tokenizer.encode(prompt)
-        wanted = law_of(lambda draws, o=some, ids=ids: next(plain(target, ids, o, draws)).emitted[0])
-        law = law_of(lambda draws, o=some, text=prompt: next(speculative(pair, text, o, draws)).emitted[0])
+        wanted = distribution_of(lambda draws, o=some, ids=ids: next(plain(target, ids, o, draws)).emitted[0])
+        law = distribution_of(lambda draws, o=some, text=prompt: next(speculative(pair, text, o, draws)).emitted[0])
         gap = total_variation(law, wanted)
         print(f"T = {T}  {'█' * round(100 * gap):24} {gap:.4f}  after {prompt[-20:]!r}")
         assert gap == 0 or T > 0

@@ -25,7 +25,7 @@
 
 # %%
 import numpy as np
-from exercises import check, examples, law_of, paint, show
+from exercises import check, examples, distribution_of, paint, show
 
 from omnidraft import Options, Pair, Uniforms, losses, speculative
 from omnidraft.cli.render import sparkline
@@ -65,7 +65,7 @@ for p, z, way in zip(rng.dirichlet(np.ones(5), 20), rng.normal(size=(20, 5)), rn
         ahead, behind = divergence(kind, p, z + 1e-6 * way)[0], divergence(kind, p, z - 1e-6 * way)[0]
         assert np.isclose(divergence(kind, p, z)[1] @ way, (ahead - behind) / 2e-6, atol=1e-6)
     q = process(z)  # "tv" is exactly the probability that the rule of lesson 1 rejects
-    law = law_of(lambda draws, p=p, q=q: rejection_sampling([draws.choose(q)], [q], np.array([p, p]), draws).accepted)
+    law = distribution_of(lambda draws, p=p, q=q: rejection_sampling([draws.choose(q)], [q], np.array([p, p]), draws).accepted)
     assert np.isclose(law[0], divergence("tv", p, z)[0], rtol=0, atol=1e-14)
 
 # %% [markdown]

@@ -17,7 +17,7 @@
 
 # %%
 import numpy as np
-from exercises import check, examples, law_of, paint, show
+from exercises import check, examples, distribution_of, paint, show
 
 from omnidraft import Options, Pair, Uniforms, metrics, speculative
 from omnidraft.engine import loading as models
@@ -71,7 +71,7 @@ def first(draws, dropped):
 
 
 p, q = np.array([0.5, 0.5]), np.array([0.8, 0.2])
-assert np.allclose([law_of(lambda draws, d=dropped: first(draws, d))[0] for dropped in (1, None)], [0.6, 0.5])
+assert np.allclose([distribution_of(lambda draws, d=dropped: first(draws, d))[0] for dropped in (1, None)], [0.6, 0.5])
 
 # %% [markdown]
 # ## Labels for any two tokenizers (this project's own)
