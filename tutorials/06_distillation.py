@@ -25,7 +25,7 @@
 
 # %%
 import numpy as np
-from exercises import check, examples, distribution_of, paint, show
+from exercises import check, distribution_of, examples, paint, show
 
 from omnidraft import Options, Pair, Uniforms, losses, speculative
 from omnidraft.cli.render import sparkline

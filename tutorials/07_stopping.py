@@ -17,7 +17,7 @@
 
 # %%
 import numpy as np
-from exercises import check, examples, distribution_of, paint, show
+from exercises import check, distribution_of, examples, paint, show
 
 from omnidraft import Options, Pair, Uniforms, metrics, speculative
 from omnidraft.engine import loading as models
