@@ -23,12 +23,11 @@
 from collections import Counter
 
 import numpy as np
-from exercises import bar, check, examples, show
+from exercises import bar, check, escape, examples, show
 from rich.console import Console
 from rich.text import Text
 
 from omnidraft import load
-from omnidraft.cli.render import escape
 from omnidraft.tokenizer import CHARACTER_TO_BYTE
 from omnidraft.vocabulary import align, aligned_spans, canonical_ids
 

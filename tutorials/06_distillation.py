@@ -23,10 +23,9 @@
 
 # %%
 import numpy as np
-from exercises import bar, check, distribution_of, examples, paint, show
+from exercises import bar, check, curve, distribution_of, examples, paint, show
 
 from omnidraft import Learner, Options, Uniforms, learn, load, metrics, pair, speculative
-from omnidraft.cli.render import sparkline
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.losses import LOSSES
@@ -100,11 +99,11 @@ for name in LOSSES:
 # %%
 trainer, rng = Trainer(base, Recipe("lifted", rank=32), np.random.default_rng(0)), np.random.default_rng(0)
 learner = Learner(models, trainer, rng, Schedule(every=2, steps=2, replay=4, guard=0))
-curve = [trainer.expected_acceptance(models, held_out)]
+accepted = [trainer.expected_acceptance(models, held_out)]
 for learned in learn(learner, prompts[4:], options, Uniforms(rng)):
     if learned.updated:
-        curve.append(trainer.expected_acceptance(models, held_out))
-print("accepted on average", sparkline(curve), "\n")
+        accepted.append(trainer.expected_acceptance(models, held_out))
+print("accepted on average", curve(accepted), "\n")
 for name, drafter in (("before", base), ("after", models.draft)):
     models.draft = drafter
     rounds = list(speculative(models, prompts[0], Options(stop=FixedLength(4), max_new_tokens=40), Uniforms([])))

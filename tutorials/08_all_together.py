@@ -25,10 +25,9 @@
 import tempfile
 
 import numpy as np
-from exercises import bar, check, examples, paint, show
+from exercises import bar, check, curve, examples, paint, show
 
 from omnidraft import Adapters, Learner, Options, Uniforms, learn, load, metrics, pair, speculative
-from omnidraft.cli.render import sparkline
 from omnidraft.learning.adapters import SHIPPED
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer
@@ -58,7 +57,7 @@ def betas(place):  # along the stream; `place` says which z is used and learned 
 
 together, apart = betas({"x": "x", "y": "x"}), betas({"x": "x", "y": "y"})
 print("              x       y       x")
-print("one for both ", sparkline(together), "\none for each ", sparkline(apart))
+print("one for both ", curve(together, 0, 1), "\none for each ", curve(apart, 0, 1))
 print(f"back at x: {together[16]:.2f} together, {apart[16]:.2f} apart")
 assert apart[16] > apart[7] > together[16]
 
@@ -101,7 +100,7 @@ with tempfile.TemporaryDirectory() as folder:
         curves[name].append(learner.trainer.expected_acceptance(learner.pair, held_out[name]))
         Adapters(folder).keep(learner)
         size = sum(array.size for array in learner.trainer.parameters.values())
-        print(f"{name:12} {sparkline(curves[name])}   {size:,} numbers in the adapter, {base.parameters:,} in the drafter")
+        print(f"{name:12} {curve(curves[name])}   {size:,} numbers in the adapter, {base.parameters:,} in the drafter")
 
 # %% [markdown]
 # Does what is learned for one target leak to another? If not, it writes and learns *exactly* the same when served alone.

@@ -1,5 +1,5 @@
-"""What the lessons share: `check` for the exercises, `show` for a function of the package, `paint` for rounds, `bar` for
-figures, `examples` of texts, and `distribution_of`, which runs a function once per outcome of its draws.
+"""What the lessons share: `check` for the exercises, `show` for a function of the package, `paint` for rounds, `bar` and
+`curve` for figures, `examples` of texts, and `distribution_of`, which runs a function once per outcome of its draws.
 
 Of the right answers only salted hashes are kept (numbers to three decimals); a function you write is called with the
 arguments in `CALLS`, and what it returns is hashed.
@@ -20,6 +20,8 @@ from enumeration import law_of as distribution_of  # noqa: E402, F401
 from enumeration import total_variation  # noqa: E402, F401
 
 from omnidraft.cli import render  # noqa: E402
+
+escape = render.escape  # makes a token safe to print
 
 if hasattr(sys.stdout, "reconfigure"):  # an output that lacks a character must not end a lesson
     sys.stdout.reconfigure(errors="backslashreplace")
@@ -106,6 +108,13 @@ def show(function):
 def bar(value, scale=40, form=""):
     """A bar of `scale` blocks for a value of 1, followed by the value if there is a format for it."""
     return "█" * round(scale * value) + (f" {value:{form}}" if form else "")
+
+
+def curve(values, low=None, high=None):
+    """Values as one line of blocks, from `low` to `high` (otherwise their own least and greatest), then first and last value."""
+    low, high = min(values) if low is None else low, max(values) if high is None else high
+    blocks = "".join("▁▂▃▄▅▆▇█"[round(7 * (value - low) / ((high - low) or 1))] for value in values)
+    return f"{blocks}  {values[0]:.2f} to {values[-1]:.2f}"
 
 
 def examples(task, count):
