@@ -111,7 +111,7 @@ def bar(value, scale=40, form=""):
 
 
 def curve(values, low=None, high=None):
-    """Values as a line of blocks from `low` to `high` (by default the least and greatest value), then the first and last one."""
+    """Values as a line of blocks from `low` to `high` (default: the least and greatest value), then the first and last."""
     low, high = min(values) if low is None else low, max(values) if high is None else high
     blocks = "".join("▁▂▃▄▅▆▇█"[round(7 * (value - low) / ((high - low) or 1))] for value in values)
     return f"{blocks}  {values[0]:.2f} to {values[-1]:.2f}"
