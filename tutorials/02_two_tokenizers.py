@@ -1,21 +1,21 @@
 # %% [markdown]
 # # 2 · Two tokenizers, one text
 #
-# Lesson 1 compared p(x) with q(x), which needs the same token x in both models. A **vocabulary** is the list of the
-# tokens that a model reads and writes; a token's **id** is its place in it. Families of models differ in their
-# vocabularies, and id 300 of one has nothing to do with id 300 of another. What they share is the text: each ordinary token
-# stands for some bytes. This lesson finds the tokens that mean the same in both vocabularies.
+# Lesson 1 compared p(x) with q(x), which needs the same token x in both models. A **vocabulary** is the list of the tokens
+# that a model reads and writes; a token's **id** is its place in it. Families of models differ in their vocabularies, and
+# id 300 of one has nothing to do with id 300 of another. What they share is the text: each ordinary token stands for some
+# bytes. This lesson finds the tokens that mean the same in both vocabularies.
 #
 # ## The equation (this project's own)
 #
 #     draft token d = target token t    exactly if    bytes(d) = bytes(t)
 #
-# The table d -> t of all such pairs is the **direct map**; t is the **direct token** of d, and d that of t. The paper (arXiv
-# 2507.02659, section 3.1 and Table 8) compares *strings* instead, as the files of the two **tokenizers** (programs that cut
-# text into tokens) spell them. But files spell bytes in two ways:
+# The table d -> t of all such pairs is the **direct map**; t is the **direct token** of d, and d that of t. The paper
+# (arXiv 2507.02659, section 3.1 and Table 8) compares *strings* instead, as the files of the two **tokenizers** (programs
+# that cut text into tokens) spell them. But files spell bytes in two ways:
 #
-# - *SentencePiece*: plain text in which "▁" is a space. Bytes that no token spells are written one by one, as tokens
-#   named `<0x00>` to `<0xFF>` (**byte fallback**).
+# - *SentencePiece*: plain text in which "▁" is a space. Bytes that no token spells are written one by one, as tokens named
+#   `<0x00>` to `<0xFF>` (**byte fallback**).
 # - *Byte-level*: each of the 256 bytes has a stand-in character. A printable byte stands for itself, so the byte 0xE9 is
 #   "é"; others borrow a letter: space is "Ġ", newline is "Ċ".
 
@@ -23,16 +23,22 @@
 from collections import Counter
 
 import numpy as np
-from exercises import check, examples, show
+from exercises import bar, check, escape, examples, show
 from rich.console import Console
 from rich.text import Text
 
-from omnidraft.cli.printing import escape
-from omnidraft.engine import loading as models
-from omnidraft.tokenizer import BYTE_TO_CHARACTER, CHARACTER_TO_BYTE
-from omnidraft.vocabulary import align, aligned_spans
+from omnidraft import load
+from omnidraft.tokenizer import CHARACTER_TO_BYTE
+from omnidraft.vocabulary import align, aligned_spans, canonical_ids
 
+# %% [markdown]
+# ## By hand
+#
+# The letter é is two bytes in UTF-8, C3 A9. The byte-level vocabulary spells them "Ã©", and its own token "é" is the lone
+# byte E9, which is no letter at all. Comparing strings, even with "▁" turned into "Ġ", gets one pair right, one wrong, and
+# misses the newline. Comparing bytes gets all three.
 
+# %%
 def sentence_piece_bytes(string):
     return bytes.fromhex(string[3:5]) if string.startswith("<0x") else string.replace("▁", " ").encode()
 
@@ -41,24 +47,14 @@ def byte_level_bytes(string):
     return bytes([CHARACTER_TO_BYTE[character] for character in string])
 
 
-def direct_map(draft_spellings, target_spellings):
-    """For each draft token the target token with the same spelling, or -1; equal spellings go to the lowest id."""
-    ids = {spelling: t for t, spelling in reversed(list(enumerate(target_spellings))) if spelling}
-    return [ids.get(spelling, -1) for spelling in draft_spellings]
-
-
-# %% [markdown]
-# ## By hand
-#
-# The letter é is two bytes in UTF-8, C3 A9. The byte-level vocabulary spells them "Ã©", and its own token "é" is the
-# lone byte E9, which is no letter at all. Comparing strings, even with "▁" turned into "Ġ", gets one pair right, one
-# wrong, and misses the newline. Comparing bytes gets all three.
-
-# %%
-draft, target = ["▁the", "é", "<0x0A>"], ["Ġthe", "é", "Ċ", "Ã©"]
-assert BYTE_TO_CHARACTER[ord(" ")] == "Ġ" and "é".encode() == b"\xc3\xa9"
-assert direct_map([string.replace("▁", "Ġ") for string in draft], target) == [0, 1, -1]
-assert direct_map(map(sentence_piece_bytes, draft), map(byte_level_bytes, target)) == [0, 3, 2]
+target_strings = ["Ġthe", "é", "Ċ", "Ã©"]
+of_bytes = {byte_level_bytes(string): string for string in target_strings}
+found = []
+for string in ("▁the", "é", "<0x0A>"):
+    spelled, data = string.replace("▁", "Ġ"), sentence_piece_bytes(string)
+    found.append((spelled if spelled in target_strings else None, of_bytes.get(data)))
+    print(f"{string:6}  {str(data):11}  by strings {found[-1][0]!s:4}  by bytes {found[-1][1]}")
+assert found == [("Ġthe", "Ġthe"), ("é", "Ã©"), (None, "Ċ")]
 
 # %% [markdown]
 # ## The real thing
@@ -68,37 +64,36 @@ assert direct_map(map(sentence_piece_bytes, draft), map(byte_level_bytes, target
 # twice, as "A" and `<0x41>`, `canonical_ids` takes the token that the tokenizer itself writes.
 
 # %%
+show(canonical_ids)
 show(align)  # the pairs of equal bytes, then those of equal roles (below)
-drafter, target = models.load("draft-tasks").tokenizer, models.load("qwen-like").tokenizer
+drafter, target = load("draft-tasks").tokenizer, load("qwen-like").tokenizer
 by_bytes, by_strings = align(drafter, target), align(drafter, target, by="strings")
-
-shared = np.flatnonzero(np.array(direct_map(drafter.token_bytes, target.token_bytes)) >= 0)
-assert by_strings.shared_draft <= by_bytes.shared_draft == len(shared)
-assert all(drafter.token_bytes[d] == target.token_bytes[by_bytes.draft_to_target[d]] for d in shared)
-newline = drafter.byte_fallback[ord("\n")]
-assert by_bytes.draft_to_target[newline] >= 0 > by_strings.draft_to_target[newline]
-
 print("how much of each vocabulary the other one has")
 for name, count, size in (("drafter's, by strings", by_strings.shared_draft, drafter.size),
                           ("drafter's, by bytes", by_bytes.shared_draft, drafter.size),
                           ("target's, by bytes", by_bytes.shared_target, target.size)):
-    print(f"{name:22} {'█' * round(40 * count / size):40} {count} of {size}")
+    print(f"{name:22} {bar(count / size)} {count} of {size}")
+for d in np.flatnonzero(by_bytes.draft_to_target >= 0):
+    if drafter.token_bytes[d]:
+        assert drafter.token_bytes[d] == target.token_bytes[by_bytes.draft_to_target[d]]
 
 # %% [markdown]
-# **Special tokens** (begin of text, end of text) have no bytes. They are paired by **role**, by what they do.
-# Text that merely looks like one stays text: what a model wrote never turns into an end token by being read again.
+# **Special tokens** (begin of text, end of text) have no bytes. They are paired by **role**, by what they do. Text that
+# merely looks like one stays text: what a model wrote never turns into an end token by being read again.
 
 # %%
 draft_end = drafter.roles["eos"][0]  # "eos" is end of sequence; a model may have several such tokens
-assert drafter.token_bytes[draft_end] is None and by_bytes.draft_to_target[draft_end] in target.roles["eos"]
+target_end = by_bytes.draft_to_target[draft_end]
+print(f"the drafter's {drafter.strings[draft_end]} is the target's {target.strings[target_end]}")
+assert target_end in target.roles["eos"]
 assert draft_end not in drafter.encode(drafter.strings[draft_end])
 
 # %% [markdown]
-# Now one text in both tokenizations. `aligned_spans` cuts it wherever both have a token boundary, into **blocks**: mostly one
-# token on each side (1:1), else several draft tokens against one target token (n:1), the reverse (1:n), or several against
-# several (n:n). SentencePiece puts a "dummy space" before a text; `encode_continuation` leaves it out, so that both sides
-# spell the same bytes. Blocks other than 1:1 have signs below: `*` is n:1, `!` is 1:n, `-` is n:n. Then the blocks of 90
-# texts are counted.
+# Now one text in both tokenizations. `aligned_spans` cuts it wherever both have a token boundary, into **blocks**: mostly
+# one token on each side (1:1), else several draft tokens against one target token (n:1), the reverse (1:n), or several
+# against several (n:n). SentencePiece puts a "dummy space" before a text; `encode_continuation` leaves it out, so that both
+# sides spell the same bytes. Blocks other than 1:1 have signs below: `*` is n:1, `!` is 1:n, `-` is n:n. Then the blocks of
+# 90 texts are counted.
 
 # %%
 SIGNS = {"1:1": ("", ""), "n:1": ("*", "cyan underline"), "1:n": ("!", "bold yellow"), "n:n": ("-", "red")}
@@ -111,9 +106,8 @@ def blocks(text):
         yield f"{'n' if b - a > 1 else 1}:{'n' if d - c > 1 else 1}", sides[0][a:b], sides[1][c:d]
 
 
-lines = Text("\ndrafter "), Text("target  ")
+lines = Text("drafter "), Text("target  ")
 for kind, *sides in blocks("The windows of the shop were broken, so Sarah wrote a letter."):
-    assert b"".join(sides[0]) == b"".join(sides[1])
     for line, side in zip(lines, sides, strict=True):
         shown = "|".join(escape(token.decode(errors="replace")) for token in side)
         line.append(f"[{SIGNS[kind][0]}{shown}]", SIGNS[kind][1])
@@ -125,8 +119,7 @@ for task in ("math", "code", "text"):
         counts.update(kind for kind, *_ in blocks(example["response"]))
 print("\nblocks in 90 texts")
 for kind in SIGNS:
-    print(f"{kind}  {'█' * round(40 * counts[kind] / counts.total()):40} {counts[kind] / counts.total():.1%}")
-assert counts["1:1"] > counts.total() / 2 and counts["n:1"] > 0
+    print(f"{kind}  {bar(counts[kind] / counts.total(), 40, '.1%')}")
 
 # %% [markdown]
 # Only 1:1 blocks can be drafted through the direct map. Lesson 3 takes care of n:1, lesson 5 of 1:n.

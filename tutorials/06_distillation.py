@@ -3,14 +3,14 @@
 #
 # Under a lossless rule a bad drafter makes the text slow, never wrong. So it may change at any time, even in use. And a
 # teacher is at hand: for each token written a round computes the target's whole row p, then throws it away. Kept, the rows
-# tell for free how probable the target found *every* token there. Training a small model to have the rows of a large one
-# is called **distillation**. It is **on-policy** if the texts are those that arise in use: the drafter then learns about
-# the places where it is asked. The target is never changed.
+# show for free how probable the target found *every* token there. Training a small model to have the rows of a large one is
+# called **distillation**. It is **on-policy** if the texts are those that arise in use: the drafter then learns about the
+# places where it is asked. The target is never changed.
 #
 # ## The equations (dm, hybrid: arXiv 2507.02659, Eq. 3 and 4; lifted: this project's own; KL: Kullback, Leibler 1951)
 #
-# A **loss** is a number that training makes smaller, often a **divergence**, which is 0 if two laws are equal and else more
-# than 0. The paper's losses are `dm` and `hybrid`; its lambda is 0.2.
+# A **loss** is a number that training makes smaller, often a **divergence**, which is 0 if two distributions are equal and
+# else more than 0. The paper's losses are `dm` and `hybrid`; its lambda is 0.2.
 #
 #     KL(q || p)   =  sum_x q(x) · log(q(x) / p(x))
 #     dm           =  sum of KL(q || p), cut down to the direct map and normalised, wherever the text has a token of it
@@ -18,117 +18,101 @@
 #     lifted       =  sum of D(P, Q) over the choices of lesson 5 along the text; D is KL(P || Q) ("forward"),
 #                     KL(Q || P) ("reverse"), or their total variation 1 - sum_c min(P(c), Q(c)) ("tv")
 #
-# A model computes **logits** z, and q = **softmax**(z): q(x) = exp(z_x) / sum_y exp(z_y). The derivatives of a loss L along
-# all z_x are its **gradient**; a small step against it lowers L. With the slopes s_x = dL / dq(x), the chain rule gives
-#
-#     dL / dz_x    =  q(x) · (s_x - sum_y q(y) · s_y)
+# A model computes **logits** z, and q = **softmax**(z): q(x) = exp(z_x) / sum_y exp(z_y). The derivatives of a loss along
+# all z_x are its **gradient**; a small step against it makes the loss smaller. Of KL(p || q) the gradient is q - p.
 
 # %%
 import numpy as np
-from exercises import check, examples, law_of, paint, show
+from exercises import bar, check, curve, distribution_of, examples, paint, show
 
-from omnidraft import Options, Pair, Uniforms, losses, speculative
-from omnidraft.cli.printing import sparkline
-from omnidraft.engine import backward
-from omnidraft.engine import loading as models
-from omnidraft.learning import online
-from omnidraft.learning.training import Recipe, Trainer, tensors_of
+from omnidraft import Learner, Options, Uniforms, learn, load, metrics, pair, speculative
+from omnidraft.learning.online import Schedule
+from omnidraft.learning.training import Recipe, Trainer
+from omnidraft.losses import LOSSES
 from omnidraft.sampling import process
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import rejection_sampling
 
-
-def divergence(kind, p, z):
-    """D of p and q = softmax(z), and its gradient along z."""
-    q = process(z)  # softmax
-    if kind == "tv":
-        value, slope = 1 - np.minimum(p, q).sum(), -(q < p).astype(float)
-    elif kind == "reverse":
-        value, slope = q @ np.log(q / p), np.log(q / p) + 1
-    else:
-        value, slope = p @ np.log(p / q), -p / q
-    return value, q * (slope - q @ slope)
-
-
 # %% [markdown]
 # ## By hand
 #
-# p = (3/4, 1/4) and z = (0, 0), so q = (1/2, 1/2), and the total variation is 1/4. Its slopes s are (-1, 0), its gradient
-# 1/2 · (-1 + 1/2, 0 + 1/2) = (-1/4, 1/4): the first logit should rise. KL(q || p) is 1/2 log(2/3) + 1/2 log 2, that is
-# 1/2 log(4/3). The **central difference** checks any gradient: move z a little to and fro along some way; what does L do?
+# p = (3/4, 1/4) and z = (0, 0), so q = (1/2, 1/2). The gradient q - p is (-1/4, 1/4): the first logit should rise. A few
+# steps of size 1 follow. The total variation of p and q is exactly the probability that the rule of lesson 1 rejects.
 
 # %%
-rng, p, z = np.random.default_rng(0), np.array([0.75, 0.25]), np.zeros(2)
-assert np.allclose(divergence("tv", p, z)[1], [-0.25, 0.25]) and np.isclose(divergence("reverse", p, z)[0], np.log(4 / 3) / 2)
-for p, z, way in zip(rng.dirichlet(np.ones(5), 20), rng.normal(size=(20, 5)), rng.normal(size=(20, 5)), strict=True):
-    for kind in ("forward", "reverse", "tv"):
-        ahead, behind = divergence(kind, p, z + 1e-6 * way)[0], divergence(kind, p, z - 1e-6 * way)[0]
-        assert np.isclose(divergence(kind, p, z)[1] @ way, (ahead - behind) / 2e-6, atol=1e-6)
-    q = process(z)  # "tv" is exactly the probability that the rule of lesson 1 rejects
-    law = law_of(lambda draws, p=p, q=q: rejection_sampling([draws.choose(q)], [q], np.array([p, p]), draws).accepted)
-    assert np.isclose(law[0], divergence("tv", p, z)[0], rtol=0, atol=1e-14)
+p, z = np.array([0.75, 0.25]), np.zeros(2)
+for step in range(5):
+    q = process(z)  # softmax
+    kept = distribution_of(lambda draws, q=q: rejection_sampling([draws.choose(q)], [q], np.array([p, p]), draws).accepted)
+    assert np.isclose(kept.get(0, 0), 0.5 * np.abs(p - q).sum())
+    print(f"after {step} steps  q(a) = {q[0]:.3f}  accepted {bar(kept[1], 30, '.3f')}")
+    z -= q - p
 
 # %% [markdown]
-# What do `dm` and `hybrid` not see? In the world of lesson 4, p = (a 0.4, b 0.2, ab 0.4), the drafter should draw a with
-# P(a) = 0.8. But `dm` compares a and b alone, and wants q = (2/3, 1/3). The n-gram term sees that ab was written, not
-# how often it should be; it wants more a without end. Lambda decides where their sum comes to rest. `lifted` knows P.
+# What do `dm` and `hybrid` not see? In the world of lesson 4, p = (a 0.4, b 0.2, ab 0.4). For the best acceptance the
+# drafter should draw a with P(a) = p(a) + p(ab) = 0.8. But `dm` compares a and b alone, and wants q = (2/3, 1/3). The
+# n-gram term sees that ab was written, not how often it should be, and wants as much a as possible. Lambda decides where
+# their sum is least. `lifted` knows P. Here each loss is computed for all q(a); where is it least?
 
 # %%
-gradients, P = {"dm": lambda z: 0.6 * divergence("reverse", np.array([2, 1]) / 3, z)[1]}, np.array([0.8, 0.2])
-for weight in (0.2, 2):  # q - (1, 0) is the gradient of -log q(a); a or b is written with 0.6, ab with 0.4
-    gradients[f"hybrid {weight}"] = lambda z, weight=weight: gradients["dm"](z) + weight * 0.4 * (process(z) - [1, 0])
-gradients["lifted"] = lambda z: divergence("forward", P, z)[1]
-for name, gradient in gradients.items():
-    z = np.zeros(2)
-    for _ in range(500):
-        z -= gradient(z)
-    accepted = np.minimum(P, process(z)).sum()
-    print(f"{name:10} learns q(a) = {process(z)[0]:.2f}, accepted {'█' * round(30 * accepted):30} {accepted:.3f}")
-    assert np.isclose(accepted, 1) if name == "lifted" else accepted < 0.98
-show(losses._divergence)  # the equation in the package: the values, and the slopes s
+def kl(x, y):
+    """KL of (x, 1 - x) and (y, 1 - y)."""
+    return x * np.log(x / y) + (1 - x) * np.log((1 - x) / (1 - y))
+
+
+q_a = np.arange(1, 1000) / 1000
+dm, surprise = 0.6 * kl(q_a, 2 / 3), 0.4 * -np.log(q_a)  # a or b is written with 0.6, ab with 0.4
+for name, loss in {"dm": dm, "hybrid, lambda 0.2": dm + 0.2 * surprise, "hybrid, lambda 2": dm + 2 * surprise,
+                   "lifted": kl(0.8, q_a)}.items():
+    best = q_a[loss.argmin()]
+    accepted = min(0.8, best) + min(0.2, 1 - best)
+    print(f"{name:18}  least at q(a) = {best:.2f}, then accepted {bar(accepted, 30, '.3f')}")
 
 # %% [markdown]
 # ## The real thing
 #
-# A `Learner` keeps what the pair writes, with the target's rows. Four texts are **held out**: nothing is learned from them.
-# On one of them the gradients, from the logits back to the drafter's weights (omnidraft/engine/backward.py), are compared
-# with central differences.
+# A `Learner` keeps what the pair writes, with the target's rows. Four of twelve texts are **held out**: nothing is learned
+# from them. From the other eight a drafter learns by each loss, from the same beginning, in six steps. Not its weights W
+# change but **LoRA adapters** A, B (arXiv 2106.09685): the drafter computes with W + B · A, and A has only 32 rows, its
+# **rank**. The figure is the acceptance to be expected on the held-out texts, 1 - tv. (docs/results.md has the losses after
+# thousands of texts.) This is a step in the package; omnidraft/engine/backward.py has the gradients of the weights.
 
 # %%
-pair, rng = Pair(models.load("draft-general"), models.load("qwen-like")), np.random.default_rng(0)
-prompts = [example["prompt"] for example in examples("math", 14)]
-trainer, options = Trainer(pair.draft, Recipe("lifted", rank=32), rng), Options(temperature=1, max_new_tokens=32)
-keeper = online.Learner(pair, trainer, rng, online.Schedule(every=99, guard=0))  # no update before 99 texts
-list(online.learn(keeper, prompts[:4], options, Uniforms(rng)))
-held_out, moved = keeper.batch, "model.layers.0.mlp.up_proj.weight"
-tensors = {name: tensor.astype(float) for name, tensor in tensors_of(pair.draft).items()}
-way = rng.normal(size=tensors[moved].shape)
-forth, here, back = (backward.run(pair.draft.config, tensors | {moved: tensors[moved] + step * way}, held_out[0].draft_ids)
-                     for step in (1e-6, 0, -1e-6))
-for kind, loss in losses.LOSSES.items():
-    (value, slope, count), ahead, behind = (loss(trace.logits, held_out[0], pair) for trace in (here, forth, back))
-    gradient, difference = backward.gradients(here, slope)[moved], (ahead[0] - behind[0]) / 2e-6
-    print(f"{kind:9} {value / count:5.2f} at each of {count} places; gradient {(gradient * way).sum():8.3f}, {difference:8.3f}")
-    assert np.isclose((gradient * way).sum(), difference, rtol=1e-3, atol=1e-3)
+show(Trainer.step)
+base, target = load("draft-general"), load("qwen-like")
+prompts, options = [example["prompt"] for example in examples("math", 16)], Options(temperature=1, max_new_tokens=32)
+models, rng = pair(base, target), np.random.default_rng(0)
+keeper = Learner(models, Trainer(base, Recipe(), rng), rng, Schedule(every=99, guard=0))  # no update before 99 texts
+list(learn(keeper, prompts[:12], options, Uniforms(rng)))
+held_out, texts = keeper.batch[:4], keeper.batch[4:]
+print("before ", bar(keeper.trainer.expected_acceptance(models, held_out), 60, ".3f"))
+for name in LOSSES:
+    trainer = Trainer(base, Recipe(name, rank=32), np.random.default_rng(0))
+    for _ in range(6):
+        trainer.step(models, texts)
+    print(f"{name:7}", bar(trainer.expected_acceptance(models, held_out), 60, ".3f"))
 
 # %% [markdown]
 # Now online (arXiv 2507.02659, Algorithm 2): serve a prompt, keep the text, and after every second prompt take two steps on
-# the new texts and four earlier ones (**replay**). Not the weights W change but **LoRA adapters** A, B (arXiv 2106.09685): the
-# drafter computes with W + B · A, and A has only 32 rows, its **rank**. The curve is 1 - tv, averaged over the held-out texts.
+# the new texts and four earlier ones (**replay**). The curve is the acceptance on the held-out texts after each update.
 
 # %%
-learner = online.Learner(pair, trainer, rng, online.Schedule(every=2, steps=2, replay=4, guard=0))
-curve, greedy = [trainer.expected_acceptance(pair, held_out)], Options(stop=FixedLength(4), max_new_tokens=40)
-before = list(speculative(pair, prompts[0], greedy, Uniforms([])))
-curve += [trainer.expected_acceptance(pair, held_out) for learned in online.learn(learner, prompts[4:], options, Uniforms(rng))
-          if learned.updated]
-for rounds in (before, list(speculative(pair, prompts[0], greedy, Uniforms([])))):
-    paint(pair.target.tokenizer, rounds, legend=rounds is before)
-    print(f"{len(rounds)} target passes\n")
-print("accepted on average", sparkline(curve))
-assert curve[-1] > curve[0] + 0.02
+trainer, rng = Trainer(base, Recipe("lifted", rank=32), np.random.default_rng(0)), np.random.default_rng(0)
+learner = Learner(models, trainer, rng, Schedule(every=2, steps=2, replay=4, guard=0))
+accepted = [trainer.expected_acceptance(models, held_out)]
+for learned in learn(learner, prompts[4:], options, Uniforms(rng)):
+    if learned.updated:
+        accepted.append(trainer.expected_acceptance(models, held_out))
+print("accepted on average", curve(accepted), "\n")
+for name, drafter in (("before", base), ("after", models.draft)):
+    models.draft = drafter
+    rounds = list(speculative(models, prompts[0], Options(stop=FixedLength(4), max_new_tokens=40), Uniforms([])))
+    print(f"{name}: {metrics.summarize(rounds).block_efficiency:.2f} tokens per target pass on a held-out prompt")
+    paint(target.tokenizer, rounds, legend=name == "before")
 
 # %% [markdown]
+# Twelve texts are few. Lesson 8 shows what thousands of texts bring.
+#
 # ## Exercises
 #
 # 1. p = (0.5, 0.25, 0.25), q = (0.2, 0.2, 0.6); the direct map holds the first two tokens only. What is KL(q || p) in `dm`?

@@ -1,7 +1,8 @@
-"""What the lessons share: `check` for the exercises, `show` for an equation's lines, `paint` for rounds, `examples` of texts.
+"""What the lessons share: `check` for the exercises, `show` for a function of the package, `paint` for rounds, `bar` and
+`curve` for figures, `examples` of texts, and `distribution_of`, which runs a function once per outcome of its draws.
 
 Of the right answers only salted hashes are kept (numbers to three decimals); a function you write is called with the
-arguments in `CALLS`, and what it returns is hashed. `law_of` and `total_variation` are those of tests/enumeration.py.
+arguments in `CALLS`, and what it returns is hashed.
 """
 
 import hashlib
@@ -15,9 +16,12 @@ from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT), str(ROOT / "tests")]  # so that the lessons run in a fresh clone, too
-from enumeration import law_of, total_variation  # noqa: E402, F401
+from enumeration import law_of as distribution_of  # noqa: E402, F401
+from enumeration import total_variation  # noqa: E402, F401
 
 from omnidraft.cli import render  # noqa: E402
+
+escape = render.escape  # makes a token safe to print
 
 if hasattr(sys.stdout, "reconfigure"):  # an output that lacks a character must not end a lesson
     sys.stdout.reconfigure(errors="backslashreplace")
@@ -41,7 +45,7 @@ ANSWERS = {  # exercise: (hash of the answer, hint)
     "6.1": ("4db84d4aec679e24", "cut both rows to the first two tokens, make each sum to 1, then KL(q || p), not KL(p || q)"),
     "6.2": ("f6f7d5f332c45e50", "c is the child's atom, so Q(c) = 0.5; whatever is no child proposes *stop*"),
     "6.3": ("ff50a5167357ac44", "q, less 1 at d; exp(1000) is too large, but softmax(z) = softmax(z - max z)"),
-    "7.1": ("758113c7ca8e4363", "compare 1 - 0.9, 1 - 0.9 · 0.8, ... with gamma; the token that triggers the stop is kept"),
+    "7.1": ("758113c7ca8e4363", "compare 0.9, 0.9 · 0.8, ... with the threshold; the token that triggers the stop counts"),
     "7.2": ("abab44d11cbd515e", "where the mean of the derivative, (y + 6 (1 - y)) P - y, is 0"),
     "7.3": ("8c4fa7b79cf2c38e", "for k = 0, 1, ..., len(P): 1 + P_1 + ... + P_1 · ... · P_k tokens in a time of 1 + k · step"),
     "8.1": ("2630f49d2c81d482", "B has 300 rows and 8 columns; A has 8 rows and 100 columns"),
@@ -99,6 +103,18 @@ def show(function):
     quotes = [place for place, line in enumerate(lines) if '"""' in line]
     code = [line for place, line in enumerate(lines) if line.strip() and not (quotes and quotes[0] <= place <= quotes[-1])]
     print(f"# {function.__module__.replace('.', '/')}.py, line {first}\n{''.join(code)}")
+
+
+def bar(value, scale=40, form=""):
+    """A bar of `scale` blocks for a value of 1, followed by the value if there is a format for it."""
+    return "█" * round(scale * value) + (f" {value:{form}}" if form else "")
+
+
+def curve(values, low=None, high=None):
+    """Values as a line of blocks from `low` to `high` (default: the least and greatest value), then the first and last."""
+    low, high = min(values) if low is None else low, max(values) if high is None else high
+    blocks = "".join("▁▂▃▄▅▆▇█"[round(7 * (value - low) / ((high - low) or 1))] for value in values)
+    return f"{blocks}  {values[0]:.2f} to {values[-1]:.2f}"
 
 
 def examples(task, count):
