@@ -14,29 +14,21 @@ class AdamW:
 
     In step t, elementwise, with β1, β2 = betas: m ← β1 m + (1 − β1) g, v ← β2 v + (1 − β2) g²,
     w ← w − rate · (m̂ / (√v̂ + eps) + decay · w), where m̂ = m / (1 − β1^t) and v̂ = v / (1 − β2^t)
-    make up for the start at zero. So the first step moves each weight by `rate`.
-
-    >>> weights = {"w": np.array([1.0])}; optimizer = AdamW(weights, rate=0.1, decay=0.0)
-    >>> optimizer.step({"w": np.array([5.0])}); weights["w"].round(6)
-    5.0
-    array([0.9])
+    make up for the start at zero. So the first step moves each weight by `rate`. A gradient that
+    is longer than `clip` is shortened; `shares` are parts of the rate, by name, 1 by default.
     """
 
     def __init__(self, parameters: dict[str, np.ndarray], rate: float = 1e-4,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, decay: float = 0.01,
                  clip: float | None = None, shares: dict[str, float] | None = None) -> None:
-        """parameters: the arrays to change. clip: the longest whole gradient, longer ones shrink.
-        shares: the part of the rate at which the arrays of these names move, 1 by default."""
-        self.parameters, self.shares = parameters, shares or {}
+        self.parameters, self.shares, self.steps = parameters, shares or {}, 0
         self.rate, self.betas, self.eps, self.decay, self.clip = rate, betas, eps, decay, clip
-        self.steps, self.moments = 0, {
-            f"{kind}.{name}": np.zeros_like(array)
-            for name, array in parameters.items() for kind in ("mean", "square")}
+        self.moments = {f"{kind}.{name}": np.zeros_like(array)
+                        for name, array in parameters.items() for kind in ("mean", "square")}
 
     def step(self, gradients: dict[str, np.ndarray]) -> float:
         """One step; the whole gradient's length before clipping. If not finite, nothing changes."""
-        squares = [float(np.vdot(gradients[name], gradients[name])) for name in self.parameters]
-        norm = math.sqrt(sum(squares))
+        norm = math.sqrt(sum(float(np.vdot(gradients[k], gradients[k])) for k in self.parameters))
         if not math.isfinite(norm):
             return norm
         shrink = min(1.0, self.clip / norm) if self.clip and norm else 1.0
@@ -59,8 +51,7 @@ class AdamW:
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Continue from a `state`; raises OmnidraftError if it belongs to other parameters."""
-        shapes = {name: array.shape for name, array in self.state().items()}
-        if shapes != {name: array.shape for name, array in state.items()}:
+        if {k: v.shape for k, v in state.items()} != {k: v.shape for k, v in self.state().items()}:
             raise OmnidraftError("this state belongs to other parameters: start without it")
         self.steps = int(state["steps"][0])
         for name, array in self.moments.items():
