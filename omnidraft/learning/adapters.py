@@ -187,9 +187,10 @@ def identity(draft: Any, target: Any) -> dict[str, dict[str, str]]:
         with path.open("rb") as file:
             file.seek(size // 2)
             sample.update(file.read(1 << 16))
-    weights = {"draft": whole.hexdigest(), "target": sample.hexdigest() if files else ""}
-    return {role: {"name": model.name, "tokenizer": model.tokenizer.fingerprint,
-                   "weights": weights[role]} for role, model in zip(weights, (draft, target))}
+    both = {"draft": (draft, whole.hexdigest()),
+            "target": (target, sample.hexdigest() if files else "")}
+    return {role: {"name": model.name, "tokenizer": model.tokenizer.fingerprint, "weights": weights}
+            for role, (model, weights) in both.items()}
 
 
 def checksum(path: Path) -> str:
