@@ -139,10 +139,10 @@ class Adapters:
         if head_state and learner.head_optimizer:
             learner.head_optimizer.restore(head_state)
         pair.draft, pair.cache = trainer.model(), adapter.cache or pair.cache
-        learner.statistics = adapter.statistics
+        learner.statistics = statistics = adapter.statistics
         if recipe.rate is not None:
-            learner.statistics.pop("rate_share", None)
-        trainer.slow_down(learner.statistics.get("rate_share", 1.0))  # what the guard has found
+            statistics.pop("rate_share", None)
+        trainer.slow_down(statistics.get("rate_share", 1.0))  # what the guard has found
         return learner
 
     def keep(self, learner: Learner) -> Path:
@@ -169,10 +169,9 @@ class Adapters:
 
 
 def identity(draft: Any, target: Any) -> dict[str, dict[str, str]]:
-    """What an adapter belongs to: names, tokenizers and weights of both models.
+    """What an adapter belongs to: names, tokenizers and checksums of weights of both models.
 
-    Weights are checksums: of the drafter's files, or of its numbers where it was made in memory;
-    of the target's files 64 kB each, "" where there are none.
+    Of a drafter made in memory its numbers count, of the target's files 64 kB each.
     """
     whole, sample = hashlib.sha256(), hashlib.sha256()
     files = _files(draft, "safetensors") or _files(draft, "bin")

@@ -42,10 +42,7 @@ class LoRA:
     def fresh(cls, config: ModelConfig, rng: np.random.Generator, rank: int = 32,
               alpha: float | None = None, projections: Iterable[str] = ATTENTION + MLP,
               dtype: Any = "f4") -> LoRA:
-        """Adapters that change nothing yet, on `projections` of every layer, or HEAD.
-
-        alpha is the rank by default. Raises OmnidraftError where there is no such projection.
-        """
+        """Adapters that change nothing yet, on `projections` of every layer, or HEAD."""
         lora, shapes = cls({}, rank, rank if alpha is None else alpha), config.tensor_shapes()
         targets = [HEAD] * (HEAD in projections) + [
             f"model.layers.{i}.{'mlp' if part in MLP else 'self_attn'}.{part}"
@@ -72,10 +69,7 @@ class LoRA:
                 for name in self.parameters if (found := NAME.fullmatch(name))}
 
     def merged(self, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """A model's `tensors`, with a new array W + s B A for each W that has an adapter.
-
-        Raises OmnidraftError for an adapter of another model.
-        """
+        """A model's `tensors`, with a new array W + s B A for each W that has an adapter."""
         merged = dict(tensors)
         for name, (a, b) in self.targets.items():
             change = self.alpha / self.rank * self.parameters[b] @ self.parameters[a]
