@@ -1,8 +1,9 @@
-"""AdamW (arXiv 1711.05101, Algorithm 2) over named arrays, changed in place."""
+"""AdamW (arXiv 1711.05101, Algorithm 2) over named arrays or tensors, changed in place."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -18,17 +19,18 @@ class AdamW:
     is longer than `clip` is shortened; `shares` are parts of the rate, by name, 1 by default.
     """
 
-    def __init__(self, parameters: dict[str, np.ndarray], rate: float = 1e-4,
+    def __init__(self, parameters: dict[str, Any], rate: float = 1e-4,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, decay: float = 0.01,
                  clip: float | None = None, shares: dict[str, float] | None = None) -> None:
         self.parameters, self.shares, self.steps = parameters, shares or {}, 0
         self.rate, self.betas, self.eps, self.decay, self.clip = rate, betas, eps, decay, clip
-        self.moments = {f"{kind}.{name}": np.zeros_like(array)
+        self.moments = {f"{kind}.{name}": 0 * array
                         for name, array in parameters.items() for kind in ("mean", "square")}
 
-    def step(self, gradients: dict[str, np.ndarray]) -> float:
+    def step(self, gradients: dict[str, Any]) -> float:
         """One step; the whole gradient's length before clipping. If not finite, nothing changes."""
-        norm = math.sqrt(sum(float(np.vdot(gradients[k], gradients[k])) for k in self.parameters))
+        flat = (gradients[name].reshape(-1) for name in self.parameters)
+        norm = math.sqrt(sum(float(gradient @ gradient) for gradient in flat))
         if not math.isfinite(norm):
             return norm
         shrink = min(1.0, self.clip / norm) if self.clip and norm else 1.0
@@ -42,14 +44,14 @@ class AdamW:
             square += (1 - two) * (gradient * gradient - square)
             rate = self.rate * self.shares.get(name, 1.0)
             weights *= 1 - rate * self.decay
-            weights -= rate * unbiased * mean / (np.sqrt(square) / root + self.eps)
+            weights -= rate * unbiased * mean / (square ** 0.5 / root + self.eps)
         return norm
 
-    def state(self) -> dict[str, np.ndarray]:
+    def state(self) -> dict[str, Any]:
         """What training needs to continue, besides the parameters: live arrays by name."""
         return {"steps": np.array([self.steps], np.float64), **self.moments}
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Continue from a `state`; raises OmnidraftError if it belongs to other parameters."""
         if {k: v.shape for k, v in state.items()} != {k: v.shape for k, v in self.state().items()}:
             raise OmnidraftError("this state belongs to other parameters: start without it")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,10 +79,14 @@ class Trainer:
             *ATTENTION, *MLP, HEAD)) if recipe.rank else None
         self.parameters = self.lora.parameters if self.lora else {
             name: self.tensors[name].copy() for name in self.config.tensor_shapes()}
+        self._start()
+
+    def _start(self) -> None:
+        """A new optimizer, and the parameters as they are for the running mean."""
         shares = {name: SHARE_OF_A for name in self.parameters if ".lora_A." in name}
-        self.optimizer = AdamW(self.parameters, recipe.step_size(base), decay=recipe.decay,
-                               clip=1.0, shares=shares)
-        self.served = {name: array.copy() for name, array in self.parameters.items()}
+        self.optimizer = AdamW(self.parameters, self.recipe.step_size(self.base), clip=1.0,
+                               decay=self.recipe.decay, shares=shares)
+        self.served = deepcopy(self.parameters)
 
     def merged(self, served: bool = True) -> dict[str, np.ndarray]:
         """The drafter's tensors by Hugging Face name, of the served parameters or the latest."""
@@ -96,27 +101,29 @@ class Trainer:
 
     def step(self, pair: Any, examples: Sequence[losses.Example]) -> float:
         """One update on the texts; the mean loss per comparison, NaN where nothing was changed."""
+        total, counted, gradients = self._gradients(pair, examples)
+        if counted == 0 and total == 0:
+            return 0.0
+        if not math.isfinite(total) or not math.isfinite(self.optimizer.step(gradients)):
+            return math.nan
+        share = follow(self.optimizer.steps)
+        for name, mean in self.served.items():
+            mean += share * (self.parameters[name] - mean)
+        return total / counted
+
+    def _gradients(self, pair: Any, examples: Sequence[losses.Example]) -> tuple[float, int, dict]:
+        """Sum of the loss over the comparisons, their count, and the gradients of the mean."""
         tensors, wanted = self.merged(served=False), list(self.lora.targets) if self.lora else None
         loss, options = losses.LOSSES[self.recipe.loss], self.recipe.options()
-        full: dict[str, np.ndarray] = {}
-        total, counted = 0.0, 0
+        total, counted, full = 0.0, 0, {}
         for example in examples:
             trace = self._run(tensors, example)
             value, slope, count = loss(trace.logits, example, pair, **options)
             total, counted = total + value, counted + count
-            if not math.isfinite(total):
-                return math.nan
             for name, gradient in backward.gradients(trace, slope, wanted=wanted).items():
                 full[name] = full.get(name, 0) + gradient
-        if not counted:
-            return 0.0
-        full = {name: gradient / counted for name, gradient in full.items()}
-        norm = self.optimizer.step(self.lora.gradients(full) if self.lora else full)
-        if not math.isfinite(norm):
-            return math.nan
-        for name, mean in self.served.items():
-            mean += follow(self.optimizer.steps) * (self.parameters[name] - mean)
-        return total / counted
+        full = {name: gradient / max(1, counted) for name, gradient in full.items()}
+        return total, counted, self.lora.gradients(full) if self.lora and full else full
 
     def slow_down(self, factor: float) -> None:
         """Continue at a part of the rate."""

@@ -6,7 +6,6 @@ Parameters are float64 where the base is, else float32. Public names, arguments 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from copy import copy, deepcopy
@@ -23,7 +22,6 @@ from ..engine.transformers_model import TransformersModel
 from ..errors import OmnidraftError
 from . import training
 from .lora import LoRA
-from .training import OTHER, SHARE_OF_A, Recipe, follow
 
 Tensors = dict[str, torch.Tensor]  # by the name that transformers gives them
 
@@ -33,7 +31,7 @@ class Trainer(training.Trainer):
 
     _losses = losses_torch
 
-    def __init__(self, base: TransformersModel, recipe: Recipe, rng: np.random.Generator) -> None:
+    def __init__(self, base: TransformersModel, recipe: training.Recipe, rng: np.random.Generator) -> None:
         if not isinstance(base, TransformersModel) or getattr(base.model, "is_quantized", False) \
                 or {parameter.device for parameter in base.model.parameters()} != {base.device}:
             raise OmnidraftError("this trainer needs a drafter run by transformers, "
@@ -42,73 +40,40 @@ class Trainer(training.Trainer):
         self.lora = fresh(base, rng, recipe.rank) if recipe.rank else None
         self.parameters: Tensors = self.lora.parameters if self.lora else {
             name: self.tensors[name].clone() for name, _ in base.model.named_parameters()}
-        rate = recipe.step_size(base)
-        groups = [{"params": [tensor], "lr": rate * (SHARE_OF_A if ".lora_A." in name else 1.0)}
-                  for name, tensor in self.parameters.items()]
-        self.optimizer = torch.optim.AdamW(groups, weight_decay=recipe.decay)
         self._drafter = copied(base, untie=self.lora is not None)
-        self.served = {name: tensor.clone() for name, tensor in self.parameters.items()}
-        self._live: Tensors = {}  # what steps change, by its name in `state`
-        for name, tensor in self.parameters.items():
-            tensor.requires_grad_().grad = torch.zeros_like(tensor)
-            mean, square = torch.zeros_like(tensor), torch.zeros_like(tensor)
-            self.optimizer.state[tensor] = {"step": torch.zeros(()), "exp_avg": mean,
-                                            "exp_avg_sq": square}
-            self._live |= {
-                f"parameters.{name}": tensor, f"served.{name}": self.served[name],
-                f"optimizer.mean.{name}": mean, f"optimizer.square.{name}": square}
+        self._start()
+        for tensor in self.parameters.values():
+            tensor.requires_grad_()
 
     def model(self) -> TransformersModel:
         """The drafter with the served weights, always the same copy: use new caches with it."""
         return filled(self._drafter, self.merged())
 
-    def step(self, pair: Any, examples: Sequence[losses_torch.Example]) -> float:
-        """One update on the texts; the mean loss per comparison, NaN where nothing was changed."""
-        self.optimizer.zero_grad(set_to_none=False)
+    step = torch.no_grad()(training.Trainer.step)
+
+    @torch.enable_grad()
+    def _gradients(self, pair: Any, examples: Sequence[losses_torch.Example]) -> tuple:
         loss, options = losses_torch.LOSSES[self.recipe.loss], self.recipe.options()
         total, counted = 0.0, 0
+        for tensor in self.parameters.values():
+            tensor.grad = torch.zeros_like(tensor)
         for example in examples:
             logits = self._run(self.merged(served=False), example).logits
             value, _, count = loss(logits, example, pair, **options)
             value.backward()
             total, counted = total + value.item(), counted + count
-            if not math.isfinite(total):
-                return math.nan
-        if not counted:
-            return 0.0
-        norm = torch.stack([p.grad.norm() for p in self.parameters.values()]).norm() / counted
-        if not norm.isfinite():
-            return math.nan
-        for tensor in self.parameters.values():
-            tensor.grad /= counted * norm.clamp(min=1.0)
-        self.optimizer.step()
-        share = follow(int(next(iter(self.optimizer.state.values()))["step"]))
-        with torch.no_grad():
-            for name, mean in self.served.items():
-                mean.lerp_(self.parameters[name], share)
-        return total / counted
-
-    def slow_down(self, factor: float) -> None:
-        """Continue at a part of the rate."""
-        for group in self.optimizer.param_groups:
-            group["lr"] *= factor
+        return total, counted, {name: tensor.grad / max(1, counted)
+                                for name, tensor in self.parameters.items()}
 
     def state(self) -> dict[str, np.ndarray]:
         """A copy of parameters, served ones and optimizer, flat."""
-        steps = np.array([own["step"].item() for own in self.optimizer.state.values()][:1])
-        live = {k: v.detach().cpu().numpy().copy() for k, v in self._live.items()}
-        return live | {"optimizer.steps": steps}
+        live = {name: torch.as_tensor(tensor) for name, tensor in self._live().items()}
+        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in live.items()}
 
     @torch.no_grad()
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Return to a `state`; raises OmnidraftError where it belongs to other parameters."""
-        shapes = {k: tuple(v.shape) for k, v in self._live.items()} | {"optimizer.steps": (1,)}
-        if {k: v.shape for k, v in state.items()} != shapes:
-            raise OmnidraftError(OTHER)
-        for name, tensor in self._live.items():
-            tensor.copy_(torch.tensor(state[name]))
-        for own in self.optimizer.state.values():
-            own["step"].fill_(state["optimizer.steps"][0])
+        super().restore({name: torch.tensor(array) for name, array in state.items()})
 
     def _run(self, tensors: Tensors, example: losses_torch.Example) -> Any:
         ids = torch.tensor([example.draft_ids[:self.base.context_size]], device=self.base.device)
