@@ -22,7 +22,7 @@ class AdamW:
     def __init__(self, parameters: dict[str, Any], rate: float = 1e-4,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, decay: float = 0.01,
                  clip: float | None = None, shares: dict[str, float] | None = None) -> None:
-        self.parameters, self.shares, self.steps = parameters, shares or {}, 0
+        self.parameters, self.shares, self.steps = parameters, shares or {}, np.zeros(1)
         self.rate, self.betas, self.eps, self.decay, self.clip = rate, betas, eps, decay, clip
         self.moments = {f"{kind}.{name}": 0 * array
                         for name, array in parameters.items() for kind in ("mean", "square")}
@@ -35,8 +35,8 @@ class AdamW:
             return norm
         shrink = min(1.0, self.clip / norm) if self.clip and norm else 1.0
         self.steps += 1
-        one, two = self.betas
-        unbiased, root = 1 / (1 - one ** self.steps), math.sqrt(1 - two ** self.steps)
+        (one, two), t = self.betas, self.steps.item()
+        unbiased, root = 1 / (1 - one ** t), math.sqrt(1 - two ** t)
         for name, weights in self.parameters.items():
             mean, square = self.moments[f"mean.{name}"], self.moments[f"square.{name}"]
             gradient = gradients[name] * shrink
@@ -49,12 +49,17 @@ class AdamW:
 
     def state(self) -> dict[str, Any]:
         """What training needs to continue, besides the parameters: live arrays by name."""
-        return {"steps": np.array([self.steps], np.float64), **self.moments}
+        return {"steps": self.steps, **self.moments}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a `state`; raises OmnidraftError if it belongs to other parameters."""
-        if {k: v.shape for k, v in state.items()} != {k: v.shape for k, v in self.state().items()}:
-            raise OmnidraftError("this state belongs to other parameters: start without it")
-        self.steps = int(state["steps"][0])
-        for name, array in self.moments.items():
-            array[...] = state[name]
+        """Continue from a `state`; see `fill`."""
+        fill(self.state(), state)
+
+
+def fill(live: dict[str, Any], state: dict[str, Any]) -> None:
+    """Write saved arrays into those in use; raises OmnidraftError where their shapes differ."""
+    if {k: v.shape for k, v in live.items()} != {k: v.shape for k, v in state.items()}:
+        raise OmnidraftError("the saved state belongs to other parameters, of another drafter, "
+                             "rank or kind: choose its rank, or another place")
+    for name, array in live.items():
+        array[...] = state[name]

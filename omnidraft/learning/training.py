@@ -21,11 +21,10 @@ from ..engine.llama import Llama
 from ..engine.weights import load_tensors
 from ..errors import OmnidraftError
 from .lora import ATTENTION, HEAD, MLP, LoRA
-from .optimizer import AdamW
+from .optimizer import AdamW, fill
 
 SHARE_OF_A = 1 / 16  # of the rate, for A in W + B A; long runs diverge at 1 (arXiv 2402.12354)
 AVERAGE = 0.95  # share of the old weights in the running mean that is served
-OTHER = "the saved state is of another drafter, rank or kind: choose its rank, or another place"
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,8 @@ class Trainer:
             return 0.0
         if not math.isfinite(total) or not math.isfinite(self.optimizer.step(gradients)):
             return math.nan
-        share = follow(self.optimizer.steps)
+        steps = self.optimizer.steps.item()
+        share = 1 - min(AVERAGE, steps / (steps + 10))  # of the latest weights; large at first
         for name, mean in self.served.items():
             mean += share * (self.parameters[name] - mean)
         return total / counted
@@ -144,12 +144,7 @@ class Trainer:
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Return to a `state`; raises OmnidraftError where it belongs to other parameters."""
-        live = self._live()
-        if {k: v.shape for k, v in live.items()} != {k: v.shape for k, v in state.items()}:
-            raise OmnidraftError(OTHER)
-        for name, array in live.items():
-            array[...] = state[name]
-        self.optimizer.steps = int(state["optimizer.steps"][0])
+        fill(self._live(), state)
 
     def _live(self) -> dict[str, np.ndarray]:
         """What steps change, by its name in `state`."""
@@ -160,11 +155,6 @@ class Trainer:
     def _run(self, tensors: dict[str, np.ndarray], example: losses.Example) -> backward.Trace:
         """A pass whose `logits` are (n, V)."""
         return backward.run(self.config, tensors, example.draft_ids[:self.base.context_size])
-
-
-def follow(steps: int) -> float:
-    """Share of the latest weights in the served mean: large at first, 1 - AVERAGE later."""
-    return 1 - min(AVERAGE, steps / (steps + 10))
 
 
 def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -22,6 +22,7 @@ from ..engine.transformers_model import TransformersModel
 from ..errors import OmnidraftError
 from . import training
 from .lora import LoRA
+from .training import Recipe
 
 Tensors = dict[str, torch.Tensor]  # by the name that transformers gives them
 
@@ -31,7 +32,7 @@ class Trainer(training.Trainer):
 
     _losses = losses_torch
 
-    def __init__(self, base: TransformersModel, recipe: training.Recipe, rng: np.random.Generator) -> None:
+    def __init__(self, base: TransformersModel, recipe: Recipe, rng: np.random.Generator) -> None:
         if not isinstance(base, TransformersModel) or getattr(base.model, "is_quantized", False) \
                 or {parameter.device for parameter in base.model.parameters()} != {base.device}:
             raise OmnidraftError("this trainer needs a drafter run by transformers, "
@@ -49,7 +50,7 @@ class Trainer(training.Trainer):
         """The drafter with the served weights, always the same copy: use new caches with it."""
         return filled(self._drafter, self.merged())
 
-    step = torch.no_grad()(training.Trainer.step)
+    step = torch.no_grad()(training.Trainer.step)  # the optimizer writes into autograd's leaves
 
     @torch.enable_grad()
     def _gradients(self, pair: Any, examples: Sequence[losses_torch.Example]) -> tuple:
