@@ -258,7 +258,7 @@ def main() -> None:
              "Learning by the wall clock": written("wall_clock", wall_clock),
              "Adaptive drafting": written("adaptive", adaptive), "Shift": written("shift", shift),
              "Real models and data": written("real_adapt", real),
-             "Beside transformers": written("against_transformers", against),
+             "Next to transformers": written("against_transformers", against),
              "Latency": written("latency", latency), "Overhead": written("overhead", overhead),
              "Quality": good, "Exactness": exact}
     everything = ("# Results\n\n"

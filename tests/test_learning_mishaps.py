@@ -65,11 +65,11 @@ def test_rows_that_are_no_numbers_skip_the_text_and_learning_goes_on(folders):  
     learner = learner_of(paired(folders), Schedule(every=2))
     finish, count = learner.finish, []
 
-    def spoiled(prompt):
-        count.append(prompt)
+    def spoiled(*given):
+        count.append(given)
         if len(count) == 2:
             learner._rows[0][:] = np.nan
-        return finish(prompt)
+        return finish(*given)
 
     learner.finish = spoiled
     learned = serve(learner, PROMPTS[:4], temperature=0.0)

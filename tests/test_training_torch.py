@@ -117,8 +117,8 @@ def test_in_float32_as_well(folders, examples, rank):
 
 def test_public_names_and_signatures_are_equal():
     ours, theirs = training.Trainer, training_torch.Trainer
-    names = {name for name in vars(ours) if not name.startswith("_")} | {"__init__"}
-    assert names == {name for name in vars(theirs) if not name.startswith("_")} | {"__init__"}
+    names = {name for name in dir(ours) if not name.startswith("_")} | {"__init__"}
+    assert names == {name for name in dir(theirs) if not name.startswith("_")} | {"__init__"}
     for name in names:
         one, other = (inspect.signature(getattr(c, name)).parameters for c in (ours, theirs))
         assert [(p.name, p.default) for p in one.values()] == [(p.name, p.default) for p in other.values()]

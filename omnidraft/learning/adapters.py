@@ -1,12 +1,7 @@
 """Adapters on disk: what a drafter has learned for each target, safe against a crash.
 
-One folder per (drafter, target) has a numbered folder with LoRA weights in PEFT's format (or, after
-full fine-tuning, all weights), the acceptance head, the n-gram cache and the optimizer's state.
-`current.json` names the version that counts, and the models it belongs to by checksum, not by name.
-A save replaces that one file last, so at any time the old version is there or the new one.
-
-    adapters/draft-general--qwen-like/current.json
-    adapters/draft-general--qwen-like/v3/adapter_model.safetensors, head.safetensors, ...
+`draft--target/current.json` names the folder of the version that counts (v3/), the checksums of
+its files and of both models. A save replaces it last: the old version is there, or the new one.
 """
 
 from __future__ import annotations
@@ -56,12 +51,7 @@ class Adapter:
 
 
 class Adapters:
-    """The adapters under one folder, by default $OMNIDRAFT_CACHE/adapters.
-
-    >>> Adapters(folder).save(pair, adapter)  # doctest: +SKIP
-    >>> Adapters(folder).load(pair).statistics  # doctest: +SKIP
-    {'prompts': 200, ...}
-    """
+    """The adapters of all pairs under one folder, by default $OMNIDRAFT_CACHE/adapters."""
 
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = Path(root).expanduser() if root else default_folder() / "adapters"
@@ -72,10 +62,9 @@ class Adapters:
         return self.root / "--".join(names)
 
     def save(self, pair: Pairing, adapter: Adapter, base: Any = None, dtype: Any = None) -> Path:
-        """Write a new version, make it the current one, remove the older ones.
+        """Write a new version, make it current, remove the older ones; the folder.
 
-        base: the drafter that learned, if `pair.draft` is already the result. dtype: np.float16
-        halves the weights. Raises OmnidraftError where writing fails.
+        base: the drafter that learned, if `pair.draft` is the result; np.float16 halves weights.
         """
         folder = self.folder(pair)
         version = (_manifest(folder) or {"version": 0})["version"] + 1
@@ -83,7 +72,7 @@ class Adapters:
         shutil.rmtree(place, ignore_errors=True)  # of a save that was interrupted
         try:
             make_folder_of(place / "any")
-            if adapter.lora is not None:
+            if adapter.lora:
                 adapter.lora.save(place, dtype, base=pair.draft.name)
             head = adapter.head.parameters if adapter.head else {}
             for name, arrays in zip(ARRAYS, (adapter.weights, head, adapter.arrays), strict=True):
@@ -92,18 +81,17 @@ class Adapters:
                     save_tensors(place / f"{name}.safetensors", arrays, kept)
             if adapter.cache is not None:
                 adapter.cache.save(place / "ngrams.json")
-            files = {path.name: checksum(path) for path in sorted(place.iterdir())}
             manifest = {"format": FORMAT, "version": version,
                         **identity(base or pair.draft, pair.target),
-                        "files": files, "statistics": adapter.statistics}
+                        "files": {path.name: checksum(path) for path in sorted(place.iterdir())},
+                        "statistics": adapter.statistics}
             manifest["checksum"] = _seal(manifest)
             write_text(folder / "current.json", json.dumps(manifest, indent=1) + "\n")
         except OmnidraftError:
             shutil.rmtree(place, ignore_errors=True)  # a full disk stays no fuller than it was
             raise
-        for other in folder.glob("v*"):
-            if other != place:
-                shutil.rmtree(other, ignore_errors=True)
+        for other in {*folder.glob("v*")} - {place}:
+            shutil.rmtree(other, ignore_errors=True)
         return folder
 
     def load(self, pair: Pairing, shipped: bool = False) -> Adapter | None:
@@ -116,49 +104,22 @@ class Adapters:
         if manifest is None:
             return Adapters(SHIPPED).load(pair) if shipped else None
         try:
-            return self._read(pair, folder, manifest)
+            return _read(pair, folder, manifest)
         except (OmnidraftError, OSError):
             if _manifest(folder) != manifest:  # another process has saved a newer version
                 return self.load(pair, shipped)
             raise
 
-    def _read(self, pair: Pairing, folder: Path, manifest: dict[str, Any]) -> Adapter:
-        for role, own in identity(pair.draft, pair.target).items():
-            for key in ("tokenizer", "weights"):
-                if manifest[role].get(key) != own.get(key):
-                    raise OmnidraftError(
-                        f"{folder} was learned with another {role}: {manifest[role]['name']}, "
-                        f"other {key}; delete the folder or choose another one")
-        place, files = folder / f"v{manifest['version']}", manifest["files"]
-        for name, known in files.items():
-            if not (place / name).is_file() or checksum(place / name) != known:
-                raise _damaged(place / name)
-        arrays = {name: _arrays(place / f"{name}.safetensors") for name in ARRAYS
-                  if f"{name}.safetensors" in files}
-        adapter = Adapter(None, arrays.get("model", {}), arrays=arrays.get("optimizer", {}),
-                          statistics=manifest["statistics"])
-        if "model" not in arrays:
-            adapter.lora = LoRA.load(place)
-        if "head" in arrays:
-            adapter.head = AcceptanceHead.of(arrays["head"])
-        if "ngrams.json" in files:
-            fingerprints = (model.tokenizer.fingerprint for model in (pair.draft, pair.target))
-            adapter.cache = NGramCache.load(place / "ngrams.json", *fingerprints)
-        return adapter
-
     def rank(self, pair: Pairing, default: int = 32) -> int:
         """The rank of the pair's adapter, here or in the package; 0 if all weights were trained."""
-        adapter = self.load(pair, shipped=True)
-        if adapter is None:
-            return default
+        adapter = self.load(pair, shipped=True) or Adapter(LoRA({}, default, default))
         return adapter.lora.rank if adapter.lora else 0
 
     def resume(self, pair: Pairing, recipe: Recipe, schedule: Schedule, rng: np.random.Generator,
                shipped: bool = False) -> Learner:
         """A learner that continues from the pair's adapter (see `load`), or begins one.
 
-        `pair.draft`, the base drafter, is replaced. Raises OmnidraftError if the adapter does not
-        fit the pair or the recipe (its rank, say).
+        It replaces `pair.draft`, the base. OmnidraftError if the adapter has another rank, say.
         """
         base, adapter = pair.draft, self.load(pair, shipped) or Adapter()
         trainer, head = _training(base).Trainer(base, recipe, rng), adapter.head
@@ -178,14 +139,14 @@ class Adapters:
         if head_state and learner.head_optimizer:
             learner.head_optimizer.restore(head_state)
         pair.draft, pair.cache = trainer.model(), adapter.cache or pair.cache
-        learner.statistics = adapter.statistics
+        learner.statistics = statistics = adapter.statistics
         if recipe.rate is not None:
-            learner.statistics.pop("rate_share", None)
-        trainer.slow_down(learner.statistics.get("rate_share", 1.0))  # what the guard has found
+            statistics.pop("rate_share", None)
+        trainer.slow_down(statistics.get("rate_share", 1.0))  # what the guard has found
         return learner
 
     def keep(self, learner: Learner) -> Path:
-        """Save what a learner has learned, with all that it needs to continue."""
+        """Save what a learner has learned, with all that it needs to continue; its folder."""
         trainer, state = learner.trainer, learner.trainer.state()
         weights = under("served.", state)
         arrays = {k: v for k, v in state.items() if not k.startswith("served.")}
@@ -208,10 +169,9 @@ class Adapters:
 
 
 def identity(draft: Any, target: Any) -> dict[str, dict[str, str]]:
-    """What an adapter belongs to: names, tokenizers and weights of both models.
+    """What an adapter belongs to: names, tokenizers and checksums of weights of both models.
 
-    The drafter's weights count by the checksums of their files, whichever backend runs them, or of
-    a model made in memory by its numbers; the target's by a sample of their bytes.
+    Of a drafter made in memory its numbers count, of the target's files 64 kB each.
     """
     whole, sample = hashlib.sha256(), hashlib.sha256()
     files = _files(draft, "safetensors") or _files(draft, "bin")
@@ -226,10 +186,10 @@ def identity(draft: Any, target: Any) -> dict[str, dict[str, str]]:
         with path.open("rb") as file:
             file.seek(size // 2)
             sample.update(file.read(1 << 16))
-    both = (("draft", draft, whole.hexdigest()),
-            ("target", target, sample.hexdigest() if files else ""))
+    both = {"draft": (draft, whole.hexdigest()),
+            "target": (target, sample.hexdigest() if files else "")}
     return {role: {"name": model.name, "tokenizer": model.tokenizer.fingerprint, "weights": weights}
-            for role, model, weights in both}
+            for role, (model, weights) in both.items()}
 
 
 def checksum(path: Path) -> str:
@@ -257,14 +217,39 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
     """What current.json says, None where there is none."""
     path = folder / "current.json"
     try:
-        manifest = read_json(path)
-        if not manifest and not path.exists():
+        if not path.exists():
             return None
+        manifest = read_json(path)
         if manifest.pop("checksum") == _seal(manifest) and manifest["format"] == FORMAT:
             return manifest
     except (OSError, ValueError, KeyError):  # OmnidraftError is a ValueError
         pass
     raise _damaged(path)
+
+
+def _read(pair: Pairing, folder: Path, manifest: dict[str, Any]) -> Adapter:
+    """The adapter of a manifest, after a check of its models and files."""
+    for role, own in identity(pair.draft, pair.target).items():
+        for key in ("tokenizer", "weights"):
+            if manifest[role].get(key) != own[key]:
+                raise OmnidraftError(
+                    f"{folder} was learned with another {role}: {manifest[role]['name']}, "
+                    f"other {key}; delete the folder or choose another one")
+    place, files = folder / f"v{manifest['version']}", manifest["files"]
+    for name, known in files.items():
+        if not (place / name).is_file() or checksum(place / name) != known:
+            raise _damaged(place / name)
+    arrays = {name: {k: array.astype(np.result_type(array, "f4"))  # half is for storing only
+                     for k, array in read_safetensors(place / f"{name}.safetensors").items()}
+              for name in ARRAYS if f"{name}.safetensors" in files}
+    adapter = Adapter(None if "model" in arrays else LoRA.load(place), arrays.get("model", {}),
+                      arrays=arrays.get("optimizer", {}), statistics=manifest["statistics"])
+    if "head" in arrays:
+        adapter.head = AcceptanceHead.of(arrays["head"])
+    if "ngrams.json" in files:
+        fingerprints = (model.tokenizer.fingerprint for model in (pair.draft, pair.target))
+        adapter.cache = NGramCache.load(place / "ngrams.json", *fingerprints)
+    return adapter
 
 
 def _damaged(path: Path) -> OmnidraftError:
@@ -275,9 +260,3 @@ def _damaged(path: Path) -> OmnidraftError:
 def _seal(manifest: dict[str, Any]) -> str:
     """A checksum of the manifest itself."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """Arrays of a file; half precision is for storing only."""
-    return {name: array.astype(np.result_type(array, np.float32))
-            for name, array in read_safetensors(path).items()}

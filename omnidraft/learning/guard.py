@@ -1,14 +1,7 @@
 """The guard of online learning, against instability on new data (arXiv 2507.02659, limitation 1).
 
-The first new texts of every update are a test before they are learned from.
-
-*Are these weights still the best?* If the present weights expect much less acceptance than the best
-so far, or a little less several times in a row, the best ones are restored and learning continues
-at a quarter of the rate, so it settles at a rate the drafter tolerates.
-
-*Are the texts still of the same kind?* If even the better of the two weights expect much less than
-on earlier texts, the stream has changed: older texts would only slow the drafter down. They are no
-longer replayed, and the rate is restored.
+It tests the weights on each update's first new texts, and finds a change of the stream: texts on
+which even the better weights expect much less acceptance than on earlier texts.
 """
 
 from __future__ import annotations
@@ -45,7 +38,8 @@ class Guard:
     def look(self, pair: Any, texts: Sequence[Example], now: dict[str, np.ndarray]) -> str:
         """Compare the present weights, of state `now`, with the best ones, and keep the better.
 
-        Neither has learned from `texts`. A note says that the best weights were restored, else "".
+        Neither has learned from `texts`. The best are restored, and a note (else "") says so, where
+        the present ones are worse by the tolerance, or no better PATIENCE times in a row.
         """
         if self.best is None:
             self.best = now

@@ -1,8 +1,7 @@
 """LoRA (arXiv 2106.09685): a model learns for one target by low-rank changes next to its weights.
 
 A matrix W (out, in) becomes W + s B A with A (rank, in), B (out, rank), s = alpha / rank. B starts
-at zero, so a fresh adapter changes nothing; only A and B are trained and kept, in PEFT's files. One
-drafter then serves every target: switching targets is switching adapters.
+at zero; only A and B are trained and kept, in PEFT's files. Switching targets is switching them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from safetensors.numpy import save
 from ..engine.config import ModelConfig
 from ..engine.weights import read_safetensors
 from ..errors import OmnidraftError
-from ..files import make_folder_of, write_bytes, write_text
+from ..files import make_folder_of, read_json, write_bytes, write_text
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
@@ -33,12 +32,7 @@ OTHER_KINDS = ("use_dora", "use_rslora", "use_qalora", "rank_pattern", "alpha_pa
 
 @dataclass
 class LoRA:
-    """The adapters of some of a model's projections; an optimizer changes `parameters` in place.
-
-    >>> lora = LoRA.fresh(config, rng, rank=4)
-    >>> lora.parameters["base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"].shape
-    (4, 128)
-    """
+    """The adapters of some of a model's projections; an optimizer changes `parameters` in place."""
 
     parameters: dict[str, np.ndarray]  # A and B of each projection, under PEFT's names
     rank: int
@@ -48,35 +42,25 @@ class LoRA:
     def fresh(cls, config: ModelConfig, rng: np.random.Generator, rank: int = 32,
               alpha: float | None = None, projections: Iterable[str] = ATTENTION + MLP,
               dtype: Any = "f4") -> LoRA:
-        """Adapters that change nothing yet, on `projections` of every layer, or HEAD.
-
-        alpha defaults to the rank, so that s = 1. Raises OmnidraftError for a projection that does
-        not exist.
-        """
+        """Adapters that change nothing yet, on `projections` of every layer, or HEAD."""
         lora, shapes = cls({}, rank, rank if alpha is None else alpha), config.tensor_shapes()
-        targets = [HEAD] * (HEAD in projections)
-        for part in projections:
-            block = "mlp" if part in MLP else "self_attn"
-            if part != HEAD:
-                targets += [f"model.layers.{i}.{block}.{part}" for i in range(config.layers)]
+        targets = [HEAD] * (HEAD in projections) + [
+            f"model.layers.{i}.{'mlp' if part in MLP else 'self_attn'}.{part}"
+            for part in projections if part != HEAD for i in range(config.layers)]
         for target in targets if rank else ():
             if f"{target}.weight" not in shapes:
-                raise OmnidraftError(
-                    f"the model has no {target} (LoRA adapts {', '.join((*ATTENTION, *MLP))}, "
-                    f"and {HEAD} where it is not the embedding)")
+                raise OmnidraftError(f"the model has no {target} (LoRA adapts "
+                                     f"{', '.join((*ATTENTION, *MLP))}, and an untied {HEAD})")
             lora.add(target, shapes[f"{target}.weight"], rng, dtype)
         return lora
 
     def add(self, target: str, shape: tuple[int, int], rng: np.random.Generator,
             dtype: Any = "f4") -> None:
-        """A fresh adapter for the module `target`, whose weight has this `shape` (out, in).
-
-        A is normal with variance 1 / (3 in), that of PEFT's uniform start (arXiv 1502.01852).
-        """
+        """A fresh adapter for the module `target`, whose weight has this `shape` (out, in)."""
+        # A is normal with variance 1 / (3 in), that of PEFT's uniform start (arXiv 1502.01852)
         a = rng.standard_normal((self.rank, shape[1])) / (3 * shape[1]) ** 0.5
         self.parameters[f"{PREFIX}{target}.lora_A.weight"] = a.astype(dtype)
-        b = np.zeros((shape[0], self.rank), dtype)
-        self.parameters[f"{PREFIX}{target}.lora_B.weight"] = b
+        self.parameters[f"{PREFIX}{target}.lora_B.weight"] = np.zeros((shape[0], self.rank), dtype)
 
     @property
     def targets(self) -> dict[str, tuple[str, str]]:
@@ -85,10 +69,7 @@ class LoRA:
                 for name in self.parameters if (found := NAME.fullmatch(name))}
 
     def merged(self, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """A model's `tensors`, with a new array W + s B A for each W that has an adapter.
-
-        Raises OmnidraftError for an adapter of another model.
-        """
+        """A model's `tensors`, with a new array W + s B A for each W that has an adapter."""
         merged = dict(tensors)
         for name, (a, b) in self.targets.items():
             change = self.alpha / self.rank * self.parameters[b] @ self.parameters[a]
@@ -107,10 +88,7 @@ class LoRA:
         return grads
 
     def save(self, folder: str | Path, dtype: Any = None, base: str | None = None) -> None:
-        """Write PEFT's two files; `dtype` np.float16 halves their size, `base` names the model.
-
-        Raises OmnidraftError where writing fails.
-        """
+        """Write PEFT's two files, in numbers of `dtype` if given; `base` names the model."""
         found = [NAME.fullmatch(a) for a, _ in self.targets.values()]
         config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base,
                   "inference_mode": True, "r": self.rank, "lora_alpha": self.alpha,
@@ -125,24 +103,20 @@ class LoRA:
         arrays = read_safetensors(Path(folder) / "adapter_model.safetensors")
         parameters = {name: array.astype(dtype) for name, array in arrays.items()}
         try:
-            config = json.loads((Path(folder) / "adapter_config.json").read_text(encoding="utf-8"))
+            config = read_json(Path(folder) / "adapter_config.json")
             lora = cls(parameters, config["r"], float(config["lora_alpha"]))
             pairs = lora.targets.values()
             ranks = {n for a, b in pairs for n in (arrays[a].shape[0], arrays[b].shape[1])}
-            whole = len(arrays) == 2 * len(pairs) and ranks <= {lora.rank}
-            plain = config["peft_type"] == "LORA" and not any(map(config.get, OTHER_KINDS))
-            if whole and plain:
+            if (len(arrays) == 2 * len(pairs) and ranks <= {lora.rank}
+                    and config["peft_type"] == "LORA" and not any(map(config.get, OTHER_KINDS))):
                 return lora
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
+        except (OSError, ValueError, KeyError, TypeError, IndexError):  # OmnidraftError: ValueError
             pass
         raise OmnidraftError(f"{folder} holds no plain LoRA of one rank, or only a part of it")
 
 
 def save_tensors(path: Path, tensors: dict[str, np.ndarray], dtype: Any = None) -> None:
-    """Write safetensors in one step, as `dtype` if given; makes the folder if need be.
-
-    Raises OmnidraftError where writing fails.
-    """
+    """Write safetensors in one step, as `dtype` if given; OmnidraftError where that fails."""
     make_folder_of(path)
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
     write_bytes(path, save(arrays, {"format": "pt"}))

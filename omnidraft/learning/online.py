@@ -1,9 +1,7 @@
 """Online learning: the drafter aligns with its target while it serves (arXiv 2507.02659).
 
-For each prompt of a stream: decode speculatively, keep the text with the target's rows, and every
-few prompts update the drafter on them (Algorithm 2). An acceptance head may learn along: on the
-same batch (joint, Algorithm 3), or from a larger replay buffer on every prompt without an update of
-the drafter (interleaved, Algorithm 4). A `guard` looks at new texts before they are learned from.
+Every few prompts the drafter is updated on the texts that were written (Algorithm 2). An acceptance
+head may learn along: on the same batch (Algorithm 3), or between the updates (Algorithm 4).
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class Schedule:
     steps: int = 1  # gradient steps of one update; 0: only the head learns
     replay: int = 0  # earlier texts, drawn at random, that join the new ones in every step
     memory: int = 256  # latest texts kept for replay, none from before the stream has turned
-    memory_bytes: int = 1 << 30  # that they may take
+    memory_bytes: int = 1 << 30  # that they may take: with 150,000 entries a text takes 80 MB
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     head_rate: float = 1e-3
     guard: int = 4  # updates between two decisions of the guard about the weights; 0: no guard
@@ -50,17 +48,13 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.head not in ("none", "joint", "interleaved"):
-            raise OmnidraftError(f"unknown head training {self.head!r}: "
-                                 "choose none, joint or interleaved")
+            raise OmnidraftError(f"unknown head training {self.head!r}: none, joint, interleaved")
         if self.every < 1 or self.steps < (self.head == "none"):
-            raise OmnidraftError(f"updates every {self.every} prompts of {self.steps} steps: "
-                                 "both must be 1 or more")
+            raise OmnidraftError(f"every {self.every}, steps {self.steps}: both must be 1 or more")
         if self.head == "interleaved" and self.every == 1:
-            raise OmnidraftError("interleaved, the head learns from prompts without an update: "
-                                 "update every 2 or more")
+            raise OmnidraftError("a head learns between two updates: update every 2 or more")
         if min(self.replay, self.memory) < 0:
-            raise OmnidraftError(f"replay is {self.replay} and memory {self.memory}, "
-                                 "but both must be 0 or more")
+            raise OmnidraftError(f"replay is {self.replay}, memory {self.memory}: use 0 or more")
 
 
 @dataclass
@@ -79,33 +73,27 @@ class Learner:
     """Collects what a pair writes and updates `pair.draft`, which every update replaces.
 
     >>> learner = Learner(pair, Trainer(pair.draft, Recipe(), rng), rng)
-    >>> for learned in learn(learner, prompts, options, Uniforms(rng)):  # doctest: +SKIP
-    ...     print(learned.loss)
+    >>> losses = [learned.loss for learned in learn(learner, prompts, options, Uniforms(rng))]
     """
 
     def __init__(self, pair: Pairing, trainer: Trainer, rng: np.random.Generator,
                  schedule: Schedule | None = None, head: AcceptanceHead | None = None) -> None:
         self.pair, self.trainer, self.rng, self.head = pair, trainer, rng, head
-        self.schedule = schedule or Schedule()
-        if self.schedule.head != "none" and head is None:
-            raise OmnidraftError(f"{self.schedule.head} training needs an acceptance head")
-        rate = self.schedule.head_rate
-        self.head_optimizer = AdamW(head.parameters, rate, decay=0.0) if head else None
+        schedule = self.schedule = schedule or Schedule()
+        if schedule.head != "none" and head is None:
+            raise OmnidraftError(f"{schedule.head} training needs an acceptance head")
+        self.head_optimizer = head and AdamW(head.parameters, schedule.head_rate, decay=0.0)
         self.batch: list[Example] = []
-        self.memory: deque[Example] = deque(maxlen=self.schedule.memory)
+        self.memory: deque[Example] = deque(maxlen=schedule.memory)
         self.labelled: deque[tuple[np.ndarray, float]] = deque(maxlen=HEAD_MEMORY)
-        self.served = 0  # texts
-        self.fresh = 0  # labelled tokens since the last update of the drafter
-        self.guard = Guard(trainer, self.schedule.guard, self.schedule.tolerance)
+        self.served = self.fresh = 0  # texts; labelled tokens since the last update of the drafter
+        self.guard = Guard(trainer, schedule.guard, schedule.tolerance)
         self.updates = self.skipped = self.rollbacks = 0
         self.statistics: dict[str, Any] = {}  # running sums, saved with the adapter
-        self.begin(Options())
 
     def begin(self, options: Options) -> None:
         """A new text begins; what an unfinished one left is dropped."""
-        self._tokens: list[int] = []
-        self._rows: list[np.ndarray] = []
-        self._options = options
+        self._tokens, self._rows, self._options = [], [], options
 
     def observe(self, draft: Any, proposals: Any, logits: np.ndarray, emitted: list[int], kept: int,
                 done: bool) -> None:
@@ -116,15 +104,14 @@ class Learner:
         self._tokens += emitted
         self._rows.append(np.array(logits[:len(emitted)]))
         if self.head and draft.features:
-            labels = self._labels(draft, proposals, logits, kept, done)
             healed = len(draft.tokens) - len(draft.features)  # a healed token has no features
-            pairs = list(zip(draft.features, labels[healed:], strict=False))
-            self.labelled.extend(pairs)
-            self.fresh += len(pairs)
+            labels = self._labels(draft, proposals, logits, kept, done)[healed:]
+            self.labelled.extend(zip(draft.features, labels, strict=False))
+            self.fresh += min(len(draft.features), len(labels))
 
-    def finish(self, prompt: str | list[int]) -> Learned:
+    def finish(self, prompt: str | list[int], rounds: list[Round]) -> Learned:
         """The text after `prompt` is complete: keep it, and update when it is time."""
-        began, learned = perf_counter(), Learned(prompt, [])
+        began, learned = perf_counter(), Learned(prompt, rounds)
         self.served += 1
         try:
             logits = mask(np.concatenate(self._rows), self.pair.target.tokenizer.size)
@@ -134,13 +121,35 @@ class Learner:
             self.skipped += 1
             learned.note = f"skipped: {error}"
         if self.served % self.schedule.every == 0:
-            self.update(learned)
+            self._update(learned)
         elif self.schedule.head == "interleaved":
             self._train_head(256)
+        return self._count(learned, began)
+
+    def close(self) -> Learned:
+        """Learn from an incomplete batch at the end of the stream."""
+        began, learned = perf_counter(), Learned("", [])
+        self._update(learned)
+        return self._count(learned, began)
+
+    def _count(self, learned: Learned, began: float) -> Learned:
+        """Add a prompt to the statistics; the prompts before any update are the baseline."""
         learned.seconds = perf_counter() - began
+        s, one = self.statistics, summarize(learned.rounds)
+        first = not s.get("updates")
+        new = {"prompts": int(bool(learned.rounds)), "tokens": one.tokens, "rounds": one.rounds,
+               "drafted": one.drafted, "kept": one.draft_kept, "seconds": one.seconds,
+               "learning_seconds": learned.seconds, "updates": int(learned.updated),
+               "baseline_tokens": one.tokens * first, "baseline_seconds": one.seconds * first}
+        s |= {name: s.get(name, 0) + value for name, value in new.items()}
+        unlearned = s["tokens"] * s["baseline_seconds"] / max(1, s["baseline_tokens"])
+        if s["updates"] and unlearned > s["seconds"] + s["learning_seconds"]:
+            s.setdefault("paid_after_tokens", s["tokens"])
+        else:
+            s.pop("paid_after_tokens", None)
         return learned
 
-    def update(self, learned: Learned) -> None:
+    def _update(self, learned: Learned) -> None:
         """Update drafter and head on the texts collected so far, if any; `learned` is filled in."""
         if not self.batch:
             return
@@ -148,63 +157,34 @@ class Learner:
         if self.schedule.steps:
             before = self.trainer.state()
             try:
-                learned.loss, note = self._update(before)
+                self._steps(before, learned)
             except BaseException:  # Ctrl-C must leave neither half a step nor the guard's weights
                 self.trainer.restore(before)
                 raise
-            learned.note = note or learned.note
         self.batch = []
         if self.schedule.head == "joint":
             self._train_head(self.fresh)
         self.fresh = 0
 
-    def close(self) -> Learned:
-        """Learn from an incomplete batch at the end of the stream."""
-        began, learned = perf_counter(), Learned("", [])
-        self.update(learned)
-        learned.seconds = perf_counter() - began
-        self.count(learned)
-        return learned
-
-    def count(self, learned: Learned) -> None:
-        """Add a prompt to the statistics; the prompts before any update are the baseline."""
-        s, summary = self.statistics, summarize(learned.rounds)
-        first = not s.get("updates")
-        new = {"prompts": int(bool(learned.rounds)), "tokens": summary.tokens,
-               "rounds": summary.rounds, "drafted": summary.drafted, "kept": summary.draft_kept,
-               "seconds": summary.seconds, "learning_seconds": learned.seconds,
-               "updates": int(learned.updated), "baseline_tokens": summary.tokens * first,
-               "baseline_seconds": summary.seconds * first}
-        for name, value in new.items():
-            s[name] = s.get(name, 0) + value
-        unlearned = s["tokens"] * s["baseline_seconds"] / max(1, s["baseline_tokens"])
-        if s["updates"] and unlearned > s["seconds"] + s["learning_seconds"]:
-            s.setdefault("paid_after_tokens", s["tokens"])
-        else:
-            s.pop("paid_after_tokens", None)
-
-    def _update(self, now: dict[str, np.ndarray]) -> tuple[float, str]:
-        """Gradient steps from the state `now`; the loss, and a note on what went wrong."""
-        value, note = math.nan, self._guarded(now) if self.schedule.guard else ""
+    def _steps(self, now: dict[str, np.ndarray], learned: Learned) -> None:
+        """Gradient steps from the state `now`, after the guard has looked at the new texts."""
+        if self.schedule.guard:
+            learned.note = self._guarded(now) or learned.note
         for _ in range(self.schedule.steps):
             drawn = self.rng.permutation(len(self.memory))[:self.schedule.replay]
-            value = self.trainer.step(self.pair, [*self.batch, *(self.memory[i] for i in drawn)])
-            if not math.isfinite(value):
+            texts = [*self.batch, *(self.memory[i] for i in drawn)]
+            learned.loss = self.trainer.step(self.pair, texts)
+            if not math.isfinite(learned.loss):  # what cannot be learned from is not replayed
                 self.skipped += 1
-                note = "skipped: the loss was not finite"
+                learned.note = "skipped: the loss was not finite"
                 break
-        if math.isfinite(value):  # what could not be learned from is not replayed
-            self._remember(self.batch)
+        else:
+            self.memory.extend(self.batch)
+            size = sum(text.target_probs.nbytes for text in self.memory)
+            while size > self.schedule.memory_bytes and len(self.memory) > 1:
+                size -= self.memory.popleft().target_probs.nbytes
         self.updates += 1
         self.pair.draft = self.trainer.model()
-        return value, note
-
-    def _remember(self, texts: list[Example]) -> None:
-        """Keep texts for replay, up to `memory_bytes`: with 150,000 entries a text takes 80 MB."""
-        self.memory.extend(texts)
-        size = sum(text.target_probs.nbytes for text in self.memory)
-        while size > self.schedule.memory_bytes and len(self.memory) > 1:
-            size -= self.memory.popleft().target_probs.nbytes
 
     def _guarded(self, now: dict[str, np.ndarray]) -> str:
         """Ask the guard about the new texts before they are learned from; what it led to."""
@@ -232,20 +212,16 @@ class Learner:
             chosen = self.rng.integers(len(self.labelled), size=size)
         features, labels = zip(*(self.labelled[i] for i in chosen), strict=True)
         labels = np.array(labels, np.float32)
-        _, gradients = self.head.loss(np.stack(features), labels, rejected_weight=1.0)
-        self.head_optimizer.step(gradients)
+        self.head_optimizer.step(self.head.loss(np.stack(features), labels, 1.0)[1])
 
     def _labels(self, draft: Any, proposals: Any, logits: np.ndarray, kept: int,
                 done: bool) -> list[float]:
-        """P(accepted) of each drafted token given those before, as far as this round can tell.
-
-        Under `lifted` at temperature > 0 the product of min(1, P/Q) over its atoms (this project's
-        own), else 1 for the tokens that were kept and 0 for the first that was not.
-        """
-        if not proposals.atoms:
+        """P(accepted) of each drafted token given those before, as far as this round can tell."""
+        if not proposals.atoms:  # 1 for tokens that were kept and 0 for the first that was not
             return [1.0] * kept + [0.0] * (kept < len(draft.tokens) and not done)
         options, to_numpy = self._options, self.pair.sampler.to_numpy
-        # Subtle: `pair.lifting` may have changed since this round was verified.
+        # The product of min(1, P/Q) over the token's atoms (this project's own). Subtle:
+        # `pair.lifting` may have changed since this round was verified.
         lifting = getattr(proposals.lifting, "host", proposals.lifting)
         rows = process(mask(logits, self.pair.target.tokenizer.size), options.temperature,
                        options.top_k, options.top_p)
@@ -264,18 +240,12 @@ class Learner:
 
 def learn(learner: Learner, prompts: Iterable[str], options: Options,
           uniforms: Uniforms) -> Iterator[Learned]:
-    """Serve the prompts one after another and learn from them; what each one brought.
-
-    Prompts that do not fit are passed over. The learner may be used again, even after Ctrl-C.
-    """
+    """Serve the prompts in turn and learn; what each brought. The learner can be used again."""
     for prompt in prompts:
         learner.begin(options)
         try:
             rounds = list(speculative(learner.pair, prompt, options, uniforms, learner))
         except OmnidraftError as error:
             yield Learned(prompt, [], note=f"passed over: {error}")
-            continue
-        learned = learner.finish(prompt)
-        learned.rounds = rounds
-        learner.count(learned)
-        yield learned
+        else:
+            yield learner.finish(prompt, rounds)

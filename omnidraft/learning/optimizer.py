@@ -1,8 +1,9 @@
-"""AdamW (arXiv 1711.05101, Algorithm 2) over named arrays, changed in place."""
+"""AdamW (arXiv 1711.05101, Algorithm 2) over named arrays or tensors, changed in place."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -14,35 +15,28 @@ class AdamW:
 
     In step t, elementwise, with β1, β2 = betas: m ← β1 m + (1 − β1) g, v ← β2 v + (1 − β2) g²,
     w ← w − rate · (m̂ / (√v̂ + eps) + decay · w), where m̂ = m / (1 − β1^t) and v̂ = v / (1 − β2^t)
-    make up for the start at zero. So the first step moves each weight by `rate`.
-
-    >>> weights = {"w": np.array([1.0])}; optimizer = AdamW(weights, rate=0.1, decay=0.0)
-    >>> optimizer.step({"w": np.array([5.0])}); weights["w"].round(6)
-    5.0
-    array([0.9])
+    make up for the start at zero. So the first step moves each weight by `rate`. A gradient that
+    is longer than `clip` is shortened; `shares` are parts of the rate, by name, 1 by default.
     """
 
-    def __init__(self, parameters: dict[str, np.ndarray], rate: float = 1e-4,
+    def __init__(self, parameters: dict[str, Any], rate: float = 1e-4,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, decay: float = 0.01,
                  clip: float | None = None, shares: dict[str, float] | None = None) -> None:
-        """parameters: the arrays to change. clip: the longest whole gradient, longer ones shrink.
-        shares: the part of the rate at which the arrays of these names move, 1 by default."""
-        self.parameters, self.shares = parameters, shares or {}
+        self.parameters, self.shares, self.steps = parameters, shares or {}, np.zeros(1)
         self.rate, self.betas, self.eps, self.decay, self.clip = rate, betas, eps, decay, clip
-        self.steps, self.moments = 0, {
-            f"{kind}.{name}": np.zeros_like(array)
-            for name, array in parameters.items() for kind in ("mean", "square")}
+        self.moments = {f"{kind}.{name}": 0 * array
+                        for name, array in parameters.items() for kind in ("mean", "square")}
 
-    def step(self, gradients: dict[str, np.ndarray]) -> float:
+    def step(self, gradients: dict[str, Any]) -> float:
         """One step; the whole gradient's length before clipping. If not finite, nothing changes."""
-        squares = [float(np.vdot(gradients[name], gradients[name])) for name in self.parameters]
-        norm = math.sqrt(sum(squares))
+        flat = (gradients[name].reshape(-1) for name in self.parameters)
+        norm = math.sqrt(sum(float(gradient @ gradient) for gradient in flat))
         if not math.isfinite(norm):
             return norm
         shrink = min(1.0, self.clip / norm) if self.clip and norm else 1.0
         self.steps += 1
-        one, two = self.betas
-        unbiased, root = 1 / (1 - one ** self.steps), math.sqrt(1 - two ** self.steps)
+        (one, two), t = self.betas, self.steps.item()
+        unbiased, root = 1 / (1 - one ** t), math.sqrt(1 - two ** t)
         for name, weights in self.parameters.items():
             mean, square = self.moments[f"mean.{name}"], self.moments[f"square.{name}"]
             gradient = gradients[name] * shrink
@@ -50,18 +44,22 @@ class AdamW:
             square += (1 - two) * (gradient * gradient - square)
             rate = self.rate * self.shares.get(name, 1.0)
             weights *= 1 - rate * self.decay
-            weights -= rate * unbiased * mean / (np.sqrt(square) / root + self.eps)
+            weights -= rate * unbiased * mean / (square ** 0.5 / root + self.eps)
         return norm
 
-    def state(self) -> dict[str, np.ndarray]:
+    def state(self) -> dict[str, Any]:
         """What training needs to continue, besides the parameters: live arrays by name."""
-        return {"steps": np.array([self.steps], np.float64), **self.moments}
+        return {"steps": self.steps, **self.moments}
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Continue from a `state`; raises OmnidraftError if it belongs to other parameters."""
-        shapes = {name: array.shape for name, array in self.state().items()}
-        if shapes != {name: array.shape for name, array in state.items()}:
-            raise OmnidraftError("this state belongs to other parameters: start without it")
-        self.steps = int(state["steps"][0])
-        for name, array in self.moments.items():
-            array[...] = state[name]
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a `state`; see `fill`."""
+        fill(self.state(), state)
+
+
+def fill(live: dict[str, Any], state: dict[str, Any]) -> None:
+    """Write saved arrays into those in use; raises OmnidraftError where their shapes differ."""
+    if {k: v.shape for k, v in live.items()} != {k: v.shape for k, v in state.items()}:
+        raise OmnidraftError("the saved state belongs to other parameters, of another drafter, "
+                             "rank or kind: choose its rank, or another place")
+    for name, array in live.items():
+        array[...] = state[name]

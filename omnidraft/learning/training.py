@@ -1,15 +1,14 @@
 """Training the drafter: weights or LoRA adapters, an optimizer, and one step on a batch of texts.
 
-A step runs every text through the training pass (`engine.backward`), sums a loss of `losses` over
-them, and moves the parameters with AdamW. At a constant rate they wander about what they have
-learned, so what is served is their running mean (Polyak and Juditsky 1992). The base model is never
-changed: `model()` builds a drafter from the merged tensors.
+At a constant rate the weights wander about what they have learned, so what is served is their
+running mean (Polyak and Juditsky 1992). The base model is never changed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,9 +21,10 @@ from ..engine.llama import Llama
 from ..engine.weights import load_tensors
 from ..errors import OmnidraftError
 from .lora import ATTENTION, HEAD, MLP, LoRA
-from .optimizer import AdamW
+from .optimizer import AdamW, fill
 
 SHARE_OF_A = 1 / 16  # of the rate, for A in W + B A; long runs diverge at 1 (arXiv 2402.12354)
+AVERAGE = 0.95  # share of the old weights in the running mean that is served
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,17 @@ class Recipe:
     rank: int = 32  # of the LoRA adapters; 0 trains all weights
     rate: float | None = None  # of learning; None: see `step_size`
     decay: float = 0.01
-    average: float = 0.95  # of the old in the running mean that is served; 0 serves the latest
 
     def __post_init__(self) -> None:
         for name, known in (("loss", losses.LOSSES), ("divergence", losses.DIVERGENCES)):
             if getattr(self, name) not in known:
                 raise OmnidraftError(f"unknown {name} {getattr(self, name)!r}: "
                                      f"choose one of {', '.join(known)}")
-        for name in ("rank", "rate", "decay"):
+        for name, other in (("rank", 0), ("rate", None), ("decay", 0), ("weight", "dynamic")):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise OmnidraftError(f"{name} is {value}, but must be 0 or more")
-        if not 0 <= self.average < 1:
-            raise OmnidraftError(f"average is {self.average}, but must be 0 or more and below 1")
-        number = isinstance(self.weight, (int, float)) and 0 <= self.weight < math.inf
-        if self.weight != "dynamic" and not number:
-            raise OmnidraftError(f"weight is {self.weight!r}, "
-                                 "but must be a number of 0 or more, or dynamic")
+            if value != other and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
+                raise OmnidraftError(f"{name} is {value!r}, but must be a number of 0 or more"
+                                     + ", or dynamic" * (name == "weight"))
 
     def options(self) -> dict[str, Any]:
         """The arguments that the loss takes."""
@@ -62,44 +56,36 @@ class Recipe:
 
     def step_size(self, drafter: Any) -> float:
         """The rate; by default what suits 0.6 M parameters, above 10 M the paper's 1e-4."""
-        if self.rate is not None:
-            return self.rate
-        if drafter.parameters > 10_000_000:
-            return 1e-4
-        return 0.01 if self.rank else 0.003
-
-    def follow(self, steps: int) -> float:
-        """Share of the latest weights in the served mean: large at first, 1 - `average` later."""
-        return 1 - min(self.average, steps / (steps + 10))
+        default = 1e-4 if drafter.parameters > 10_000_000 else 0.01 if self.rank else 0.003
+        return default if self.rate is None else self.rate
 
 
 class Trainer:
-    """Trains a drafter of the NumPy engine.
+    """Trains a drafter of the NumPy engine; raises OmnidraftError for another.
 
     `parameters` are the LoRA adapters or, with rank 0, all weights; `served` their running mean.
-
-    >>> trainer = Trainer(load("draft-general"), Recipe(), np.random.default_rng(0))
-    >>> trainer.step(pair, [example]); pair.draft = trainer.model()  # doctest: +SKIP
     """
+
+    _losses = losses
 
     def __init__(self, base: Llama, recipe: Recipe, rng: np.random.Generator) -> None:
         if not isinstance(base, Llama) or base.folder is None:
             raise OmnidraftError("this trainer needs a drafter run by the NumPy engine "
                                  "(for others: training_torch.Trainer)")
-        self.base, self.recipe, self.lora = base, recipe, None
-        if recipe.rank:
-            self.config, self.tensors = untied(base)
-            self.lora = LoRA.fresh(self.config, rng, recipe.rank, dtype=base.dtype,
-                                   projections=(*ATTENTION, *MLP, HEAD))
-            self.parameters = self.lora.parameters
-        else:
-            self.config, self.tensors = base.config, tensors_of(base)
-            names = self.config.tensor_shapes()
-            self.parameters = {name: self.tensors[name].copy() for name in names}
+        self.base, self.recipe = base, recipe
+        self.config, self.tensors = untied(base) if recipe.rank else (base.config, tensors_of(base))
+        self.lora = LoRA.fresh(self.config, rng, recipe.rank, dtype=base.dtype, projections=(
+            *ATTENTION, *MLP, HEAD)) if recipe.rank else None
+        self.parameters = self.lora.parameters if self.lora else {
+            name: self.tensors[name].copy() for name in self.config.tensor_shapes()}
+        self._start()
+
+    def _start(self) -> None:
+        """A new optimizer, and the parameters as they are for the running mean."""
         shares = {name: SHARE_OF_A for name in self.parameters if ".lora_A." in name}
-        self.optimizer = AdamW(self.parameters, recipe.step_size(base), decay=recipe.decay,
-                               clip=1.0, shares=shares)
-        self.served = {name: array.copy() for name, array in self.parameters.items()}
+        self.optimizer = AdamW(self.parameters, self.recipe.step_size(self.base), clip=1.0,
+                               decay=self.recipe.decay, shares=shares)
+        self.served = deepcopy(self.parameters)
 
     def merged(self, served: bool = True) -> dict[str, np.ndarray]:
         """The drafter's tensors by Hugging Face name, of the served parameters or the latest."""
@@ -114,29 +100,30 @@ class Trainer:
 
     def step(self, pair: Any, examples: Sequence[losses.Example]) -> float:
         """One update on the texts; the mean loss per comparison, NaN where nothing was changed."""
-        tensors = self.merged(served=False)
-        wanted = list(self.lora.targets) if self.lora else None
+        total, counted, gradients = self._gradients(pair, examples)
+        if counted == 0 and total == 0:
+            return 0.0
+        if not math.isfinite(total) or not math.isfinite(self.optimizer.step(gradients)):
+            return math.nan
+        steps = self.optimizer.steps.item()
+        share = 1 - min(AVERAGE, steps / (steps + 10))  # of the latest weights; large at first
+        for name, mean in self.served.items():
+            mean += share * (self.parameters[name] - mean)
+        return total / counted
+
+    def _gradients(self, pair: Any, examples: Sequence[losses.Example]) -> tuple[float, int, dict]:
+        """Sum of the loss over the comparisons, their count, and the gradients of the mean."""
+        tensors, wanted = self.merged(served=False), list(self.lora.targets) if self.lora else None
         loss, options = losses.LOSSES[self.recipe.loss], self.recipe.options()
-        sums: dict[str, np.ndarray] = {}
-        total, counted = 0.0, 0
+        total, counted, full = 0.0, 0, {}
         for example in examples:
             trace = self._run(tensors, example)
             value, slope, count = loss(trace.logits, example, pair, **options)
             total, counted = total + value, counted + count
-            if not math.isfinite(total):
-                return math.nan
             for name, gradient in backward.gradients(trace, slope, wanted=wanted).items():
-                sums[name] = sums.get(name, 0) + gradient
-        if not counted:
-            return 0.0
-        full = {name: gradient / counted for name, gradient in sums.items()}
-        norm = self.optimizer.step(self.lora.gradients(full) if self.lora else full)
-        if not math.isfinite(norm):
-            return math.nan
-        share = self.recipe.follow(self.optimizer.steps)
-        for name, mean in self.served.items():
-            mean += share * (self.parameters[name] - mean)
-        return total / counted
+                full[name] = full.get(name, 0) + gradient
+        full = {name: gradient / max(1, counted) for name, gradient in full.items()}
+        return total, counted, self.lora.gradients(full) if self.lora and full else full
 
     def slow_down(self, factor: float) -> None:
         """Continue at a part of the rate."""
@@ -147,8 +134,8 @@ class Trainer:
         tensors, value, count = self.merged(), 0.0, 0
         for example in examples:
             logits = self._run(tensors, example).logits
-            lost, _, compared = losses.lifted(logits, example, pair, "tv")
-            value, count = value + lost, count + compared
+            lost, _, compared = self._losses.lifted(logits, example, pair, "tv")
+            value, count = value + float(lost), count + compared
         return 1.0 - value / count if count else math.nan
 
     def state(self) -> dict[str, np.ndarray]:
@@ -157,12 +144,7 @@ class Trainer:
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Return to a `state`; raises OmnidraftError where it belongs to other parameters."""
-        live = self._live()
-        if {k: v.shape for k, v in live.items()} != {k: v.shape for k, v in state.items()}:
-            raise OmnidraftError(OTHER)
-        for name, array in live.items():
-            array[...] = state[name]
-        self.optimizer.steps = int(state["optimizer.steps"][0])
+        fill(self._live(), state)
 
     def _live(self) -> dict[str, np.ndarray]:
         """What steps change, by its name in `state`."""
@@ -171,18 +153,12 @@ class Trainer:
         return {f"{kind}.{k}": v for kind, arrays in kinds.items() for k, v in arrays.items()}
 
     def _run(self, tensors: dict[str, np.ndarray], example: losses.Example) -> backward.Trace:
+        """A pass whose `logits` are (n, V)."""
         return backward.run(self.config, tensors, example.draft_ids[:self.base.context_size])
 
 
-OTHER = "the saved state is of another drafter, rank or kind: choose its rank, or another place"
-
-
 def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays whose names begin with `prefix`, without it.
-
-    >>> under("a.", {"a.b": 1, "c": 2})
-    {'b': 1}
-    """
+    """The arrays whose names begin with `prefix`, without it: "a." of {"a.b", "c"} gives {"b"}."""
     return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
 
@@ -206,7 +182,5 @@ def rebuilt(base: Llama, config: ModelConfig, tensors: dict[str, np.ndarray]) ->
 
 def adapted(base: Llama, lora: LoRA | None, weights: dict[str, np.ndarray]) -> Llama:
     """The drafter with adapters, or without them with other weights; the base is not changed."""
-    if lora is None:
-        return rebuilt(base, base.config, weights)
-    config, tensors = untied(base)
-    return rebuilt(base, config, lora.merged(tensors))
+    config, tensors = untied(base) if lora else (base.config, weights)
+    return rebuilt(base, config, lora.merged(tensors) if lora else weights)
