@@ -252,7 +252,6 @@ class CpuSampler(sampling.Sampler):
             raise OmnidraftError(BROKEN)
         return probs
 
-    head = Sampler.head  # hidden states are tensors, logits are not
     to_numpy = staticmethod(np.asarray)
 
 
