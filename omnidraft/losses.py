@@ -213,7 +213,7 @@ def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: 
         categories = of_atom[lifting.first_atom]
     else:
         categories = np.full(len(lifting.paths), -1)
-        for atom, draft_tokens in lifting.after(prefix).items():
+        for atom, draft_tokens in lifting.after[prefix].items():
             categories[draft_tokens] = of_atom[atom + 1]
     categories = categories[:width]
     held = np.bincount(categories + 1, minlength=len(children) + 3)[1:] > 0

@@ -184,7 +184,7 @@ def _parts(step: Choice, atoms: Sequence[int | None], drawn: Sequence[tuple[Any,
            lifting: Lifting, target_probs: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """The (row, ids) to add up for one comparison: P's mass, Q's, and what Q is relative to."""
     atom, (q, prefix) = atoms[step.place], drawn[step.place]
-    child, after = lifting.children[step.node].get(atom), lifting.after(prefix)
+    child, after = lifting.children[step.node].get(atom), lifting.after[prefix]
     if child is not None:
         yield target_probs[step.row], lifting.below(child)
         yield q, after.get(atom, [])
