@@ -43,8 +43,7 @@ class Lifting:
         self.token = [-1]  # per node: the target token that ends there, or -1
         self.children: list[dict[int, int]] = [{}]  # per node: atom -> child node
         for position, split in enumerate(ordered):
-            node = ROOT
-            self.last[node] = position + 1
+            node, self.last[ROOT] = ROOT, position + 1
             for atom in split:
                 if atom not in self.children[node]:
                     self.children[node][atom] = len(self.first)
@@ -55,8 +54,6 @@ class Lifting:
                 node = self.children[node][atom]
                 self.last[node] = position + 1
             self.token[node] = covered[split]
-        # (V_q,) the first atom of each path + 1, or 0: no path
-        self.first_atom = np.array([path[0] + 1 if path else 0 for path in paths], np.int64)
         # prefix of a path -> next atom -> the draft tokens whose path continues so
         self.after: dict[Split, dict[int, list[int]]] = {(): {}}
         for token, path in enumerate(paths):
@@ -146,16 +143,16 @@ class Lifting:
 
         draft_probs: the row (V_q,) of the drawn token. What has no path is left out.
         """
-        if not prefix:
-            return np.bincount(self.first_atom, draft_probs, len(self.paths) + 1)[1:]
         tokens, atoms = self.continuing(prefix)
         some = np.bincount(atoms, draft_probs[tokens], len(self.paths))
-        return some / (some.sum() or 1.0)
+        return some / (some.sum() or 1.0) if prefix else some
 
     def continuing(self, prefix: Split) -> np.ndarray:
         """The draft tokens whose path continues `prefix`, and their next atoms: (2, n)."""
-        return np.transpose([(token, atom) for atom, tokens in self.after[prefix].items()
-                             for token in tokens])
+        def make() -> np.ndarray:
+            pairs = ((token, atom) for atom, some in self.after[prefix].items() for token in some)
+            return np.array([*pairs], np.int64).reshape(-1, 2).T
+        return self.kept(("continuing", prefix), make)
 
     def longer(self, draft_token: int) -> list[int]:
         """Draft tokens whose path begins with this token's and is longer: the cases for healing."""

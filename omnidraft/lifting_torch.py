@@ -54,12 +54,10 @@ class Lifting(lifting.Lifting):
 
     def distribution(self, draft_probs: Tensor, prefix: Split) -> Tensor:
         """Q (V_q,) of the atom after `prefix`, given that the path continues; see `lifting`."""
-        if not prefix:
-            first = self.uploaded("first", self.first_atom)
-            return draft_probs.new_zeros(len(self.paths) + 1).index_add_(0, first, draft_probs)[1:]
-        tokens, atoms = upload(self.continuing(prefix), draft_probs.device)
+        tokens, atoms = self.uploaded(("continuing", prefix), self.continuing(prefix))
         some = draft_probs.index_select(0, tokens)
-        some = some / some.sum().clamp(min=torch.finfo(some.dtype).tiny)
+        if prefix:
+            some = some / some.sum().clamp(min=torch.finfo(some.dtype).tiny)
         return torch.zeros_like(draft_probs).index_add_(0, atoms, some)
 
     def reveal(self, draft_tokens: Sequence[int], draft_probs: Sequence[Tensor],

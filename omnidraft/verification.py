@@ -3,8 +3,7 @@
 p = target, q = draft. Row i of `target_probs` is p, processed for sampling, given the context and
 the proposals before position i: m proposals come with m + 1 rows, NumPy arrays or tensors. Words:
 *accepted* = a kept proposal, *recovered* = drawn from the residual after a rejection, *bonus* = the
-free token when every proposal was kept. Rules, all lossless but
-`omnidraft` above temperature 0:
+free token when every proposal was kept. Rules, lossless but for `omnidraft` above temperature 0:
 
 `slem`       arXiv 2502.05202, and every rule at temperature 0: `exact_match`
 `tli`        arXiv 2502.05202: `rejection_sampling` with q on the shared tokens
@@ -182,7 +181,7 @@ def _route(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
     while place < len(atoms) and row < len(target_probs):
         (q, prefix), children = drawn[place], lifting.children[node]
         after, child = lifting.after[prefix], children.get(atoms[place])
-        possible = [token for tokens in after.values() for token in tokens] if prefix else []
+        possible = lifting.continuing(prefix)[0] if prefix else []
         if child is not None:
             stop, whole, here = False, not lifting.children[child], child
             within, drafted = lifting.below(child), after.get(atoms[place], [])
