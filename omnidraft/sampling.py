@@ -71,9 +71,6 @@ def locate(weights: np.ndarray, draw: float) -> int:
     """The first index at which the running sum of weights (N,) exceeds `draw` of their total.
 
     It is N where the weights are NaN or all zero.
-
-    >>> locate(np.array([1.0, 0.0, 3.0]), 0.25)
-    2
     """
     # Whole blocks first, then one of them: a running sum takes ten times as long as a sum.
     sums = np.add.reduceat(weights, np.arange(0, len(weights), BLOCK)).cumsum(dtype=np.float64)

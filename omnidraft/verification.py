@@ -64,9 +64,6 @@ def exact_match(proposals: Sequence[int], choices: Iterable[int]) -> Verdict:
 
     choices: the argmax of the target's rows at temperature 0, else a sample of each, so that the
     text is the target's own sample.
-
-    >>> exact_match([5, 6], [5, 7, 8]).emitted
-    [5, 7]
     """
     verdict, choices = Verdict(), iter(choices)
     for proposal, choice in zip(proposals, choices):  # noqa: B905 (one choice more than proposals)
