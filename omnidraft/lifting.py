@@ -1,12 +1,11 @@
-"""Lifting: both models' distributions seen over the drafter's sub-tokens ("atoms"). This project's
-own.
+"""Lifting: both models' distributions seen over the drafter's sub-tokens ("atoms").
 
-Every covered target token t has one *split* s(t) into draft tokens: the draft token with the same
-bytes if there is one, else its n-gram. The splits form a trie; p(t) summed at or below a node is
-the node's mass. Every draft token has a *path* of atoms: itself if it is an atom, else the splits
-of the target tokens that spell it, else none. Draw draft tokens and reveal their atoms one at a
-time: the distribution of each next atom is known for both models, so ordinary rejection sampling
-compares them (`verification.lifted`), whatever the two tokenizers are.
+This project's own. Every covered target token t has one *split* s(t) into draft tokens: the draft
+token with the same bytes if there is one, else its n-gram. The splits form a trie; p(t) summed at
+or below a node is the node's mass. Every draft token has a *path* of atoms: itself if it is an
+atom, else the splits of the target tokens that spell it, else none. Draw draft tokens and reveal
+their atoms one at a time: the distribution of each next atom is known for both models, so ordinary
+rejection sampling compares them (`verification.lifted`), whatever the two tokenizers are.
 
     target token " problem"  -> split ("▁prob", "lem")          two atoms, an n-gram (merge)
     draft token  "▁9"        -> path  ("▁", "9") = s(" ") s("9") one draft token, two target tokens
@@ -15,9 +14,7 @@ compares them (`verification.lifted`), whatever the two tokenizers are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +23,6 @@ ROOT = 0
 Split = tuple[int, ...]
 
 
-@dataclass
 class Lifting:
     """The trie of splits (target side) and the paths of atoms (draft side); fixed during a round.
 
@@ -38,58 +34,67 @@ class Lifting:
     ({1: 1}, [-1, 7, 8], [7, 8])
     """
 
-    splits: dict[int, Split]
-    paths: list[Split | None]
-    order: np.ndarray = field(init=False)  # (covered,) target tokens by split; a node is a range
-    first: list[int] = field(init=False)  # per node: where its range begins,
-    last: list[int] = field(init=False)  # and where it ends
-    token: list[int] = field(init=False)  # per node: the target token that ends there, or -1
-    children: list[dict[int, int]] = field(init=False)  # per node: atom -> child node
-    first_atom: np.ndarray = field(init=False)  # (V_q,) first atom of a path + 1, or 0: no path
-
-    def __post_init__(self) -> None:
-        unique: dict[Split, int] = {}
-        for token in sorted(self.splits):
-            unique.setdefault(self.splits[token], token)
-        ordered = sorted(unique)
-        self.order = np.array([unique[split] for split in ordered], dtype=np.int64)
-        self.first, self.last, self.token, self.children = [0], [len(ordered)], [-1], [{}]
-        trail = [ROOT]  # the nodes from the root to the split before
-        before: Split = ()
+    def __init__(self, splits: dict[int, Split], paths: list[Split | None]) -> None:
+        self.splits, self.paths = splits, paths
+        covered = {splits[token]: token for token in sorted(splits, reverse=True)}
+        ordered = sorted(covered)
+        self.order = np.array([covered[split] for split in ordered], np.int64)  # a node is a range
+        self.first, self.last = [0], [0]  # per node: where its range begins, and where it ends
+        self.token = [-1]  # per node: the target token that ends there, or -1
+        self.children: list[dict[int, int]] = [{}]  # per node: atom -> child node
         for position, split in enumerate(ordered):
-            both = zip(before, split, strict=False)
-            shared = sum(1 for _ in takewhile(lambda atoms: atoms[0] == atoms[1], both))
-            for node in trail[shared + 1:]:
-                self.last[node] = position
-            del trail[shared + 1:]
-            for atom in split[shared:]:
-                self.children[trail[-1]][atom] = len(self.first)
-                trail.append(len(self.first))
-                self.first.append(position)
-                self.last.append(len(ordered))
-                self.token.append(-1)
-                self.children.append({})
-            self.token[trail[-1]] = unique[split]
-            before = split
-        self.first_atom = np.array([path[0] + 1 if path else 0 for path in self.paths], np.int64)
-        self._longer: dict[Split, list[tuple[int, int]]] = {}  # prefix -> draft tokens, next atoms
-        for draft_token, path in enumerate(self.paths):
-            for cut in range(1, len(path or ())):
-                self._longer.setdefault(path[:cut], []).append((draft_token, path[cut]))
-        self._after: dict[Split, dict[int, list[int]]] = {}
-        self._atoms: dict[int, np.ndarray] = {}
-        self._categories: dict[tuple[int, int], tuple[Any, np.ndarray]] = {}
-        self._tensors: dict[Any, Any] = {}  # index tensors of `lifting_torch`, by device and use
+            node, self.last[ROOT] = ROOT, position + 1
+            for atom in split:
+                if atom not in self.children[node]:
+                    self.children[node][atom] = len(self.first)
+                    self.first.append(position)
+                    self.last.append(position)
+                    self.token.append(-1)
+                    self.children.append({})
+                node = self.children[node][atom]
+                self.last[node] = position + 1
+            self.token[node] = covered[split]
+        # prefix of a path -> next atom -> the draft tokens whose path continues so
+        self.after: dict[Split, dict[int, list[int]]] = {(): {}}
+        for token, path in enumerate(paths):
+            for cut, atom in enumerate(path or ()):
+                self.after.setdefault(path[:cut], {}).setdefault(atom, []).append(token)
+        self._kept: dict[Any, Any] = {}
+
+    def kept(self, what: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gives, made once: index arrays, or with `lifting_torch` tensors."""
+        if what not in self._kept:
+            self._kept[what] = make()
+        return self._kept[what]
 
     # ---- target side ----------------------------------------------------------------------------
     def below(self, node: int) -> np.ndarray:
         """Target tokens (n,) whose split passes through `node`, its own token first."""
         return self.order[self.first[node]:self.last[node]]
 
+    def atoms(self, node: int) -> np.ndarray:
+        """The atoms (C,) that lead to the children of `node`."""
+        return self.kept(("atoms", node), lambda: np.array([*self.children[node]], np.int64))
+
+    def categories(self, node: int, target_size: int) -> tuple[Any, np.ndarray]:
+        """The target tokens (n,) that `node` leaves possible, and the category of each.
+
+        That is the number of the child that it is below, or C if it ends here.
+        """
+        def make() -> tuple[Any, np.ndarray]:
+            sizes = [self.last[child] - self.first[child] for child in self.children[node].values()]
+            below, of_child = self.below(node), np.repeat(np.arange(len(sizes)), sizes)
+            if node != ROOT:  # the node's own token comes first
+                own = [len(sizes)] * (self.token[node] >= 0)
+                return below, np.append(own, of_child).astype(np.int64)
+            category = np.full(target_size, len(sizes))
+            category[below] = of_child
+            return slice(None), category
+        return self.kept(("categories", node, target_size), make)
+
     def members(self, node: int, category: int, target_size: int) -> np.ndarray:
         """The target tokens of one of the `categories` at `node`."""
-        atoms = self.atoms(node)
-        if category < len(atoms):
+        if category < len(atoms := self.atoms(node)):
             return self.below(self.children[node][int(atoms[category])])
         if node != ROOT:
             return self.below(node)[:1]
@@ -97,8 +102,7 @@ class Lifting:
 
     def choice(self, node: int, target_probs: np.ndarray,
                draft_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The atoms (C,) of the children of `node`, and P and Q (C + 1,) of them and of what ends
-        here.
+        """The atoms (C,) of the children of `node`; P and Q (C + 1,) of them and of what ends here.
 
         target_probs: the target's row (V_p,); draft_probs: Q (V_q,) of the next atom. Inside the
         trie what ends is the node's own token, *stop*: P(child) = mass(child) / mass(node), P(stop)
@@ -114,35 +118,11 @@ class Lifting:
             masses, draft_end = masses / (masses.sum() or 1.0), max(0.0, 1.0 - drafted.sum())
         return atoms, masses, np.append(drafted, draft_end)
 
-    def atoms(self, node: int) -> np.ndarray:
-        """The atoms (C,) that lead to the children of `node`."""
-        if node not in self._atoms:
-            self._atoms[node] = np.array(list(self.children[node]), np.int64)
-        return self._atoms[node]
-
-    def categories(self, node: int, target_size: int) -> tuple[Any, np.ndarray]:
-        """The target tokens (n,) that `node` leaves possible, and of each: which child it is below,
-        or C if it ends here."""
-        key = node, target_size
-        if key not in self._categories:
-            sizes = [self.last[child] - self.first[child] for child in self.children[node].values()]
-            below, of_child = self.below(node), np.repeat(np.arange(len(sizes)), sizes)
-            if node == ROOT:
-                category = np.full(target_size, len(sizes))
-                category[below] = of_child
-                self._categories[key] = slice(None), category
-            else:  # the node's own token comes first
-                own = [len(sizes)] * (self.token[node] >= 0)
-                self._categories[key] = below, np.append(own, of_child).astype(np.int64)
-        return self._categories[key]
-
     def walk(self, atoms: Sequence[int | None]) -> tuple[list[int], list[int]]:
-        """Target tokens that the atoms spell, and how many atoms each takes; greedy, as in
-        matching.
+        """Target tokens that the atoms spell, and how many atoms each takes; greedy.
 
-        Each end is decided by the next atom only. The walk ends where an atom is no child and
-        nothing ends there (a dead end). A token that ends where the atoms end is part of it, though
-        longer tokens may begin with it.
+        Each end is decided by the next atom only. The walk ends at an atom that is no child where
+        no token ends, and with the atoms: what ends there counts, though longer tokens may follow.
         """
         tokens, lengths, node, depth = [], [], ROOT, 0
         for atom in [*atoms, None]:
@@ -159,43 +139,32 @@ class Lifting:
 
     # ---- draft side -----------------------------------------------------------------------------
     def distribution(self, draft_probs: np.ndarray, prefix: Split) -> np.ndarray:
-        """Q (V_q,) of the atom after `prefix`, given that the drawn token's path continues with
-        one.
+        """Q (V_q,) of the atom after `prefix`, given that the drawn token's path continues.
 
         draft_probs: the row (V_q,) of the drawn token. What has no path is left out.
         """
-        if not prefix:
-            return np.bincount(self.first_atom, draft_probs, len(self.paths) + 1)[1:]
-        tokens, atoms = np.transpose(self._longer[prefix])
+        tokens, atoms = self.continuing(prefix)
         some = np.bincount(atoms, draft_probs[tokens], len(self.paths))
-        return some / (some.sum() or 1.0)
+        return some / (some.sum() or 1.0) if prefix else some
 
-    def after(self, prefix: Split) -> dict[int, list[int]]:
-        """Next atom -> the draft tokens whose path continues `prefix` with it."""
-        if prefix not in self._after:
-            pairs = self._longer.get(prefix, ()) if prefix else (
-                (token, path[0]) for token, path in enumerate(self.paths) if path)
-            made = self._after[prefix] = {}
-            for token, atom in pairs:
-                made.setdefault(atom, []).append(token)
-        return self._after[prefix]
+    def continuing(self, prefix: Split) -> np.ndarray:
+        """The draft tokens whose path continues `prefix`, and their next atoms: (2, n)."""
+        def make() -> np.ndarray:
+            pairs = ((token, atom) for atom, some in self.after[prefix].items() for token in some)
+            return np.array([*pairs], np.int64).reshape(-1, 2).T
+        return self.kept(("continuing", prefix), make)
 
     def longer(self, draft_token: int) -> list[int]:
         """Draft tokens whose path begins with this token's and is longer: the cases for healing."""
         path = self.paths[draft_token]
-        return sorted({token for token, _ in self._longer.get(path, ())}) if path else []
+        return sorted(self.continuing(path)[0].tolist()) if path and path in self.after else []
 
     def reveal(self, draft_tokens: Sequence[int], draft_probs: Sequence[np.ndarray],
                in_text: Split = ()) -> tuple[list[int | None], list[tuple[np.ndarray, Split]]]:
-        """The atoms of the drawn tokens; for each, its token's row and the atoms of the token
-        before it.
+        """The atoms of the drawn tokens; for each its token's row and that token's atoms before it.
 
         The last atom is None if its token has no path. `in_text`: the atoms of a healed context
         token, which the first path begins with and the text has already.
-
-        >>> row = np.array([1.0])
-        >>> Lifting({0: (0,)}, [(0,)]).reveal([0], [row]) == ([0], [(row, ())])
-        True
         """
         atoms: list[int | None] = []
         drawn: list[tuple[np.ndarray, Split]] = []
@@ -216,8 +185,7 @@ class Lifting:
 
 def build_lifting(splits: dict[int, Split], spellings: dict[int, Sequence[int]],
                   draft_size: int) -> Lifting:
-    """Lifting from the covered splits, and the target tokens that spell draft tokens that are no
-    atoms.
+    """Lifting from the covered splits, and the spellings of draft tokens that are no atoms.
 
     splits: target token -> draft tokens; spellings: draft token -> target tokens; draft_size = V_q.
 

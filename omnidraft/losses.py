@@ -205,16 +205,13 @@ def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: 
     """
     children = lifting.atoms(node)
     other = len(children) if node != ROOT else len(children) + 1 if exact else -1
-    of_atom = np.full(len(lifting.paths) + 1, other)  # of atom a at a + 1; 0 is "no path"
-    of_atom[children + 1] = np.arange(len(children))
+    of_atom = np.full(len(lifting.paths), other)
+    of_atom[children] = np.arange(len(children))
     if left != ROOT:
-        of_atom[lifting.atoms(left) + 1] = -1
-    if not prefix:
-        categories = of_atom[lifting.first_atom]
-    else:
-        categories = np.full(len(lifting.paths), -1)
-        for atom, draft_tokens in lifting.after(prefix).items():
-            categories[draft_tokens] = of_atom[atom + 1]
+        of_atom[lifting.atoms(left)] = -1
+    draft_tokens, atoms = lifting.continuing(prefix)
+    categories = np.full(len(lifting.paths), -1 if prefix else other)  # `other` without a path, too
+    categories[draft_tokens] = of_atom[atoms]
     categories = categories[:width]
     held = np.bincount(categories + 1, minlength=len(children) + 3)[1:] > 0
     return categories, held | (exact and held.any())

@@ -1,12 +1,12 @@
 """From logits to the distribution that is sampled from, and the draws behind every random decision.
 
-Every rule of `verification.py` needs exactly the distribution that a token was drawn from, so
-processing (temperature, top-k, top-p) happens once, here, for drafter and target alike.
+Verification needs exactly the distribution that a token was drawn from: it is computed only here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from math import nextafter
 from typing import Any
 
@@ -16,8 +16,7 @@ from .errors import OmnidraftError
 
 BLOCK = 256
 BELOW_ONE = 1 - 2**-52  # the greatest draw: rounded, a product with it stays below the total
-BROKEN = ("the model's logits are NaN or infinite: its weights are broken or the number type is "
-          "too small")
+BROKEN = "the model's logits are NaN or infinite: broken weights, or the number type is too small"
 
 
 def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0,
@@ -26,18 +25,15 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0,
 
     float32 stays float32, anything else becomes float64. Temperature 0 gives the argmax as a
     one-hot row. Raises OmnidraftError for a row that holds no finite logit or a NaN.
-
-    >>> process(np.array([0.0, 1.0, 1.0]), temperature=0)
-    array([0., 1., 0.])
     """
     logits = np.asarray(logits)
-    best = logits.max(axis=-1, keepdims=True)  # (..., 1)
-    if not np.isfinite(best).all():
+    highest = logits.max(axis=-1, keepdims=True)  # (..., 1)
+    if not np.isfinite(highest).all():
         raise OmnidraftError(BROKEN)
     if temperature == 0:
         return (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
     width = np.float32 if logits.dtype == np.float32 else np.float64
-    probs = np.subtract(logits, best, dtype=width)
+    probs = np.subtract(logits, highest, dtype=width)
     if temperature != 1:
         with np.errstate(over="ignore"):  # a tiny temperature: -inf, which is right
             probs /= max(temperature, 1e-30)  # what float32 can hold
@@ -58,25 +54,23 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0,
 
 
 def mask(logits: np.ndarray, size: int) -> np.ndarray:
-    """Logits (..., V) with all ids beyond the tokenizer's `size` ruled out, in place.
-
-    Qwen2 pads 151,646 ids to 152,064.
-
-    >>> mask(np.array([1.0, 2.0, 3.0]), 2)
-    array([  1.,   2., -inf])
-    """
-    if logits.shape[-1] > size:
-        logits[..., size:] = -np.inf
+    """Logits (..., V) with all ids beyond the tokenizer's `size` (padding) ruled out, in place."""
+    logits[..., size:] = -np.inf
     return logits
+
+
+def best(logits: np.ndarray) -> list[int]:
+    """The argmax of each row of logits (n, V). Raises OmnidraftError where it is not finite."""
+    places = logits.argmax(-1)
+    if not np.isfinite(logits[np.arange(len(places)), places]).all():
+        raise OmnidraftError(BROKEN)
+    return places.tolist()
 
 
 def locate(weights: np.ndarray, draw: float) -> int:
     """The first index at which the running sum of weights (N,) exceeds `draw` of their total.
 
     It is N where the weights are NaN or all zero.
-
-    >>> locate(np.array([1.0, 0.0, 3.0]), 0.25)
-    2
     """
     # Whole blocks first, then one of them: a running sum takes ten times as long as a sum.
     sums = np.add.reduceat(weights, np.arange(0, len(weights), BLOCK)).cumsum(dtype=np.float64)
@@ -92,23 +86,17 @@ def locate(weights: np.ndarray, draw: float) -> int:
 
 
 class Rows(Sequence):
-    """make(item) for each of `items` when it is asked for: rows after a rejection cost nothing.
-
-    >>> Rows(np.zeros((3, 2)), process)[1]
-    array([0.5, 0.5])
-    """
+    """make(item) for each of `items` when it is asked for: rows after a rejection cost nothing."""
 
     def __init__(self, items: Any, make: Callable[[Any], Any]) -> None:
-        self.items, self._make = items, make
-        self._at, self._row = -1, None
+        self.items = items
+        self._made = lru_cache(1)(lambda row: make(items[row]))  # they are asked for in order
 
     def __len__(self) -> int:
         return len(self.items)
 
     def __getitem__(self, row: int) -> Any:
-        if row != self._at:  # one row is kept: they are asked for in order
-            self._at, self._row = row, self._make(self.items[row])
-        return self._row
+        return self._made(row)
 
 
 class Uniforms:
@@ -121,10 +109,6 @@ class Uniforms:
     def __init__(self, source: np.random.Generator | Iterable[float]) -> None:
         draws = iter(source.random, None) if isinstance(source, np.random.Generator) else source
         self._draws: Iterator[float] = iter(draws)
-
-    def __iter__(self) -> Iterator[float]:
-        """The draws one after another."""
-        return iter(self.next, None)
 
     def next(self) -> float:
         """The next draw."""
@@ -142,7 +126,7 @@ class Uniforms:
         """One index drawn from each row (V,), one after another."""
         return map(self.choose, rows)
 
-    def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[float, float]]:
+    def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterable[tuple[float, float]]:
         """Pairs of numbers read out of rows, one after another."""
         return ((float(p), float(q)) for p, q in pairs)
 
@@ -150,15 +134,12 @@ class Uniforms:
 class Sampler:
     """How the models' logits become tokens for one text: temperature, top-k, top-p, and the draws.
 
-    Rows are always probabilities, computed when they are asked for. Temperature 0 takes the argmax
-    of the logits; its rows are those of temperature 1, so that a token's probability can be read
-    there, too. The twin in `sampling_torch` does the same with tensors on a device.
-
-    >>> Sampler(Uniforms([]), temperature=0).choices(np.array([[1.0, 2.0], [5.0, 2.0]]), 2)
-    [1, 0]
+    Temperature 0 takes the argmax; its rows are the probabilities of temperature 1. The twin in
+    `sampling_torch` keeps rows and drawn tokens on a device.
     """
 
     looks = True  # at each drafted token: free here, while the twin would wait for the device
+    to_numpy = staticmethod(np.asarray)
 
     def __init__(self, uniforms: Uniforms, temperature: float = 1.0, top_k: int = 0,
                  top_p: float = 1.0) -> None:
@@ -169,22 +150,19 @@ class Sampler:
         """A cache with which `model.forward` gives the arrays that this sampler takes."""
         return model.new_cache()
 
-    def rows(self, logits: np.ndarray, size: int) -> Sequence[np.ndarray]:
-        """The distributions (n, V) of logits (n, V) over a tokenizer's `size` ids."""
-        return Rows(mask(logits, size), self.distribution)
-
     def distribution(self, logits: np.ndarray) -> np.ndarray:
         """What is sampled from (V,), of logits (V,)."""
         return process(logits, *self.settings)
+
+    def rows(self, logits: np.ndarray, size: int) -> Sequence[np.ndarray]:
+        """The distributions (n, V) of logits (n, V) over a tokenizer's `size` ids."""
+        return Rows(mask(logits, size), self.distribution)
 
     def choices(self, logits: np.ndarray, size: int) -> Iterable[int]:
         """The token that the model itself writes after each of n rows of logits (n, V)."""
         if self.temperature:
             return self.uniforms.samples(self.rows(logits, size))
-        best = mask(logits, size).argmax(-1)
-        if not np.isfinite(logits[np.arange(len(best)), best]).all():
-            raise OmnidraftError(BROKEN)
-        return best.tolist()
+        return best(mask(logits, size))
 
     def draw(self, rows: Rows) -> int:
         """One token of the first of the distributions that `rows` gave."""
@@ -192,10 +170,7 @@ class Sampler:
 
     def likeliest(self, rows: Rows) -> int:
         """The token that temperature 0 draws; it needs no probabilities."""
-        token = int(rows.items[0].argmax())
-        if not np.isfinite(rows.items[0, token]):
-            raise OmnidraftError(BROKEN)
-        return token
+        return best(rows.items[:1])[0]
 
     def read(self, token: int, rows: Rows) -> tuple[int, float]:
         """A drawn token and its probability in the row (V,) that it was drawn from."""
@@ -220,11 +195,6 @@ class Sampler:
     def lifting(self, lifting: Any, model: Any) -> Any:
         """The lifting for rows of this sampler, on the model's device."""
         return lifting
-
-    @staticmethod
-    def to_numpy(array: np.ndarray) -> np.ndarray:
-        """An array for whoever needs NumPy's."""
-        return array
 
     def finished(self, array: np.ndarray) -> np.ndarray:
         """The array once it is computed, so that a model's seconds are its own."""

@@ -1,8 +1,7 @@
 """Torch twin of `sampling.py`: the same functions on tensors of any device and dtype.
 
-Only `to_host`, `read`, `floats` and `choose` copy from the device. So bad logits are reported late:
-a row that `sampling` would refuse becomes NaN, and `to_host` refuses what was drawn from it. On the
-CPU nobody has to wait for a copy: `CpuSampler` is NumPy's with PyTorch's softmax.
+Only `to_host`, `read`, `floats` and `choose` copy from the device, so bad logits are reported late:
+a row that `sampling` would refuse becomes NaN, and `to_host` refuses what was drawn from it.
 """
 
 from __future__ import annotations
@@ -26,16 +25,13 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
 
     float64 stays float64, anything else becomes float32. A row without a finite logit or with a NaN
     becomes NaN.
-
-    >>> process(torch.tensor([0.0, 1.0, 1.0]), temperature=0)
-    tensor([0., 1., 0.])
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if temperature == 0:
-        best, place = logits.max(-1, keepdim=True)
-        one = best - best + 1  # NaN where `best` is not finite
+        highest, place = logits.max(-1, keepdim=True)
+        one = highest - highest + 1  # NaN where `highest` is not finite
         return torch.zeros_like(logits).scatter_(-1, place, one)
-    if temperature != 1:  # the best first: no quotient overflows
+    if temperature != 1:  # the highest first: no quotient overflows
         logits = (logits - logits.amax(-1, keepdim=True)) / temperature
     probs = torch.softmax(logits, -1)
     if 0 < top_k < logits.shape[-1]:
@@ -52,28 +48,25 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
 
 
 def mask(logits: Tensor, size: int) -> Tensor:
-    """Logits (..., V) with all ids beyond the tokenizer's `size` ruled out, in place.
-
-    >>> mask(torch.tensor([1.0, 2.0, 3.0]), 2)
-    tensor([1., 2., -inf])
-    """
-    if logits.shape[-1] > size:
-        logits.narrow(-1, size, logits.shape[-1] - size).fill_(-torch.inf)
+    """Logits (..., V) with all ids beyond the tokenizer's `size` (padding) ruled out, in place."""
+    logits[..., size:].fill_(-torch.inf)
     return logits
+
+
+def best(logits: Tensor) -> Tensor:
+    """The argmax (n,) of each row (n, V); of a broken row -1, which `to_host` refuses."""
+    highest, places = logits.max(-1)
+    return torch.where(highest.isfinite(), places, -1)
 
 
 def locate(weights: Tensor, draw: float | Sequence[float]) -> Tensor:
     """The first index (1,) at which the running sum of weights (N,) exceeds `draw` of their total.
 
     By rows for weights (R, N) and R draws: (R, 1). It is N where the weights are NaN or all zero.
-
-    >>> locate(torch.tensor([1.0, 0.0, 3.0]), 0.25)
-    tensor([2])
     """
     running = weights.cumsum(-1, dtype=widest(weights.device))
     greatest = 1 - torch.finfo(running.dtype).eps  # a product with it stays below the total
-    draws = running.new_tensor(draw).clamp(max=greatest)[..., None]
-    goal = running[..., -1:] * draws
+    goal = running[..., -1:] * running.new_tensor(draw).clamp(max=greatest)[..., None]
     return torch.searchsorted(running, goal, right=True)  # never lands on a zero weight
 
 
@@ -83,15 +76,9 @@ def widest(device: torch.device) -> torch.dtype:
 
 
 def to_host(indices: Tensor, size: int) -> list[int]:
-    """Indices that `locate` found among `size` weights, in one copy.
-
-    Raises OmnidraftError where the weights were NaN.
-
-    >>> to_host(torch.tensor([3, 4]), 5)
-    [3, 4]
-    """
+    """Indices that `locate` or `best` found among `size`, in one copy; OmnidraftError for NaN."""
     found = indices.reshape(-1).tolist()
-    if min(found, default=0) < 0 or max(found, default=0) >= size:
+    if any(not 0 <= index < size for index in found):
         raise OmnidraftError(BROKEN)
     return found
 
@@ -100,9 +87,6 @@ class Uniforms(sampling.Uniforms):
     """Uniform draws in [0, 1), from a torch.Generator or from given numbers, in `sampling`'s order.
 
     The numbers are made on the host, so that only what is chosen by them stays on the device.
-
-    >>> Uniforms([0.3]).choose(torch.tensor([1.0, 0.0, 3.0]))
-    2
     """
 
     def __init__(self, source: torch.Generator | Iterable[float]) -> None:
@@ -123,20 +107,25 @@ class Uniforms(sampling.Uniforms):
 
     def samples(self, rows: Tensor) -> Iterator[int]:
         """One index drawn from each row of (n, V), one after another; one copy for all."""
-        draws = list(islice(self, len(rows)))
+        draws = list(islice(iter(self.next, None), len(rows)))
         self.give_back(draws)
         for index in to_host(locate(rows[:len(draws)], draws), rows.shape[1]):
             self.next()  # what nobody asks for is not used up
             yield index
 
-    def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[float, float]]:
+    def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterable[tuple[float, float]]:
         """Pairs of numbers read out of rows; one copy for all."""
-        pairs = list(pairs)
-        if not pairs:
-            return iter(())
+        if not (pairs := list(pairs)):
+            return []
         device = pairs[0][0].device
         numbers = [torch.as_tensor(number, device=device) for pair in pairs for number in pair]
-        return iter(torch.stack(numbers).view(-1, 2).tolist())
+        return torch.stack(numbers).view(-1, 2).tolist()
+
+
+def _endless(generator: torch.Generator) -> Iterator[float]:
+    where = generator.device
+    while True:  # a block at once, so that a generator on a device costs a copy in 64 draws
+        yield from torch.rand(64, generator=generator, device=where, dtype=widest(where)).tolist()
 
 
 class Sampler(sampling.Sampler):
@@ -150,24 +139,24 @@ class Sampler(sampling.Sampler):
 
     def __init__(self, uniforms: sampling.Uniforms, temperature: float = 1.0, top_k: int = 0,
                  top_p: float = 1.0) -> None:
-        uniforms = uniforms if isinstance(uniforms, Uniforms) else Uniforms(uniforms)
+        if not isinstance(uniforms, Uniforms):
+            uniforms = Uniforms(iter(uniforms.next, None))
         super().__init__(uniforms, temperature, top_k, top_p)
         self._used: list[float] = []  # the draws behind tokens that are not settled yet
         self._size = 0  # of the rows that they were drawn from
         self._direct: list[Tensor] = []  # index tensors of the direct map
 
     def new_cache(self, model: Any) -> Any:
-        """A cache with which `model.forward` gives tensors."""
         return model.new_cache(on_device=True)
-
-    def rows(self, logits: Tensor, size: int) -> Sequence[Tensor]:
-        """The distributions (n, V) of logits (n, V) over a tokenizer's `size` ids."""
-        logits = mask(logits, size)
-        return self.distribution(logits) if self.temperature else Rows(logits, self.distribution)
 
     def distribution(self, logits: Tensor) -> Tensor:
         """What is sampled from (..., V), of logits (..., V)."""
         return process(logits, *self.settings)
+
+    def rows(self, logits: Tensor, size: int) -> Sequence[Tensor]:
+        """The distributions (n, V) of logits (n, V); all at once where they are drawn from."""
+        logits = mask(logits, size)
+        return self.distribution(logits) if self.temperature else Rows(logits, self.distribution)
 
     def choices(self, logits: Tensor, size: int) -> Iterable[int]:
         """The token that the model itself writes after each row of logits (n, V); one copy."""
@@ -207,19 +196,16 @@ class Sampler(sampling.Sampler):
         return tokens[:count]
 
     def allow(self, ids: Sequence[int], model: Any) -> Tensor:
-        """What to add to logits (n, V) so that all tokens but `ids` are ruled out."""
         row = torch.full((model.vocab_size,), -torch.inf, device=model.device)
         return row.index_fill_(0, upload(ids, model.device), 0.0)
 
     def spread(self, row: Tensor, direct: Any, size: int) -> Tensor:
-        """A drafter's row (V_q,) on the target's tokens (V_p = size,), by the direct map."""
         if not self._direct:
             self._direct = [upload(ids, row.device) for ids in (direct.drafts, direct.targets)]
         drafts, targets = self._direct
         return row.new_zeros(size).index_add_(0, targets, row.index_select(0, drafts))
 
     def lifting(self, lifting: Any, model: Any) -> lifting_torch.Lifting:
-        """The lifting's twin for rows on the model's device."""
         return lifting_torch.Lifting(lifting, model.device)
 
     @staticmethod
@@ -229,17 +215,9 @@ class Sampler(sampling.Sampler):
         return array.detach().cpu().numpy()
 
     def finished(self, array: Tensor) -> Tensor:
-        """The tensor once it is computed, so that a model's seconds are its own."""
         if array.is_cuda:
             torch.cuda.synchronize(array.device)
         return array
-
-
-def best(logits: Tensor) -> Tensor:
-    """The argmax (n,) of each row (n, V); of a broken row -1, which `to_host` refuses."""
-    places = logits.argmax(-1)
-    largest = logits.gather(-1, places[:, None])[:, 0]
-    return torch.where(largest.abs() < torch.inf, places, -1)
 
 
 class CpuSampler(sampling.Sampler):
@@ -261,10 +239,3 @@ class CpuSampler(sampling.Sampler):
 def sampler_for(device: torch.device) -> type[sampling.Sampler]:
     """The sampler for models on a device."""
     return CpuSampler if device.type == "cpu" else Sampler
-
-
-def _endless(generator: torch.Generator) -> Iterator[float]:
-    while True:  # a block at once, so that a generator on a device costs a copy in 64 draws
-        block = torch.rand(64, generator=generator, device=generator.device,
-                           dtype=widest(generator.device))
-        yield from block.tolist()

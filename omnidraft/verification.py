@@ -1,27 +1,22 @@
 """The four verification rules: which proposals the target keeps, and what it writes instead.
 
-p = target, q = draft (arXiv 2507.02659; Leviathan et al. 2023). Rows are the processed
-distributions that were sampled from, NumPy arrays or tensors. Row i of `target_probs` is p given
-the context and the proposals before position i, so m proposals come with m + 1 rows. Words:
+p = target, q = draft. Row i of `target_probs` is p, processed for sampling, given the context and
+the proposals before position i: m proposals come with m + 1 rows, NumPy arrays or tensors. Words:
 *accepted* = a kept proposal, *recovered* = drawn from the residual after a rejection, *bonus* = the
-free token when every proposal was kept.
+free token when every proposal was kept. Rules, lossless but for `omnidraft` above temperature 0:
 
-`exact_match`         `slem` (arXiv 2502.05202), and every rule at temperature 0: keep proposals
-                      while they are what the target itself writes. Lossless.
-`rejection_sampling`  `tli` (arXiv 2502.05202) with q on the shared tokens, lossless; `omnidraft`
-                      (arXiv 2507.02659, Algorithm 1) with the translated q' of `translation.merge`,
-                      biased at temperature > 0.
-`lifted`              this project's own: atom by atom on lifted distributions, lossless for any two
-                      tokenizers.
+`slem`       arXiv 2502.05202, and every rule at temperature 0: `exact_match`
+`tli`        arXiv 2502.05202: `rejection_sampling` with q on the shared tokens
+`omnidraft`  arXiv 2507.02659, Algorithm 1: `rejection_sampling` with the q' of `translation.merge`
+`lifted`     this project's own, for any two tokenizers: atom by atom on lifted distributions
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import tee
 from typing import Any, NamedTuple
-
-import numpy as np  # noqa: F401 (the examples)
 
 from .lifting import ROOT, Lifting, Split
 from .sampling import Uniforms
@@ -31,14 +26,10 @@ RULES = ("lifted", "omnidraft", "slem", "tli")
 
 @dataclass
 class Verdict:
-    """What a round writes: `emitted` target tokens, of which the first `accepted` are kept
-    proposals.
-
-    `kinds` names each emitted token's fate: "accepted", "recovered" or "bonus".
-    """
+    """What a round writes: `emitted` target tokens, the first `accepted` of them kept proposals."""
 
     emitted: list[int] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)  # "accepted", "recovered" or "bonus", per token
     accepted: int = 0
 
     def emit(self, token: int, kind: str) -> Verdict:
@@ -56,26 +47,23 @@ def ratio(target_prob: float, draft_prob: float) -> float:
     return 1.0 if target_prob >= draft_prob else float(target_prob / draft_prob)
 
 
-def residual(target_probs: Any, draft_probs: Any) -> Any:
-    """Weights max(0, p - q) of shape (V,), or p itself where rounding leaves nothing (p = q).
+def accept(target_prob: float, draft_prob: float, uniforms: Uniforms) -> bool:
+    """Accept with min(1, p/q); what cannot have been drawn from q (q = 0) is rejected."""
+    return draft_prob > 0 and uniforms.accept(ratio(target_prob, draft_prob))
 
-    >>> residual(np.array([0.5, 0.5]), np.array([0.25, 0.75]))
-    array([0.25, 0.  ])
-    """
+
+def residual(target_probs: Any, draft_probs: Any) -> Any:
+    """Weights max(0, p - q) of shape (V,), or p itself where rounding leaves nothing (p = q)."""
     left = (target_probs - draft_probs).clip(0)
     left += target_probs * (left.sum() == 0)  # no question that a device would have to answer
     return left
 
 
 def exact_match(proposals: Sequence[int], choices: Iterable[int]) -> Verdict:
-    """Keep proposals (m,) while they equal the target's own `choices` (m + 1,); the first other
-    ends.
+    """Keep proposals (m,) while they equal the target's `choices` (m + 1,); the first other ends.
 
     choices: the argmax of the target's rows at temperature 0, else a sample of each, so that the
     text is the target's own sample.
-
-    >>> exact_match([5, 6], [5, 7, 8]).emitted
-    [5, 7]
     """
     verdict, choices = Verdict(), iter(choices)
     for proposal, choice in zip(proposals, choices):  # noqa: B905 (one choice more than proposals)
@@ -93,10 +81,6 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
     proposals: (m,) target ids; draft_probs: m rows (V_p,) of q or q' on the target's tokens;
     target_probs: m + 1 rows (V_p,); proposed: (m,) q(t), where `draft_probs` are worked out only
     after a rejection. Lossless if each proposal was drawn from its row.
-
-    >>> q, p = np.array([1.0, 0.0]), np.array([[0.5, 0.5], [0.0, 1.0]])
-    >>> rejection_sampling([0], [q], p, Uniforms([0.4, 0.0])).emitted
-    [0, 1]
     """
     verdict = Verdict()
     if proposed is None:
@@ -110,91 +94,6 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
     return verdict.emit(uniforms.choose(target_probs[len(proposals)]), "bonus")
 
 
-def accept(target_prob: float, draft_prob: float, uniforms: Uniforms) -> bool:
-    """Accept with min(1, p/q); what cannot have been drawn from q (q = 0) is rejected."""
-    return draft_prob > 0 and uniforms.accept(ratio(target_prob, draft_prob))
-
-
-class Choice(NamedTuple):
-    """One comparison of `lifted`: at a node of the trie, P and Q of what the next atom proposes.
-
-    It proposes the child that it leads to; if there is none, *stop*: the node's own token ends
-    here.
-    """
-
-    place: int  # of the atom that proposes
-    row: int  # of the target
-    node: int
-    stop: bool
-    ends: int  # the target token that enters the text if the proposal is accepted, or -1
-    next_node: int
-    narrowed: int  # the node whose *stop* the same atom has just proposed, or ROOT
-    target_prob: float = 0.0  # P
-    draft_prob: float = 0.0  # Q
-    left: float = 1.0  # Q of that *stop*: the atom is known to be no child of `narrowed`
-
-    @property
-    def acceptance(self) -> float:
-        """min(1, P/Q) of the proposal."""
-        return ratio(self.target_prob, self.draft_prob)
-
-
-def route(atoms: Sequence[int | None], lifting: Lifting, rows: int) -> Iterator[Choice]:
-    """The comparisons of a round as far as every proposal is accepted, their P and Q not known yet.
-
-    They depend on the atoms alone. The route ends with the atoms, the target's rows, or a dead end.
-    """
-    place, row, node, narrowed = 0, 0, ROOT, ROOT
-    while place < len(atoms) and row < rows:
-        child = lifting.children[node].get(atoms[place])
-        stop, after = child is None and node != ROOT, node if child is None else child
-        whole = child is None or not lifting.children[child]  # accepted, it ends a target token
-        ends = lifting.token[after] if whole else -1
-        next_node = ROOT if whole else after
-        yield Choice(place, row, node, stop, ends, next_node, narrowed)
-        if whole and ends < 0:
-            return
-        place, row = place + (child is not None), row + whole
-        node, narrowed = next_node, node if stop else ROOT
-
-
-def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
-            target_probs: Sequence[Any]) -> Iterator[Choice]:
-    """The comparisons of a round with their P and Q, in order; arguments as in `lifted`.
-
-    An accept test needs two numbers, and each is a sum over a few entries of a row: whole
-    distributions are worked out after a rejection only.
-    """
-    steps = list(route(atoms, lifting, len(target_probs)))
-    numbers = lifting.sums(part for step in steps for part in _parts(step, atoms, drawn, lifting,
-                                                                     target_probs))
-    mass, before = 1.0, 1.0  # of the proposal before: its mass under p, and its Q
-    for step in steps:
-        proposed, drafted, possible = next(numbers), next(numbers), next(numbers)
-        q = drafted / (possible or 1.0)
-        q = max(0.0, 1.0 - q) if step.stop else q
-        inside, narrowed = step.node != ROOT, step.narrowed != ROOT
-        p = proposed / (mass or 1.0) if inside else proposed
-        left = before if narrowed else 1.0
-        mass, before = proposed, q / (left or 1.0)
-        yield step._replace(target_prob=p, draft_prob=before, left=left)
-
-
-def _parts(step: Choice, atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]],
-           lifting: Lifting, target_probs: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """The (row, ids) to add up for one comparison: P's mass, Q's, and what Q is relative to."""
-    atom, (q, prefix) = atoms[step.place], drawn[step.place]
-    child, after = lifting.children[step.node].get(atom), lifting.after(prefix)
-    if child is not None:
-        yield target_probs[step.row], lifting.below(child)
-        yield q, after.get(atom, [])
-    else:
-        yield target_probs[step.row], lifting.below(step.node)[:step.ends >= 0]
-        children = lifting.children[step.node] if step.stop else ()
-        yield q, [token for atom in children for token in after.get(atom, ())]
-    yield q, [token for tokens in after.values() for token in tokens] if prefix else []
-
-
 def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
            target_probs: Sequence[Any], uniforms: Uniforms, limit: int | None = None) -> Verdict:
     """Verify a round's atoms on lifted distributions; every emitted token has distribution p.
@@ -203,11 +102,10 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
     `lifting.walk(atoms)`, or along its first `limit`, after which the bonus follows whatever the
     atoms are (a limit that depended on them would bias the text).
 
-    At a node of the trie the categories are its children and what ends there: at the root the
-    uncovered tokens, inside the node's own token (*stop*). The next atom proposes its child, else
-    the end. Ordinary rejection sampling compares P and Q of that choice; a rejection draws a
-    category from norm(max(0, P - Q)), then a token from p restricted to it, and ends the round.
-    Atoms that run out inside a node leave p restricted to the node's subtree.
+    At a node of the trie the next atom proposes a child, or that a token ends there. Rejection
+    sampling compares P and Q of that choice (`Lifting.choice`); a rejection draws a category from
+    norm(max(0, P - Q)), then a token from p restricted to it, and ends the round. Atoms that run
+    out inside a node leave p restricted to the node's subtree.
     """
     verdict, node = Verdict(), ROOT
     for choice in choices(atoms, drawn, lifting, target_probs):
@@ -232,6 +130,72 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
     return verdict.emit(uniforms.choose(p), "bonus")
 
 
+class Choice(NamedTuple):
+    """One comparison of `lifted`: at a node of the trie, P and Q of what the next atom proposes.
+
+    That is the child that it leads to, else *stop*: the node's own token ends here.
+    """
+
+    place: int  # of the atom that proposes
+    row: int  # of the target
+    node: int
+    stop: bool
+    ends: int  # the target token that enters the text if the proposal is accepted, or -1
+    next_node: int
+    narrowed: int  # the node whose *stop* the same atom has just proposed, or ROOT
+    target_prob: float = 0.0  # P
+    draft_prob: float = 0.0  # Q
+    left: float = 1.0  # Q of that *stop*: the atom is known to be no child of `narrowed`
+
+
+def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
+            target_probs: Sequence[Any]) -> Iterator[Choice]:
+    """The comparisons of a round with their P and Q, in order; arguments as in `lifted`.
+
+    An accept test needs two numbers, and each is a sum over a few entries of a row: whole
+    distributions are worked out after a rejection only.
+    """
+    steps, same = tee(_route(atoms, drawn, lifting, target_probs))
+    numbers = lifting.sums(part for _, parts in same for part in parts)
+    mass, before = 1.0, 1.0  # of the proposal before: its mass under p, and its Q
+    for step, _ in steps:
+        proposed, drafted, possible = next(numbers), next(numbers), next(numbers)
+        p = proposed / (mass or 1.0) if step.node != ROOT else proposed
+        q = drafted / (possible or 1.0)
+        left = before if step.narrowed != ROOT else 1.0
+        mass, before = proposed, (max(0.0, 1.0 - q) if step.stop else q) / (left or 1.0)
+        yield step._replace(target_prob=p, draft_prob=before, left=left)
+
+
+def _route(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
+           target_probs: Sequence[Any]) -> Iterator[tuple[Choice, list[tuple[Any, Any]]]]:
+    """The comparisons while every proposal is accepted, which the atoms alone decide; no P and Q.
+
+    With each the (row, ids) to add up: P's mass, Q's, and what Q is relative to. The route ends
+    with the atoms, the target's rows, or a dead end.
+    """
+    place, row, node, narrowed = 0, 0, ROOT, ROOT
+    while place < len(atoms) and row < len(target_probs):
+        (q, prefix), children = drawn[place], lifting.children[node]
+        after, child = lifting.after[prefix], children.get(atoms[place])
+        possible = lifting.continuing(prefix)[0] if prefix else []
+        if child is not None:
+            stop, whole, here = False, not lifting.children[child], child
+            within, drafted = lifting.below(child), after.get(atoms[place], [])
+        else:
+            stop, whole, here = node != ROOT, True, node
+            within = lifting.below(node)[:lifting.token[node] >= 0]
+            drafted = [token for atom in children if stop for token in after.get(atom, ())]
+        ends = lifting.token[here] if whole else -1  # a target token ends if this is accepted
+        next_node = ROOT if whole else here
+        yield (Choice(place, row, node, stop, ends, next_node, narrowed),
+               [(target_probs[row], within), (q, drafted), (q, possible)])
+        if whole and ends < 0:
+            return
+        place, row = place + (child is not None), row + whole
+        node, narrowed = next_node, node if stop else ROOT
+
+
 def categories(choice: Choice, drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
                target_probs: Any) -> tuple[Any, Any]:
     """P and Q (C + 1,) of all categories at a comparison, `target_probs` (V_p,) being its row."""
@@ -247,14 +211,13 @@ def acceptances(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]],
     """min(1, P/Q) of every atom, had all before it been accepted, up to the first that is 0.
 
     The labels of the acceptance head, this project's own. An atom that ends one token and begins
-    the next takes part in two comparisons, whose acceptances multiply. The list ends where the rows
-    do.
+    the next is compared twice: the product counts. The list ends where the rows do.
     """
     found: list[float] = []
     for choice in choices(atoms, drawn, lifting, target_probs):
         if choice.place == len(found):
             found.append(1.0)
-        found[-1] *= choice.acceptance
+        found[-1] *= ratio(choice.target_prob, choice.draft_prob)
         if found[-1] == 0:
             break
     return found

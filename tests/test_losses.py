@@ -241,7 +241,7 @@ def test_lifted_tv_is_one_minus_the_acceptance_probability():
                                   zip(choices[:number + 1], theirs, strict=False))]
                 if len(led) > number and others[:choice.place] == atoms[:choice.place]:
                     possible += q
-                    accepted += q * led[number][1].acceptance
+                    accepted += q * verification.ratio(*led[number][1][7:9])
             value = losses._total(logits, [comparison])[0]
             assert value == pytest.approx(1 - accepted / possible, abs=1e-12)
             compared += 1
