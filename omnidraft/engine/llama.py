@@ -1,12 +1,8 @@
-"""A Llama-style language model in NumPy, fast on a CPU.
+"""Llama (arXiv 2302.13971), Mistral (2310.06825) and Qwen2 (2407.10671) in NumPy, fast on a CPU.
 
-Runs Llama (arXiv 2302.13971), Mistral (2310.06825) and Qwen2 (2407.10671). A pass feeds m tokens
-after those that the key-value cache holds. Speculative decoding needs two things: a pass over m
-tokens that costs little more than one (`kernels` sees to it), and a cache that can be rewound.
-
-`llama_plain` is the same model as a textbook has it. Here a step is few NumPy calls, because the
-constant factors are folded into the weights when the model is built: the norms' gains into the
-matrix that follows, 1/sqrt(head_dim) into the queries, the sign in silu into the gate.
+`llama_plain` is the same model as a textbook has it. Here a pass over m tokens costs little more
+than over one (`kernels`), and a step is few NumPy calls, as the constant factors are folded into the
+weights: the norms' gains, 1/sqrt(head_dim) of the queries, the sign in silu.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ import numpy as np
 from ..errors import OmnidraftError
 from ..sampling import Sampler
 from ..tokenizer import Tokenizer
-from .config import ModelConfig, check_pass, frequencies
+from .config import ModelConfig, check_pass, flat_ids, frequencies
 from .kernels import Layout, Linear, choose_layout
 from .kv_cache import KVCache
 from .weights import load_tensors
@@ -38,8 +34,6 @@ class Llama:
     ((1, 512), 2)
     """
 
-    sampler = Sampler
-
     def __init__(self, config: ModelConfig, tensors: dict[str, np.ndarray], dtype: Any = np.float32,
                  *, name: str = "model", folder: Path | None = None, tokenizer: Any = None,
                  layout: Layout | None = None):
@@ -47,22 +41,22 @@ class Llama:
 
         Raises OmnidraftError where a tensor is missing or not of the configuration's shape.
         """
+        self.sampler = Sampler
         self.config, self.dtype = config, np.dtype(dtype)
         self.name, self.folder, self.tokenizer = name, folder, tokenizer
         self.vocab_size, self.context_size = config.vocab_size, config.context_size
-        roles = tokenizer.roles.get("eos", ()) if tokenizer is not None else ()
-        ends = (*config.eos_ids, *roles)
-        self.eos_ids = tuple(dict.fromkeys(end for end in ends if end < config.vocab_size))
+        ends = flat_ids(config.eos_ids, tokenizer.roles.get("eos", ()) if tokenizer else ())
+        self.eos_ids = tuple(end for end in ends if end < config.vocab_size)
         shapes = config.tensor_shapes()
         self.parameters = sum(math.prod(shape) for shape in shapes.values())
         for tensor, shape in shapes.items():
             if tensor not in tensors:
                 raise OmnidraftError(f"{name}: the weights lack {tensor}")
             if (found := tensors[tensor].shape) != shape:
-                raise OmnidraftError(f"{name}: {tensor} has shape {found}, "
-                                     f"config.json says {shape}")
+                raise OmnidraftError(f"{name}: {tensor} has shape {found}, config.json says {shape}")
         self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype),
                                               twice=self.parameters <= PACKED)
+        self.kernel = str(self.layout)  # how the matrix products run, in a line
         self._build(tensors)
         self._eps = config.width * config.eps
         self._turns = self._rotations(512)
@@ -75,11 +69,6 @@ class Llama:
         config = ModelConfig.load(folder)
         return cls(config, load_tensors(folder), dtype, name=folder.name, folder=folder,
                    tokenizer=Tokenizer.load(folder).within(config.vocab_size))
-
-    @property
-    def kernel(self) -> str:
-        """How this model's matrix products run, in a line."""
-        return str(self.layout)
 
     def new_cache(self) -> KVCache:
         """An empty key-value cache for this model."""
@@ -100,8 +89,7 @@ class Llama:
             cache.hidden = self._norm(x[-rows:])
             logits = self.head(cache.hidden)
         if not math.isfinite(logits.max()):
-            raise OmnidraftError(f"{self.name}: the model's logits are NaN or infinite: its "
-                                 "weights are broken")
+            raise OmnidraftError(f"{self.name}: logits are NaN or infinite: its weights are broken")
         return logits
 
     def _pass(self, ids: Sequence[int], cache: KVCache) -> np.ndarray:
@@ -129,8 +117,7 @@ class Llama:
     def _norm(self, x: np.ndarray) -> np.ndarray:
         """RMSNorm but for the factor gain · sqrt(width), which the next matrix holds."""
         if len(x) == 1:  # the same in half the time
-            row = x[0]
-            return x / math.sqrt(row.dot(row) + self._eps)
+            return x / math.sqrt(x[0].dot(x[0]) + self._eps)
         return x / np.sqrt(np.vecdot(x, x)[:, None] + self._eps)
 
     def _turn_and_store(self, qkv: np.ndarray, turns: np.ndarray, keys: np.ndarray,
@@ -170,7 +157,7 @@ class Llama:
 
     def _build(self, tensors: dict[str, np.ndarray]) -> None:
         """Fuse the matrices that share an input, fold in the constant factors, lay them out."""
-        c = self.config
+        c, shapes = self.config, self.config.tensor_shapes()
 
         def get(name: str) -> np.ndarray:
             return tensors[name].astype(self.dtype)
@@ -179,8 +166,7 @@ class Llama:
             return get(f"{norm}.weight") * np.sqrt(c.width, dtype=self.dtype)
 
         def pairs(rows: np.ndarray) -> np.ndarray:
-            """Hugging Face turns numbers i and i + head_dim/2 of a head together; here such a
-            pair are neighbours, one complex number."""
+            # numbers i and i + head_dim/2 of a head turn together: as neighbours, one complex number
             halves = rows.reshape(-1, 2, c.head_dim // 2, *rows.shape[1:])
             return halves.swapaxes(1, 2).reshape(rows.shape)
 
@@ -188,20 +174,18 @@ class Llama:
             """One matrix for the `parts`: name to what is done to its rows, one per output."""
             weight, bias = (
                 [change(get(name)) for part, change in parts.items()
-                 if (name := f"{at}.{part}_proj.{kind}") in c.tensor_shapes()]
-                for kind in ("weight", "bias"))
-            return Linear(np.concatenate(weight) * scale,
-                          np.concatenate(bias) if bias else None, self.layout)
+                 if (name := f"{at}.{part}_proj.{kind}") in shapes] for kind in ("weight", "bias"))
+            bias = np.concatenate(bias) if bias else None
+            return Linear(np.concatenate(weight) * scale, bias, self.layout)
 
         root = self.dtype.type(c.head_dim ** -0.5)
         qkv = {"q": lambda rows: pairs(rows) * root, "k": pairs, "v": np.positive}
         gate_up = {"gate": np.negative, "up": np.negative}
-        self.layers = [(
-            linear(f"{at}.self_attn", qkv, gain(f"{at}.input_layernorm")),
-            linear(f"{at}.self_attn", {"o": np.positive}),
-            linear(f"{at}.mlp", gate_up, gain(f"{at}.post_attention_layernorm")),
-            linear(f"{at}.mlp", {"down": np.positive}),
-        ) for at in (f"model.layers.{i}" for i in range(c.layers))]
+        self.layers = [
+            (linear(f"{at}.self_attn", qkv, gain(f"{at}.input_layernorm")),
+             linear(f"{at}.self_attn", {"o": np.positive}),
+             linear(f"{at}.mlp", gate_up, gain(f"{at}.post_attention_layernorm")),
+             linear(f"{at}.mlp", {"down": np.positive})) for at in (f"model.layers.{i}" for i in range(c.layers))]
         self.embedding = get("model.embed_tokens.weight")
         head = self.embedding if c.tied else get("lm_head.weight")
         self.head = Linear(head * gain("model.norm"), None, self.layout)
@@ -215,13 +199,10 @@ def matrix_shapes(config: ModelConfig) -> tuple[tuple[int, int], ...]:
 
 
 def _swiglu(gate_up: np.ndarray) -> np.ndarray:
-    """SwiGLU (arXiv 2002.05202): g / (1 + exp(-g)) · u, from (m, 2 hidden) to (m, hidden).
-
-    The weights give -g and -u. Where exp overflows the quotient is 0, as it should be.
-    """
+    """SwiGLU (arXiv 2002.05202): g / (1 + exp(-g)) · u, of -g and -u side by side (m, 2 hidden)."""
     hidden = gate_up.shape[1] // 2
     gate, up = gate_up[:, :hidden], gate_up[:, hidden:]
-    y = np.exp(gate)
+    y = np.exp(gate)  # where it overflows the quotient is 0, as it should be
     y += 1
     np.divide(gate, y, out=y)
     y *= up
