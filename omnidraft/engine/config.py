@@ -7,7 +7,6 @@ until a text is longer than it, so here it ends the context: longer texts need -
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ import numpy as np
 from ..errors import OmnidraftError
 from ..files import read_json
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")  # of the Hugging Face hub
 # key-value heads (None: as many as queries) and context of a family whose config.json names none
 FAMILIES = {"Llama": (None, 2048), "Mistral": (8, 131072), "Qwen2": (32, 32768)}
 # what each kind of RoPE needs besides its base
@@ -30,7 +28,6 @@ ROPES = {"default": (), "linear": ("factor",),
 class ModelConfig:
     """The sizes and switches of one model."""
 
-    family: str  # "Llama", "Mistral" or "Qwen2"
     vocab_size: int  # width of the logits
     width: int  # of the residual stream
     hidden: int  # of the feed-forward layer
@@ -76,29 +73,22 @@ class ModelConfig:
         raise OmnidraftError(f"{name}: {reason}")
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the model's tensors, by their Hugging Face names.
-
-        >>> ModelConfig.load("models/stories260K").tensor_shapes()["model.norm.weight"]
-        (64,)
-        """
+        """The shapes of the model's tensors, by their Hugging Face names."""
         width, hidden = self.width, self.hidden
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        matrices = {  # (out, in), whether there is a bias
-            "self_attn.q_proj": ((q, width), self.qkv_bias),
-            "self_attn.k_proj": ((kv, width), self.qkv_bias),
-            "self_attn.v_proj": ((kv, width), self.qkv_bias),
-            "self_attn.o_proj": ((width, q), self.out_bias),
-            "mlp.gate_proj": ((hidden, width), self.mlp_bias),
-            "mlp.up_proj": ((hidden, width), self.mlp_bias),
-            "mlp.down_proj": ((width, hidden), self.mlp_bias)}
-        layer: dict[str, tuple[int, ...]] = {}
-        for part, (shape, bias) in matrices.items():
-            layer |= {f"{part}.weight": shape} | ({f"{part}.bias": shape[:1]} if bias else {})
-        layer |= dict.fromkeys(("input_layernorm.weight", "post_attention_layernorm.weight"), (width,))
+        qkv_bias, o_bias, mlp_bias = self.qkv_bias, self.out_bias, self.mlp_bias
+        matrices = {  # (out, in, whether there is a bias)
+            "self_attn.q_proj": (q, width, qkv_bias), "self_attn.k_proj": (kv, width, qkv_bias),
+            "self_attn.v_proj": (kv, width, qkv_bias), "self_attn.o_proj": (width, q, o_bias),
+            "mlp.gate_proj": (hidden, width, mlp_bias), "mlp.up_proj": (hidden, width, mlp_bias),
+            "mlp.down_proj": (width, hidden, mlp_bias)}
+        layer = {f"{part}.weight": (out, into) for part, (out, into, _) in matrices.items()}
+        layer |= {f"{part}.bias": (out,) for part, (out, _, bias) in matrices.items() if bias}
+        layer |= {f"{at}_layernorm.weight": (width,) for at in ("input", "post_attention")}
         shapes = {"model.embed_tokens.weight": (self.vocab_size, width)}
         for i in range(self.layers):
             shapes |= {f"model.layers.{i}.{part}": shape for part, shape in layer.items()}
-        shapes["model.norm.weight"] = (width,)
+        shapes |= {"model.norm.weight": (width,)}
         return shapes if self.tied else shapes | {"lm_head.weight": (self.vocab_size, width)}
 
 
@@ -143,12 +133,13 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
         if not 0 < rope[key] < math.inf:
             raise OmnidraftError(f"{key} is {rope[key]!r}, but must be a number above 0")
     bias = bool(config.get("attention_bias")) and family == "Llama"
+    ends = flat_ids(config.get("eos_token_id"))
     return ModelConfig(
-        family, **sizes, rope=rope, eps=float(config.get("rms_norm_eps", 1e-6)),
+        **sizes, rope=rope, eps=float(config.get("rms_norm_eps", 1e-6)),
         qkv_bias=bias or family == "Qwen2", out_bias=bias,
         mlp_bias=bool(config.get("mlp_bias")) and family == "Llama",
         tied=bool(config.get("tie_word_embeddings")),
-        eos_ids=tuple(i for i in flat_ids(config.get("eos_token_id")) if 0 <= i < sizes["vocab_size"]))
+        eos_ids=tuple(end for end in ends if 0 <= end < sizes["vocab_size"]))
 
 
 def flat_ids(*values: Any) -> tuple[int, ...]:

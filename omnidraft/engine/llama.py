@@ -1,8 +1,8 @@
 """Llama (arXiv 2302.13971), Mistral (2310.06825) and Qwen2 (2407.10671) in NumPy, fast on a CPU.
 
 `llama_plain` is the same model as a textbook has it. Here a pass over m tokens costs little more
-than over one (`kernels`), and a step is few NumPy calls, as the constant factors are folded into the
-weights: the norms' gains, 1/sqrt(head_dim) of the queries, the sign in silu.
+than over one (`kernels`), and a step is few NumPy calls, as the constant factors are folded into
+the weights: the norms' gains, 1/sqrt(head_dim) of the queries, the sign in silu.
 """
 
 from __future__ import annotations
@@ -29,18 +29,13 @@ LONGEST_PASS = 256  # longer prompts are fed in pieces, which bounds the attenti
 class Llama:
     """A model ready to run: `forward` feeds tokens, `tokenizer` spells them, `eos_ids` end a text.
 
-    >>> model = Llama.load("models/stories260K"); cache = model.new_cache()
-    >>> model.forward([1, 403], cache).shape, cache.length
-    ((1, 512), 2)
+    It is built from tensors by their Hugging Face names; without `layout`, the fastest is measured.
+    Raises OmnidraftError where a tensor is missing or not of the configuration's shape.
     """
 
     def __init__(self, config: ModelConfig, tensors: dict[str, np.ndarray], dtype: Any = np.float32,
                  *, name: str = "model", folder: Path | None = None, tokenizer: Any = None,
                  layout: Layout | None = None):
-        """Build from tensors by their Hugging Face names; without `layout`, measure the fastest.
-
-        Raises OmnidraftError where a tensor is missing or not of the configuration's shape.
-        """
         self.sampler = Sampler
         self.config, self.dtype = config, np.dtype(dtype)
         self.name, self.folder, self.tokenizer = name, folder, tokenizer
@@ -53,7 +48,8 @@ class Llama:
             if tensor not in tensors:
                 raise OmnidraftError(f"{name}: the weights lack {tensor}")
             if (found := tensors[tensor].shape) != shape:
-                raise OmnidraftError(f"{name}: {tensor} has shape {found}, config.json says {shape}")
+                raise OmnidraftError(
+                    f"{name}: {tensor} has shape {found}, config.json says {shape}")
         self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype),
                                               twice=self.parameters <= PACKED)
         self.kernel = str(self.layout)  # how the matrix products run, in a line
@@ -75,10 +71,12 @@ class Llama:
         return KVCache(self.config, self.dtype)
 
     def forward(self, ids: Sequence[int], cache: KVCache, rows: int = 1) -> np.ndarray:
-        """Feed `ids` after what the cache holds; the logits after the last `rows` of them.
+        """Feed `ids` after what the cache holds; the logits (rows, V) after the last of them.
 
-        Shape (rows, vocab_size). Raises OmnidraftError where there are fewer ids than `rows`, ids
-        outside the vocabulary, more than the context holds, or logits that are not finite.
+        Raises OmnidraftError where `check_pass` does, and for logits that are not finite.
+
+        >>> cache = model.new_cache(); model.forward([1, 403], cache).shape, cache.length
+        ((1, 512), 2)
         """
         check_pass(self, ids, len(ids), rows, cache.length)
         cache.reserve(cache.length + len(ids))
@@ -94,16 +92,20 @@ class Llama:
 
     def _pass(self, ids: Sequence[int], cache: KVCache) -> np.ndarray:
         """The residual stream after all layers (m, width); the cache grows by m tokens."""
-        first, last = cache.length, cache.length + len(ids)
+        c, m, first, last = self.config, len(ids), cache.length, cache.length + len(ids)
         if last > len(self._turns):
             self._turns = self._rotations(2 * last)
         turns = self._turns[first:last, None]  # (m, 1, head_dim / 2)
+        both = c.heads + c.kv_heads
         x = self.embedding[np.asarray(ids)]
         for (qkv, out, gate_up, down), keys, values in zip(
                 self.layers, cache.keys, cache.values, strict=True):
-            queries = self._turn_and_store(
-                qkv(self._norm(x)), turns, keys[..., first:last], values[:, first:last])
-            x = x + out(self._attend(queries, keys[..., :last], values[:, :last]))
+            rows = qkv(self._norm(x)).reshape(m, -1, c.head_dim)  # (m, heads + 2 kv_heads, ...)
+            pairs = rows[:, :both].view(turns.dtype)  # (m, heads + kv_heads, head_dim / 2), complex
+            pairs *= turns
+            keys[..., first:last] = rows[:, c.heads:both].transpose(1, 2, 0)
+            values[:, first:last, :-1] = rows[:, both:].swapaxes(0, 1)
+            x = x + out(self._attend(rows[:, :c.heads], keys[..., :last], values[:, :last]))
             x += down(_swiglu(gate_up(self._norm(x))))
         cache.length = last
         return x
@@ -119,18 +121,6 @@ class Llama:
         if len(x) == 1:  # the same in half the time
             return x / math.sqrt(x[0].dot(x[0]) + self._eps)
         return x / np.sqrt(np.vecdot(x, x)[:, None] + self._eps)
-
-    def _turn_and_store(self, qkv: np.ndarray, turns: np.ndarray, keys: np.ndarray,
-                        values: np.ndarray) -> np.ndarray:
-        """Turn queries and keys, cache keys and values; the queries (m, heads, head_dim)."""
-        c = self.config
-        both = c.heads + c.kv_heads
-        rows = qkv.reshape(len(qkv), -1, c.head_dim)  # (m, heads + 2 kv_heads, head_dim)
-        pairs = rows[:, :both].view(turns.dtype)  # (m, heads + kv_heads, head_dim / 2), complex
-        pairs *= turns
-        keys[...] = rows[:, c.heads:both].transpose(1, 2, 0)
-        values[..., :-1] = rows[:, both:].swapaxes(0, 1)
-        return rows[:, :c.heads]
 
     def _attend(self, queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Grouped-query attention (arXiv 2305.13245): softmax(q k) v, (m, heads · head_dim).
@@ -166,7 +156,7 @@ class Llama:
             return get(f"{norm}.weight") * np.sqrt(c.width, dtype=self.dtype)
 
         def pairs(rows: np.ndarray) -> np.ndarray:
-            # numbers i and i + head_dim/2 of a head turn together: as neighbours, one complex number
+            # numbers i and i + head_dim/2 turn together: as neighbours they are a complex number
             halves = rows.reshape(-1, 2, c.head_dim // 2, *rows.shape[1:])
             return halves.swapaxes(1, 2).reshape(rows.shape)
 
@@ -185,7 +175,8 @@ class Llama:
             (linear(f"{at}.self_attn", qkv, gain(f"{at}.input_layernorm")),
              linear(f"{at}.self_attn", {"o": np.positive}),
              linear(f"{at}.mlp", gate_up, gain(f"{at}.post_attention_layernorm")),
-             linear(f"{at}.mlp", {"down": np.positive})) for at in (f"model.layers.{i}" for i in range(c.layers))]
+             linear(f"{at}.mlp", {"down": np.positive}))
+            for at in (f"model.layers.{i}" for i in range(c.layers))]
         self.embedding = get("model.embed_tokens.weight")
         head = self.embedding if c.tied else get("lm_head.weight")
         self.head = Linear(head * gain("model.norm"), None, self.layout)

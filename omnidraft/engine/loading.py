@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import OmnidraftError
 from ..generation import Pair
 from ..vocabulary import load_or_build
-from .config import HUB_ID, ModelConfig
+from .config import ModelConfig
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -28,9 +28,6 @@ def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "
 
     `how` goes to `load_two`: dtype, device, with torch trust_remote_code, device_map. Raises
     OmnidraftError where a model cannot be loaded, or the vocabularies have nothing in common.
-
-    >>> omnidraft.pair().generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
-    ', there was a little fox who'
     """
     draft, target = load_two(draft, target, backend=backend, **how)
     return Pair(draft, target, alignment=load_or_build(draft.tokenizer, target.tokenizer))
@@ -64,11 +61,8 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
          **more: Any) -> Llama | TransformersModel:
     """Load an embedded model by name, a Hugging Face folder, or with backend "torch" a hub id.
 
-    Backend "numpy" runs Llama, Mistral and Qwen2 on the CPU, in float32 ("auto") or float64; "torch"
-    what transformers runs, with the options of `TransformersModel.load`. Raises OmnidraftError.
-
-    >>> load("qwen-like").vocab_size
-    4096
+    Backend "numpy" runs Llama, Mistral and Qwen2 on the CPU, in float32 ("auto") or float64;
+    "torch" has the options of `TransformersModel.load`. Raises OmnidraftError with one line.
     """
     more = {option: value for option, value in more.items() if value is not None}
     dtype = _name_of(dtype)
@@ -95,20 +89,11 @@ def _load_numpy(name: str | Path, dtype: str, device: str, more: dict[str, Any])
         what = f"{dtype}, only float32 and float64"
     if what:
         raise OmnidraftError(f"the NumPy engine has no {what}; use --backend torch")
-    try:
-        return Llama.load(folder(name), "float32" if dtype == "auto" else dtype)
-    except OmnidraftError as error:
-        if name in EMBEDDED or Path(name).is_dir() or not HUB_ID.fullmatch(str(name)):
-            raise
-        raise OmnidraftError(f"{error}; for a hub id use --backend torch") from None
+    return Llama.load(folder(name), "float32" if dtype == "auto" else dtype)
 
 
 def folder(name: str | Path) -> Path:
-    """The folder of an embedded model, or at the path `name`; OmnidraftError where there is none.
-
-    >>> folder("qwen-like").name
-    'qwen-like'
-    """
+    """The folder of an embedded model or at the path `name`; OmnidraftError where there is none."""
     embedded = Path(__file__).parent / "embedded" / str(name)
     try:
         path = embedded if name in EMBEDDED else Path(name).expanduser()
@@ -117,7 +102,8 @@ def folder(name: str | Path) -> Path:
     except (OSError, RuntimeError):  # a name too long for the system; no such ~user
         pass
     raise OmnidraftError(f"unknown model {str(name)!r}: neither a folder nor an embedded model "
-                         f"({', '.join(EMBEDDED)}; `make models` installs them)")
+                         f"({', '.join(EMBEDDED)}; `make models` installs them); for a hub id "
+                         "use --backend torch")
 
 
 def _suits_numpy(name: str | PathLike, device: str = "auto", dtype: Any = "auto", **_: Any) -> bool:

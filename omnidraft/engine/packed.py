@@ -1,13 +1,9 @@
 """Passes of several tokens over weights that were packed once.
 
-Before OpenBLAS multiplies, it copies both matrices into panels that its kernel reads in order. For
-a few tokens that copy costs as much as the product, and `x @ W` makes it again in every pass. The
-OpenBLAS of NumPy exports the kernel itself, so here the weights are packed once: 8 tokens then cost
-two thirds of `x @ W`. This second copy of the weights serves passes of up to 32 tokens.
-
-OpenBLAS 0.3 names the kernel after the processor; this module knows the AVX2 one, with panels of 8
-outputs and of 4 tokens. With another library or processor, or where the kernel's product is not
-NumPy's, `kernel` gives None.
+Before OpenBLAS multiplies, it copies both matrices into panels that its kernel reads in order; for
+a few tokens that costs as much as the product. NumPy's OpenBLAS exports the kernel itself, so here
+the weights are packed once: 8 tokens then cost two thirds of `x @ W`. Known is the AVX2 kernel of
+OpenBLAS 0.3; without it, or where its product is not NumPy's, `kernel` gives None.
 """
 
 from __future__ import annotations
@@ -33,11 +29,7 @@ class Kernel(NamedTuple):
 
 @cache
 def kernel() -> Kernel | None:
-    """The AVX2 kernel of the OpenBLAS that NumPy has loaded, after a trial; None if there is none.
-
-    >>> kernel() is kernel()
-    True
-    """
+    """The AVX2 kernel of NumPy's OpenBLAS, after a trial; None if there is none."""
     with suppress(AttributeError, OSError):
         # the symbols of this library include those of its BLAS
         library = ctypes.CDLL(np._core._multiarray_umath.__file__)
@@ -70,11 +62,7 @@ def _ask(library: ctypes.CDLL, what: str) -> str:
 
 
 def panels(weight: np.ndarray, outputs: int = OUTPUTS) -> np.ndarray:
-    """A weight (out, in) in panels of 8 outputs, the last filled up with zeros: (panels, in, 8).
-
-    >>> panels(np.ones((9, 3))).shape
-    (2, 3, 8)
-    """
+    """A weight (out, in) in panels of 8 outputs, the last filled up with zeros: (panels, in, 8)."""
     rows = np.zeros((-(-len(weight) // outputs) * outputs, weight.shape[1]), weight.dtype)
     rows[:len(weight)] = weight
     return np.ascontiguousarray(rows.reshape(-1, outputs, weight.shape[1]).swapaxes(1, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,15 +18,15 @@ from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
 from ..files import read_json
 from ..special_tokens import WELL_KNOWN
 from ..tokenizer import Tokenizer
-from .config import HUB_ID
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]  # configuration and tokenizer
-NOT_CAUSAL = ("MaskedLM", "PreTraining", "Classification")
+HUB_ID = r"[\w.-]+/[\w.-]+"
 CLEARER = {  # than what transformers says, by a sign in it
     "trust_remote_code=True":
         "it has Python code of its own; if you trust it, give trust_remote_code=True",
     "ignore_mismatched_sizes": "the weights have other shapes than config.json says",
+    "Unrecognized configuration class": "it is not a causal language model",
     "outgoing traffic": "the Hugging Face hub is out of reach, and no earlier download is here"}
 
 
@@ -41,19 +42,17 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
     else:
         folder, online = fetch(name)
         more = {"local_files_only": not online, **more}
-    if not read_json(folder / "config.json").get("model_type"):
+    config = read_json(folder / "config.json")
+    if not config.get("model_type"):
         raise OmnidraftError(f"{source} has no config.json with a model_type: no model, or damaged")
-    number, dtype_why = getattr(torch, dtype, "auto"), "as stored" if dtype == "auto" else "as asked"
-    if dtype == "auto" and device == "cpu":
-        number, dtype_why = torch.float32, "the fastest on a CPU"
+    if config.get("is_encoder_decoder"):
+        raise OmnidraftError(f"{source} is an encoder and decoder, not a causal language model")
+    number, dtype_why = getattr(torch, dtype, None), "as asked"
+    if dtype == "auto":
+        number, dtype_why = ((torch.float32, "the fastest on a CPU") if device == "cpu"
+                             else ("auto", "as stored"))
     trust = {"trust_remote_code": trust_remote_code}
     with quiet(), one_line(f"cannot load {source}"):
-        config = transformers.AutoConfig.from_pretrained(folder, **trust)
-        stored = (config.architectures or [config.model_type])[0]
-        known = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-        if (not (known or hasattr(config, "auto_map")) or config.is_encoder_decoder
-                or stored.endswith(NOT_CAUSAL)):
-            raise OmnidraftError(f"{source} ({stored}) is not a causal language model")
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
             source, dtype=number, device_map=device_map, output_loading_info=True, **trust, **more)
         # subtle: transformers fills these with random numbers and says nothing here
@@ -62,8 +61,7 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
         model = model.to(device) if device_map is None else model
         tokenizer = load_tokenizer(folder, trust)
     why = device_why if device_map is None else "by device_map", dtype_why
-    return {"model": model.eval(), "tokenizer": tokenizer, "name": name, "folder": folder,
-            "why": why}
+    return dict(model=model.eval(), tokenizer=tokenizer, name=name, folder=folder, why=why)
 
 
 def choose_device(device: str) -> tuple[str, str]:
@@ -82,7 +80,7 @@ def choose_device(device: str) -> tuple[str, str]:
 
 def fetch(name: str) -> tuple[Path, bool]:
     """Where a hub id's small files are on disk, and whether the hub was reached (asked once)."""
-    if not HUB_ID.fullmatch(name):
+    if not re.fullmatch(HUB_ID, name):
         raise OmnidraftError(f"unknown model {name!r}: not a folder, and not a hub id (owner/name)")
     try:
         HfApi().model_info(name, timeout=10)

@@ -54,19 +54,13 @@ class TransformersCache:
 
 
 class TransformersModel:
-    """A model ready to run: `forward` feeds tokens, `tokenizer` spells them, `eos_ids` end a text.
+    """A model of transformers in eval mode, which is never changed, used as `llama.Llama` is.
 
-    >>> model = TransformersModel.load("models/stories260K"); cache = model.new_cache()
-    >>> model.forward([1, 403], cache).shape, cache.length, cache.rewind(1)
-    ((1, 512), 2, None)
+    `why` says how device and dtype were chosen. Raises OmnidraftError where it is not causal.
     """
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, name: str = "model",
                  folder: Path | None = None, why: tuple[str, str] = ("as given", "as given")):
-        """Wrap a causal model of transformers in eval mode, which is never changed.
-
-        `why` says how device and dtype were chosen. Raises OmnidraftError where it is not causal.
-        """
         self.model, self.tokenizer, self.name, self.folder = model, tokenizer, name, folder
         self.dtype, self._why = model.dtype, why
         # spread over devices, ids go to the first that computes, and the logits come back to it
@@ -124,9 +118,9 @@ class TransformersModel:
                 rows: int = 1) -> np.ndarray | Tensor:
         """Feed `ids` after what the cache holds; the logits after the last `rows` of them.
 
-        Shape (rows, vocab_size), float64 if the model is, else float32; copied from the device
-        once, unless the cache keeps them there. Ids may be tokens drawn there, () or (1,) each.
-        Raises OmnidraftError as `Llama.forward`, and where no memory is left.
+        Shape (rows, V), in float64 or float32; copied from the device once, unless the cache keeps
+        them there. Ids may be tokens drawn there, () or (1,) each. Raises OmnidraftError as
+        `Llama.forward`, and where memory is full.
         """
         drawn = isinstance(ids[0], Tensor) if ids else False
         check_pass(self, () if drawn else ids, len(ids), rows, cache.length)
@@ -154,8 +148,8 @@ class TransformersModel:
              hidden: bool = False) -> tuple[Tensor, Any, Tensor | None]:
         """One pass over (B, m) ids that follow `state` (None: nothing is kept).
 
-        The logits (B, rows, V), the state after it, and with `hidden` the first text's last hidden
-        states (rows, width), as in the NumPy engine without the last norm's gain.
+        The logits (B, rows, V), the state, and with `hidden` the first text's last hidden states
+        (rows, width), as in the NumPy engine without the last norm's gain.
         """
         with torch.no_grad(), one_line(f"{self.name}: a pass over {texts.shape[1]} tokens failed"):
             if isinstance(state, Pass):
