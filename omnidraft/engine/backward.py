@@ -15,9 +15,8 @@ import numpy as np
 
 from ..errors import OmnidraftError
 from .config import ModelConfig
-from .llama_plain import angles, softmax, turn
+from .llama_plain import Tensors, angles, softmax, turn
 
-Tensors = dict[str, np.ndarray]  # by Hugging Face name
 Gradients = dict[str, np.ndarray | None]  # the wanted names; None until the gradient is known
 Back = Callable[[np.ndarray, Gradients], np.ndarray]
 Forward = tuple[np.ndarray, Back]
@@ -65,9 +64,9 @@ def rms_norm(x: np.ndarray, tensors: Tensors, name: str, eps: float) -> Forward:
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, Callable]:
     """Grouped-query attention (arXiv 1706.03762, 2305.13245): o = P v, P = softmax(q k^T / √d).
 
-    q and o (n, heads, d), k and v (n, kv_heads, d); no token sees a later one. Back: dv = P^T do,
-    dP = do v^T, through the softmax dS = P · (dP − Σ dP · P), where that row sum is do · o (arXiv
-    2205.14135, appendix B.2), then dq = dS k / √d, dk = dS^T q / √d.
+    q and o (n, heads, d), k and v (n, kv_heads, d). Back: dv = P^T do, dP = do v^T, through the
+    softmax dS = P · (dP − Σ dP · P), where that row sum is do · o (arXiv 2205.14135, B.2), then
+    dq = dS k / √d, dk = dS^T q / √d.
     """
     n, kv_heads, d = k.shape
 

@@ -1,14 +1,13 @@
 """Matrix products for passes of 1-16 tokens: the weights' layout, chosen by a short measurement.
 
-This decides what speculative decoding gains. One token is a matrix-vector product (gemv): it reads
-the weights once, as fast as memory delivers them. More are a matrix product (gemm), for which BLAS
-first copies the weights into another order: with plain `x @ W` two tokens cost 2.4 times one. Four
-cures, of which processor, BLAS and model size decide:
+This decides what speculative decoding gains. One token is a matrix-vector product (gemv), which
+reads the weights once. More are a matrix product (gemm), for which BLAS first copies the weights
+into another order: with plain `x @ W` two tokens cost 2.4 times one. Four cures:
 
 - *alone*: each token its own gemv while the matrix is in the cache; a second costs half the first;
 - *padding* to a multiple of 2 or 4 tokens, which OpenBLAS' kernels are made for (3 cost more);
-- *blocks* of 64 outputs, small enough for OpenBLAS' AVX-512 kernels to multiply without a copy; a
-  gemv is then often the slower of the two, so that one token is padded to two as well;
+- *blocks* of 64 outputs, which OpenBLAS' AVX-512 kernels multiply without a copy (one token then
+  often costs less padded to two);
 - *packing* the weights once, for OpenBLAS' AVX2 kernel (`packed`), in a second copy of them.
 """
 

@@ -9,10 +9,9 @@ OpenBLAS 0.3; without it, or where its product is not NumPy's, `kernel` gives No
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -20,24 +19,20 @@ OUTPUTS, TOKENS = 8, 4  # in a panel of weights, of tokens
 LONGEST = 32  # tokens; over more, the copy of the weights no longer counts
 
 
-class Kernel(NamedTuple):
-    """OpenBLAS' two functions: `multiply` adds panels · panels to a matrix, `pack` makes panels."""
-
-    multiply: Callable
-    pack: Callable
-
-
 @cache
-def kernel() -> Kernel | None:
-    """The AVX2 kernel of NumPy's OpenBLAS, after a trial; None if there is none."""
+def kernel() -> SimpleNamespace | None:
+    """The AVX2 kernel of NumPy's OpenBLAS, after a trial; None if there is none.
+
+    `multiply` adds panels · panels to a matrix, `pack` makes panels.
+    """
     with suppress(AttributeError, OSError):
         # the symbols of this library include those of its BLAS
         library = ctypes.CDLL(np._core._multiarray_umath.__file__)
         if not _ask(library, "config").startswith("OpenBLAS 0.3."):
             return None
         name = {"Haswell": "HASWELL", "Zen": "ZEN"}.get(_ask(library, "corename"))
-        found = Kernel(getattr(library, f"sgemm_kernel_{name}"),
-                       getattr(library, f"sgemm_oncopy_{name}"))
+        found = SimpleNamespace(multiply=getattr(library, f"sgemm_kernel_{name}"),
+                                pack=getattr(library, f"sgemm_oncopy_{name}"))
         # subtle: OpenBLAS' BLASLONG is as wide as a pointer, on Windows too, where C's long is not
         size, pointer = ctypes.c_ssize_t, ctypes.c_void_p
         found.multiply.argtypes = [size] * 3 + [ctypes.c_float] + [pointer] * 3 + [size]
@@ -52,10 +47,10 @@ def kernel() -> Kernel | None:
 
 def _ask(library: ctypes.CDLL, what: str) -> str:
     """What OpenBLAS says of itself; its functions' names differ from build to build."""
-    for pattern in ("scipy_openblas_get_{}64_", "scipy_openblas_get_{}", "openblas_get_{}64_",
-                    "openblas_get_{}"):
-        with suppress(AttributeError):
-            function = getattr(library, pattern.format(what))
+    patterns = ("scipy_openblas_get_{}64_", "scipy_openblas_get_{}", "openblas_get_{}64_",
+                "openblas_get_{}")
+    for name in (pattern.format(what) for pattern in patterns):
+        if function := getattr(library, name, None):
             function.restype = ctypes.c_char_p
             return function().decode()
     return ""
@@ -68,7 +63,7 @@ def panels(weight: np.ndarray, outputs: int = OUTPUTS) -> np.ndarray:
     return np.ascontiguousarray(rows.reshape(-1, outputs, weight.shape[1]).swapaxes(1, 2))
 
 
-def product(x: np.ndarray, packed: np.ndarray, run: Kernel | None = None) -> np.ndarray:
+def product(x: np.ndarray, packed: np.ndarray, run: SimpleNamespace | None = None) -> np.ndarray:
     """x W^T for tokens x (m, in) and the panels of W, both float32: (m, 8 · panels)."""
     run, (tokens, inputs) = run or kernel(), x.shape
     padded, outputs = -(-tokens // TOKENS) * TOKENS, OUTPUTS * len(packed)
