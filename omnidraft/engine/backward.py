@@ -1,9 +1,10 @@
-"""How a transformer is differentiated: backpropagation (Rumelhart et al. 1986), by hand.
+"""How a transformer is differentiated: a pass over a text, and the way back to the weights.
 
-Write dy for ∂L/∂y, of y's shape. Each operation y = f(x, W) returns y and a function `back` that
-turns dy into dx, for the operation before it, and puts dW into the dictionary `grads` if its name
-is in it. The model is the operations in a row (`run`), its derivative their `back`s in reverse
-(`gradients`). Where a value goes two ways, the gradients that come back are added.
+Backpropagation (Rumelhart et al. 1986): write dy for ∂L/∂y, of y's shape. Each operation
+y = f(x, W) returns y and a function `back` that turns dy into dx, for the operation before it, and
+puts dW into the dictionary `grads` if its name is in it. The model is the operations in a row
+(`run`), its derivative their `back`s in reverse (`gradients`). Where a value goes two ways, the
+gradients that come back are added.
 """
 
 from __future__ import annotations

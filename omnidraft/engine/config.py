@@ -46,7 +46,7 @@ class ModelConfig:
 
     @classmethod
     def load(cls, folder: str | Path) -> ModelConfig:
-        """Read config.json and the end tokens of generation_config.json, which come first.
+        """Read config.json and generation_config.json, whose end tokens come first.
 
         Raises OmnidraftError where config.json is missing, broken, or of a model not run here.
         """

@@ -34,7 +34,6 @@ class Layout:
     alone: int = 1  # passes of up to this many tokens: one gemv per token
     multiple: int = 1  # longer passes: one gemm, padded to a multiple of this many tokens
     packed: bool = False  # and up to 32 tokens that gemm runs on weights packed once
-    milliseconds: float = 0.0  # what the choice took
 
     def padded(self, tokens: int) -> int:
         """The number of tokens, zeros included, that a gemm over `tokens` tokens runs with."""
@@ -43,7 +42,7 @@ class Layout:
     def __str__(self) -> str:
         return (f"{f'blocks of {self.block} outputs' if self.block else 'plain matrices'}, "
                 f"gemv per token up to {self.alone}, gemm{' on packed weights' * self.packed} "
-                f"padded to multiples of {self.multiple} (measured in {self.milliseconds:.0f} ms)")
+                f"padded to multiples of {self.multiple}")
 
 
 class Linear:
@@ -115,16 +114,14 @@ def choose_layout(shapes: tuple[tuple[int, int], ...], dtype: str = "float32",
     has_kernel = twice and dtype == "float32" and packed.kernel() is not None
     kinds = [Layout(), Layout(packed=True) if has_kernel else Layout(BLOCK)]
     passes = [(2, 1), (2, 2), (0, 1), (0, 2), (0, 4), (0, 8)]  # (most tokens alone, tokens)
-    tries = [(replace(kind, alone=alone, multiple=2), m) for kind in kinds for alone, m in passes]
-    best = dict.fromkeys(tries, float("inf"))
+    best = {kind: [float("inf")] * len(passes) for kind in kinds}
     for repeat in range(12):
-        for one in tries:  # other programs only ever make a try slower
-            best[one] = min(best[one], seconds(*one))
+        for kind, times in best.items():  # other programs only ever make a pass slower
+            times[:] = [min(before, seconds(replace(kind, alone=alone, multiple=2), m))
+                        for before, (alone, m) in zip(times, passes, strict=True)]
         if repeat >= 2 and time.perf_counter() - begin > 0.03:
             break
-    times = list(best.values())
-    layout = decide({kinds[0]: times[:6], kinds[1]: times[6:]})
-    return replace(layout, milliseconds=1e3 * (time.perf_counter() - begin))
+    return decide(best)
 
 
 def decide(times: Mapping[Layout, list[float]]) -> Layout:

@@ -1,8 +1,8 @@
-"""Llama (arXiv 2302.13971), Mistral (2310.06825) and Qwen2 (2407.10671) in NumPy, fast on a CPU.
+"""Llama, Mistral and Qwen2 in NumPy, fast on a CPU.
 
-`llama_plain` is the same model as a textbook has it. Here a pass over m tokens costs little more
-than over one (`kernels`), and a step is few NumPy calls, as the constant factors are folded into
-the weights: the norms' gains, 1/sqrt(head_dim) of the queries, the sign in silu.
+The models of arXiv 2302.13971, 2310.06825, 2407.10671; `llama_plain` is what a textbook has. Here a
+pass over m tokens costs little more than over one (`kernels`), and a step is few NumPy calls: the
+weights hold the constant factors, as the norms' gains and 1/sqrt(head_dim) of the queries.
 """
 
 from __future__ import annotations

@@ -66,10 +66,16 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
     """
     more = {option: value for option, value in more.items() if value is not None}
     dtype = _name_of(dtype)
-    if backend == "numpy":
-        return _load_numpy(name, dtype, device, more)
-    if backend != "torch":
+    if backend not in BACKENDS:
         raise OmnidraftError(f"unknown backend {backend!r}: choose {' or '.join(BACKENDS)}")
+    if backend == "numpy":
+        from .llama import Llama
+
+        what = list(more) if device in ("auto", "cpu") else [f"device {device}"]
+        what += [] if dtype in NUMPY_DTYPES else [f"{dtype} numbers"]
+        if what:
+            raise OmnidraftError(f"the NumPy engine has no {', '.join(what)}; use --backend torch")
+        return Llama.load(folder(name), "float32" if dtype == "auto" else dtype)
     try:
         from .transformers_model import TransformersModel
     except ModuleNotFoundError:
@@ -79,17 +85,6 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
         raise OmnidraftError(f"PyTorch or transformers does not load ({error}): pip install "
                              "--upgrade 'omnidraft[torch]'") from error
     return TransformersModel.load(folder(name) if name in EMBEDDED else name, dtype, device, **more)
-
-
-def _load_numpy(name: str | Path, dtype: str, device: str, more: dict[str, Any]) -> Llama:
-    from .llama import Llama
-
-    what = ", ".join(more) or (f"device {device}" if device not in ("auto", "cpu") else "")
-    if dtype not in NUMPY_DTYPES:
-        what = f"{dtype}, only float32 and float64"
-    if what:
-        raise OmnidraftError(f"the NumPy engine has no {what}; use --backend torch")
-    return Llama.load(folder(name), "float32" if dtype == "auto" else dtype)
 
 
 def folder(name: str | Path) -> Path:

@@ -132,7 +132,8 @@ class TransformersModel:
             text = torch.cat([token.view(1) for token in ids]).clamp(0, self.vocab_size - 1)
         else:
             text = torch.tensor(ids)
-        logits, cache.state, cache.hidden = self._run(text[None], state, rows, cache.keeps_hidden)
+        logits, cache.hidden = self._run(text[None], state, rows, cache.keeps_hidden)
+        cache.state = state
         cache.ids += ids
         return logits[0] if cache.on_device else self._to_host(logits[0])
 
@@ -145,16 +146,16 @@ class TransformersModel:
         return made
 
     def _run(self, texts: Tensor, state: Any, rows: int,
-             hidden: bool = False) -> tuple[Tensor, Any, Tensor | None]:
-        """One pass over (B, m) ids that follow `state` (None: nothing is kept).
+             hidden: bool = False) -> tuple[Tensor, Tensor | None]:
+        """The logits (B, rows, V) of (B, m) ids after `state`, which grows (None: nothing is kept).
 
-        The logits (B, rows, V), the state, and with `hidden` the first text's last hidden states
-        (rows, width), as in the NumPy engine without the last norm's gain.
+        With `hidden` also the first text's last hidden states (rows, width), as in the NumPy engine
+        without the last norm's gain.
         """
         with torch.no_grad(), one_line(f"{self.name}: a pass over {texts.shape[1]} tokens failed"):
             if isinstance(state, Pass):
                 logits, states = state(texts[0], rows)
-                return logits[None], state, states if hidden else None
+                return logits[None], states if hidden else None
             options = {"use_cache": state is not None, "output_hidden_states": hidden}
             options |= {} if state is None else {"past_key_values": state}
             options |= {"logits_to_keep": rows} if self._only_some_rows else {}
@@ -164,29 +165,26 @@ class TransformersModel:
             states = result.hidden_states[-1][0, -rows:] if hidden else None
             if hidden and self.model.config.model_type in ("llama", "mistral", "qwen2", "qwen3"):
                 states = states / self.model.model.norm.weight
-        return logits, state if state is None else result.past_key_values, states
+        return logits, states
 
     def _new_state(self) -> Pass | DynamicCache | None:
         """An empty cache; None: it cannot be cut."""
         if self._columns_from is not None:
             return Pass(self.model, self._columns_from)
-        if not self.can_cut:
-            return None
         state = DynamicCache(config=self.model.config)
         # a sliding window's layer is kept whole: the mask hides what is behind the window
         state.layers = [DynamicLayer() if type(layer) is DynamicSlidingWindowLayer else layer
                         for layer in state.layers]
-        return state
+        return state if self.can_cut else None
 
     def _check_causal(self) -> int:
         """The width of the logits, by a pass over two texts that differ in their last token."""
         texts = torch.tensor([[0, 1, 2, 0], [0, 1, 2, 1]])
-        logits = self._run(texts, None, 4)[0]
+        logits, _ = self._run(texts, None, 4)
         one, other = self._to_host(logits)  # (4, V) each
         near = 1e-4 if self.dtype in (torch.float32, torch.float64) else 0.02
         if np.abs(one[:3] - other[:3]).max() > near * np.abs(one[3] - other[3]).max():
             raise OmnidraftError(f"{self.name} ({self.model.config.model_type}) is not a causal "
                                  "language model: what comes later changes what it says before")
-        # whether and how `Pass` gives these logits
-        self._columns_from = choose(self.model, texts[0], logits[0])
+        self._columns_from = choose(self.model, texts[0], logits[0])  # if `Pass` gives the same
         return one.shape[-1]
