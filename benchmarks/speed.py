@@ -41,7 +41,7 @@ PAIRS = [*(f"draft-tasks:{target}" for target in TARGETS), "draft-general:qwen-l
          *(f"draft-general+adapter:{target}" for target in TARGETS)]  # what the package brings
 FIGURES = ("block_efficiency", "acceptance_draft", "acceptance_proposed", "drafted_per_round",
            "overhead")
-SETTINGS = ("k", "threshold", "verify", "repeats", "backend", "draft_backend", "compile")
+SETTINGS = ("k", "threshold", "verify", "repeats", "backend", "draft_backend")
 
 
 def compare(models: Pair, examples: list[dict], options: Options, repeats: int) -> dict:
@@ -106,7 +106,6 @@ def main() -> None:
         threshold=0.4, verify="lossless",
         backend=("numpy", "torch: the target in transformers, a small drafter in NumPy"),
         draft_backend=("auto", "with --backend torch: torch for the drafter too"),
-        compile=(False, "with torch: the drafter too, through torch.compile"),
         before=(Path, "another checkout: this one's speed over its speed"),
         turns=(5, "of the two checkouts"))
     if args.before:
@@ -117,7 +116,7 @@ def main() -> None:
     how = {"backend": args.backend}
     if args.backend == "torch":
         results["machine"] |= versions()
-        how |= {"device": "cpu", "draft_backend": args.draft_backend, "compile": args.compile}
+        how |= {"device": "cpu", "draft_backend": args.draft_backend}
     for name in args.pairs:
         draft, target = name.split(":")
         models = pair(draft.removesuffix("+adapter"), target, **how)

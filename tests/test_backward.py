@@ -146,7 +146,7 @@ def test_the_examples_of_the_docstrings():
 
 
 @pytest.mark.parametrize(("ids", "dtype", "words"), [
-    ([], np.float64, "cannot train on 0 tokens"), ([1] * 65, np.float64, "takes 1 to 64 tokens"),
+    ([], np.float64, "cannot train on 0 tokens"), ([1] * 65, np.float64, "takes 1 to 64 with"),
     ([29], np.float64, "ids from 0 to 28"), ([-1, 2], np.float64, "ids from 0 to 28"),
     ([1], np.float16, "needs float32 or float64 tensors, not float16")])
 def test_what_cannot_be_trained_is_told(ids: list[int], dtype, words: str):

@@ -236,10 +236,9 @@ def test_the_layout_is_measured_once_and_described():
     shapes = ((64, 128), (64, 64), (64, 256), (128, 64), (64, 300))
     layout = choose_layout(shapes)
     assert layout is choose_layout(shapes) and layout.block in (0, 64) and 0 <= layout.alone <= 6
-    assert str(Layout(64, 2, 4, milliseconds=12.3)) == (
-        "blocks of 64 outputs, one gemv per token up to 2 tokens, gemm padded to multiples of 4 above (measured in 12 ms)")
-    assert str(Layout(multiple=4, packed=True)) == ("plain matrices, one gemv per token up to 1 token, gemm on packed weights "
-                                                    "padded to multiples of 4 above")
+    assert str(Layout(64, 2, 4)) == "blocks of 64 outputs, gemv per token up to 2, gemm padded to multiples of 4"
+    assert str(Layout(multiple=4, packed=True)) == (
+        "plain matrices, gemv per token up to 1, gemm on packed weights padded to multiples of 4")
 
 
 @pytest.mark.parametrize(("times", "expected"), [
@@ -259,7 +258,6 @@ def test_the_layout_is_measured_once_and_described():
     ({Layout(): [1, 1.5, 4, 4, 3.9, 4.2], Layout(64): [2, 4, 4, 4, 4, 5]}, Layout(alone=6, multiple=4))])
 def test_the_layout_follows_the_times(times: dict, expected: Layout):
     assert decide(times) == expected
-    assert ("gemv" in str(expected)) == (expected.alone > 0)
 
 
 def test_blas_is_prepared_before_numpy_and_never_against_the_user(tmp_path: Path):

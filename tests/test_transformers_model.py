@@ -385,7 +385,7 @@ def test_wrong_folders_are_told_in_one_line(tmp_path: Path):
     assert "cannot load" in complaint(lambda: load(spoilt("d", model_type="telepathy")))
     slow = spoilt("e", "tokenizer.json")
     change(slow / "tokenizer_config.json", tokenizer_class="ByT5Tokenizer")
-    assert "only a slow tokenizer (ByT5Tokenizer)" in complaint(lambda: load(slow))
+    assert "no usable tokenizer" in complaint(lambda: load(slow))
     cut = spoilt("f")
     (cut / "model.safetensors").write_bytes((cut / "model.safetensors").read_bytes()[:5000])
     assert "cannot load" in complaint(lambda: load(cut))
@@ -451,7 +451,7 @@ def test_memory_that_is_full_outside_a_pass_is_told(pair_of_folders, monkeypatch
 
 
 def test_a_drafter_is_run_by_what_can_read_it(pair_of_folders, tmp_path):
-    """By the NumPy engine where it is small, by PyTorch where NumPy cannot load it or the drafter is to be compiled."""
+    """By the NumPy engine where it is small, by PyTorch where NumPy cannot load it."""
     kinds = []
     for change_it in (lambda folder: None, lambda folder: torch.save(
             load(folder).model.state_dict(), folder / "pytorch_model.bin") or (folder / "model.safetensors").unlink()):
@@ -460,23 +460,6 @@ def test_a_drafter_is_run_by_what_can_read_it(pair_of_folders, tmp_path):
         draft, _ = models.load_two(folder, load(pair_of_folders[1]), backend="torch", device="cpu")
         kinds.append(type(draft).__name__)
     assert kinds == ["Llama", "TransformersModel"]
-    both = models.load_two(*pair_of_folders, backend="torch", device="cpu", compile=True)
-    assert [bool(model.model._compiled_call_impl) for model in both] == [True, False]
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-def test_a_compiled_drafter_gives_the_same_logits(tmp_path):
-    """On the way that a round goes: the prompt, a token, back, another; with the option of the command line."""
-    folder = saved(tmp_path / "draft", PIECES, sizes={**SIZES, "num_hidden_layers": 1})
-    both = [load(folder), load(folder, compile=True)]
-    caches = [model.new_cache() for model in both]
-    for ids, length in (([1, 5, 7, 9, 4], 0), ([8], 5), ([3], 5)):
-        logits = []
-        for model, cache in zip(both, caches, strict=True):
-            cache.rewind(length)
-            logits.append(model.forward(ids, cache))
-        assert np.abs(logits[0] - logits[1]).max() < 1e-4 and logits[0].std() > 0.3
-    assert run("generate", "the", "-d", folder, "-t", folder, "--compile").stderr.count("use --backend torch") == 1
 
 
 def test_tokens_that_were_added_after_the_training_are_read_by_others(pair_of_folders, tmp_path):

@@ -68,7 +68,7 @@ def test_logits_are_those_of_transformers_on_every_way_through_a_text(kind: str,
         new = [rng.randrange(PIECES.size) for _ in range(rng.choice([1, 1, 1, 2, 3, 4, 5, 13, 16, 40]))]
         rows, ids = rng.randint(1, len(new)), ids + new
         logits = model.forward(new, cache, rows)
-        assert isinstance(cache.state, Pass) and cache.state.get_seq_length() == len(ids)
+        assert isinstance(cache.state, Pass) and cache.state.length == len(ids)
         np.testing.assert_allclose(logits, whole(model, ids)[-rows:], atol=1e-5)  # transformers' angles are in float32
         seen += 1
     assert seen > 20 and logits.std() > 0.3

@@ -16,7 +16,6 @@ from ..ngram_cache import NGramCache
 from ..sampling import Uniforms
 from ..verification import RULES
 from ..vocabulary import default_folder, load_or_build
-from .printing import note
 
 models, speculation, sampling, learning, output = (
     partial(typer.Option, rich_help_panel=topic)
@@ -45,16 +44,11 @@ class Models:
         help="float32, float64, with torch also bfloat16, float16.")] = "auto"
     device_map: Annotated[str | None, models(show_default=False, help=(
         "Spread the target over devices: auto, balanced or sequential (needs accelerate)."))] = None
-    compile: Annotated[bool, models("--compile", help=(
-        "With torch: compile the drafter (slow to start, needs a C++ compiler)."))] = False
 
     def pair(self, stored: bool = True, **more: Any) -> Pair:
         """The pair; with `stored` it has the n-gram cache that is on disk."""
-        draft, target = load_two(self.draft, self.target, self.backend, compile=self.compile,
-                                 device=self.device, dtype=self.dtype, device_map=self.device_map,
-                                 **more)
-        if self.compile:
-            note("compiling the drafter: the first text may wait some minutes")
+        draft, target = load_two(self.draft, self.target, self.backend, device=self.device,
+                                 dtype=self.dtype, device_map=self.device_map, **more)
         one, other, cache = draft.tokenizer, target.tokenizer, None
         if stored and (path := cache_file(one, other)).is_file():
             cache = NGramCache.load(path, one.fingerprint, other.fingerprint)

@@ -1,15 +1,10 @@
 """How a transformer is differentiated: a pass over a text, and the way back to the weights.
 
-The chain rule, run from the end (backpropagation, Rumelhart et al. 1986, doi 10.1038/323533a0). A
-loss L is one number; write dy for ∂L/∂y, an array of y's shape. An operation y = f(x, W) need only
-know how to turn dy into dx, which it hands to the operation before it, and into dW, which it keeps.
-So every operation below returns its value and a function `back`, which holds what the forward pass
-saw: y, back = operation(x, ...), and later dx = back(dy, grads). It puts the gradients of its own
-weights into the dictionary `grads`, if their names are in it. The model is the operations in a row
-(`run`), its derivative their `back`s in reverse (`gradients`). Where a value goes two ways, as at
-each residual sum, the gradients that come back are added: that is all there is to it.
-
-The forward pass is that of `llama_plain`: one text at a time, shapes (tokens n, width), no cache.
+Backpropagation (Rumelhart et al. 1986): write dy for ∂L/∂y, of y's shape. Each operation
+y = f(x, W) returns y and a function `back` that turns dy into dx, for the operation before it, and
+puts dW into the dictionary `grads` if its name is in it. The model is the operations in a row
+(`run`), its derivative their `back`s in reverse (`gradients`). Where a value goes two ways, the
+gradients that come back are added.
 """
 
 from __future__ import annotations
@@ -21,15 +16,15 @@ import numpy as np
 
 from ..errors import OmnidraftError
 from .config import ModelConfig
-from .llama_plain import angles, softmax, turn
+from .llama_plain import Tensors, angles, softmax, turn
 
-Tensors = dict[str, np.ndarray]  # by Hugging Face name
 Gradients = dict[str, np.ndarray | None]  # the wanted names; None until the gradient is known
 Back = Callable[[np.ndarray, Gradients], np.ndarray]
+Forward = tuple[np.ndarray, Back]
 EMBEDDING = "model.embed_tokens.weight"
 
 
-def linear(x: np.ndarray, tensors: Tensors, name: str) -> tuple[np.ndarray, Back]:
+def linear(x: np.ndarray, tensors: Tensors, name: str) -> Forward:
     """y = x W^T + b: (n, in) to (n, out). Back: dx = dy W, dW = dy^T x, db = Σ dy over the tokens.
 
     >>> y, back = linear(np.ones((1, 2)), {"a.weight": np.array([[3.0, 4.0]])}, "a")
@@ -48,15 +43,11 @@ def linear(x: np.ndarray, tensors: Tensors, name: str) -> tuple[np.ndarray, Back
     return x @ weight.T + bias, back
 
 
-def rms_norm(x: np.ndarray, tensors: Tensors, name: str, eps: float) -> tuple[np.ndarray, Back]:
+def rms_norm(x: np.ndarray, tensors: Tensors, name: str, eps: float) -> Forward:
     """y = g · u with u = r x, r = 1 / sqrt(mean(x²) + eps), per token (RMSNorm, arXiv 1910.07467).
 
     Back: dg = Σ dy · u over the tokens, du = g · dy, dx = r (du − u · mean(du · u)). The second
-    term is r's own dependence on x: a longer vector of the same direction gives the same u, so what
-    points along it is taken out of du.
-
-    >>> rms_norm(np.array([[3.0, 4.0]]), {"n.weight": np.ones(2)}, "n", 0.0)[0].round(3)
-    array([[0.849, 1.131]])
+    term is r's own dependence on x: what points along u is taken out of du.
     """
     gain = tensors[f"{name}.weight"]
     r = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)  # (n, 1)
@@ -74,14 +65,13 @@ def rms_norm(x: np.ndarray, tensors: Tensors, name: str, eps: float) -> tuple[np
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, Callable]:
     """Grouped-query attention (arXiv 1706.03762, 2305.13245): o = P v, P = softmax(q k^T / √d).
 
-    q (n, heads, d), k and v (n, kv_heads, d), o (n, heads, d); no token sees a later one. Back:
-    dv = P^T do and dP = do v^T as in any product; through the softmax, whose rows sum to 1,
-    dS = P · (dP − Σ dP · P), and that row sum is do · o (arXiv 2205.14135, appendix B.2); then
-    dq = dS k / √d, dk = dS^T q / √d. The heads that share a key are stacked as rows of one matrix,
-    so that their parts of dk and dv add up.
+    q and o (n, heads, d), k and v (n, kv_heads, d). Back: dv = P^T do, dP = do v^T, through the
+    softmax dS = P · (dP − Σ dP · P), where that row sum is do · o (arXiv 2205.14135, B.2), then
+    dq = dS k / √d, dk = dS^T q / √d.
     """
     n, kv_heads, d = k.shape
 
+    # the heads that share a key are rows of one matrix, so that their parts of dk and dv add up
     def stack(x: np.ndarray) -> np.ndarray:  # to (kv_heads, heads of a group · n, d)
         return x.reshape(n, kv_heads, -1, d).transpose(1, 2, 0, 3).reshape(kv_heads, -1, d)
 
@@ -103,12 +93,8 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, 
     return unstack(o), back
 
 
-def attention_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors,
-                     at: str) -> tuple[np.ndarray, Back]:
-    """What attention adds to the residual stream (n, width), from its norm to its output.
-
-    `turn` is linear in x; its back turns the other way.
-    """
+def attention_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, at: str) -> Forward:
+    """What attention adds to the residual stream (n, width), from its norm to its output."""
     y, back_norm = rms_norm(x, tensors, f"{at}.input_layernorm", config.eps)
     (q, back_q), (k, back_k), (v, back_v) = (
         linear(y, tensors, f"{at}.self_attn.{part}_proj") for part in "qkv")
@@ -119,18 +105,17 @@ def attention_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors,
 
     def back(dout: np.ndarray, grads: Gradients) -> np.ndarray:
         dq, dk, dv = back_attention(back_out(dout, grads).reshape(q.shape))
+        # `turn` is linear in x: its back turns the other way
         backs = (back_q, turn(dq, cos, -sin)), (back_k, turn(dk, cos, -sin)), (back_v, dv)
         return back_norm(sum(one(d.reshape(len(x), -1), grads) for one, d in backs), grads)
 
     return out, back
 
 
-def mlp_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors,
-               at: str) -> tuple[np.ndarray, Back]:
+def mlp_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, at: str) -> Forward:
     """What SwiGLU (arXiv 2002.05202) adds to the residual stream: norm, silu(gate) · up, down.
 
-    With s = sigmoid(gate) and silu = gate · s, back is dup = d · silu and
-    dgate = d · up · (s + silu · (1 − s)).
+    Back, with s = sigmoid(gate): dup = d · silu, dgate = d · up · (s + silu · (1 − s)).
     """
     y, back_norm = rms_norm(x, tensors, f"{at}.post_attention_layernorm", config.eps)
     gate, back_gate = linear(y, tensors, f"{at}.mlp.gate_proj")
@@ -159,22 +144,16 @@ class Trace:
 
 
 def run(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> Trace:
-    """The forward pass: x = embedding; x += branch(x), two per layer; logits = norm(x) W_head^T.
+    """The forward pass over one text: x = embedding; x += branch(x), two per layer; logits.
 
-    `tensors` are those of `config.tensor_shapes()`, all in float32 or all in float64. Raises
-    OmnidraftError for others, and where the ids do not fit vocabulary and context.
-
-    >>> trace = run(config, tensors, [1, 5, 7]); trace.logits.shape
-    (3, 2048)
+    Raises OmnidraftError where `tensors` are not all float32 or all float64, or the ids do not fit.
     """
     tensors = {name: tensors[name] for name in config.tensor_shapes()}
     if (dtype := np.result_type(*tensors.values())) not in (np.float32, np.float64):
-        raise OmnidraftError(f"training needs float32 or float64 tensors, not {dtype}; "
-                             "convert them with astype")
+        raise OmnidraftError(f"training needs float32 or float64 tensors, not {dtype}; use astype")
     if not 0 < len(ids) <= config.context_size or min(ids) < 0 or max(ids) >= config.vocab_size:
-        raise OmnidraftError(f"cannot train on {len(ids)} tokens up to id {max(ids, default=0)}: "
-                             f"the model takes 1 to {config.context_size} tokens with ids from 0 "
-                             f"to {config.vocab_size - 1}")
+        raise OmnidraftError(f"cannot train on {len(ids)} tokens: the model takes 1 to "
+                             f"{config.context_size} with ids from 0 to {config.vocab_size - 1}")
     ids, backs = np.asarray(ids), []
     x = tensors[EMBEDDING][ids]
     for at in (f"model.layers.{i}" for i in range(config.layers)):
@@ -191,23 +170,20 @@ def gradients(trace: Trace, dlogits: np.ndarray, dhidden: np.ndarray | None = No
               wanted: Iterable[str] | None = None) -> Tensors:
     """∂L/∂W of the `wanted` tensors (default: all) by name, from dlogits = ∂L/∂logits (n, V).
 
-    `dhidden` (n, width) comes from a loss that reads `trace.hidden` itself, as an acceptance head's
-    does. Rows of zeros in dlogits cost nothing in the head, nor do tensors that are not wanted.
-
-    >>> dlogits = softmax(trace.logits) - np.eye(2048)[[5, 7, 2]]  # L = −Σ log q(next token)
-    >>> gradients(trace, dlogits)["model.norm.weight"].shape
-    (128,)
+    That is softmax(logits) − one-hot for L = −Σ log q(next token); `dhidden` (n, width) comes from
+    a loss that reads `trace.hidden` itself, as an acceptance head's does.
     """
     grads: Gradients = dict.fromkeys(trace.tensors if wanted is None else wanted)
     head = "lm_head.weight" if "lm_head.weight" in trace.tensors else EMBEDDING
-    rows = np.flatnonzero(dlogits.any(axis=1))
+    rows = np.flatnonzero(dlogits.any(axis=1))  # rows of zeros cost nothing
     dy = dlogits[rows].astype(trace.hidden.dtype)
     if head in grads:
         grads[head] = dy.T @ trace.hidden[rows]
     dx = np.zeros_like(trace.hidden) if dhidden is None else dhidden.astype(trace.hidden.dtype)
     dx[rows] += dy @ trace.tensors[head]
-    dx = trace.backs[-1](dx, grads)
-    for back in trace.backs[-2::-1]:
+    *branches, back_norm = trace.backs
+    dx = back_norm(dx, grads)
+    for back in reversed(branches):
         dx = dx + back(dx, grads)
     if EMBEDDING in grads:
         if head != EMBEDDING:

@@ -1,14 +1,12 @@
 """A model's config.json as the NumPy engine reads it, and the rotary positions that it asks for.
 
-Llama, Mistral and Qwen2 differ in few places: which projections have a bias, sliding windows, and
-defaults. A window changes nothing until a text is longer than it, so here it is the end of the
-context: what is read is exact, and longer texts need --backend torch. So do other kinds of RoPE.
+Llama, Mistral and Qwen2 differ in biases, defaults and sliding windows. A window changes nothing
+until a text is longer than it, so here it ends the context: longer texts need --backend torch.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,6 @@ import numpy as np
 from ..errors import OmnidraftError
 from ..files import read_json
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")  # of the Hugging Face hub
 # key-value heads (None: as many as queries) and context of a family whose config.json names none
 FAMILIES = {"Llama": (None, 2048), "Mistral": (8, 131072), "Qwen2": (32, 32768)}
 # what each kind of RoPE needs besides its base
@@ -31,7 +28,6 @@ ROPES = {"default": (), "linear": ("factor",),
 class ModelConfig:
     """The sizes and switches of one model."""
 
-    family: str  # "Llama", "Mistral" or "Qwen2"
     vocab_size: int  # width of the logits
     width: int  # of the residual stream
     hidden: int  # of the feed-forward layer
@@ -50,7 +46,7 @@ class ModelConfig:
 
     @classmethod
     def load(cls, folder: str | Path) -> ModelConfig:
-        """Read config.json and, where there is one, generation_config.json (its end tokens first).
+        """Read config.json and generation_config.json, whose end tokens come first.
 
         Raises OmnidraftError where config.json is missing, broken, or of a model not run here.
         """
@@ -60,20 +56,14 @@ class ModelConfig:
                                  if folder.is_dir() else f"no such model folder: {folder}")
         config = read_json(folder / "config.json")
         ends = read_json(folder / "generation_config.json").get("eos_token_id")
-        return cls.parse(config | {"eos_token_id": flat_ids(ends, config.get("eos_token_id"))},
-                         str(folder))
+        ends = flat_ids(ends, config.get("eos_token_id"))
+        return cls.parse(config | {"eos_token_id": ends}, str(folder))
 
     @classmethod
     def parse(cls, config: dict[str, Any], name: str = "config") -> ModelConfig:
-        """Read what config.json holds; `name` stands in the OmnidraftErrors.
-
-        >>> ModelConfig.parse({"architectures": ["LlamaForCausalLM"], "hidden_size": 64,
-        ...     "intermediate_size": 172, "num_hidden_layers": 5, "num_attention_heads": 8,
-        ...     "vocab_size": 512}).kv_heads
-        8
-        """
+        """Read what config.json holds; `name` stands in the OmnidraftErrors."""
         try:
-            return cls._parse(config)
+            return _parse(config)
         except KeyError as key:
             reason = f"config.json does not say {key}"
         except OmnidraftError as error:
@@ -82,72 +72,74 @@ class ModelConfig:
             reason = f"config.json has a value of the wrong kind ({error})"
         raise OmnidraftError(f"{name}: {reason}")
 
-    @classmethod
-    def _parse(cls, config: dict[str, Any]) -> ModelConfig:
-        named = config.get("architectures") or [config.get("model_type")]
-        family = next((family for family in FAMILIES
-                       if named[0] in (f"{family}ForCausalLM", family.lower())), None)
-        act = config.get("hidden_act", "silu")
-        for wrong, what in (
-                (family is None, f"{named[0]} is not supported by the NumPy engine (it runs "
-                                 f"{', '.join(FAMILIES)})"),
-                (config.get("quantization_config"),
-                 "quantized weights are not supported by the NumPy engine"),
-                (act not in ("silu", "swish"),
-                 f"hidden_act {act!r} is not supported by the NumPy engine (silu is)")):
-            if wrong:
-                raise OmnidraftError(f"{what}; use --backend torch")
-        width, heads = config["hidden_size"], config["num_attention_heads"]
-        kv_heads, context = FAMILIES[family]
-        context = config.get("max_position_embeddings") or context
-        window = config.get("sliding_window", 4096)
-        windowed = family == "Mistral" or family == "Qwen2" and config.get("use_sliding_window")
-        sizes = {
-            "vocab_size": config["vocab_size"], "width": width, "heads": heads,
-            "hidden": config["intermediate_size"], "layers": config["num_hidden_layers"],
-            "kv_heads": config.get("num_key_value_heads", kv_heads) or heads,
-            "head_dim": config.get("head_dim") or width // max(1, heads),
-            "context_size": min(context, window or context) if windowed else context}
-        for key, size in sizes.items():
-            if type(size) is not int or size < 1:
-                raise OmnidraftError(f"{key} is {size!r}, but must be a whole number above 0")
-        if heads % sizes["kv_heads"] or sizes["head_dim"] % 2:
-            raise OmnidraftError(f"{heads} heads cannot share {sizes['kv_heads']} key-value heads "
-                                 f"of {sizes['head_dim']} numbers")
-        bias = bool(config.get("attention_bias")) and family == "Llama"
-        ends = flat_ids(config.get("eos_token_id"))
-        return cls(
-            family, **sizes, eps=float(config.get("rms_norm_eps", 1e-6)),
-            rope=_rope(config, context), qkv_bias=bias or family == "Qwen2", out_bias=bias,
-            mlp_bias=bool(config.get("mlp_bias")) and family == "Llama",
-            tied=bool(config.get("tie_word_embeddings")),
-            eos_ids=tuple(token for token in ends if 0 <= token < sizes["vocab_size"]))
-
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the model's tensors, by their Hugging Face names.
-
-        >>> ModelConfig.load("models/stories260K").tensor_shapes()["model.norm.weight"]
-        (64,)
-        """
+        """The shapes of the model's tensors, by their Hugging Face names."""
         width, hidden = self.width, self.hidden
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        qkv_bias, o_bias, mlp_bias = self.qkv_bias, self.out_bias, self.mlp_bias
         matrices = {  # (out, in, whether there is a bias)
-            **{f"self_attn.{part}_proj": (outputs, width, self.qkv_bias)
-               for part, outputs in (("q", q), ("k", kv), ("v", kv))},
-            "self_attn.o_proj": (width, q, self.out_bias),
-            "mlp.gate_proj": (hidden, width, self.mlp_bias),
-            "mlp.up_proj": (hidden, width, self.mlp_bias),
-            "mlp.down_proj": (width, hidden, self.mlp_bias)}
-        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab_size, width)}
-        for at in (f"model.layers.{i}" for i in range(self.layers)):
-            for part, (outputs, inputs, bias) in matrices.items():
-                shapes[f"{at}.{part}.weight"] = (outputs, inputs)
-                if bias:
-                    shapes[f"{at}.{part}.bias"] = (outputs,)
-            for norm in ("input_layernorm", "post_attention_layernorm"):
-                shapes[f"{at}.{norm}.weight"] = (width,)
-        shapes["model.norm.weight"] = (width,)
+            "self_attn.q_proj": (q, width, qkv_bias), "self_attn.k_proj": (kv, width, qkv_bias),
+            "self_attn.v_proj": (kv, width, qkv_bias), "self_attn.o_proj": (width, q, o_bias),
+            "mlp.gate_proj": (hidden, width, mlp_bias), "mlp.up_proj": (hidden, width, mlp_bias),
+            "mlp.down_proj": (width, hidden, mlp_bias)}
+        layer = {f"{part}.weight": (out, into) for part, (out, into, _) in matrices.items()}
+        layer |= {f"{part}.bias": (out,) for part, (out, _, bias) in matrices.items() if bias}
+        layer |= {f"{at}_layernorm.weight": (width,) for at in ("input", "post_attention")}
+        shapes = {"model.embed_tokens.weight": (self.vocab_size, width)}
+        for i in range(self.layers):
+            shapes |= {f"model.layers.{i}.{part}": shape for part, shape in layer.items()}
+        shapes |= {"model.norm.weight": (width,)}
         return shapes if self.tied else shapes | {"lm_head.weight": (self.vocab_size, width)}
+
+
+def _parse(config: dict[str, Any]) -> ModelConfig:
+    """As `ModelConfig.parse`, with Python's own errors."""
+    named = config.get("architectures") or [config.get("model_type")]
+    family = next((family for family in FAMILIES
+                   if named[0] in (f"{family}ForCausalLM", family.lower())), None)
+    rope = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
+    kind = rope.setdefault("rope_type", rope.get("type", "default"))  # transformers 5; 4
+    share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1))
+    act = config.get("hidden_act", "silu")
+    for what, wrong in ((f"{named[0]} is", family is None),
+                        ("quantized weights are", config.get("quantization_config")),
+                        (f"hidden_act {act!r} is", act not in ("silu", "swish")),
+                        (f"RoPE type {kind!r} is", kind not in ROPES),
+                        ("partial_rotary_factor is", share not in (None, 1))):
+        if wrong:
+            raise OmnidraftError(f"{what} not supported by the NumPy engine (it runs "
+                                 f"{', '.join(FAMILIES)}); use --backend torch")
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    kv_heads, context = FAMILIES[family]
+    context = config.get("max_position_embeddings") or context
+    window = config.get("sliding_window", 4096)
+    windowed = family == "Mistral" or family == "Qwen2" and config.get("use_sliding_window")
+    sizes = {
+        "vocab_size": config["vocab_size"], "width": width, "heads": heads,
+        "hidden": config["intermediate_size"], "layers": config["num_hidden_layers"],
+        "kv_heads": config.get("num_key_value_heads", kv_heads) or heads,
+        "head_dim": config.get("head_dim") or width // max(1, heads),
+        "context_size": min(context, window or context) if windowed else context}
+    for key, size in sizes.items():
+        if type(size) is not int or size < 1:
+            raise OmnidraftError(f"{key} is {size!r}, but must be a whole number above 0")
+    if heads % sizes["kv_heads"] or sizes["head_dim"] % 2:
+        raise OmnidraftError(f"{heads} heads cannot share {sizes['kv_heads']} key-value heads "
+                             f"of {sizes['head_dim']} numbers")
+    original = "original_max_position_embeddings"
+    rope["original_context"] = config.get(original) or rope.get(original) or context
+    rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
+    for key in ("rope_theta", *ROPES[kind]):
+        if not 0 < rope[key] < math.inf:
+            raise OmnidraftError(f"{key} is {rope[key]!r}, but must be a number above 0")
+    bias = bool(config.get("attention_bias")) and family == "Llama"
+    ends = flat_ids(config.get("eos_token_id"))
+    return ModelConfig(
+        **sizes, rope=rope, eps=float(config.get("rms_norm_eps", 1e-6)),
+        qkv_bias=bias or family == "Qwen2", out_bias=bias,
+        mlp_bias=bool(config.get("mlp_bias")) and family == "Llama",
+        tied=bool(config.get("tie_word_embeddings")),
+        eos_ids=tuple(end for end in ends if 0 <= end < sizes["vocab_size"]))
 
 
 def flat_ids(*values: Any) -> tuple[int, ...]:
@@ -168,31 +160,11 @@ def check_pass(model: Any, ids: Sequence[int], count: int, rows: int, before: in
                              f"{model.context_size} (shorten the prompt or generate fewer tokens)")
 
 
-def _rope(config: dict[str, Any], context: int) -> dict[str, Any]:
-    """`rope_parameters` of transformers 5, or `rope_theta` and `rope_scaling` of transformers 4."""
-    rope = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
-    kind = rope.setdefault("rope_type", rope.get("type", "default"))
-    original = "original_max_position_embeddings"
-    rope["original_context"] = config.get(original) or rope.get(original) or context
-    rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
-    share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
-    if kind not in ROPES or share not in (None, 1.0):
-        what = f"RoPE type {kind!r}" if kind not in ROPES else "partial_rotary_factor"
-        raise OmnidraftError(f"{what} is not supported by the NumPy engine; use --backend torch")
-    for key in ("rope_theta", *ROPES[kind]):
-        if not 0 < rope[key] < math.inf:
-            raise OmnidraftError(f"{key} is {rope[key]!r}, but must be a number above 0")
-    return rope
-
-
 def frequencies(config: ModelConfig) -> np.ndarray:
     """How far the dimension pairs of a head turn from one position to the next (head_dim / 2).
 
     f_i = theta^(-2i / head_dim) (RoPE, arXiv 2104.09864). For contexts longer than trained on,
     "linear" slows all of them down (arXiv 2306.15595), "llama3" only the slow ones.
-
-    >>> frequencies(ModelConfig.load("models/stories260K")).round(2)
-    array([1.  , 0.1 , 0.01, 0.  ])
     """
     rope = config.rope
     f = rope["rope_theta"] ** (-np.arange(0, config.head_dim, 2) / config.head_dim)

@@ -1,8 +1,7 @@
-"""What must be settled before NumPy is imported: OpenBLAS' kernels and its number of threads.
+"""OpenBLAS' settings, which it reads once, when NumPy is imported; what the user has set is kept.
 
-OpenBLAS reads its environment once, when it is loaded. NumPy's wheels pick AVX2 kernels on
-processors they do not know, even where AVX-512 would halve the cost of a pass over several tokens;
-and at this project's sizes a second thread only costs time. What the user has set is kept.
+NumPy's wheels pick AVX2 kernels on processors they do not know, even where AVX-512 would halve the
+cost of a pass over several tokens; and at this project's sizes a second thread only costs time.
 """
 
 from __future__ import annotations
@@ -16,11 +15,7 @@ AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
 
 
 def has_avx512(cpuinfo: str = "/proc/cpuinfo") -> bool:
-    """Whether Linux lists the AVX-512 instructions of this processor (False on other systems).
-
-    >>> has_avx512("/no/such/file")
-    False
-    """
+    """Whether Linux lists the AVX-512 instructions of this processor (False on other systems)."""
     try:
         lines = Path(cpuinfo).read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -29,10 +24,7 @@ def has_avx512(cpuinfo: str = "/proc/cpuinfo") -> bool:
 
 
 def prepare_blas() -> dict[str, str]:
-    """Set OPENBLAS_CORETYPE and OPENBLAS_NUM_THREADS where the user has not; what was set.
-
-    To be called before the first `import numpy`; later OpenBLAS would not look again.
-    """
+    """Set OPENBLAS_CORETYPE and OPENBLAS_NUM_THREADS before NumPy is imported; what was set."""
     settings = {}
     if not {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"} & os.environ.keys():
         settings["OPENBLAS_NUM_THREADS"] = "1"

@@ -1,17 +1,14 @@
 """Matrix products for passes of 1-16 tokens: the weights' layout, chosen by a short measurement.
 
-This decides what speculative decoding gains. One token is a matrix-vector product (gemv): it reads
-the weights once, as fast as memory delivers them. More are a matrix product (gemm), for which BLAS
-first copies the weights into another order: with plain `x @ W` two tokens cost 2.4 times one. Four
-cures, three of them on one array (blocks, in, outputs):
+This decides what speculative decoding gains. One token is a matrix-vector product (gemv), which
+reads the weights once. More are a matrix product (gemm), for which BLAS first copies the weights
+into another order: with plain `x @ W` two tokens cost 2.4 times one. Four cures:
 
 - *alone*: each token its own gemv while the matrix is in the cache; a second costs half the first;
 - *padding* to a multiple of 2 or 4 tokens, which OpenBLAS' kernels are made for (3 cost more);
-- *blocks* of 64 outputs: OpenBLAS' AVX-512 kernels multiply matrices this small without a copy. A
-  gemv is then often the slower of the two, so that one token is padded to two as well;
+- *blocks* of 64 outputs, which OpenBLAS' AVX-512 kernels multiply without a copy (one token then
+  often costs less padded to two);
 - *packing* the weights once, for OpenBLAS' AVX2 kernel (`packed`), in a second copy of them.
-
-Which of them pay depends on the processor, the BLAS and the model's size, so `choose_layout` tries.
 """
 
 from __future__ import annotations
@@ -31,30 +28,21 @@ SAMPLE = 1_000_000  # weights that the measurement runs over
 
 @dataclass(frozen=True)
 class Layout:
-    """How the weights lie and how passes run over them.
-
-    >>> Layout(alone=3, multiple=4).padded(5)
-    8
-    """
+    """How the weights lie and how passes run over them."""
 
     block: int = 0  # outputs per block, 0 = all outputs of a matrix in one
     alone: int = 1  # passes of up to this many tokens: one gemv per token
     multiple: int = 1  # longer passes: one gemm, padded to a multiple of this many tokens
     packed: bool = False  # and up to 32 tokens that gemm runs on weights packed once
-    milliseconds: float = 0.0  # what the choice took
 
     def padded(self, tokens: int) -> int:
         """The number of tokens, zeros included, that a gemm over `tokens` tokens runs with."""
         return -(-tokens // self.multiple) * self.multiple
 
     def __str__(self) -> str:
-        parts = [f"blocks of {self.block} outputs" if self.block else "plain matrices"]
-        if self.alone:
-            parts.append(f"one gemv per token up to {self.alone} token{'s' * (self.alone > 1)}")
-        gemm = "gemm on packed weights" if self.packed else "gemm"
-        gemm += f" padded to multiples of {self.multiple}" if self.multiple > 1 else ""
-        measured = f" (measured in {self.milliseconds:.0f} ms)" if self.milliseconds else ""
-        return ", ".join([*parts, gemm]) + " above" * bool(self.alone) + measured
+        return (f"{f'blocks of {self.block} outputs' if self.block else 'plain matrices'}, "
+                f"gemv per token up to {self.alone}, gemm{' on packed weights' * self.packed} "
+                f"padded to multiples of {self.multiple}")
 
 
 class Linear:
@@ -66,8 +54,7 @@ class Linear:
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray | None = None,
                  layout: Layout = Layout()):
-        self.outputs = len(weight)
-        self.layout, self.bias = layout, bias
+        self.outputs, self.layout, self.bias = len(weight), layout, bias
         self.blocks = packed.panels(weight, layout.block or self.outputs)
         self.matrix = self.blocks[0] if len(self.blocks) == 1 and layout.alone else None
         use_packed = layout.packed and weight.dtype == np.float32 and packed.kernel()
@@ -100,23 +87,17 @@ def multiply(x: np.ndarray, blocks: np.ndarray, layout: Layout,
 @cache
 def choose_layout(shapes: tuple[tuple[int, int], ...], dtype: str = "float32",
                   twice: bool = False) -> Layout:
-    """The fastest layout for a model whose matrices have these shapes (in, out).
+    """The fastest layout for a model whose matrices have these shapes (in, out), once a process.
 
-    Tries passes of 1, 2, 4 and 8 tokens over up to a million made-up weights, in about 30 ms and
-    once per process. Packed weights are tried where the weights may be stored `twice` and `packed`
-    has a kernel, else blocks.
-
-    >>> print(choose_layout(((320, 640), (320, 320), (320, 4096)), twice=True))  # doctest: +SKIP
-    plain matrices, one gemv per token up to 1 token, gemm on packed weights padded to multiples ...
+    Tries passes over up to a million made-up weights, in about 30 ms; packed weights where they may
+    be stored `twice` and `packed` has a kernel, else blocks.
     """
     begin = time.perf_counter()
     numbers = np.full(SAMPLE, 0.01, dtype)
     sample: list[tuple[np.ndarray, np.ndarray]] = []  # tokens (8, in); weights, a view of `numbers`
-    used = 0
     for inputs, outputs in shapes:
-        outputs = min(-(-outputs // BLOCK), (SAMPLE - used) // (inputs * BLOCK)) * BLOCK
-        weights = numbers[used:used + inputs * outputs]
-        used += len(weights)
+        outputs = min(-(-outputs // BLOCK), len(numbers) // (inputs * BLOCK)) * BLOCK
+        weights, numbers = np.split(numbers, [inputs * outputs])
         if outputs:
             sample.append((np.full((8, inputs), 0.01, dtype), weights))
 
@@ -133,16 +114,14 @@ def choose_layout(shapes: tuple[tuple[int, int], ...], dtype: str = "float32",
     has_kernel = twice and dtype == "float32" and packed.kernel() is not None
     kinds = [Layout(), Layout(packed=True) if has_kernel else Layout(BLOCK)]
     passes = [(2, 1), (2, 2), (0, 1), (0, 2), (0, 4), (0, 8)]  # (most tokens alone, tokens)
-    tries = [(replace(kind, alone=alone, multiple=2), m) for kind in kinds for alone, m in passes]
-    best = dict.fromkeys(tries, float("inf"))
+    best = {kind: [float("inf")] * len(passes) for kind in kinds}
     for repeat in range(12):
-        for one in tries:  # other programs only ever make a try slower
-            best[one] = min(best[one], seconds(*one))
+        for kind, times in best.items():  # other programs only ever make a pass slower
+            times[:] = [min(before, seconds(replace(kind, alone=alone, multiple=2), m))
+                        for before, (alone, m) in zip(times, passes, strict=True)]
         if repeat >= 2 and time.perf_counter() - begin > 0.03:
             break
-    times = list(best.values())
-    layout = decide(dict(zip(kinds, (times[:6], times[6:]), strict=True)))
-    return replace(layout, milliseconds=1e3 * (time.perf_counter() - begin))
+    return decide(best)
 
 
 def decide(times: Mapping[Layout, list[float]]) -> Layout:
@@ -150,10 +129,6 @@ def decide(times: Mapping[Layout, list[float]]) -> Layout:
 
     `times` has for each kind of layout, plain matrices first, what 1 and 2 tokens cost alone, and
     1 (padded to two), 2, 4 and 8 in one gemm. Blocks must be faster by a quarter.
-
-    >>> decide({Layout(): [1.0, 2.0, 2.3, 2.2, 2.4, 3.0],
-    ...         Layout(64): [1.1, 2.2, 0.9, 0.8, 0.8, 1.2]})
-    Layout(block=64, alone=0, multiple=2, packed=False, milliseconds=0.0)
     """
     found = {}
     for kind, (one, two, padded, *gemm) in times.items():

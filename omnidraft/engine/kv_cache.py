@@ -24,10 +24,9 @@ class KVCache:
         self.length, self.limit = 0, config.context_size
         self.keeps_hidden = True
         self.hidden: np.ndarray | None = None  # (rows, width) what the head read last: x / |x|
-        size = min(256, self.limit)
         # Both lie as attention's two products read them, so that neither copies. Each value is
         # followed by a 1: the product that mixes the values also adds up their weights.
-        heads = (config.layers, config.kv_heads)
+        heads, size = (config.layers, config.kv_heads), min(256, self.limit)
         self.keys = np.zeros((*heads, config.head_dim, size), dtype)
         self.values = np.ones((*heads, size, config.head_dim + 1), dtype)
 
@@ -42,6 +41,6 @@ class KVCache:
         size = self.values.shape[2]
         if length > size:
             more = (0, min(max(length, 2 * size), self.limit) - size)
-            all_heads = ((0, 0), (0, 0))
-            self.keys = np.pad(self.keys, (*all_heads, (0, 0), more))
-            self.values = np.pad(self.values, (*all_heads, more, (0, 0)), constant_values=1)
+            none = (0, 0)
+            self.keys = np.pad(self.keys, (none, none, none, more))
+            self.values = np.pad(self.values, (none, none, more, none), constant_values=1)

@@ -1,12 +1,8 @@
-"""A Llama-style language model in NumPy, fast on a CPU.
+"""Llama, Mistral and Qwen2 in NumPy, fast on a CPU.
 
-Runs Llama (arXiv 2302.13971), Mistral (2310.06825) and Qwen2 (2407.10671). A pass feeds m tokens
-after those that the key-value cache holds. Speculative decoding needs two things: a pass over m
-tokens that costs little more than one (`kernels` sees to it), and a cache that can be rewound.
-
-`llama_plain` is the same model as a textbook has it. Here a step is few NumPy calls, because the
-constant factors are folded into the weights when the model is built: the norms' gains into the
-matrix that follows, 1/sqrt(head_dim) into the queries, the sign in silu into the gate.
+The models of arXiv 2302.13971, 2310.06825, 2407.10671; `llama_plain` is what a textbook has. Here a
+pass over m tokens costs little more than over one (`kernels`), and a step is few NumPy calls: the
+weights hold the constant factors, as the norms' gains and 1/sqrt(head_dim) of the queries.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ import numpy as np
 from ..errors import OmnidraftError
 from ..sampling import Sampler
 from ..tokenizer import Tokenizer
-from .config import ModelConfig, check_pass, frequencies
+from .config import ModelConfig, check_pass, flat_ids, frequencies
 from .kernels import Layout, Linear, choose_layout
 from .kv_cache import KVCache
 from .weights import load_tensors
@@ -33,36 +29,30 @@ LONGEST_PASS = 256  # longer prompts are fed in pieces, which bounds the attenti
 class Llama:
     """A model ready to run: `forward` feeds tokens, `tokenizer` spells them, `eos_ids` end a text.
 
-    >>> model = Llama.load("models/stories260K"); cache = model.new_cache()
-    >>> model.forward([1, 403], cache).shape, cache.length
-    ((1, 512), 2)
+    It is built from tensors by their Hugging Face names; without `layout`, the fastest is measured.
+    Raises OmnidraftError where a tensor is missing or not of the configuration's shape.
     """
-
-    sampler = Sampler
 
     def __init__(self, config: ModelConfig, tensors: dict[str, np.ndarray], dtype: Any = np.float32,
                  *, name: str = "model", folder: Path | None = None, tokenizer: Any = None,
                  layout: Layout | None = None):
-        """Build from tensors by their Hugging Face names; without `layout`, measure the fastest.
-
-        Raises OmnidraftError where a tensor is missing or not of the configuration's shape.
-        """
+        self.sampler = Sampler
         self.config, self.dtype = config, np.dtype(dtype)
         self.name, self.folder, self.tokenizer = name, folder, tokenizer
         self.vocab_size, self.context_size = config.vocab_size, config.context_size
-        roles = tokenizer.roles.get("eos", ()) if tokenizer is not None else ()
-        ends = (*config.eos_ids, *roles)
-        self.eos_ids = tuple(dict.fromkeys(end for end in ends if end < config.vocab_size))
+        ends = flat_ids(config.eos_ids, tokenizer.roles.get("eos", ()) if tokenizer else ())
+        self.eos_ids = tuple(end for end in ends if end < config.vocab_size)
         shapes = config.tensor_shapes()
         self.parameters = sum(math.prod(shape) for shape in shapes.values())
         for tensor, shape in shapes.items():
             if tensor not in tensors:
                 raise OmnidraftError(f"{name}: the weights lack {tensor}")
             if (found := tensors[tensor].shape) != shape:
-                raise OmnidraftError(f"{name}: {tensor} has shape {found}, "
-                                     f"config.json says {shape}")
+                raise OmnidraftError(
+                    f"{name}: {tensor} has shape {found}, config.json says {shape}")
         self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype),
                                               twice=self.parameters <= PACKED)
+        self.kernel = str(self.layout)  # how the matrix products run, in a line
         self._build(tensors)
         self._eps = config.width * config.eps
         self._turns = self._rotations(512)
@@ -76,20 +66,17 @@ class Llama:
         return cls(config, load_tensors(folder), dtype, name=folder.name, folder=folder,
                    tokenizer=Tokenizer.load(folder).within(config.vocab_size))
 
-    @property
-    def kernel(self) -> str:
-        """How this model's matrix products run, in a line."""
-        return str(self.layout)
-
     def new_cache(self) -> KVCache:
         """An empty key-value cache for this model."""
         return KVCache(self.config, self.dtype)
 
     def forward(self, ids: Sequence[int], cache: KVCache, rows: int = 1) -> np.ndarray:
-        """Feed `ids` after what the cache holds; the logits after the last `rows` of them.
+        """Feed `ids` after what the cache holds; the logits (rows, V) after the last of them.
 
-        Shape (rows, vocab_size). Raises OmnidraftError where there are fewer ids than `rows`, ids
-        outside the vocabulary, more than the context holds, or logits that are not finite.
+        Raises OmnidraftError where `check_pass` does, and for logits that are not finite.
+
+        >>> cache = model.new_cache(); model.forward([1, 403], cache).shape, cache.length
+        ((1, 512), 2)
         """
         check_pass(self, ids, len(ids), rows, cache.length)
         cache.reserve(cache.length + len(ids))
@@ -100,22 +87,25 @@ class Llama:
             cache.hidden = self._norm(x[-rows:])
             logits = self.head(cache.hidden)
         if not math.isfinite(logits.max()):
-            raise OmnidraftError(f"{self.name}: the model's logits are NaN or infinite: its "
-                                 "weights are broken")
+            raise OmnidraftError(f"{self.name}: logits are NaN or infinite: its weights are broken")
         return logits
 
     def _pass(self, ids: Sequence[int], cache: KVCache) -> np.ndarray:
         """The residual stream after all layers (m, width); the cache grows by m tokens."""
-        first, last = cache.length, cache.length + len(ids)
+        c, m, first, last = self.config, len(ids), cache.length, cache.length + len(ids)
         if last > len(self._turns):
             self._turns = self._rotations(2 * last)
         turns = self._turns[first:last, None]  # (m, 1, head_dim / 2)
+        both = c.heads + c.kv_heads
         x = self.embedding[np.asarray(ids)]
         for (qkv, out, gate_up, down), keys, values in zip(
                 self.layers, cache.keys, cache.values, strict=True):
-            queries = self._turn_and_store(
-                qkv(self._norm(x)), turns, keys[..., first:last], values[:, first:last])
-            x = x + out(self._attend(queries, keys[..., :last], values[:, :last]))
+            rows = qkv(self._norm(x)).reshape(m, -1, c.head_dim)  # (m, heads + 2 kv_heads, ...)
+            pairs = rows[:, :both].view(turns.dtype)  # (m, heads + kv_heads, head_dim / 2), complex
+            pairs *= turns
+            keys[..., first:last] = rows[:, c.heads:both].transpose(1, 2, 0)
+            values[:, first:last, :-1] = rows[:, both:].swapaxes(0, 1)
+            x = x + out(self._attend(rows[:, :c.heads], keys[..., :last], values[:, :last]))
             x += down(_swiglu(gate_up(self._norm(x))))
         cache.length = last
         return x
@@ -129,21 +119,8 @@ class Llama:
     def _norm(self, x: np.ndarray) -> np.ndarray:
         """RMSNorm but for the factor gain · sqrt(width), which the next matrix holds."""
         if len(x) == 1:  # the same in half the time
-            row = x[0]
-            return x / math.sqrt(row.dot(row) + self._eps)
+            return x / math.sqrt(x[0].dot(x[0]) + self._eps)
         return x / np.sqrt(np.vecdot(x, x)[:, None] + self._eps)
-
-    def _turn_and_store(self, qkv: np.ndarray, turns: np.ndarray, keys: np.ndarray,
-                        values: np.ndarray) -> np.ndarray:
-        """Turn queries and keys, cache keys and values; the queries (m, heads, head_dim)."""
-        c = self.config
-        both = c.heads + c.kv_heads
-        rows = qkv.reshape(len(qkv), -1, c.head_dim)  # (m, heads + 2 kv_heads, head_dim)
-        pairs = rows[:, :both].view(turns.dtype)  # (m, heads + kv_heads, head_dim / 2), complex
-        pairs *= turns
-        keys[...] = rows[:, c.heads:both].transpose(1, 2, 0)
-        values[..., :-1] = rows[:, both:].swapaxes(0, 1)
-        return rows[:, :c.heads]
 
     def _attend(self, queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Grouped-query attention (arXiv 2305.13245): softmax(q k) v, (m, heads · head_dim).
@@ -170,7 +147,7 @@ class Llama:
 
     def _build(self, tensors: dict[str, np.ndarray]) -> None:
         """Fuse the matrices that share an input, fold in the constant factors, lay them out."""
-        c = self.config
+        c, shapes = self.config, self.config.tensor_shapes()
 
         def get(name: str) -> np.ndarray:
             return tensors[name].astype(self.dtype)
@@ -179,8 +156,7 @@ class Llama:
             return get(f"{norm}.weight") * np.sqrt(c.width, dtype=self.dtype)
 
         def pairs(rows: np.ndarray) -> np.ndarray:
-            """Hugging Face turns numbers i and i + head_dim/2 of a head together; here such a
-            pair are neighbours, one complex number."""
+            # numbers i and i + head_dim/2 turn together: as neighbours they are a complex number
             halves = rows.reshape(-1, 2, c.head_dim // 2, *rows.shape[1:])
             return halves.swapaxes(1, 2).reshape(rows.shape)
 
@@ -188,20 +164,19 @@ class Llama:
             """One matrix for the `parts`: name to what is done to its rows, one per output."""
             weight, bias = (
                 [change(get(name)) for part, change in parts.items()
-                 if (name := f"{at}.{part}_proj.{kind}") in c.tensor_shapes()]
-                for kind in ("weight", "bias"))
-            return Linear(np.concatenate(weight) * scale,
-                          np.concatenate(bias) if bias else None, self.layout)
+                 if (name := f"{at}.{part}_proj.{kind}") in shapes] for kind in ("weight", "bias"))
+            bias = np.concatenate(bias) if bias else None
+            return Linear(np.concatenate(weight) * scale, bias, self.layout)
 
         root = self.dtype.type(c.head_dim ** -0.5)
         qkv = {"q": lambda rows: pairs(rows) * root, "k": pairs, "v": np.positive}
         gate_up = {"gate": np.negative, "up": np.negative}
-        self.layers = [(
-            linear(f"{at}.self_attn", qkv, gain(f"{at}.input_layernorm")),
-            linear(f"{at}.self_attn", {"o": np.positive}),
-            linear(f"{at}.mlp", gate_up, gain(f"{at}.post_attention_layernorm")),
-            linear(f"{at}.mlp", {"down": np.positive}),
-        ) for at in (f"model.layers.{i}" for i in range(c.layers))]
+        self.layers = [
+            (linear(f"{at}.self_attn", qkv, gain(f"{at}.input_layernorm")),
+             linear(f"{at}.self_attn", {"o": np.positive}),
+             linear(f"{at}.mlp", gate_up, gain(f"{at}.post_attention_layernorm")),
+             linear(f"{at}.mlp", {"down": np.positive}))
+            for at in (f"model.layers.{i}" for i in range(c.layers))]
         self.embedding = get("model.embed_tokens.weight")
         head = self.embedding if c.tied else get("lm_head.weight")
         self.head = Linear(head * gain("model.norm"), None, self.layout)
@@ -215,13 +190,10 @@ def matrix_shapes(config: ModelConfig) -> tuple[tuple[int, int], ...]:
 
 
 def _swiglu(gate_up: np.ndarray) -> np.ndarray:
-    """SwiGLU (arXiv 2002.05202): g / (1 + exp(-g)) · u, from (m, 2 hidden) to (m, hidden).
-
-    The weights give -g and -u. Where exp overflows the quotient is 0, as it should be.
-    """
+    """SwiGLU (arXiv 2002.05202): g / (1 + exp(-g)) · u, of -g and -u side by side (m, 2 hidden)."""
     hidden = gate_up.shape[1] // 2
     gate, up = gate_up[:, :hidden], gate_up[:, hidden:]
-    y = np.exp(gate)
+    y = np.exp(gate)  # where it overflows the quotient is 0, as it should be
     y += 1
     np.divide(gate, y, out=y)
     y *= up

@@ -2,7 +2,7 @@
 
 One text at a time, read whole, without a cache: simple and slow. Shapes: n tokens, width w of the
 residual stream, h heads, g key-value heads (h / g queries share one), head dimension d, width f of
-the feed-forward layer, vocabulary size V. `tensors` are the weights by their Hugging Face names.
+the feed-forward layer, vocabulary size V.
 """
 
 from __future__ import annotations
@@ -14,52 +14,45 @@ import numpy as np
 
 from .config import ModelConfig, frequencies
 
+Tensors = dict[str, np.ndarray]  # by Hugging Face name
 
-def forward(config: ModelConfig, tensors: dict[str, np.ndarray], ids: Sequence[int]) -> np.ndarray:
-    """The logits after each token of a text: (n, V); row i is about the token after ids[i].
 
-    >>> forward(model.config, load_tensors(folder("qwen-like")), [5, 6, 7]).shape
-    (3, 4096)
-    """
+def forward(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> np.ndarray:
+    """The logits after each token of a text: (n, V); row i is about the token after ids[i]."""
     x = tensors["model.embed_tokens.weight"][ids]                               # (n, w)
-    for i in range(config.layers):
-        weights = layer(tensors, f"model.layers.{i}.")
-        x = x + attention(config, weights, rms_norm(x, weights["input_layernorm.weight"], config))
-        x = x + mlp(weights, rms_norm(x, weights["post_attention_layernorm.weight"], config))
-    x = rms_norm(x, tensors["model.norm.weight"], config)                       # (n, w)
+    for at in (f"model.layers.{i}" for i in range(config.layers)):
+        y = rms_norm(x, tensors, f"{at}.input_layernorm", config.eps)           # (n, w)
+        x = x + attention(config, tensors, f"{at}.self_attn", y)
+        y = rms_norm(x, tensors, f"{at}.post_attention_layernorm", config.eps)  # (n, w)
+        x = x + mlp(tensors, f"{at}.mlp", y)
+    x = rms_norm(x, tensors, "model.norm", config.eps)                          # (n, w)
     head = tensors["model.embed_tokens.weight" if config.tied else "lm_head.weight"]
     return x @ head.T                                                           # (n, V)
 
 
-def layer(tensors: dict[str, np.ndarray], at: str) -> dict[str, np.ndarray]:
-    """The weights whose names begin with `at`, without it."""
-    return {name[len(at):]: tensor for name, tensor in tensors.items() if name.startswith(at)}
-
-
-def rms_norm(x: np.ndarray, gain: np.ndarray, config: ModelConfig) -> np.ndarray:
+def rms_norm(x: np.ndarray, tensors: Tensors, name: str, eps: float) -> np.ndarray:
     """RMSNorm (arXiv 1910.07467): each row divided by its root mean square, times a gain."""
     mean_square = np.mean(x * x, axis=-1, keepdims=True)                        # (n, 1)
-    return x / np.sqrt(mean_square + config.eps) * gain                         # (n, w)
+    return x / np.sqrt(mean_square + eps) * tensors[f"{name}.weight"]           # (n, w)
 
 
-def linear(x: np.ndarray, weights: dict[str, np.ndarray], name: str) -> np.ndarray:
+def linear(x: np.ndarray, tensors: Tensors, name: str) -> np.ndarray:
     """x W^T + b, where there is a b."""
-    return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", 0)
+    return x @ tensors[f"{name}.weight"].T + tensors.get(f"{name}.bias", 0)
 
 
-def attention(config: ModelConfig, weights: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+def attention(config: ModelConfig, tensors: Tensors, at: str, x: np.ndarray) -> np.ndarray:
     """Causal attention (arXiv 1706.03762) with grouped queries (2305.13245): (n, w) to (n, w)."""
     n, group = len(x), config.heads // config.kv_heads
-    q = linear(x, weights, "self_attn.q_proj").reshape(n, -1, config.head_dim)  # (n, h, d)
-    k = linear(x, weights, "self_attn.k_proj").reshape(n, -1, config.head_dim)  # (n, g, d)
-    v = linear(x, weights, "self_attn.v_proj").reshape(n, -1, config.head_dim)  # (n, g, d)
+    q, k, v = (linear(x, tensors, f"{at}.{part}_proj").reshape(n, -1, config.head_dim)
+               for part in "qkv")                                # (n, h, d), (n, g, d), (n, g, d)
     q, k = (turn(heads, *angles(n, config, x.dtype)) for heads in (q, k))
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)             # (n, h, d)
     q, k, v = (heads.swapaxes(0, 1) for heads in (q, k, v))                     # (h, n, d)
     scores = q @ k.swapaxes(1, 2) / config.head_dim ** 0.5                      # (h, n, n)
     scores = np.where(np.tri(n, dtype=bool), scores, -np.inf)  # no token sees a later one
     mixed = softmax(scores) @ v                                                 # (h, n, d)
-    return linear(mixed.swapaxes(0, 1).reshape(n, -1), weights, "self_attn.o_proj")  # (n, w)
+    return linear(mixed.swapaxes(0, 1).reshape(n, -1), tensors, f"{at}.o_proj")  # (n, w)
 
 
 def angles(n: int, config: ModelConfig, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -85,8 +78,8 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return exp / exp.sum(axis=-1, keepdims=True)
 
 
-def mlp(weights: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+def mlp(tensors: Tensors, at: str, x: np.ndarray) -> np.ndarray:
     """SwiGLU (arXiv 2002.05202): down(silu(gate) · up) with silu(g) = g / (1 + e^-g)."""
-    gate = linear(x, weights, "mlp.gate_proj")                                  # (n, f)
+    gate = linear(x, tensors, f"{at}.gate_proj")                                # (n, f)
     silu = gate / (1 + np.exp(-gate))                                           # (n, f)
-    return linear(silu * linear(x, weights, "mlp.up_proj"), weights, "mlp.down_proj")  # (n, w)
+    return linear(silu * linear(x, tensors, f"{at}.up_proj"), tensors, f"{at}.down_proj")  # (n, w)

@@ -1,22 +1,17 @@
 """Passes of several tokens over weights that were packed once.
 
-Before OpenBLAS multiplies, it copies both matrices into panels that its kernel reads in order. For
-a few tokens that copy costs as much as the product, and `x @ W` makes it again in every pass. The
-OpenBLAS of NumPy exports the kernel itself, so here the weights are packed once: 8 tokens then cost
-two thirds of `x @ W`. This second copy of the weights serves passes of up to 32 tokens.
-
-OpenBLAS 0.3 names the kernel after the processor; this module knows the AVX2 one, with panels of 8
-outputs and of 4 tokens. With another library or processor, or where the kernel's product is not
-NumPy's, `kernel` gives None.
+Before OpenBLAS multiplies, it copies both matrices into panels that its kernel reads in order; for
+a few tokens that costs as much as the product. NumPy's OpenBLAS exports the kernel itself, so here
+the weights are packed once: 8 tokens then cost two thirds of `x @ W`. Known is the AVX2 kernel of
+OpenBLAS 0.3; without it, or where its product is not NumPy's, `kernel` gives None.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -24,19 +19,11 @@ OUTPUTS, TOKENS = 8, 4  # in a panel of weights, of tokens
 LONGEST = 32  # tokens; over more, the copy of the weights no longer counts
 
 
-class Kernel(NamedTuple):
-    """OpenBLAS' two functions: `multiply` adds panels · panels to a matrix, `pack` makes panels."""
-
-    multiply: Callable
-    pack: Callable
-
-
 @cache
-def kernel() -> Kernel | None:
-    """The AVX2 kernel of the OpenBLAS that NumPy has loaded, after a trial; None if there is none.
+def kernel() -> SimpleNamespace | None:
+    """The AVX2 kernel of NumPy's OpenBLAS, after a trial; None if there is none.
 
-    >>> kernel() is kernel()
-    True
+    `multiply` adds panels · panels to a matrix, `pack` makes panels.
     """
     with suppress(AttributeError, OSError):
         # the symbols of this library include those of its BLAS
@@ -44,8 +31,8 @@ def kernel() -> Kernel | None:
         if not _ask(library, "config").startswith("OpenBLAS 0.3."):
             return None
         name = {"Haswell": "HASWELL", "Zen": "ZEN"}.get(_ask(library, "corename"))
-        found = Kernel(getattr(library, f"sgemm_kernel_{name}"),
-                       getattr(library, f"sgemm_oncopy_{name}"))
+        found = SimpleNamespace(multiply=getattr(library, f"sgemm_kernel_{name}"),
+                                pack=getattr(library, f"sgemm_oncopy_{name}"))
         # subtle: OpenBLAS' BLASLONG is as wide as a pointer, on Windows too, where C's long is not
         size, pointer = ctypes.c_ssize_t, ctypes.c_void_p
         found.multiply.argtypes = [size] * 3 + [ctypes.c_float] + [pointer] * 3 + [size]
@@ -60,27 +47,23 @@ def kernel() -> Kernel | None:
 
 def _ask(library: ctypes.CDLL, what: str) -> str:
     """What OpenBLAS says of itself; its functions' names differ from build to build."""
-    for pattern in ("scipy_openblas_get_{}64_", "scipy_openblas_get_{}", "openblas_get_{}64_",
-                    "openblas_get_{}"):
-        with suppress(AttributeError):
-            function = getattr(library, pattern.format(what))
+    patterns = ("scipy_openblas_get_{}64_", "scipy_openblas_get_{}", "openblas_get_{}64_",
+                "openblas_get_{}")
+    for name in (pattern.format(what) for pattern in patterns):
+        if function := getattr(library, name, None):
             function.restype = ctypes.c_char_p
             return function().decode()
     return ""
 
 
 def panels(weight: np.ndarray, outputs: int = OUTPUTS) -> np.ndarray:
-    """A weight (out, in) in panels of 8 outputs, the last filled up with zeros: (panels, in, 8).
-
-    >>> panels(np.ones((9, 3))).shape
-    (2, 3, 8)
-    """
+    """A weight (out, in) in panels of 8 outputs, the last filled up with zeros: (panels, in, 8)."""
     rows = np.zeros((-(-len(weight) // outputs) * outputs, weight.shape[1]), weight.dtype)
     rows[:len(weight)] = weight
     return np.ascontiguousarray(rows.reshape(-1, outputs, weight.shape[1]).swapaxes(1, 2))
 
 
-def product(x: np.ndarray, packed: np.ndarray, run: Kernel | None = None) -> np.ndarray:
+def product(x: np.ndarray, packed: np.ndarray, run: SimpleNamespace | None = None) -> np.ndarray:
     """x W^T for tokens x (m, in) and the panels of W, both float32: (m, 8 · panels)."""
     run, (tokens, inputs) = run or kernel(), x.shape
     padded, outputs = -(-tokens // TOKENS) * TOKENS, OUTPUTS * len(packed)

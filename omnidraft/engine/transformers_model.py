@@ -1,9 +1,7 @@
 """Any causal language model of Hugging Face transformers, behind the interface of `llama.Llama`.
 
-Every round of speculative decoding takes rejected tokens back (arXiv 2507.02659, Algorithm 1). A
-cache with one entry per token is cut; so is a sliding window's, which is kept whole for that: the
-mask hides what is behind the window. With any other cache (state spaces, linear attention) every
-pass reads the whole text again: right, but slow.
+Every round takes rejected tokens back (arXiv 2507.02659, Algorithm 1). A cache with one entry per
+token is cut; with any other (state spaces, linear attention) every pass reads the whole text again.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ NO_LIMIT = 1 << 20  # the context of a model that names none (ALiBi, state space
 
 
 class TransformersCache:
-    """The ids that a model has read, `length` in number, and what transformers keeps of them."""
+    """The ids that a model has read, and what transformers keeps of them."""
 
     def __init__(self, on_device: bool = False) -> None:
         self.on_device = on_device
@@ -56,58 +54,45 @@ class TransformersCache:
 
 
 class TransformersModel:
-    """A model ready to run: `forward` feeds tokens, `tokenizer` spells them, `eos_ids` end a text.
+    """A model of transformers in eval mode, which is never changed, used as `llama.Llama` is.
 
-    `model` is a causal language model of transformers in eval mode on its device; it is never
-    changed. `why` says how device and dtype were chosen. Raises OmnidraftError where later tokens
-    change the logits of earlier ones.
-
-    >>> model = TransformersModel.load("models/stories260K"); cache = model.new_cache()
-    >>> model.forward([1, 403], cache).shape, cache.length, cache.rewind(1)
-    ((1, 512), 2, None)
+    `why` says how device and dtype were chosen. Raises OmnidraftError where it is not causal.
     """
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, name: str = "model",
                  folder: Path | None = None, why: tuple[str, str] = ("as given", "as given")):
         self.model, self.tokenizer, self.name, self.folder = model, tokenizer, name, folder
         self.dtype, self._why = model.dtype, why
-        # Spread over devices: ids go to the first that computes, and the logits come back to it.
+        # spread over devices, ids go to the first that computes, and the logits come back to it
         spread = getattr(model, "hf_device_map", None)
         places = spread.values() if spread else [model.get_input_embeddings().weight.device]
-        computing = (place for place in places if place not in ("cpu", "disk"))
-        self.device = torch.device(next(computing, "cpu"))
+        self.device = torch.device(next((at for at in places if at not in ("cpu", "disk")), "cpu"))
+        self.sampler = sampling_torch.sampler_for(self.device)  # reads logits where they are
         config = model.config.get_text_config(decoder=True)
         sizes = (getattr(config, key, None) for key in ("max_position_embeddings", "max_seq_len"))
-        self.context_size = next((size for size in sizes if size), NO_LIMIT)
+        self.context_size = next(filter(None, sizes), NO_LIMIT)
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         arguments = inspect.signature(model.forward).parameters
         self._only_some_rows = "logits_to_keep" in arguments
-        layers = DynamicCache(config=model.config).layers
-        self.can_cut = "past_key_values" in arguments and all(
-            type(layer).__name__ in ENTRY_PER_TOKEN for layer in layers)
+        kinds = {type(layer).__name__ for layer in DynamicCache(config=model.config).layers}
+        self.can_cut = "past_key_values" in arguments and kinds <= ENTRY_PER_TOKEN
         self._columns_from: int | None = None  # of `Pass`; None: transformers' forward is used
         self.vocab_size = self._check_causal()
-        ends = [getattr(where, "eos_token_id", None) for where in (model.generation_config, config)]
-        ends = flat_ids(*ends, tokenizer.roles["eos"])
-        self.eos_ids = tuple(token for token in ends if token < self.vocab_size)
+        ends = (getattr(where, "eos_token_id", None) for where in (model.generation_config, config))
+        self.eos_ids = tuple(token for token in flat_ids(*ends, tokenizer.roles["eos"])
+                             if token < self.vocab_size)
 
     @classmethod
-    def load(cls, name_or_folder: str | Path, dtype: str = "auto", device: str = "auto", *,
-             device_map: Any = None, trust_remote_code: bool = False, compile: bool = False,
+    def load(cls, name_or_folder: str | Path, dtype: str = "auto", device: str = "auto",
              **more: Any) -> TransformersModel:
         """Load a Hugging Face folder or hub id; raises OmnidraftError with one line.
 
         `dtype` "auto" is the stored one, on a CPU float32; `device` "auto" is cuda, else mps, else
-        cpu; `device_map` spreads the model over several instead (needs accelerate); `compile` is
-        for torch.compile, slow at first; `more` goes to `from_pretrained`.
+        cpu. `more` goes to `from_pretrained`; its `device_map` spreads the model over devices.
         """
         with quiet():  # the first passes of some models warn of slower ways
-            made = cls(**load_parts(str(name_or_folder), dtype, device, device_map,
-                                    trust_remote_code, more))
+            made = cls(**load_parts(str(name_or_folder), dtype, device, **more))
         made.tokenizer = made.tokenizer.within(made.vocab_size)
-        if compile:
-            made._columns_from = None
-            made.model.compile(dynamic=True)
         return made
 
     @property
@@ -116,14 +101,9 @@ class TransformersModel:
         way = f"{getattr(self.model.config, '_attn_implementation', None)} attention"
         if self._columns_from is not None:
             way = "own pass" + ", W x^T for up to 4 tokens" * (self._columns_from < NEVER)
+        cache = "cut on rewind" if self.can_cut else "none, all is read every time"
         return (f"torch {torch.__version__} on {self.device} ({self._why[0]}), "
-                f"{str(self.dtype)[6:]} ({self._why[1]}), {way}, "
-                f"cache: {'cut on rewind' if self.can_cut else 'none, all is read every time'}")
-
-    @property
-    def sampler(self) -> type:
-        """How its logits are read: where they are."""
-        return sampling_torch.sampler_for(self.device)
+                f"{str(self.dtype)[6:]} ({self._why[1]}), {way}, cache: {cache}")
 
     @property
     def embedding(self) -> Tensor:
@@ -138,10 +118,9 @@ class TransformersModel:
                 rows: int = 1) -> np.ndarray | Tensor:
         """Feed `ids` after what the cache holds; the logits after the last `rows` of them.
 
-        Shape (rows, vocab_size), float64 if the model is, else float32; copied from the device
-        once, unless the cache keeps them there. Ids may be tokens drawn there, () or (1,) each.
-        Raises OmnidraftError where there are fewer ids than `rows`, ids outside the vocabulary,
-        more than the context holds, no memory left, or copied logits that are not finite.
+        Shape (rows, V), in float64 or float32; copied from the device once, unless the cache keeps
+        them there. Ids may be tokens drawn there, () or (1,) each. Raises OmnidraftError as
+        `Llama.forward`, and where memory is full.
         """
         drawn = isinstance(ids[0], Tensor) if ids else False
         check_pass(self, () if drawn else ids, len(ids), rows, cache.length)
@@ -153,7 +132,8 @@ class TransformersModel:
             text = torch.cat([token.view(1) for token in ids]).clamp(0, self.vocab_size - 1)
         else:
             text = torch.tensor(ids)
-        logits, cache.state, cache.hidden = self._run(text[None], state, rows, cache.keeps_hidden)
+        logits, cache.hidden = self._run(text[None], state, rows, cache.keeps_hidden)
+        cache.state = state
         cache.ids += ids
         return logits[0] if cache.on_device else self._to_host(logits[0])
 
@@ -166,50 +146,45 @@ class TransformersModel:
         return made
 
     def _run(self, texts: Tensor, state: Any, rows: int,
-             hidden: bool = False) -> tuple[Tensor, Any, Tensor | None]:
-        """One pass over (B, m) ids that follow `state` (None: nothing is kept).
+             hidden: bool = False) -> tuple[Tensor, Tensor | None]:
+        """The logits (B, rows, V) of (B, m) ids after `state`, which grows (None: nothing is kept).
 
-        The logits (B, rows, V), the state after it, and if asked for the first text's last hidden
-        states (rows, width), as in the NumPy engine without the last norm's gain.
+        With `hidden` also the first text's last hidden states (rows, width), as in the NumPy engine
+        without the last norm's gain.
         """
         with torch.no_grad(), one_line(f"{self.name}: a pass over {texts.shape[1]} tokens failed"):
             if isinstance(state, Pass):
                 logits, states = state(texts[0], rows)
-                return logits[None], state, states if hidden else None
-            options = {"use_cache": state is not None}
+                return logits[None], states if hidden else None
+            options = {"use_cache": state is not None, "output_hidden_states": hidden}
             options |= {} if state is None else {"past_key_values": state}
             options |= {"logits_to_keep": rows} if self._only_some_rows else {}
-            options |= {"output_hidden_states": True} if hidden else {}
             result = self.model(input_ids=texts.to(self.device), **options)
             logits = result.logits[:, -rows:]
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             states = result.hidden_states[-1][0, -rows:] if hidden else None
             if hidden and self.model.config.model_type in ("llama", "mistral", "qwen2", "qwen3"):
                 states = states / self.model.model.norm.weight
-        return logits, state if state is None else result.past_key_values, states
+        return logits, states
 
     def _new_state(self) -> Pass | DynamicCache | None:
-        """An empty cache; windows keep what is behind them; None: it cannot be cut."""
+        """An empty cache; None: it cannot be cut."""
         if self._columns_from is not None:
             return Pass(self.model, self._columns_from)
-        if not self.can_cut:
-            return None
         state = DynamicCache(config=self.model.config)
+        # a sliding window's layer is kept whole: the mask hides what is behind the window
         state.layers = [DynamicLayer() if type(layer) is DynamicSlidingWindowLayer else layer
                         for layer in state.layers]
-        return state
+        return state if self.can_cut else None
 
     def _check_causal(self) -> int:
-        """The width of the logits, V, by a pass over two texts that differ in their last token.
-
-        By the way it is found whether `Pass` gives these logits.
-        """
+        """The width of the logits, by a pass over two texts that differ in their last token."""
         texts = torch.tensor([[0, 1, 2, 0], [0, 1, 2, 1]])
-        logits = self._run(texts, None, 4)[0]
+        logits, _ = self._run(texts, None, 4)
         one, other = self._to_host(logits)  # (4, V) each
         near = 1e-4 if self.dtype in (torch.float32, torch.float64) else 0.02
         if np.abs(one[:3] - other[:3]).max() > near * np.abs(one[3] - other[3]).max():
             raise OmnidraftError(f"{self.name} ({self.model.config.model_type}) is not a causal "
                                  "language model: what comes later changes what it says before")
-        self._columns_from = choose(self.model, texts[0], logits[0])
+        self._columns_from = choose(self.model, texts[0], logits[0])  # if `Pass` gives the same
         return one.shape[-1]

@@ -1,12 +1,8 @@
 """An own forward pass in PyTorch for Llama, Mistral and Qwen2 models of transformers on a CPU.
 
-A small model's step is little arithmetic: in transformers most of its time is Python between the
-calls. Here are the calls alone, of the mathematics of `llama`, on
-the model's own matrices, which are not copied. `choose` compares the logits with transformers'
-before the pass is used; any other model runs transformers' forward.
-
-What verification gains depends on what a few tokens cost at once. As x W^T two already cost half
-as much again as one; as W x^T, with MKL, four cost no more than one.
+In transformers most of a small model's step is Python between the calls: here are the calls alone,
+on the model's own matrices. As x W^T two tokens cost half as much again as one; as W x^T, with MKL,
+four cost no more than one. `choose` tries both; any other model runs transformers' forward.
 """
 
 from __future__ import annotations
@@ -30,8 +26,7 @@ NEVER = COLUMNS + 1
 def choose(model: Any, ids: Tensor, logits: Tensor) -> int | None:
     """From how many tokens on `Pass` multiplies them as 4 columns (5: never), by a measurement.
 
-    None: transformers' forward runs this model, since it is of another kind, or since the pass does
-    not give its `logits` (m, V) after the `ids` (m,).
+    None: the model is of another kind, or `Pass` does not give its `logits` (m, V) for `ids` (m,).
     """
     if not _fits(model):
         return None
@@ -51,7 +46,7 @@ def choose(model: Any, ids: Tensor, logits: Tensor) -> int | None:
 
 
 def _fits(model: Any) -> bool:
-    """Whether this is a model of the kind that `Pass` runs, as far as its logits may not show."""
+    """Whether `Pass` is for this kind of model, as far as its logits may not show."""
     if (type(model).__name__ not in ARCHITECTURES or getattr(model, "hf_device_map", None)
             or model.device.type != "cpu" or model.dtype not in (torch.float32, torch.float64)):
         return False
@@ -68,7 +63,6 @@ class Pass:
     """
 
     def __init__(self, model: Any, columns_from: int = NEVER):
-        """An empty cache with room for 256 tokens at first; the weights are looked up now."""
         inner, config = model.model, model.config
         self.columns_from, self.length = columns_from, 0
         self.rotary, self.head_dim = inner.rotary_emb, inner.layers[0].self_attn.head_dim
@@ -83,10 +77,6 @@ class Pass:
         none = self.embedding.new_empty(0, 2 * self.kv_heads, self.head_dim)
         self.kept = [none] * len(self.layers)  # keys and values (room, 2 kv_heads, head_dim)
         self._reserve(256)
-
-    def get_seq_length(self) -> int:
-        """How many tokens have been read and not taken back."""
-        return self.length
 
     def crop(self, count: int) -> None:
         """Take the last -count tokens back (the sign is transformers')."""

@@ -1,7 +1,6 @@
 """Reading safetensors: eight bytes of header length, a JSON header, and the raw numbers.
 
-The safetensors library cannot give NumPy bfloat16, so the few lines are written out here. Nothing
-is copied: the arrays look into the mapped file; only bfloat16, which NumPy lacks, is widened.
+Written out, since the library cannot give NumPy bfloat16; the arrays look into the mapped file.
 Format: https://huggingface.co/docs/safetensors
 """
 
@@ -22,9 +21,6 @@ def read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
     """The tensors of one file by name, read-only (float16, 32 or 64; bfloat16 comes as float32).
 
     Raises OmnidraftError where the file is missing, cut short or holds other (quantized) numbers.
-
-    >>> read_safetensors("model.safetensors")["model.norm.weight"].shape
-    (320,)
     """
     tensors = {}
     try:
@@ -46,8 +42,7 @@ def read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
     except FileNotFoundError:
         raise OmnidraftError(f"{path} is missing (copy the model's folder again)") from None
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
-        raise OmnidraftError(f"{path} is not a whole safetensors file (was the download cut "
-                             "short?)") from None
+        raise OmnidraftError(f"{path} is not a whole safetensors file (cut short?)") from None
     return tensors
 
 
@@ -55,19 +50,17 @@ def load_tensors(folder: str | Path) -> dict[str, np.ndarray]:
     """All tensors of a Hugging Face folder: of model.safetensors, or of the shards in its index.
 
     Raises OmnidraftError where there are none, or one of the files is missing or damaged.
-
-    >>> sorted(load_tensors("models/stories260K"))[0]
-    'model.embed_tokens.weight'
     """
-    folder = Path(folder)
-    index = folder / "model.safetensors.index.json"
-    if (folder / "model.safetensors").exists():
-        return read_safetensors(folder / "model.safetensors")
+    path = Path(folder, "model.safetensors")
+    if path.exists():
+        return read_safetensors(path)
+    index = path.with_suffix(".safetensors.index.json")
     if not index.exists():
         raise OmnidraftError(f"{folder} has no model.safetensors and no {index.name} (weights in "
                              "another format, as pytorch_model.bin, are not read)")
     try:
-        paths = [folder / shard for shard in sorted(set(read_json(index)["weight_map"].values()))]
+        shards = sorted(set(read_json(index)["weight_map"].values()))
     except (OmnidraftError, KeyError, AttributeError, TypeError):
         raise OmnidraftError(f"{index} is not a safetensors index (copy it again)") from None
-    return {name: array for path in paths for name, array in read_safetensors(path).items()}
+    return {name: array for shard in shards
+            for name, array in read_safetensors(path.with_name(shard)).items()}
