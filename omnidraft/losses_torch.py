@@ -1,11 +1,7 @@
 """Distillation losses in PyTorch: the comparisons of `losses`, all at once, with autograd.
 
-Public names, arguments and order are those of `losses` (arXiv 2507.02659, Eq. 3 and 4).
-draft_logits: a tensor (N, V_q) on any device. Returned are the value as a tensor, None instead of
-the gradient (call `value.backward()`), and the count. Types other than float64 run in float32.
-
->>> value, _, count = lifted(model(ids).logits[0], example, pair)  # doctest: +SKIP
->>> (value / count).backward()  # doctest: +SKIP
+draft_logits: a tensor (N, V_q) on any device; all types but float64 are computed in float32.
+Returned are the value (call its `backward()`), None instead of the gradient, and the count.
 """
 
 from __future__ import annotations
@@ -20,8 +16,7 @@ from . import losses
 from .losses import DIVERGENCES, FLOOR, TINY, Comparison, Example, make_example
 from .pairing import Pairing
 
-__all__ = ["DIVERGENCES", "LOSSES", "Example",
-           "dm", "hybrid", "lifted", "make_example"]
+__all__ = ["DIVERGENCES", "LOSSES", "Example", "dm", "hybrid", "lifted", "make_example"]
 Result = tuple[Tensor, None, int]
 
 
@@ -33,15 +28,15 @@ def dm(draft_logits: Tensor, example: Example, pair: Pairing) -> Result:
 def hybrid(draft_logits: Tensor, example: Example, pair: Pairing,
            weight: float | str = 0.2) -> Result:
     """`losses.hybrid` (Eq. 3 and 4)."""
-    comparisons = losses.direct_comparisons(draft_logits.shape, example, pair, weight)
-    return _total(draft_logits, comparisons)
+    shape = draft_logits.shape
+    return _total(draft_logits, losses.direct_comparisons(shape, example, pair, weight))
 
 
 def lifted(draft_logits: Tensor, example: Example, pair: Pairing,
            divergence: str = "forward") -> Result:
     """`losses.lifted`, this project's own."""
-    comparisons = losses.lifted_comparisons(draft_logits.shape, example, pair, divergence)
-    return _total(draft_logits, comparisons)
+    shape = draft_logits.shape
+    return _total(draft_logits, losses.lifted_comparisons(shape, example, pair, divergence))
 
 
 LOSSES = {"dm": dm, "hybrid": hybrid, "lifted": lifted}
