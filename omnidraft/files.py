@@ -15,6 +15,14 @@ from .errors import OmnidraftError
 LARGEST = 2**25  # bytes of a JSON file; as Python objects it can take twenty times as much
 
 
+def default_folder() -> Path:
+    """Where caches and adapters are: $OMNIDRAFT_CACHE or ~/.cache/omnidraft; OmnidraftError if none."""
+    try:
+        return Path(os.environ.get("OMNIDRAFT_CACHE") or Path.home() / ".cache" / "omnidraft")
+    except RuntimeError:
+        raise OmnidraftError("this user has no home folder: set OMNIDRAFT_CACHE") from None
+
+
 def check_readable(path: Path, most: int = LARGEST) -> None:
     """Raise OmnidraftError unless `path` is an ordinary file (no pipe) of at most `most` bytes."""
     if not path.is_file():

@@ -129,7 +129,7 @@ class Tokenizer:
         return _run(self._exact, text)
 
     def split(self, data: bytes) -> tuple[int, ...] | None:
-        """How the merges alone (no pre-tokenizer) spell the bytes of a token; None if they cannot."""
+        """How the merges alone, without pre-tokenizer, spell a token's bytes; None if they cannot."""
         def merged(text: str) -> list[int]:
             text = text.replace(" ", "▁") if self._space and not self.byte_level else text
             return [token.id for token in self.raw.model.tokenize(text)]

@@ -8,18 +8,12 @@ stand-in for byte 0xE9 in the other). Special tokens are paired by role (`specia
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from .errors import OmnidraftError
-from .files import make_folder_of, read_json, write_text
 from .special_tokens import partners
 from .tokenizer import Tokenizer
 
@@ -33,7 +27,6 @@ class Alignment:
 
     draft_to_target: np.ndarray  # (V_q,) int32
     target_to_draft: np.ndarray  # (V_p,) int32
-    by: str  # "bytes" or "strings"
     shared_draft: int  # draft ids whose spelling the target has; pairs by role not counted
     shared_target: int  # target ids whose spelling the drafter has
     role_pairs: int  # draft special tokens paired by role
@@ -52,7 +45,7 @@ class Alignment:
 def align(draft: Tokenizer, target: Tokenizer, by: str = "bytes") -> Alignment:
     """Pair the tokens of two vocabularies by "bytes", or by "strings" as the paper does.
 
-    Of several tokens with one spelling, the canonical one is taken; OmnidraftError for another `by`.
+    Of several tokens spelled alike the canonical one is taken; OmnidraftError for another `by`.
     """
     if by not in DEFINITIONS:
         raise OmnidraftError(f"unknown definition {by!r}: align by 'bytes' or by 'strings'")
@@ -65,7 +58,7 @@ def align(draft: Tokenizer, target: Tokenizer, by: str = "bytes") -> Alignment:
     forth, back = partners(draft.special, target.special), partners(target.special, draft.special)
     draft_to_target[list(forth)] = list(forth.values())
     target_to_draft[list(back)] = list(back.values())
-    return Alignment(draft_to_target, target_to_draft, by, *shared, role_pairs=len(forth))
+    return Alignment(draft_to_target, target_to_draft, *shared, role_pairs=len(forth))
 
 
 def canonical_ids(tokenizer: Tokenizer, keys: Sequence[Hashable]) -> dict[Hashable, int]:
@@ -109,35 +102,6 @@ def aligned_spans(draft: Sequence[bytes], target: Sequence[bytes]) -> Iterator[t
                 return
             yield (start_i, i), (start_j, j)
             start_i, start_j = i, j
-
-
-def default_folder() -> Path:
-    """Where alignments are kept: $OMNIDRAFT_CACHE, else ~/.cache/omnidraft, else an error."""
-    try:
-        return Path(os.environ.get("OMNIDRAFT_CACHE") or Path.home() / ".cache" / "omnidraft")
-    except RuntimeError:
-        raise OmnidraftError("this user has no home folder: set OMNIDRAFT_CACHE") from None
-
-
-def load_or_build(draft: Tokenizer, target: Tokenizer, by: str = "bytes",
-                  folder: str | Path | None = None) -> Alignment:
-    """`align`, kept in `folder` (None: `default_folder()`) where that can be written and read."""
-    version, sizes = 2, [(draft.size,), (target.size,)]
-    pair = draft.fingerprint, target.fingerprint, draft.roles, target.roles
-    key = json.dumps([version, by, *pair], sort_keys=True)
-    name = f"alignment-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
-    with suppress(OmnidraftError, KeyError, TypeError, ValueError, OverflowError):
-        saved = read_json(Path(folder or default_folder()) / name)
-        tables = [np.array(table, dtype=np.int32) for table in saved["tables"]]
-        if saved["key"] == key and [table.shape for table in tables] == sizes:
-            return Alignment(*tables, by, *map(int, saved["counts"]))
-    made = align(draft, target, by)
-    with suppress(OmnidraftError):
-        make_folder_of(path := Path(folder or default_folder()) / name)
-        write_text(path, json.dumps({
-            "key": key, "counts": [made.shared_draft, made.shared_target, made.role_pairs],
-            "tables": [made.draft_to_target.tolist(), made.target_to_draft.tolist()]}))
-    return made
 
 
 def _strings(tokenizer: Tokenizer) -> Sequence[str | None]:
