@@ -16,7 +16,7 @@ LARGEST = 2**25  # bytes of a JSON file; as Python objects it can take twenty ti
 
 
 def default_folder() -> Path:
-    """Where caches and adapters are: $OMNIDRAFT_CACHE or ~/.cache/omnidraft; OmnidraftError if none."""
+    """Where caches and adapters are: $OMNIDRAFT_CACHE, else ~/.cache/omnidraft."""
     try:
         return Path(os.environ.get("OMNIDRAFT_CACHE") or Path.home() / ".cache" / "omnidraft")
     except RuntimeError:

@@ -191,12 +191,9 @@ def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: 
     of_atom[children + 1] = np.arange(len(children))
     if left != ROOT:
         of_atom[lifting.atoms(left) + 1] = -1
-    if not prefix:
-        categories = of_atom[lifting.first_atom]
-    else:
-        categories = np.full(len(lifting.paths), -1)
-        for atom, draft_tokens in lifting.after(prefix).items():
-            categories[draft_tokens] = of_atom[atom + 1]
+    categories = np.full(len(lifting.paths), -1) if prefix else of_atom[lifting.first_atom]
+    for atom, draft_tokens in lifting.after(prefix).items() if prefix else ():
+        categories[draft_tokens] = of_atom[atom + 1]
     categories = categories[:width]
     held = np.bincount(categories + 1, minlength=len(children) + 3)[1:] > 0
     return categories, held | (exact and held.any())

@@ -13,30 +13,28 @@ import torch
 from torch import Tensor
 
 from . import losses
-from .losses import DIVERGENCES, FLOOR, TINY, Comparison, Example, make_example
+from .losses import Comparison, Example, direct_comparisons, lifted_comparisons, make_example
 from .pairing import Pairing
 
-__all__ = ["DIVERGENCES", "LOSSES", "Example", "dm", "hybrid", "lifted", "make_example"]
+__all__ = ["LOSSES", "Example", "dm", "hybrid", "lifted", "make_example"]
 Result = tuple[Tensor, None, int]
 
 
 def dm(draft_logits: Tensor, example: Example, pair: Pairing) -> Result:
     """`losses.dm` (Eq. 3)."""
-    return _total(draft_logits, losses.direct_comparisons(draft_logits.shape, example, pair))
+    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair))
 
 
 def hybrid(draft_logits: Tensor, example: Example, pair: Pairing,
            weight: float | str = 0.2) -> Result:
     """`losses.hybrid` (Eq. 3 and 4)."""
-    shape = draft_logits.shape
-    return _total(draft_logits, losses.direct_comparisons(shape, example, pair, weight))
+    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight))
 
 
 def lifted(draft_logits: Tensor, example: Example, pair: Pairing,
            divergence: str = "forward") -> Result:
     """`losses.lifted`, this project's own."""
-    shape = draft_logits.shape
-    return _total(draft_logits, losses.lifted_comparisons(shape, example, pair, divergence))
+    return _total(draft_logits, lifted_comparisons(draft_logits.shape, example, pair, divergence))
 
 
 LOSSES = {"dm": dm, "hybrid": hybrid, "lifted": lifted}
@@ -47,7 +45,7 @@ def _total(draft_logits: Tensor, comparisons: Iterable[Comparison]) -> Result:
     comparisons = list(comparisons)
     logits = draft_logits if draft_logits.dtype == torch.float64 else draft_logits.float()
     value = logits[:0].sum()
-    for kind in DIVERGENCES:
+    for kind in losses.DIVERGENCES:
         group = [c for c in comparisons if c.divergence == kind]
         if group:
             targets = np.zeros((len(group), max(len(c.target) for c in group)))  # (B, C) P
@@ -73,5 +71,5 @@ def _divergence(target: Tensor, draft: Tensor, kind: str) -> Tensor:
     """The divergences (B,) of P (B, C) and Q (B, C)."""
     if kind == "tv":
         return 1.0 - torch.minimum(target, draft).sum(-1)
-    log_ratio = (draft.clamp(min=TINY) / target.clamp(min=FLOOR)).log()
+    log_ratio = (draft.clamp(min=losses.TINY) / target.clamp(min=losses.FLOOR)).log()
     return (draft * log_ratio).sum(-1) if kind == "reverse" else -(target * log_ratio).sum(-1)

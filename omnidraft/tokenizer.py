@@ -97,9 +97,8 @@ class Tokenizer:
         data["added_tokens"] = [token for token in data["added_tokens"] if token["id"] < size]
         made = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(data)), self.name, self._config)
         if made.size > size:
-            raise OmnidraftError(
-                f"the tokenizer {self.name!r} has ids up to {made.size - 1}, but the model's "
-                f"logits end at {size - 1}: they do not belong together")
+            raise OmnidraftError(f"tokenizer {self.name!r} has ids up to {made.size - 1}, the "
+                                 f"model {size} logits: they do not belong together")
         return made
 
     @cached_property
@@ -129,7 +128,7 @@ class Tokenizer:
         return _run(self._exact, text)
 
     def split(self, data: bytes) -> tuple[int, ...] | None:
-        """How the merges alone, without pre-tokenizer, spell a token's bytes; None if they cannot."""
+        """How the merges alone spell the bytes of a token; None if they cannot."""
         def merged(text: str) -> list[int]:
             text = text.replace(" ", "▁") if self._space and not self.byte_level else text
             return [token.id for token in self.raw.model.tokenize(text)]
