@@ -1,19 +1,14 @@
-"""The package's one exception: a one-line message, and how a full memory is recognised."""
+"""The package's one exception, and how a full memory is recognised."""
 
 from __future__ import annotations
 
 
 class OmnidraftError(ValueError):
-    """What is wrong, why, and what to do about it, in one line that can be printed as it is.
-
-    >>> str(OmnidraftError("k is -1: a draft length cannot be negative; pass 0 or more"))
-    'k is -1: a draft length cannot be negative; pass 0 or more'
-    """
+    """What is wrong, why, and what to do about it, in one line that can be printed as it is."""
 
 
 OUT_OF_MEMORY = (
-    "out of memory: take a smaller model, a shorter text, a smaller number type or another device"
-)
+    "out of memory: take a smaller model, a shorter text, a smaller number type or another device")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

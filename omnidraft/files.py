@@ -15,13 +15,20 @@ from .errors import OmnidraftError
 LARGEST = 2**25  # bytes of a JSON file; as Python objects it can take twenty times as much
 
 
+def default_folder() -> Path:
+    """Where caches and adapters are: $OMNIDRAFT_CACHE, else ~/.cache/omnidraft."""
+    try:
+        return Path(os.environ.get("OMNIDRAFT_CACHE") or Path.home() / ".cache" / "omnidraft")
+    except RuntimeError:
+        raise OmnidraftError("this user has no home folder: set OMNIDRAFT_CACHE") from None
+
+
 def check_readable(path: Path, most: int = LARGEST) -> None:
     """Raise OmnidraftError unless `path` is an ordinary file (no pipe) of at most `most` bytes."""
     if not path.is_file():
         raise OmnidraftError(f"{path} is not an ordinary file: put a copy of the file there")
     if (size := path.stat().st_size) > most:
-        raise OmnidraftError(f"{path} has {size:,} bytes, more than the {most:,} that make sense: "
-                             "check that it is the right file")
+        raise OmnidraftError(f"{path} has {size:,} bytes, over {most:,}: is it the right file?")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -29,13 +36,10 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     check_readable(path)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict):
-        raise OmnidraftError(f"{path} is not readable JSON: copy it from its source again")
-    return content
+    with suppress(OSError, ValueError, RecursionError):
+        if isinstance(content := json.loads(path.read_text(encoding="utf-8")), dict):
+            return content
+    raise OmnidraftError(f"{path} is not readable JSON: copy it from its source again")
 
 
 def check_writable(*paths: Path | None) -> None:
@@ -63,18 +67,15 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that a crash or a power loss leaves either the old one or the new one.
+    """Write a file so that a crash leaves the old one or the new one; OmnidraftError if it fails.
 
-    Devices and pipes are written to directly. Raises OmnidraftError where that fails.
+    Devices and pipes are written to directly.
     """
     with _writing(path):
         if path.exists() and not path.is_file():
-            # subtle: a pipe that nobody reads cannot be opened so; otherwise it would make us wait
-            descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
-            with open(descriptor, "wb") as file:
-                if os.name == "posix":
-                    os.set_blocking(descriptor, True)
-                file.write(content)
+            # subtle: a pipe that nobody reads cannot be opened so; only then do we risk waiting
+            with open(os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0)), "wb"):
+                path.write_bytes(content)
             return
         path = path.resolve()  # through a link, not over it
         part = path.with_name(f"{path.name}.{os.getpid()}.part")

@@ -1,13 +1,10 @@
 """Distillation losses: how far the drafter is from the target along a text, and the gradient.
 
-p = target, q = draft; only the drafter learns, from texts that the pair wrote itself. `dm` and
-`hybrid` are those of arXiv 2507.02659 (Eq. 3 and 4), `lifted` is this project's own. Each is a sum
-of comparisons: a distribution P of the target over some categories of draft tokens against
-Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d).
-
-draft_logits: (N, V_q), row j predicts draft_ids[j + 1]; logits beyond the tokenizer's ids are
-masked, and a text counts up to the last row. Returned are the value *summed* over the comparisons,
-its gradient (N, V_q), and their count to divide a batch's sums by. `losses_torch` is the twin.
+p = target, q = draft; only the drafter learns. `dm` and `hybrid` are those of arXiv 2507.02659 (Eq.
+3 and 4), `lifted` is this project's own. Each sums comparisons of the target's P over categories of
+draft tokens with Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d). draft_logits: (N, V_q),
+row j predicts draft_ids[j + 1]. Returned are the *summed* value, its gradient (N, V_q) and the
+count of comparisons, which a batch's sums are divided by. `losses_torch` is the twin.
 """
 
 from __future__ import annotations
@@ -43,22 +40,17 @@ class Example:
 
 def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequence[int],
                  target_probs: np.ndarray) -> Example:
-    """The response `target_ids` to `prompt` with its rows (M, V_p), cut after the end token.
-
-    `prompt` is a text or the drafter's ids. Tokens without bytes or after a byte that the drafter
-    cannot spell have no start. Raises OmnidraftError if rows are missing.
-    """
+    """The response `target_ids` to a text, or to draft ids; OmnidraftError if rows are missing."""
     draft, target, ends = pair.draft.tokenizer, pair.target.tokenizer, pair.target.eos_ids
     ids = [int(token) for token in target_ids]
     ids = ids[:next((i + 1 for i, token in enumerate(ids) if token in ends), None)]
     if len(target_probs) < len(ids):
-        raise OmnidraftError(f"{len(ids)} target tokens came with {len(target_probs)} rows: "
-                             "give one row for each token")
+        raise OmnidraftError(f"{len(ids)} target tokens came with {len(target_probs)} rows")
     prompt_ids = draft.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
     before, response = draft.decode_bytes(prompt_ids), target.decode_bytes(ids)
     draft_ids = extend(draft, prompt_ids, response)
     agreed = common_prefix(draft.decode_bytes(draft_ids), before + response)
-    offsets = accumulate([0, *(len(draft.decode_bytes([token])) for token in draft_ids)])
+    offsets = accumulate((len(draft.decode_bytes([token])) for token in draft_ids), initial=0)
     begins = {at: j for j, at in enumerate(offsets) if at < agreed}  # byte -> draft token
     sizes = [len(target.decode_bytes([token])) for token in ids]
     offsets = accumulate(sizes, initial=len(before))
@@ -94,11 +86,10 @@ def dm(draft_logits: np.ndarray, example: Example, pair: Pairing) -> Result:
 
 def hybrid(draft_logits: np.ndarray, example: Example, pair: Pairing,
            weight: float | str = 0.2) -> Result:
-    """dm + weight * sum of -log q(d_j) over the draft tokens of n-grams (Eq. 3 and 4).
+    """dm + weight * sum of -log q(d_j) over the draft tokens d_j of n-grams (Eq. 3 and 4).
 
-    An n-gram is the cached split of a target token t where the text has these draft tokens for it;
-    each of them counts. q(d_j) = 1/2, 1/4 give weight * log 8. The weight "dynamic" is p(t).
-    Raises OmnidraftError for another weight.
+    An n-gram is the cached split of a target token t that the text has for it; q(d_j) = 1/2, 1/4
+    give weight * log 8. The weight "dynamic" is p(t); OmnidraftError for another word.
     """
     return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight))
 
@@ -108,8 +99,8 @@ def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
     """Sum of "forward" KL(P || Q), "reverse" KL(Q || P) or "tv" over verification's choices.
 
     P and Q are those of `Lifting.choice`; tv = 1 - sum_c min(P(c), Q(c)) is the probability that it
-    rejects. The KLs leave out, and renormalise without, what no draft token proposes and, at the
-    root, what begins no target token. P = (3/4, 1/4), Q = (1/2, 1/2): tv 1/4, reverse log(4/3) / 2.
+    rejects. The KLs renormalise without what no draft token proposes and what begins no target
+    token. P = (3/4, 1/4), Q = (1/2, 1/2): tv 1/4, reverse log(4/3) / 2.
     """
     return _total(draft_logits, lifted_comparisons(draft_logits.shape, example, pair, divergence))
 
@@ -121,8 +112,7 @@ def direct_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
                        weight: float | str = 0.0) -> Iterator[Comparison]:
     """Those of `dm`; with a weight also those of `hybrid`."""
     if weight != "dynamic" and not (isinstance(weight, (int, float)) and weight >= 0):
-        raise OmnidraftError(f"the n-gram weight is {weight!r}: "
-                             "give a number of 0 or more, or 'dynamic'")
+        raise OmnidraftError(f"the n-gram weight is {weight!r}: give 0 or more, or 'dynamic'")
     direct = pair.alignment.draft_to_target[:min(shape[1], pair.draft.tokenizer.size)]  # (W,)
     shared = np.unique(direct[direct >= 0])  # (S,) target tokens
     categories = np.where(direct >= 0, np.searchsorted(shared, direct), -1)
@@ -142,13 +132,9 @@ def direct_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
 
 def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
                        divergence: str) -> Iterator[Comparison]:
-    """At each place where verification would choose, P and Q over the categories that it compares.
-
-    Raises OmnidraftError for an unknown divergence.
-    """
+    """P and Q over the categories that verification compares, where it would choose."""
     if divergence not in DIVERGENCES:
-        raise OmnidraftError(f"unknown divergence {divergence!r}: "
-                             f"choose one of {', '.join(DIVERGENCES)}")
+        raise OmnidraftError(f"unknown divergence {divergence!r}: choose forward, reverse or tv")
     lifting, exact, unused = pair.lifting, divergence == "tv", np.zeros(len(pair.lifting.paths))
     width = min(shape[1], pair.draft.tokenizer.size)
     categories_at = cache(partial(_categories, lifting, width, exact))  # places repeat in a text
@@ -160,10 +146,8 @@ def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
                 yield Comparison(at - 1, categories, target, divergence)
 
 
-Place = tuple[int, Split, int, int, np.ndarray]
-
-
-def places(example: Example, lifting: Lifting) -> Iterator[Place]:
+def places(example: Example,
+           lifting: Lifting) -> Iterator[tuple[int, Split, int, int, np.ndarray]]:
     """Where verification makes a choice if this text is drafted: at, prefix, node, left, p.
 
     at: the draft token whose path's next atom proposes; prefix: its atoms before; node: where in
@@ -181,8 +165,7 @@ def places(example: Example, lifting: Lifting) -> Iterator[Place]:
         if lifting.token[reduce(lambda n, atom: lifting.children[n][atom], split, ROOT)] != token:
             split = ()  # uncovered
         for atom in (*split, None):  # None: the token ends at this node
-            inside = lifting.children[node] and p[lifting.below(node)].sum() > 0
-            if node == ROOT or inside:
+            if node == ROOT or lifting.children[node] and p[lifting.below(node)].sum() > 0:
                 yield at, prefix, node, left, p
             drafted = paths[at][len(prefix)] if paths[at] else None
             if atom is None or atom != drafted:
@@ -197,11 +180,10 @@ def places(example: Example, lifting: Lifting) -> Iterator[Place]:
 
 def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: int,
                 left: int) -> tuple[np.ndarray, np.ndarray]:
-    """The category (W,) that each draft token proposes by its atom after `prefix`, -1 for none.
+    """The category (W,) of each draft token's atom after `prefix` (-1: none); which (C + 2,) count.
 
-    The C children of the node, then *stop* (any other atom), at the root instead the uncovered
-    tokens (no atom) and, if `exact`, any other atom; also which (C + 2,) of them count.
-    Tokens that do not continue from `prefix`, or would not have ended a token at `left`, have none.
+    The C children of the node, then *stop* (any other atom); at the root instead the uncovered
+    tokens (no atom) and, if `exact`, any other atom. An atom that continues from `left` has none.
     """
     children = lifting.atoms(node)
     other = len(children) if node != ROOT else len(children) + 1 if exact else -1
@@ -234,7 +216,7 @@ def _compare(draft_logits: np.ndarray, group: list[Comparison], gradient: np.nda
     """The weighted sum of B divergences; its gradient is added to `gradient` (N, V_q)."""
     categories = group[0].categories  # (W,)
     width = len(categories)
-    rows, weights = [c.row for c in group], np.array([[c.weight] for c in group])
+    rows, weights = [c.row for c in group], np.array([[c.weight] for c in group])  # (B, 1)
     target = np.stack([c.target / c.target.sum(dtype=float) for c in group])  # (B, C) P
     logits = np.where(categories >= 0, draft_logits[rows, :width], -np.inf)
     q = np.exp(logits - logits.max(-1, keepdims=True))  # (B, W) up to a factor

@@ -1,11 +1,7 @@
 """Distillation losses in PyTorch: the comparisons of `losses`, all at once, with autograd.
 
-Public names, arguments and order are those of `losses` (arXiv 2507.02659, Eq. 3 and 4).
-draft_logits: a tensor (N, V_q) on any device. Returned are the value as a tensor, None instead of
-the gradient (call `value.backward()`), and the count. Types other than float64 run in float32.
-
->>> value, _, count = lifted(model(ids).logits[0], example, pair)  # doctest: +SKIP
->>> (value / count).backward()  # doctest: +SKIP
+draft_logits: a tensor (N, V_q) on any device; all types but float64 are computed in float32.
+Returned are the value (call its `backward()`), None instead of the gradient, and the count.
 """
 
 from __future__ import annotations
@@ -17,31 +13,28 @@ import torch
 from torch import Tensor
 
 from . import losses
-from .losses import DIVERGENCES, FLOOR, TINY, Comparison, Example, make_example
+from .losses import Comparison, Example, direct_comparisons, lifted_comparisons, make_example
 from .pairing import Pairing
 
-__all__ = ["DIVERGENCES", "LOSSES", "Example",
-           "dm", "hybrid", "lifted", "make_example"]
+__all__ = ["LOSSES", "Example", "dm", "hybrid", "lifted", "make_example"]
 Result = tuple[Tensor, None, int]
 
 
 def dm(draft_logits: Tensor, example: Example, pair: Pairing) -> Result:
     """`losses.dm` (Eq. 3)."""
-    return _total(draft_logits, losses.direct_comparisons(draft_logits.shape, example, pair))
+    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair))
 
 
 def hybrid(draft_logits: Tensor, example: Example, pair: Pairing,
            weight: float | str = 0.2) -> Result:
     """`losses.hybrid` (Eq. 3 and 4)."""
-    comparisons = losses.direct_comparisons(draft_logits.shape, example, pair, weight)
-    return _total(draft_logits, comparisons)
+    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight))
 
 
 def lifted(draft_logits: Tensor, example: Example, pair: Pairing,
            divergence: str = "forward") -> Result:
     """`losses.lifted`, this project's own."""
-    comparisons = losses.lifted_comparisons(draft_logits.shape, example, pair, divergence)
-    return _total(draft_logits, comparisons)
+    return _total(draft_logits, lifted_comparisons(draft_logits.shape, example, pair, divergence))
 
 
 LOSSES = {"dm": dm, "hybrid": hybrid, "lifted": lifted}
@@ -52,7 +45,7 @@ def _total(draft_logits: Tensor, comparisons: Iterable[Comparison]) -> Result:
     comparisons = list(comparisons)
     logits = draft_logits if draft_logits.dtype == torch.float64 else draft_logits.float()
     value = logits[:0].sum()
-    for kind in DIVERGENCES:
+    for kind in losses.DIVERGENCES:
         group = [c for c in comparisons if c.divergence == kind]
         if group:
             targets = np.zeros((len(group), max(len(c.target) for c in group)))  # (B, C) P
@@ -78,5 +71,5 @@ def _divergence(target: Tensor, draft: Tensor, kind: str) -> Tensor:
     """The divergences (B,) of P (B, C) and Q (B, C)."""
     if kind == "tv":
         return 1.0 - torch.minimum(target, draft).sum(-1)
-    log_ratio = (draft.clamp(min=TINY) / target.clamp(min=FLOOR)).log()
+    log_ratio = (draft.clamp(min=losses.TINY) / target.clamp(min=losses.FLOOR)).log()
     return (draft * log_ratio).sum(-1) if kind == "reverse" else -(target * log_ratio).sum(-1)

@@ -1,9 +1,7 @@
 """The n-gram cache: several draft tokens and the one target token that they spell.
 
-An entry (d_1..d_n <-> t), n >= 2, says that the drafter writes with n tokens what the target
-writes with one: their bytes are equal (arXiv 2507.02659, section 3.1). Entries come from `observe`
-(two tokenizations of a text that was just written) and from `prefill` (the tokenizers alone).
-Elsewhere "n-gram cache" means a drafter; this one translates, for one pair of tokenizers.
+An entry (d_1..d_n <-> t), n >= 2, pairs equal bytes (arXiv 2507.02659, section 3.1). It does not
+draft, as n-gram caches elsewhere do: it translates, for one pair of tokenizers.
 """
 
 from __future__ import annotations
@@ -29,9 +27,8 @@ _FORMAT = "omnidraft n-gram cache 2"
 class NGramCache:
     """Draft n-grams and the target tokens that they spell, found by either side.
 
-    A cache full at `capacity` entries forgets the least recently used one with eviction "lru", the
-    least often used one with "lfu" (arXiv 2507.02659, Table 14), and takes no more with "none".
-    `version` grows with every change of what it answers. OmnidraftError for unfit settings.
+    With `capacity` entries it takes no more (eviction "none"), or forgets the least recently
+    ("lru") or least often ("lfu") used one (Table 14). `version` grows when its answers change.
 
     >>> cache = NGramCache(capacity=4096, eviction="lfu")
     >>> cache.insert((11, 12), 98), cache.insert((11, 12, 13), 99)  # "f", "la", "ke" <-> "flake"
@@ -49,15 +46,10 @@ class NGramCache:
         self.capacity, self.eviction = capacity, eviction
         self.draft_fingerprint, self.target_fingerprint = draft_fingerprint, target_fingerprint
         self.tokens_seen = self.version = 0
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget every entry."""
         # n-gram -> (target token, how often it was used); with eviction the last used comes last
         self._entries: dict[NGram, tuple[int, int]] = {}
-        self._splits: dict[int, tuple[NGram, ...]] = {}  # target token -> n-grams, the usual first
+        self._splits: dict[int, tuple[NGram, ...]] = {}  # target token -> its n-grams
         self._lengths: list[int] = []  # of the n-grams inserted so far, longest first
-        self.version += 1
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -71,10 +63,7 @@ class NGramCache:
         return ((ngram, *self._entries[ngram]) for ngram in ngrams)
 
     def insert(self, ngram: Sequence[int], token: int, hits: int = 0) -> bool:
-        """Add an entry, or give a known n-gram another token; False if nothing changed.
-
-        Raises OmnidraftError for fewer than two draft ids, or ids that are not in 0..2**31 - 1.
-        """
+        """Add an entry, or give a known n-gram another token; False if nothing changed."""
         ngram, token = tuple(map(index, ngram)), index(token)
         if len(ngram) < 2 or min(*ngram, token, hits) < 0 or max(*ngram, token) >= 2**31:
             raise OmnidraftError(f"cannot cache {ngram} <-> {token}: an entry is two or more draft "
@@ -83,32 +72,41 @@ class NGramCache:
         full = known is None and len(self) == self.capacity
         if known == token or full and self.eviction == "none":
             return False
-        if known is not None:
-            self._remove(ngram)
-        elif full:
-            self._remove(next(self.items())[0])
+        if full or known is not None:
+            gone = next(self.items())[0] if full else ngram
+            old, _ = self._entries.pop(gone)
+            self._splits[old] = tuple(split for split in self._splits[old] if split != gone)
         self._entries[ngram] = token, hits
-        self._splits[token] = self._usual_first((*self._splits.get(token, ()), ngram))
+        self._splits[token] = (*self._splits.get(token, ()), ngram)
         self._lengths = sorted({*self._lengths, len(ngram)}, reverse=True)
         self.version += 1
         return True
 
     def longest_match(self, draft_tokens: Sequence[int], start: int) -> tuple[int, int] | None:
         """(target token, n) of the longest entry that begins at `start`, or None; counts a use."""
-        window = tuple(draft_tokens[start:start + max(self._lengths, default=0)])
         for length in self._lengths:
-            if length <= len(window) and window[:length] in self._entries:
-                return self._use(window[:length]), length
+            ngram = tuple(draft_tokens[start:start + length])  # shorter at the end of the draft
+            if self.touch(ngram):
+                return self._entries[ngram][0], len(ngram)
         return None
 
     def split_of(self, token: int) -> NGram | None:
         """The n-gram that spells a target token: the most used (then shortest, lowest), or None."""
-        return self._splits.get(token, (None,))[0]
+        return min(self._splits.get(token, ()), default=None,
+                   key=lambda ngram: (-self.hits(ngram), len(ngram), ngram))
 
     def touch(self, ngram: Sequence[int]) -> bool:
         """Count a use of an entry; False if it is not there."""
         ngram = tuple(map(index, ngram))
-        return ngram in self._entries and self._use(ngram) >= 0
+        if ngram not in self._entries:
+            return False
+        token, hits = self._entries[ngram]
+        usual = self.split_of(token)
+        if self.eviction != "none":  # the order of use matters: put it last
+            del self._entries[ngram]
+        self._entries[ngram] = token, hits + 1
+        self.version += self.split_of(token) != usual
+        return True
 
     def hits(self, ngram: Sequence[int]) -> int:
         """How often an entry was used; 0 if it is not there."""
@@ -124,43 +122,36 @@ class NGramCache:
             waiting += gc.get_referents(part)
         return sum(map(sys.getsizeof, held.values()))
 
-    def prefill(self, draft_tokenizer: Tokenizer, target_tokenizer: Tokenizer,
-                alignment: Alignment) -> int:
+    def prefill(self, draft: Tokenizer, target: Tokenizer, alignment: Alignment) -> int:
         """Insert the drafter's split of each target token without a direct token; how many.
 
-        A split must be complete (the same bytes, whole UTF-8 characters) and stable (the merges
-        alone and the whole tokenizer agree). Low ids, which are frequent merges, come first.
+        The split must be the same with and without a pre-tokenizer. Frequent (low) ids come first.
         """
-        self._bind(draft_tokenizer.fingerprint, target_tokenizer.fingerprint)
-        before, draft_width = len(self), len(alignment.draft_to_target)
-        canonical = canonical_ids(target_tokenizer, target_tokenizer.token_bytes)
-        alone = alignment.target_to_draft[:target_tokenizer.size] < 0
-        for token in np.flatnonzero(alone).tolist():
-            data = target_tokenizer.token_bytes[token]
+        self._bind(draft.fingerprint, target.fingerprint)
+        before, canonical = len(self), canonical_ids(target, target.token_bytes)
+        for token in np.flatnonzero(alignment.target_to_draft[:target.size] < 0).tolist():
             if len(self) == self.capacity:
                 break
-            if data and canonical[data] == token:
+            data = target.token_bytes[token]
+            split = list(draft.split(data) or ()) if data and canonical[data] == token else []
+            if len(split) > 1 and max(split) < len(alignment.draft_to_target):
                 text = data.decode(errors="replace")  # subtle: a cut character changes the text
-                split = list(draft_tokenizer.split(data) or ())
-                stable = len(split) > 1 and draft_tokenizer.encode_continuation(text) == split
-                if stable and max(split) < draft_width:
+                if draft.encode_continuation(text) == split:
                     self.insert(split, token)
         return len(self) - before
 
-    def observe(self, draft_ids: Sequence[int], target_ids: Sequence[int],
-                draft_tokenizer: Tokenizer, target_tokenizer: Tokenizer,
-                fresh: int | None = None) -> int:
-        """Learn from two tokenizations of a text (arXiv 2507.02659, section 3.1); how much was new.
+    def observe(self, draft_ids: Sequence[int], target_ids: Sequence[int], draft: Tokenizer,
+                target: Tokenizer, fresh: int | None = None) -> int:
+        """Learn from two tokenizations of a text (section 3.1); how many entries are new.
 
-        Every smallest block of two or more draft tokens opposite one target token is inserted, or
-        counted if known. `tokens_seen` grows by the target ids, or by `fresh` if some were seen
-        before. Raises OmnidraftError if neither text begins with the other.
+        Every smallest block of two or more draft tokens opposite one target token is an entry.
+        `fresh` target ids, or all, count as seen. OmnidraftError for two different texts.
         """
-        self._bind(draft_tokenizer.fingerprint, target_tokenizer.fingerprint)
-        for dummy, other_dummy in ((0, 0), (0, 1), (1, 0)):  # a space that one side adds: id -1
-            ngrams, tokens = [-1] * dummy + [*draft_ids], [-1] * other_dummy + [*target_ids]
-            ours = [b" "] * dummy + [draft_tokenizer.decode_bytes([i]) for i in draft_ids]
-            theirs = [b" "] * other_dummy + [target_tokenizer.decode_bytes([i]) for i in target_ids]
+        self._bind(draft.fingerprint, target.fingerprint)
+        spelled = ([draft.decode_bytes([i]) for i in draft_ids],
+                   [target.decode_bytes([i]) for i in target_ids])
+        for dummies in ((b"", b""), (b"", b" "), (b" ", b"")):  # a space that one side adds
+            ours, theirs = ([dummy, *side] for dummy, side in zip(dummies, spelled, strict=True))
             text, other = b"".join(ours), b"".join(theirs)
             if text.startswith(other) or other.startswith(text):
                 break
@@ -169,11 +160,10 @@ class NGramCache:
                                  "two tokenizations of one text")
         new = 0
         for (start, end), (place, target_end) in aligned_spans(ours, theirs):
-            ngram = ngrams[start:end]
-            # subtle: a token without bytes is no part of a spelling, nor is the added space
-            if len(ngram) > 1 and target_end - place == 1 and all(ours[start:end]) \
-                    and ngram[0] >= 0:
-                new += not self.touch(ngram) and self.insert(ngram, tokens[place], hits=1)
+            # subtle: no spelling has the added space (at 0) or a token without bytes
+            if 0 < start < end - 1 and target_end - place == 1 and all(ours[start:end]):
+                ngram = draft_ids[start - 1:end - 1]
+                new += not self.touch(ngram) and self.insert(ngram, target_ids[place - 1], hits=1)
         self.tokens_seen += len(target_ids) if fresh is None else fresh
         return new
 
@@ -207,30 +197,9 @@ class NGramCache:
 
     def _bind(self, draft: str, target: str) -> None:
         """Take a pair's fingerprints; raises OmnidraftError if the cache has others."""
-        if not self.draft_fingerprint and not self.target_fingerprint:
+        if not (self.draft_fingerprint or self.target_fingerprint):
             self.draft_fingerprint, self.target_fingerprint = draft, target
-        if self.draft_fingerprint != draft or self.target_fingerprint != target:
+        if (self.draft_fingerprint, self.target_fingerprint) != (draft, target):
             side = "draft" if self.draft_fingerprint != draft else "target"
             raise OmnidraftError(f"this n-gram cache was made for another {side} tokenizer: "
                                  "use one cache for each pair")
-
-    def _use(self, ngram: NGram) -> int:
-        """Count a use of an entry and, where the order of use matters, put it last; its token."""
-        token, hits = self._entries[ngram]
-        if self.eviction != "none":
-            del self._entries[ngram]
-        self._entries[ngram] = token, hits + 1
-        usual = self._splits[token][0]
-        self._splits[token] = self._usual_first(self._splits[token])
-        self.version += self._splits[token][0] != usual
-        return token
-
-    def _remove(self, ngram: NGram) -> None:
-        token, _ = self._entries.pop(ngram)
-        self._splits[token] = tuple(split for split in self._splits[token] if split != ngram)
-        if not self._splits[token]:
-            del self._splits[token]
-
-    def _usual_first(self, splits: tuple[NGram, ...]) -> tuple[NGram, ...]:
-        return tuple(sorted(splits, key=lambda split: (-self.hits(split), len(split), split)))
-

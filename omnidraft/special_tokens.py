@@ -1,8 +1,7 @@
 """Special tokens by role: begin, end, padding, unknown (limitation 3 of arXiv 2507.02659).
 
-They stand for no text, so they are paired by what they do instead of by their bytes. A model may
-have several end tokens, such as <|end_of_text|> after a document and <|eot_id|> after a chat turn:
-all are "eos".
+They stand for no text, so they are paired by what they do. A model may have several end tokens,
+such as <|end_of_text|> after a document and <|eot_id|> after a chat turn: all are "eos".
 """
 
 from __future__ import annotations
@@ -33,13 +32,9 @@ class SpecialTokens:
 
 def find_roles(config: dict[str, Any], raw: tokenizers.Tokenizer, vocabulary: dict[str, int],
                byte_level: bool) -> SpecialTokens:
-    """The special tokens of a tokenizer; the first "eos" is the one that ends a document.
+    """The special tokens of a tokenizer; `vocabulary` maps spelling to id, added tokens included.
 
-    `config` holds `bos_token`, ... (a string, {"content": string} or None) and `eos_token_id`
-    (a list of ids); `vocabulary` maps spelling to id, added tokens included.
-
-    >>> find_roles({}, raw, {"<s>": 1, "</s>": 2, "a": 3}, False).roles  # doctest: +SKIP
-    {'eos': (2,), 'bos': (1,), 'unk': (), 'pad': ()}
+    `config` holds `bos_token`, ... (string, {"content": string} or None), `eos_token_id` (ids).
     """
     added = raw.get_added_tokens_decoder()
     special = {i for i, token in added.items() if token.special}
@@ -61,33 +56,21 @@ def find_roles(config: dict[str, Any], raw: tokenizers.Tokenizer, vocabulary: di
     return SpecialTokens(roles, special, {vocabulary[s] for s in END_OF_TURN if s in vocabulary})
 
 
-def pair_roles(draft: SpecialTokens, target: SpecialTokens) -> tuple[dict[int, int], ...]:
-    """Special tokens with the same role: draft id -> target id, and target id -> draft id.
+def partners(one: SpecialTokens, other: SpecialTokens) -> dict[int, int]:
+    """Special tokens of one side -> those of the other with the same role.
 
     The first ids of a role correspond; another one goes to one of its kind (end of a turn or of a
-    document), else to the first. A token with several roles counts in the first one only: GPT-2's
-    <unk> is its <|endoftext|>, and a drafter's <unk> must not end the text.
-
-    >>> pair_roles(llama2.special, llama3.special)  # </s> -> <|end_of_text|>  # doctest: +SKIP
-    ({2: 128001, 1: 128000}, {128001: 2, 128009: 2, 128008: 2, 128000: 1})
+    document), else to the first: </s> <-> <|end_of_text|>, <|eot_id|> -> </s>.
     """
-    to_target: dict[int, int] = {}
-    to_draft: dict[int, int] = {}
-    for ours, theirs in zip(_first_roles(draft), _first_roles(target), strict=True):
-        if ours and theirs:
-            to_target |= {i: _partner(i, ours, draft, theirs, target) for i in ours}
-            to_draft |= {i: _partner(i, theirs, target, ours, draft) for i in theirs}
-    return to_target, to_draft
+    found: dict[int, int] = {}
+    for ours, theirs in zip(_first_roles(one), _first_roles(other), strict=True):
+        for token in ours if theirs else ():
+            kind = [i for i in theirs if (i in other.turn_ends) == (token in one.turn_ends)]
+            found[token] = theirs[0] if token == ours[0] or not kind else kind[0]
+    return found
 
 
 def _first_roles(side: SpecialTokens) -> list[list[int]]:
+    """The ids by role, each in its first one only: GPT-2's <unk> is its <|endoftext|> too."""
     first = {i: role for role in reversed(WELL_KNOWN) for i in side.roles[role]}
     return [[i for i in side.roles[role] if first[i] == role] for role in WELL_KNOWN]
-
-
-def _partner(token: int, own: list[int], one: SpecialTokens, others: list[int],
-             other: SpecialTokens) -> int:
-    if token == own[0]:
-        return others[0]
-    same_kind = [i for i in others if (i in other.turn_ends) == (token in one.turn_ends)]
-    return (same_kind or others)[0]

@@ -1,7 +1,5 @@
 """A tokenizer.json seen as bytes: what each token id stands for, whatever its spelling.
 
-Tokens of two tokenizers can only be compared by their bytes. There are two ways to spell them:
-
 - SentencePiece: "▁" is a space, "<0xNN>" the byte NN (byte fallback), all else is plain text.
   Most add a dummy space before a text: "Snow" is encoded as if it were " Snow".
 - Byte-level BPE (GPT-2, Llama-3, Qwen): each byte has a stand-in character, "Ġ" for a space.
@@ -39,14 +37,10 @@ _NO_DUMMY_SPACE = {"prepend_scheme": "never", "add_prefix_space": False}
 
 
 class Tokenizer:
-    """A tokenizer and the bytes of its tokens.
+    """A tokenizer and the bytes of its tokens; `config` is that of `special_tokens.find_roles`.
 
-    `raw` is taken over: truncation, padding and BPE dropout are switched off. `config` is that of
-    `special_tokens.find_roles`. OmnidraftError where pieces do not add up to the text (WordPiece).
-
-    >>> llama2 = Tokenizer.load("llama2-32k")                        # doctest: +SKIP
-    >>> [llama2.token_bytes[i] for i in llama2.encode("Snowflake")]  # doctest: +SKIP
-    [b' Snow', b'f', b'la', b'ke']
+    `raw` is taken over: truncation, padding and BPE dropout are switched off. OmnidraftError where
+    pieces do not add up to the text (WordPiece).
     """
 
     def __init__(self, raw: tokenizers.Tokenizer, name: str = "",
@@ -76,43 +70,35 @@ class Tokenizer:
         self.roles = self.special.roles
         added = raw.get_added_tokens_decoder()
         self.token_bytes = [self._bytes_of(token, token in added) for token in range(self.size)]
-        self.byte_fallback: dict[int, int] = {}  # byte -> the token that spells it alone
-        for i, data in enumerate(self.token_bytes):
-            alone = self.is_fallback(i) or self.byte_level and i not in added
-            if data and len(data) == 1 and alone:
-                self.byte_fallback.setdefault(data[0], i)
+        self.byte_fallback = {  # byte -> the lowest token that spells it alone
+            data[0]: i for i, data in reversed([*enumerate(self.token_bytes)])
+            if len(data or ()) == 1 and (self.is_fallback(i) or self.byte_level and i not in added)}
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
         """Read a Hugging Face folder; OmnidraftError where its tokenizer.json is not usable."""
-        folder = Path(folder)
-        path = folder / "tokenizer.json"
+        path = Path(folder, "tokenizer.json")
         if not path.exists():
             raise OmnidraftError(f"no tokenizer.json in {folder}: pass a Hugging Face folder")
         check_readable(path, LARGEST)
         with _library(f"{path} is not a readable tokenizer.json: download it again"):
             raw = tokenizers.Tokenizer.from_file(str(path))
-        config = read_json(folder / "tokenizer_config.json")
-        config["eos_token_id"] = []
+        config = read_json(path.with_name("tokenizer_config.json")) | {"eos_token_id": []}
         for file in ("generation_config.json", "config.json"):
-            end = read_json(folder / file).get("eos_token_id")
+            end = read_json(path.with_name(file)).get("eos_token_id")
             config["eos_token_id"] += end if isinstance(end, list) else [end]
-        return cls(raw, folder.resolve().name, config)
+        return cls(raw, path.parent.resolve().name, config)
 
     def within(self, size: int) -> Tokenizer:
-        """This tokenizer without added tokens beyond the `size` ids that a model has logits for.
-
-        Raises OmnidraftError where ordinary tokens lie beyond.
-        """
+        """Without added tokens beyond a model's `size` logits; OmnidraftError for ordinary ones."""
         if self.size <= size:
             return self
         data = json.loads(self.raw.to_str())
         data["added_tokens"] = [token for token in data["added_tokens"] if token["id"] < size]
         made = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(data)), self.name, self._config)
         if made.size > size:
-            raise OmnidraftError(
-                f"the tokenizer {self.name!r} has ids up to {made.size - 1}, but the model's "
-                f"logits end at {size - 1}: they do not belong together")
+            raise OmnidraftError(f"tokenizer {self.name!r} has ids up to {made.size - 1}, the "
+                                 f"model {size} logits: they do not belong together")
         return made
 
     @cached_property
@@ -127,8 +113,7 @@ class Tokenizer:
     def encode(self, text: str, bos: bool = False, specials: bool = False) -> list[int]:
         """Ids of a whole text, as the library gives them; with `bos` after the begin token, if any.
 
-        A special token spelled in the text ("</s>") stays text, unless `specials`: what a model
-        wrote must never become an end token by being read again.
+        "</s>" in the text stays text, unless `specials`: what a model wrote must never end it.
         """
         self.raw.encode_special_tokens = not specials
         return [*(self.roles["bos"][:1] if bos else ()), *_run(self.raw, text)]
@@ -136,22 +121,16 @@ class Tokenizer:
     def encode_continuation(self, text: str) -> list[int]:
         """Ids of a text that continues another: its exact bytes, without a dummy space.
 
-        >>> llama2.encode("flake"), llama2.encode_continuation("flake")  # doctest: +SKIP
-        ([17422, 446], [29888, 433, 446])
+        Llama-2 encodes "flake" as if it were " fl", "ake", and continues with "f", "la", "ke".
         """
         if self._space and "▁" in text and self.byte_fallback.keys() >= set("▁".encode()):
             return self._spell(text, lambda part: _run(self._exact, part))
         return _run(self._exact, text)
 
     def split(self, data: bytes) -> tuple[int, ...] | None:
-        """How the merges alone (no pre-tokenizer) spell the bytes of a token; None if they cannot.
-
-        >>> llama2.split(b"flake"), llama2.split(b" flake")  # doctest: +SKIP
-        ((29888, 433, 446), (17422, 446))
-        """
+        """How the merges alone spell the bytes of a token; None if they cannot."""
         def merged(text: str) -> list[int]:
-            if not self.byte_level and self._space:
-                text = text.replace(" ", "▁")
+            text = text.replace(" ", "▁") if self._space and not self.byte_level else text
             return [token.id for token in self.raw.model.tokenize(text)]
 
         try:
@@ -168,13 +147,12 @@ class Tokenizer:
         """The joined bytes of the tokens; special, unused, padded ids: none; negative: an error."""
         if len(ids) and min(ids) < 0:
             raise OmnidraftError(f"token id {min(ids)} is negative: it stands for no token")
-        spelled, size = self.token_bytes, self.size
-        return b"".join([spelled[i] or b"" for i in ids if i < size])
+        return b"".join([self.token_bytes[i] or b"" for i in ids if i < self.size])
 
     def decode(self, ids: Sequence[int]) -> str:
         """Readable text of ids that start a text: no dummy space, broken UTF-8 replaced."""
         text = self.decode_bytes(ids).decode("utf-8", "replace")
-        return text[1:] if self.prefix_space and text.startswith(" ") else text
+        return text.removeprefix(" ") if self.prefix_space else text
 
     @cached_property
     def _exact(self) -> tokenizers.Tokenizer:
@@ -196,13 +174,13 @@ class Tokenizer:
         ids: list[int] = []
         for place, part in enumerate(self._unspellable.split(text)):
             if place % 2:  # a captured separator
-                data = part.encode("utf-8", "surrogateescape")
-                ids += [self.byte_fallback[byte] for byte in data]
+                ids += [self.byte_fallback[b] for b in part.encode("utf-8", "surrogateescape")]
             elif part:
                 ids += run(part)
         return ids
 
     def _bytes_of(self, token: int, added: bool) -> bytes | None:
+        """The bytes of a token; None if it is special or unused."""
         string = self.strings[token]
         if string is None or token in self.special.ids:
             return None

@@ -1,27 +1,20 @@
 """Which tokens of two vocabularies are the same (arXiv 2507.02659, section 3.1 and Table 8).
 
-Two tokens are the same if they stand for the same *bytes* (the default, this project's own):
-"▁the" of SentencePiece and "Ġthe" of a byte-level vocabulary, "<0x0A>" and "Ċ". The paper compares
-*strings* after turning a leading "▁" into "Ġ". That misses what is spelled differently (a newline,
+Two tokens are the same if they stand for the same *bytes* (this project's own). The paper compares
+*strings* after turning a leading "▁" into "Ġ": that misses what is spelled differently (a newline,
 a run of spaces, "中") and pairs some tokens falsely ("é" is a letter in one vocabulary, and the
-stand-in for byte 0xE9 in the other). Special tokens are paired by role (`special_tokens.py`).
+stand-in for byte 0xE9 in the other). Special tokens are paired by role (`special_tokens`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from .errors import OmnidraftError
-from .files import make_folder_of, read_json, write_text
-from .special_tokens import pair_roles
+from .special_tokens import partners
 from .tokenizer import Tokenizer
 
 DEFINITIONS = ("bytes", "strings")
@@ -34,26 +27,25 @@ class Alignment:
 
     draft_to_target: np.ndarray  # (V_q,) int32
     target_to_draft: np.ndarray  # (V_p,) int32
-    by: str  # "bytes" or "strings"
     shared_draft: int  # draft ids whose spelling the target has; pairs by role not counted
     shared_target: int  # target ids whose spelling the drafter has
     role_pairs: int  # draft special tokens paired by role
 
     def fitted(self, draft_width: int, target_width: int) -> Alignment:
         """The same map for logits of these widths; ids that only a model has are never proposed."""
-        return replace(
-            self, draft_to_target=_fit(self.draft_to_target, draft_width, target_width),
-            target_to_draft=_fit(self.target_to_draft, target_width, draft_width))
+        def fit(table: np.ndarray, width: int, other_width: int) -> np.ndarray:
+            fitted = np.full(width, -1, dtype=np.int32)
+            fitted[:len(table)] = table[:width]
+            return np.where(fitted < other_width, fitted, -1)
+
+        return replace(self, draft_to_target=fit(self.draft_to_target, draft_width, target_width),
+                       target_to_draft=fit(self.target_to_draft, target_width, draft_width))
 
 
 def align(draft: Tokenizer, target: Tokenizer, by: str = "bytes") -> Alignment:
-    """Pair the tokens of two vocabularies by their bytes, or by the paper's strings.
+    """Pair the tokens of two vocabularies by "bytes", or by "strings" as the paper does.
 
-    Where several tokens are spelled alike, the pair goes to the canonical one (`canonical_ids`).
-    Raises OmnidraftError for another `by`.
-
-    >>> align(llama2, llama3).shared_draft  # by="strings": 22416             # doctest: +SKIP
-    26695
+    Of several tokens spelled alike the canonical one is taken; OmnidraftError for another `by`.
     """
     if by not in DEFINITIONS:
         raise OmnidraftError(f"unknown definition {by!r}: align by 'bytes' or by 'strings'")
@@ -63,20 +55,16 @@ def align(draft: Tokenizer, target: Tokenizer, by: str = "bytes") -> Alignment:
     target_to_draft = np.array([draft_ids.get(key, -1) for key in theirs], dtype=np.int32)
     shared = int((draft_to_target >= 0).sum()), int((target_to_draft >= 0).sum())
 
-    to_target, to_draft = pair_roles(draft.special, target.special)
-    draft_to_target[list(to_target)] = list(to_target.values())
-    target_to_draft[list(to_draft)] = list(to_draft.values())
-    return Alignment(draft_to_target, target_to_draft, by, *shared, role_pairs=len(to_target))
+    forth, back = partners(draft.special, target.special), partners(target.special, draft.special)
+    draft_to_target[list(forth)] = list(forth.values())
+    target_to_draft[list(back)] = list(back.values())
+    return Alignment(draft_to_target, target_to_draft, *shared, role_pairs=len(forth))
 
 
 def canonical_ids(tokenizer: Tokenizer, keys: Sequence[Hashable]) -> dict[Hashable, int]:
     """Spelling -> the one id that stands for it; `keys` holds the spelling of each id, or None.
 
-    Of several ids with one spelling: the one that the tokenizer itself produces, else the lowest;
-    a byte-fallback id only if there is no other.
-
-    >>> canonical_ids(llama2, llama2.token_bytes)[b"A"]  # 68 is "<0x41>"      # doctest: +SKIP
-    29909
+    Of several: the one that the tokenizer itself produces, else the lowest, byte fallback last.
     """
     ids: dict[Hashable, int] = {}
     twins: dict[Hashable, list[int]] = {}
@@ -91,11 +79,10 @@ def canonical_ids(tokenizer: Tokenizer, keys: Sequence[Hashable]) -> dict[Hashab
 
 
 def aligned_spans(draft: Sequence[bytes], target: Sequence[bytes]) -> Iterator[tuple[Span, Span]]:
-    """Cut two tokenizations of one text, given as the bytes of each token, where both have a cut.
+    """The smallest blocks of two tokenizations of one text, given as the bytes of each token.
 
-    Yields the smallest blocks ((draft_start, draft_end), (target_start, target_end)): positions of
-    tokens, end excluded. A token without bytes (special or empty) at a boundary is a block of its
-    own. Where the texts part, or one ends, what follows the last common boundary is left out.
+    Yields ((draft_start, draft_end), (target_start, target_end)), ends excluded, up to the last
+    common boundary. A token without bytes (special or empty) at a boundary is a block of its own.
 
     >>> list(aligned_spans([b"Snow", b"f", b"la", b"ke"], [b"Snow", b"flake"]))
     [((0, 1), (0, 1)), ((1, 4), (1, 2))]
@@ -117,49 +104,9 @@ def aligned_spans(draft: Sequence[bytes], target: Sequence[bytes]) -> Iterator[t
             start_i, start_j = i, j
 
 
-def default_folder() -> Path:
-    """Where alignments are kept: $OMNIDRAFT_CACHE, else ~/.cache/omnidraft, else an error."""
-    try:
-        return Path(os.environ.get("OMNIDRAFT_CACHE") or Path.home() / ".cache" / "omnidraft")
-    except RuntimeError:
-        raise OmnidraftError("this user has no home folder: set OMNIDRAFT_CACHE") from None
-
-
-def load_or_build(draft: Tokenizer, target: Tokenizer, by: str = "bytes",
-                  folder: str | Path | None = None) -> Alignment:
-    """`align`, kept on disk in `folder` (None: `default_folder()`) and made again if unreadable.
-
-    A folder that cannot be written costs nothing but the time to align again.
-    """
-    version, sizes = 2, [(draft.size,), (target.size,)]
-    pair = draft.fingerprint, target.fingerprint, draft.roles, target.roles
-    key = json.dumps([version, by, *pair], sort_keys=True)
-    name = f"alignment-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
-    with suppress(OmnidraftError, KeyError, TypeError, ValueError, OverflowError):
-        saved = read_json(Path(folder or default_folder()) / name)
-        tables = [np.array(table, dtype=np.int32) for table in saved["tables"]]
-        if saved["key"] == key and [table.shape for table in tables] == sizes:
-            return Alignment(*tables, by, *map(int, saved["counts"]))
-    made = align(draft, target, by)
-    with suppress(OmnidraftError):
-        path = Path(folder or default_folder()) / name
-        make_folder_of(path)
-        write_text(path, json.dumps({
-            "key": key, "counts": [made.shared_draft, made.shared_target, made.role_pairs],
-            "tables": [made.draft_to_target.tolist(), made.target_to_draft.tolist()]}))
-    return made
-
-
 def _strings(tokenizer: Tokenizer) -> Sequence[str | None]:
     """Spellings as in the paper's count: with special tokens, a leading "▁" turned into "Ġ"."""
     if tokenizer.byte_level:
         return tokenizer.strings
-    return ["Ġ" + string[1:] if string and string[0] == "▁" else string
+    return ["Ġ" + string[1:] if (string or "").startswith("▁") else string
             for string in tokenizer.strings]
-
-
-def _fit(table: np.ndarray, width: int, other_width: int) -> np.ndarray:
-    fitted = np.full(width, -1, dtype=np.int32)
-    fitted[: len(table)] = table[:width]
-    fitted[fitted >= other_width] = -1
-    return fitted

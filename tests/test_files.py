@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from omnidraft.errors import OmnidraftError
-from omnidraft.files import check_writable, read_json, write_text
+from omnidraft.files import check_writable, default_folder, read_json, write_text
 
 
 def test_a_text_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
@@ -73,3 +74,15 @@ def test_json_of_another_kind(tmp_path):
     path.write_text("[" + "[]," * 2**24 + "[]]")
     with pytest.raises(OmnidraftError, match="bytes"):
         read_json(path)
+
+
+def test_without_a_home_folder(monkeypatch):
+    def unknown():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.delenv("OMNIDRAFT_CACHE", raising=False)
+    with pytest.raises(OmnidraftError, match="set OMNIDRAFT_CACHE"):
+        default_folder()
+    monkeypatch.setenv("OMNIDRAFT_CACHE", "elsewhere")
+    assert default_folder() == Path("elsewhere")

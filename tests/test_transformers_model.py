@@ -325,7 +325,6 @@ def test_command_line(pair_of_folders, tmp_path, monkeypatch):
         assert result.exit_code == 0 and result.stdout == expected.stdout, result.output
     result = run("demo", "-d", draft, "-t", target, "--backend", "torch", "--task", "code", "-n", "8")
     assert result.exit_code == 0, result.output
-    assert [path.name[:10] for path in tmp_path.iterdir()] == ["alignment-"]  # one, for all of these
     for wrong, line in ((["--backend", "jax"], "unknown backend 'jax'"), (["--dtype", "bfloat16"], "use --backend torch"),
                         (["--device", "cuda"], "use --backend torch"), (["-t", "own/er"], "use --backend torch"),
                         (["--backend", "torch", "--dtype", "int3"], "choose one of auto, float32"),

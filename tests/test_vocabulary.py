@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from itertools import accumulate, pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from vocabularies import byte_level, real, sentencepiece, snow_drafter, snow_target
 
 from omnidraft.errors import OmnidraftError
-from omnidraft.vocabulary import align, aligned_spans, default_folder, load_or_build
+from omnidraft.vocabulary import align, aligned_spans
 
 
 def ids(tokenizer, *strings):
@@ -43,7 +41,7 @@ def test_by_strings_as_in_the_paper():
     assert strings.draft_to_target[e] == ids(target, "é")[0] == 0xE9  # false: that is the stand-in of byte 0xE9
     assert right.draft_to_target[e] == -1
     assert strings.draft_to_target[newline] == -1 and right.draft_to_target[newline] == 10
-    assert (strings.by, strings.shared_draft) == ("strings", 4)  # ▁, é, a, ▁a
+    assert strings.shared_draft == 4  # ▁, é, a, ▁a
 
 
 def test_special_tokens_go_by_role():
@@ -153,49 +151,6 @@ def boundaries(lengths):
     return {sum(lengths[:n]) for n in range(len(lengths) + 1)}
 
 
-def test_disk_cache(tmp_path, monkeypatch):
-    drafter, target = snow_drafter(), snow_target()
-    made = load_or_build(drafter, target, folder=tmp_path)
-    (path,) = tmp_path.iterdir()  # one file, no temporary left
-    monkeypatch.setattr("omnidraft.vocabulary.align", None)  # from here on only the file can answer
-    again = load_or_build(drafter, target, folder=tmp_path)
-    assert (again.draft_to_target == made.draft_to_target).all()
-    assert (again.target_to_draft == made.target_to_draft).all()
-    assert (again.by, again.shared_draft, again.role_pairs) == (made.by, made.shared_draft, made.role_pairs)
-    monkeypatch.undo()
-    path.write_bytes(path.read_bytes()[:-9])  # damaged: made anew
-    assert load_or_build(drafter, target, folder=tmp_path).shared_draft == made.shared_draft
-    load_or_build(drafter, target, by="strings", folder=tmp_path)
-    load_or_build(drafter, snow_target(config={"bos_token": "<|endoftext|>"}), folder=tmp_path)  # other roles
-    assert len(list(tmp_path.iterdir())) == 3
-    (tmp_path / "file").write_text("")
-    assert load_or_build(drafter, target, folder=tmp_path / "file").shared_draft == made.shared_draft  # not writable
-    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "elsewhere"))
-    load_or_build(drafter, target)
-    assert default_folder() == tmp_path / "elsewhere" and len(list(default_folder().iterdir())) == 1
-
-
-@pytest.mark.parametrize("content", ["[" * 100_000, None])
-def test_a_kept_alignment_that_cannot_be_read_is_made_again(tmp_path, content):
-    drafter, target = snow_drafter(), snow_target()
-    made = load_or_build(drafter, target, folder=tmp_path)
-    (path,) = tmp_path.iterdir()
-    path.unlink()
-    path.write_text(content) if content else os.mkfifo(path)  # neither is waited for nor a traceback
-    assert load_or_build(drafter, target, folder=tmp_path).shared_draft == made.shared_draft
-
-
-def test_without_a_home_folder(monkeypatch):
-    def unknown():
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", unknown)
-    monkeypatch.delenv("OMNIDRAFT_CACHE", raising=False)
-    with pytest.raises(OmnidraftError, match="set OMNIDRAFT_CACHE"):
-        default_folder()
-    assert load_or_build(snow_drafter(), snow_target()).shared_draft == 270
-
-
 def test_unknown_definition():
     with pytest.raises(OmnidraftError, match="bytes"):
         align(snow_drafter(), snow_target(), by="pieces")
@@ -205,13 +160,12 @@ def test_unknown_definition():
     ("tokenizers/llama3-128k", 22_416, 26_695, 26_599),
     ("tokenizers/qwen2-151k", 22_275, 26_438, 26_342),
 ])
-def test_counts_of_the_real_vocabularies(target, strings, by_bytes, distinct, tmp_path):
+def test_counts_of_the_real_vocabularies(target, strings, by_bytes, distinct):
     drafter, target = real("tokenizers/llama2-32k"), real(target)
-    alignment = load_or_build(drafter, target, folder=tmp_path)
+    alignment = align(drafter, target)
     assert (alignment.shared_draft, alignment.shared_target) == (by_bytes, distinct)
     assert align(drafter, target, by="strings").shared_draft == strings  # arXiv 2507.02659, Table 8
     assert alignment.draft_to_target[2] in target.roles["eos"]
-    assert (load_or_build(drafter, target, folder=tmp_path).draft_to_target == alignment.draft_to_target).all()
     mapped = np.flatnonzero(alignment.draft_to_target >= 0)
     texts = [i for i in mapped.tolist() if drafter.token_bytes[i] is not None]
     assert all(drafter.token_bytes[i] == target.token_bytes[alignment.draft_to_target[i]] for i in texts)

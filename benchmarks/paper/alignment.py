@@ -3,19 +3,18 @@
     python -m benchmarks.paper.alignment --json     (or --draft FOLDER --targets FOLDER ...)
 
 By strings as in the paper (arXiv 2507.02659, Table 8). Seconds are medians over repeats: reading
-both tokenizers, aligning, and the alignment read back from disk.
+both tokenizers, and aligning.
 """
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 from benchmarks.common import REAL, arguments, save, skip, start
 from omnidraft import Tokenizer
-from omnidraft.vocabulary import align, load_or_build
+from omnidraft.vocabulary import align
 
 DRAFT, *REST = (REAL / "tokenizers" / name for name in ("llama2-32k", "llama3-128k", "qwen2-151k"))
 
@@ -27,18 +26,13 @@ def main() -> None:
         skip("alignment", "set OMNIDRAFT_REAL_DATA to a folder with the tokenizers, or name them")
     results = start(None, draft=Path(args.draft).name, targets={})
     for folder in args.targets:
-        seconds: dict[str, list[float]] = {"load both": [], "align": [], "from disk": []}
+        seconds: dict[str, list[float]] = {"load both": [], "align": []}
         for _ in range(args.repeats):
-            with tempfile.TemporaryDirectory() as place:
-                times = [perf_counter()]
-                draft, target = Tokenizer.load(args.draft), Tokenizer.load(folder)
-                times.append(perf_counter())
-                by_bytes = align(draft, target)
-                times.append(perf_counter())
-                load_or_build(draft, target, folder=place)
-                before = perf_counter()
-                load_or_build(draft, target, folder=place)
-                times.append(times[-1] + perf_counter() - before)
+            times = [perf_counter()]
+            draft, target = Tokenizer.load(args.draft), Tokenizer.load(folder)
+            times.append(perf_counter())
+            by_bytes = align(draft, target)
+            times.append(perf_counter())
             for taken, began, ended in zip(seconds.values(), times, times[1:], strict=False):
                 taken.append(ended - began)
         row = results["targets"][Path(folder).name] = {

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from .. import Adapters, OmnidraftError, Tokenizer, __version__
+from .. import Adapters, OmnidraftError, Tokenizer, __version__, vocabulary
 from ..engine.config import ModelConfig
 from ..engine.loading import EMBEDDED, folder, load
-from ..files import make_folder_of
+from ..files import default_folder, make_folder_of
 from ..learning.adapters import SHIPPED
 from ..ngram_cache import NGramCache
-from ..vocabulary import DEFINITIONS, aligned_spans, default_folder, load_or_build
+from ..vocabulary import DEFINITIONS, aligned_spans
 from . import options
 from .common import app, command, examples
 from .machine import machine
@@ -43,7 +43,7 @@ def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.
     rows = [("shared entries", f"{one.name} (draft)", f"{other.name} (target)",
              "special tokens paired")]
     for by in DEFINITIONS:
-        found = load_or_build(one, other, by)
+        found = vocabulary.align(one, other, by)
         shares = [f"{count:,} of {side.size:,} ({count / max(1, side.size):.1%})"
                   for count, side in ((found.shared_draft, one), (found.shared_target, other))]
         rows.append((f"by {by}" + " (the paper's)" * (by == "strings"), *shares,
@@ -137,7 +137,7 @@ def prefill(
     path = options.cache_file(one, other)
     make_folder_of(path)
     filled = NGramCache(capacity, eviction, one.fingerprint, other.fingerprint)
-    filled.prefill(one, other, load_or_build(one, other))
+    filled.prefill(one, other, vocabulary.align(one, other))
     filled.save(path)
     say(f"{len(filled):,} n-grams stored in {path}")
 

@@ -12,10 +12,10 @@ import typer
 
 from .. import Adapters, OmnidraftError, Options, Pair, Tokenizer
 from ..engine.loading import load, load_two
+from ..files import default_folder
 from ..ngram_cache import NGramCache
 from ..sampling import Uniforms
 from ..verification import RULES
-from ..vocabulary import default_folder, load_or_build
 
 models, speculation, sampling, learning, output = (
     partial(typer.Option, rich_help_panel=topic)
@@ -52,7 +52,7 @@ class Models:
         one, other, cache = draft.tokenizer, target.tokenizer, None
         if stored and (path := cache_file(one, other)).is_file():
             cache = NGramCache.load(path, one.fingerprint, other.fingerprint)
-        return Pair(draft, target, cache, alignment=load_or_build(one, other))
+        return Pair(draft, target, cache)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import OmnidraftError
 from ..generation import Pair
-from ..vocabulary import load_or_build
 from .config import ModelConfig
 
 if TYPE_CHECKING:
@@ -28,9 +27,12 @@ def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "
 
     `how` goes to `load_two`: dtype, device, with torch trust_remote_code, device_map. Raises
     OmnidraftError where a model cannot be loaded, or the vocabularies have nothing in common.
+
+    >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
+    >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
+    ', there was a little fox who'
     """
-    draft, target = load_two(draft, target, backend=backend, **how)
-    return Pair(draft, target, alignment=load_or_build(draft.tokenizer, target.tokenizer))
+    return Pair(*load_two(draft, target, backend=backend, **how))
 
 
 def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str = "auto",

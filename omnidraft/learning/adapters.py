@@ -20,11 +20,10 @@ import numpy as np
 from ..engine.llama import Llama
 from ..engine.weights import read_safetensors
 from ..errors import OmnidraftError
-from ..files import make_folder_of, read_json, write_text
+from ..files import default_folder, make_folder_of, read_json, write_text
 from ..ngram_cache import NGramCache
 from ..pairing import Pairing
 from ..stopping import AcceptanceHead
-from ..vocabulary import default_folder
 from .lora import LoRA, save_tensors
 from .online import Learner, Schedule
 from .training import Recipe, under
