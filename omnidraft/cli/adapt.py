@@ -1,9 +1,6 @@
 """`omnidraft adapt`: serve a stream of prompts, and let the drafter learn its target from it."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -27,8 +24,7 @@ from .prompts import TASKS, Shortener, read_prompts
 class Teaching:
     """How the drafter learns; all else has the defaults of `Recipe` and `Schedule`."""
 
-    loss: Annotated[str, options.learning(
-        help="lifted, hybrid (the paper's) or dm.")] = "lifted"
+    loss: Annotated[str, options.learning(help="lifted, hybrid (the paper's) or dm.")] = "lifted"
     rank: Annotated[int | None, options.learning(
         help="Of the LoRA adapters; 0 trains all weights.",
         show_default="the saved adapter's, else 32")] = None
@@ -62,8 +58,6 @@ def adapt(
     models: options.Models, teaching: Teaching, decoding: options.Decoding,
     limit: Annotated[int | None, options.learning(
         show_default="all", help="Most prompts to serve.")] = None,
-    again: Annotated[bool, options.learning(
-        "--again", help="Start the source again, not where the last run stopped.")] = False,
     adapters: options.Store = None,
     save: Annotated[bool, options.output("--save/--no-save", help="Keep what was learned.")] = True,
     json_lines: Annotated[bool, options.output(
@@ -79,8 +73,7 @@ def adapt(
         raise OmnidraftError("--joint and --interleaved exclude each other: choose one")
     prompts, total = read_prompts(source)
     pair, store = models.pair(), Adapters(adapters)
-    current = store.folder(pair) / "current.json"
-    own = current.exists()
+    own = (current := store.folder(pair) / "current.json").exists()
     if save:
         make_folder_of(current)
     learner = teaching.resume(store, pair, decoding.seed)
@@ -88,25 +81,20 @@ def adapt(
         note("continuing from the adapter in the package (--rank 32 starts a new one)")
     how, places = options.with_head(how, learner.head), learner.statistics.setdefault("places", {})
     where = source if source in (*TASKS, "-") else str(Path(source).resolve())
-    done = 0 if again or source == "-" else places.get(where, 0)
-    if total is not None and done >= total:
-        raise OmnidraftError(f"all {total} prompts of {source} were learned from already: "
-                             "add --again, or give others")
+    done = places.get(where, 0)
+    done = done if done < (total or 0) else 0  # where all was served, it starts again
     if done:
-        note(f"continuing after the first {done} prompts of {source} (--again starts it again)")
+        note(f"continuing after the first {done} prompts of {source}")
     cut, records, failed = Shortener(pair.target, decoding.max_new_tokens), [], None
     stream = cut(islice(prompts, done, limit and done + limit))
-    uniforms, figures = options.uniforms_of(decoding.seed), "{task.fields[figures]}"
     try:
-        with Progress(*Progress.get_default_columns(), figures,
-                      console=console(stderr=True)[0]) as bar:
-            task = bar.add_task("learning", figures="",
-                                total=total and min(total - done, limit or total))
-            for learned in online.learn(learner, stream, how, uniforms):
+        with Progress(console=console(stderr=True)[0]) as bar:
+            served = online.learn(learner, stream, how, options.uniforms_of(decoding.seed))
+            for learned in bar.track(served, total and min(total - done, limit or total)):
                 records.append(learned)
                 places[where] = done + len(records)
                 recent = summarize(r for one in records[-16:] for r in one.rounds)
-                bar.update(task, advance=1, figures=describe(recent))
+                bar.update(bar.task_ids[0], description=describe(recent))
                 if learned.note:
                     bar.console.print(escape(learned.note), markup=False)
                 if json_lines:
@@ -119,7 +107,7 @@ def adapt(
     except KeyboardInterrupt:
         note("stopped")
         failed = None if records else OmnidraftError("stopped early: nothing new was learned")
-    except OmnidraftError as error:  # a line that is no prompt, say: what was learned is kept
+    except (OmnidraftError, UnicodeDecodeError) as error:  # no prompt: what was learned is kept
         failed = error
     if not any(learned.rounds for learned in records):
         reason = f" ({records[-1].note})" if records else ": give at least one line"
@@ -134,7 +122,7 @@ def adapt(
     if json_lines:
         emit({"type": "summary", **learner.statistics, "rollbacks": learner.rollbacks,
               "skipped": learner.skipped})
-    note("\n".join(report(records, learner)))
+    note(report(records, learner))
     if failed:
         raise failed
 
@@ -145,17 +133,16 @@ def describe(s: Summary) -> str:
             f"target pass, {s.tokens_per_second:.0f} tokens/s")
 
 
-def report(records: list[online.Learned], learner: Learner) -> Iterator[str]:
-    """Lines on a run: first and last prompts, a curve, and whether learning has paid off."""
+def report(records: list[online.Learned], learner: Learner) -> str:
+    """A run in four lines: first and last prompts, a curve, and whether learning has paid off."""
     size, s = max(1, min(16, len(records) // 2)), learner.statistics
     groups = [summarize(r for one in records[i:i + size] for r in one.rounds)
               for i in range(0, len(records), size)]
-    yield f"first prompts: {describe(groups[0])}"
-    yield f"last prompts: {describe(groups[-1])}"
-    curve = sparkline([group.block_efficiency for group in groups])
-    yield f"tokens per target pass, {size} prompts each: {curve}"
     share = s["learning_seconds"] / (s["seconds"] + s["learning_seconds"])
     paid = f"after {s['paid_after_tokens']} tokens" if "paid_after_tokens" in s else "not yet"
-    yield (f"total: {s['prompts']} prompts, {s['tokens']} tokens, {s['updates']} updates, "
-           f"{learner.rollbacks} rolled back; learning took {share:.0%} of the time; "
-           f"paid off, compared with the first prompts: {paid}")
+    return (f"first prompts: {describe(groups[0])}\nlast prompts: {describe(groups[-1])}\n"
+            f"tokens per target pass, {size} prompts each: "
+            f"{sparkline([group.block_efficiency for group in groups])}\n"
+            f"total: {s['prompts']} prompts, {s['tokens']} tokens, {s['updates']} updates, "
+            f"{learner.rollbacks} rolled back; learning took {share:.0%} of the time; "
+            f"paid off, compared with the first prompts: {paid}")

@@ -1,7 +1,5 @@
 """`omnidraft bench`: the measured speed of a pair next to plain decoding of its target."""
 
-from __future__ import annotations
-
 from itertools import chain, islice
 from statistics import median
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The app that the commands are registered with, their help, and errors as one line."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys
@@ -26,12 +24,17 @@ class OneLineErrors(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()  # what cannot be written is reported here
             return result
-        except (OmnidraftError, MemoryError, RuntimeError, OSError) as error:
-            full = is_out_of_memory(error)
-            known = isinstance(error, (OmnidraftError, OSError)) or full
-            if ctx.params.get("debug") or not known or isinstance(error, BrokenPipeError):
+        except (OmnidraftError, MemoryError, RuntimeError, OSError, UnicodeDecodeError) as error:
+            line = str(error).replace("\n", " ")
+            if isinstance(error, UnicodeDecodeError):
+                line = "what was read is not UTF-8 text: convert it first"
+            elif is_out_of_memory(error):
+                line = OUT_OF_MEMORY
+            elif isinstance(error, (BrokenPipeError, RuntimeError)):
                 raise
-            note("error: " + (OUT_OF_MEMORY if full else str(error).replace("\n", " ")))
+            if ctx.params.get("debug"):
+                raise
+            note(f"error: {line}")
             try:
                 sys.stdout.flush()
             except OSError:  # subtle: else Python tries, and reports, the same again at its end
@@ -62,9 +65,8 @@ def examples(*lines: str) -> str:
 app = typer.Typer(
     name="omnidraft", cls=OneLineErrors, no_args_is_help=True, add_completion=False,
     pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode=None,
-    epilog=examples("omnidraft demo", "omnidraft generate 'Once upon a time' --temperature 0.8",
-                    "omnidraft demo -h"))
+    rich_markup_mode=None, epilog=examples(
+        "omnidraft demo", "omnidraft generate 'Once upon a time' -T 0.8", "omnidraft demo -h"))
 
 
 def command(*lines: str, to: typer.Typer = app, **defaults: Any) -> Callable:
@@ -73,14 +75,14 @@ def command(*lines: str, to: typer.Typer = app, **defaults: Any) -> Callable:
     A parameter whose type is a dataclass stands for one option per field; `defaults` are by field.
     """
     def register(function: Callable) -> Callable:
-        hints, groups, options = get_type_hints(function, include_extras=True), {}, {}
+        groups, options = {}, {}
         for name, parameter in inspect.signature(function).parameters.items():
-            options[name] = hints[name], parameter.default
-            if is_dataclass(kind := hints[name]):
+            if is_dataclass(kind := parameter.annotation):
                 groups[name], types = kind, get_type_hints(kind, include_extras=True)
-                del options[name]
-                for f in fields(kind):
-                    options[f.name] = types[f.name], defaults.get(f.name, f.default)
+                options |= {f.name: (types[f.name], defaults.get(f.name, f.default))
+                            for f in fields(kind)}
+            else:
+                options[name] = kind, parameter.default
 
         @wraps(function)
         def unfolded(**given: Any) -> None:

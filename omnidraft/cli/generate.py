@@ -1,7 +1,5 @@
 """`omnidraft generate`: continue a text; the text on stdout, everything else on stderr."""
 
-from __future__ import annotations
-
 import codecs
 import sys
 from collections.abc import Callable, Iterable
@@ -27,7 +25,7 @@ Show = Callable[[int, Round, bytes], None]
          "omnidraft generate -d ./my-drafter -t ./my-target -T 0.8 --seed 7 --rounds < prompt.txt",
          "omnidraft generate --chat 'Ann has 3 boxes of 12 pens. How many pens does she have?'")
 def generate(
-    models: options.Served, decoding: options.Sampling,
+    models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
         show_default=False, help="Text to continue; - or nothing reads stdin.")] = None,
     chat: Annotated[bool, options.models(
@@ -56,8 +54,7 @@ def generate(
     if chat:
         records = Conversation(pair).ask(prompt, how, uniforms)
     else:
-        decode = speculative if isinstance(pair, Pair) else plain
-        records = decode(pair, prompt, how, uniforms)
+        records = (speculative if isinstance(pair, Pair) else plain)(pair, prompt, how, uniforms)
     show = emit_round if json_lines else show_rounds(pair, signs) if rounds else None
     done, text = write(records, target.tokenizer, show)
     if learn:
@@ -74,25 +71,20 @@ def read_prompt(prompt: str | None) -> str:
         return prompt
     if sys.stdin is None or sys.stdin.isatty() and prompt is None:
         raise OmnidraftError("no prompt: pass it as an argument, as - or through a pipe")
-    try:
-        return sys.stdin.read().removesuffix("\n")
-    except UnicodeDecodeError:
-        raise OmnidraftError("the prompt on stdin is not UTF-8 text: convert it first") from None
+    return sys.stdin.read().removesuffix("\n")
 
 
 def write(records: Iterable[Round], tokenizer: Tokenizer, show: Show | None = None,
           strip: str = "") -> tuple[list[Round], str]:
-    """Print a text without leading `strip`; return its rounds and the text.
+    """Print a text without leading `strip`, piece by piece; return its rounds and the text.
 
-    Without `show` each piece is printed as it comes; with it `show(number, round, bytes)` is called
-    instead, and the text follows at the end, except after JSON.
+    With `show` each round is shown instead, and the text follows at the end, except after JSON.
     """
     decoder, done, text = codecs.getincrementaldecoder("utf-8")("replace"), [], ""
     for record in records:
         done.append(record)
         data = tokenizer.decode_bytes(record.emitted)
-        piece = decoder.decode(data, final=record.done)
-        piece = piece if text else piece.lstrip(strip)
+        piece = decoder.decode(data, final=record.done).lstrip("" if text else strip)
         text += piece
         if show:
             show(len(done), record, data)
@@ -114,8 +106,7 @@ def show_rounds(pair: Any, signs: bool) -> Show:
 
     from .render import Painter, legend
 
-    errors, signs = console(signs, stderr=True)
-    draft = getattr(pair, "draft", pair).tokenizer
+    (errors, signs), draft = console(signs, stderr=True), getattr(pair, "draft", pair).tokenizer
     painter = Painter(getattr(pair, "target", pair).tokenizer, signs, one_line=True)
     errors.print(legend(signs))
 

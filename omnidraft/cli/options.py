@@ -1,7 +1,5 @@
 """The options that several commands share, in groups, and what they stand for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +14,6 @@ from ..ngram_cache import NGramCache
 from ..sampling import Uniforms
 from ..verification import RULES
 from ..vocabulary import default_folder, load_or_build
-from .printing import note
 
 models, speculation, sampling, learning, output = (
     partial(typer.Option, rich_help_panel=topic)
@@ -45,16 +42,11 @@ class Models:
         help="float32, float64, with torch also bfloat16, float16.")] = "auto"
     device_map: Annotated[str | None, models(show_default=False, help=(
         "Spread the target over devices: auto, balanced or sequential (needs accelerate)."))] = None
-    compile: Annotated[bool, models("--compile", help=(
-        "With torch: compile the drafter (slow to start, needs a C++ compiler)."))] = False
 
-    def pair(self, stored: bool = True, **more: Any) -> Pair:
+    def pair(self, stored: bool = True) -> Pair:
         """The pair; with `stored` it has the n-gram cache that is on disk."""
-        draft, target = load_two(self.draft, self.target, self.backend, compile=self.compile,
-                                 device=self.device, dtype=self.dtype, device_map=self.device_map,
-                                 **more)
-        if self.compile:
-            note("compiling the drafter: the first text may wait some minutes")
+        draft, target = load_two(self.draft, self.target, self.backend, device=self.device,
+                                 dtype=self.dtype, device_map=self.device_map)
         one, other, cache = draft.tokenizer, target.tokenizer, None
         if stored and (path := cache_file(one, other)).is_file():
             cache = NGramCache.load(path, one.fingerprint, other.fingerprint)
@@ -69,15 +61,15 @@ class Served(Models):
         "--adapter", help="Draft with what `omnidraft adapt` has learned for the pair.")] = False
     adapters: Store = None
 
-    def open(self, options: Options, **more: Any) -> tuple[Any, Options]:
+    def open(self, options: Options) -> tuple[Any, Options]:
         """The pair and its options; for draft length 0 the target alone."""
         if options.stop.limit:
-            pair = self.pair(**more)
+            pair = self.pair()
             return pair, use_adapter(pair, self.adapters, options) if self.adapter else options
         if self.adapter:
             raise OmnidraftError("-k 0 decodes plainly, without --adapter: leave one of them out")
         return load(self.target, self.dtype, self.backend, self.device,
-                    device_map=self.device_map, **more), options
+                    device_map=self.device_map), options
 
 
 @dataclass(frozen=True)
@@ -94,6 +86,9 @@ class Decoding:
         "--tune", help="Let the measured throughput move the threshold.")] = False
     temperature: Annotated[float, sampling(
         "--temperature", "-T", help="0 takes the likeliest token.")] = 0.0
+    top_k: Annotated[int, sampling(help="Draw from the k likeliest tokens; 0 is off.")] = 0
+    top_p: Annotated[float, sampling(
+        help="Draw from the likeliest tokens that add up to p; 1 is off.")] = 1.0
     seed: Annotated[int, sampling(help="Of the random draws.")] = 0
     max_new_tokens: Annotated[int, sampling(
         "--max-new-tokens", "-n", help="Most target tokens to write.")] = 128
@@ -102,14 +97,6 @@ class Decoding:
         """These as Options; raises OmnidraftError for values out of range."""
         uniforms_of(self.seed)
         return Options.of(**{k: v for k, v in vars(self).items() if k != "seed"}, **more)
-
-
-@dataclass(frozen=True)
-class Sampling(Decoding):
-    """How to decode, and what restricts the target's distribution."""
-
-    top_k: Annotated[int, sampling(help="0 is off.")] = 0
-    top_p: Annotated[float, sampling(help="1 is off.")] = 1.0
 
 
 def uniforms_of(seed: int) -> Uniforms:
@@ -125,10 +112,7 @@ def cache_file(draft: Tokenizer, target: Tokenizer) -> Path:
 
 
 def use_adapter(pair: Pair, root: Path | None, options: Options) -> Options:
-    """Give the pair what was learned for it; the options with the acceptance head, if it has one.
-
-    Raises OmnidraftError where nothing was learned yet.
-    """
+    """Give the pair what was learned for it, and the options its acceptance head, if it has one."""
     adapter, draft, target = Adapters(root).load(pair, shipped=True), pair.draft, pair.target
     if adapter is None:
         raise OmnidraftError(

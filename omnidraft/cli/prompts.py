@@ -1,7 +1,5 @@
 """Prompts: those that ship here, a file of lines or of JSON objects, or stdin."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -33,12 +31,9 @@ def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
 
 def _stdin() -> Iterator[str]:
     is_json = None  # JSON lines if the first begins as an object does
-    try:
-        for line in filter(str.strip, sys.stdin or ()):
-            is_json = line.lstrip().startswith("{") if is_json is None else is_json
-            yield _prompt(line, is_json, "stdin")
-    except UnicodeDecodeError:
-        raise OmnidraftError("a prompt on stdin is not UTF-8 text: convert it first") from None
+    for line in filter(str.strip, sys.stdin or ()):
+        is_json = line.lstrip().startswith("{") if is_json is None else is_json
+        yield _prompt(line, is_json, "stdin")
 
 
 def _prompt(line: str, is_json: bool, source: str) -> str:
@@ -55,10 +50,7 @@ def _prompt(line: str, is_json: bool, source: str) -> str:
 
 
 class Shortener:
-    """Cuts prompts that leave the target no room for `new` tokens to their end, and counts them.
-
-    >>> list(Shortener(target, 128)(prompts))  # doctest: +SKIP
-    """
+    """Cuts prompts that leave the target no room for `new` tokens to their end, and counts them."""
 
     def __init__(self, target: Any, new: int) -> None:
         self.tokenizer, self.count = target.tokenizer, 0
@@ -70,6 +62,6 @@ class Shortener:
             ids = self.tokenizer.encode(prompt, bos=True)
             if len(ids) > self.limit:
                 self.count += 1
-                data = self.tokenizer.decode_bytes(ids[-self.limit + 1:])
-                prompt = data.decode("utf-8", "ignore")
+                end = self.tokenizer.decode_bytes(ids[-self.limit + 1:])
+                prompt = end.decode("utf-8", "ignore")
             yield prompt

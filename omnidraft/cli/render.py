@@ -4,8 +4,6 @@ Colours are `rich.text.Text`, never markup, because tokens contain "[". A charac
 from several tokens appears with the token that completes it.
 """
 
-from __future__ import annotations
-
 import codecs
 import re
 from collections.abc import Iterable, Sequence
