@@ -13,9 +13,10 @@ from .. import Adapters, Learner, OmnidraftError
 from ..files import make_folder_of
 from ..learning import online
 from ..learning.training import Recipe
-from ..metrics import Summary, summarize
+from ..metrics import summarize
 from . import options
 from .common import command
+from .generate import describe
 from .printing import console, emit, escape, note, sparkline
 from .prompts import TASKS, Shortener, read_prompts
 
@@ -26,10 +27,9 @@ class Teaching:
 
     loss: Annotated[str, options.learning(help="lifted, hybrid (the paper's) or dm.")] = "lifted"
     rank: Annotated[int | None, options.learning(
-        help="Of the LoRA adapters; 0 trains all weights.",
-        show_default="the saved adapter's, else 32")] = None
+        help="Of LoRA, 0 trains all weights; by default the saved adapter's, else 32.")] = None
     rate: Annotated[float | None, options.learning(
-        help="Learning rate.", show_default="by the rank and the drafter's size")] = None
+        help="Learning rate; by default by the rank and the drafter's size.")] = None
     every: Annotated[int, options.learning(help="Prompts between two updates.")] = 2
     joint: Annotated[bool, options.learning(
         "--joint", help="Train an acceptance head with the drafter.")] = False
@@ -49,19 +49,16 @@ class Teaching:
          "omnidraft adapt prompts.jsonl --target llama3-like --loss hybrid --rank 16",
          "cat prompts.txt | omnidraft adapt - --interleaved --adapters ./adapters",
          "omnidraft adapt math --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
-         "omnidraft adapt my.jsonl -d ./my-drafter -t ./my-target --rank 0 --rate 0.0005 --no-save",
          draft="draft-general", draft_length=8, threshold=0.2, temperature=1.0)
 def adapt(
     source: Annotated[str, typer.Argument(show_default=False, help=(
         "math, code or text (prompts that ship), a .jsonl file with a `prompt` (or instruction, "
         "question, document, text) in each line, a text file of prompts, or - for stdin."))],
     models: options.Models, teaching: Teaching, decoding: options.Decoding,
-    limit: Annotated[int | None, options.learning(
-        show_default="all", help="Most prompts to serve.")] = None,
+    limit: Annotated[int | None, options.learning(help="Most prompts to serve.")] = None,
     adapters: options.Store = None,
-    save: Annotated[bool, options.output("--save/--no-save", help="Keep what was learned.")] = True,
-    json_lines: Annotated[bool, options.output(
-        "--json", help="One JSON object per prompt on stdout, then a summary.")] = False,
+    save: Annotated[bool, options.output(help="Keep what was learned.")] = True,
+    json_lines: options.JsonLines = False,
 ) -> None:
     """Serve prompts and learn from the texts. Ctrl-C stops, the next run continues from there."""
     from rich.progress import Progress
@@ -93,13 +90,13 @@ def adapt(
             for learned in bar.track(served, total and min(total - done, limit or total)):
                 records.append(learned)
                 places[where] = done + len(records)
-                recent = summarize(r for one in records[-16:] for r in one.rounds)
-                bar.update(bar.task_ids[0], description=describe(recent))
+                tau = summarize(r for one in records[-16:] for r in one.rounds).block_efficiency
+                bar.update(bar.task_ids[0], description=f"{tau:.2f} tokens per target pass")
                 if learned.note:
                     bar.console.print(escape(learned.note), markup=False)
                 if json_lines:
-                    loss = None if math.isnan(learned.loss) else learned.loss
-                    emit({"type": "prompt", **summarize(learned.rounds).figures(), "loss": loss,
+                    emit({"type": "prompt", **summarize(learned.rounds).figures(),
+                          "loss": None if math.isnan(learned.loss) else learned.loss,
                           "learning_seconds": learned.seconds, "updated": learned.updated,
                           "note": learned.note})
                 if save and learned.updated and learner.updates % 8 == 0:
@@ -115,8 +112,7 @@ def adapt(
     if last := learner.close().note:
         note(last)
     if cut.count:
-        note(f"{cut.count} prompts were cut to their last {cut.limit} tokens: {pair.target.name} "
-             f"reads {pair.target.context_size}")
+        note(f"{cut.count} prompts were cut to their last {cut.limit} tokens")
     if save:
         note(f"saved in {store.keep(learner)}")
     if json_lines:
@@ -127,22 +123,16 @@ def adapt(
         raise failed
 
 
-def describe(s: Summary) -> str:
-    """The figures of some prompts in a few words."""
-    return (f"{s.acceptance_draft:.0%} of draft tokens kept, {s.block_efficiency:.2f} tokens per "
-            f"target pass, {s.tokens_per_second:.0f} tokens/s")
-
-
 def report(records: list[online.Learned], learner: Learner) -> str:
     """A run in four lines: first and last prompts, a curve, and whether learning has paid off."""
     size, s = max(1, min(16, len(records) // 2)), learner.statistics
     groups = [summarize(r for one in records[i:i + size] for r in one.rounds)
               for i in range(0, len(records), size)]
+    curve = sparkline([group.block_efficiency for group in groups])
     share = s["learning_seconds"] / (s["seconds"] + s["learning_seconds"])
     paid = f"after {s['paid_after_tokens']} tokens" if "paid_after_tokens" in s else "not yet"
     return (f"first prompts: {describe(groups[0])}\nlast prompts: {describe(groups[-1])}\n"
-            f"tokens per target pass, {size} prompts each: "
-            f"{sparkline([group.block_efficiency for group in groups])}\n"
+            f"tokens per target pass, {size} prompts each: {curve}\n"
             f"total: {s['prompts']} prompts, {s['tokens']} tokens, {s['updates']} updates, "
             f"{learner.rollbacks} rolled back; learning took {share:.0%} of the time; "
             f"paid off, compared with the first prompts: {paid}")

@@ -12,7 +12,7 @@ from . import options
 from .common import command
 from .conversation import Conversation
 from .generate import describe, show_rounds, write
-from .printing import note, say
+from .printing import note
 
 HELP = "/new starts again, /exit ends, /help shows this; Ctrl-C stops an answer"
 
@@ -48,8 +48,7 @@ def chat(
             done, _ = write(records, talk.target.tokenizer, show, strip=" \n")
             note(describe(summarize(done)))
         except KeyboardInterrupt:
-            say("")
-            note("stopped; what was written stays in the conversation")
+            note("\nstopped; what was written stays in the conversation")
         except OmnidraftError as error:
             if not terminal:
                 raise

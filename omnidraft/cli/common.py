@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import Any, get_type_hints
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,16 +25,12 @@ class OneLineErrors(TyperGroup):
             sys.stdout.flush()  # what cannot be written is reported here
             return result
         except (OmnidraftError, MemoryError, RuntimeError, OSError, UnicodeDecodeError) as error:
-            line = str(error).replace("\n", " ")
-            if isinstance(error, UnicodeDecodeError):
-                line = "what was read is not UTF-8 text: convert it first"
-            elif is_out_of_memory(error):
-                line = OUT_OF_MEMORY
-            elif isinstance(error, (BrokenPipeError, RuntimeError)):
+            full = is_out_of_memory(error)
+            unknown = isinstance(error, (BrokenPipeError, RuntimeError)) and not full
+            if ctx.params.get("debug") or unknown:
                 raise
-            if ctx.params.get("debug"):
-                raise
-            note(f"error: {line}")
+            line = OUT_OF_MEMORY if full else str(error).replace("\n", " ")
+            note(f"error: {line}" + ": not UTF-8 text" * isinstance(error, UnicodeDecodeError))
             try:
                 sys.stdout.flush()
             except OSError:  # subtle: else Python tries, and reports, the same again at its end
@@ -78,9 +74,8 @@ def command(*lines: str, to: typer.Typer = app, **defaults: Any) -> Callable:
         groups, options = {}, {}
         for name, parameter in inspect.signature(function).parameters.items():
             if is_dataclass(kind := parameter.annotation):
-                groups[name], types = kind, get_type_hints(kind, include_extras=True)
-                options |= {f.name: (types[f.name], defaults.get(f.name, f.default))
-                            for f in fields(kind)}
+                groups[name] = kind
+                options |= {f.name: (f.type, defaults.get(f.name, f.default)) for f in fields(kind)}
             else:
                 options[name] = kind, parameter.default
 

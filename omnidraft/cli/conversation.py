@@ -147,9 +147,8 @@ class View:
         except OmnidraftError:
             raise
         except Exception as error:
-            line = f"{type(error).__name__}: {error}".splitlines()[0]
-            name = self.tokenizer.name
-            raise OmnidraftError(f"the chat template of {name} fails, {line}") from error
+            what = f"the chat template of {self.tokenizer.name} fails, {type(error).__name__}"
+            raise OmnidraftError(f"{what}: {error}".splitlines()[0]) from error
 
 
 def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:

@@ -35,15 +35,12 @@ USUAL = {"math": 5, "code": 4, "text": 1}
          draft="draft-general, adapted", max_new_tokens=192)
 def demo(
     models: options.Served, decoding: options.Decoding,
-    task: Annotated[str | None, options.models(
-        help="Only math, code or text.", show_default="all three")] = None,
-    learn: Annotated[bool, options.models(
-        "--learn", help="Serve prompts of one task, and let the drafter learn.")] = False,
+    task: Annotated[str | None, options.models(help="Only math, code or text.")] = None,
+    learn: Annotated[bool, options.models("--learn", help="Learn from prompts of a task.")] = False,
     seconds: Annotated[float, options.models(help="How long --learn serves prompts.")] = 120.0,
     slow: Annotated[bool, options.output("--slow", help="Pause after every round.")] = False,
     signs: options.Plain = False,
-    svg: Annotated[Path | None, options.output(
-        metavar="FILE", help="Save what is shown as a picture.")] = None,
+    svg: Annotated[Path | None, options.output(metavar="FILE", help="Save a picture.")] = None,
     figures: options.Json = None,
 ) -> None:
     """Watch a small model draft for a bigger one. `--seed` picks the prompts."""
@@ -106,9 +103,7 @@ def choose_prompts(task: str | None, seed: int) -> dict[str, str]:
 def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bool,
          pause: float) -> tuple[list[Any], list[dict]]:
     """Decode each prompt plainly and speculatively; return what was shown, and figures."""
-    from rich.text import Text
-
-    from .render import Painter, legend, speed_table
+    from .render import Painter, Text, legend, speed_table
 
     (out, signs), (errors, _), target = console(signs), console(signs, stderr=True), pair.target
     one, other = (f"{escape(model.name, '')} ({model.tokenizer.size:,} entries)"
@@ -145,9 +140,7 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
 def watch(pair: Pair, task: str, how: Options, seconds: float, seed: int,
           signs: bool) -> tuple[list[Any], dict]:
     """Serve prompts for about `seconds`, a line each; return what was shown, and figures."""
-    from rich.text import Text
-
-    from .render import Painter, legend
+    from .render import Painter, Text, legend
 
     (out, signs), (errors, _) = console(signs), console(signs, stderr=True)
     rng, schedule = np.random.default_rng(seed), online.Schedule(every=2, replay=6)
@@ -159,17 +152,16 @@ def watch(pair: Pair, task: str, how: Options, seconds: float, seed: int,
     for learned in online.learn(learner, prompts, how, options.uniforms_of(seed)):
         records.append(learned)
         s, painter = summarize(learned.rounds), Painter(pair.target.tokenizer, signs, one_line=True)
-        line = Text(f"{len(records):3} {s.block_efficiency:5.2f} {s.acceptance_draft:4.0%} "
-                    f"{s.tokens_per_second:5.0f}/s {'*' if learned.updated else ' '} ")
-        out.print(line.append_text(Text.assemble(*map(painter.paint, learned.rounds))),
-                  overflow="crop", no_wrap=True)
+        line = (f"{len(records):3} {s.block_efficiency:5.2f} {s.acceptance_draft:4.0%} "
+                f"{s.tokens_per_second:5.0f}/s {'*' if learned.updated else ' '} ")
+        out.print(Text.assemble(line, *map(painter.paint, learned.rounds)), overflow="crop",
+                  no_wrap=True)
         if time.perf_counter() - began > seconds:
             break
     end = Text("\n" + report(records, learner))
     errors.print(end, soft_wrap=True)
-    return [head, legend(signs), end], {
-        "task": task, **learner.statistics, "rollbacks": learner.rollbacks,
-        "prompts": [summarize(learned.rounds).figures() for learned in records]}
+    each = [summarize(learned.rounds).figures() for learned in records]
+    return [head, legend(signs), end], {"task": task, **learner.statistics, "prompts": each}
 
 
 def compare(target: Any, texts: list[tuple[list[int], list[Round], list[Round]]],

@@ -28,22 +28,18 @@ def generate(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
         show_default=False, help="Text to continue; - or nothing reads stdin.")] = None,
-    chat: Annotated[bool, options.models(
-        "--chat", help="The text is a message for the target's chat template.")] = False,
+    chat: Annotated[bool, options.models("--chat", help="Answer by the chat template.")] = False,
     learn: Annotated[bool, options.speculation(
         "--learn", help="Add the text's n-grams to the pair's cache on disk.")] = False,
-    rounds: options.Rounds = False,
-    json_lines: Annotated[bool, options.output(
-        "--json", help="One JSON object per round on stdout, then a summary.")] = False,
+    rounds: options.Rounds = False, json_lines: options.JsonLines = False,
     signs: options.Plain = False,
 ) -> None:
     """Continue a text by speculative decoding."""
     how = decoding.options(learn=learn)
-    for wrong, line in (
-            (learn and not decoding.draft_length, "-k 0 decodes plainly, without --learn"),
-            (json_lines and rounds, "--json has every round already, without --rounds")):
-        if wrong:
-            raise OmnidraftError(f"{line}: leave one of them out")
+    if learn and not decoding.draft_length:
+        raise OmnidraftError("-k 0 decodes plainly, without --learn: leave one of them out")
+    if json_lines and rounds:
+        raise OmnidraftError("--json has every round already: leave out --rounds")
     prompt = read_prompt(prompt)
     pair, how = models.open(how)
     target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
@@ -102,9 +98,7 @@ def emit_round(number: int, record: Round, data: bytes) -> None:
 
 def show_rounds(pair: Any, signs: bool) -> Show:
     """Print a legend on stderr; return what shows a round: its draft, its tokens in colours."""
-    from rich.text import Text
-
-    from .render import Painter, legend
+    from .render import Painter, Text, legend
 
     (errors, signs), draft = console(signs, stderr=True), getattr(pair, "draft", pair).tokenizer
     painter = Painter(getattr(pair, "target", pair).tokenizer, signs, one_line=True)
@@ -112,18 +106,15 @@ def show_rounds(pair: Any, signs: bool) -> Show:
 
     def show(number: int, record: Round, data: bytes) -> None:
         drafted = escape(draft.decode_bytes(record.draft_tokens).decode("utf-8", "replace"), "")
-        line = Text(f"{number:4} {len(record.draft_tokens):2} drafted ")
-        line.append(f"'{drafted}'", "dim").append(" -> ")
-        errors.print(line.append_text(painter.paint(record)), soft_wrap=True)
+        start = f"{number:4} {len(record.draft_tokens):2} drafted "
+        errors.print(Text.assemble(start, (f"'{drafted}'", "dim"), " -> ", painter.paint(record)),
+                     soft_wrap=True)
 
     return show
 
 
 def describe(s: Summary) -> str:
     """The figures in one line."""
-    line = f"{s.tokens} tokens in {s.seconds:.2f} s ({s.tokens_per_second:.0f} tokens/s)"
-    if not s.drafted:
-        return line + ", nothing was drafted"
-    return (f"{line}, {s.block_efficiency:.2f} per target pass, {s.acceptance_draft:.0%} of "
-            f"{s.drafted} draft tokens kept, {s.acceptance_proposed:.0%} of the proposals "
-            f"accepted, {s.merges} merges")
+    return (f"{s.tokens} tokens in {s.seconds:.2f} s ({s.tokens_per_second:.0f} tokens/s), "
+            f"{s.block_efficiency:.2f} per target pass, {s.acceptance_draft:.0%} of {s.drafted} "
+            f"draft tokens kept, {s.merges} merges")

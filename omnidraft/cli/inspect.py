@@ -34,18 +34,16 @@ def tokenizers(*names: str) -> list[Tokenizer]:
          "omnidraft align draft-tasks llama3-like 'Snowflakes fall.'",
          "omnidraft align ./llama2-32k ./qwen2-151k")
 def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.Argument(
-        help="What both tokenize, as it would continue another text.",
-        show_default="a sample")] = SAMPLE, plain: options.Plain = False) -> None:
+        help="What both tokenize.", show_default="a sample")] = SAMPLE,
+          plain: options.Plain = False) -> None:
     """Show what two vocabularies share, and how each spells a text."""
     one, other = tokenizers(draft, target)
-    rows = [("shared entries", f"{one.name} (draft)", f"{other.name} (target)",
-             "special tokens paired")]
+    rows = [("shared entries", f"draft {one.name}", f"target {other.name}", "special tokens paired")]
     for by in DEFINITIONS:
         found = load_or_build(one, other, by)
         shares = [f"{count:,} of {side.size:,} ({count / max(1, side.size):.1%})"
                   for count, side in ((found.shared_draft, one), (found.shared_target, other))]
-        rows.append((f"by {by}" + " (the paper's)" * (by == "strings"), *shares,
-                     str(found.role_pairs)))
+        rows.append((f"by {by}", *shares, str(found.role_pairs)))
     say(columns(rows))
     if text:
         show_facing(one, other, text, plain)
@@ -106,10 +104,8 @@ def show(draft: options.Side, target: options.Side) -> None:
 
 @command(PREFILL, f"{PREFILL} --capacity 4096 --eviction lfu", to=cache)
 def prefill(draft: options.Side, target: options.Side,
-            capacity: Annotated[int | None, typer.Option(
-                help="Most entries.", show_default="no limit")] = None,
-            eviction: Annotated[str, typer.Option(
-                help="What a full cache forgets: none, lru or lfu.")] = "none") -> None:
+            capacity: Annotated[int | None, typer.Option(help="Most entries.")] = None,
+            eviction: Annotated[str, typer.Option(help="If full: none, lru, lfu.")] = "none") -> None:
     """Fill and store the cache of a pair from the two tokenizers alone."""
     one, other = tokenizers(draft, target)
     path = options.cache_file(one, other)
@@ -126,15 +122,14 @@ def models(adapters: options.Store = None) -> None:
     rows = [("name", "parameters", "layers", "width", "entries", "tokenizer", "context", "folder")]
     for name in EMBEDDED:
         try:
-            path = folder(name)
-            config, tokenizer = ModelConfig.load(path), Tokenizer.load(path)
+            config, [tokenizer] = ModelConfig.load(folder(name)), tokenizers(name)
         except OmnidraftError as error:
             rows.append((name, str(error)))
             continue
         parameters = sum(map(prod, config.tensor_shapes().values())) / 1e6
         kind = "byte-level BPE" if tokenizer.byte_level else "SentencePiece BPE"
         rows.append((name, f"{parameters:.1f} M", f"{config.layers}", f"{config.width}",
-                     f"{tokenizer.size:,}", kind, f"{config.context_size}", str(path)))
+                     f"{tokenizer.size:,}", kind, f"{config.context_size}", str(folder(name))))
     say(columns(rows))
     own = Adapters(adapters)
     for store, whose in (Adapters(SHIPPED), "in the package"), (own, f"in {own.root}"):
@@ -153,14 +148,13 @@ def info() -> None:
     """Show versions, the machine, and the kernels chosen for it."""
     from importlib.metadata import PackageNotFoundError, version
 
-    rows = [("omnidraft", __version__)]
+    rows = [("omnidraft", __version__), ("caches", str(default_folder()))]
     for package in ("tokenizers", "safetensors", "typer", "rich", "torch", "transformers"):
         try:
             rows.append((package, version(package)))
         except PackageNotFoundError:
             rows.append((package, "not installed"))
     rows += [(name.replace("_", " "), str(value)) for name, value in machine().items()]
-    rows.append(("caches", str(default_folder())))
     for name in EMBEDDED:
         try:
             rows.append((f"kernels, {name}", load(name).kernel))

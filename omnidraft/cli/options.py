@@ -19,13 +19,13 @@ models, speculation, sampling, learning, output = (
     partial(typer.Option, rich_help_panel=topic)
     for topic in ("Models", "Speculation", "Sampling", "Learning", "Output"))
 MODEL = "an embedded model (see `omnidraft models`), a folder, or with --backend torch a hub id"
-Side = Annotated[str, typer.Argument(
-    show_default=False, help="An embedded model, or a folder with a tokenizer.json.")]
+Side = Annotated[str, typer.Argument(help="An embedded model, or a folder with a tokenizer.json.")]
 Plain = Annotated[bool, output("--plain", help="Signs + * - ! ^ . instead of colours.")]
 Rounds = Annotated[bool, output("--rounds", help="Show every round in colour, on stderr.")]
 Store = Annotated[Path | None, output(
     metavar="FOLDER", help="Where adapters are.", show_default="~/.cache/omnidraft/adapters")]
 Json = Annotated[Path | None, output("--json", metavar="FILE", help="Save every figure.")]
+JsonLines = Annotated[bool, output("--json", help="An object per round or prompt, and a summary.")]
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,10 @@ class Models:
     target: Annotated[str, models("--target", "-t", help=f"Target: {MODEL}.")] = "qwen-like"
     backend: Annotated[str, models(
         help="numpy (Llama, Mistral, Qwen2 on a CPU) or torch (all of transformers).")] = "numpy"
-    device: Annotated[str, models(
-        help="With torch: cpu, cuda, cuda:1, mps; auto takes the fastest.")] = "auto"
-    dtype: Annotated[str, models(
-        help="float32, float64, with torch also bfloat16, float16.")] = "auto"
-    device_map: Annotated[str | None, models(show_default=False, help=(
-        "Spread the target over devices: auto, balanced or sequential (needs accelerate)."))] = None
+    device: Annotated[str, models(help="With torch: cpu, cuda, cuda:1, mps, auto.")] = "auto"
+    dtype: Annotated[str, models(help="float32, float64; torch: also bfloat16, float16.")] = "auto"
+    device_map: Annotated[str | None, models(
+        help="Spread the target over devices: auto, balanced, sequential.")] = None
 
     def pair(self, stored: bool = True) -> Pair:
         """The pair; with `stored` it has the n-gram cache that is on disk."""
@@ -76,22 +74,18 @@ class Served(Models):
 class Decoding:
     """How to decode."""
 
-    verify: Annotated[str, speculation(metavar="RULE", help=(
-        f"One of {', '.join(RULES)} (the paper's: omnidraft)."))] = Options.verify
+    verify: Annotated[str, speculation(
+        help=f"One of {', '.join(RULES)} (the paper's: omnidraft).")] = Options.verify
     draft_length: Annotated[int, speculation(
         "--draft-length", "-k", help="Most draft tokens in a round; 0 decodes plainly.")] = 12
     threshold: Annotated[float, speculation(help=(
         "Stop drafting once the drafted tokens' probability falls below; 0 never stops."))] = 0.4
-    tune: Annotated[bool, speculation(
-        "--tune", help="Let the measured throughput move the threshold.")] = False
-    temperature: Annotated[float, sampling(
-        "--temperature", "-T", help="0 takes the likeliest token.")] = 0.0
+    tune: Annotated[bool, speculation("--tune", help="Let throughput move the threshold.")] = False
+    temperature: Annotated[float, sampling("--temperature", "-T", help="0: greedy.")] = 0.0
     top_k: Annotated[int, sampling(help="Draw from the k likeliest tokens; 0 is off.")] = 0
-    top_p: Annotated[float, sampling(
-        help="Draw from the likeliest tokens that add up to p; 1 is off.")] = 1.0
+    top_p: Annotated[float, sampling(help="Draw from tokens that add up to p; 1 is off.")] = 1.0
     seed: Annotated[int, sampling(help="Of the random draws.")] = 0
-    max_new_tokens: Annotated[int, sampling(
-        "--max-new-tokens", "-n", help="Most target tokens to write.")] = 128
+    max_new_tokens: Annotated[int, sampling("--max-new-tokens", "-n", help="Most to write.")] = 128
 
     def options(self, **more: Any) -> Options:
         """These as Options; raises OmnidraftError for values out of range."""

@@ -22,8 +22,8 @@ def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
         lines = [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise OmnidraftError(f"cannot read prompts from {source}: {reason}; give "
-                             f"{', '.join(TASKS)}, a file, or -") from None
+        raise OmnidraftError(f"cannot read prompts from {source}: {reason}; give math, code, text, "
+                             "a file, or -") from None
     if not lines:
         raise OmnidraftError(f"{source} is empty: give at least one prompt")
     return (_prompt(line, path.suffix == ".jsonl", source) for line in lines), len(lines)
