@@ -78,16 +78,15 @@ def adapt(
         note("continuing from the adapter in the package (--rank 32 starts a new one)")
     how, places = options.with_head(how, learner.head), learner.statistics.setdefault("places", {})
     where = source if source in (*TASKS, "-") else str(Path(source).resolve())
-    done = places.get(where, 0)
-    done = done if done < (total or 0) else 0  # where all was served, it starts again
-    if done:
+    served = places.get(where, 0)
+    if done := served if served < (total or 0) else 0:  # all of it was served: it starts again
         note(f"continuing after the first {done} prompts of {source}")
     cut, records, failed = Shortener(pair.target, decoding.max_new_tokens), [], None
     stream = cut(islice(prompts, done, limit and done + limit))
     try:
         with Progress(console=console(stderr=True)[0]) as bar:
-            served = online.learn(learner, stream, how, options.uniforms_of(decoding.seed))
-            for learned in bar.track(served, total and min(total - done, limit or total)):
+            learning = online.learn(learner, stream, how, options.uniforms_of(decoding.seed))
+            for learned in bar.track(learning, total and min(total - done, limit or total)):
                 records.append(learned)
                 places[where] = done + len(records)
                 tau = summarize(r for one in records[-16:] for r in one.rounds).block_efficiency

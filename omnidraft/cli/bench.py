@@ -16,8 +16,7 @@ from .prompts import read_prompts
 
 @command("omnidraft bench", "omnidraft bench -d draft-general --adapter",
          "omnidraft bench --task code --target llama3-like --repeats 5 --json bench.json",
-         "omnidraft bench --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct "
-         "--prompts my.jsonl")
+         "omnidraft bench -d ./my-drafter -t ./my-target --prompts my.jsonl")
 def bench(
     models: options.Served, decoding: options.Decoding,
     task: Annotated[str, options.models(help="Prompts that ship: math, code or text.")] = "math",

@@ -19,8 +19,8 @@ HELP = "/new starts again, /exit ends, /help shows this; Ctrl-C stops an answer"
 
 @command("omnidraft chat", "omnidraft chat --draft draft-general --adapter --temperature 0.8",
          "omnidraft chat --system 'Answer in one line.' < questions.txt > answers.txt",
-         "omnidraft chat --backend torch -d HuggingFaceTB/SmolLM2-135M-Instruct "
-         "-t Qwen/Qwen2.5-1.5B-Instruct -T 0.7", max_new_tokens=256)
+         "omnidraft chat --backend torch -d ./my-drafter -t Qwen/Qwen2.5-1.5B-Instruct -T 0.7",
+         max_new_tokens=256)
 def chat(
     models: options.Served, decoding: options.Decoding,
     system: Annotated[str | None, options.models(

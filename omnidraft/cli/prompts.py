@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ FIELDS = ("prompt", "instruction", "question", "document", "text")  # the first 
 
 def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
     """The prompts and their number (unknown for stdin); OmnidraftError where there is none."""
-    if source == "-":
-        return _stdin(), None
+    if source == "-":  # JSON lines if the first begins as an object does
+        lines = filter(str.strip, sys.stdin or ())
+        first = [*islice(lines, 1)]
+        is_json = "".join(first).lstrip().startswith("{")
+        return (_prompt(line, is_json, "stdin") for line in chain(first, lines)), None
     shipped = Path(__file__).parents[1] / "data" / f"{source}.jsonl"
     path = shipped if source in TASKS else Path(source)
     try:
@@ -27,13 +31,6 @@ def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
     if not lines:
         raise OmnidraftError(f"{source} is empty: give at least one prompt")
     return (_prompt(line, path.suffix == ".jsonl", source) for line in lines), len(lines)
-
-
-def _stdin() -> Iterator[str]:
-    is_json = None  # JSON lines if the first begins as an object does
-    for line in filter(str.strip, sys.stdin or ()):
-        is_json = line.lstrip().startswith("{") if is_json is None else is_json
-        yield _prompt(line, is_json, "stdin")
 
 
 def _prompt(line: str, is_json: bool, source: str) -> str:
