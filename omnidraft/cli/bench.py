@@ -31,7 +31,7 @@ def bench(
 
     how = decoding.options()
     if min(count, repeats) < 1:
-        raise OmnidraftError(f"--count is {count} and --repeats is {repeats}, but must be 1 or more")
+        raise OmnidraftError(f"--count is {count} and --repeats is {repeats}: give 1 or more")
     texts = list(islice(read_prompts(prompts or task)[0], count))
     check_writable(figures)
     pair = models.pair(stored=False)

@@ -38,7 +38,7 @@ def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.
           plain: options.Plain = False) -> None:
     """Show what two vocabularies share, and how each spells a text."""
     one, other = tokenizers(draft, target)
-    rows = [("shared entries", f"draft {one.name}", f"target {other.name}", "special tokens paired")]
+    rows = [("shared entries", f"draft {one.name}", f"target {other.name}", "special tokens")]
     for by in DEFINITIONS:
         found = load_or_build(one, other, by)
         shares = [f"{count:,} of {side.size:,} ({count / max(1, side.size):.1%})"
@@ -105,7 +105,7 @@ def show(draft: options.Side, target: options.Side) -> None:
 @command(PREFILL, f"{PREFILL} --capacity 4096 --eviction lfu", to=cache)
 def prefill(draft: options.Side, target: options.Side,
             capacity: Annotated[int | None, typer.Option(help="Most entries.")] = None,
-            eviction: Annotated[str, typer.Option(help="If full: none, lru, lfu.")] = "none") -> None:
+            eviction: Annotated[str, typer.Option(help="Full: none, lru, lfu.")] = "none") -> None:
     """Fill and store the cache of a pair from the two tokenizers alone."""
     one, other = tokenizers(draft, target)
     path = options.cache_file(one, other)

@@ -85,7 +85,7 @@ def speed_table(rows: Sequence[dict]) -> Table:
                   caption="Wall clock of the decoding, without loading and prefill.\n"
                           "block efficiency: target tokens written per target pass\n"
                           "drafted kept: share of the draft tokens that entered the text\n"
-                          "proposed accepted: share of the proposed target tokens, mean over rounds")
+                          "proposed accepted: share of the proposed tokens, mean over rounds")
     greedy = bool(rows) and "same_text" in rows[0]
     for name in ("task", "plain\ntok/s", "spec.\ntok/s", "speedup", "block\neffic.",
                  "drafted\nkept", "proposed\naccepted", "merges",
