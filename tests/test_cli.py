@@ -193,8 +193,8 @@ def test_align_shows_both_definitions_and_both_tokenizations(folders):
     shown = ok("align", folders["draft"], folders["target"], "the thing\n[b]").stdout
     assert "by bytes" in shown and "by strings" in shown
     lines = {line[:8].strip(): line[8:].split() for line in shown.splitlines()}
-    assert lines["draft"] == ["/the", "/·th", "*in|g", "=\\n", "=[", "=b", "=]"]  # the first "▁the", dummy space off
-    assert lines["target"] == ["/t|he", "/·t|h", "*ing", "=\\n", "=[", "=b", "=]"]
+    assert lines["draft"] == ["=t", "*h|e", "/·th", "*in|g", "=\\n", "=[", "=b", "=]"]  # no dummy space
+    assert lines["target"] == ["=t", "*he", "/·t|h", "*ing", "=\\n", "=[", "=b", "=]"]
 
 
 def test_align_says_where_a_side_cannot_spell_the_text(folders, tmp_path):
@@ -205,7 +205,7 @@ def test_align_says_where_a_side_cannot_spell_the_text(folders, tmp_path):
     assert "=\\xe6" not in shown and "=b" in shown  # one byte of "日" is not the "b" opposite it
 
 
-def test_cache_prefill_show_use_clear(folders):
+def test_cache_prefill_show_use(folders):
     both, caches = [folders["draft"], folders["target"]], Path(os.environ["OMNIDRAFT_CACHE"])
     filled = ok("cache", "prefill", *both).stdout
     files = list(caches.glob("ngrams-*"))
@@ -213,10 +213,8 @@ def test_cache_prefill_show_use_clear(folders):
     shown = ok("cache", "show", *both).stdout
     assert "entries" in shown and "in|g" in shown
     ok("generate", "the thing", *pair(folders), "--learn")
-    [learned] = [line for line in ok("cache", "show", *both, "--entries", "3").stdout.splitlines() if "learned from" in line]
+    [learned] = [line for line in ok("cache", "show", *both).stdout.splitlines() if "learned from" in line]
     assert learned.split() == ["learned", "from", "24", "target", "tokens"]
-    assert "removed" in ok("cache", "clear", *both).stdout and not list(caches.glob("ngrams-*"))
-    assert "no cache" in ok("cache", "clear", *both).stdout
     bounded = ok("cache", "prefill", *both, "--capacity", "1", "--eviction", "lfu").stdout
     assert bounded.startswith("1 n-grams")
 

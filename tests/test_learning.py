@@ -361,7 +361,8 @@ def test_adapt_learns_saves_and_goes_on(folders, tmp_path):
     assert len(each) == 4 and last["prompts"] == 4 and last["updates"] == 2 and "saved in" in first.stderr
     second = adapt(folders, "prompts.txt", "--json")
     assert json.loads(second.stdout.splitlines()[-1])["prompts"] == 8
-    assert adapt(folders, "prompts.txt").exit_code == 1 and adapt(folders, "prompts.txt", "--again").exit_code == 0
+    third = adapt(folders, "prompts.txt", "--json")  # all of it was served: from the beginning
+    assert third.exit_code == 0 and json.loads(third.stdout.splitlines()[-1])["prompts"] == 16
 
 
 def test_generate_drafts_with_the_adapter_and_models_lists_it(folders, tmp_path):

@@ -50,7 +50,7 @@ def test_names_of_folders(command, evil, monkeypatch):
 def test_names_of_folders_in_the_others(evil, tmp_path):
     pair = [evil[1], evil[3]]
     for arguments in (["align", *pair], ["cache", "show", *pair], ["cache", "prefill", *pair], ["cache", "show", *pair],
-                      ["cache", "clear", *pair], ["generate", "the", *evil, "--adapter"], ["align", EVIL, EVIL]):
+                      ["generate", "the", *evil, "--adapter"], ["align", EVIL, EVIL]):
         assert check(run(*arguments)).strip()
     ok("adapt", "math", *evil, "--limit", "2", "-n", "4", "--adapters", tmp_path / EVIL)
     listed = check(ok("models", "--adapters", tmp_path / EVIL))

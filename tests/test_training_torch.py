@@ -332,7 +332,7 @@ def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monke
         return Adapters("kept").load(Pair(base, load(folders["target"]))).head
 
     before = head()
-    result = adapt(folders, "prompts.txt", "--again", "--interleaved", "--backend", "torch")
+    result = adapt(folders, "prompts.txt", "--interleaved", "--backend", "torch")
     assert result.exit_code == 0, result.output
     assert any((head().parameters[name] != array).any() for name, array in before.parameters.items())
     generate = ["generate", "the thing", "-d", folders["llama, tied"], "-t", folders["target"], "-n", "12"]

@@ -1,10 +1,7 @@
 """The command line: `omnidraft COMMAND`, each command thin over one function.
 
-Results go to stdout, everything said about them to stderr. Bad input is one line and exit code 1.
-What is slow to import, Rich above all, is imported in the functions that need it.
+Results go to stdout, all else to stderr. Rich is slow to import: the functions that need it do so.
 """
-
-from __future__ import annotations
 
 import os
 import sys
@@ -17,9 +14,9 @@ from .. import __version__
 
 # The help keeps this order.
 # isort: off
-from . import demo, generate, chat, adapt, bench, inspect, tutorial  # noqa: F401, E402
-from .common import app  # noqa: E402
-from .printing import note, say  # noqa: E402
+from . import demo, generate, chat, adapt, bench, inspect, tutorial  # noqa: F401
+from .common import app
+from .printing import note, say
 # isort: on
 
 

@@ -1,9 +1,6 @@
 """`omnidraft adapt`: serve a stream of prompts, and let the drafter learn its target from it."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,9 +13,10 @@ from .. import Adapters, Learner, OmnidraftError
 from ..files import make_folder_of
 from ..learning import online
 from ..learning.training import Recipe
-from ..metrics import Summary, summarize
+from ..metrics import summarize
 from . import options
 from .common import command
+from .generate import describe
 from .printing import console, emit, escape, note, sparkline
 from .prompts import TASKS, Shortener, read_prompts
 
@@ -27,13 +25,11 @@ from .prompts import TASKS, Shortener, read_prompts
 class Teaching:
     """How the drafter learns; all else has the defaults of `Recipe` and `Schedule`."""
 
-    loss: Annotated[str, options.learning(
-        help="lifted, hybrid (the paper's) or dm.")] = "lifted"
+    loss: Annotated[str, options.learning(help="lifted, hybrid (the paper's) or dm.")] = "lifted"
     rank: Annotated[int | None, options.learning(
-        help="Of the LoRA adapters; 0 trains all weights.",
-        show_default="the saved adapter's, else 32")] = None
+        help="Of LoRA, 0 trains all weights; by default the saved adapter's, else 32.")] = None
     rate: Annotated[float | None, options.learning(
-        help="Learning rate.", show_default="by the rank and the drafter's size")] = None
+        help="Learning rate; by default by the rank and the drafter's size.")] = None
     every: Annotated[int, options.learning(help="Prompts between two updates.")] = 2
     joint: Annotated[bool, options.learning(
         "--joint", help="Train an acceptance head with the drafter.")] = False
@@ -53,21 +49,16 @@ class Teaching:
          "omnidraft adapt prompts.jsonl --target llama3-like --loss hybrid --rank 16",
          "cat prompts.txt | omnidraft adapt - --interleaved --adapters ./adapters",
          "omnidraft adapt math --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
-         "omnidraft adapt my.jsonl -d ./my-drafter -t ./my-target --rank 0 --rate 0.0005 --no-save",
          draft="draft-general", draft_length=8, threshold=0.2, temperature=1.0)
 def adapt(
     source: Annotated[str, typer.Argument(show_default=False, help=(
         "math, code or text (prompts that ship), a .jsonl file with a `prompt` (or instruction, "
         "question, document, text) in each line, a text file of prompts, or - for stdin."))],
     models: options.Models, teaching: Teaching, decoding: options.Decoding,
-    limit: Annotated[int | None, options.learning(
-        show_default="all", help="Most prompts to serve.")] = None,
-    again: Annotated[bool, options.learning(
-        "--again", help="Start the source again, not where the last run stopped.")] = False,
+    limit: Annotated[int | None, options.learning(help="Most prompts to serve.")] = None,
     adapters: options.Store = None,
-    save: Annotated[bool, options.output("--save/--no-save", help="Keep what was learned.")] = True,
-    json_lines: Annotated[bool, options.output(
-        "--json", help="One JSON object per prompt on stdout, then a summary.")] = False,
+    save: Annotated[bool, options.output(help="Keep what was learned.")] = True,
+    json_lines: options.JsonLines = False,
 ) -> None:
     """Serve prompts and learn from the texts. Ctrl-C stops, the next run continues from there."""
     from rich.progress import Progress
@@ -79,8 +70,7 @@ def adapt(
         raise OmnidraftError("--joint and --interleaved exclude each other: choose one")
     prompts, total = read_prompts(source)
     pair, store = models.pair(), Adapters(adapters)
-    current = store.folder(pair) / "current.json"
-    own = current.exists()
+    own = (current := store.folder(pair) / "current.json").exists()
     if save:
         make_folder_of(current)
     learner = teaching.resume(store, pair, decoding.seed)
@@ -88,30 +78,24 @@ def adapt(
         note("continuing from the adapter in the package (--rank 32 starts a new one)")
     how, places = options.with_head(how, learner.head), learner.statistics.setdefault("places", {})
     where = source if source in (*TASKS, "-") else str(Path(source).resolve())
-    done = 0 if again or source == "-" else places.get(where, 0)
-    if total is not None and done >= total:
-        raise OmnidraftError(f"all {total} prompts of {source} were learned from already: "
-                             "add --again, or give others")
-    if done:
-        note(f"continuing after the first {done} prompts of {source} (--again starts it again)")
+    served = places.get(where, 0)
+    if done := served if served < (total or 0) else 0:  # all of it was served: it starts again
+        note(f"continuing after the first {done} prompts of {source}")
     cut, records, failed = Shortener(pair.target, decoding.max_new_tokens), [], None
     stream = cut(islice(prompts, done, limit and done + limit))
-    uniforms, figures = options.uniforms_of(decoding.seed), "{task.fields[figures]}"
     try:
-        with Progress(*Progress.get_default_columns(), figures,
-                      console=console(stderr=True)[0]) as bar:
-            task = bar.add_task("learning", figures="",
-                                total=total and min(total - done, limit or total))
-            for learned in online.learn(learner, stream, how, uniforms):
+        with Progress(console=console(stderr=True)[0]) as bar:
+            learning = online.learn(learner, stream, how, options.uniforms_of(decoding.seed))
+            for learned in bar.track(learning, total and min(total - done, limit or total)):
                 records.append(learned)
                 places[where] = done + len(records)
-                recent = summarize(r for one in records[-16:] for r in one.rounds)
-                bar.update(task, advance=1, figures=describe(recent))
+                tau = summarize(r for one in records[-16:] for r in one.rounds).block_efficiency
+                bar.update(bar.task_ids[0], description=f"{tau:.2f} tokens per target pass")
                 if learned.note:
                     bar.console.print(escape(learned.note), markup=False)
                 if json_lines:
-                    loss = None if math.isnan(learned.loss) else learned.loss
-                    emit({"type": "prompt", **summarize(learned.rounds).figures(), "loss": loss,
+                    emit({"type": "prompt", **summarize(learned.rounds).figures(),
+                          "loss": None if math.isnan(learned.loss) else learned.loss,
                           "learning_seconds": learned.seconds, "updated": learned.updated,
                           "note": learned.note})
                 if save and learned.updated and learner.updates % 8 == 0:
@@ -119,7 +103,7 @@ def adapt(
     except KeyboardInterrupt:
         note("stopped")
         failed = None if records else OmnidraftError("stopped early: nothing new was learned")
-    except OmnidraftError as error:  # a line that is no prompt, say: what was learned is kept
+    except (OmnidraftError, UnicodeDecodeError) as error:  # no prompt: what was learned is kept
         failed = error
     if not any(learned.rounds for learned in records):
         reason = f" ({records[-1].note})" if records else ": give at least one line"
@@ -127,35 +111,27 @@ def adapt(
     if last := learner.close().note:
         note(last)
     if cut.count:
-        note(f"{cut.count} prompts were cut to their last {cut.limit} tokens: {pair.target.name} "
-             f"reads {pair.target.context_size}")
+        note(f"{cut.count} prompts were cut to their last {cut.limit} tokens")
     if save:
         note(f"saved in {store.keep(learner)}")
     if json_lines:
         emit({"type": "summary", **learner.statistics, "rollbacks": learner.rollbacks,
               "skipped": learner.skipped})
-    note("\n".join(report(records, learner)))
+    note(report(records, learner))
     if failed:
         raise failed
 
 
-def describe(s: Summary) -> str:
-    """The figures of some prompts in a few words."""
-    return (f"{s.acceptance_draft:.0%} of draft tokens kept, {s.block_efficiency:.2f} tokens per "
-            f"target pass, {s.tokens_per_second:.0f} tokens/s")
-
-
-def report(records: list[online.Learned], learner: Learner) -> Iterator[str]:
-    """Lines on a run: first and last prompts, a curve, and whether learning has paid off."""
+def report(records: list[online.Learned], learner: Learner) -> str:
+    """A run in four lines: first and last prompts, a curve, and whether learning has paid off."""
     size, s = max(1, min(16, len(records) // 2)), learner.statistics
     groups = [summarize(r for one in records[i:i + size] for r in one.rounds)
               for i in range(0, len(records), size)]
-    yield f"first prompts: {describe(groups[0])}"
-    yield f"last prompts: {describe(groups[-1])}"
     curve = sparkline([group.block_efficiency for group in groups])
-    yield f"tokens per target pass, {size} prompts each: {curve}"
     share = s["learning_seconds"] / (s["seconds"] + s["learning_seconds"])
     paid = f"after {s['paid_after_tokens']} tokens" if "paid_after_tokens" in s else "not yet"
-    yield (f"total: {s['prompts']} prompts, {s['tokens']} tokens, {s['updates']} updates, "
-           f"{learner.rollbacks} rolled back; learning took {share:.0%} of the time; "
-           f"paid off, compared with the first prompts: {paid}")
+    return (f"first prompts: {describe(groups[0])}\nlast prompts: {describe(groups[-1])}\n"
+            f"tokens per target pass, {size} prompts each: {curve}\n"
+            f"total: {s['prompts']} prompts, {s['tokens']} tokens, {s['updates']} updates, "
+            f"{learner.rollbacks} rolled back; learning took {share:.0%} of the time; "
+            f"paid off, compared with the first prompts: {paid}")

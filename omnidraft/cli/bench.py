@@ -1,7 +1,5 @@
 """`omnidraft bench`: the measured speed of a pair next to plain decoding of its target."""
 
-from __future__ import annotations
-
 from itertools import chain, islice
 from statistics import median
 from typing import Annotated
@@ -12,20 +10,18 @@ from ..files import check_writable
 from . import options
 from .common import command
 from .demo import compare, save_figures
-from .machine import machine
 from .printing import console, note
 from .prompts import read_prompts
 
 
 @command("omnidraft bench", "omnidraft bench -d draft-general --adapter",
          "omnidraft bench --task code --target llama3-like --repeats 5 --json bench.json",
-         "omnidraft bench --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct "
-         "--prompts my.jsonl")
+         "omnidraft bench -d ./my-drafter -t ./my-target --prompts my.jsonl")
 def bench(
     models: options.Served, decoding: options.Decoding,
     task: Annotated[str, options.models(help="Prompts that ship: math, code or text.")] = "math",
-    prompts: Annotated[str | None, options.models(show_default="those of --task", help=(
-        "A .jsonl file with a `prompt` in each line, a file of lines, or - for stdin."))] = None,
+    prompts: Annotated[str | None, options.models(
+        help="Others: .jsonl with a `prompt` in each line, a file of lines, or - (stdin).")] = None,
     count: Annotated[int, options.models(help="Most prompts to use.")] = 6,
     repeats: Annotated[int, options.output(help="The speedup is the median over these.")] = 3,
     figures: options.Json = None,
@@ -33,23 +29,21 @@ def bench(
     """Measure how much faster a pair writes than its target alone."""
     from .render import speed_table
 
-    how, texts = decoding.options(), list(islice(read_prompts(prompts or task)[0], max(0, count)))
+    how = decoding.options()
     if min(count, repeats) < 1:
-        raise OmnidraftError(f"--count is {count} and --repeats is {repeats}, but both must be 1 "
-                             "or more")
+        raise OmnidraftError(f"--count is {count} and --repeats is {repeats}: give 1 or more")
+    texts = list(islice(read_prompts(prompts or task)[0], count))
     check_writable(figures)
     pair = models.pair(stored=False)
     if models.adapter:
         how = options.use_adapter(pair, models.adapters, how)
-    for model in (pair.draft, pair.target):
-        note(f"{model.name}: {model.kernel}")
-    note(f"BLAS threads: {machine()['blas_threads']}")
-    rows = [{"task": "all" if prompts else task,
-             **measure(pair, texts, how, repeats, decoding.seed)}]
-    console()[0].print(speed_table(rows))
+    note(" drafts for ".join(f"{one.name} ({one.kernel})" for one in (pair.draft, pair.target)))
+    row = {"task": "all" if prompts else task}
+    row |= measure(pair, texts, how, repeats, decoding.seed)
+    console()[0].print(speed_table([row]))
     if figures:
         settings = vars(models) | vars(decoding) | {"count": len(texts), "repeats": repeats}
-        save_figures(figures, pair, settings, rows)
+        save_figures(figures, pair, settings, [row])
 
 
 def measure(pair: Pair, prompts: list[str], how: Options, repeats: int, seed: int) -> dict:
@@ -58,15 +52,14 @@ def measure(pair: Pair, prompts: list[str], how: Options, repeats: int, seed: in
     Both methods take turns at each prompt, after each has written the first one untimed.
     """
     asked, every = [(prompt, check_prompt(pair.target, prompt)) for prompt in prompts], []
-    methods = {"plain": (plain, pair.target), "speculative": (speculative, pair)}
+    methods = [(plain, pair.target), (speculative, pair)]
     for repeat in range(repeats + 1):
         texts = []
         for place, (prompt, ids) in enumerate(asked if repeat else asked[:1]):
             draw, done = seed + repeat * len(asked) + place, {}
-            for name in [*methods][::(-1) ** (repeat + place)]:
-                decode, models = methods[name]
-                done[name] = [*decode(models, prompt, how, options.uniforms_of(draw))]
-            texts.append((ids, done["plain"], done["speculative"]))
+            for decode, models in methods[::(-1) ** (repeat + place)]:
+                done[decode] = [*decode(models, prompt, how, options.uniforms_of(draw))]
+            texts.append((ids, done[plain], done[speculative]))
         every.append(texts)
         note(f"repeat {repeat} of {repeats}" if repeat else "warmed up")
     each = [compare(pair.target, texts, how)["speedup"] for texts in every[1:]]

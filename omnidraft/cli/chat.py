@@ -1,7 +1,5 @@
 """`omnidraft chat`: a conversation, one message per line; the answers on stdout."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator
@@ -14,17 +12,17 @@ from . import options
 from .common import command
 from .conversation import Conversation
 from .generate import describe, show_rounds, write
-from .printing import note, say
+from .printing import note
 
 HELP = "/new starts again, /exit ends, /help shows this; Ctrl-C stops an answer"
 
 
 @command("omnidraft chat", "omnidraft chat --draft draft-general --adapter --temperature 0.8",
          "omnidraft chat --system 'Answer in one line.' < questions.txt > answers.txt",
-         "omnidraft chat --backend torch -d HuggingFaceTB/SmolLM2-135M-Instruct "
-         "-t Qwen/Qwen2.5-1.5B-Instruct -T 0.7", max_new_tokens=256)
+         "omnidraft chat --backend torch -d ./my-drafter -t Qwen/Qwen2.5-1.5B-Instruct -T 0.7",
+         max_new_tokens=256)
 def chat(
-    models: options.Served, decoding: options.Sampling,
+    models: options.Served, decoding: options.Decoding,
     system: Annotated[str | None, options.models(
         "--system", help="What the target reads before the first message.")] = None,
     rounds: options.Rounds = False, signs: options.Plain = False,
@@ -32,27 +30,25 @@ def chat(
     """Converse, one message per line. /new starts again, /exit or the end of input ends."""
     how, uniforms = decoding.options(), options.uniforms_of(decoding.seed)
     pair, how = models.open(how)
-    target = getattr(pair, "target", pair)
     talk, terminal = Conversation(pair, system), on_a_terminal()
     if terminal:
         who = f"{pair.draft.name} drafts for " if isinstance(pair, Pair) else ""
-        note(f"{who}{target.name}. {HELP}.")
+        note(f"{who}{talk.target.name}. {HELP}.")
     show = show_rounds(pair, signs) if rounds else None
     for message in read_messages(terminal):
         try:
             if message == "/new":
                 talk.new()
                 continue
-            if re.fullmatch(r"/\w*", message.split()[0]):
-                raise OmnidraftError(f"unknown command {message.split()[0]}: {HELP}")
+            if word := re.match(r"/\w*(?!\S)", message):
+                raise OmnidraftError(f"unknown command {word[0]}: {HELP}")
             records = talk.ask(message, how, uniforms)
             if talk.dropped:
                 note(f"the context is full: {talk.dropped} old messages were dropped")
-            done, _ = write(records, target.tokenizer, show, strip=" \n")
+            done, _ = write(records, talk.target.tokenizer, show, strip=" \n")
             note(describe(summarize(done)))
         except KeyboardInterrupt:
-            say("")
-            note("stopped; what was written stays in the conversation")
+            note("\nstopped; what was written stays in the conversation")
         except OmnidraftError as error:
             if not terminal:
                 raise
@@ -75,8 +71,6 @@ def read_messages(terminal: bool) -> Iterator[str]:
             line = input("> " if terminal and sys.stdout.isatty() else "").strip()
         except (EOFError, KeyboardInterrupt, RuntimeError):  # the last where there is no stdin
             break
-        except UnicodeDecodeError:
-            raise OmnidraftError("a message on stdin is not UTF-8: convert it first") from None
         empty = empty and not line
         if line == "/exit" or terminal and not line:
             return

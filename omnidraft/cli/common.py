@@ -1,14 +1,12 @@
 """The app that the commands are registered with, their help, and errors as one line."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import Any, get_type_hints
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -26,12 +24,13 @@ class OneLineErrors(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()  # what cannot be written is reported here
             return result
-        except (OmnidraftError, MemoryError, RuntimeError, OSError) as error:
+        except (OmnidraftError, MemoryError, RuntimeError, OSError, UnicodeDecodeError) as error:
             full = is_out_of_memory(error)
-            known = isinstance(error, (OmnidraftError, OSError)) or full
-            if ctx.params.get("debug") or not known or isinstance(error, BrokenPipeError):
+            unknown = isinstance(error, (BrokenPipeError, RuntimeError)) and not full
+            if ctx.params.get("debug") or unknown:
                 raise
-            note("error: " + (OUT_OF_MEMORY if full else str(error).replace("\n", " ")))
+            line = OUT_OF_MEMORY if full else str(error).replace("\n", " ")
+            note(f"error: {line}" + ": not UTF-8 text" * isinstance(error, UnicodeDecodeError))
             try:
                 sys.stdout.flush()
             except OSError:  # subtle: else Python tries, and reports, the same again at its end
@@ -62,9 +61,8 @@ def examples(*lines: str) -> str:
 app = typer.Typer(
     name="omnidraft", cls=OneLineErrors, no_args_is_help=True, add_completion=False,
     pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode=None,
-    epilog=examples("omnidraft demo", "omnidraft generate 'Once upon a time' --temperature 0.8",
-                    "omnidraft demo -h"))
+    rich_markup_mode=None, epilog=examples(
+        "omnidraft demo", "omnidraft generate 'Once upon a time' -T 0.8", "omnidraft demo -h"))
 
 
 def command(*lines: str, to: typer.Typer = app, **defaults: Any) -> Callable:
@@ -73,14 +71,13 @@ def command(*lines: str, to: typer.Typer = app, **defaults: Any) -> Callable:
     A parameter whose type is a dataclass stands for one option per field; `defaults` are by field.
     """
     def register(function: Callable) -> Callable:
-        hints, groups, options = get_type_hints(function, include_extras=True), {}, {}
+        groups, options = {}, {}
         for name, parameter in inspect.signature(function).parameters.items():
-            options[name] = hints[name], parameter.default
-            if is_dataclass(kind := hints[name]):
-                groups[name], types = kind, get_type_hints(kind, include_extras=True)
-                del options[name]
-                for f in fields(kind):
-                    options[f.name] = types[f.name], defaults.get(f.name, f.default)
+            if is_dataclass(kind := parameter.annotation):
+                groups[name] = kind
+                options |= {f.name: (f.type, defaults.get(f.name, f.default)) for f in fields(kind)}
+            else:
+                options[name] = kind, parameter.default
 
         @wraps(function)
         def unfolded(**given: Any) -> None:

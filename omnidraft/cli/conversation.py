@@ -1,16 +1,13 @@
 """A conversation: chat templates, and turns of a pair that keep what both models have read.
 
-Each model reads it through the chat template of its own folder; without one a turn is "Question:
-...\\nAnswer:". What the drafter reads changes its speed, never the distribution of the text.
 Subtle: an answer stays in the context as the very tokens that were written. Only what the template
 puts around it and the new message are encoded, and only these are fed to the models (`Warm`).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -28,11 +25,9 @@ OPEN, CLOSE = "\ufdd0", "\ufdd1"  # around what a message spells; Unicode keeps 
 class Conversation:
     """Turns of a pair, or of a model alone; `messages` holds them as {"role", "content"}.
 
-    Where the target's context is full, the oldest turns go until half of it is free; `dropped`
-    counts their messages. `template` is a Jinja source in place of the target's own.
-
-    >>> Conversation(pair).say("Ann has 3 pens and buys 4. How many has she?")  # doctest: +SKIP
-    '3 + 4 = 7. She has 7 pens.\\n#### 7'
+    Each model reads them by its own folder's chat template (`template`: a Jinja source in place of
+    the target's), which changes the drafter's speed, never the distribution of the text. Where the
+    target's context is full, the oldest turns go; `dropped` counts their messages.
     """
 
     def __init__(self, pair: Any, system: str | None = None, template: str | None = None) -> None:
@@ -41,7 +36,7 @@ class Conversation:
         self.views = [View(self.target, template)]
         if isinstance(pair, Pair):  # a drafter without a template reads its target's, if it can
             other = self.views[0].source if pair.one_vocabulary else None
-            self.views.append(View(pair.draft, None, other))
+            self.views.append(View(pair.draft, other=other))
         self.new()
 
     def new(self) -> None:
@@ -51,8 +46,8 @@ class Conversation:
 
     def say(self, message: str, options: Options | None = None, seed: int = 0, **more: Any) -> str:
         """The whole answer to `message`; `more` is what `Options.of` takes."""
-        rng = np.random.default_rng(seed)
-        list(self.ask(message, options or Options.of(**more), Uniforms(rng)))
+        uniforms = Uniforms(np.random.default_rng(seed))
+        list(self.ask(message, options or Options.of(**more), uniforms))
         return self.messages[-1]["content"]
 
     def ask(self, message: str, options: Options, uniforms: Uniforms) -> Iterator[Round]:
@@ -64,7 +59,7 @@ class Conversation:
         most = limit - min(options.max_new_tokens, limit // 4)
         read = [view.read(messages) for view in self.views]
         while len(read[0][1]) > most and len(messages) > first + 1:
-            most = limit // 2
+            most = limit // 2  # once it is full, half of it is made free
             del messages[first:first + 2]
             read = [view.read(messages) for view in self.views]
         check_prompt(self.target, read[0][1])
@@ -98,9 +93,10 @@ class View:
     def __init__(self, model: Any, source: str | None = None, other: str | None = None) -> None:
         self.tokenizer, self.ends = model.tokenizer, model.eos_ids
         self.text, self.answer, self.ids = "", "", []  # latest prompt, answer to it, ids of both
-        own, self.names = self._run(lambda: template_of(model))
-        self.source = source or own or other
-        self._template = self._run(lambda: compiled(self.source)) if self.source else None
+        with self._one_line():
+            own, self.names = template_of(model)
+            self.source = source or own or other
+            self._template = compiled(self.source) if self.source else None
         tokens = zip(self.tokenizer.strings, self.tokenizer.token_bytes, strict=True)
         special = sorted((name for name, data in tokens if name and data is None), key=len)
         self._special = re.compile("|".join(map(re.escape, special[::-1])) or "(?!)")
@@ -121,8 +117,9 @@ class View:
         messages = [one | {"content": self.mark(one["content"])} for one in messages]
         if self._template is None:
             return "".join(PLAIN[one["role"]].format(one["content"]) for one in messages)
-        return self._run(lambda: self._template.render(
-            self.names, messages=messages, tools=None, documents=None, add_generation_prompt=True))
+        with self._one_line():
+            return self._template.render(self.names, messages=messages, tools=None, documents=None,
+                                         add_generation_prompt=True)
 
     def mark(self, content: str) -> str:
         """A message with its special tokens marked as text, so that it cannot end its turn."""
@@ -142,26 +139,29 @@ class View:
             ids += self.tokenizer.encode(part[size:], specials=True)
         return ids
 
-    def _run(self, step: Any) -> Any:
+    @contextmanager
+    def _one_line(self) -> Iterator[None]:
+        """Say in one line what a template, which is a program, raises."""
         try:
-            return step()
+            yield
         except OmnidraftError:
             raise
-        except Exception as error:  # a template is a program
-            name, line = self.tokenizer.name, f"{type(error).__name__}: {error}".splitlines()[0]
-            raise OmnidraftError(f"the chat template of {name} fails, {line}") from error
+        except Exception as error:
+            what = f"the chat template of {self.tokenizer.name} fails, {type(error).__name__}"
+            raise OmnidraftError(f"{what}: {error}".splitlines()[0]) from error
 
 
 def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
     """The template in a model's folder (of several the default), and the tokens it may name."""
-    folder, found = getattr(model, "folder", None), {}
-    if folder is None:
+    if (folder := getattr(model, "folder", None)) is None:
         return None, {}
+    found: dict[str, Any] = {}
     for file in ("chat_template.json", "special_tokens_map.json", "tokenizer_config.json"):
         found |= {name: value for name, value in read_json(folder / file).items() if value}
-    path = folder / "chat_template.jinja"
-    source = path.read_text(encoding="utf-8") if path.is_file() else found.get("chat_template")
-    if isinstance(source, list):
+    path, source = folder / "chat_template.jinja", found.get("chat_template")
+    if path.is_file():
+        source = path.read_text(encoding="utf-8")
+    elif isinstance(source, list):
         source = {one["name"]: one["template"] for one in source}["default"]
     return source, {name: value["content"] if isinstance(value, dict) else value
                     for name, value in found.items() if name.endswith("_token")}

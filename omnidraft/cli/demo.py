@@ -1,6 +1,4 @@
-"""`omnidraft demo`: every token coloured by its fate, and the measured speed next to plain."""
-
-from __future__ import annotations
+"""`omnidraft demo`: tokens coloured by their fate, the speed next to plain, a drafter learning."""
 
 import json
 import random
@@ -10,17 +8,21 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+
 from .. import Adapters, OmnidraftError, Options, Pair, Round, __version__, plain, speculative
 from ..decoding import check_prompt
 from ..files import check_writable, write_text
+from ..learning import online
+from ..learning.training import Recipe, Trainer
 from ..metrics import computed_speedup, speedup, summarize
 from ..translation import common_prefix
 from . import options
+from .adapt import report
 from .common import command
 from .machine import machine
 from .printing import console, escape, note
 from .prompts import TASKS, read_prompts
-from .watch import watch
 
 # The lines of data/TASK.jsonl that are shown: held out, but of kinds that training saw, and picked
 # by hand because their answers read well. benchmarks/speed.py measures averages; they are lower.
@@ -33,15 +35,12 @@ USUAL = {"math": 5, "code": 4, "text": 1}
          draft="draft-general, adapted", max_new_tokens=192)
 def demo(
     models: options.Served, decoding: options.Decoding,
-    task: Annotated[str | None, options.models(
-        help="Only math, code or text.", show_default="all three")] = None,
-    learn: Annotated[bool, options.models(
-        "--learn", help="Serve prompts of one task, and let the drafter learn.")] = False,
+    task: Annotated[str | None, options.models(help="Only math, code or text.")] = None,
+    learn: Annotated[bool, options.models("--learn", help="Learn from prompts of a task.")] = False,
     seconds: Annotated[float, options.models(help="How long --learn serves prompts.")] = 120.0,
     slow: Annotated[bool, options.output("--slow", help="Pause after every round.")] = False,
     signs: options.Plain = False,
-    svg: Annotated[Path | None, options.output(
-        metavar="FILE", help="Save what is shown as a picture.")] = None,
+    svg: Annotated[Path | None, options.output(metavar="FILE", help="Save a picture.")] = None,
     figures: options.Json = None,
 ) -> None:
     """Watch a small model draft for a bigger one. `--seed` picks the prompts."""
@@ -77,13 +76,9 @@ def save_figures(path: Path, pair: Pair, settings: dict[str, Any], tasks: Any) -
 
 
 def load(models: options.Served, how: Options, learn: bool) -> tuple[Pair, Options, bool]:
-    """The pair, its options with the adapter's head, and whether it drafts with an adapter.
-
-    Where no drafter is named: draft-general with its adapter, else draft-tasks.
-    """
-    usual = models.draft == "draft-general, adapted"
-    models = replace(models, draft="draft-general") if usual else models
-    pair, store = models.pair(stored=False), Adapters(models.adapters)
+    """The pair, its options with the adapter's head, and whether it drafts with an adapter."""
+    usual, store = models.draft == "draft-general, adapted", Adapters(models.adapters)
+    pair = replace(models, draft="draft-general" if usual else models.draft).pair(stored=False)
     adapted = models.adapter or usual and not learn and store.load(pair, shipped=True) is not None
     if adapted:
         own = (store.folder(pair) / "current.json").exists()
@@ -91,8 +86,6 @@ def load(models: options.Served, how: Options, learn: bool) -> tuple[Pair, Optio
         where = f"your own, in {store.folder(pair)}" if own else "the one in the package"
         note(f"{pair.draft.name} drafts with an adapter: {where}")
         pair.draft.name += " with its adapter"
-    elif usual and not learn:
-        pair = replace(models, draft="draft-tasks", target=pair.target).pair(stored=False)
     return pair, how, adapted
 
 
@@ -110,9 +103,7 @@ def choose_prompts(task: str | None, seed: int) -> dict[str, str]:
 def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bool,
          pause: float) -> tuple[list[Any], list[dict]]:
     """Decode each prompt plainly and speculatively; return what was shown, and figures."""
-    from rich.text import Text
-
-    from .render import Painter, legend, speed_table
+    from .render import Painter, Text, legend, speed_table
 
     (out, signs), (errors, _), target = console(signs), console(signs, stderr=True), pair.target
     one, other = (f"{escape(model.name, '')} ({model.tokenizer.size:,} entries)"
@@ -126,25 +117,51 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
             list(plain(target, ids, short, uniforms(0)))
             list(speculative(pair, prompt, short, uniforms(0)))
         errors.print(f"\n--- {task} ---")
-        text = Text.assemble((escape(prompt), "dim"))
-        out.print(text, end="", soft_wrap=True)
+        out.print(Text(escape(prompt), "dim"), end="", soft_wrap=True)
         alone, drafted = list(plain(target, ids, how, uniforms(seed))), []
-        painter, pictured = Painter(target.tokenizer, signs), Painter(target.tokenizer, signs=True)
+        painter = Painter(target.tokenizer, signs)
         for record in speculative(pair, prompt, how, uniforms(seed)):
             drafted.append(record)
-            text.append_text(pictured.paint(record))
             out.print(painter.paint(record), end="", soft_wrap=True)
             time.sleep(pause)
         out.print()
         written = target.tokenizer.decode([token for one in drafted for token in one.emitted])
         rows.append({"task": task, "prompt": prompt, "text": written,
                      **compare(target, [(ids, alone, drafted)], how)})
-        shown += [Text(f"\n--- {task} ---"), text]
+        pictured = map(Painter(target.tokenizer, signs=True).paint, drafted)
+        shown += [Text(f"\n--- {task} ---"), Text.assemble((escape(prompt), "dim"), *pictured)]
     shown += [Text(), speed_table(rows)]
     errors.print(shown[-1])
     if any(row.get("tie") for row in rows):
         note("tie: the texts part where the target's two best tokens differ by rounding only")
     return shown, rows
+
+
+def watch(pair: Pair, task: str, how: Options, seconds: float, seed: int,
+          signs: bool) -> tuple[list[Any], dict]:
+    """Serve prompts for about `seconds`, a line each; return what was shown, and figures."""
+    from .render import Painter, Text, legend
+
+    (out, signs), (errors, _) = console(signs), console(signs, stderr=True)
+    rng, schedule = np.random.default_rng(seed), online.Schedule(every=2, replay=6)
+    learner = online.Learner(pair, Trainer(pair.draft, Recipe(), rng), rng, schedule)
+    head = Text(f"{escape(pair.draft.name, '')} learns {escape(pair.target.name, '')} from {task}: "
+                "tokens per target pass, draft tokens kept, tokens/s, * an update of the drafter")
+    errors.print(head, legend(signs), sep="\n", soft_wrap=True)
+    began, records, prompts = time.perf_counter(), [], read_prompts(task)[0]
+    for learned in online.learn(learner, prompts, how, options.uniforms_of(seed)):
+        records.append(learned)
+        s, painter = summarize(learned.rounds), Painter(pair.target.tokenizer, signs, one_line=True)
+        line = (f"{len(records):3} {s.block_efficiency:5.2f} {s.acceptance_draft:4.0%} "
+                f"{s.tokens_per_second:5.0f}/s {'*' if learned.updated else ' '} ")
+        out.print(Text.assemble(line, *map(painter.paint, learned.rounds)), overflow="crop",
+                  no_wrap=True)
+        if time.perf_counter() - began > seconds:
+            break
+    end = Text("\n" + report(records, learner))
+    errors.print(end, soft_wrap=True)
+    each = [summarize(learned.rounds).figures() for learned in records]
+    return [head, legend(signs), end], {"task": task, **learner.statistics, "prompts": each}
 
 
 def compare(target: Any, texts: list[tuple[list[int], list[Round], list[Round]]],

@@ -1,7 +1,5 @@
 """`omnidraft generate`: continue a text; the text on stdout, everything else on stderr."""
 
-from __future__ import annotations
-
 import codecs
 import sys
 from collections.abc import Callable, Iterable
@@ -27,25 +25,21 @@ Show = Callable[[int, Round, bytes], None]
          "omnidraft generate -d ./my-drafter -t ./my-target -T 0.8 --seed 7 --rounds < prompt.txt",
          "omnidraft generate --chat 'Ann has 3 boxes of 12 pens. How many pens does she have?'")
 def generate(
-    models: options.Served, decoding: options.Sampling,
+    models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
         show_default=False, help="Text to continue; - or nothing reads stdin.")] = None,
-    chat: Annotated[bool, options.models(
-        "--chat", help="The text is a message for the target's chat template.")] = False,
+    chat: Annotated[bool, options.models("--chat", help="Answer by the chat template.")] = False,
     learn: Annotated[bool, options.speculation(
         "--learn", help="Add the text's n-grams to the pair's cache on disk.")] = False,
-    rounds: options.Rounds = False,
-    json_lines: Annotated[bool, options.output(
-        "--json", help="One JSON object per round on stdout, then a summary.")] = False,
+    rounds: options.Rounds = False, json_lines: options.JsonLines = False,
     signs: options.Plain = False,
 ) -> None:
     """Continue a text by speculative decoding."""
     how = decoding.options(learn=learn)
-    for wrong, line in (
-            (learn and not decoding.draft_length, "-k 0 decodes plainly, without --learn"),
-            (json_lines and rounds, "--json has every round already, without --rounds")):
-        if wrong:
-            raise OmnidraftError(f"{line}: leave one of them out")
+    if learn and not decoding.draft_length:
+        raise OmnidraftError("-k 0 decodes plainly, without --learn: leave one of them out")
+    if json_lines and rounds:
+        raise OmnidraftError("--json has every round already: leave out --rounds")
     prompt = read_prompt(prompt)
     pair, how = models.open(how)
     target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
@@ -56,8 +50,7 @@ def generate(
     if chat:
         records = Conversation(pair).ask(prompt, how, uniforms)
     else:
-        decode = speculative if isinstance(pair, Pair) else plain
-        records = decode(pair, prompt, how, uniforms)
+        records = (speculative if isinstance(pair, Pair) else plain)(pair, prompt, how, uniforms)
     show = emit_round if json_lines else show_rounds(pair, signs) if rounds else None
     done, text = write(records, target.tokenizer, show)
     if learn:
@@ -74,25 +67,20 @@ def read_prompt(prompt: str | None) -> str:
         return prompt
     if sys.stdin is None or sys.stdin.isatty() and prompt is None:
         raise OmnidraftError("no prompt: pass it as an argument, as - or through a pipe")
-    try:
-        return sys.stdin.read().removesuffix("\n")
-    except UnicodeDecodeError:
-        raise OmnidraftError("the prompt on stdin is not UTF-8 text: convert it first") from None
+    return sys.stdin.read().removesuffix("\n")
 
 
 def write(records: Iterable[Round], tokenizer: Tokenizer, show: Show | None = None,
           strip: str = "") -> tuple[list[Round], str]:
-    """Print a text without leading `strip`; return its rounds and the text.
+    """Print a text without leading `strip`, piece by piece; return its rounds and the text.
 
-    Without `show` each piece is printed as it comes; with it `show(number, round, bytes)` is called
-    instead, and the text follows at the end, except after JSON.
+    With `show` each round is shown instead, and the text follows at the end, except after JSON.
     """
     decoder, done, text = codecs.getincrementaldecoder("utf-8")("replace"), [], ""
     for record in records:
         done.append(record)
         data = tokenizer.decode_bytes(record.emitted)
-        piece = decoder.decode(data, final=record.done)
-        piece = piece if text else piece.lstrip(strip)
+        piece = decoder.decode(data, final=record.done).lstrip("" if text else strip)
         text += piece
         if show:
             show(len(done), record, data)
@@ -110,29 +98,23 @@ def emit_round(number: int, record: Round, data: bytes) -> None:
 
 def show_rounds(pair: Any, signs: bool) -> Show:
     """Print a legend on stderr; return what shows a round: its draft, its tokens in colours."""
-    from rich.text import Text
+    from .render import Painter, Text, legend
 
-    from .render import Painter, legend
-
-    errors, signs = console(signs, stderr=True)
-    draft = getattr(pair, "draft", pair).tokenizer
+    (errors, signs), draft = console(signs, stderr=True), getattr(pair, "draft", pair).tokenizer
     painter = Painter(getattr(pair, "target", pair).tokenizer, signs, one_line=True)
     errors.print(legend(signs))
 
     def show(number: int, record: Round, data: bytes) -> None:
         drafted = escape(draft.decode_bytes(record.draft_tokens).decode("utf-8", "replace"), "")
-        line = Text(f"{number:4} {len(record.draft_tokens):2} drafted ")
-        line.append(f"'{drafted}'", "dim").append(" -> ")
-        errors.print(line.append_text(painter.paint(record)), soft_wrap=True)
+        start = f"{number:4} {len(record.draft_tokens):2} drafted "
+        errors.print(Text.assemble(start, (f"'{drafted}'", "dim"), " -> ", painter.paint(record)),
+                     soft_wrap=True)
 
     return show
 
 
 def describe(s: Summary) -> str:
     """The figures in one line."""
-    line = f"{s.tokens} tokens in {s.seconds:.2f} s ({s.tokens_per_second:.0f} tokens/s)"
-    if not s.drafted:
-        return line + ", nothing was drafted"
-    return (f"{line}, {s.block_efficiency:.2f} per target pass, {s.acceptance_draft:.0%} of "
-            f"{s.drafted} draft tokens kept, {s.acceptance_proposed:.0%} of the proposals "
-            f"accepted, {s.merges} merges")
+    return (f"{s.tokens} tokens in {s.seconds:.2f} s ({s.tokens_per_second:.0f} tokens/s), "
+            f"{s.block_efficiency:.2f} per target pass, {s.acceptance_draft:.0%} of {s.drafted} "
+            f"draft tokens kept, {s.merges} merges")

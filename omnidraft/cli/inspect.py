@@ -1,7 +1,5 @@
 """`omnidraft align`, `cache`, `models`, `info`: what two vocabularies share, and what is here."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Annotated
 
@@ -19,7 +17,7 @@ from .common import app, command, examples
 from .machine import machine
 from .printing import columns, console, say, show_bytes
 
-SAMPLE = "Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
+SAMPLE = " Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
 # a block of so many draft and target tokens (2: several): style, sign, what the legend says
 BLOCKS = {(1, 1): ("green", "=", "same token"),
           (2, 1): ("cyan underline", "*", "several draft tokens, one target token"),
@@ -40,14 +38,12 @@ def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.
           plain: options.Plain = False) -> None:
     """Show what two vocabularies share, and how each spells a text."""
     one, other = tokenizers(draft, target)
-    rows = [("shared entries", f"{one.name} (draft)", f"{other.name} (target)",
-             "special tokens paired")]
+    rows = [("shared entries", f"draft {one.name}", f"target {other.name}", "special tokens")]
     for by in DEFINITIONS:
         found = vocabulary.align(one, other, by)
         shares = [f"{count:,} of {side.size:,} ({count / max(1, side.size):.1%})"
                   for count, side in ((found.shared_draft, one), (found.shared_target, other))]
-        rows.append((f"by {by}" + " (the paper's)" * (by == "strings"), *shares,
-                     str(found.role_pairs)))
+        rows.append((f"by {by}", *shares, str(found.role_pairs)))
     say(columns(rows))
     if text:
         show_facing(one, other, text, plain)
@@ -55,23 +51,23 @@ def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.
 
 def show_facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool) -> None:
     """Print both tokenizations, draft above target, in the smallest blocks that both have."""
-    from rich.cells import cell_len
     from rich.text import Text
 
-    out, signs = console(plain)
-    above, below = spell(one, text), spell(other, text)
-    lines, end, last = [Text("draft   "), Text("target  ")], 0, 0
+    above, below = ([side.decode_bytes([token]) for token in side.encode_continuation(text)]
+                    for side in (one, other))
+    (out, signs), end, last = console(plain), 0, 0
+    lines = [Text("draft   "), Text("target  ")]
     for (start, end), (first, last) in aligned_spans(above, below):
-        cells = ["|".join(map(show_bytes, side)) for side in (above[start:end], below[first:last])]
-        if not any(cells):
+        sides = ["|".join(map(show_bytes, side)) for side in (above[start:end], below[first:last])]
+        if not any(sides):  # a character that neither vocabulary has
             continue
         style, sign, _ = BLOCKS[min(2, end - start), min(2, last - first)]
-        cells = [sign * signs + cell for cell in cells]
-        size = max(map(cell_len, cells))
-        if lines[-1].cell_len + size + 2 > out.width and lines[-1].cell_len > 8:
+        cells = [Text(sign * signs + side, style) for side in sides]
+        size = max(cell.cell_len for cell in cells) + 2
+        if lines[-1].cell_len + size > out.width and lines[-1].cell_len > 8:
             lines += [Text(" " * 8), Text(" " * 8)]
         for line, cell in zip(lines[-2:], cells, strict=True):
-            line.append(cell, style).append(" " * (size - cell_len(cell) + 2))
+            line.append_text(cell).append(" " * (size - cell.cell_len))
     for name, rest in (("draft", above[end:]), ("target", below[last:])):
         if any(rest):
             lines.append(Text("one side cannot spell this text; from here on the "
@@ -80,34 +76,17 @@ def show_facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool) -> Non
     out.print(Text("\n").join([Text(), *lines, Text(), Text("   ").join(legend)]), soft_wrap=True)
 
 
-def spell(tokenizer: Tokenizer, text: str) -> list[bytes]:
-    """The bytes of each token of `text`, without a dummy space."""
-    pieces = [tokenizer.decode_bytes([token]) for token in tokenizer.encode(text)]
-    first = next((i for i, piece in enumerate(pieces) if piece), 0)
-    undummied = [piece[1:] if i == first else piece for i, piece in enumerate(pieces)]
-    for spelled in (pieces, undummied):
-        if b"".join(spelled) == text.encode("utf-8", "replace"):
-            return spelled
-    # the tokenizer changes the text: its exact bytes instead
-    return [tokenizer.decode_bytes([token]) for token in tokenizer.encode_continuation(text)]
-
-
-SHOW, PREFILL, CLEAR = (f"omnidraft cache {name} draft-tasks qwen-like"
-                        for name in ("show", "prefill", "clear"))
-BOUND = "omnidraft cache prefill ./drafter ./target --capacity 4096 --eviction lfu"
-cache = typer.Typer(no_args_is_help=True, epilog=examples(PREFILL, SHOW, BOUND, CLEAR),
-                    rich_markup_mode=None,
-                    help="Show, fill or remove the n-gram cache of a pair.")
+SHOW, PREFILL = (f"omnidraft cache {name} draft-tasks qwen-like" for name in ("show", "prefill"))
+cache = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=examples(PREFILL, SHOW),
+                    help="Show or fill the n-gram cache of a pair.")
 app.add_typer(cache, name="cache")
 
 
 @command(SHOW, to=cache)
-def show(draft: options.Side, target: options.Side, entries: Annotated[int, typer.Option(
-        "--entries", "-e", metavar="N", help="List the N most used.")] = 10) -> None:
-    """Show a stored cache: its size, its use, its most used n-grams."""
+def show(draft: options.Side, target: options.Side) -> None:
+    """Show a stored cache: its size, its use, its ten most used n-grams."""
     one, other = tokenizers(draft, target)
-    path = options.cache_file(one, other)
-    if not path.is_file():
+    if not (path := options.cache_file(one, other)).is_file():
         raise OmnidraftError(f"no cache is stored for {one.name} -> {other.name}: "
                              f"run `omnidraft cache prefill {draft} {target}`")
     stored = NGramCache.load(path, one.fingerprint, other.fingerprint)
@@ -116,22 +95,17 @@ def show(draft: options.Side, target: options.Side, entries: Annotated[int, type
         ("file", str(path)), ("pair", f"{one.name} -> {other.name}"),
         ("entries", f"{len(stored):,} ({bound}, {stored.size_bytes / 1e6:.2f} MB)"),
         ("learned from", f"{stored.tokens_seen:,} target tokens")]))
-    rows = [("uses", "draft n-gram", "target token")]
-    for ngram, token, hits in sorted(stored.items(), key=lambda one: -one[2])[:max(0, entries)]:
-        spelled = "|".join(show_bytes(one.decode_bytes([i])) for i in ngram)
-        rows.append((str(hits), spelled, show_bytes(other.decode_bytes([token]))))
-    if rows[1:]:
-        say("\n" + columns(rows))
+    most = sorted(stored.items(), key=lambda entry: -entry[2])[:10]
+    rows = [(str(uses), "|".join(show_bytes(one.decode_bytes([i])) for i in ngram),
+             show_bytes(other.decode_bytes([token]))) for ngram, token, uses in most]
+    if rows:
+        say("\n" + columns([("uses", "draft n-gram", "target token"), *rows]))
 
 
-@command(PREFILL, BOUND, to=cache)
-def prefill(
-    draft: options.Side, target: options.Side,
-    capacity: Annotated[int | None, typer.Option(
-        help="Most entries.", show_default="no limit")] = None,
-    eviction: Annotated[str, typer.Option(
-        help="What a full cache forgets: none, lru or lfu.")] = "none",
-) -> None:
+@command(PREFILL, f"{PREFILL} --capacity 4096 --eviction lfu", to=cache)
+def prefill(draft: options.Side, target: options.Side,
+            capacity: Annotated[int | None, typer.Option(help="Most entries.")] = None,
+            eviction: Annotated[str, typer.Option(help="Full: none, lru, lfu.")] = "none") -> None:
     """Fill and store the cache of a pair from the two tokenizers alone."""
     one, other = tokenizers(draft, target)
     path = options.cache_file(one, other)
@@ -142,30 +116,20 @@ def prefill(
     say(f"{len(filled):,} n-grams stored in {path}")
 
 
-@command(CLEAR, to=cache)
-def clear(draft: options.Side, target: options.Side) -> None:
-    """Remove the stored cache of a pair."""
-    path = options.cache_file(*tokenizers(draft, target))
-    found = path.exists()
-    path.unlink(missing_ok=True)
-    say(f"removed {path}" if found else f"no cache is stored at {path}")
-
-
 @command("omnidraft models")
 def models(adapters: options.Store = None) -> None:
     """List the embedded models and all adapters."""
     rows = [("name", "parameters", "layers", "width", "entries", "tokenizer", "context", "folder")]
     for name in EMBEDDED:
         try:
-            path = folder(name)
-        except OmnidraftError:
-            rows.append((name, "not installed: run `make models`"))
+            config, [tokenizer] = ModelConfig.load(folder(name)), tokenizers(name)
+        except OmnidraftError as error:
+            rows.append((name, str(error)))
             continue
-        config, tokenizer = ModelConfig.load(path), Tokenizer.load(path)
         parameters = sum(map(prod, config.tensor_shapes().values())) / 1e6
         kind = "byte-level BPE" if tokenizer.byte_level else "SentencePiece BPE"
-        rows.append((name, f"{parameters:.1f} M", str(config.layers), str(config.width),
-                     f"{tokenizer.size:,}", kind, str(config.context_size), str(path)))
+        rows.append((name, f"{parameters:.1f} M", f"{config.layers}", f"{config.width}",
+                     f"{tokenizer.size:,}", kind, f"{config.context_size}", str(folder(name))))
     say(columns(rows))
     own = Adapters(adapters)
     for store, whose in (Adapters(SHIPPED), "in the package"), (own, f"in {own.root}"):
@@ -184,16 +148,13 @@ def info() -> None:
     """Show versions, the machine, and the kernels chosen for it."""
     from importlib.metadata import PackageNotFoundError, version
 
-    rows = [("omnidraft", __version__)]
+    rows = [("omnidraft", __version__), ("caches", str(default_folder()))]
     for package in ("tokenizers", "safetensors", "typer", "rich", "torch", "transformers"):
         try:
             rows.append((package, version(package)))
         except PackageNotFoundError:
             rows.append((package, "not installed"))
-    for name, value in machine().items():
-        shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-        rows.append((name.replace("_", " "), shown))
-    rows.append(("caches", str(default_folder())))
+    rows += [(name.replace("_", " "), str(value)) for name, value in machine().items()]
     for name in EMBEDDED:
         try:
             rows.append((f"kernels, {name}", load(name).kernel))

@@ -1,7 +1,5 @@
 """The machine that a figure was measured on: recorded with every benchmark."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re
@@ -13,11 +11,7 @@ from ..engine.cpu import has_avx512
 
 
 def machine() -> dict[str, str | int | bool]:
-    """CPU, cores, system, Python, NumPy and its BLAS, and the settings of the BLAS.
-
-    >>> sorted(machine())[:3]
-    ['avx512', 'blas', 'blas_kernels']
-    """
+    """CPU, cores, system, Python, NumPy and its BLAS, and the settings of the BLAS."""
     info = Path("/proc/cpuinfo")
     text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
     name = re.search(r"^model name\s*: *(.*\S)", text, re.M)

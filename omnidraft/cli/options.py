@@ -1,7 +1,5 @@
 """The options that several commands share, in groups, and what they stand for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,13 +19,13 @@ models, speculation, sampling, learning, output = (
     partial(typer.Option, rich_help_panel=topic)
     for topic in ("Models", "Speculation", "Sampling", "Learning", "Output"))
 MODEL = "an embedded model (see `omnidraft models`), a folder, or with --backend torch a hub id"
-Side = Annotated[str, typer.Argument(
-    show_default=False, help="An embedded model, or a folder with a tokenizer.json.")]
+Side = Annotated[str, typer.Argument(help="An embedded model, or a folder with a tokenizer.json.")]
 Plain = Annotated[bool, output("--plain", help="Signs + * - ! ^ . instead of colours.")]
 Rounds = Annotated[bool, output("--rounds", help="Show every round in colour, on stderr.")]
 Store = Annotated[Path | None, output(
     metavar="FOLDER", help="Where adapters are.", show_default="~/.cache/omnidraft/adapters")]
 Json = Annotated[Path | None, output("--json", metavar="FILE", help="Save every figure.")]
+JsonLines = Annotated[bool, output("--json", help="An object per round or prompt, and a summary.")]
 
 
 @dataclass(frozen=True)
@@ -38,17 +36,15 @@ class Models:
     target: Annotated[str, models("--target", "-t", help=f"Target: {MODEL}.")] = "qwen-like"
     backend: Annotated[str, models(
         help="numpy (Llama, Mistral, Qwen2 on a CPU) or torch (all of transformers).")] = "numpy"
-    device: Annotated[str, models(
-        help="With torch: cpu, cuda, cuda:1, mps; auto takes the fastest.")] = "auto"
-    dtype: Annotated[str, models(
-        help="float32, float64, with torch also bfloat16, float16.")] = "auto"
-    device_map: Annotated[str | None, models(show_default=False, help=(
-        "Spread the target over devices: auto, balanced or sequential (needs accelerate)."))] = None
+    device: Annotated[str, models(help="With torch: cpu, cuda, cuda:1, mps, auto.")] = "auto"
+    dtype: Annotated[str, models(help="float32, float64; torch: also bfloat16, float16.")] = "auto"
+    device_map: Annotated[str | None, models(
+        help="Spread the target over devices: auto, balanced, sequential.")] = None
 
-    def pair(self, stored: bool = True, **more: Any) -> Pair:
+    def pair(self, stored: bool = True) -> Pair:
         """The pair; with `stored` it has the n-gram cache that is on disk."""
         draft, target = load_two(self.draft, self.target, self.backend, device=self.device,
-                                 dtype=self.dtype, device_map=self.device_map, **more)
+                                 dtype=self.dtype, device_map=self.device_map)
         one, other, cache = draft.tokenizer, target.tokenizer, None
         if stored and (path := cache_file(one, other)).is_file():
             cache = NGramCache.load(path, one.fingerprint, other.fingerprint)
@@ -63,47 +59,38 @@ class Served(Models):
         "--adapter", help="Draft with what `omnidraft adapt` has learned for the pair.")] = False
     adapters: Store = None
 
-    def open(self, options: Options, **more: Any) -> tuple[Any, Options]:
+    def open(self, options: Options) -> tuple[Any, Options]:
         """The pair and its options; for draft length 0 the target alone."""
         if options.stop.limit:
-            pair = self.pair(**more)
+            pair = self.pair()
             return pair, use_adapter(pair, self.adapters, options) if self.adapter else options
         if self.adapter:
             raise OmnidraftError("-k 0 decodes plainly, without --adapter: leave one of them out")
         return load(self.target, self.dtype, self.backend, self.device,
-                    device_map=self.device_map, **more), options
+                    device_map=self.device_map), options
 
 
 @dataclass(frozen=True)
 class Decoding:
     """How to decode."""
 
-    verify: Annotated[str, speculation(metavar="RULE", help=(
-        f"One of {', '.join(RULES)} (the paper's: omnidraft)."))] = Options.verify
+    verify: Annotated[str, speculation(
+        help=f"One of {', '.join(RULES)} (the paper's: omnidraft).")] = Options.verify
     draft_length: Annotated[int, speculation(
         "--draft-length", "-k", help="Most draft tokens in a round; 0 decodes plainly.")] = 12
     threshold: Annotated[float, speculation(help=(
         "Stop drafting once the drafted tokens' probability falls below; 0 never stops."))] = 0.4
-    tune: Annotated[bool, speculation(
-        "--tune", help="Let the measured throughput move the threshold.")] = False
-    temperature: Annotated[float, sampling(
-        "--temperature", "-T", help="0 takes the likeliest token.")] = 0.0
+    tune: Annotated[bool, speculation("--tune", help="Let throughput move the threshold.")] = False
+    temperature: Annotated[float, sampling("--temperature", "-T", help="0: greedy.")] = 0.0
+    top_k: Annotated[int, sampling(help="Draw from the k likeliest tokens; 0 is off.")] = 0
+    top_p: Annotated[float, sampling(help="Draw from tokens that add up to p; 1 is off.")] = 1.0
     seed: Annotated[int, sampling(help="Of the random draws.")] = 0
-    max_new_tokens: Annotated[int, sampling(
-        "--max-new-tokens", "-n", help="Most target tokens to write.")] = 128
+    max_new_tokens: Annotated[int, sampling("--max-new-tokens", "-n", help="Most to write.")] = 128
 
     def options(self, **more: Any) -> Options:
         """These as Options; raises OmnidraftError for values out of range."""
         uniforms_of(self.seed)
         return Options.of(**{k: v for k, v in vars(self).items() if k != "seed"}, **more)
-
-
-@dataclass(frozen=True)
-class Sampling(Decoding):
-    """How to decode, and what restricts the target's distribution."""
-
-    top_k: Annotated[int, sampling(help="0 is off.")] = 0
-    top_p: Annotated[float, sampling(help="1 is off.")] = 1.0
 
 
 def uniforms_of(seed: int) -> Uniforms:
@@ -119,10 +106,7 @@ def cache_file(draft: Tokenizer, target: Tokenizer) -> Path:
 
 
 def use_adapter(pair: Pair, root: Path | None, options: Options) -> Options:
-    """Give the pair what was learned for it; the options with the acceptance head, if it has one.
-
-    Raises OmnidraftError where nothing was learned yet.
-    """
+    """Give the pair what was learned for it, and the options its acceptance head, if it has one."""
     adapter, draft, target = Adapters(root).load(pair, shipped=True), pair.draft, pair.target
     if adapter is None:
         raise OmnidraftError(

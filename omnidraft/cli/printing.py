@@ -3,8 +3,6 @@
 Tokens, names of models and folders, and what a file says are untrusted.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import unicodedata
@@ -28,11 +26,7 @@ def escape(text: str, keep: str = "\n\t") -> str:
 
 
 def show_bytes(data: bytes) -> str:
-    r"""A token's bytes on one line: "·" is a space, the rest of a cut character \xNN.
-
-    >>> show_bytes(b" caf\xc3")
-    '·caf\\xc3'
-    """
+    """A token's bytes on one line: a space is "·", the rest of a cut character \\xNN."""
     return escape(data.decode("utf-8", "backslashreplace").replace(" ", "·"), "")
 
 
@@ -60,16 +54,15 @@ def console(plain: bool = False, stderr: bool = False) -> tuple[Any, bool]:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as aligned lines; never cut, so they can be piped.
+    """Rows of cells as aligned lines, never cut; a shorter row is a message and widens no column.
 
     >>> columns([("a", "bb"), ("ccc", "d")])
     'a    bb\\nccc  d'
     """
     rows = [[escape(cell, "") for cell in row] for row in rows]
-    full = max(map(len, rows))  # a shorter row is a message, and widens no column
-    sizes = zip(*(map(len, row) for row in rows if len(row) == full), strict=True)
-    form = "  ".join(f"{{:{max(column)}}}" for column in sizes)
-    return "\n".join(form.format(*row, *[""] * (full - len(row))).rstrip() for row in rows)
+    sizes = [max(map(len, column)) for column in zip(*(
+        row for row in rows if len(row) == max(map(len, rows))), strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, sizes)).rstrip() for row in rows)
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -1,10 +1,9 @@
 """Prompts: those that ship here, a file of lines or of JSON objects, or stdin."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +15,22 @@ FIELDS = ("prompt", "instruction", "question", "document", "text")  # the first 
 
 def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
     """The prompts and their number (unknown for stdin); OmnidraftError where there is none."""
-    if source == "-":
-        return _stdin(), None
+    if source == "-":  # JSON lines if the first begins as an object does
+        lines = filter(str.strip, sys.stdin or ())
+        first = [*islice(lines, 1)]
+        is_json = "".join(first).lstrip().startswith("{")
+        return (_prompt(line, is_json, "stdin") for line in chain(first, lines)), None
     shipped = Path(__file__).parents[1] / "data" / f"{source}.jsonl"
     path = shipped if source in TASKS else Path(source)
     try:
         lines = [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise OmnidraftError(f"cannot read prompts from {source}: {reason}; give "
-                             f"{', '.join(TASKS)}, a file, or -") from None
+        raise OmnidraftError(f"cannot read prompts from {source}: {reason}; give math, code, text, "
+                             "a file, or -") from None
     if not lines:
         raise OmnidraftError(f"{source} is empty: give at least one prompt")
     return (_prompt(line, path.suffix == ".jsonl", source) for line in lines), len(lines)
-
-
-def _stdin() -> Iterator[str]:
-    is_json = None  # JSON lines if the first begins as an object does
-    try:
-        for line in filter(str.strip, sys.stdin or ()):
-            is_json = line.lstrip().startswith("{") if is_json is None else is_json
-            yield _prompt(line, is_json, "stdin")
-    except UnicodeDecodeError:
-        raise OmnidraftError("a prompt on stdin is not UTF-8 text: convert it first") from None
 
 
 def _prompt(line: str, is_json: bool, source: str) -> str:
@@ -55,10 +47,7 @@ def _prompt(line: str, is_json: bool, source: str) -> str:
 
 
 class Shortener:
-    """Cuts prompts that leave the target no room for `new` tokens to their end, and counts them.
-
-    >>> list(Shortener(target, 128)(prompts))  # doctest: +SKIP
-    """
+    """Cuts prompts that leave the target no room for `new` tokens to their end, and counts them."""
 
     def __init__(self, target: Any, new: int) -> None:
         self.tokenizer, self.count = target.tokenizer, 0
@@ -70,6 +59,6 @@ class Shortener:
             ids = self.tokenizer.encode(prompt, bos=True)
             if len(ids) > self.limit:
                 self.count += 1
-                data = self.tokenizer.decode_bytes(ids[-self.limit + 1:])
-                prompt = data.decode("utf-8", "ignore")
+                end = self.tokenizer.decode_bytes(ids[-self.limit + 1:])
+                prompt = end.decode("utf-8", "ignore")
             yield prompt

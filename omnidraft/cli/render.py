@@ -1,10 +1,7 @@
 """Rounds as coloured text: one style per fate of a token, and a sign for those who see no colours.
 
-Colours are `rich.text.Text`, never markup, because tokens contain "[". A character whose bytes come
-from several tokens appears with the token that completes it.
+It is `rich.text.Text`, never markup: tokens contain "[".
 """
-
-from __future__ import annotations
 
 import codecs
 import re
@@ -32,12 +29,9 @@ FATES = {
 
 
 class Painter:
-    """Turns the rounds of one text into coloured pieces, with `signs` also in brackets and signs.
+    """Turns the rounds of one text into coloured pieces, with `signs` such as [+ We][- to][! that].
 
-    With `one_line` a new line is shown as \\n and not begun.
-
-    >>> Painter(tokenizer, signs=True).paint(round).plain  # doctest: +SKIP
-    '[+ We][* know][- to][! that]'
+    A character of several tokens appears with the last one. With `one_line` no new line is begun.
     """
 
     def __init__(self, tokenizer: Tokenizer, signs: bool = False, one_line: bool = False) -> None:
@@ -81,37 +75,32 @@ def legend(signs: bool = False) -> Text:
     lines = []
     for style, sign, meaning in FATES.values():
         name, _, rest = meaning.partition(":")
-        before, after = (f"[{sign} ", "]") if signs else ("", "")
-        lines.append(Text.assemble("  ", before, (name, style), after, rest))
+        lines.append(Text.assemble("  ", f"[{sign} " * signs, (name, style), "]" * signs, rest))
     return Text("\n").join(lines)
 
 
 def speed_table(rows: Sequence[dict]) -> Table:
     """The demo's figures, one row per text (keys as in its JSON); it fits into 80 columns."""
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, caption_justify="left")
-    table.caption = ("Wall clock of the decoding, without loading and prefill.\n"
-                     "block efficiency: target tokens written per target pass\n"
-                     "drafted kept: share of the draft tokens that entered the text\n"
-                     "proposed accepted: share of the proposed target tokens, mean over rounds")
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, caption_justify="left",
+                  caption="Wall clock of the decoding, without loading and prefill.\n"
+                          "block efficiency: target tokens written per target pass\n"
+                          "drafted kept: share of the draft tokens that entered the text\n"
+                          "proposed accepted: share of the proposed tokens, mean over rounds")
     greedy = bool(rows) and "same_text" in rows[0]
-    last = "same text\nas plain" if greedy else "same dis-\ntribution"
-    table.add_column("task", no_wrap=True)
-    for name in ("plain\ntok/s", "spec.\ntok/s", "speedup", "block\neffic.", "drafted\nkept",
-                 "proposed\naccepted", "merges", last):
-        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("task", "plain\ntok/s", "spec.\ntok/s", "speedup", "block\neffic.",
+                 "drafted\nkept", "proposed\naccepted", "merges",
+                 "same text\nas plain" if greedy else "same dis-\ntribution"):
+        table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
     for row in rows:
-        fast = row["speculative"]
-        if not greedy:
-            same = Text(row["distribution"].replace(" ", "\n"))
-        elif row["same_text"]:
-            same = Text("yes", "green")
-        else:
-            same = Text("tie" if row["tie"] else "NO", "bold red")
+        fast, same = row["speculative"], row.get("distribution", "").replace(" ", "\n")
+        if greedy:
+            same = "yes" if row["same_text"] else "tie" if row["tie"] else "NO"
         table.add_row(
             row["task"], f"{row['plain']['tokens_per_second']:.0f}",
             f"{fast['tokens_per_second']:.0f}", Text(f"{row['speedup']:.2f}x", "bold"),
             f"{fast['block_efficiency']:.2f}", f"{fast['acceptance_draft']:.0%}",
-            f"{fast['acceptance_proposed']:.0%}", str(fast["merges"]), same)
+            f"{fast['acceptance_proposed']:.0%}", str(fast["merges"]),
+            Text(same, {"yes": "green", "tie": "bold red", "NO": "bold red"}.get(same, "")))
     return table
 
 

@@ -1,7 +1,5 @@
 """`omnidraft tutorial`: list the lessons, or step through one in the terminal, cell by cell."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -38,8 +36,8 @@ def tutorial(
         return
     path = found.get(int(lesson) if lesson.isdecimal() else 0)
     if path is None:
-        known = ", ".join(map(str, found))
-        raise OmnidraftError(f"there is no lesson {lesson!r}: choose one of {known}")
+        raise OmnidraftError(f"there is no lesson {lesson!r}: choose one of "
+                             f"{', '.join(map(str, found))}")
     wait = not run_all and sys.stdin.isatty() and sys.stdout.isatty()
     step_through(cells(path.read_text(encoding="utf-8")), path, console()[0], wait)
 
@@ -48,15 +46,13 @@ def lessons() -> dict[int, Path]:
     """The lessons by number. Raises OmnidraftError where they are not installed."""
     found = {int(path.name[:2]): path for path in sorted(LESSONS.glob("[0-9][0-9]_*.py"))}
     if not found:
-        raise OmnidraftError("the lessons are not part of an installed package: clone the "
-                             "repository and run it from there")
+        raise OmnidraftError("an installed package has no lessons: clone the repository for them")
     return found
 
 
 def title(path: Path) -> str:
     """A lesson's heading, without its number."""
-    match = re.search(r"^# # (?:\d+ · )?(.+)$", path.read_text(encoding="utf-8"), re.M)
-    return match[1] if match else path.stem
+    return re.search(r"^# # (?:\d+ · )?(.+)$", path.read_text(encoding="utf-8"), re.M)[1]
 
 
 def cells(source: str) -> list[Cell]:
@@ -69,9 +65,7 @@ def cells(source: str) -> list[Cell]:
     for part in re.split(r"^# %%", source, flags=re.M)[1:]:
         head, _, body = part.partition("\n")
         prose = "[markdown]" in head
-        text = re.sub(r"^# ?", "", body, flags=re.M).strip() if prose else body.strip("\n")
-        if text:
-            made.append(Cell(prose, text))
+        made.append(Cell(prose, re.sub(r"^# ?" * prose, "", body, flags=re.M).strip("\n")))
     return made
 
 
@@ -90,21 +84,18 @@ def step_through(lesson: list[Cell], path: Path, out: Any, wait: bool) -> None:
             out.print()
             sys.stdout.flush()
             run(cell, path, names)
-        if wait:
-            try:
-                answer = out.input(f"[dim]{at} of {len(lesson)}: Enter or q [/dim]")
-            except (EOFError, KeyboardInterrupt):
+        try:
+            if wait and out.input(f"[dim]{at} of {len(lesson)}: Enter or q [/dim]") in ("q", "Q"):
                 return
-            if answer.strip().lower() == "q":
-                return
+        except (EOFError, KeyboardInterrupt):
+            return
 
 
 def run(cell: Cell, path: Path, names: dict[str, Any]) -> None:
     """Run a code cell of the lesson at `path` among the `names` that earlier cells defined."""
-    if not names:  # the first cell
-        names |= {"__name__": "__main__", "__file__": str(path)}
-        if str(path.parent) not in sys.path:
-            sys.path.insert(0, str(path.parent))
+    names |= {"__name__": "__main__", "__file__": str(path)}
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
     # as many empty lines as precede it in the file, so that an error names the right line
     before, _, _ = path.read_text(encoding="utf-8").partition(cell.text)
     code = compile("\n" * before.count("\n") + cell.text, str(path), "exec")
