@@ -39,10 +39,9 @@ class Round:
 
 @dataclass
 class Warm:
-    """What both models have read: the next turn of a conversation feeds only what is new.
+    """What both models have read, so that the next turn of a conversation feeds only what is new.
 
-    The loop keeps it up to date. It is consistent between rounds: throw one away that an exception
-    cut short.
+    The loop keeps it up to date; throw one away where an exception cut a round short.
     """
 
     ids: list[int] = field(default_factory=list)  # the target's
@@ -166,11 +165,12 @@ def respelled(pair: Pairing, draft: Draft, ids: Sequence[int], rule: str) -> Pro
         tokens = [token for token in draft.tokens if token not in ends]
     else:
         tokens = translation.continuation(target.tokenizer, ids, data) if data else []
-    made = Proposals(tokens, [pair.span(token) for token in tokens])
+    spans = [pair.span(token) for token in tokens]
     if draft.tokens and draft.tokens[-1] in ends and target.eos_ids:
         end = int(pair.alignment.draft_to_target[draft.tokens[-1]])
-        made.add(end if end >= 0 else target.eos_ids[0], 1)
-    return made
+        tokens.append(end if end >= 0 else target.eos_ids[0])
+        spans.append(1)
+    return Proposals(tokens, spans)
 
 
 def judge(proposals: Proposals, logits: Any, options: Options, sampler: Sampler, size: int,
@@ -203,10 +203,7 @@ def learn_ngrams(pair: Pairing, draft_ids: Sequence[int], ids: Sequence[int], fr
 
 
 def check_prompt(model: Any, prompt: str | Sequence[int]) -> list[int]:
-    """The ids of a text, after the begin token if there is one, or a copy of ids.
-
-    Raises OmnidraftError where there is nothing to continue, or the context leaves no room.
-    """
+    """Ids of a text or a copy of ids; OmnidraftError for nothing to continue or no room for it."""
     is_text = isinstance(prompt, str)
     ids = model.tokenizer.encode(prompt, bos=True) if is_text else list(prompt)
     if not prompt:

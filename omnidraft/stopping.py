@@ -170,10 +170,10 @@ class AcceptanceHead:
 
     def loss(self, features: np.ndarray, labels: np.ndarray,
              rejected_weight: float = 6.0) -> tuple[float, dict[str, np.ndarray]]:
-        """Weighted binary cross-entropy, mean over tokens, and its gradients by name.
+        """Weighted binary cross-entropy of features (n, 2 width + 1), its mean and its gradients.
 
-        features: (n, 2 width + 1); labels: (n,) probabilities of acceptance. Rejections weigh
-        `rejected_weight` (6 in arXiv 2405.19715; 1 predicts without bias).
+        labels: (n,) probabilities of acceptance; rejections weigh 6 in arXiv 2405.19715, while 1
+        predicts without bias.
         """
         p = np.clip(self._predict(features), 1e-7, 1 - 1e-7)  # (n,)
         up, down = labels, rejected_weight * (1 - labels)

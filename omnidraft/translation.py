@@ -6,6 +6,7 @@ residual needs (Eq. 2); `continuation` re-tokenises instead. Target to draft: `r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -51,11 +52,6 @@ class Proposals:
     atoms: list[int | None] = field(default_factory=list)  # for `lifted`, as the next two
     drawn: list[Any] = field(default_factory=list)
     lifting: Any = None
-
-    def add(self, token: int, span: int) -> None:
-        """Append one proposal."""
-        self.tokens.append(token)
-        self.spans.append(span)
 
     def cut(self, room: int) -> None:
         """Drop what there is no room for: one draft token may spell several target tokens."""
@@ -111,7 +107,8 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
                 q, changed = (q * 0, {token: 1.0}) if i else (q, changed)
                 changes.append((q, changed))
                 made.probs.append(changed[token] if token in changed else direct.prob(q, token))
-            made.add(token, 0 if i else length)
+            made.tokens.append(token)
+            made.spans.append(0 if i else length)
         place += length
     return made
 
@@ -129,16 +126,12 @@ def retokenize(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> tuple[i
     """
     start, made = _restart(tokenizer, ids), []
     data = tokenizer.decode_bytes(ids[start:]) + data
-    while data:
-        try:
-            text, rest = data.decode("utf-8"), b""
-        except UnicodeDecodeError as error:
-            text, rest = data[:error.start].decode("utf-8"), data[error.start:]
-        if text:
-            made += tokenizer.encode_continuation(text)
-        if rest and rest[0] in tokenizer.byte_fallback:
-            made.append(tokenizer.byte_fallback[rest[0]])
-        data = rest[1:]
+    # Bytes that are no part of a character decode to one of U+DC80 to U+DCFF each (PEP 383).
+    for part in re.split("([\udc80-\udcff])", data.decode("utf-8", "surrogateescape")):
+        if not "\udc80" <= part <= "\udcff":
+            made += tokenizer.encode_continuation(part)
+        elif (byte := ord(part) - 0xDC00) in tokenizer.byte_fallback:
+            made.append(tokenizer.byte_fallback[byte])
     return start, made
 
 
@@ -151,12 +144,9 @@ def continuation(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[
 
 def common_tail(draft: Tokenizer, draft_ids: Sequence[int], target: Tokenizer,
                 target_ids: Sequence[int], longest: int) -> tuple[list[int], list[int]]:
-    """The ends of two tokenizations of one text, from a boundary they share, of both alike in bytes.
-
-    At most `longest` target ids; (draft ids, target ids), both empty where there is none.
-    """
-    def lengths(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
-        """Bytes from each id to the end, the last id first."""
+    """The ends of two tokenizations that spell the same bytes: the longest, of at most `longest`
+    target ids."""
+    def lengths(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:  # to the end; last id first
         sizes = [len(tokenizer.decode_bytes([i])) for i in reversed(ids)]
         return np.cumsum(sizes, dtype=int).tolist()
 
