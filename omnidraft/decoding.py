@@ -1,9 +1,7 @@
-"""The decoding loop: draft, translate, verify, update; one `Round` each (arXiv 2507.02659,
-Algorithm 1).
+"""The decoding loop: draft, translate, verify, update (arXiv 2507.02659, Algorithm 1).
 
-`speculative` yields the rounds of a pair, `plain` those of the target alone: the baseline that
-every speedup is measured against. Nothing here prints; renderer, metrics, tests and lessons read
-the rounds.
+`speculative` yields the rounds of a pair, `plain` those of the target alone: the baseline of every
+speedup. Nothing here prints; renderer, metrics, tests and lessons read the rounds.
 """
 
 from __future__ import annotations
@@ -25,17 +23,14 @@ from .verification import Verdict, exact_match, lifted, rejection_sampling
 
 @dataclass
 class Round:
-    """One round: what was drafted and proposed, what entered the text, and where the time went.
-
-    `kinds` has, per emitted token, "accepted", "merged" (accepted, from several draft tokens),
-    "recovered" or "bonus".
-    """
+    """One round: what was drafted and proposed, what entered the text, and where the time went."""
 
     draft_tokens: list[int] = field(default_factory=list)  # ids in V_q
     proposals: list[int] = field(default_factory=list)  # ids in V_p
     spans: list[int] = field(default_factory=list)  # draft tokens (or atoms) per proposal
     accepted: int = 0  # proposals kept
     emitted: list[int] = field(default_factory=list)  # ids in V_p that enter the text
+    # Per emitted token: "accepted", "merged" (from several draft tokens), "recovered" or "bonus".
     kinds: list[str] = field(default_factory=list)
     draft_kept: int = 0  # draft tokens whose bytes all entered the text
     seconds: dict[str, float] = field(default_factory=dict)  # draft, target, other; first: prefill
@@ -44,19 +39,14 @@ class Round:
 
 @dataclass
 class Warm:
-    """What both models have read: the target's `ids`, the cache of them, and the
-    `drafting.Drafter`.
+    """What both models have read, so that the next turn of a conversation feeds only what is new.
 
-    The loop continues from it and keeps it up to date, so that the next turn of a conversation
-    feeds only what is new. It is consistent between rounds: throw one away that an exception cut
-    short.
-
-    >>> warm = Warm(); speculative(pair, prompt, options, uniforms, warm=warm)  # doctest: +SKIP
+    The loop keeps it up to date; throw one away where an exception cut a round short.
     """
 
-    ids: list[int] = field(default_factory=list)
-    cache: Any = None
-    drafter: Any = None
+    ids: list[int] = field(default_factory=list)  # the target's
+    cache: Any = None  # of them
+    drafter: Drafter | None = None
 
     def read(self, model: Any, sampler: Sampler, ids: list[int]) -> Any:
         """The target's cache with `ids` but the last in it: the first round feeds that one."""
@@ -68,30 +58,23 @@ class Warm:
 
 def plain(model: Any, prompt_ids: str | Sequence[int], options: Options, uniforms: Uniforms,
           warm: Warm | None = None) -> Iterator[Round]:
-    """Ordinary decoding: one token of `model` per round.
-
-    >>> rounds = plain(model, ids, Options(max_new_tokens=2), uniforms)  # doctest: +SKIP
-    >>> [r.emitted for r in rounds]  # doctest: +SKIP
-    [[17], [4]]
-    """
+    """Ordinary decoding: one token of `model` per round; arguments as in `speculative`."""
     began, ids = perf_counter(), check_prompt(model, prompt_ids)
     kind = getattr(model, "sampler", Sampler)
     sampler = kind(uniforms, options.temperature, options.top_k, options.top_p)
     cache = (warm or Warm()).read(model, sampler, ids)
     seconds = {"prefill": perf_counter() - began}
-    for count in range(1, options.max_new_tokens + 1):
+    end_of_text, done = min(len(ids) + options.max_new_tokens, model.context_size), False
+    while not done:
         began = perf_counter()
         logits = sampler.finished(model.forward(ids[cache.length:], cache))
         seconds["target"] = perf_counter() - began
         [token] = sampler.choices(logits, model.tokenizer.size)
         ids.append(token)
         seconds["other"] = perf_counter() - began - seconds["target"]
-        full = count == options.max_new_tokens or len(ids) >= model.context_size
-        done = full or token in model.eos_ids
+        done = token in model.eos_ids or len(ids) >= end_of_text
         yield Round(emitted=[token], kinds=["bonus"], seconds=seconds, done=done)
         seconds = {}
-        if done:
-            return
 
 
 def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]], options: Options,
@@ -101,27 +84,22 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
 
     `prompt` is a text, or what the target and the drafter read for it (ids in V_p, ids in V_q);
     what `warm` holds of it is not read again. `learner.observe` is given every round
-    (`learning.online`). Raises OmnidraftError for an empty prompt or one that leaves no room in the
-    target's context.
-
-    >>> rounds = list(speculative(pair, "Question: ...", Options(), uniforms))  # doctest: +SKIP
+    (`learning.online`). Raises OmnidraftError as `check_prompt` does.
     """
     began, target, warm = perf_counter(), pair.target, warm or Warm()
     target_prompt, draft_prompt = (prompt, prompt) if isinstance(prompt, str) else prompt
     ids = check_prompt(target, target_prompt)
-    end_of_text = min(len(ids) + options.max_new_tokens, target.context_size)
+    end_of_text, done = min(len(ids) + options.max_new_tokens, target.context_size), False
     sampler = pair.sampler(uniforms, options.temperature, options.top_k, options.top_p)
     lifting = sampler.lifting(pair.lifting, target) if options.verify == "lifted" else None
     cache = warm.read(target, sampler, ids)
     drafter = warm.drafter = Drafter(pair, draft_prompt, options, sampler, warm.drafter)
-    drafter.feed_prompt()
     seconds = {"prefill": perf_counter() - began}
-    done = False
     while not done:
         began = perf_counter()
         # 1. Draft d_1..d_k from q. A drafter that can spell nothing of the text drafts nothing.
         room = end_of_text - len(ids) - 1  # one token is the target's own
-        drafts = bool(room > 0 and options.stop.limit > 0 and drafter.ids)
+        drafts = room > 0 and options.stop.limit > 0 and drafter.ids
         draft = drafter.draft(lifting, room) if drafts else Draft()
         seconds["draft"] = perf_counter() - began
 
@@ -151,9 +129,8 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
             learn_ngrams(pair, drafter.ids, ids, len(emitted))
         seconds["other"] = perf_counter() - began - seconds["draft"] - seconds["target"]
         accepted = min(verdict.accepted, len(emitted))
-        kinds = verdict.kinds[:len(emitted)]
-        for i in range(accepted):
-            kinds[i] = "merged" if proposals.spans[i] > 1 else "accepted"
+        kinds = ["merged" if span > 1 else "accepted" for span in proposals.spans[:accepted]]
+        kinds += verdict.kinds[accepted:len(emitted)]
         record = Round(draft.tokens, proposals.tokens, proposals.spans, accepted, emitted, kinds,
                        kept, seconds, done)
         options.stop.record(record)
@@ -164,52 +141,48 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
 def propose(pair: Pairing, draft: Draft, ids: Sequence[int], options: Options, sampler: Sampler,
             lifting: Any) -> Proposals:
     """What the drafted tokens propose to the target, whose text so far is `ids`."""
-    rule, target = options.verify, pair.target
+    rule, size = options.verify, pair.target.vocab_size
     if rule in ("tli", "omnidraft"):
-        merges = rule == "omnidraft"
-        spread = (lambda q: sampler.spread(q, pair.direct, target.vocab_size)) \
-            if options.temperature else None
-        match = pair.cache.longest_match if merges else lambda tokens, start: None
-        return translation.merge(draft.tokens, draft.probs, pair.direct, match,
-                                 pair.spellings if merges else {}, spread)
+        spread = (lambda q: sampler.spread(q, pair.direct, size)) if options.temperature else None
+        match, spellings = (lambda tokens, start: None), {}
+        if rule == "omnidraft":
+            match, spellings = pair.cache.longest_match, pair.spellings
+        return translation.merge(draft.tokens, draft.probs, pair.direct, match, spellings, spread)
     if rule == "slem" or options.temperature == 0:
         # A target that is certain leaves no distribution to protect: propose its own spelling.
         return respelled(pair, draft, ids, rule)
     in_text = () if draft.taken_back is None else lifting.paths[draft.taken_back]
     made = Proposals(lifting=lifting)
     made.atoms, made.drawn = lifting.reveal(draft.tokens, draft.probs, in_text)
-    for token, length in zip(*lifting.walk(made.atoms), strict=True):
-        made.add(token, length)
+    made.tokens, made.spans = lifting.walk(made.atoms)
     return made
 
 
 def respelled(pair: Pairing, draft: Draft, ids: Sequence[int], rule: str) -> Proposals:
     """The drafted text as the target itself would write it after `ids`."""
-    made, target, ends = Proposals(), pair.target, pair.draft.eos_ids
-    data = draft.data(pair.draft.tokenizer)
+    target, ends, data = pair.target, pair.draft.eos_ids, draft.data(pair.draft.tokenizer)
     if rule == "lifted" and pair.one_vocabulary:  # a word that the draft cut short stays as it is
         tokens = [token for token in draft.tokens if token not in ends]
     else:
         tokens = translation.continuation(target.tokenizer, ids, data) if data else []
-    for token in tokens:
-        made.add(token, pair.span(token))
+    spans = [pair.span(token) for token in tokens]
     if draft.tokens and draft.tokens[-1] in ends and target.eos_ids:
         end = int(pair.alignment.draft_to_target[draft.tokens[-1]])
-        made.add(end if end >= 0 else target.eos_ids[0], 1)
-    return made
+        tokens.append(end if end >= 0 else target.eos_ids[0])
+        spans.append(1)
+    return Proposals(tokens, spans)
 
 
 def judge(proposals: Proposals, logits: Any, options: Options, sampler: Sampler, size: int,
           room: int) -> Verdict:
     """The verdict on a round's proposals (m,) by the target's logits (m + 1, V_p)."""
+    tokens, uniforms = proposals.tokens, sampler.uniforms
     if options.verify == "slem" or options.temperature == 0:
-        return exact_match(proposals.tokens, sampler.choices(logits, size))
-    target_probs, uniforms = sampler.rows(logits, size), sampler.uniforms
+        return exact_match(tokens, sampler.choices(logits, size))
+    rows = sampler.rows(logits, size)
     if options.verify == "lifted":
-        return lifted(proposals.atoms, proposals.drawn, proposals.lifting, target_probs, uniforms,
-                      room)
-    return rejection_sampling(proposals.tokens, proposals.rows, target_probs, uniforms,
-                              proposals.probs)
+        return lifted(proposals.atoms, proposals.drawn, proposals.lifting, rows, uniforms, room)
+    return rejection_sampling(tokens, proposals.rows, rows, uniforms, proposals.probs)
 
 
 def until_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
@@ -230,14 +203,11 @@ def learn_ngrams(pair: Pairing, draft_ids: Sequence[int], ids: Sequence[int], fr
 
 
 def check_prompt(model: Any, prompt: str | Sequence[int]) -> list[int]:
-    """The ids of a text, after the begin token if there is one, or a copy of ids.
-
-    Raises OmnidraftError where there is nothing to continue, or the context leaves no room.
-    """
-    if not prompt:
-        raise OmnidraftError("the prompt is empty: give some text to continue")
+    """Ids of a text or a copy of ids; OmnidraftError for nothing to continue or no room for it."""
     is_text = isinstance(prompt, str)
     ids = model.tokenizer.encode(prompt, bos=True) if is_text else list(prompt)
+    if not prompt:
+        raise OmnidraftError("the prompt is empty: give some text to continue")
     if not ids:
         raise OmnidraftError(f"no token of {model.name} spells any of the prompt: write it in "
                              "characters that the model knows")

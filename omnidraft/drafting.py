@@ -1,11 +1,9 @@
 """The drafter's side of the loop: its own tokens of the text so far, their cache, and the draft.
 
-A round draws d_1..d_k from the rows q_1..q_k (arXiv 2507.02659, Algorithm 1, first step). Two
-things are special here. The drafter re-tokenises what the target wrote, and keeps its cache up to
-the first token that changed. And it can *heal* the boundary (this project's own): where its last
-context token is how a longer token begins (the target wrote " ", the drafter knows " 9" as one
-token), it takes that token back and draws among those that begin with it, so that it is never
-conditioned on a context that it has not seen in training.
+A round draws d_1..d_k from the rows q_1..q_k (arXiv 2507.02659, Algorithm 1, first step). It can
+*heal* the boundary first (this project's own): where the drafter's last context token is how a
+longer token begins (the target wrote " ", the drafter knows " 9" as one token), that token is taken
+back and drawn among those that begin with it, so the context is one that training has shown.
 """
 
 from __future__ import annotations
@@ -33,82 +31,45 @@ class Draft:
 
     def data(self, tokenizer: Any) -> bytes:
         """The drafted bytes that the text does not have yet."""
-        return tokenizer.decode_bytes(self.tokens)[self._written(tokenizer):]
-
-    def kept(self, tokenizer: Any, data: bytes, silent: int = 0) -> tuple[int, int]:
-        """How many draft tokens are wholly part of `data`, which entered the text, and their bytes
-        in it.
-
-        Special tokens have no bytes: as many of them are kept as the target wrote, `silent`. So an
-        end token that it refused is no part of the text.
-        """
-        agreed = translation.common_prefix(self.data(tokenizer), data)
-        count, size = 0, -self._written(tokenizer)
-        for token in self.tokens:
-            length = len(tokenizer.decode_bytes([token]))
-            silent -= not length
-            if silent < 0 or size + length > agreed:
-                break
-            count, size = count + 1, size + length
-        return count, max(0, size)
-
-    def _written(self, tokenizer: Any) -> int:
-        return 0 if self.taken_back is None else len(tokenizer.decode_bytes([self.taken_back]))
+        in_text = [] if self.taken_back is None else [self.taken_back]
+        return tokenizer.decode_bytes(self.tokens)[len(tokenizer.decode_bytes(in_text)):]
 
 
 class Drafter:
-    """Drafts for one text: `draft` draws a round's tokens, `follow` takes over what the target
-    wrote.
+    """Drafts for one text: `draft` draws a round's tokens, `follow` takes over the target's.
 
-    `prompt` is that text or its ids (V_q); the cache of the Drafter `before` is taken over if it is
-    of the same model.
-
-    >>> drafter = Drafter(pair, "Once upon", options, sampler)  # doctest: +SKIP
-    >>> drafter.draft(pair.lifting, 8).tokens  # doctest: +SKIP
-    [263, 931]
+    `prompt` is that text or its ids (V_q); all but its last two are read at once. The cache of the
+    Drafter `before` is taken over if it is of the same model.
     """
 
     def __init__(self, pair: Pairing, prompt: str | Sequence[int], options: Options,
                  sampler: Sampler, before: Drafter | None = None) -> None:
         self.model, self.options, self.sampler = pair.draft, options, sampler
-        tokenizer = self.model.tokenizer
+        tokenizer, stop = self.model.tokenizer, options.stop
         self.ids = tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
-        self.fed: list[int] = []  # the ids that the cache holds
-        self.agreed = 0  # how many of both are known to be the same, so that few are compared
-        if before is not None and before.model is self.model:
-            self.fed, self.cache = before.fed, before.cache
-        else:
-            self.cache = sampler.new_cache(self.model)
-        stop = options.stop
-        self.asks = getattr(stop, "looks", True)  # for each token's probability
-        self.looks = sampler.looks or self.asks
-        self.head = getattr(stop, "head", None)
-        self.cache.keeps_hidden = self.head is not None
-        self.starts = getattr(stop, "starts", None)  # asked before a round's first token is drawn
-        if self.starts is not None and self.starts(0.0):  # it always says yes
-            self.starts = None
+        known = before is not None and before.model is self.model
+        held = before.fed if known else []
+        self.cache = before.cache if known else sampler.new_cache(self.model)
+        self.cache.keeps_hidden = stop.head is not None
         # `tli` draws from the drafter renormalised onto the directly mapped tokens.
         tli = options.verify == "tli"
         self.allowed = sampler.allow(pair.direct.drafts, self.model) if tli else None
-
-    def feed_prompt(self) -> None:
-        """Feed the prompt but its last two tokens, which the first round feeds."""
         self._trim(1)
-        self.agreed = continue_from(self.model, self.cache, self.fed, self.ids, keep=2)
-        self.fed = self.ids[:self.agreed]
+        # How many of `ids` and of `fed` are known to be the same, so that few are compared.
+        self.agreed = continue_from(self.model, self.cache, held, self.ids, keep=2)
+        self.fed = self.ids[:self.agreed]  # the ids that the cache holds
 
     def draft(self, lifting: Any, room: int) -> Draft:
-        """Draw up to min(stop.limit, room) tokens, fewer where the stop rule or an end token says
-        so.
+        """Draw min(stop.limit, room) tokens, or fewer by the stop rule or an end token.
 
         `lifting` says which context tokens can be healed; None switches healing off.
         """
-        draft, ends = Draft(), self.model.eos_ids
-        limit = min(self.options.stop.limit, room, self.model.context_size // 2)
+        stop, ends = self.options.stop, self.model.eos_ids
+        limit = min(stop.limit, room, self.model.context_size // 2)
         self._trim(limit)
         heals = lifting is not None and self.options.heal and len(self.ids) > 1
         longer = lifting.longer(self.ids[-1]) if heals else []
-        logits = self._catch_up(rows=2 if longer else 1)
+        draft, logits = Draft(), self._catch_up(rows=2 if longer else 1)
         if longer:
             draft, logits = self._heal(logits, longer)
         drawn: list[Any] = []  # numbers, or on a device what stands for them
@@ -116,20 +77,22 @@ class Drafter:
         while len(draft.tokens) + len(drawn) < limit:
             if drawn:
                 logits = self.model.forward(drawn[-1:], self.cache)
-            rows = self._rows(logits)
-            if self.starts and not (draft.tokens or drawn) and not self.starts(self._promise(rows)):
-                return draft
+            rows = self._rows(logits, self.allowed)
+            if not (draft.tokens or drawn or stop.starts(0.0)):  # it depends on the row
+                if not stop.starts(self._judge(self.sampler.likeliest(rows), rows)[1]):
+                    return draft
             drawn.append(self.sampler.draw(rows))
             if self.options.temperature:
                 draft.probs.append(rows[0])
             token = drawn[-1]
-            if self.asks:
-                token, probability = self.sampler.read(token, rows)
-                confidences.append(self._confidence(token, probability, rows, draft))
+            if stop.looks:
+                token, confidence, features = self._judge(token, rows)
+                draft.features += features
+                confidences.append(confidence)
                 # subtle: the token that stops the round is still proposed (see `stopping`)
-                if self.options.stop(confidences):
+                if stop(confidences):
                     break
-            if self.looks and token in ends:
+            if (stop.looks or self.sampler.looks) and token in ends:
                 break
         tokens = self.sampler.settle(drawn, ends)
         self.fed += tokens[:-1]
@@ -142,10 +105,18 @@ class Drafter:
     def follow(self, draft: Draft, data: bytes, silent: int = 0) -> int:
         """Take over the bytes that the target wrote; how many draft tokens are wholly part of them.
 
-        `silent` of the target's tokens have no bytes.
+        Special tokens have no bytes: as many of them are kept as the target wrote, `silent`, so an
+        end token that it refused is no part of the text.
         """
-        tokenizer = self.model.tokenizer
-        kept, size = draft.kept(tokenizer, data, silent)
+        tokenizer, drafted, kept = self.model.tokenizer, draft.data(self.model.tokenizer), 0
+        agreed = translation.common_prefix(drafted, data)
+        lengths = [len(tokenizer.decode_bytes([token])) for token in draft.tokens]
+        size = len(drafted) - sum(lengths)  # below 0: those bytes of d_1 were in the text before
+        for length in lengths:
+            silent -= not length
+            if silent < 0 or size + length > agreed:
+                break
+            kept, size = kept + 1, size + length
         if kept:  # the drafter's own tokens stay, so that the cache need not be fed again
             self.ids[len(self.ids) - (draft.taken_back is not None):] = draft.tokens[:kept]
             data = data[size:]
@@ -159,14 +130,13 @@ class Drafter:
         same = translation.common_prefix(self.fed[self.agreed:], self.ids[self.agreed:])
         self.agreed = min(self.agreed + same, len(self.ids) - rows)
         self.cache.rewind(self.agreed)
-        del self.fed[self.agreed:]
-        return self._forward(self.ids[self.agreed:], rows)
+        self.fed[self.agreed:] = self.ids[self.agreed:]
+        return self.model.forward(self.ids[self.agreed:], self.cache, rows)
 
     def _heal(self, logits: Any, longer: list[int]) -> tuple[Draft, Any]:
-        """Draw among the last context token and those that begin with it.
+        """Draw among the last context token and those that begin with it; the logits after that.
 
-        logits: (2, V_q), before that token and after it. Returns what that drafts, and the logits
-        to continue from.
+        logits: (2, V_q), before the last context token and after it.
         """
         last = self.ids[-1]
         rows = self._rows(logits[:1], self.sampler.allow([last, *longer], self.model))
@@ -174,40 +144,24 @@ class Drafter:
         if token == last:  # the context token stands, and drafting continues after it
             return Draft(), logits[1:]
         self.cache.rewind(len(self.fed) - 1)
-        del self.fed[-1:]
+        self.fed[-1] = token
         probs = [rows[0]] if self.options.temperature else []
-        return Draft([token], probs, last), self._forward([token])
+        return Draft([token], probs, last), self.model.forward([token], self.cache, 1)
 
-    def _rows(self, logits: Any, allowed: Any = None) -> Any:
+    def _rows(self, logits: Any, allowed: Any) -> Any:
         """The distribution that the next token is drawn from, as the only row of (1, V_q)."""
-        allowed = self.allowed if allowed is None else allowed
-        if allowed is not None:
-            logits = logits.clip(LEAST) + allowed
+        logits = logits if allowed is None else logits.clip(LEAST) + allowed
         return self.sampler.rows(logits, self.model.tokenizer.size)
 
-    def _promise(self, rows: Any) -> float:
-        """The confidence in the likeliest token: its probability, or what the head predicts."""
-        if self.head is None:
-            return float(rows[0].max())
-        return self.head(self._features(*self.sampler.read(self.sampler.likeliest(rows), rows)))
-
-    def _confidence(self, token: int, probability: float, rows: Any, draft: Draft) -> float:
-        """The stop rule's confidence in a drawn token; a head's features are kept for learning."""
-        if self.head is not None:
-            features = self._features(token, probability)
-            draft.features.append(features)
-            return self.head(features)
-        bound = getattr(self.options.stop, "bound", None)  # a rule may read the whole row instead
-        return probability if bound is None else bound(rows[0])
-
-    def _features(self, token: int, probability: float) -> Any:
+    def _judge(self, token: Any, rows: Any) -> tuple[int, float, list[Any]]:
+        """A token as a number, the confidence in it, and what the head saw, if there is one."""
+        token, probability = self.sampler.read(token, rows)
+        head, bound = self.options.stop.head, getattr(self.options.stop, "bound", None)
+        if head is None:  # a rule with a `bound` reads the whole row
+            return token, probability if bound is None else bound(rows[0]), []
         vectors = self.cache.hidden[-1], self.model.embedding[token]
-        return self.head.features(*map(self.sampler.to_numpy, vectors), probability)
-
-    def _forward(self, ids: list[int], rows: int = 1) -> Any:
-        logits = self.model.forward(ids, self.cache, rows)
-        self.fed += ids
-        return logits
+        features = head.features(*map(self.sampler.to_numpy, vectors), probability)
+        return token, head(features), [features]
 
     def _trim(self, limit: int) -> None:
         """Forget the older half of a text that outgrows the drafter's context."""
@@ -216,11 +170,7 @@ class Drafter:
 
 
 def continue_from(model: Any, cache: Any, held: Sequence[int], ids: list[int], keep: int) -> int:
-    """Rewind a cache that holds `held` to what `ids` begin with, and feed those but the last
-    `keep`.
-
-    Returns how many ids the cache holds then.
-    """
+    """Feed `ids` but the last `keep` to a cache that holds `held`; how many it holds then."""
     end = max(0, len(ids) - keep)
     shared = min(translation.common_prefix(held, ids), end)
     cache.rewind(shared)

@@ -27,23 +27,14 @@ class Generation:
 
 
 class Pair(Pairing):
-    """A pairing that writes texts; `omnidraft.pair` makes one from names, folders or loaded models.
-
-    >>> pair = omnidraft.pair("draft-tasks", "qwen-like")  # doctest: +SKIP
-    >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
-    ', there was a little fox who'
-    """
+    """A pairing that writes texts; `omnidraft.pair` makes one."""
 
     def generate(self, prompt: str, options: Options | None = None, *, seed: int = 0,
                  **settings: Any) -> Generation:
-        """Continue `prompt`; `settings` are those of `Options.of` (max_new_tokens, do_sample, ...).
-
-        >>> pair.generate("def area(", do_sample=True, temperature=0.8, seed=1)  # doctest: +SKIP
-        """
+        """Continue `prompt`; `settings` are those of `Options.of` (max_new_tokens, ...)."""
         rounds: list[Round] = []
-        pieces = self.stream(prompt, options, seed=seed, rounds=rounds, **settings)
-        text = "".join(pieces)
-        return Generation(text, [token for one in rounds for token in one.emitted], rounds)
+        text = "".join(self.stream(prompt, options, seed=seed, rounds=rounds, **settings))
+        return Generation(text, [token for record in rounds for token in record.emitted], rounds)
 
     def stream(self, prompt: str, options: Options | None = None, *, seed: int = 0,
                rounds: list[Round] | None = None, **settings: Any) -> Iterator[str]:
@@ -51,12 +42,11 @@ class Pair(Pairing):
 
         `rounds` collects the rounds. Raises OmnidraftError for a setting that will not do.
         """
-        options = Options.of(**settings) if options is None else options
+        options = options or Options.of(**settings)
         if not isinstance(seed, Integral) or seed < 0:
             raise OmnidraftError(f"seed is {seed!r}, but must be a whole number of 0 or more")
-        uniforms = Uniforms(np.random.default_rng(seed))
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for record in speculative(self, prompt, options, uniforms):
+        for record in speculative(self, prompt, options, Uniforms(np.random.default_rng(seed))):
             if rounds is not None:
                 rounds.append(record)
             written = self.target.tokenizer.decode_bytes(record.emitted)

@@ -1,7 +1,4 @@
-"""Speed, block efficiency and acceptance of a run (arXiv 2507.02659, section 4).
-
-Two acceptance rates are in use; each name says its denominator: draft tokens, or proposals.
-"""
+"""Speed, block efficiency and acceptance of a run (arXiv 2507.02659, section 4)."""
 
 from __future__ import annotations
 
@@ -30,21 +27,12 @@ class Summary:
     acceptance_proposed: float  # accepted / proposed, mean over the rounds: the paper's metric
     drafted_per_round: float  # draft tokens drawn per round
     overhead: float  # share of the seconds that neither model took
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Target tokens per second of decoding."""
-        return _ratio(self.tokens, self.seconds)
-
-    @property
-    def block_efficiency(self) -> float:
-        """Target tokens per target pass (tau), recovered and bonus tokens included."""
-        return _ratio(self.tokens, self.rounds)
+    tokens_per_second: float  # target tokens per second of decoding
+    block_efficiency: float  # target tokens per target pass (tau), recovered and bonus included
 
     def figures(self) -> dict[str, float]:
-        """Every field and both ratios by name, for JSON."""
-        rate, tau = self.tokens_per_second, self.block_efficiency
-        return vars(self) | {"tokens_per_second": rate, "block_efficiency": tau}
+        """Every field by name, for JSON."""
+        return dict(vars(self))
 
 
 def summarize(rounds: Iterable[Round]) -> Summary:
@@ -58,18 +46,18 @@ def summarize(rounds: Iterable[Round]) -> Summary:
     rounds = list(rounds)
     draft, target, other, prefill = (sum(r.seconds.get(part, 0.0) for r in rounds)
                                      for part in ("draft", "target", "other", "prefill"))
-    seconds = draft + target + other
+    seconds, tokens = draft + target + other, sum(len(r.emitted) for r in rounds)
     drafted, kept = sum(len(r.draft_tokens) for r in rounds), sum(r.draft_kept for r in rounds)
     shares = [r.accepted / len(r.proposals) for r in rounds if r.proposals]
     return Summary(
-        tokens=sum(len(r.emitted) for r in rounds), rounds=len(rounds), seconds=seconds,
-        prefill_seconds=prefill, draft_seconds=draft, target_seconds=target,
-        drafted=drafted, draft_kept=kept, proposed=sum(len(r.proposals) for r in rounds),
-        accepted=sum(r.accepted for r in rounds),
+        tokens=tokens, rounds=len(rounds), seconds=seconds, prefill_seconds=prefill,
+        draft_seconds=draft, target_seconds=target, drafted=drafted, draft_kept=kept,
+        proposed=sum(len(r.proposals) for r in rounds), accepted=sum(r.accepted for r in rounds),
         merges=sum(r.kinds.count("merged") for r in rounds),
         acceptance_draft=_ratio(kept, drafted),
         acceptance_proposed=_ratio(sum(shares), len(shares)),
-        drafted_per_round=_ratio(drafted, len(rounds)), overhead=_ratio(other, seconds))
+        drafted_per_round=_ratio(drafted, len(rounds)), overhead=_ratio(other, seconds),
+        tokens_per_second=_ratio(tokens, seconds), block_efficiency=_ratio(tokens, len(rounds)))
 
 
 def speedup(speculative: Summary, plain: Summary) -> float:

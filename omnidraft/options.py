@@ -18,9 +18,6 @@ class Options:
     """Settings of one text; None stands for a setting's default, as in transformers.
 
     Raises OmnidraftError for a value that will not do.
-
-    >>> Options(verify="lossless", temperature=None).verify
-    'lifted'
     """
 
     verify: str = "lifted"  # one of verification.RULES; "lossless" is another name for "lifted"
@@ -46,22 +43,20 @@ class Options:
             temperature = (self.temperature or 1.0) if do_sample else 0.0
             object.__setattr__(self, "temperature", temperature)
         object.__setattr__(self, "verify", ALIASES.get(self.verify, self.verify))
-        limit = getattr(self.stop, "limit", 0)
-        for holds, line in (
-            (isinstance(limit, Integral), f"draft length is {limit!r}, but must be a whole number"),
-            (self.verify in RULES,
-             f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}"),
-            (not isinstance(limit, Integral) or limit >= 0,
-             f"draft length is {limit}, but must be 0 or more"),
-            (0 <= self.temperature < float("inf"),
-             f"temperature is {self.temperature}, but must be 0 or more"),
-            (self.top_k >= 0, f"top-k is {self.top_k}, but must be 0 (off) or more"),
-            (0 < self.top_p <= 1, f"top-p is {self.top_p}, but must be in (0, 1]"),
-            (self.max_new_tokens >= 1,
-             f"number of new tokens is {self.max_new_tokens}, but must be 1 or more"),
+        if self.verify not in RULES:
+            raise OmnidraftError(f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}")
+        k, new = getattr(self.stop, "limit", None), self.max_new_tokens
+        if not isinstance(k, Integral):
+            raise OmnidraftError(f"draft length is {k!r}, but must be a whole number")
+        for name, value, holds, needed in (
+            ("draft length", k, k >= 0, "0 or more"),
+            ("temperature", self.temperature, 0 <= self.temperature < float("inf"), "0 or more"),
+            ("top-k", self.top_k, self.top_k >= 0, "0 (off) or more"),
+            ("top-p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]"),
+            ("number of new tokens", new, new >= 1, "1 or more"),
         ):
             if not holds:
-                raise OmnidraftError(line)
+                raise OmnidraftError(f"{name} is {value}, but must be {needed}")
 
     @classmethod
     def of(cls, draft_length: int = 12, threshold: float = 0.4, do_sample: bool | None = None,
@@ -69,8 +64,7 @@ class Options:
         """Options by the names that transformers users know.
 
         `draft_length` and `threshold` make the confidence rule, unless a `stop` is given; with
-        `tune` the measured throughput decides. Raises OmnidraftError for a name or value that will
-        not do.
+        `tune` the throughput decides. Raises OmnidraftError for a name or value that will not do.
 
         >>> Options.of(do_sample=True, top_p=0.9, draft_length=4).temperature
         1.0

@@ -1,7 +1,4 @@
-"""A pairing: one drafter, one target, and all that relates their two vocabularies.
-
-The models are never modified by being paired, so one drafter can serve several targets at once.
-"""
+"""A pairing: one drafter, one target, and all that relates their two vocabularies."""
 
 from __future__ import annotations
 
@@ -22,21 +19,15 @@ class Pairing:
     """A drafter and a target, their alignment, n-gram cache, spellings and lifting.
 
     A model has `tokenizer`, `vocab_size`, `context_size`, `eos_ids`, `new_cache()` and
-    `forward(ids, cache, rows)`. With `prefill` the cache starts with every target token's own
-    split, computed from the two tokenizers alone; without it, empty, and learns from the text only
-    (as in arXiv 2507.02659). Raises OmnidraftError where no token of one vocabulary is spelled by
-    tokens of the other.
-
-    >>> pair = Pairing(load("draft-tasks"), load("qwen-like"))  # doctest: +SKIP
-    >>> len(pair.cache) > 1000  # doctest: +SKIP
-    True
+    `forward(ids, cache, rows)`; pairing does not modify it. With `prefill` the cache starts with
+    every target token's own split; without it, empty, and learns from the text only (as in arXiv
+    2507.02659). Raises OmnidraftError where no token of one side is spelled by tokens of the other.
     """
 
     def __init__(self, draft: Any, target: Any, cache: NGramCache | None = None,
                  prefill: bool = True, alignment: Alignment | None = None) -> None:
         self.draft, self.target = draft, target
-        if alignment is None:
-            alignment = align(draft.tokenizer, target.tokenizer)
+        alignment = alignment or align(draft.tokenizer, target.tokenizer)
         self.alignment = alignment.fitted(draft.vocab_size, target.vocab_size)
         self.cache = NGramCache() if cache is None else cache
         if cache is None and prefill:
@@ -45,8 +36,7 @@ class Pairing:
             raise OmnidraftError(f"the vocabularies of {draft.name} and {target.name} have nothing "
                                  "in common: no token of one is spelled by tokens of the other; "
                                  "take another drafter")
-        self._lifting: Lifting | None = None
-        self._lifted_from: tuple[Any, int] = (None, -1)
+        self._lifting: tuple[Any, Any] = None, None  # what it was made from, and itself
 
     @property
     def sampler(self) -> type[Sampler]:
@@ -70,9 +60,7 @@ class Pairing:
         found, spoken = {}, self.target.tokenizer
         unmapped = self.alignment.draft_to_target[:self.draft.tokenizer.size] < 0
         for token in np.flatnonzero(unmapped).tolist():
-            data = self.draft.tokenizer.token_bytes[token]
-            if not data:
-                continue
+            data = self.draft.tokenizer.token_bytes[token] or b""
             try:
                 spelling = tuple(spoken.encode_continuation(data.decode("utf-8")))
             except UnicodeDecodeError:
@@ -90,19 +78,18 @@ class Pairing:
     @property
     def lifting(self) -> Lifting:
         """The trie of splits and the paths of atoms, made again when the cache has changed."""
-        if self._lifting is None or self._lifted_from != (self.cache, self.cache.version):
+        source = self.cache, self.cache.version
+        if self._lifting[0] != source:
             to_target = self.alignment.draft_to_target.tolist()
             splits: dict[int, tuple[int, ...]] = {}
             for token, atom in enumerate(self.alignment.target_to_draft.tolist()):
                 split = self.cache.split_of(token) if atom < 0 else (atom,)
-                # Of several target tokens with the same bytes (<0x41> and "A") one is covered: the
-                # one that is written.
+                # Of several target tokens with the same bytes (<0x41> and "A") the written one is
+                # covered; of several draft tokens one is the atom, and the others go by it.
                 written = atom < 0 or to_target[atom] == token
                 if split and max(split) < self.draft.vocab_size and written:
                     splits[token] = split
-            # So it is with the drafter's: the others go by the atom that stands for those bytes.
             direct = {token: (to,) for token, to in enumerate(to_target) if to >= 0}
-            spellings = self.spellings | direct
-            self._lifting = build_lifting(splits, spellings, self.draft.vocab_size)
-            self._lifted_from = self.cache, self.cache.version
-        return self._lifting
+            made = build_lifting(splits, self.spellings | direct, self.draft.vocab_size)
+            self._lifting = source, made
+        return self._lifting[1]

@@ -1,26 +1,30 @@
 """When to stop drafting: after a fixed length, by confidence, or by measured throughput.
 
-The token that triggers a stop is still proposed: dropping it would bias the output (arXiv
-2405.19715, section 3). Whether a round drafts at all may depend on earlier rounds and on the row of
-its first token, which is known before that token is drawn.
+The token that stops a draft is still proposed: without it the text would be biased (arXiv
+2405.19715, section 3). Whether a round drafts at all depends only on what precedes its first draw.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 
 from .errors import OmnidraftError
 
 
-class Stop(Protocol):
-    """A stop rule: given the confidence of every token drafted so far, true to draft no more."""
+class Stop:
+    """A stop rule. Called with the confidence of every token drafted so far: draft no more?"""
 
     limit: int  # most draft tokens in the coming round; 0: do not draft
+    looks = True  # at every drafted token's probability
+    head: AcceptanceHead | None = None  # predicts acceptance from more than the probability
+
+    def starts(self, confidence: float) -> bool:
+        """Should the round draft, given the confidence of the likeliest first token?"""
+        return True
 
     def __call__(self, confidences: list[float]) -> bool:
         """Never, unless a rule says otherwise."""
@@ -35,17 +39,16 @@ class FixedLength(Stop):
     """Draft `limit` tokens in every round."""
 
     limit: int = 4
-    looks: ClassVar[bool] = False  # does not look at what was drafted
+    looks = False
 
 
 @dataclass(frozen=True)
 class Confidence(Stop):
     """Stop once the product of the drafted tokens' confidences falls below `threshold`.
 
-    A token's confidence is the drafter's probability of it, or the acceptance that a `head`
-    predicts; threshold = 1 - gamma of arXiv 2507.02659, section 3.3. A round drafts nothing where
-    the likeliest first token promises less (this project's own): a pass over two tokens costs the
-    target more than a pass over one.
+    A token's confidence is the drafter's probability of it, or what a `head` predicts; threshold =
+    1 - gamma of arXiv 2507.02659, section 3.3. A round drafts nothing where the likeliest first
+    token promises less (this project's own): it would cost the target a wider pass.
 
     >>> stop = Confidence(threshold=0.4)
     >>> stop.starts(0.3), stop([0.9]), stop([0.9, 0.4])
@@ -57,7 +60,7 @@ class Confidence(Stop):
     head: AcceptanceHead | None = None
 
     def starts(self, confidence: float) -> bool:
-        """Should the round draft, given the confidence of the likeliest first token?"""
+        """Does the first token alone promise enough?"""
         return not confidence < self.threshold  # NaN drafts on; the error is raised later
 
     def __call__(self, confidences: list[float]) -> bool:
@@ -65,27 +68,22 @@ class Confidence(Stop):
         return prod(confidences) < self.threshold
 
 
-@dataclass
-class Throughput:
+@dataclass(eq=False)
+class Throughput(Stop):
     """The confidence rule with a measured threshold, which rests where drafting does not pay.
 
-    This project's own. *How far to draft*: one more draft token costs c seconds and brings
-    a * prod_i P_i tokens, where a is how often a confident token is kept. A second is worth r
-    tokens, so another token pays while a * prod_i P_i > r c (the marginal value theorem, Charnov
-    1976). r, c and a are running means; c is the slope of a round's seconds over its draft tokens.
-
-    *Whether to draft*: where a token of the drafting rounds takes more seconds than a plain step,
-    `limit` reads 0 while the target writes the next 32, 64, ... 256 tokens alone. After each rest 4
-    drafting rounds decide again. Only past rounds count, so the clock cannot bias the text.
-
-    >>> Throughput(12)([0.9, 0.5])  # nothing is measured yet: threshold 0.4
-    False
+    This project's own. *How far to draft*: one more token costs c seconds (the slope of a round's
+    seconds over its draft tokens) and brings a * prod_i P_i tokens, where a is how often a
+    confident token is kept. A second is worth r tokens, so it pays while a * prod_i P_i > r c (the
+    marginal value theorem, Charnov 1976). *Whether to draft*: where a token of the drafting rounds
+    takes longer than a plain step, `limit` reads 0 for the next 32, 64, ... 256 tokens; after each
+    rest 4 rounds decide again. Only past rounds count, so the clock cannot bias the text.
     """
 
     longest: int = 12  # most draft tokens in a round
     head: AcceptanceHead | None = None
     threshold: float = 0.4
-    _sums: Counter[str] = field(default_factory=Counter)  # over drafting rounds, fading
+    _sums: Any = 0.0  # over drafting rounds, fading: those of `_tune`
     _pace: tuple[float, float] = 0.0, 0.0  # seconds and tokens since the last rest, fading
     _plain: float | None = None  # seconds of a plain step
     _untried: int = 8  # drafting rounds before the first decision
@@ -108,7 +106,7 @@ class Throughput:
             self._plain = seconds if self._plain is None else 0.8 * self._plain + 0.2 * seconds
             self._rest = max(0, self._rest - tokens)
             return
-        self._tune(record, seconds)
+        self._tune(record, seconds, tokens)
         self._pace = 0.9 * self._pace[0] + seconds, 0.9 * self._pace[1] + tokens
         self._untried -= 1
         if self._plain is None:
@@ -119,30 +117,26 @@ class Throughput:
         elif self._untried <= 0:
             self._pause = 32
 
-    def _tune(self, record: Any, seconds: float) -> None:
+    def _tune(self, record: Any, seconds: float, tokens: int) -> None:
         """Set the threshold to r c / a."""
-        drafted, s = len(record.draft_tokens), self._sums
-        new = {"rounds": 1, "tokens": len(record.emitted), "seconds": seconds, "drafted": drafted,
-               "kept": record.draft_kept, "examined": min(drafted, record.draft_kept + 1),
-               "draft": record.seconds["draft"], "squares": drafted * drafted,
-               "product": drafted * seconds}
-        for name, value in new.items():
-            s[name] = 0.98 * s[name] + value
-        if s["rounds"] < 8 or not s["drafted"] or not s["kept"]:
+        k, kept, draft = len(record.draft_tokens), record.draft_kept, record.seconds["draft"]
+        self._sums = 0.98 * self._sums + np.array(
+            [1, tokens, seconds, draft, k, kept, min(k, kept + 1), k * k, k * seconds])
+        rounds, tokens, seconds, draft, drafted, kept, examined, squares, products = self._sums
+        if rounds < 8 or not drafted or not kept:
             return
-        cost = 0.5 * s["draft"] / s["drafted"]  # at least half of the drafter's step
-        spread = s["squares"] - s["drafted"] ** 2 / s["rounds"]
+        cost = 0.5 * draft / drafted  # at least half of the drafter's step
+        spread = squares - drafted ** 2 / rounds
         if spread > 1e-9:  # least squares; rounds of one length have no slope
-            cost = max(cost, (s["product"] - s["drafted"] * s["seconds"] / s["rounds"]) / spread)
-        self.threshold = min(0.95, s["tokens"] / s["seconds"] * cost * s["examined"] / s["kept"])
+            cost = max(cost, (products - drafted * seconds / rounds) / spread)
+        self.threshold = float(min(0.95, tokens / seconds * cost * examined / kept))
 
 
 class AcceptanceHead:
     """Predicts whether a drafted token will be accepted (arXiv 2405.19715): one sigmoid layer.
 
-    It reads the drafter's hidden state before the token, the token's embedding (both (width,)) and
-    the logit of its probability. Only that logit's weight begins at 1, the others at 0, so a fresh
-    head predicts the drafter's own confidence. Hidden layers overfit the few labels of a stream.
+    Only the weight of log(q / (1 - q)) begins at 1, the others at 0, so a fresh head predicts the
+    drafter's own confidence. Hidden layers overfit the few labels of a stream.
 
     >>> head = AcceptanceHead(4); round(head(head.features(np.ones(4), np.ones(4), 0.9)), 2)
     0.9
@@ -158,13 +152,14 @@ class AcceptanceHead:
         """A head with given parameters; OmnidraftError where they are not those of one layer."""
         if parameters.keys() != {"out.weight", "out.bias"}:
             raise OmnidraftError("this acceptance head has hidden layers: learn a new one")
-        head = cls((len(parameters["out.weight"]) - 1) // 2)
+        head = cls(0)
         head.parameters = parameters
         return head
 
     @staticmethod
     def features(hidden: np.ndarray, embedding: np.ndarray, probability: float) -> np.ndarray:
-        """The input (2 width + 1,): both vectors at root mean square 1, and log(q / (1 - q))."""
+        """The input (2 width + 1,) of a token: the hidden state (width,) before it, its embedding
+        (width,), both at root mean square 1, and log(q / (1 - q)) of its probability q."""
         scaled = [v * (len(v) ** 0.5 / (np.linalg.norm(v) + 1e-9)) for v in (hidden, embedding)]
         q = min(max(probability, 1e-4), 1 - 1e-4)
         return np.concatenate([*scaled, [np.log(q / (1 - q))]]).astype(np.float32)
@@ -175,10 +170,10 @@ class AcceptanceHead:
 
     def loss(self, features: np.ndarray, labels: np.ndarray,
              rejected_weight: float = 6.0) -> tuple[float, dict[str, np.ndarray]]:
-        """Weighted binary cross-entropy, mean over tokens, and its gradients by name.
+        """Weighted binary cross-entropy of features (n, 2 width + 1), its mean and its gradients.
 
-        features: (n, 2 width + 1); labels: (n,) probabilities of acceptance. Rejections weigh
-        `rejected_weight` (6 in arXiv 2405.19715; 1 predicts without bias).
+        labels: (n,) probabilities of acceptance; rejections weigh 6 in arXiv 2405.19715, while 1
+        predicts without bias.
         """
         p = np.clip(self._predict(features), 1e-7, 1 - 1e-7)  # (n,)
         up, down = labels, rejected_weight * (1 - labels)

@@ -1,14 +1,12 @@
 """Translation between the two vocabularies, in both directions (arXiv 2507.02659, section 3.1).
 
-Draft to target, before verification: `merge` turns draft tokens into proposals with the translated
-probability q' (Eq. 1) and the rows that the residual needs (Eq. 2); `continuation` re-tokenises the
-drafted text instead. Target to draft, after verification: `extend` re-tokenises what the target
-wrote, near its end only, so that a round's cost does not grow with the text. The target's own
-tokens are never re-tokenised.
+Draft to target: `merge` gives proposals, their translated probabilities q' (Eq. 1) and what the
+residual needs (Eq. 2); `continuation` re-tokenises instead. Target to draft: `retokenize`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -19,7 +17,7 @@ import numpy as np
 from .sampling import Rows
 from .tokenizer import Tokenizer
 
-WINDOW = 64  # tokens that `extend` goes back at most to find a place where re-tokenising can begin
+WINDOW = 64  # how many tokens `retokenize` goes back at most
 
 
 class Direct:
@@ -43,25 +41,17 @@ class Direct:
 
 @dataclass
 class Proposals:
-    """Proposed target tokens: `tokens` (m,) and `spans` (m,), the draft tokens that each is for.
+    """Proposed target tokens, and what their verification compares."""
 
-    A span of 2 or more is a merge by the n-gram cache; of the target tokens that one draft token
-    expands to, the first has span 1 and the others 0. `probs` (m,) and `rows`, the rows (V_p,) of
-    q': what `rejection_sampling` compares; `atoms`, `drawn` and `lifting`: what `lifted` compares.
-    """
-
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)  # (m,)
+    # Draft tokens that each is for: 2 or more for a merge by the n-gram cache; of the target tokens
+    # that one draft token expands to, the first has 1 and the others 0.
     spans: list[int] = field(default_factory=list)
-    probs: list[Any] = field(default_factory=list)
-    rows: Sequence[Any] = ()
-    atoms: list[int | None] = field(default_factory=list)
+    probs: list[Any] = field(default_factory=list)  # for `rejection_sampling`: q' of each,
+    rows: Sequence[Any] = ()  # and the rows (V_p,) of q'
+    atoms: list[int | None] = field(default_factory=list)  # for `lifted`, as the next two
     drawn: list[Any] = field(default_factory=list)
     lifting: Any = None
-
-    def add(self, token: int, span: int) -> None:
-        """Append one proposal."""
-        self.tokens.append(token)
-        self.spans.append(span)
 
     def cut(self, room: int) -> None:
         """Drop what there is no room for: one draft token may spell several target tokens."""
@@ -74,14 +64,12 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
           spread: Callable[[Any], Any] | None = None) -> Proposals:
     """Proposals of the drafted tokens d_1..d_k (Eq. 1), and the rows q' of their residuals (Eq. 2).
 
-    At each place: the longest cached n-gram, else the direct token, else the target tokens that
-    spell the draft token (an expansion), else the proposals end.
+    At each place: the longest cached n-gram with q'(t) = prod_j q(d_j), which is taken off the
+    direct token of d_1; else the direct token; else the target tokens that spell the draft token
+    (the first carries q(d), the others are certain given the first); else the proposals end.
 
-    draft_probs: k rows (V_q,); longest_match(tokens, start) gives (target token, length) or None;
-    spellings: draft token -> several target tokens; spread: a row (V_q,) -> the same row on the
-    target's tokens (V_p,) by the direct map, None where no rows are needed (temperature 0). A
-    merged token has q'(t) = prod_j q(d_j), which is taken off the direct token of d_1. An
-    expansion's first token carries q(d), the others are certain given the first.
+    draft_probs: k rows (V_q,); longest_match(tokens, start): (target token, length) or None;
+    spread: a row (V_q,) -> the same on the target's tokens (V_p,), None at temperature 0.
 
     >>> rows, direct = [np.array([0.5, 0.5])] * 2, Direct(np.array([0, -1]))
     >>> made = merge([0, 1], rows, direct, lambda d, i: (1, 2) if i == 0 else None, {},
@@ -89,80 +77,61 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
     >>> made.tokens, made.rows[0].tolist()
     ([1], [0.25, 0.25])
     """
-    made, place = Proposals(), 0
     changes: list[tuple[Any, dict[int, Any]]] = []  # per proposal: q, and where q' differs from it
 
-    def propose(token: int, span: int, q: Any, changed: dict[int, Any]) -> None:
-        if spread:
-            changes.append((q, changed))
-            made.probs.append(changed[token] if token in changed else direct.prob(q, token))
-        made.add(token, span)
-
     def row(change: tuple[Any, dict[int, Any]]) -> Any:
-        made = spread(change[0])
+        q_prime = spread(change[0])
         for token, prob in change[1].items():
-            made[token] = prob
-        return made
+            q_prime[token] = prob
+        return q_prime
 
-    made.rows = Rows(changes, row)
+    made, place = Proposals(rows=Rows(changes, row)), 0
     while place < len(draft_tokens):
         d, q = draft_tokens[place], draft_probs[place] if spread else None
         same, found = int(direct.draft_to_target[d]), longest_match(draft_tokens, place)
-        changed: dict[int, Any] = {}
-        if found is not None:
-            token, length = found
-            if spread:
-                product = prod(draft_probs[i][draft_tokens[i]]
-                               for i in range(place, place + length))
-                if same >= 0:
-                    left = direct.prob(q, same) - product
-                    changed[same] = left * (left > 0)
-                changed[token] = changed.get(token, direct.prob(q, token)) + product
-            propose(token, length, q, changed)
-            place += length
-            continue
-        spelling = (same,) if same >= 0 else spellings.get(d, ())
+        (token, length), changed = found or (same, 1), {}
+        spelling = (token,) if token >= 0 else spellings.get(d, ())
         if not spelling:
             break
-        if same < 0 and spread:
+        if found and spread:
+            product = prod(draft_probs[i][draft_tokens[i]]
+                           for i in range(place, place + length))
+            if same >= 0:
+                left = direct.prob(q, same) - product
+                changed[same] = left * (left > 0)
+            changed[token] = changed.get(token, direct.prob(q, token)) + product
+        elif same < 0 and spread:
             changed[spelling[0]] = direct.prob(q, spelling[0]) + q[d]
-        propose(spelling[0], 1, q, changed)
-        for token in spelling[1:]:
-            propose(token, 0, q * 0 if spread else None, {token: 1.0})
-        place += 1
+        for i, token in enumerate(spelling):
+            if spread:
+                q, changed = (q * 0, {token: 1.0}) if i else (q, changed)
+                changes.append((q, changed))
+                made.probs.append(changed[token] if token in changed else direct.prob(q, token))
+            made.tokens.append(token)
+            made.spans.append(0 if i else length)
+        place += length
     return made
 
 
 def extend(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[int]:
-    """Ids of the text of `ids` followed by the bytes `data`: only the end is tokenised again.
-
-    Bytes that are no whole character become byte tokens where the vocabulary has them.
-
-    >>> extend(llama2, [1, 16480], b"fl")  # " Snow" + "fl" -> " Snow", "fl"        # doctest: +SKIP
-    [1, 16480, 1579]
-    """
+    """Ids of the text of `ids` followed by the bytes `data`: only the end is tokenised again."""
     start, made = retokenize(tokenizer, ids, data)
     return [*ids[:start], *made]
 
 
 def retokenize(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> tuple[int, list[int]]:
-    """What `extend` gives, without what stays: how many of `ids` do, and the new ids behind them.
+    """How many of `ids` stay where the bytes `data` follow them, and the new ids after those.
 
-    >>> retokenize(llama2, [1, 16480], b"fl")                                       # doctest: +SKIP
-    (1, [16480, 1579])
+    Bytes that are no whole character become byte tokens where the vocabulary has them.
     """
     start, made = _restart(tokenizer, ids), []
     data = tokenizer.decode_bytes(ids[start:]) + data
-    while data:
-        try:
-            text, rest = data.decode("utf-8"), b""
-        except UnicodeDecodeError as error:
-            text, rest = data[:error.start].decode("utf-8"), data[error.start:]
-        if text:
-            made += tokenizer.encode_continuation(text)
-        if rest and rest[0] in tokenizer.byte_fallback:
-            made.append(tokenizer.byte_fallback[rest[0]])
-        data = rest[1:]
+    # Bytes that are no part of a character decode to one of U+DC80 to U+DCFF each (PEP 383).
+    for part in re.split("([\udc80-\udcff])", data.decode("utf-8", "surrogateescape")):
+        if not "\udc80" <= part <= "\udcff":
+            made += tokenizer.encode_continuation(part)
+        elif (byte := ord(part) - 0xDC00) in tokenizer.byte_fallback:
+            made.append(tokenizer.byte_fallback[byte])
     return start, made
 
 
@@ -175,14 +144,9 @@ def continuation(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[
 
 def common_tail(draft: Tokenizer, draft_ids: Sequence[int], target: Tokenizer,
                 target_ids: Sequence[int], longest: int) -> tuple[list[int], list[int]]:
-    """The ends of two tokenizations of one text, from a byte boundary they share: at most `longest`
-    target ids.
-
-    >>> common_tail(llama2, [.., 29888, 433, 446], llama3, [.., 1017, 732], 2)  # doctest: +SKIP
-    ([29888, 433, 446], [1017, 732])
-    """
-    def lengths(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
-        """Bytes from each id to the end, the last id first."""
+    """The ends of two tokenizations that spell the same bytes: the longest, of at most `longest`
+    target ids."""
+    def lengths(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:  # to the end; last id first
         sizes = [len(tokenizer.decode_bytes([i])) for i in reversed(ids)]
         return np.cumsum(sizes, dtype=int).tolist()
 
@@ -197,26 +161,19 @@ def common_tail(draft: Tokenizer, draft_ids: Sequence[int], target: Tokenizer,
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many ids two sequences share from their beginning.
-
-    >>> common_prefix([1, 2, 3], [1, 2, 4])
-    2
-    """
+    """How many ids two sequences share from their beginning."""
     length = min(len(a), len(b))
     return next((i for i in range(length) if a[i] != b[i]), length)
 
 
 def _restart(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
-    """Where re-tokenising may begin: the last word that begins with one space, a special token's
-    end, or the start.
-
-    No tokenizer joins a word's leading space to what comes before it, so the ids before such a word
-    stand.
-    """
-    for place in range(len(ids) - 1, max(-1, len(ids) - 1 - WINDOW), -1):
+    """Where re-tokenising may begin: the last word with one space before it, or a special token's
+    end; no tokenizer joins that space to what precedes it."""
+    first = max(0, len(ids) - WINDOW)
+    for place in range(len(ids) - 1, first - 1, -1):
         spelled = tokenizer.token_bytes[ids[place]] if ids[place] < tokenizer.size else None
         if spelled is None:
             return place + 1
         if len(spelled) > 1 and spelled[:1] == b" " and not spelled[1:2].isspace():
             return place
-    return max(0, len(ids) - WINDOW)
+    return first

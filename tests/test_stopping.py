@@ -171,11 +171,11 @@ def test_the_floors_of_the_throughput_rule():
     for i, width in enumerate((1, 9) * 20):
         record(dear, width, i == 0, 1, 0.5 * width, 0.1 + 0.5 * width)  # nearly nothing is kept
         record(cheap, width, width, width + 1, 0.01 * width, 1.0 - 0.01 * width)  # longer rounds take no longer
-    s = cheap._sums
+    _, tokens, seconds, draft, drafted, kept, examined, *_ = cheap._sums
     assert dear.threshold == 0.95
-    least = 0.5 * s["draft"] / s["drafted"]  # half of the drafter's step
+    least = 0.5 * draft / drafted  # half of the drafter's step
     assert least == pytest.approx(0.005)
-    assert cheap.threshold == pytest.approx(s["tokens"] / s["seconds"] * least * s["examined"] / s["kept"])
+    assert cheap.threshold == pytest.approx(tokens / seconds * least * examined / kept)
 
 
 def test_throughput_drafts_nothing_where_it_does_not_pay_and_again_where_it_does():
