@@ -37,7 +37,7 @@ from exercises import bar, check, distribution_of, examples, show, total_variati
 from omnidraft import Options, Uniforms, metrics, pair, plain, speculative
 from omnidraft.lifting import ROOT, Lifting, build_lifting
 from omnidraft.stopping import FixedLength
-from omnidraft.verification import choices, lifted
+from omnidraft.verification import choices, lifted, ratio
 
 a, b, ab = 0, 1, 2
 p, splits = np.array([0.4, 0.2, 0.4]), {a: (0,), b: (1,), ab: (0, 1)}
@@ -45,7 +45,7 @@ lifting = build_lifting(splits, {}, draft_size=2)
 atoms, drawn = lifting.reveal([a, a], [np.array([0.6, 0.4]), np.array([0.3, 0.7])])
 for c in choices(atoms, drawn, lifting, [p, p]):
     print("root   " if c.node == ROOT else "node a ", f"{'stop' if c.stop else 'ab'[atoms[c.place]]:4}",
-          f" P = {c.target_prob:.1f}  Q = {c.draft_prob:.1f}  accepted with {c.acceptance:.1f}")
+          f" P = {c.target_prob:.1f}  Q = {c.draft_prob:.1f}  accepted with {ratio(c.target_prob, c.draft_prob):.1f}")
 
 # %% [markdown]
 # ## The equation (this project's own)
