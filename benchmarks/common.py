@@ -20,7 +20,7 @@ from omnidraft.files import make_folder_of, write_text
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", "OMNIDRAFT_REAL_DATA"))  # published models, data
-TASKS, TARGETS = ["math", "code", "text"], ["qwen-like", "llama3-like", "sibling"]
+TASKS, TARGETS = ["math", "code", "text"], ["qwen-like", "llama3-like"]
 
 
 def arguments(doc: str | None, name: str, **defaults: Any) -> Namespace:

@@ -1,7 +1,7 @@
 """The adapters that ship: the general drafter learns the texts that each target writes for prompts of the three tasks.
 
-    python -m recipes.adapters                    draft-general for qwen-like, llama3-like and sibling
-    python -m recipes.adapters --targets sibling --texts 2000
+    python -m recipes.adapters                    draft-general for qwen-like and llama3-like
+    python -m recipes.adapters --targets llama3-like --texts 2000
     python -m recipes.adapters --more --seed 1    go on from the adapters in the package, with other prompts
 
 What `omnidraft adapt` does, in bulk: texts of a lossless pair have the target's law whoever drafts, so here the target writes
@@ -85,7 +85,7 @@ def main() -> None:
     """Learn and store one adapter after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draft", default="draft-general")
-    parser.add_argument("--targets", nargs="*", default=["qwen-like", "llama3-like", "sibling"])
+    parser.add_argument("--targets", nargs="*", default=["qwen-like", "llama3-like"])
     parser.add_argument("--texts", type=int, default=12_000)
     parser.add_argument("--more", action="store_true", help="go on from the adapters in the package")
     parser.add_argument("--seed", type=int, default=0)

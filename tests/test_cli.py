@@ -232,7 +232,7 @@ def test_models_lists_what_ships():
 
 
 @embedded
-@pytest.mark.parametrize("target", ["qwen-like", "llama3-like", "sibling"])
+@pytest.mark.parametrize("target", ["qwen-like", "llama3-like"])
 def test_demo_on_what_ships(target):
     found = check_demo(["--target", target, "-n", "64"], 3)
     assert all(row["same_text"] or row["tie"] for row in found["tasks"])
@@ -256,7 +256,7 @@ def test_demo_says_whose_adapter_it_uses(tmp_path):
 
 @embedded
 def test_learning_continues_from_the_adapter_in_the_package(tmp_path):
-    serve, seen = ("adapt", "math", "-t", "sibling", "--limit", "2", "-n", "16", "--adapters"), {}
+    serve, seen = ("adapt", "math", "-t", "qwen-like", "--limit", "2", "-n", "16", "--adapters"), {}
     for folder, more in (("continued", ()), ("new", ("--rank", "4"))):
         assert ("adapter in the package" in ok(*serve, folder, *more).stderr) == (not more)
         [found] = Path(folder).glob("*/v1/adapter_config.json")

@@ -20,7 +20,8 @@ from omnidraft.stopping import FixedLength
 from omnidraft.verification import RULES
 
 PACKAGE = Path(omnidraft.__file__).parent
-PAIRS = [(draft, target) for draft in ("draft-tasks", "draft-general") for target in ("qwen-like", "llama3-like", "sibling")]
+PAIRS = [(draft, target) for draft in ("draft-tasks", "draft-general") for target in ("qwen-like", "llama3-like")]
+PAIRS.append(("draft-tasks", "draft-general"))  # one tokenizer for both
 
 
 @functools.cache
@@ -65,10 +66,10 @@ def test_greedy_text_equals_plain_decoding(draft, target, task):
             assert [t for r in rounds for t in r.emitted] == alone(target, task), (rule, k)
 
 
-def test_one_drafter_serves_three_targets_unchanged():
+def test_one_drafter_serves_many_targets_unchanged():
     drafter = model("draft-tasks")
     before = [part.blocks.sum() for layer in drafter.layers for part in layer]
-    for target in ("qwen-like", "llama3-like", "sibling"):
+    for target in ("qwen-like", "llama3-like", "draft-general"):
         assert pair("draft-tasks", target).draft is drafter
     assert [part.blocks.sum() for layer in drafter.layers for part in layer] == before
 
@@ -99,7 +100,7 @@ def test_a_stream_never_cuts_a_character():
     assert "".join(pieces) == data.decode("utf-8", "replace")
 
 
-@pytest.mark.parametrize("target", ["qwen-like", "llama3-like", "sibling"])
+@pytest.mark.parametrize("target", ["qwen-like", "llama3-like"])
 def test_the_adapters_that_ship_know_their_targets(target):
     drafter, goal = load("draft-general"), load(target)
     general = Pair(drafter, goal)

@@ -39,7 +39,8 @@ def write(draft: str, target: str) -> dict[str, list]:
 
 
 def pairs() -> list[tuple[str, str]]:
-    return [(draft, target) for draft in RULES for target in ("qwen-like", "llama3-like", "sibling")]
+    return [*((draft, target) for draft in RULES for target in ("qwen-like", "llama3-like")),
+            ("draft-tasks", "draft-general")]  # one tokenizer for both
 
 
 @pytest.mark.parametrize(("draft", "target"), pairs())

@@ -11,7 +11,7 @@ from recipes.adapters import fresh_prompts
 from recipes.batch import write
 
 
-@pytest.mark.parametrize(("name", "size"), [("sibling", 3), ("qwen-like", 8)])
+@pytest.mark.parametrize(("name", "size"), [("draft-tasks", 3), ("qwen-like", 8)])
 def test_texts_written_many_at_a_time_are_the_models_own(name: str, size: int):
     model, tokens = load(name), 40
     prompts = [model.tokenizer.encode(prompt, bos=True) for prompt in fresh_prompts(10, 0)]
@@ -29,7 +29,7 @@ def test_texts_written_many_at_a_time_are_the_models_own(name: str, size: int):
 
 
 def test_draws_at_temperature_one_have_the_models_law():
-    model = load("sibling")
+    model = load("draft-tasks")
     prompt = model.tokenizer.encode("Question: Tom has 3 apples", bos=True)
     law = process(mask(model.forward(prompt, model.new_cache()), model.tokenizer.size))[0]
     texts = write(model, ((prompt, True) for _ in range(400)), Uniforms(np.random.default_rng(1)), 1, 8)
@@ -40,7 +40,7 @@ def test_draws_at_temperature_one_have_the_models_law():
 
 
 def test_a_text_ends_with_the_context():
-    model = load("sibling")
+    model = load("draft-tasks")
     room = 5
     ids = [model.tokenizer.encode("a", bos=True)[-1]] * (model.context_size - room)
     (_, written, _), = write(model, [(ids, False)], Uniforms([]), 50, 2)

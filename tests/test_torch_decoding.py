@@ -28,7 +28,7 @@ from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength  # noqa: E402
 from omnidraft.verification import RULES  # noqa: E402
 
-TARGETS = ("qwen-like", "llama3-like", "sibling")
+TARGETS = ("qwen-like", "llama3-like", "draft-general")
 REAL_PAIRS = [("stories260K", "babyllama-tok361"), ("babyllama-tok361", "stories260K")]
 
 
@@ -135,11 +135,11 @@ def test_every_round_is_that_of_the_numpy_loop(monkeypatch, rule: str):
 
 
 def test_one_torch_model_and_another_meet_in_numpy():
-    both = Pair(model("draft-tasks"), model("sibling", "numpy"))
+    both = Pair(model("draft-tasks"), model("draft-general", "numpy"))
     options = Options(max_new_tokens=12, temperature=1.0)
     assert both.sampler is sampling.Sampler
     one, other = (trace(speculative(some, "Once upon", options, seeded(0)))
-                  for some in (both, pair("draft-tasks", "sibling", "numpy")))
+                  for some in (both, pair("draft-tasks", "draft-general", "numpy")))
     assert one == other
 
 

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 8 · All together: one drafter, three targets, learning online
+# # 8 · All together: one drafter, two targets, learning online
 #
 # All parts are there: drafts in the drafter's own tokens (lessons 1 to 3), exact verification for any target (4 and 5),
 # distillation (6), a draft of the right length (7). What remains is *when* the drafter learns, and *for whom*. Prompts
@@ -67,12 +67,12 @@ assert apart[16] > apart[7] > together[16]
 #
 # ## The real thing
 #
-# One drafter that knows general text only, and three targets with three tokenizers (the last one is the drafter's own).
-# Each prompt of the stream goes to all three, in turn. The curves are the expected acceptance on two texts of each target
+# One drafter that knows general text only, and two targets with other tokenizers.
+# Each prompt of the stream goes to both, in turn. The curves are the expected acceptance on two texts of each target
 # that are held out. The adapters are then kept on disk under the names of drafter and target, as PEFT files.
 
 # %%
-base, names = load("draft-general"), ("qwen-like", "llama3-like", "sibling")
+base, names = load("draft-general"), ("qwen-like", "llama3-like")
 prompts, options = [example["prompt"] for example in examples("math", 8)], Options(temperature=1, max_new_tokens=32)
 
 
@@ -111,7 +111,7 @@ assert serve(alone, draws, prompts[2:]) == written["qwen-like"]
 assert all(np.array_equal(array, serving["qwen-like"][0].trainer.served[name]) for name, array in alone.trainer.served.items())
 
 # %% [markdown]
-# Six prompts are a beginning. The package comes with an adapter for each of the three targets that has learned in the same
+# Six prompts are a beginning. The package comes with an adapter for each of the two targets that has learned in the same
 # way from thousands of its target's texts. Block efficiency of the general drafter on three prompts at temperature 0,
 # without and with it:
 

@@ -182,7 +182,7 @@ def main() -> None:
     """Measure, print and write after every part."""
     args = arguments(
         __doc__, "adaptive", pairs=[f"draft-tasks:{target}" for target in TARGETS], tasks=TASKS,
-        compare=["draft-general:sibling", "draft-general:qwen-like"], compare_tasks=["math"],
+        compare=["draft-general:llama3-like", "draft-general:qwen-like"], compare_tasks=["math"],
         stream=(64, "prompts to learn from"), prompts=(8, "held-out prompts"), tokens=64, repeats=3)
     settings = chosen(args, "stream", "prompts", "tokens", "repeats")
     settings |= {"fixed": FIXED, "threshold": THRESHOLD}

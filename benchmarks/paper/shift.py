@@ -1,4 +1,4 @@
-"""Distribution shift: another task, another target and back, three targets at once.
+"""Distribution shift: another task, another target and back, several targets at once.
 
     python -m benchmarks.paper.shift --stream 256 --parts task --json
     (the other parts with --stream 64; --png benchmarks/results for pictures)
@@ -6,7 +6,7 @@
 *task*: one target, prompts of one task and then of another, with and without the n-gram cache, with
 and without learning; and a drafter that learned on the second task alone, for every seed (each with
 prompts of its own). *target*: X, then Y, then X again, each with an adapter of its own, kept on
-disk and loaded by name. *three*: three targets in one process, prompts in turn, against processes
+disk and loaded by name. *three*: the targets in one process, prompts in turn, against processes
 that serve one only. Everything at temperature 1, `lossless`, LoRA rank 32, an update every two
 prompts, six draft tokens a round (*three*: as many as the acceptance head says). What the result
 file has already is not run again.
@@ -125,7 +125,7 @@ def target_shift(args: Namespace, cached: bool) -> dict:
 
 
 def three_targets(args: Namespace) -> dict:
-    """Prompts in turn to three targets that share one base drafter, and to one target at a time."""
+    """Prompts in turn to all targets that share one base drafter, and to one target at a time."""
     base, texts = load(args.draft), fresh_prompts(args.tasks[0], args.stream, 7)
     goals = {name: load(name) for name in args.targets}
     together = {name: Run(made(base, goal), WITH_HEAD, args.tokens, 0)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .llama import Llama
     from .transformers_model import TransformersModel
 
-EMBEDDED = ("draft-general", "draft-tasks", "sibling", "qwen-like", "llama3-like")
+EMBEDDED = ("draft-general", "draft-tasks", "qwen-like", "llama3-like")
 BACKENDS = ("numpy", "torch")
 NUMPY_DTYPES = ("auto", "float32", "float64")
 NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs more than computing
