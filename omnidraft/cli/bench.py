@@ -27,7 +27,7 @@ def bench(
     figures: options.Json = None,
 ) -> None:
     """Measure how much faster a pair writes than its target alone."""
-    from .render import speed_table
+    from .render import headline, speed_table
 
     how = decoding.options()
     if min(count, repeats) < 1:
@@ -40,7 +40,7 @@ def bench(
     note(" drafts for ".join(f"{one.name} ({one.kernel})" for one in (pair.draft, pair.target)))
     row = {"task": "all" if prompts else task}
     row |= measure(pair, texts, how, repeats, decoding.seed)
-    console()[0].print(speed_table([row]))
+    console()[0].print(speed_table([row]), headline([row]))
     if figures:
         settings = vars(models) | vars(decoding) | {"count": len(texts), "repeats": repeats}
         save_figures(figures, pair, settings, [row])
