@@ -194,7 +194,8 @@ def play_slowly(keys: str, monkeypatch, height: int = 20) -> tuple[str, list[str
     from omnidraft.cli.render import Painter
 
     words = SimpleNamespace(decode_bytes=lambda ids: b"".join([b" We", b" know", b" it", b"\n"][i] for i in ids))
-    rounds = [omnidraft.Round(draft_tokens=[0, 2], proposals=[0, 2], accepted=1, emitted=[0, 1], kinds=["accepted", "recovered"]),
+    kinds = ["accepted", "recovered"]
+    rounds = [omnidraft.Round(draft_tokens=[0, 2], proposals=[0, 2], accepted=1, emitted=[0, 1], kinds=kinds),
               omnidraft.Round(emitted=[3, 2], kinds=["bonus", "bonus"], done=True)]
     out = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=40, height=height)
     seen, waits, typed = [], [], list(keys)
