@@ -129,7 +129,7 @@ def text_figures(passes: int, seconds: float, **more) -> dict:
     ([text_figures(20, 1.0, same_text=True, tie=False), text_figures(17, 0.6, same_text=True, tie=False)],
      "120 target passes -> 37, same text; here 2.50x as fast as plain"),
     ([text_figures(20, 1.0, same_text=True, tie=False), text_figures(17, 1.0, same_text=False, tie=True)],
-     "120 target passes -> 37, same text up to a tie; here 2.00x as fast as plain"),
+     "120 target passes -> 37, same text up to a rounding tie; here 2.00x as fast as plain"),
     ([text_figures(20, 4.0, same_text=False, tie=False), text_figures(17, 4.0, same_text=False, tie=True)],
      "120 target passes -> 37, ANOTHER TEXT; here 0.50x as fast as plain"),
     ([text_figures(12, 1.0, distribution="exact (lifted)")],

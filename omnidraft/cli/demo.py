@@ -121,8 +121,6 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
         shown += [Text(f"\n--- {task} ---"), Text.assemble(begin, *pictured)]
     shown += [Text(), speed_table(rows), headline(rows)]
     errors.print(*shown[-2:], soft_wrap=True)
-    if any(row.get("tie") for row in rows):
-        note("tie: the texts part where the target's two best tokens differ by rounding only")
     return shown, rows
 
 

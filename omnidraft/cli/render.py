@@ -99,7 +99,7 @@ def headline(rows: Sequence[dict]) -> Text:
     speeds = [sum(one["tokens"] for one in way) / sum(one["seconds"] for one in way)
               for way in (plain, fast)]
     if "same_text" in rows[0]:
-        same = {"yes": "same text", "tie": "same text up to a tie", "NO": "ANOTHER TEXT"}
+        same = {"yes": "same text", "tie": "same text up to a rounding tie", "NO": "ANOTHER TEXT"}
         worst = max(map(sameness, rows), key=[*same].index)
         said = f"{sum(one['rounds'] for one in plain)} target passes -> {passes}, {same[worst]}"
     else:
