@@ -42,8 +42,7 @@ def bench(
     if models.adapter:
         how = options.use_adapter(pair, models.adapters, how)
     note(" drafts for ".join(f"{one.name} ({one.kernel})" for one in (pair.draft, pair.target)))
-    row = {"task": "all" if prompts else task}
-    row |= measure(pair, texts, how, repeats, decoding.seed)
+    row = measure(pair, texts, how, repeats, decoding.seed) | {"task": "all" if prompts else task}
     console()[0].print(speed_table([row]))
     if figures:
         settings = vars(models) | vars(decoding) | {"count": len(texts), "repeats": repeats}
@@ -98,8 +97,7 @@ def is_tie(model: Any, ids: list[int], one: list[int], other: list[int], gap: fl
 
 def save_figures(path: Path, pair: Pair, settings: dict[str, Any], tasks: Any) -> None:
     """Write figures as JSON, with what they were measured with."""
-    models = (pair.draft, pair.target)
     settings |= {"draft": pair.draft.name, "target": pair.target.name,
-                 "kernels": {model.name: model.kernel for model in models}}
+                 "kernels": {model.name: model.kernel for model in (pair.draft, pair.target)}}
     write_text(path, json.dumps({"omnidraft": __version__, "machine": machine(), "tasks": tasks,
                                  "settings": settings}, indent=1, default=str) + "\n")
