@@ -29,9 +29,9 @@ from rich.console import Console  # noqa: E402
 from rich.style import Style  # noqa: E402
 from rich.text import Text  # noqa: E402
 
-from omnidraft.cli import tutorial  # noqa: E402
 from omnidraft.cli.render import FATES  # noqa: E402
 from omnidraft.files import write_text  # noqa: E402
+from tutorials import runner as tutorial  # noqa: E402
 
 CSS = """
 :root { color-scheme: light dark; --page: #fff; --text: #1c2024; --soft: #5b646d; --line: #d8dde2; --block: #f5f7f9;
