@@ -4,7 +4,8 @@ p = target, q = draft; only the drafter learns. `dm` and `hybrid` are those of a
 3 and 4), `lifted` is this project's own. Each sums comparisons of the target's P over categories of
 draft tokens with Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d). draft_logits: (N, V_q),
 row j predicts draft_ids[j + 1]. Returned are the *summed* value, its gradient (N, V_q) and the
-count of comparisons, which a batch's sums are divided by. `losses_torch` is the twin.
+count of comparisons, which a batch's sums are divided by. With PyTorch the gradient is handed on
+to autograd.
 """
 
 from __future__ import annotations
