@@ -64,7 +64,7 @@ class Options:
         """Options by the names that transformers users know.
 
         `draft_length` and `threshold` make the confidence rule, unless a `stop` is given; with
-        `tune` the throughput decides. Raises OmnidraftError for a name or value that will not do.
+        `tune` it rests where drafting does not pay. Raises OmnidraftError for a name or value that will not do.
 
         >>> Options.of(do_sample=True, top_p=0.9, draft_length=4).temperature
         1.0
