@@ -18,6 +18,7 @@ from . import lifting_torch, sampling
 from .errors import OmnidraftError
 from .lifting_torch import upload
 from .sampling import BROKEN, Rows, mask
+from .translation import until_end
 
 
 def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
@@ -114,6 +115,7 @@ class Sampler(sampling.Sampler):
     """
 
     looks = False  # unless the stop rule asks: the host would wait for the device
+    process = staticmethod(process)
 
     def __init__(self, uniforms: sampling.Uniforms, temperature: float = 1.0, top_k: int = 0,
                  top_p: float = 1.0) -> None:
@@ -127,10 +129,6 @@ class Sampler(sampling.Sampler):
     def new_cache(self, model: Any) -> Any:
         """A cache whose rows stay on the device."""
         return model.new_cache(on_device=True)
-
-    def distribution(self, logits: Tensor) -> Tensor:
-        """What is sampled from (..., V), of logits (..., V)."""
-        return process(logits, *self.settings)
 
     def rows(self, logits: Tensor, size: int) -> Sequence[Tensor]:
         """The distributions (n, V) of logits (n, V); all at once where they are drawn from."""
@@ -165,11 +163,10 @@ class Sampler(sampling.Sampler):
 
     def settle(self, drawn: list[Tensor], ends: Sequence[int]) -> list[int]:
         """The drawn tokens in one copy, up to the first end token; later draws are given back."""
-        tokens = to_host(torch.cat(drawn), self._size) if drawn else []
-        count = next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
-        self.uniforms.give_back(self._used[count:])
+        tokens = until_end(to_host(torch.cat(drawn), self._size) if drawn else [], ends)
+        self.uniforms.give_back(self._used[len(tokens):])
         self._used.clear()
-        return tokens[:count]
+        return tokens
 
     def allow(self, ids: Sequence[int], model: Any) -> Tensor:
         """What to add to logits (n, V) so that all tokens but `ids` are ruled out."""
@@ -206,9 +203,10 @@ class CpuSampler(sampling.Sampler):
 
     to_numpy = staticmethod(Sampler.to_numpy)  # logits are NumPy's already, hidden states are tensors
 
-    def distribution(self, logits: np.ndarray) -> np.ndarray:
-        """What is sampled from (V,), of logits (V,)."""
-        probs = process(torch.from_numpy(logits), *self.settings).numpy()
+    @staticmethod
+    def process(logits: np.ndarray, *settings: float) -> np.ndarray:
+        """`sampling.process` of logits (V,)."""
+        probs = process(torch.from_numpy(logits), *settings).numpy()
         if np.isnan(probs[0]):
             raise OmnidraftError(BROKEN)
         return probs

@@ -160,7 +160,7 @@ def watch(pair: Pair, task: str, how: Options, seconds: float, seed: int,
             break
     end = Text("\n" + report(records, learner))
     errors.print(end, soft_wrap=True)
-    each = [summarize(learned.rounds).figures() for learned in records]
+    each = [vars(summarize(learned.rounds)) for learned in records]
     return [head, legend(signs), end], {"task": task, **learner.statistics, "prompts": each}
 
 
@@ -168,7 +168,7 @@ def compare(target: Any, texts: list[tuple[list[int], list[Round], list[Round]]]
             how: Options) -> dict[str, Any]:
     """Figures of texts, each as ids of the prompt and rounds of plain and speculative decoding."""
     slow, fast = (summarize(chain(*rounds)) for rounds in [*zip(*texts, strict=True)][1:])
-    row = {"plain": slow.figures(), "speculative": fast.figures(), "speedup": speedup(fast, slow),
+    row = {"plain": vars(slow), "speculative": vars(fast), "speedup": speedup(fast, slow),
            "computed_speedup": computed_speedup(fast, slow)}
     if how.temperature:
         kind = "biased" if how.verify == "omnidraft" else "exact"
