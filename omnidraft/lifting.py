@@ -140,7 +140,8 @@ class Lifting:
         draft_probs: the row (V_q,) of the drawn token. What has no path is left out.
         """
         tokens, atoms = self.continuing(prefix)
-        some = np.bincount(atoms, draft_probs[tokens], len(self.paths))
+        some = np.zeros_like(draft_probs)
+        np.add.at(some, atoms, draft_probs[tokens])
         return some / (some.sum() or 1.0) if prefix else some
 
     def continuing(self, prefix: Split) -> np.ndarray:
