@@ -201,7 +201,7 @@ class Sampler(sampling.Sampler):
 class CpuSampler(sampling.Sampler):
     """For models on the CPU: NumPy's sampler with PyTorch's softmax, which takes half the time."""
 
-    to_numpy = staticmethod(Sampler.to_numpy)  # logits are NumPy's already, hidden states are tensors
+    to_numpy = staticmethod(Sampler.to_numpy)  # hidden states are tensors
 
     @staticmethod
     def process(logits: np.ndarray, *settings: float) -> np.ndarray:

@@ -123,7 +123,7 @@ class Tokenizer:
         """Ids of a text that continues another: its exact bytes, without a dummy space.
 
         Llama-2 encodes "flake" as if it were " fl", "ake", and continues with "f", "la", "ke".
-        Surrogate escapes (PEP 383) are bytes of no whole character: byte tokens where there are any.
+        Surrogate escapes (PEP 383) are bytes of no whole character: byte tokens if there are any.
         """
         return self._spell(text, lambda part: _run(self._exact, part))
 
