@@ -1,7 +1,7 @@
 """The decoding loop: draft, translate, verify, update (arXiv 2507.02659, Algorithm 1).
 
 `speculative` yields the rounds of a pair, `plain` those of the target alone: the baseline of every
-speedup. Nothing here prints; renderer, metrics, tests and lessons read the rounds.
+speedup.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .errors import OmnidraftError
 from .options import Options
 from .pairing import Pairing
 from .sampling import Sampler, Uniforms
-from .translation import Proposals
+from .translation import Proposals, until_end
 from .verification import Verdict, exact_match, lifted, rejection_sampling
 
 
@@ -183,12 +183,6 @@ def judge(proposals: Proposals, logits: Any, options: Options, sampler: Sampler,
     if options.verify == "lifted":
         return lifted(proposals.atoms, proposals.drawn, proposals.lifting, rows, uniforms, room)
     return rejection_sampling(tokens, proposals.rows, rows, uniforms, proposals.probs)
-
-
-def until_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
-    """Tokens up to the first end token: it ends the text, even in mid-block."""
-    first = next((i for i, token in enumerate(tokens) if token in ends), len(tokens) - 1)
-    return tokens[:first + 1]
 
 
 def learn_ngrams(pair: Pairing, draft_ids: Sequence[int], ids: Sequence[int], fresh: int) -> None:

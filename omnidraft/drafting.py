@@ -161,7 +161,7 @@ class Drafter:
             return token, probability if bound is None else bound(rows[0]), []
         vectors = self.cache.hidden[-1], self.model.embedding[token]
         features = head.features(*map(self.sampler.to_numpy, vectors), probability)
-        return token, head(features), [features]
+        return token, float(head(features)), [features]
 
     def _trim(self, limit: int) -> None:
         """Forget the older half of a text that outgrows the drafter's context."""

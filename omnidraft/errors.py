@@ -1,7 +1,5 @@
 """The package's one exception, and how a full memory is recognised."""
 
-from __future__ import annotations
-
 
 class OmnidraftError(ValueError):
     """What is wrong, why, and what to do about it, in one line that can be printed as it is."""

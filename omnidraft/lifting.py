@@ -83,22 +83,18 @@ class Lifting:
         """
         def make() -> tuple[Any, np.ndarray]:
             sizes = [self.last[child] - self.first[child] for child in self.children[node].values()]
-            below, of_child = self.below(node), np.repeat(np.arange(len(sizes)), sizes)
-            if node != ROOT:  # the node's own token comes first
-                own = [len(sizes)] * (self.token[node] >= 0)
-                return below, np.append(own, of_child).astype(np.int64)
-            category = np.full(target_size, len(sizes))
-            category[below] = of_child
-            return slice(None), category
+            below, category = self.below(node), np.full(target_size, len(sizes))
+            category[below[len(below) - sum(sizes):]] = np.repeat(np.arange(len(sizes)), sizes)
+            tokens = slice(None) if node == ROOT else below
+            return tokens, category[tokens]
         return self.kept(("categories", node, target_size), make)
 
     def members(self, node: int, category: int, target_size: int) -> np.ndarray:
         """The target tokens of one of the `categories` at `node`."""
         if category < len(atoms := self.atoms(node)):
             return self.below(self.children[node][int(atoms[category])])
-        if node != ROOT:
-            return self.below(node)[:1]
-        return np.flatnonzero(self.categories(ROOT, target_size)[1] == category)
+        tokens, categories = self.categories(node, target_size)
+        return np.arange(target_size)[tokens][categories == category]
 
     def choice(self, node: int, target_probs: np.ndarray,
                draft_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -144,7 +140,8 @@ class Lifting:
         draft_probs: the row (V_q,) of the drawn token. What has no path is left out.
         """
         tokens, atoms = self.continuing(prefix)
-        some = np.bincount(atoms, draft_probs[tokens], len(self.paths))
+        some = np.zeros_like(draft_probs)
+        np.add.at(some, atoms, draft_probs[tokens])
         return some / (some.sum() or 1.0) if prefix else some
 
     def continuing(self, prefix: Split) -> np.ndarray:

@@ -1,7 +1,4 @@
-"""Torch twin of `lifting.py`: the same trie and paths, for rows of both models on any device.
-
-Which masses a round compares is known on the host, so `sums` gathers only what they consist of.
-"""
+"""Torch twin of `lifting.py`: the same trie and paths, for rows of both models on any device."""
 
 from __future__ import annotations
 
@@ -40,11 +37,10 @@ class Lifting(lifting.Lifting):
         size = len(target_probs)
         tokens, category = self.categories(node, size)
         atoms = self.uploaded(("atoms", node), self.atoms(node))
-        possible = target_probs
         if node != ROOT:
-            possible = possible[self.uploaded(("tokens", node), tokens)]
+            target_probs = target_probs[self.uploaded(("tokens", node), tokens)]
         masses = target_probs.new_zeros(len(atoms) + 1)
-        masses.index_add_(0, self.uploaded(("categories", node, size), category), possible)
+        masses.index_add_(0, self.uploaded(("categories", node, size), category), target_probs)
         drafted = draft_probs.index_select(0, atoms)
         draft_end = drafted.new_zeros(1)
         if node != ROOT:
@@ -67,7 +63,7 @@ class Lifting(lifting.Lifting):
         return super().reveal(draft_tokens, rows, in_text)
 
     def sums(self, wanted: Iterable[tuple[Tensor, Any]]) -> Iterator[float]:
-        """For each (row, ids) the sum of row[ids]; one copy for all."""
+        """For each (row, ids) the sum of row[ids]; one copy for all, of these entries only."""
         if not (wanted := list(wanted)):
             return
         rows, ids = zip(*wanted, strict=True)

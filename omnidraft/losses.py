@@ -3,8 +3,8 @@
 p = target, q = draft; only the drafter learns. `dm` and `hybrid` are those of arXiv 2507.02659 (Eq.
 3 and 4), `lifted` is this project's own. Each sums comparisons of the target's P over categories of
 draft tokens with Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d). draft_logits: (N, V_q),
-row j predicts draft_ids[j + 1]. Returned are the *summed* value, its gradient (N, V_q) and the
-count of comparisons, which a batch's sums are divided by. `losses_torch` is the twin.
+row j predicts draft_ids[j + 1]. Returned are the *summed* value, its gradient (N, V_q), which
+PyTorch hands on to autograd, and the count of comparisons, which a batch's sums are divided by.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from .errors import OmnidraftError
 from .lifting import ROOT, Lifting, Split
 from .pairing import Pairing
-from .translation import common_prefix, extend
+from .translation import common_prefix, extend, until_end
 
 DIVERGENCES = ("forward", "reverse", "tv")
 FLOOR, TINY = 1e-12, 1e-30  # least P and least Q inside a logarithm
@@ -42,8 +42,7 @@ def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequenc
                  target_probs: np.ndarray) -> Example:
     """The response `target_ids` to a text, or to draft ids; OmnidraftError if rows are missing."""
     draft, target, ends = pair.draft.tokenizer, pair.target.tokenizer, pair.target.eos_ids
-    ids = [int(token) for token in target_ids]
-    ids = ids[:next((i + 1 for i, token in enumerate(ids) if token in ends), None)]
+    ids = until_end([int(token) for token in target_ids], ends)
     if len(target_probs) < len(ids):
         raise OmnidraftError(f"{len(ids)} target tokens came with {len(target_probs)} rows")
     prompt_ids = draft.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
@@ -81,7 +80,7 @@ def dm(draft_logits: np.ndarray, example: Example, pair: Pairing) -> Result:
 
     p = (0.6, 0.3 | 0.1), q = (0.4, 0.4 | 0.2): KL((1/2, 1/2) || (2/3, 1/3)) = log(9/8) / 2.
     """
-    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair))
+    return hybrid(draft_logits, example, pair, weight=0.0)
 
 
 def hybrid(draft_logits: np.ndarray, example: Example, pair: Pairing,
@@ -91,7 +90,25 @@ def hybrid(draft_logits: np.ndarray, example: Example, pair: Pairing,
     An n-gram is the cached split of a target token t that the text has for it; q(d_j) = 1/2, 1/4
     give weight * log 8. The weight "dynamic" is p(t); OmnidraftError for another word.
     """
-    return _total(draft_logits, direct_comparisons(draft_logits.shape, example, pair, weight))
+    if weight != "dynamic" and not (isinstance(weight, (int, float)) and weight >= 0):
+        raise OmnidraftError(f"the n-gram weight is {weight!r}: give 0 or more, or 'dynamic'")
+    size = min(draft_logits.shape[1], pair.draft.tokenizer.size)
+    direct = pair.alignment.draft_to_target[:size]  # (W,)
+    shared = np.unique(direct[direct >= 0])  # (S,) target tokens
+    categories = np.where(direct >= 0, np.searchsorted(shared, direct), -1)
+    each = np.arange(len(direct))  # every draft token is a category
+    ids, found = example.draft_ids[:len(draft_logits) + 1], []
+    for t, start, p in zip(example.target_ids, example.starts, example.target_probs, strict=True):
+        if not 0 < start < len(ids):
+            continue
+        split = pair.cache.split_of(t) or () if weight else ()
+        if ids[start] == pair.alignment.target_to_draft[t] and p[shared].sum() > 0:
+            found.append(Comparison(start - 1, categories, p[shared], "reverse"))
+        elif len(split) > 1 and tuple(ids[start:start + len(split)]) == split:
+            scale = float(p[t] if weight == "dynamic" else weight)
+            found += [Comparison(row, each, (each == d).astype(float), "forward", scale)
+                      for row, d in enumerate(split, start - 1)]  # -log q(d): P has only d
+    return _total(draft_logits, found)
 
 
 def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
@@ -106,28 +123,6 @@ def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
 
 
 LOSSES = {"dm": dm, "hybrid": hybrid, "lifted": lifted}
-
-
-def direct_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
-                       weight: float | str = 0.0) -> Iterator[Comparison]:
-    """Those of `dm`; with a weight also those of `hybrid`."""
-    if weight != "dynamic" and not (isinstance(weight, (int, float)) and weight >= 0):
-        raise OmnidraftError(f"the n-gram weight is {weight!r}: give 0 or more, or 'dynamic'")
-    direct = pair.alignment.draft_to_target[:min(shape[1], pair.draft.tokenizer.size)]  # (W,)
-    shared = np.unique(direct[direct >= 0])  # (S,) target tokens
-    categories = np.where(direct >= 0, np.searchsorted(shared, direct), -1)
-    each = np.arange(len(direct))  # every draft token is a category
-    ids = example.draft_ids[:shape[0] + 1]
-    for t, start, p in zip(example.target_ids, example.starts, example.target_probs, strict=True):
-        if not 0 < start < len(ids):
-            continue
-        split = pair.cache.split_of(t) or () if weight else ()
-        if ids[start] == pair.alignment.target_to_draft[t] and p[shared].sum() > 0:
-            yield Comparison(start - 1, categories, p[shared], "reverse")
-        elif len(split) > 1 and tuple(ids[start:start + len(split)]) == split:
-            scale = float(p[t] if weight == "dynamic" else weight)
-            for row, d in enumerate(split, start - 1):  # -log q(d): forward KL where P has only d
-                yield Comparison(row, each, (each == d).astype(float), "forward", scale)
 
 
 def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pairing,

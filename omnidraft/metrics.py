@@ -10,11 +10,11 @@ from .decoding import Round
 
 @dataclass(frozen=True)
 class Summary:
-    """Figures of one text or of several; seconds are wall-clock, `seconds` without the prefill."""
+    """Figures of one text or of several, by the wall clock."""
 
     tokens: int  # target tokens that entered the text
     rounds: int  # target passes
-    seconds: float  # decoding: drafter, target and everything else
+    seconds: float  # of decoding: drafter, target and everything else but the prefill
     prefill_seconds: float  # reading the prompt
     draft_seconds: float
     target_seconds: float
@@ -25,14 +25,10 @@ class Summary:
     merges: int  # proposals kept that stand for several draft tokens
     acceptance_draft: float  # draft_kept / drafted
     acceptance_proposed: float  # accepted / proposed, mean over the rounds: the paper's metric
-    drafted_per_round: float  # draft tokens drawn per round
+    drafted_per_round: float
     overhead: float  # share of the seconds that neither model took
-    tokens_per_second: float  # target tokens per second of decoding
-    block_efficiency: float  # target tokens per target pass (tau), recovered and bonus included
-
-    def figures(self) -> dict[str, float]:
-        """Every field by name, for JSON."""
-        return dict(vars(self))
+    tokens_per_second: float
+    block_efficiency: float  # tokens per target pass (tau), recovered and bonus included
 
 
 def summarize(rounds: Iterable[Round]) -> Summary:

@@ -6,9 +6,7 @@ draft, as n-gram caches elsewhere do: it translates, for one pair of tokenizers.
 
 from __future__ import annotations
 
-import gc
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from operator import index
 from pathlib import Path
@@ -28,7 +26,8 @@ class NGramCache:
     """Draft n-grams and the target tokens that they spell, found by either side.
 
     With `capacity` entries it takes no more (eviction "none"), or forgets the least recently
-    ("lru") or least often ("lfu") used one (Table 14). `version` grows when its answers change.
+    ("lru") or least often ("lfu") used one (Table 14). An entry takes about 350 bytes (the paper:
+    245). `version` grows when the cache's answers change.
 
     >>> cache = NGramCache(capacity=4096, eviction="lfu")
     >>> cache.insert((11, 12), 98), cache.insert((11, 12, 13), 99)  # "f", "la", "ke" <-> "flake"
@@ -112,16 +111,6 @@ class NGramCache:
         """How often an entry was used; 0 if it is not there."""
         return self._entries.get(tuple(ngram), (0, 0))[1]
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory of the entries, each object once: about 350 bytes an entry, the paper has 245."""
-        held, waiting = {}, [self._entries, self._splits, self._lengths]
-        while waiting:
-            part = waiting.pop()
-            held[id(part)] = part
-            waiting += gc.get_referents(part)
-        return sum(map(sys.getsizeof, held.values()))
-
     def prefill(self, draft: Tokenizer, target: Tokenizer, alignment: Alignment) -> int:
         """Insert the drafter's split of each target token without a direct token; how many.
 
@@ -148,10 +137,10 @@ class NGramCache:
         `fresh` target ids, or all, count as seen. OmnidraftError for two different texts.
         """
         self._bind(draft.fingerprint, target.fingerprint)
-        spelled = ([draft.decode_bytes([i]) for i in draft_ids],
-                   [target.decode_bytes([i]) for i in target_ids])
-        for dummies in ((b"", b""), (b"", b" "), (b" ", b"")):  # a space that one side adds
-            ours, theirs = ([dummy, *side] for dummy, side in zip(dummies, spelled, strict=True))
+        drafted = [draft.decode_bytes([i]) for i in draft_ids]
+        written = [target.decode_bytes([i]) for i in target_ids]
+        for here, there in ((b"", b""), (b"", b" "), (b" ", b"")):  # a space that one side adds
+            ours, theirs = [here, *drafted], [there, *written]
             text, other = b"".join(ours), b"".join(theirs)
             if text.startswith(other) or other.startswith(text):
                 break

@@ -10,8 +10,6 @@ from .errors import OmnidraftError
 from .stopping import Confidence, Stop, Throughput
 from .verification import RULES
 
-ALIASES = {"lossless": "lifted"}
-
 
 @dataclass(frozen=True)
 class Options:
@@ -31,31 +29,25 @@ class Options:
     do_sample: InitVar[bool | None] = None  # False is temperature 0, True never is (0 becomes 1)
 
     def __post_init__(self, do_sample: bool | None) -> None:
-        for name, kind in (("temperature", Real), ("top_k", Integral), ("top_p", Real),
-                           ("max_new_tokens", Integral)):
-            value = getattr(self, name)
-            if value is None:
-                object.__setattr__(self, name, getattr(Options, name))
-            elif not isinstance(value, kind) or isinstance(value, bool):
-                what = "a whole number" if kind is Integral else "a number"
-                raise OmnidraftError(f"{name} is {value!r}, but must be {what}")
+        own = vars(self)  # written to directly, since the class is frozen
+        own |= {field.name: field.default for field in fields(self) if own[field.name] is None}
         if do_sample is not None:
-            temperature = (self.temperature or 1.0) if do_sample else 0.0
-            object.__setattr__(self, "temperature", temperature)
-        object.__setattr__(self, "verify", ALIASES.get(self.verify, self.verify))
+            own["temperature"] = (self.temperature or 1.0) if do_sample else 0.0
+        if self.verify == "lossless":
+            own["verify"] = "lifted"
         if self.verify not in RULES:
             raise OmnidraftError(f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}")
-        k, new = getattr(self.stop, "limit", None), self.max_new_tokens
-        if not isinstance(k, Integral):
-            raise OmnidraftError(f"draft length is {k!r}, but must be a whole number")
-        for name, value, holds, needed in (
-            ("draft length", k, k >= 0, "0 or more"),
-            ("temperature", self.temperature, 0 <= self.temperature < float("inf"), "0 or more"),
-            ("top-k", self.top_k, self.top_k >= 0, "0 (off) or more"),
-            ("top-p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]"),
-            ("number of new tokens", new, new >= 1, "1 or more"),
+        for name, value, kind, holds, needed in (
+            ("draft length", self.stop.limit, Integral, lambda k: k >= 0, "0 or more"),
+            ("temperature", self.temperature, Real, lambda t: 0 <= t < float("inf"), "0 or more"),
+            ("top-k", self.top_k, Integral, lambda k: k >= 0, "0 (off) or more"),
+            ("top-p", self.top_p, Real, lambda p: 0 < p <= 1, "in (0, 1]"),
+            ("number of new tokens", self.max_new_tokens, Integral, lambda n: n > 0, "1 or more"),
         ):
-            if not holds:
+            if not isinstance(value, kind) or isinstance(value, bool):
+                what = "a whole number" if kind is Integral else "a number"
+                raise OmnidraftError(f"{name} is {value!r}, but must be {what}")
+            if not holds(value):
                 raise OmnidraftError(f"{name} is {value}, but must be {needed}")
 
     @classmethod
@@ -64,7 +56,7 @@ class Options:
         """Options by the names that transformers users know.
 
         `draft_length` and `threshold` make the confidence rule, unless a `stop` is given; with
-        `tune` the throughput decides. Raises OmnidraftError for a name or value that will not do.
+        `tune` it rests where drafting does not pay. Raises OmnidraftError for an unknown name.
 
         >>> Options.of(do_sample=True, top_p=0.9, draft_length=4).temperature
         1.0

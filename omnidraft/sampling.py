@@ -139,7 +139,7 @@ class Sampler:
     """
 
     looks = True  # at each drafted token: free here, while the twin would wait for the device
-    to_numpy = staticmethod(np.asarray)
+    process, to_numpy = staticmethod(process), staticmethod(np.asarray)
 
     def __init__(self, uniforms: Uniforms, temperature: float = 1.0, top_k: int = 0,
                  top_p: float = 1.0) -> None:
@@ -150,9 +150,9 @@ class Sampler:
         """A cache with which `model.forward` gives the arrays that this sampler takes."""
         return model.new_cache()
 
-    def distribution(self, logits: np.ndarray) -> np.ndarray:
+    def distribution(self, logits: Any) -> Any:
         """What is sampled from (V,), of logits (V,)."""
-        return process(logits, *self.settings)
+        return self.process(logits, *self.settings)
 
     def rows(self, logits: np.ndarray, size: int) -> Sequence[np.ndarray]:
         """The distributions (n, V) of logits (n, V) over a tokenizer's `size` ids."""

@@ -1,7 +1,7 @@
 """Torch twin of `sampling.py`: the same functions on tensors of any device and dtype.
 
-Only `to_host`, `read`, `floats` and `choose` copy from the device, so bad logits are reported late:
-a row that `sampling` would refuse becomes NaN, and `to_host` refuses what was drawn from it.
+Only `to_host`, `read` and `floats` copy from the device, so bad logits are reported late: a row
+that `sampling` would refuse becomes NaN, and `to_host` refuses what was drawn from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from torch import Tensor
 from . import lifting_torch, sampling
 from .errors import OmnidraftError
 from .lifting_torch import upload
-from .sampling import BROKEN, Rows
+from .sampling import BROKEN, Rows, mask
+from .translation import until_end
 
 
 def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
@@ -47,12 +48,6 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
     return probs
 
 
-def mask(logits: Tensor, size: int) -> Tensor:
-    """Logits (..., V) with all ids beyond the tokenizer's `size` (padding) ruled out, in place."""
-    logits[..., size:].fill_(-torch.inf)
-    return logits
-
-
 def best(logits: Tensor) -> Tensor:
     """The argmax (n,) of each row (n, V); of a broken row -1, which `to_host` refuses."""
     highest, places = logits.max(-1)
@@ -64,15 +59,11 @@ def locate(weights: Tensor, draw: float | Sequence[float]) -> Tensor:
 
     By rows for weights (R, N) and R draws: (R, 1). It is N where the weights are NaN or all zero.
     """
-    running = weights.cumsum(-1, dtype=widest(weights.device))
+    widest = torch.float32 if weights.is_mps else torch.float64  # that the device has
+    running = weights.cumsum(-1, dtype=widest)
     greatest = 1 - torch.finfo(running.dtype).eps  # a product with it stays below the total
     goal = running[..., -1:] * running.new_tensor(draw).clamp(max=greatest)[..., None]
     return torch.searchsorted(running, goal, right=True)  # never lands on a zero weight
-
-
-def widest(device: torch.device) -> torch.dtype:
-    """The type for running sums and draws: float64 wherever the device has it (MPS has not)."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def to_host(indices: Tensor, size: int) -> list[int]:
@@ -84,17 +75,14 @@ def to_host(indices: Tensor, size: int) -> list[int]:
 
 
 class Uniforms(sampling.Uniforms):
-    """Uniform draws in [0, 1), from a torch.Generator or from given numbers, in `sampling`'s order.
+    """Uniform draws in [0, 1), made on the host; what is chosen by them stays on the device."""
 
-    The numbers are made on the host, so that only what is chosen by them stays on the device.
-    """
-
-    def __init__(self, source: torch.Generator | Iterable[float]) -> None:
-        super().__init__(_endless(source) if isinstance(source, torch.Generator) else source)
+    def __init__(self, source: np.random.Generator | Iterable[float]) -> None:
+        super().__init__(source)
         self._back: list[float] = []  # draws given back, the next one last
 
     def next(self) -> float:
-        """The next draw."""
+        """The next draw, of those given back first."""
         return self._back.pop() if self._back else super().next()
 
     def give_back(self, draws: Sequence[float]) -> None:
@@ -102,7 +90,7 @@ class Uniforms(sampling.Uniforms):
         self._back += reversed(draws)
 
     def choose(self, weights: Tensor) -> int:
-        """Index drawn with probability proportional to `weights` (N,); one copy."""
+        """Index drawn in proportion to `weights` (N,); one copy."""
         return to_host(locate(weights, self.next()), len(weights))[0]
 
     def samples(self, rows: Tensor) -> Iterator[int]:
@@ -115,17 +103,8 @@ class Uniforms(sampling.Uniforms):
 
     def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterable[tuple[float, float]]:
         """Pairs of numbers read out of rows; one copy for all."""
-        if not (pairs := list(pairs)):
-            return []
-        device = pairs[0][0].device
-        numbers = [torch.as_tensor(number, device=device) for pair in pairs for number in pair]
-        return torch.stack(numbers).view(-1, 2).tolist()
-
-
-def _endless(generator: torch.Generator) -> Iterator[float]:
-    where = generator.device
-    while True:  # a block at once, so that a generator on a device costs a copy in 64 draws
-        yield from torch.rand(64, generator=generator, device=where, dtype=widest(where)).tolist()
+        pairs = [torch.stack([p, torch.as_tensor(q, device=p.device)]) for p, q in pairs]
+        return torch.stack(pairs).tolist() if pairs else []
 
 
 class Sampler(sampling.Sampler):
@@ -136,6 +115,7 @@ class Sampler(sampling.Sampler):
     """
 
     looks = False  # unless the stop rule asks: the host would wait for the device
+    process = staticmethod(process)
 
     def __init__(self, uniforms: sampling.Uniforms, temperature: float = 1.0, top_k: int = 0,
                  top_p: float = 1.0) -> None:
@@ -143,20 +123,16 @@ class Sampler(sampling.Sampler):
             uniforms = Uniforms(iter(uniforms.next, None))
         super().__init__(uniforms, temperature, top_k, top_p)
         self._used: list[float] = []  # the draws behind tokens that are not settled yet
-        self._size = 0  # of the rows that they were drawn from
+        self._size = 0  # of the rows that were asked for last
         self._direct: list[Tensor] = []  # index tensors of the direct map
 
     def new_cache(self, model: Any) -> Any:
         """A cache whose rows stay on the device."""
         return model.new_cache(on_device=True)
 
-    def distribution(self, logits: Tensor) -> Tensor:
-        """What is sampled from (..., V), of logits (..., V)."""
-        return process(logits, *self.settings)
-
     def rows(self, logits: Tensor, size: int) -> Sequence[Tensor]:
         """The distributions (n, V) of logits (n, V); all at once where they are drawn from."""
-        logits = mask(logits, size)
+        logits, self._size = mask(logits, size), logits.shape[-1]
         return self.distribution(logits) if self.temperature else Rows(logits, self.distribution)
 
     def choices(self, logits: Tensor, size: int) -> Iterable[int]:
@@ -169,15 +145,12 @@ class Sampler(sampling.Sampler):
         """One token (1,) of the first of the distributions that `rows` gave."""
         if not self.temperature:
             return self.likeliest(rows)
-        self._size = len(rows[0])
         self._used.append(self.uniforms.next())
         return locate(rows[0], self._used[-1])
 
     def likeliest(self, rows: Sequence[Tensor]) -> Tensor:
         """The token (1,) that temperature 0 draws."""
-        rows = rows.items if isinstance(rows, Rows) else rows
-        self._size = rows.shape[1]
-        return best(rows[:1])
+        return best(rows.items[:1] if isinstance(rows, Rows) else rows[:1])
 
     def read(self, token: Tensor, rows: Sequence[Tensor]) -> tuple[int, float]:
         """A drawn token and its probability in the row (V,) that it was drawn from; one copy."""
@@ -190,16 +163,14 @@ class Sampler(sampling.Sampler):
 
     def settle(self, drawn: list[Tensor], ends: Sequence[int]) -> list[int]:
         """The drawn tokens in one copy, up to the first end token; later draws are given back."""
-        tokens = to_host(torch.cat(drawn), self._size) if drawn else []
-        count = next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
-        self.uniforms.give_back(self._used[count:])
+        tokens = until_end(to_host(torch.cat(drawn), self._size) if drawn else [], ends)
+        self.uniforms.give_back(self._used[len(tokens):])
         self._used.clear()
-        return tokens[:count]
+        return tokens
 
     def allow(self, ids: Sequence[int], model: Any) -> Tensor:
         """What to add to logits (n, V) so that all tokens but `ids` are ruled out."""
-        row = torch.full((model.vocab_size,), -torch.inf, device=model.device)
-        return row.index_fill_(0, upload(ids, model.device), 0.0)
+        return torch.from_numpy(super().allow(ids, model)).to(model.device)
 
     def spread(self, row: Tensor, direct: Any, size: int) -> Tensor:
         """A drafter's row (V_q,) on the target's tokens (V_p = size,), by the direct map."""
@@ -213,8 +184,10 @@ class Sampler(sampling.Sampler):
         return lifting_torch.Lifting(lifting, model.device)
 
     @staticmethod
-    def to_numpy(array: Tensor) -> np.ndarray:
+    def to_numpy(array: Tensor | np.ndarray) -> np.ndarray:
         """A tensor for whoever needs NumPy's arrays, which have no bfloat16."""
+        if isinstance(array, np.ndarray):
+            return array
         array = array.float() if array.dtype == torch.bfloat16 else array
         return array.detach().cpu().numpy()
 
@@ -228,17 +201,15 @@ class Sampler(sampling.Sampler):
 class CpuSampler(sampling.Sampler):
     """For models on the CPU: NumPy's sampler with PyTorch's softmax, which takes half the time."""
 
-    def distribution(self, logits: np.ndarray) -> np.ndarray:
-        """What is sampled from (V,), of logits (V,)."""
-        probs = process(torch.from_numpy(logits), *self.settings).numpy()
+    to_numpy = staticmethod(Sampler.to_numpy)  # hidden states are tensors
+
+    @staticmethod
+    def process(logits: np.ndarray, *settings: float) -> np.ndarray:
+        """`sampling.process` of logits (V,)."""
+        probs = process(torch.from_numpy(logits), *settings).numpy()
         if np.isnan(probs[0]):
             raise OmnidraftError(BROKEN)
         return probs
-
-    @staticmethod
-    def to_numpy(array: Any) -> np.ndarray:
-        """Logits are NumPy's already, hidden states are tensors."""
-        return array if isinstance(array, np.ndarray) else Sampler.to_numpy(array)
 
 
 def sampler_for(device: torch.device) -> type[sampling.Sampler]:

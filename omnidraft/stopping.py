@@ -1,4 +1,4 @@
-"""When to stop drafting: after a fixed length, by confidence, or by measured throughput.
+"""When to stop drafting: after a fixed length, by confidence, or where it does not pay.
 
 The token that stops a draft is still proposed: without it the text would be biased (arXiv
 2405.19715, section 3). Whether a round drafts at all depends only on what precedes its first draw.
@@ -31,7 +31,7 @@ class Stop:
         return False
 
     def record(self, record: Any) -> None:
-        """Take a finished `Round` into account; a fixed rule learns nothing from it."""
+        """Take a finished `Round` into account."""
 
 
 @dataclass(frozen=True)
@@ -70,28 +70,23 @@ class Confidence(Stop):
 
 @dataclass(eq=False)
 class Throughput(Stop):
-    """The confidence rule with a measured threshold, which rests where drafting does not pay.
+    """The confidence rule, which rests where drafting does not pay (this project's own).
 
-    This project's own. *How far to draft*: one more token costs c seconds (the slope of a round's
-    seconds over its draft tokens) and brings a * prod_i P_i tokens, where a is how often a
-    confident token is kept. A second is worth r tokens, so it pays while a * prod_i P_i > r c (the
-    marginal value theorem, Charnov 1976). *Whether to draft*: where a token of the drafting rounds
-    takes longer than a plain step, `limit` reads 0 for the next 32, 64, ... 256 tokens; after each
-    rest 4 rounds decide again. Only past rounds count, so the clock cannot bias the text.
+    Where a token of the drafting rounds takes longer than a plain step, `limit` reads 0 for the
+    next 32, 64, ... 256 tokens; after each rest 4 rounds decide again. Only past rounds count, so
+    the clock cannot bias the text.
     """
 
     longest: int = 12  # most draft tokens in a round
     head: AcceptanceHead | None = None
     threshold: float = 0.4
-    _sums: Any = 0.0  # over drafting rounds, fading: those of `_tune`
     _pace: tuple[float, float] = 0.0, 0.0  # seconds and tokens since the last rest, fading
     _plain: float | None = None  # seconds of a plain step
     _untried: int = 8  # drafting rounds before the first decision
     _rest: int = 0  # tokens to write without drafting
     _pause: int = 32  # the next rest
 
-    starts = Confidence.starts
-    __call__ = Confidence.__call__
+    starts, __call__ = Confidence.starts, Confidence.__call__
 
     @property
     def limit(self) -> int:
@@ -99,14 +94,13 @@ class Throughput(Stop):
         return 0 if self._rest else self.longest
 
     def record(self, record: Any) -> None:
-        """Take a finished `Round` into account."""
+        """Measure a finished `Round`."""
         seconds = sum(record.seconds[part] for part in ("draft", "target", "other"))
         tokens = len(record.emitted)
         if self._rest:
             self._plain = seconds if self._plain is None else 0.8 * self._plain + 0.2 * seconds
             self._rest = max(0, self._rest - tokens)
             return
-        self._tune(record, seconds, tokens)
         self._pace = 0.9 * self._pace[0] + seconds, 0.9 * self._pace[1] + tokens
         self._untried -= 1
         if self._plain is None:
@@ -117,20 +111,6 @@ class Throughput(Stop):
         elif self._untried <= 0:
             self._pause = 32
 
-    def _tune(self, record: Any, seconds: float, tokens: int) -> None:
-        """Set the threshold to r c / a."""
-        k, kept, draft = len(record.draft_tokens), record.draft_kept, record.seconds["draft"]
-        self._sums = 0.98 * self._sums + np.array(
-            [1, tokens, seconds, draft, k, kept, min(k, kept + 1), k * k, k * seconds])
-        rounds, tokens, seconds, draft, drafted, kept, examined, squares, products = self._sums
-        if rounds < 8 or not drafted or not kept:
-            return
-        cost = 0.5 * draft / drafted  # at least half of the drafter's step
-        spread = squares - drafted ** 2 / rounds
-        if spread > 1e-9:  # least squares; rounds of one length have no slope
-            cost = max(cost, (products - drafted * seconds / rounds) / spread)
-        self.threshold = float(min(0.95, tokens / seconds * cost * examined / kept))
-
 
 class AcceptanceHead:
     """Predicts whether a drafted token will be accepted (arXiv 2405.19715): one sigmoid layer.
@@ -138,14 +118,13 @@ class AcceptanceHead:
     Only the weight of log(q / (1 - q)) begins at 1, the others at 0, so a fresh head predicts the
     drafter's own confidence. Hidden layers overfit the few labels of a stream.
 
-    >>> head = AcceptanceHead(4); round(head(head.features(np.ones(4), np.ones(4), 0.9)), 2)
+    >>> head = AcceptanceHead(4); round(float(head(head.features(np.ones(4), np.ones(4), 0.9))), 2)
     0.9
     """
 
     def __init__(self, width: int) -> None:
-        self.parameters = {"out.weight": np.zeros(2 * width + 1, np.float32),
-                           "out.bias": np.zeros(1, np.float32)}
-        self.parameters["out.weight"][-1] = 1.0
+        weight = np.append(np.zeros(2 * width, np.float32), np.float32(1))
+        self.parameters = {"out.weight": weight, "out.bias": np.zeros(1, np.float32)}
 
     @classmethod
     def of(cls, parameters: dict[str, np.ndarray]) -> AcceptanceHead:
@@ -164,24 +143,19 @@ class AcceptanceHead:
         q = min(max(probability, 1e-4), 1 - 1e-4)
         return np.concatenate([*scaled, [np.log(q / (1 - q))]]).astype(np.float32)
 
-    def __call__(self, features: np.ndarray) -> float:
-        """P(accepted) of one token."""
-        return float(self._predict(features)[0])
+    def __call__(self, features: np.ndarray) -> Any:
+        """P(accepted): a number for one token (F,), or (n,) for (n, F)."""
+        logit = features @ self.parameters["out.weight"] + self.parameters["out.bias"][0]
+        return 0.5 * (1 + np.tanh(logit / 2))
 
     def loss(self, features: np.ndarray, labels: np.ndarray,
              rejected_weight: float = 6.0) -> tuple[float, dict[str, np.ndarray]]:
-        """Weighted binary cross-entropy of features (n, 2 width + 1), its mean and its gradients.
+        """Mean weighted cross-entropy of features (n, F) and labels (n,), and its gradients.
 
-        labels: (n,) probabilities of acceptance; rejections weigh 6 in arXiv 2405.19715, while 1
-        predicts without bias.
+        Labels are probabilities. Rejections weigh 6 in arXiv 2405.19715; 1 predicts without bias.
         """
-        p = np.clip(self._predict(features), 1e-7, 1 - 1e-7)  # (n,)
+        p = np.clip(self(features), 1e-7, 1 - 1e-7)  # (n,)
         up, down = labels, rejected_weight * (1 - labels)
         value = -(up * np.log(p) + down * np.log(1 - p)).mean()
         slope = ((up + down) * p - up) / len(labels)  # along the logits
         return float(value), {"out.weight": slope @ features, "out.bias": slope.sum(keepdims=True)}
-
-    def _predict(self, features: np.ndarray) -> np.ndarray:
-        """P (n,) of inputs (n, F), or (1,) of (F,)."""
-        logit = features @ self.parameters["out.weight"] + self.parameters["out.bias"]
-        return 0.5 * (1 + np.tanh(logit / 2))

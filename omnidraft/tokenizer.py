@@ -59,8 +59,6 @@ class Tokenizer:
         self.byte_level: bool = '"ByteLevel"' in parts
         self._fallback = '"ByteFallback"' in parts or getattr(raw.model, "byte_fallback", False)
         self._space = "▁" in parts  # it stands for a space
-        # Pieces cannot spell bytes that are not UTF-8 (surrogate escapes), nor a "▁" of the text.
-        self._unspellable = re.compile(f"([\udc80-\udcff{'▁' * self._space}]+)")
         self.prefix_space: bool = any(
             part["type"] == "Prepend" or part.get("add_prefix_space")
             or part.get("prepend_scheme", "never") != "never" for part in before)
@@ -73,6 +71,9 @@ class Tokenizer:
         self.byte_fallback = {  # byte -> the lowest token that spells it alone
             data[0]: i for i, data in reversed([*enumerate(self.token_bytes)])
             if len(data or ()) == 1 and (self.is_fallback(i) or self.byte_level and i not in added)}
+        # Pieces cannot spell bytes that are not UTF-8 (surrogate escapes), nor a "▁" of the text.
+        mark = "▁" if self._space and self.byte_fallback.keys() >= set("▁".encode()) else ""
+        self._unspellable = re.compile(f"([\udc80-\udcff{mark}]+)")
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
@@ -122,10 +123,9 @@ class Tokenizer:
         """Ids of a text that continues another: its exact bytes, without a dummy space.
 
         Llama-2 encodes "flake" as if it were " fl", "ake", and continues with "f", "la", "ke".
+        Surrogate escapes (PEP 383) are bytes of no whole character: byte tokens if there are any.
         """
-        if self._space and "▁" in text and self.byte_fallback.keys() >= set("▁".encode()):
-            return self._spell(text, lambda part: _run(self._exact, part))
-        return _run(self._exact, text)
+        return self._spell(text, lambda part: _run(self._exact, part))
 
     def split(self, data: bytes) -> tuple[int, ...] | None:
         """How the merges alone spell the bytes of a token; None if they cannot."""
@@ -174,7 +174,8 @@ class Tokenizer:
         ids: list[int] = []
         for place, part in enumerate(self._unspellable.split(text)):
             if place % 2:  # a captured separator
-                ids += [self.byte_fallback[b] for b in part.encode("utf-8", "surrogateescape")]
+                data = part.encode("utf-8", "surrogateescape")
+                ids += [self.byte_fallback[b] for b in data if b in self.byte_fallback]
             elif part:
                 ids += run(part)
         return ids

@@ -6,7 +6,6 @@ residual needs (Eq. 2); `continuation` re-tokenises instead. Target to draft: `r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -77,14 +76,13 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
     >>> made.tokens, made.rows[0].tolist()
     ([1], [0.25, 0.25])
     """
-    changes: list[tuple[Any, dict[int, Any]]] = []  # per proposal: q, and where q' differs from it
-
     def row(change: tuple[Any, dict[int, Any]]) -> Any:
         q_prime = spread(change[0])
         for token, prob in change[1].items():
             q_prime[token] = prob
         return q_prime
 
+    changes: list[tuple[Any, dict[int, Any]]] = []  # per proposal: q, and where q' differs from it
     made, place = Proposals(rows=Rows(changes, row)), 0
     while place < len(draft_tokens):
         d, q = draft_tokens[place], draft_probs[place] if spread else None
@@ -94,8 +92,7 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
         if not spelling:
             break
         if found and spread:
-            product = prod(draft_probs[i][draft_tokens[i]]
-                           for i in range(place, place + length))
+            product = prod(draft_probs[i][draft_tokens[i]] for i in range(place, place + length))
             if same >= 0:
                 left = direct.prob(q, same) - product
                 changed[same] = left * (left > 0)
@@ -120,19 +117,10 @@ def extend(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[int]:
 
 
 def retokenize(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> tuple[int, list[int]]:
-    """How many of `ids` stay where the bytes `data` follow them, and the new ids after those.
-
-    Bytes that are no whole character become byte tokens where the vocabulary has them.
-    """
-    start, made = _restart(tokenizer, ids), []
+    """How many of `ids` stay where the bytes `data` follow them, and the new ids after those."""
+    start = _restart(tokenizer, ids)
     data = tokenizer.decode_bytes(ids[start:]) + data
-    # Bytes that are no part of a character decode to one of U+DC80 to U+DCFF each (PEP 383).
-    for part in re.split("([\udc80-\udcff])", data.decode("utf-8", "surrogateescape")):
-        if not "\udc80" <= part <= "\udcff":
-            made += tokenizer.encode_continuation(part)
-        elif (byte := ord(part) - 0xDC00) in tokenizer.byte_fallback:
-            made.append(tokenizer.byte_fallback[byte])
-    return start, made
+    return start, tokenizer.encode_continuation(data.decode("utf-8", "surrogateescape"))
 
 
 def continuation(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[int]:
@@ -144,26 +132,29 @@ def continuation(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[
 
 def common_tail(draft: Tokenizer, draft_ids: Sequence[int], target: Tokenizer,
                 target_ids: Sequence[int], longest: int) -> tuple[list[int], list[int]]:
-    """The ends of two tokenizations that spell the same bytes: the longest, of at most `longest`
-    target ids."""
-    def lengths(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:  # to the end; last id first
-        sizes = [len(tokenizer.decode_bytes([i])) for i in reversed(ids)]
-        return np.cumsum(sizes, dtype=int).tolist()
+    """The longest ends of two tokenizations with equal bytes, of at most `longest` target ids."""
+    def ends(tokenizer: Tokenizer, ids: Sequence[int]) -> dict[bytes, Sequence[int]]:
+        found, data = {}, b""
+        for place in reversed(range(len(ids))):
+            data = tokenizer.decode_bytes([ids[place]]) + data
+            found.setdefault(data, ids[place:])
+        return found
 
-    ours = lengths(target, target_ids[-longest:])
-    theirs = lengths(draft, draft_ids[-8 * longest:])
-    for size in sorted({*ours} & {*theirs}, reverse=True):
-        draft_end = draft_ids[len(draft_ids) - 1 - theirs.index(size):]
-        target_end = target_ids[len(target_ids) - 1 - ours.index(size):]
-        if draft.decode_bytes(draft_end) == target.decode_bytes(target_end):
-            return draft_end, target_end
-    return [], []
+    ours, theirs = ends(target, target_ids[-longest:]), ends(draft, draft_ids[-8 * longest:])
+    common = max(ours.keys() & theirs.keys(), key=len, default=None)
+    return theirs.get(common, []), ours.get(common, [])
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """How many ids two sequences share from their beginning."""
     length = min(len(a), len(b))
     return next((i for i in range(length) if a[i] != b[i]), length)
+
+
+def until_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
+    """Tokens up to the first end token: it ends the text, even in mid-block."""
+    first = next((i for i, token in enumerate(tokens) if token in ends), len(tokens) - 1)
+    return tokens[:first + 1]
 
 
 def _restart(tokenizer: Tokenizer, ids: Sequence[int]) -> int:

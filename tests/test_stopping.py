@@ -142,44 +142,8 @@ def test_throughput_in_the_loop_rests_and_leaves_the_text_alone(folders):  # noq
     assert options.stop.limit == 0 and sum(not r.draft_tokens for r in rounds) > 30
 
 
-def test_throughput_finds_the_threshold_where_another_token_just_pays():
-    stop = Throughput(12)
-    for width in [2, 5] * 40:  # a pass costs 10 + width ms, a draft token 1 ms; half of the examined tokens are kept
-        drafted = width - 1
-        while stop.limit == 0:
-            stop.record(finished(0, 0, 1, 0.0, 0.011))
-        stop.record(Round(list(range(drafted)), list(range(drafted)), [1] * drafted, 1, [1, 2], ["accepted", "bonus"], 1,
-                          {"draft": 0.001 * drafted, "target": 0.010 + 0.001 * width, "other": 0.0}))
-    seconds = [0.001 * (w - 1) + 0.010 + 0.001 * w for w in (2, 5)]
-    rate, cost = 4 / sum(seconds), 0.002
-    examined = (1 + 2) / 2  # one drafted: it was kept; four: one kept, one rejected
-    assert stop.threshold == pytest.approx(rate * cost * examined, rel=0.05)
-    assert stop([0.9]) is False and stop([stop.threshold * 0.9])
-
-
-def test_the_floors_of_the_throughput_rule():
-    def record(stop: Throughput, *figures) -> float:
-        while stop.limit == 0:
-            stop.record(finished(0, 0, 1, 0.0, 1.0))
-        stop.record(finished(*figures))
-        return stop.threshold
-
-    early = Throughput()
-    assert [record(early, 4, 2, 3, 0.4, 1.0) for _ in range(8)] == [0.4] * 8  # they fade: less than 8 rounds
-    assert record(early, 4, 2, 3, 0.4, 1.0) != 0.4
-    dear, cheap = Throughput(), Throughput()
-    for i, width in enumerate((1, 9) * 20):
-        record(dear, width, i == 0, 1, 0.5 * width, 0.1 + 0.5 * width)  # nearly nothing is kept
-        record(cheap, width, width, width + 1, 0.01 * width, 1.0 - 0.01 * width)  # longer rounds take no longer
-    _, tokens, seconds, draft, drafted, kept, examined, *_ = cheap._sums
-    assert dear.threshold == 0.95
-    least = 0.5 * draft / drafted  # half of the drafter's step
-    assert least == pytest.approx(0.005)
-    assert cheap.threshold == pytest.approx(tokens / seconds * least * examined / kept)
-
-
 def test_throughput_drafts_nothing_where_it_does_not_pay_and_again_where_it_does():
-    stop, generator = Throughput(4), np.random.default_rng(0)
+    stop, generator = Throughput(4, threshold=0.0), np.random.default_rng(0)
 
     def rounds(count: int, token: float) -> int:
         """How many of so many rounds draft; a pass takes 10 ms and `token` ms more for a draft token, half of them kept."""

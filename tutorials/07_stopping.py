@@ -113,8 +113,8 @@ differ = np.mean((predictions["head"] < 0.4) != (predictions["confidence"] < 0.4
 print(f"{differ:.0%} of the tokens lie below 0.4 by one of the two, but not by the other")
 
 # %% [markdown]
-# What counts is the time per token. Five rules at temperature 0; `Throughput` measures r and c while it runs, and sets its
-# threshold by them. The clock differs from run to run, so its lengths do, too.
+# What counts is the time per token. Five rules at temperature 0; `Throughput` compares, while it runs, the seconds per token
+# with and without a draft, and rests where drafting does not pay. The clock differs from run to run, so its rests do, too.
 
 # %%
 costs = []

@@ -4,10 +4,10 @@
 
 *Sweep*: every rule writes the same greedy texts; all settings of a task take turns prompt by prompt
 in one process. The head learns online on other prompts of the same kind (the drafter stays as it
-is), on the paper's schedule: an update every 8 prompts, joint or interleaved. Thresholds of
-`throughput` are tuned while it runs. *Comparison* (as in arXiv 2507.02659): the un-adapted drafter
-serves a stream and learns nothing, the head only, its weights only (`lifted`, rank 32), or both;
-then held-out prompts. What the result file has already is not run again.
+is), on the paper's schedule: an update every 8 prompts, joint or interleaved. *Comparison* (as in
+arXiv 2507.02659): the un-adapted drafter serves a stream and learns nothing, the head only, its
+weights only (`lifted`, rank 32), or both; then held-out prompts. What the result file has already
+is not run again.
 """
 
 from __future__ import annotations

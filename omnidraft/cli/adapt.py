@@ -89,7 +89,7 @@ def adapt(
                 if learned.note:
                     bar.console.print(escape(learned.note), markup=False)
                 if json_lines:
-                    emit({"type": "prompt", **summarize(learned.rounds).figures(),
+                    emit({"type": "prompt", **vars(summarize(learned.rounds)),
                           "loss": None if math.isnan(learned.loss) else learned.loss,
                           "learning_seconds": learned.seconds, "updated": learned.updated,
                           "note": learned.note})

@@ -74,7 +74,7 @@ def compare(target: Any, texts: list[tuple[list[int], list[Round], list[Round]]]
             how: Options) -> dict[str, Any]:
     """Figures of texts, each as ids of the prompt and rounds of plain and speculative decoding."""
     slow, fast = (summarize(chain(*rounds)) for rounds in [*zip(*texts, strict=True)][1:])
-    row = {"plain": slow.figures(), "speculative": fast.figures(), "speedup": speedup(fast, slow),
+    row = {"plain": vars(slow), "speculative": vars(fast), "speedup": speedup(fast, slow),
            "computed_speedup": computed_speedup(fast, slow)}
     if how.temperature:
         kind = "biased" if how.verify == "omnidraft" else "exact"

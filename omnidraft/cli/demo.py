@@ -184,5 +184,5 @@ def watch(pair: Pair, task: str, how: Options, seconds: float, seed: int,
             break
     end = Text("\n" + report(records, learner))
     errors.print(end, soft_wrap=True)
-    each = [summarize(learned.rounds).figures() for learned in records]
+    each = [vars(summarize(learned.rounds)) for learned in records]
     return [head, legend(signs), end], {"task": task, **learner.statistics, "prompts": each}

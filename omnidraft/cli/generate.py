@@ -56,7 +56,7 @@ def generate(
     if learn:
         pair.cache.save(path)
     if json_lines:
-        emit({"type": "summary", **summarize(done).figures(), "text": text})
+        emit({"type": "summary", **vars(summarize(done)), "text": text})
     else:
         note(describe(summarize(done)))
 

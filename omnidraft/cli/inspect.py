@@ -93,7 +93,7 @@ def show(draft: options.Side, target: options.Side) -> None:
     bound = f"at most {stored.capacity:,}, {stored.eviction}" if stored.capacity else "no limit"
     say(columns([
         ("file", str(path)), ("pair", f"{one.name} -> {other.name}"),
-        ("entries", f"{len(stored):,} ({bound}, {stored.size_bytes / 1e6:.2f} MB)"),
+        ("entries", f"{len(stored):,} ({bound})"),
         ("learned from", f"{stored.tokens_seen:,} target tokens")]))
     most = sorted(stored.items(), key=lambda entry: -entry[2])[:10]
     rows = [(str(uses), "|".join(show_bytes(one.decode_bytes([i])) for i in ngram),

@@ -66,8 +66,6 @@ class Trainer:
     `parameters` are the LoRA adapters or, with rank 0, all weights; `served` their running mean.
     """
 
-    _losses = losses
-
     def __init__(self, base: Llama, recipe: Recipe, rng: np.random.Generator) -> None:
         if not isinstance(base, Llama) or base.folder is None:
             raise OmnidraftError("this trainer needs a drafter run by the NumPy engine "
@@ -134,8 +132,8 @@ class Trainer:
         tensors, value, count = self.merged(), 0.0, 0
         for example in examples:
             logits = self._run(tensors, example).logits
-            lost, _, compared = self._losses.lifted(logits, example, pair, "tv")
-            value, count = value + float(lost), count + compared
+            lost, _, compared = losses.lifted(logits, example, pair, "tv")
+            value, count = value + lost, count + compared
         return 1.0 - value / count if count else math.nan
 
     def state(self) -> dict[str, np.ndarray]:

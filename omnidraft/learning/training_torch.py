@@ -17,9 +17,9 @@ import torch
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
-from .. import losses_torch
 from ..engine.transformers_model import TransformersModel
 from ..errors import OmnidraftError
+from ..losses import LOSSES, Example
 from . import training
 from .lora import LoRA
 from .training import Recipe
@@ -29,8 +29,6 @@ Tensors = dict[str, torch.Tensor]  # by the name that transformers gives them
 
 class Trainer(training.Trainer):
     """Trains a drafter run by transformers; see `training.Trainer`."""
-
-    _losses = losses_torch
 
     def __init__(self, base: TransformersModel, recipe: Recipe, rng: np.random.Generator) -> None:
         if not isinstance(base, TransformersModel) or getattr(base.model, "is_quantized", False) \
@@ -53,16 +51,16 @@ class Trainer(training.Trainer):
     step = torch.no_grad()(training.Trainer.step)  # the optimizer writes into autograd's leaves
 
     @torch.enable_grad()
-    def _gradients(self, pair: Any, examples: Sequence[losses_torch.Example]) -> tuple:
-        loss, options = losses_torch.LOSSES[self.recipe.loss], self.recipe.options()
+    def _gradients(self, pair: Any, examples: Sequence[Example]) -> tuple:
+        loss, options = LOSSES[self.recipe.loss], self.recipe.options()
         total, counted = 0.0, 0
         for tensor in self.parameters.values():
             tensor.grad = torch.zeros_like(tensor)
         for example in examples:
-            logits = self._run(self.merged(served=False), example).logits
-            value, _, count = loss(logits, example, pair, **options)
-            value.backward()
-            total, counted = total + value.item(), counted + count
+            trace = self._run(self.merged(served=False), example)
+            value, slope, count = loss(trace.logits, example, pair, **options)
+            trace.output.backward(torch.from_numpy(slope).to(trace.output))
+            total, counted = total + value, counted + count
         return total, counted, {name: tensor.grad / max(1, counted)
                                 for name, tensor in self.parameters.items()}
 
@@ -76,11 +74,13 @@ class Trainer(training.Trainer):
         """Return to a `state`; raises OmnidraftError where it belongs to other parameters."""
         super().restore({name: torch.tensor(array) for name, array in state.items()})
 
-    def _run(self, tensors: Tensors, example: losses_torch.Example) -> Any:
+    def _run(self, tensors: Tensors, example: Example) -> Any:
+        """A pass whose `logits` (n, V) are NumPy's, for the losses; `output` is their tensor."""
         ids = torch.tensor([example.draft_ids[:self.base.context_size]], device=self.base.device)
         given = {"input_ids": ids, "use_cache": False}
         trace = functional_call(self._drafter.model, tensors, (), given)
-        trace.logits = trace.logits[0]  # (n, V)
+        trace.output = trace.logits[0]
+        trace.logits = trace.output.detach().cpu().numpy()
         return trace
 
 
