@@ -101,8 +101,8 @@ def read_schemas(text: str) -> list[Schema]:
 
 
 SCHEMAS = read_schemas((Path(__file__).parent / "schemas.txt").read_text(encoding="utf-8"))
-# The usual kinds have the most wordings, and people type one step more often than two.
-SHARES = [len(schema.wordings) * (2 if len(schema.steps) == 1 else 1) for schema in SCHEMAS]
+# The usual kinds have the most wordings; two steps have fewer of them than their share of what people type.
+SHARES = [len(schema.wordings) * (1 if len(schema.steps) == 1 else 2.5) for schema in SCHEMAS]
 
 
 def choose(rng: random.Random, text: str) -> str:
@@ -125,7 +125,7 @@ def carries(x: int, y: int) -> bool:
 
 
 def compute(steps: tuple[str, ...], values: dict[str, int], limit: int) -> list[tuple[int, str, int, int]] | None:
-    """The equations of `steps`, or None where one divides unevenly, falls below 1 or exceeds `limit`."""
+    """The equations of `steps`, or None where one divides unevenly, falls below 1 (0 at the end) or exceeds `limit`."""
     equations: list[tuple[int, str, int, int]] = []
     for step in steps:
         left, operation, right = re.fullmatch(r"(\w+)([-+*/])(\w+)", step).groups()
@@ -134,7 +134,7 @@ def compute(steps: tuple[str, ...], values: dict[str, int], limit: int) -> list[
         if operation == "/" and x % y:
             return None
         result = OPERATIONS[operation](x, y)
-        if not 1 <= result <= limit:
+        if not (0 if step == steps[-1] else 1) <= result <= limit:
             return None
         equations.append((x, operation, y, result))
     return equations
@@ -143,7 +143,9 @@ def compute(steps: tuple[str, ...], values: dict[str, int], limit: int) -> list[
 def draw_numbers(rng: random.Random, schema: Schema) -> tuple[dict[str, int], list[tuple[int, str, int, int]]]:
     """Numbers that fit a schema, and the equations that they lead to."""
     limit = HIGH_LIMIT if rng.random() < HIGH_SHARE else LIMIT
-    small_limit = rng.choice([limit, limit, limit, 50, 30])
+    # small numbers are added and subtracted as often as multiplied: their size must not give the operation away
+    small_limit = rng.choice([limit, limit, limit, 50, 30, 20, 12, 12, 10, 10])
+    least = 0 if len(schema.steps) == 1 and schema.steps[0][1] == "-" else 1
     names = sorted(set(re.findall(r"[abcdn]", " ".join(schema.steps))))
     factors = set(re.findall(r"[abcd]", " ".join(re.findall(r"\w\*\w|/\w", " ".join(schema.steps)))))
     while True:
@@ -153,7 +155,7 @@ def draw_numbers(rng: random.Random, schema: Schema) -> tuple[dict[str, int], li
                 low, _, high = schema.settings[name].partition("..")
                 values[name] = rng.randint(int(low), int(high or low))
             elif name in factors:
-                values[name] = rng.randint(2, 12) if rng.random() < 0.75 else rng.randint(2, 30)
+                values[name] = rng.randint(2, 12) if rng.random() < 0.65 else rng.randint(2, 30)
             else:
                 values[name] = rng.randint(1 if name in "bc" and rng.random() < 0.1 else 2, small_limit)
         if schema.steps[0][:2] == "n/":
@@ -161,10 +163,10 @@ def draw_numbers(rng: random.Random, schema: Schema) -> tuple[dict[str, int], li
         elif schema.steps[-1] == "n-r" and rng.random() < 0.4:
             values["n"] = rng.choice([10, 20, 30, 40, 50, 60, 80, 100])
         equations = compute(schema.steps, values, limit)
-        if equations is None or values.get("n", 0) > limit or equations[-1][3] < int(schema.settings.get("r", "1")[:1]):
+        if equations is None or values.get("n", 0) > limit or equations[-1][3] < int(schema.settings.get("r", str(least))[:1]):
             continue
         x, operation, y, _ = equations[0]
-        if operation == "-" and not borrows(x, y) and rng.random() < 0.4:
+        if operation == "-" and x > 20 and not borrows(x, y) and rng.random() < 0.4:
             continue  # more of the harder ones
         return values, equations
 
