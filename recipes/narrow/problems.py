@@ -61,7 +61,7 @@ HOBBIES = ["can swim", "wear glasses", "have a dog", "like tea", "play the piano
 PAIRS = w.words("socks shoes gloves boots earrings skates mittens slippers skis sandals stockings")
 POOLS = {"any": w.NOUNS, "food": w.FOOD, "row": w.ROW_THINGS, "plant": w.PLANTS, "house": ROOMS, "people": w.PEOPLE,
          "animal": w.ANIMALS}
-OTHER_NOUNS = {"x": w.CONTAINERS, "y": w.SHARERS, "g": w.GROUPS, "p": w.PEOPLE, "m": w.PRICED, "w": w.PRICED, "q": w.NOUNS,
+OTHER_NOUNS = {"x": w.BOXES, "y": w.SHARERS, "g": w.GROUPS, "p": w.PEOPLE, "m": w.PRICED, "w": w.PRICED, "q": w.NOUNS,
                "plant": w.PLANTS, "animal": w.ANIMALS, "string": w.STRINGS, "job": w.JOBS, "place": w.PLACES,
                "every": w.words("day week hour month day week evening night")}
 PLAIN_WORDS = {"len": w.LENGTHS, "weight": w.WEIGHTS, "vol": w.VOLUMES, "time": w.TIMES, "hobby": HOBBIES, "pair": PAIRS}
@@ -101,8 +101,7 @@ def read_schemas(text: str) -> list[Schema]:
 
 
 SCHEMAS = read_schemas((Path(__file__).parent / "schemas.txt").read_text(encoding="utf-8"))
-# The usual kinds have the most wordings; two steps have fewer of them than their share of what people type.
-SHARES = [len(schema.wordings) * (1 if len(schema.steps) == 1 else 2.5) for schema in SCHEMAS]
+SHARES = [len(schema.wordings) for schema in SCHEMAS]  # the usual kinds have the most wordings
 
 
 def choose(rng: random.Random, text: str) -> str:
@@ -158,7 +157,9 @@ def draw_numbers(rng: random.Random, schema: Schema) -> tuple[dict[str, int], li
                 values[name] = rng.randint(2, 12) if rng.random() < 0.65 else rng.randint(2, 30)
             else:
                 values[name] = rng.randint(1 if name in "bc" and rng.random() < 0.1 else 2, small_limit)
-        if schema.steps[0][:2] == "n/":
+        if "rest" in schema.settings:  # how many times b goes into n is not told
+            values["n"] = values["b"] * values["d"] + rng.randint(1, values["b"] - 1)
+        elif schema.steps[0][:2] == "n/":
             values["n"] = values.get("b", 2) * (rng.randint(2, 12) if rng.random() < 0.75 else rng.randint(2, 50))
         elif schema.steps[-1] == "n-r" and rng.random() < 0.4:
             values["n"] = rng.choice([10, 20, 30, 40, 50, 60, 80, 100])
@@ -216,14 +217,14 @@ class Telling:
     """One problem in words: who, what and when are drawn once and then used by prompt and answer alike."""
 
     def __init__(self, rng: random.Random, schema: Schema, wording: str, values: dict[str, int], result: int) -> None:
-        self.rng, self.values, self.result = rng, values, result
+        self.rng, self.wording, self.values, self.result = rng, wording, values, result
         self.subject = draw_subject(rng)
         self.past = rng.random() < 0.45
         self.spelled = rng.random() < 0.2  # small numbers as words
         self.money = rng.choices(["${}", "{} dollar", "{} euro", "{} cent", "{} coin"], [60, 20, 10, 6, 4])[0]
         names = rng.sample(w.GIRLS + w.BOYS, 3)
         self.others = [name for name in names if name not in self.subject.name]
-        self.relative = rng.choice(w.SISTERS + w.BROTHERS + w.FRIENDS) if rng.random() < 0.2 else None
+        self.relative = rng.choice(w.SISTERS + w.BROTHERS + w.FRIENDS) if rng.random() < 0.2 and wording[:3] != "{T}" else None
         self.nouns = {name: rng.choice(pool) for name, pool in OTHER_NOUNS.items()}
         self.plain = {name: rng.choice(pool) for name, pool in PLAIN_WORDS.items()}
         pool = schema.settings.get("o", "any")
@@ -231,6 +232,8 @@ class Telling:
         if pool in ("any", "food") and rng.random() < 0.12 and "{color" not in wording and "{state" not in wording:
             looks = w.LOOKS[:8] if noun in w.FOOD else w.LOOKS
             self.nouns["o"] = f"{rng.choice(looks)} {noun}"
+        if noun in w.FOOD or noun in w.BULKY:  # what a thing may lie in
+            self.nouns["x"] = rng.choice(w.FOOD_BOXES if noun in w.FOOD else w.BIG_BOXES)
         for name, same in (("animal", "o"), ("plant", "o"), ("q", "o"), ("w", "m")):
             while self.nouns[name] == self.nouns[same]:
                 self.nouns[name] = rng.choice(OTHER_NOUNS[name])
@@ -243,7 +246,7 @@ class Telling:
         self.nouns["g1"], self.nouns["g2"], self.plain["total"] = rng.choice(SEXES)
         self.plain["state"], self.plain["state2"] = rng.choice(STATES)
         self.plain["color"], self.plain["color2"] = rng.sample(w.COLORS, 2)
-        self.plain["day"], self.plain["day2"] = rng.sample(w.DAYS, 2)
+        self.plain["day"], self.plain["day2"] = rng.sample(w.DAYS[:-1], 2)  # some wordings end on Sunday
 
     def tell(self, text: str, answering: bool = False) -> str:
         """`text` with its tokens replaced and its sentences capitalised."""
@@ -254,6 +257,14 @@ class Telling:
             at = match.end()
         done = re.sub(r"\b([Aa]) (?=[aeio]|hour)(?!one)", r"\1n ", done + text[at:])
         done = re.sub(r"\b(than|as|to|with|for) (I|we)\b", lambda match: f"{match[1]} {subject.him}", done)
+        if subject.name in ("I", "we", "you") and "{T}" in self.wording:  # they and I are "we"
+            us = "you" if answering or subject.name == "you" else "we"
+            done = re.sub(r"\b([Tt]hey) (?=have|share|put|need)",
+                          lambda match: (us.capitalize() if match[1] == "They" else us) + " ", done)
+            done = re.sub(r"\bI and ((?:my )?\w+)", r"\1 and I", done)
+        if answering and self.result == 1:
+            done = re.sub(r"\b1 (good )?(\w+s|feet)( are)?\b", lambda match: f"1 {match[1] or ''}{w.singular(match[2])}"
+                          + (" is" if match[3] else ""), done.replace("There are 1", "There is 1"))
         done = re.sub(r" +", " ", done).replace(" .", ".").replace(" ,", ",").replace(" ?", "?").strip()
         return re.sub(r"(^|[.?!:] )([a-z])", lambda match: match[1] + match[2].upper(), done)
 
@@ -332,7 +343,7 @@ def one_is_fine(wording: str, values: dict[str, int]) -> bool:
     """Whether the wording can take the ones among the numbers ("1 more" can, "1 fly away" cannot)."""
     fine = r"(\$|\}\.|\},| more| of (them|these)|\} to| from| \{o\+\}|\} and| back|\?| years? (old|younger|older))"
     return all(re.match(fine, match[2]) or re.match(fine, "}" + match[2])
-               for match in re.finditer(r"\{(\w)\$?\}(.*)", wording) if values.get(match[1]) == 1) \
+               for match in re.finditer(r"\{(\w)\$?\}(?=(.*))", wording) if values.get(match[1]) == 1) \
         and not any(values.get(name) == 1 and re.search(rf"\{{{name}\}} (years|more <|more \w+ed)", wording) for name in "abcn")
 
 

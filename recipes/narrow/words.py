@@ -64,9 +64,13 @@ PEOPLE = words("""child student pupil person boy girl player guest visitor passe
 singer runner tourist swimmer customer reader skater soldier scout teacher camper member""")
 SHARERS = words("friend child student kid person cousin sister brother neighbor classmate girl boy player guest dog worker")
 GROUPS = words("group team row class table pair line")
-CONTAINERS = words("""box bag basket crate jar tray packet pack carton bin sack case bundle drawer tin tub shelf pile stack
-bucket bowl net pot folder album pouch cage barrel pocket tank vase row can chest cupboard bunch string strip roll cart page
-truck envelope suitcase backpack""")
+BOXES = words("""box bag basket crate jar packet pack carton bin sack case bundle drawer tin tub shelf pile stack bucket
+pouch chest cupboard bunch cart envelope suitcase backpack pocket row set""")
+FOOD_BOXES = words("""box bag basket bowl plate tray packet pack carton tin jar crate sack pot bucket tub lunch_box shelf dish
+pan cupboard row""")
+BIG_BOXES = words("truck van room yard row cart wagon boat train shed garage line group trailer")
+BULKY = words("""bush tree shovel rake chair stool bench table shelf desk tent bike scooter sled boat wheel tire rug curtain
+coat umbrella plank""")
 PRICED = words("""book pen pencil ball hat shirt toy ticket cup plate bag cake sandwich coffee tea kite game card notebook
 lamp chair doll scarf cap belt mug pizza burger juice melon stamp comic puzzle poster key battery rose plant
 bottle_of_water loaf_of_bread ice_cream movie_ticket bus_ticket toy_car T-shirt pair_of_socks brush bowl towel glove watch
@@ -117,6 +121,12 @@ def plural(noun: str) -> str:
     else:
         last += "es" if last.endswith(("s", "x", "ch", "sh")) else "s"
     return f"{head} {last}" if head else last
+
+
+def singular(noun: str) -> str:
+    """Singular of a unit or another simple plural: singular("pages") == "page"."""
+    special = {"feet": "foot", "inches": "inch", "glasses": "glass"}
+    return special.get(noun) or (noun if noun.endswith(("ss", "us")) else noun.removesuffix("s"))
 
 
 def article(noun: str) -> str:
