@@ -229,7 +229,8 @@ class Telling:
         self.plain = {name: rng.choice(pool) for name, pool in PLAIN_WORDS.items()}
         pool = schema.settings.get("o", "any")
         self.nouns["o"] = noun = rng.choice(POOLS[pool])
-        if pool in ("any", "food") and rng.random() < 0.12 and "{color" not in wording and "{state" not in wording:
+        plain = " of " in noun or "{color" in wording or "{state" in wording
+        if pool in ("any", "food") and not plain and rng.random() < 0.12:
             looks = w.LOOKS[:8] if noun in w.FOOD else w.LOOKS
             self.nouns["o"] = f"{rng.choice(looks)} {noun}"
         if noun in w.FOOD or noun in w.BULKY:  # what a thing may lie in
@@ -237,6 +238,8 @@ class Telling:
         for name, same in (("animal", "o"), ("plant", "o"), ("q", "o"), ("w", "m")):
             while self.nouns[name] == self.nouns[same]:
                 self.nouns[name] = rng.choice(OTHER_NOUNS[name])
+        if re.search("walk|run |ride|drive|car |train|bus|boat|road|trip|path|race|lake", wording):
+            self.plain["len"] = rng.choice(w.WAYS)
         self.nouns["maker"], self.plain["prod"] = rng.choice(MAKERS)
         self.nouns["task_one"] = rng.choice(TASKS)
         if "body" in schema.settings:
@@ -265,6 +268,8 @@ class Telling:
         if answering and self.result == 1:
             done = re.sub(r"\b1 (good )?(\w+s|feet)( are)?\b", lambda match: f"1 {match[1] or ''}{w.singular(match[2])}"
                           + (" is" if match[3] else ""), done.replace("There are 1", "There is 1"))
+        done = re.sub(rf"\b(in|at) (an? |the )(?={w.ON_PLACES})", r"on \2", done)
+        done = re.sub(r"\bin (a|the) (?=party|concert)", r"at \1 ", done)
         done = re.sub(r" +", " ", done).replace(" .", ".").replace(" ,", ",").replace(" ?", "?").strip()
         return re.sub(r"(^|[.?!:] )([a-z])", lambda match: match[1] + match[2].upper(), done)
 
