@@ -259,7 +259,7 @@ class Telling:
             done += self._verb(match[2], answering) if match[2] else self._token(match[1], answering, done)
             at = match.end()
         done = re.sub(r"\b([Aa]) (?=[aeio]|hour)(?!one)", r"\1n ", done + text[at:])
-        done = re.sub(r"\b(than|as|to|with|for) (I|we)\b", lambda match: f"{match[1]} {subject.him}", done)
+        done = re.sub(r"\b(than|as|to|with|for|gives?|gave) (I|we)\b", lambda match: f"{match[1]} {subject.him}", done)
         if subject.name in ("I", "we", "you") and "{T}" in self.wording:  # they and I are "we"
             us = "you" if answering or subject.name == "you" else "we"
             done = re.sub(r"\b([Tt]hey) (?=have|share|put|need)",
@@ -333,12 +333,24 @@ FRAMES = [("{}", 56), ("Question: {}\nAnswer:", 27), ("Q: {}\nA:", 4), ("Problem
           ("{}\n", 3), ("Please help me: {}", 1), ("{} Answer:", 2)]
 
 
+LEADS = ["It is {day}.", "It is a warm day.", "It is {name}'s birthday.", "Here is a problem.", "{name} is {age} years old.",
+         "This is for school.", "{name} asks this.", "Today is day {age} of the holidays."]
+
+
+def lead(rng: random.Random, prompt: str) -> str:
+    """A prompt, now and then after a sentence that does not matter, sometimes with a number of its own."""
+    if rng.random() > 0.04:
+        return prompt
+    before = rng.choice(LEADS).format(day=rng.choice(w.DAYS), name=rng.choice(w.GIRLS + w.BOYS), age=rng.randint(5, 15))
+    return f"{before} {prompt}"
+
+
 def frame(rng: random.Random, prompt: str) -> str:
     """A prompt as people write it: bare, with "Question:", sometimes in small letters or without a question mark."""
     luck = rng.random()
-    if luck < 0.04:
+    if luck < 0.07:
         prompt = prompt.lower()
-    elif luck < 0.08:
+    if 0.05 < luck < 0.12:
         prompt = prompt.rstrip("?.")
     forms, weights = zip(*FRAMES, strict=True)
     return rng.choices(forms, weights)[0].format(prompt)
@@ -370,7 +382,8 @@ def problem(rng: random.Random, schema: Schema | None = None) -> dict:
             telling.result = result = equations[-1][3]
         prompt, said = telling.tell(wording), telling.tell(answer, answering=True)
         sums = " ".join(f"{x} {operation} {y} = {z}." for x, operation, y, z in equations)
-        return {"task": "math", "prompt": frame(rng, prompt), "response": f" {sums} {said}\n#### {result}", "answer": result}
+        response = f" {sums} {said}\n#### {result}"
+        return {"task": "math", "prompt": frame(rng, lead(rng, prompt)), "response": response, "answer": result}
 
 
 # ---- bare sums
