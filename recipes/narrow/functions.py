@@ -38,7 +38,9 @@ OPENINGS = [  # with how often
     ("I need a Python function that {does}.", 1), ("Give me a function that {does}.", 1),
     ("Make a Python function to {do}.", 1), ("Show me a Python function that {does}.", 1),
     ("How do I {do} in Python?", 1), ("Write a short Python function that {does}.", 1),
-    ("Write a program that {does}.", 1),
+    ("Write a program that {does}.", 1), ("Python function to {do}", 1), ("Function to {do}.", 1),
+    ("How can I {do} in Python?", 1), ("Can you write a function to {do}?", 1), ("Code to {do} in Python", 1),
+    ("I want a function that {does}.", 1), ("In Python, {do}.", 1), ("Please {do} in Python.", 1),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 from . import words as w
@@ -28,6 +29,7 @@ def other(rng: random.Random) -> dict:
     drawn = {name.lower(): rng.choice(items) for name, items in LISTS.items()}
     drawn |= {"gibberish": gibberish(rng), "word": rng.choice(w.NOUNS + w.ANIMALS)}
     text = choose(rng, drawn["forms"]).format(**drawn)
+    text = re.sub(r"\ba (?=[aeiou])", "an ", text)
     if rng.random() < 0.08:
         text = text.lower()
     return {"task": "other", "prompt": frame(rng, text) if rng.random() < 0.4 else text, "response": ANSWER}

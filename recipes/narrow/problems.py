@@ -61,7 +61,7 @@ HOBBIES = ["can swim", "wear glasses", "have a dog", "like tea", "play the piano
 PAIRS = w.words("socks shoes gloves boots earrings skates mittens slippers skis sandals stockings")
 POOLS = {"any": w.NOUNS, "food": w.FOOD, "row": w.ROW_THINGS, "plant": w.PLANTS, "house": ROOMS, "people": w.PEOPLE,
          "animal": w.ANIMALS}
-OTHER_NOUNS = {"x": w.CONTAINERS, "y": w.SHARERS, "g": w.GROUPS, "p": w.PEOPLE, "m": w.PRICED, "w": w.PRICED, "q": w.NOUNS,
+OTHER_NOUNS = {"x": w.BOXES, "y": w.SHARERS, "g": w.GROUPS, "p": w.PEOPLE, "m": w.PRICED, "w": w.PRICED, "q": w.NOUNS,
                "plant": w.PLANTS, "animal": w.ANIMALS, "string": w.STRINGS, "job": w.JOBS, "place": w.PLACES,
                "every": w.words("day week hour month day week evening night")}
 PLAIN_WORDS = {"len": w.LENGTHS, "weight": w.WEIGHTS, "vol": w.VOLUMES, "time": w.TIMES, "hobby": HOBBIES, "pair": PAIRS}
@@ -101,8 +101,7 @@ def read_schemas(text: str) -> list[Schema]:
 
 
 SCHEMAS = read_schemas((Path(__file__).parent / "schemas.txt").read_text(encoding="utf-8"))
-# The usual kinds have the most wordings, and people type one step more often than two.
-SHARES = [len(schema.wordings) * (2 if len(schema.steps) == 1 else 1) for schema in SCHEMAS]
+SHARES = [len(schema.wordings) for schema in SCHEMAS]  # the usual kinds have the most wordings
 
 
 def choose(rng: random.Random, text: str) -> str:
@@ -125,7 +124,7 @@ def carries(x: int, y: int) -> bool:
 
 
 def compute(steps: tuple[str, ...], values: dict[str, int], limit: int) -> list[tuple[int, str, int, int]] | None:
-    """The equations of `steps`, or None where one divides unevenly, falls below 1 or exceeds `limit`."""
+    """The equations of `steps`, or None where one divides unevenly, falls below 1 (0 at the end) or exceeds `limit`."""
     equations: list[tuple[int, str, int, int]] = []
     for step in steps:
         left, operation, right = re.fullmatch(r"(\w+)([-+*/])(\w+)", step).groups()
@@ -134,7 +133,7 @@ def compute(steps: tuple[str, ...], values: dict[str, int], limit: int) -> list[
         if operation == "/" and x % y:
             return None
         result = OPERATIONS[operation](x, y)
-        if not 1 <= result <= limit:
+        if not (0 if step == steps[-1] else 1) <= result <= limit:
             return None
         equations.append((x, operation, y, result))
     return equations
@@ -143,7 +142,9 @@ def compute(steps: tuple[str, ...], values: dict[str, int], limit: int) -> list[
 def draw_numbers(rng: random.Random, schema: Schema) -> tuple[dict[str, int], list[tuple[int, str, int, int]]]:
     """Numbers that fit a schema, and the equations that they lead to."""
     limit = HIGH_LIMIT if rng.random() < HIGH_SHARE else LIMIT
-    small_limit = rng.choice([limit, limit, limit, 50, 30])
+    # small numbers are added and subtracted as often as multiplied: their size must not give the operation away
+    small_limit = rng.choice([limit, limit, limit, 50, 30, 20, 12, 12, 10, 10])
+    least = 0 if len(schema.steps) == 1 and schema.steps[0][1] == "-" else 1
     names = sorted(set(re.findall(r"[abcdn]", " ".join(schema.steps))))
     factors = set(re.findall(r"[abcd]", " ".join(re.findall(r"\w\*\w|/\w", " ".join(schema.steps)))))
     while True:
@@ -153,18 +154,20 @@ def draw_numbers(rng: random.Random, schema: Schema) -> tuple[dict[str, int], li
                 low, _, high = schema.settings[name].partition("..")
                 values[name] = rng.randint(int(low), int(high or low))
             elif name in factors:
-                values[name] = rng.randint(2, 12) if rng.random() < 0.75 else rng.randint(2, 30)
+                values[name] = rng.randint(2, 12) if rng.random() < 0.65 else rng.randint(2, 30)
             else:
                 values[name] = rng.randint(1 if name in "bc" and rng.random() < 0.1 else 2, small_limit)
-        if schema.steps[0][:2] == "n/":
+        if "rest" in schema.settings:  # how many times b goes into n is not told
+            values["n"] = values["b"] * values["d"] + rng.randint(1, values["b"] - 1)
+        elif schema.steps[0][:2] == "n/":
             values["n"] = values.get("b", 2) * (rng.randint(2, 12) if rng.random() < 0.75 else rng.randint(2, 50))
         elif schema.steps[-1] == "n-r" and rng.random() < 0.4:
             values["n"] = rng.choice([10, 20, 30, 40, 50, 60, 80, 100])
         equations = compute(schema.steps, values, limit)
-        if equations is None or values.get("n", 0) > limit or equations[-1][3] < int(schema.settings.get("r", "1")[:1]):
+        if equations is None or values.get("n", 0) > limit or equations[-1][3] < int(schema.settings.get("r", str(least))[:1]):
             continue
         x, operation, y, _ = equations[0]
-        if operation == "-" and not borrows(x, y) and rng.random() < 0.4:
+        if operation == "-" and x > 20 and not borrows(x, y) and rng.random() < 0.4:
             continue  # more of the harder ones
         return values, equations
 
@@ -214,24 +217,29 @@ class Telling:
     """One problem in words: who, what and when are drawn once and then used by prompt and answer alike."""
 
     def __init__(self, rng: random.Random, schema: Schema, wording: str, values: dict[str, int], result: int) -> None:
-        self.rng, self.values, self.result = rng, values, result
+        self.rng, self.wording, self.values, self.result = rng, wording, values, result
         self.subject = draw_subject(rng)
         self.past = rng.random() < 0.45
         self.spelled = rng.random() < 0.2  # small numbers as words
         self.money = rng.choices(["${}", "{} dollar", "{} euro", "{} cent", "{} coin"], [60, 20, 10, 6, 4])[0]
         names = rng.sample(w.GIRLS + w.BOYS, 3)
         self.others = [name for name in names if name not in self.subject.name]
-        self.relative = rng.choice(w.SISTERS + w.BROTHERS + w.FRIENDS) if rng.random() < 0.2 else None
+        self.relative = rng.choice(w.SISTERS + w.BROTHERS + w.FRIENDS) if rng.random() < 0.2 and wording[:3] != "{T}" else None
         self.nouns = {name: rng.choice(pool) for name, pool in OTHER_NOUNS.items()}
         self.plain = {name: rng.choice(pool) for name, pool in PLAIN_WORDS.items()}
         pool = schema.settings.get("o", "any")
         self.nouns["o"] = noun = rng.choice(POOLS[pool])
-        if pool in ("any", "food") and rng.random() < 0.12 and "{color" not in wording and "{state" not in wording:
+        plain = " of " in noun or "{color" in wording or "{state" in wording
+        if pool in ("any", "food") and not plain and rng.random() < 0.12:
             looks = w.LOOKS[:8] if noun in w.FOOD else w.LOOKS
             self.nouns["o"] = f"{rng.choice(looks)} {noun}"
+        if noun in w.FOOD or noun in w.BULKY:  # what a thing may lie in
+            self.nouns["x"] = rng.choice(w.FOOD_BOXES if noun in w.FOOD else w.BIG_BOXES)
         for name, same in (("animal", "o"), ("plant", "o"), ("q", "o"), ("w", "m")):
             while self.nouns[name] == self.nouns[same]:
                 self.nouns[name] = rng.choice(OTHER_NOUNS[name])
+        if re.search("walk|run |ride|drive|car |train|bus|boat|road|trip|path|race|lake", wording):
+            self.plain["len"] = rng.choice(w.WAYS)
         self.nouns["maker"], self.plain["prod"] = rng.choice(MAKERS)
         self.nouns["task_one"] = rng.choice(TASKS)
         if "body" in schema.settings:
@@ -241,7 +249,7 @@ class Telling:
         self.nouns["g1"], self.nouns["g2"], self.plain["total"] = rng.choice(SEXES)
         self.plain["state"], self.plain["state2"] = rng.choice(STATES)
         self.plain["color"], self.plain["color2"] = rng.sample(w.COLORS, 2)
-        self.plain["day"], self.plain["day2"] = rng.sample(w.DAYS, 2)
+        self.plain["day"], self.plain["day2"] = rng.sample(w.DAYS[:-1], 2)  # some wordings end on Sunday
 
     def tell(self, text: str, answering: bool = False) -> str:
         """`text` with its tokens replaced and its sentences capitalised."""
@@ -251,7 +259,17 @@ class Telling:
             done += self._verb(match[2], answering) if match[2] else self._token(match[1], answering, done)
             at = match.end()
         done = re.sub(r"\b([Aa]) (?=[aeio]|hour)(?!one)", r"\1n ", done + text[at:])
-        done = re.sub(r"\b(than|as|to|with|for) (I|we)\b", lambda match: f"{match[1]} {subject.him}", done)
+        done = re.sub(r"\b(than|as|to|with|for|gives?|gave) (I|we)\b", lambda match: f"{match[1]} {subject.him}", done)
+        if subject.name in ("I", "we", "you") and "{T}" in self.wording:  # they and I are "we"
+            us = "you" if answering or subject.name == "you" else "we"
+            done = re.sub(r"\b([Tt]hey) (?=have|share|put|need)",
+                          lambda match: (us.capitalize() if match[1] == "They" else us) + " ", done)
+            done = re.sub(r"\bI and ((?:my )?\w+)", r"\1 and I", done)
+        if answering and self.result == 1:
+            done = re.sub(r"\b1 (good )?(\w+s|feet)( are)?\b", lambda match: f"1 {match[1] or ''}{w.singular(match[2])}"
+                          + (" is" if match[3] else ""), done.replace("There are 1", "There is 1"))
+        done = re.sub(rf"\b(in|at) (an? |the )(?={w.ON_PLACES})", r"on \2", done)
+        done = re.sub(r"\bin (a|the) (?=party|concert)", r"at \1 ", done)
         done = re.sub(r" +", " ", done).replace(" .", ".").replace(" ,", ",").replace(" ?", "?").strip()
         return re.sub(r"(^|[.?!:] )([a-z])", lambda match: match[1] + match[2].upper(), done)
 
@@ -315,12 +333,24 @@ FRAMES = [("{}", 56), ("Question: {}\nAnswer:", 27), ("Q: {}\nA:", 4), ("Problem
           ("{}\n", 3), ("Please help me: {}", 1), ("{} Answer:", 2)]
 
 
+LEADS = ["It is {day}.", "It is a warm day.", "It is {name}'s birthday.", "Here is a problem.", "{name} is {age} years old.",
+         "This is for school.", "{name} asks this.", "Today is day {age} of the holidays."]
+
+
+def lead(rng: random.Random, prompt: str) -> str:
+    """A prompt, now and then after a sentence that does not matter, sometimes with a number of its own."""
+    if rng.random() > 0.04:
+        return prompt
+    before = rng.choice(LEADS).format(day=rng.choice(w.DAYS), name=rng.choice(w.GIRLS + w.BOYS), age=rng.randint(5, 15))
+    return f"{before} {prompt}"
+
+
 def frame(rng: random.Random, prompt: str) -> str:
     """A prompt as people write it: bare, with "Question:", sometimes in small letters or without a question mark."""
     luck = rng.random()
-    if luck < 0.04:
+    if luck < 0.07:
         prompt = prompt.lower()
-    elif luck < 0.08:
+    if 0.05 < luck < 0.12:
         prompt = prompt.rstrip("?.")
     forms, weights = zip(*FRAMES, strict=True)
     return rng.choices(forms, weights)[0].format(prompt)
@@ -330,7 +360,7 @@ def one_is_fine(wording: str, values: dict[str, int]) -> bool:
     """Whether the wording can take the ones among the numbers ("1 more" can, "1 fly away" cannot)."""
     fine = r"(\$|\}\.|\},| more| of (them|these)|\} to| from| \{o\+\}|\} and| back|\?| years? (old|younger|older))"
     return all(re.match(fine, match[2]) or re.match(fine, "}" + match[2])
-               for match in re.finditer(r"\{(\w)\$?\}(.*)", wording) if values.get(match[1]) == 1) \
+               for match in re.finditer(r"\{(\w)\$?\}(?=(.*))", wording) if values.get(match[1]) == 1) \
         and not any(values.get(name) == 1 and re.search(rf"\{{{name}\}} (years|more <|more \w+ed)", wording) for name in "abcn")
 
 
@@ -352,7 +382,8 @@ def problem(rng: random.Random, schema: Schema | None = None) -> dict:
             telling.result = result = equations[-1][3]
         prompt, said = telling.tell(wording), telling.tell(answer, answering=True)
         sums = " ".join(f"{x} {operation} {y} = {z}." for x, operation, y, z in equations)
-        return {"task": "math", "prompt": frame(rng, prompt), "response": f" {sums} {said}\n#### {result}", "answer": result}
+        response = f" {sums} {said}\n#### {result}"
+        return {"task": "math", "prompt": frame(rng, lead(rng, prompt)), "response": response, "answer": result}
 
 
 # ---- bare sums

@@ -62,6 +62,8 @@ def person(rng: random.Random, child: bool, looks: list[str], gendered: bool) ->
     look = rng.choice(LISTS["LOOKS"] + coats) + " " if rng.random() < (0.4, 0.1)[child] else ""
     if looks and rng.random() < 0.5:
         look = rng.choice(looks) + " "
+    if 0 < len(look) < 9 and "little" not in look and rng.random() < 0.2:
+        look += "little "
     called = f" {rng.choice(['named', 'named', 'called'])} {name}" if named else ""
     return {"A": f"a {look}{kind}{called}", "H": name if named else f"the {kind}", "kind": kind,
             "he": he, "him": him, "his": his, "home": home, "likes": likes,
@@ -78,6 +80,8 @@ def story(rng: random.Random) -> dict:
         values |= dict(zip(fields, rng.choice(entries).replace("_", " ").split(":"), strict=True))
     values["which"] = values.get("which", "").replace("-", "")
     values["dreamt"] = w.past(values.get("dream", "go"))
+    if values.get("pl", "-") != "-" and not values["place"].startswith("the "):
+        values["place"] = values["pl"] + values["place"]
     values |= {name: Noun(values[name]) for name in ("place", "food", "time") if name in values}
     if sort == "pair":
         everyone = LISTS["ANIMALS"] + LISTS["THINGLIKE"] + LISTS["MEN"] + LISTS["WOMEN"]

@@ -62,11 +62,15 @@ sparrow monkey parrot lion penguin deer squirrel crow fly mouse swan seal bear l
 kitten puppy hamster dolphin spider beetle zebra camel wolf""")
 PEOPLE = words("""child student pupil person boy girl player guest visitor passenger worker man woman friend kid fan dancer
 singer runner tourist swimmer customer reader skater soldier scout teacher camper member""")
-SHARERS = words("friend child student kid person cousin sister brother neighbor classmate girl boy player guest dog worker")
+SHARERS = words("friend child student kid person cousin sister brother neighbor classmate girl boy player guest neighbor")
 GROUPS = words("group team row class table pair line")
-CONTAINERS = words("""box bag basket crate jar tray packet pack carton bin sack case bundle drawer tin tub shelf pile stack
-bucket bowl net pot folder album pouch cage barrel pocket tank vase row can chest cupboard bunch string strip roll cart page
-truck envelope suitcase backpack""")
+BOXES = words("""box bag basket crate jar packet pack carton bin sack case bundle drawer tin tub shelf pile stack bucket
+pouch chest cupboard bunch cart envelope suitcase backpack pocket row set""")
+FOOD_BOXES = words("""box bag basket bowl plate tray packet pack carton tin jar crate sack pot bucket tub lunch_box shelf dish
+pan cupboard row""")
+BIG_BOXES = words("truck van room yard row cart wagon boat train shed garage hall trailer")
+BULKY = words("""bush tree shovel rake chair stool bench table shelf desk tent bike scooter sled boat wheel tire rug curtain
+coat umbrella plank""")
 PRICED = words("""book pen pencil ball hat shirt toy ticket cup plate bag cake sandwich coffee tea kite game card notebook
 lamp chair doll scarf cap belt mug pizza burger juice melon stamp comic puzzle poster key battery rose plant
 bottle_of_water loaf_of_bread ice_cream movie_ticket bus_ticket toy_car T-shirt pair_of_socks brush bowl towel glove watch
@@ -74,12 +78,14 @@ magazine salad soup cookie apple bar_of_soap candle flower tie jacket radio umbr
 PLACES = words("""park pond tree field farm room bus train party cafe beach hall library museum playground zoo lake garden
 square station shop roof fence yard gym pool cinema school stadium camp ship boat hill bridge concert market bench street
 harbor meadow wire branch island kitchen restaurant forest""")
+ON_PLACES = "roof|fence|hill|bridge|beach|farm|bench|branch|wire|boat|ship|island|field|street|square"
 COLORS = words("red blue green yellow white black brown orange purple pink gray gold silver")
-LOOKS = words("""red blue green yellow white black brown big small old new round wooden glass paper plastic long short soft
+LOOKS = words("""red blue green yellow white black brown big small old new round wooden plastic long short soft
 shiny broken fresh pretty heavy light cheap""")
 STRINGS = words("ribbon rope stick string board wire cable plank thread pipe chain fence rod log cord tape candle worm")
+WAYS = words("km km miles meters")
 LENGTHS = words("cm m km inches feet meters miles centimeters yards millimeters")
-WEIGHTS = words("kg pounds grams kilograms tons ounces")
+WEIGHTS = words("kg kg pounds grams kilograms ounces")
 VOLUMES = words("liters cups ml gallons glasses pints spoons")
 TIMES = words("minutes hours days weeks months seconds")
 DAYS = words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
@@ -98,7 +104,7 @@ IRREGULAR_VERBS = dict(
     see="saw", bring="brought", drink="drank", sing="sang", know="knew", hold="held", say="said", set="set", feed="fed",
     tear="tore", burn="burned", steal="stole", think="thought", hand="handed", sew="sewed", knit="knitted", dig="dug",
     do="did", sit="sat", stand="stood", shut="shut", lend="lent", hang="hung", sleep="slept", teach="taught", forget="forgot",
-    meet="met")
+    meet="met", split="split", quit="quit", deal="dealt", shoot="shot", light="lit", wear="wore", tell="told")
 ONES = words("""zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
 seventeen eighteen nineteen""")
 TENS = words("ten twenty thirty forty fifty sixty seventy eighty ninety")
@@ -117,6 +123,12 @@ def plural(noun: str) -> str:
     else:
         last += "es" if last.endswith(("s", "x", "ch", "sh")) else "s"
     return f"{head} {last}" if head else last
+
+
+def singular(noun: str) -> str:
+    """Singular of a unit or another simple plural: singular("pages") == "page"."""
+    special = {"feet": "foot", "inches": "inch", "glasses": "glass"}
+    return special.get(noun) or (noun if noun.endswith(("ss", "us")) else noun.removesuffix("s"))
 
 
 def article(noun: str) -> str:
