@@ -20,7 +20,7 @@ for entries in LISTS.values():  # "hen,duck:a_farm:corn" stands for two entries
         shared = [entry.partition(":") for entry in entries]
         entries[:] = [f"{noun}:{rest}" for nouns, _, rest in shared for noun in nouns.split(",")]
 UNFIT = {"tree", "bush", "plant", "dice", "rose", "tulip", "daisy", "lily", "flower", "seed"}
-LISTS["THINGS"] += [thing for thing in w.THINGS if " of " not in thing and thing not in UNFIT]
+LISTS["THINGS"] += [thing for thing in w.L.THINGS if " of " not in thing and thing not in UNFIT]
 PLOTS = {name: plot for name, plot in LISTS.items() if name.startswith("PLOT")}
 WEIGHTS = [int(plot[0].split()[0]) for plot in PLOTS.values()]
 ON = ("farm", "hill", "mountain", "beach", "plain", "ship", "planet")  # homes one lives on, not in
@@ -54,7 +54,7 @@ def person(rng: random.Random, child: bool, looks: list[str], gendered: bool) ->
         kind = {"he": "boy", "she": "girl"}[he]
     if he == "it" and (named or gendered and rng.random() < 0.5):
         he = rng.choice(["he", "she"])
-    names = w.GIRLS if he == "she" else w.BOYS
+    names = w.L.GIRLS if he == "she" else w.L.BOYS
     if child and rng.random() < 0.6:
         names = LISTS["GIRLHEROES" if he == "she" else "BOYHEROES"]
     name, (him, his) = rng.choice(names), PRONOUNS[he]

@@ -1,6 +1,6 @@
 """How right a model of the narrow world is: greedy answers to prompts that training did not see, checked.
 
-    python -m recipes.narrow.evaluate FOLDER [--typed problems.jsonl] [--count 200] [--json FILE] [--show 3]
+    python -m recipes.evaluate FOLDER [--typed problems.jsonl] [--count 200] [--json FILE] [--show 3]
 
 The typed problems (typed.jsonl: 60, or a file of your own) are in words of someone who has not read the generator.
 

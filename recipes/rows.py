@@ -1,6 +1,6 @@
 """Training rows: examples packed side by side, written in chunks that a running training picks up one by one.
 
-    python -m recipes.narrow.rows --tokenizer FOLDER --seed 7 --tokens 250000 --out chunk_00007.npz
+    python -m recipes.rows --tokenizer FOLDER --seed 7 --tokens 250000 --out chunk_00007.npz
 
 A row holds whole examples only; `group` says which, so that none attends to its neighbours. Only responses are learned,
 digits of sums with twice the weight: they are few, but they must be right.

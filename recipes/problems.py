@@ -23,48 +23,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import words as w
+from .words import L
 
 OPERATIONS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "/": int.__floordiv__}
 CHOICE = re.compile(r"\[([^\[\]]*)\]")
 TOKEN = re.compile(r"\{([^{}]+)\}|<([^<>]+)>")
 LIMIT, HIGH_LIMIT, HIGH_SHARE = 100, 200, 0.12
 
-ROOMS = w.words("room window flat office door bed classroom lamp desk")
-TASKS = w.words("page word line letter poem story puzzle exercise chapter text note sum song question lesson")
-MAKERS = [("hen", "eggs"), ("cow", "liters of milk"), ("goat", "liters of milk"), ("machine", "toys"), ("tree", "apples"),
-          ("bush", "roses"), ("duck", "eggs"), ("baker", "cakes"), ("plant", "tomatoes"), ("tree", "pears"), ("vine", "grapes"),
-          ("bee", "drops of honey"), ("sheep", "balls of wool"), ("oven", "pies"), ("printer", "pages"), ("worker", "chairs")]
-BODIES = [("spider", 8, "legs"), ("cow", 4, "legs"), ("dog", 4, "legs"), ("cat", 4, "paws"), ("chicken", 2, "legs"),
-          ("ant", 6, "legs"), ("bee", 6, "legs"), ("table", 4, "legs"), ("chair", 4, "legs"), ("stool", 3, "legs"),
-          ("crab", 10, "legs"), ("octopus", 8, "arms"), ("car", 4, "wheels"), ("bike", 2, "wheels"), ("tricycle", 3, "wheels"),
-          ("truck", 6, "wheels"), ("wagon", 4, "wheels"), ("scooter", 2, "wheels"), ("hand", 5, "fingers"),
-          ("star", 5, "points"),
-          ("triangle", 3, "sides"), ("square", 4, "corners"), ("flower", 5, "petals"), ("shirt", 7, "buttons"),
-          ("robot", 9, "lights"), ("boat", 3, "sails"), ("bird", 2, "wings"), ("coat", 6, "pockets"), ("house", 8, "windows")]
-HALLS = [("bus", "seat", "taken", "free"), ("theater", "seat", "sold", "empty"), ("hotel", "room", "booked", "free"),
-         ("car park", "space", "full", "empty"), ("hall", "chair", "occupied", "free"), ("cinema", "seat", "taken", "empty"),
-         ("camp", "bed", "used", "free"), ("library", "computer", "in use", "free"), ("plane", "seat", "booked", "free"),
-         ("cafe", "table", "taken", "free"), ("school", "locker", "locked", "open"), ("train", "seat", "occupied", "empty"),
-         ("parking lot", "spot", "taken", "free"), ("church", "bench", "full", "empty"), ("house", "window", "closed", "open")]
-SEXES = [("girl", "boy", "children"), ("boy", "girl", "children"), ("man", "woman", "people"), ("woman", "man", "people"),
-         ("boy", "girl", "students"), ("adult", "child", "people"), ("girl", "boy", "pupils"), ("child", "adult", "guests"),
-         ("beginner", "expert", "players"), ("swimmer", "runner", "athletes"), ("dancer", "singer", "artists")]
-STATES = [("red", "blue"), ("big", "small"), ("new", "old"), ("full", "empty"), ("clean", "dirty"), ("green", "yellow"),
-          ("black", "white"), ("open", "closed"), ("light", "heavy"), ("long", "short"), ("sweet", "sour"), ("wet", "dry"),
-          ("round", "square"), ("good", "bad"), ("ripe", "green"), ("broken", "whole"), ("brown", "gray"),
-          ("cheap", "expensive"),
-          ("fresh", "rotten"), ("orange", "purple"), ("pink", "white"), ("painted", "plain"), ("soft", "hard"),
-          ("used", "unused")]
-HOBBIES = ["can swim", "wear glasses", "have a dog", "like tea", "play the piano", "speak French", "wear a hat", "ride a bike",
-           "like music", "have a sister", "play chess", "eat meat", "drink milk", "walk to school", "can dance", "have a bike",
-           "like football", "wear a coat", "own a cat", "take the bus", "have blue eyes", "bring lunch", "know the song"]
-PAIRS = w.words("socks shoes gloves boots earrings skates mittens slippers skis sandals stockings")
-POOLS = {"any": w.NOUNS, "food": w.FOOD, "row": w.ROW_THINGS, "plant": w.PLANTS, "house": ROOMS, "people": w.PEOPLE,
-         "animal": w.ANIMALS}
-OTHER_NOUNS = {"x": w.BOXES, "y": w.SHARERS, "g": w.GROUPS, "p": w.PEOPLE, "m": w.PRICED, "w": w.PRICED, "q": w.NOUNS,
-               "plant": w.PLANTS, "animal": w.ANIMALS, "string": w.STRINGS, "job": w.JOBS, "place": w.PLACES,
-               "every": w.words("day week hour month day week evening night")}
-PLAIN_WORDS = {"len": w.LENGTHS, "weight": w.WEIGHTS, "vol": w.VOLUMES, "time": w.TIMES, "hobby": HOBBIES, "pair": PAIRS}
+MAKERS, BODIES, HALLS, SEXES, STATES = ([tuple(entry.split(":")) for entry in entries]
+                                        for entries in (L.MAKERS, L.BODIES, L.HALLS, L.SEXES, L.STATES))
+POOLS = {"any": w.NOUNS, "food": L.FOOD, "row": L.ROW_THINGS, "plant": L.PLANTS, "house": L.ROOMS, "people": L.PEOPLE,
+         "animal": L.ANIMALS}
+OTHER_NOUNS = {"x": L.BOXES, "y": L.SHARERS, "g": L.GROUPS, "p": L.PEOPLE, "m": L.PRICED, "w": L.PRICED, "q": w.NOUNS,
+               "plant": L.PLANTS, "animal": L.ANIMALS, "string": L.STRINGS, "job": L.JOBS, "place": L.PLACES,
+               "every": L.EVERY, "task_one": L.TASKS}
+ON_PLACES = "|".join(L.ON_PLACES)
+PLAIN_WORDS = {"len": L.LENGTHS, "weight": L.WEIGHTS, "vol": L.VOLUMES, "time": L.TIMES, "hobby": L.HOBBIES, "pair": L.PAIRS}
 
 
 @dataclass(frozen=True)
@@ -193,19 +167,19 @@ def draw_subject(rng: random.Random) -> Subject:
     girl = rng.random() < 0.5
     he, him, his = ("she", "her", "her") if girl else ("he", "him", "his")
     if kind == "name":
-        return Subject(rng.choice(w.GIRLS if girl else w.BOYS), he, him, his, True, he, True)
+        return Subject(rng.choice(L.GIRLS if girl else L.BOYS), he, him, his, True, he, True)
     if kind in ("I", "we", "you"):
         him, his = {"I": ("me", "my"), "we": ("us", "our"), "you": ("you", "your")}[kind]
         return Subject(kind, kind, him, his, False, "you", False)
     if kind == "two":
-        first, second = rng.sample(w.GIRLS + w.BOYS, 2)
+        first, second = rng.sample(L.GIRLS + L.BOYS, 2)
         return Subject(f"{first} and {second}", "they", "them", "their", False, "they", False)
     if kind == "kin":
-        return Subject("my " + rng.choice(w.SISTERS if girl else w.BROTHERS), he, him, his, True, he, True)
+        return Subject("my " + rng.choice(L.SISTERS if girl else L.BROTHERS), he, him, his, True, he, True)
     if kind == "friend":
-        noun = rng.choice(w.FRIENDS)
+        noun = rng.choice(L.FRIENDS)
         return Subject("my " + noun, he, him, his, True, "your " + noun, True)
-    noun = rng.choice(w.JOBS)
+    noun = rng.choice(L.JOBS)
     if noun in ("boy", "girl"):
         he, him, his = ("she", "her", "her") if noun == "girl" else ("he", "him", "his")
     return Subject(rng.choice([w.article(noun), "the " + noun]), he, him, his, True, "the " + noun, True)
@@ -222,34 +196,34 @@ class Telling:
         self.past = rng.random() < 0.45
         self.spelled = rng.random() < 0.2  # small numbers as words
         self.money = rng.choices(["${}", "{} dollar", "{} euro", "{} cent", "{} coin"], [60, 20, 10, 6, 4])[0]
-        names = rng.sample(w.GIRLS + w.BOYS, 3)
+        names = rng.sample(L.GIRLS + L.BOYS, 3)
         self.others = [name for name in names if name not in self.subject.name]
-        self.relative = rng.choice(w.SISTERS + w.BROTHERS + w.FRIENDS) if rng.random() < 0.2 and wording[:3] != "{T}" else None
+        self.relative = rng.choice(L.SISTERS + L.BROTHERS + L.FRIENDS) if rng.random() < 0.2 and wording[:3] != "{T}" else None
         self.nouns = {name: rng.choice(pool) for name, pool in OTHER_NOUNS.items()}
         self.plain = {name: rng.choice(pool) for name, pool in PLAIN_WORDS.items()}
         pool = schema.settings.get("o", "any")
         self.nouns["o"] = noun = rng.choice(POOLS[pool])
         plain = " of " in noun or "{color" in wording or "{state" in wording
         if pool in ("any", "food") and not plain and rng.random() < 0.12:
-            looks = w.LOOKS[:8] if noun in w.FOOD else w.LOOKS
+            looks = L.LOOKS[:8] if noun in L.FOOD else L.LOOKS
             self.nouns["o"] = f"{rng.choice(looks)} {noun}"
-        if noun in w.FOOD or noun in w.BULKY:  # what a thing may lie in
-            self.nouns["x"] = rng.choice(w.FOOD_BOXES if noun in w.FOOD else w.BIG_BOXES)
+        if noun in L.FOOD or noun in L.BULKY:  # what a thing may lie in
+            self.nouns["x"] = rng.choice(L.FOOD_BOXES if noun in L.FOOD else L.BIG_BOXES)
         for name, same in (("animal", "o"), ("plant", "o"), ("q", "o"), ("w", "m")):
             while self.nouns[name] == self.nouns[same]:
                 self.nouns[name] = rng.choice(OTHER_NOUNS[name])
         if re.search("walk|run |ride|drive|car |train|bus|boat|road|trip|path|race|lake", wording):
-            self.plain["len"] = rng.choice(w.WAYS)
+            self.plain["len"] = rng.choice(L.WAYS)
         self.nouns["maker"], self.plain["prod"] = rng.choice(MAKERS)
-        self.nouns["task_one"] = rng.choice(TASKS)
         if "body" in schema.settings:
-            self.nouns["o"], values["b"], self.plain["part"] = rng.choice(BODIES)
+            self.nouns["o"], parts, self.plain["part"] = rng.choice(BODIES)
+            values["b"] = int(parts)
         if "hall" in schema.settings:
             self.plain["hall"], self.nouns["o"], self.plain["taken"], self.plain["free"] = rng.choice(HALLS)
         self.nouns["g1"], self.nouns["g2"], self.plain["total"] = rng.choice(SEXES)
         self.plain["state"], self.plain["state2"] = rng.choice(STATES)
-        self.plain["color"], self.plain["color2"] = rng.sample(w.COLORS, 2)
-        self.plain["day"], self.plain["day2"] = rng.sample(w.DAYS[:-1], 2)  # some wordings end on Sunday
+        self.plain["color"], self.plain["color2"] = rng.sample(L.COLORS, 2)
+        self.plain["day"], self.plain["day2"] = rng.sample(L.DAYS[:-1], 2)  # some wordings end on Sunday
 
     def tell(self, text: str, answering: bool = False) -> str:
         """`text` with its tokens replaced and its sentences capitalised."""
@@ -268,7 +242,7 @@ class Telling:
         if answering and self.result == 1:
             done = re.sub(r"\b1 (good )?(\w+s|feet)( are)?\b", lambda match: f"1 {match[1] or ''}{w.singular(match[2])}"
                           + (" is" if match[3] else ""), done.replace("There are 1", "There is 1"))
-        done = re.sub(rf"\b(in|at) (an? |the )(?={w.ON_PLACES})", r"on \2", done)
+        done = re.sub(rf"\b(in|at) (an? |the )(?={ON_PLACES})", r"on \2", done)
         done = re.sub(r"\bin (a|the) (?=party|concert)", r"at \1 ", done)
         done = re.sub(r" +", " ", done).replace(" .", ".").replace(" ,", ",").replace(" ?", "?").strip()
         return re.sub(r"(^|[.?!:] )([a-z])", lambda match: match[1] + match[2].upper(), done)
@@ -341,7 +315,7 @@ def lead(rng: random.Random, prompt: str) -> str:
     """A prompt, now and then after a sentence that does not matter, sometimes with a number of its own."""
     if rng.random() > 0.04:
         return prompt
-    before = rng.choice(LEADS).format(day=rng.choice(w.DAYS), name=rng.choice(w.GIRLS + w.BOYS), age=rng.randint(5, 15))
+    before = rng.choice(LEADS).format(day=rng.choice(L.DAYS), name=rng.choice(L.GIRLS + L.BOYS), age=rng.randint(5, 15))
     return f"{before} {prompt}"
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from omnidraft.engine.loading import folder
 from omnidraft.tokenizer import Tokenizer
-from recipes.narrow import functions, problems, words
-from recipes.narrow.other import ANSWER, other
-from recipes.narrow.rows import build
-from recipes.narrow.stories import story
-from recipes.narrow.world import MIX, TASKS
+from recipes import functions, problems, words
+from recipes.other import ANSWER, other
+from recipes.rows import build
+from recipes.stories import story
+from recipes.world import MIX, TASKS
 
 SUM = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)\.")
 

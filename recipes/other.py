@@ -27,7 +27,7 @@ def gibberish(rng: random.Random) -> str:
 def other(rng: random.Random) -> dict:
     """A prompt from outside the narrow world."""
     drawn = {name.lower(): rng.choice(items) for name, items in LISTS.items()}
-    drawn |= {"gibberish": gibberish(rng), "word": rng.choice(w.NOUNS + w.ANIMALS)}
+    drawn |= {"gibberish": gibberish(rng), "word": rng.choice(w.NOUNS + w.L.ANIMALS)}
     text = choose(rng, drawn["forms"]).format(**drawn)
     text = re.sub(r"\ba (?=[aeiou])", "an ", text)
     if rng.random() < 0.08:
