@@ -4,16 +4,13 @@
 
 math: the number after "####" equals the answer. code: the function parses, and passes the asserts
 of its prompt (run in a process of its own with a time limit). text: distinct words and loops are
-counted; whether it reads well is for readers. Templates that training saw and those it never saw
-are reported separately.
+counted; whether it reads well is for readers. Prompts of trained kinds and hand-written ones are
+reported separately.
 """
 
 from __future__ import annotations
 
-import ast
 import json
-import subprocess
-import sys
 from itertools import product
 from typing import Any
 
@@ -23,6 +20,7 @@ from benchmarks.common import TARGETS, TASKS, arguments, prompts, save, start
 from benchmarks.writing import emitted, write_plainly
 from omnidraft import Options
 from omnidraft.engine.loading import load
+from recipes.evaluate import passes
 
 
 def answer(model: Any, prompt: str, limit: int) -> str:
@@ -39,16 +37,8 @@ def check(task: str, example: dict, text: str) -> dict[str, bool]:
         right = bool(mark) and number.strip() == str(example["answer"])
         return {"marked": bool(mark), "right": right}
     if task == "code":
-        try:
-            ast.parse(text)
-        except (SyntaxError, ValueError):
-            return {"parses": False, "passes": False}
-        program = [sys.executable, "-I", "-c", "\n".join([text, *example["tests"]])]
-        try:
-            done = subprocess.run(program, capture_output=True, timeout=5)
-        except subprocess.TimeoutExpired:
-            return {"parses": True, "passes": False}
-        return {"parses": True, "passes": done.returncode == 0}
+        return dict(zip(("parses", "passes"), passes(example["prompt"], text, example["tests"]),
+                        strict=True))
     words = text.split()
     runs = [tuple(words[i:i + 4]) for i in range(len(words) - 3)]
     return {"ends": text.rstrip().endswith((".", "!", '"')),

@@ -1,8 +1,8 @@
-"""How right a model of the narrow world is: greedy answers to prompts that training did not see, checked.
+"""How right a model is: greedy answers to prompts that training did not see, checked.
 
     python -m recipes.evaluate FOLDER [--typed problems.jsonl] [--count 200] [--json FILE] [--show 3]
 
-The typed problems (typed.jsonl: 60, or a file of your own) are in words of someone who has not read the generator.
+What is "as typed" was written by hand: typed.jsonl by someone who has not read the generator, unseen.jsonl of other kinds.
 
 Sums are right if the number after "####" is; functions if they pass their asserts, in a process of their own with a time limit;
 stories if they end, repeat no eight words three times, keep the pronoun and hold the topic's words; everything else if the
@@ -28,28 +28,8 @@ from omnidraft.sampling import Uniforms
 from . import functions, stories
 from .other import ANSWER, other
 from .problems import bare_sum, problem
+from .world import HERE, SEED, hand_written
 
-SEED = 1_000_003
-OPENINGS = [
-    "Once upon a time", "Write a story about a dog.", "Tell me a story about a brave mouse.",
-    "Write a story about the sea.", "Write a short story about a girl who loses her hat.",
-    "Once there was a little", "One day a fox", "A story about two friends.",
-    "Write a story about a dragon and a princess.", "Tell me a story about a robot.",
-    "Write a story about a magic key.", "Write a story about a boy named Tim.",
-    "Tell a story about winter.", "Story about a cat and a bird",
-    "Make up a story about a bear who wants to fly.", "There was once a king",
-    "Tell me a story about a birthday.", "Write a story about an old tree.",
-    "Long ago, in a small village,", "Please write a story about a frog.",
-]
-UNRELATED = [
-    "How many planets are there?", "asdf", "Hello!", "What is the capital of Australia?",
-    "Who was Albert Einstein?", "What is the weather like in London?",
-    "Translate 'good luck' to French.", "How are you?", "What is your name?", "jkl jkl",
-    "Explain gravity.", "Write a poem about the rain.", "What is the largest ocean?",
-    "Recommend a good film.", "When was the first war?", "How do I cook an egg?",
-    "How many bones does a human have?", "Why is the grass green?", "Name three rivers.",
-    "Can you drive?",
-]
 COMMON = set("""write tell make please story short about once there upon time long who with that wants
 named loses lost little small brave finds goes learns gives give trip bedtime want can scared
 who""".split())
@@ -107,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--typed", type=Path, help="JSON lines with prompt and answer",
-                        default=Path(__file__).parent / "typed.jsonl")
+                        default=HERE / "typed.jsonl")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--show", type=int, default=3, help="print this many wrong answers of each sort")
@@ -131,21 +111,25 @@ def main() -> None:
         report(name + ", parses", [mark[0] for mark in marks], [])
         report(name, [mark[1] for mark in marks], [one[:2] for one, mark in zip(said, marks, strict=True) if not mark[1]])
 
+    def texts(task: str) -> list[str]:
+        return [example["prompt"] for example in hand_written(task)]
+
     if args.typed:
         sums("typed problems", [json.loads(line) for line in args.typed.read_text().splitlines()])
     sums("problems of trained kinds", [problem(rng) for _ in range(args.count)])
     sums("bare sums", [bare_sum(rng) for _ in range(args.count // 2)])
     codes("functions", [functions.request(rng) for _ in range(args.count)])
-    plain_requests = [functions.request(rng, kind, "plain") for kind in rng.sample(functions.KINDS, 20)]
+    plain_requests = [functions.request(rng, kind, ("plain",)) for kind in rng.sample(functions.KINDS, 20)]
     codes("plain requests", plain_requests)
+    codes("functions as typed", hand_written("code"))
     drawn = [stories.story(rng)["prompt"] for _ in range(20)]
-    for name, prompts in (("stories as typed", OPENINGS), ("stories as trained", drawn)):
+    for name, prompts in (("stories as typed", texts("text")), ("stories as trained", drawn)):
         told = [(prompt, answer(model, prompt)) for prompt in prompts]
         faults = [story_faults(*one) for one in told]
         report(name, [not fault for fault in faults],
                [(f"{one[0]} {fault}", one[1]) for one, fault in zip(told, faults, strict=True) if fault])
     drawn = [other(rng)["prompt"] for _ in range(40)]
-    for name, prompts in (("unrelated as typed", UNRELATED), ("unrelated as trained", drawn)):
+    for name, prompts in (("unrelated as typed", texts("other")), ("unrelated as trained", drawn)):
         said = [(prompt, answer(model, prompt, 40)) for prompt in prompts]
         wrong = [one for one in said if one[1].strip() != ANSWER.strip()]
         report(name, [one not in wrong for one in said], wrong)

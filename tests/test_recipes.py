@@ -13,7 +13,7 @@ from recipes import functions, problems, words
 from recipes.other import ANSWER, other
 from recipes.rows import build
 from recipes.stories import story
-from recipes.world import MIX, TASKS
+from recipes.world import ASKED, MIX, TASKS, fresh_prompts, prompts
 
 SUM = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)\.")
 
@@ -80,7 +80,7 @@ def test_an_answer_speaks_to_who_asks():
 def test_a_function_passes_its_tests(kind):
     rng = random.Random(5)
     for form in ("plain", "named", "tested", "opening"):
-        example = functions.request(rng, kind, form)
+        example = functions.request(rng, kind, (form,))
         text = example["prompt"] + example["response"] if form == "opening" else example["response"]
         space: dict = {}
         exec(text, space)
@@ -131,3 +131,23 @@ def test_rows_hold_whole_examples():
             assert ids[row, here][-1] == end and weight[row, here][0] == 0 and weight[row, here][-1] == 1
     assert np.array_equal(build(tokenizer, seed=9, tokens=20_000)["ids"], ids)
     assert set(MIX) == set(TASKS) and sum(MIX.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("task", ASKED)
+def test_prompt_files_tell_trained_kinds_from_hand_written_ones(task):
+    examples = prompts(task)
+    unseen = [example["prompt"] for example in examples if not example["seen_template"]]
+    assert len(examples) == 200 and 40 <= len(unseen) == len(set(unseen)) <= 67
+    assert not set(unseen) & set(fresh_prompts(task, 300, 0))
+    assert {"math": "answer", "code": "tests", "text": "prompt"}[task] in set.intersection(*map(set, examples))
+    assert examples[0]["seen_template"] and examples == prompts(task)
+
+
+def test_fresh_prompts_depend_on_the_seed():
+    assert fresh_prompts("math", 20, 1) == fresh_prompts("math", 20, 1)
+    assert len(set(fresh_prompts("math", 20, 1)) & set(fresh_prompts("math", 20, 2))) < 3
+
+
+def test_hand_written_functions_have_tests_that_can_pass():
+    for example in prompts("code"):
+        assert example["tests"] and all(compile(test, "test", "exec") for test in example["tests"])
