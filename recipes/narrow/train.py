@@ -20,6 +20,7 @@ import argparse
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -38,7 +39,6 @@ SMALL_BATCH = 4  # rows that are computed at once
 MATRIX_RATE, OTHER_RATE = 0.015, 0.002
 WARMUP = 30  # updates
 SAVE_EVERY = 300  # seconds
-PORT = 29633
 
 
 def has_bf16() -> bool:
@@ -201,7 +201,7 @@ def run(rank: int, args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     world, device = args.processes, "cuda" if torch.cuda.is_available() else "cpu"
     if world > 1:
-        store = dist.TCPStore("127.0.0.1", PORT, world, rank == 0, timeout=timedelta(days=2))
+        store = dist.TCPStore("127.0.0.1", args.port, world, rank == 0, timeout=timedelta(days=2))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(days=2))
     net = Net(json.loads((args.source / "config.json").read_text()), load_file(args.source / "model.safetensors"), device,
               bf16=device == "cuda" or has_bf16())
@@ -290,9 +290,13 @@ def main() -> None:
     parser.add_argument("--small-batch", type=int, default=SMALL_BATCH, help="rows that are computed at once")
     parser.add_argument("--chunk-tokens", type=int, default=250_000)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    others = [subprocess.Popen([sys.executable, "-m", f"{__package__}.train", *sys.argv[1:], "--rank", str(rank)])
-              for rank in range(1, args.processes) if args.rank == 0]
+    if not args.port:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            args.port = free.getsockname()[1]
+    again = [sys.executable, "-m", f"{__package__}.train", *sys.argv[1:], "--port", str(args.port), "--rank"]
+    others = [subprocess.Popen([*again, str(rank)]) for rank in range(1, args.processes) if args.rank == 0]
     try:
         run(args.rank, args)
     finally:
