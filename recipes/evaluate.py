@@ -25,10 +25,11 @@ from omnidraft.decoding import Options, plain
 from omnidraft.engine.loading import load
 from omnidraft.sampling import Uniforms
 
-from . import functions, stories
+from .functions import KINDS, request
 from .other import ANSWER, other
 from .problems import bare_sum, problem
-from .world import HERE, SEED, hand_written
+from .stories import story
+from .world import SEED, hand_written
 
 COMMON = set("""write tell make please story short about once there upon time long who with that wants
 named loses lost little small brave finds goes learns gives give trip bedtime want can scared
@@ -40,11 +41,6 @@ def answer(model, prompt: str, limit: int = 200) -> str:
     ids = model.tokenizer.encode(prompt, bos=True)
     records = plain(model, ids, Options(max_new_tokens=limit), Uniforms([]))
     return model.tokenizer.decode_bytes([token for record in records for token in record.emitted]).decode("utf-8", "replace")
-
-
-def right_sum(text: str, expected: int) -> bool:
-    """Whether the marked result is the expected one."""
-    return text.rpartition("####")[2].strip() == str(expected)
 
 
 def passes(prompt: str, text: str, tests: list[str]) -> tuple[bool, bool]:
@@ -65,74 +61,57 @@ def passes(prompt: str, text: str, tests: list[str]) -> tuple[bool, bool]:
 
 def story_faults(prompt: str, text: str) -> list[str]:
     """What is wrong with a story as far as a program can tell."""
-    whole = (prompt.split("\n")[-1] if not re.search(r"story", prompt, re.IGNORECASE) else "") + text
-    spoken = whole.lower().split()
-    faults = []
+    asked = re.search("story", prompt, re.IGNORECASE)
+    whole = text.lower() if asked else (prompt.split("\n")[-1] + text).lower()
+    spoken = whole.split()
     eights = Counter(tuple(spoken[i:i + 8]) for i in range(len(spoken) - 7))
-    if eights and max(eights.values()) > 2:
-        faults.append("loop")
-    if not text.rstrip().endswith((".", "!", '"')):
-        faults.append("no end")
-    if re.search(r"\b(he|him|his)\b", whole, re.IGNORECASE) and re.search(r"\b(she|her)\b", whole, re.IGNORECASE):
-        faults.append("pronouns")
-    topic = [word.lower() for word in re.findall(r"[A-Za-z]{3,}", prompt) if word.lower() not in COMMON]
-    if re.search("story", prompt, re.IGNORECASE):
-        missing = [word for word in topic if word.rstrip("s")[:4] not in whole.lower()]
-        faults += ["topic: " + " ".join(missing)] if missing else []
-    return faults
+    topic = [word for word in re.findall(r"[a-z]{3,}", prompt.lower()) if word not in COMMON] if asked else []
+    missing = [word for word in topic if word.rstrip("s")[:4] not in whole]
+    found = {"loop": max(eights.values(), default=0) > 2, "no end": not text.rstrip().endswith((".", "!", '"')),
+             "pronouns": re.search(r"\b(he|him|his)\b", whole) and re.search(r"\b(she|her)\b", whole),
+             "topic: " + " ".join(missing): missing}
+    return [name for name, wrong in found.items() if wrong]
+
+
+def faults(example: dict, text: str) -> list[str]:
+    """What is wrong with an answer to an example of any task."""
+    if example["task"] == "math":
+        return [] if text.rpartition("####")[2].strip() == str(example["answer"]) else ["wrong"]
+    if example["task"] == "code":
+        parses, right = passes(example["prompt"], text, example["tests"])
+        return [] if right else ["fails"] if parses else ["does not parse"]
+    if example["task"] == "text":
+        return story_faults(example["prompt"], text)
+    return [] if text.strip() == ANSWER.strip() else ["another answer"]
 
 
 def main() -> None:
     """Answer, check, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--typed", type=Path, help="JSON lines with prompt and answer",
-                        default=HERE / "typed.jsonl")
+    parser.add_argument("--typed", type=Path, help="in place of typed.jsonl: JSON lines with prompt and answer")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--show", type=int, default=3, help="print this many wrong answers of each sort")
     args = parser.parse_args()
     model, rng, figures = load(args.model), random.Random(SEED), {}
-
-    def report(name: str, rights: list[bool], wrong: list[tuple[str, str]]) -> None:
-        figures[name] = [sum(rights), len(rights)]
-        print(f"{name}: {sum(rights)} of {len(rights)}", flush=True)
-        for prompt, text in wrong[:args.show]:
-            print(f"    {prompt!r} -> {text!r}")
-
-    def sums(name: str, examples: list[dict]) -> None:
-        said = [(e["prompt"], answer(model, e["prompt"], 80), e["answer"]) for e in examples]
-        rights = [right_sum(text, expected) for _, text, expected in said]
-        report(name, rights, [(prompt, text) for (prompt, text, _), ok in zip(said, rights, strict=True) if not ok])
-
-    def codes(name: str, examples: list[dict]) -> None:
-        said = [(e["prompt"], answer(model, e["prompt"]), e["tests"]) for e in examples]
-        marks = [passes(*one) for one in said]
-        report(name + ", parses", [mark[0] for mark in marks], [])
-        report(name, [mark[1] for mark in marks], [one[:2] for one, mark in zip(said, marks, strict=True) if not mark[1]])
-
-    def texts(task: str) -> list[str]:
-        return [example["prompt"] for example in hand_written(task)]
-
-    if args.typed:
-        sums("typed problems", [json.loads(line) for line in args.typed.read_text().splitlines()])
-    sums("problems of trained kinds", [problem(rng) for _ in range(args.count)])
-    sums("bare sums", [bare_sum(rng) for _ in range(args.count // 2)])
-    codes("functions", [functions.request(rng) for _ in range(args.count)])
-    plain_requests = [functions.request(rng, kind, ("plain",)) for kind in rng.sample(functions.KINDS, 20)]
-    codes("plain requests", plain_requests)
-    codes("functions as typed", hand_written("code"))
-    drawn = [stories.story(rng)["prompt"] for _ in range(20)]
-    for name, prompts in (("stories as typed", texts("text")), ("stories as trained", drawn)):
-        told = [(prompt, answer(model, prompt)) for prompt in prompts]
-        faults = [story_faults(*one) for one in told]
-        report(name, [not fault for fault in faults],
-               [(f"{one[0]} {fault}", one[1]) for one, fault in zip(told, faults, strict=True) if fault])
-    drawn = [other(rng)["prompt"] for _ in range(40)]
-    for name, prompts in (("unrelated as typed", texts("other")), ("unrelated as trained", drawn)):
-        said = [(prompt, answer(model, prompt, 40)) for prompt in prompts]
-        wrong = [one for one in said if one[1].strip() != ANSWER.strip()]
-        report(name, [one not in wrong for one in said], wrong)
+    typed = [json.loads(line) | {"task": "math"} for line in args.typed.read_text().splitlines()] if args.typed else []
+    sorts = {
+        "typed problems": typed or hand_written("math"),
+        "problems of trained kinds": [problem(rng) for _ in range(args.count)],
+        "bare sums": [bare_sum(rng) for _ in range(args.count // 2)],
+        "functions": [request(rng) for _ in range(args.count)],
+        "plain requests": [request(rng, kind, ("plain",)) for kind in rng.sample(KINDS, 20)],
+        "functions as typed": hand_written("code"),
+        "stories as typed": hand_written("text"), "stories as trained": [story(rng) for _ in range(20)],
+        "unrelated as typed": hand_written("other"), "unrelated as trained": [other(rng) for _ in range(40)]}
+    for name, examples in sorts.items():
+        said = [(example["prompt"], answer(model, example["prompt"])) for example in examples]
+        found = [faults(example, text) for example, (_, text) in zip(examples, said, strict=True)]
+        figures[name] = [found.count([]), len(found), found.count(["does not parse"])]
+        print(f"{name}: {found.count([])} of {len(found)}", flush=True)
+        for (prompt, text), wrong in [one for one in zip(said, found, strict=True) if one[1]][:args.show]:
+            print(f"    {prompt!r} -> {text!r} {wrong}")
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
 

@@ -9,24 +9,6 @@ from pathlib import Path
 
 from .words import third, words
 
-CONDITIONS = [  # are, is, Python, name; # stands for a number
-    ("are even", "is even", "n % 2 == 0", "even"), ("are odd", "is odd", "n % 2 == 1", "odd"),
-    ("are positive", "is positive", "n > 0", "positive"), ("are negative", "is negative", "n < 0", "negative"),
-    ("are greater than #", "is greater than #", "n > #", "above_#"), ("are less than #", "is less than #", "n < #", "below_#"),
-    ("are larger than #", "is larger than #", "n > #", "above_#"),
-    ("are smaller than #", "is smaller than #", "n < #", "below_#"),
-    ("are divisible by #", "is divisible by #", "n % # == 0", "multiples_of_#"),
-    ("are multiples of #", "is a multiple of #", "n % # == 0", "multiples_of_#"), ("are zero", "is zero", "n == 0", "zero"),
-]
-OTHER_NAMES = {  # what else an argument may be called
-    "numbers": words("nums values items lst xs data"), "text": words("s word string sentence line"),
-    "n": words("number x num value"),
-    "words": words("strings items names lst"), "a": words("x first left"), "b": words("y second right"),
-    "rows": words("lists table"),
-    "target": words("value wanted key"), "letter": words("char c"), "name": words("person who")}
-FUNCTION_NAMES = "solve f compute run my_function func answer helper task do_it calc func1 process check work".split()
-TEXTS = words("""apple level stone banana noon window river lamp civic summer tree kayak Hello good_day red_fox
-a_big_dog see_you_soon one_two_three the_old_house radar CAT moon garden little_star yellow python paper silent listen""")
 LETTERS = "aeiostrnl"
 FORMS = {"plain": 55, "named": 17, "tested": 20, "opening": 8}
 
@@ -55,6 +37,9 @@ def read_kinds(text: str) -> list[Kind]:
 TEXT = Path(__file__).with_name("functions.txt").read_text(encoding="utf-8")
 KINDS = read_kinds(TEXT)
 OPENINGS = re.findall(r"^(\d+) (.+)$", TEXT, re.MULTILINE)  # of requests, and how often
+CONDITIONS = [line.split(" / ") for line in re.findall(r"^are .+$", TEXT, re.MULTILINE)]
+OTHER_NAMES = {name: others.split() for name, others in re.findall(r"^(\w+): (.+)$", TEXT, re.MULTILINE)}
+FUNCTION_NAMES, TEXTS = OTHER_NAMES["function"], words(" ".join(OTHER_NAMES["texts"]))
 
 
 def draw_value(rng: random.Random, kind: str) -> object:

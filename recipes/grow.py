@@ -8,8 +8,8 @@ source's token with the same bytes, or else the mean of its pieces'. Training th
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -54,14 +54,7 @@ def grow(source: Path, shape: Path, out: Path) -> None:
     save_file(grown, out / "model.safetensors", metadata={"format": "pt"})
 
 
-def main() -> None:
-    """Parse the command line and write the folder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("source", "shape", "out"):
-        parser.add_argument(name, type=Path)
-    args = parser.parse_args()
-    grow(args.source, args.shape, args.out)
-
-
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) != 4:
+        raise SystemExit(__doc__)
+    grow(*map(Path, sys.argv[1:]))

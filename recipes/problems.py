@@ -87,14 +87,9 @@ def choose(rng: random.Random, text: str) -> str:
 
 # ---- numbers
 
-def borrows(x: int, y: int) -> bool:
-    """Whether taking `y` from `x` borrows from the tens."""
-    return y % 10 > x % 10
-
-
-def carries(x: int, y: int) -> bool:
-    """Whether the ones of `x` and `y` carry to the tens."""
-    return x % 10 + y % 10 > 9
+def is_hard(x: int, operation: str, y: int) -> bool:
+    """Whether a sum carries to the tens, a difference borrows from them."""
+    return x % 10 + y % 10 > 9 if operation == "+" else y % 10 > x % 10
 
 
 def compute(steps: tuple[str, ...], values: dict[str, int], limit: int) -> list[tuple[int, str, int, int]] | None:
@@ -141,7 +136,7 @@ def draw_numbers(rng: random.Random, schema: Schema) -> tuple[dict[str, int], li
         if equations is None or values.get("n", 0) > limit or equations[-1][3] < int(schema.settings.get("r", str(least))[:1]):
             continue
         x, operation, y, _ = equations[0]
-        if operation == "-" and x > 20 and not borrows(x, y) and rng.random() < 0.4:
+        if operation == "-" and x > 20 and not is_hard(x, "-", y) and rng.random() < 0.4:
             continue  # more of the harder ones
         return values, equations
 
@@ -307,15 +302,11 @@ FRAMES = [("{}", 56), ("Question: {}\nAnswer:", 27), ("Q: {}\nA:", 4), ("Problem
           ("{}\n", 3), ("Please help me: {}", 1), ("{} Answer:", 2)]
 
 
-LEADS = ["It is {day}.", "It is a warm day.", "It is {name}'s birthday.", "Here is a problem.", "{name} is {age} years old.",
-         "This is for school.", "{name} asks this.", "Today is day {age} of the holidays."]
-
-
 def lead(rng: random.Random, prompt: str) -> str:
     """A prompt, now and then after a sentence that does not matter, sometimes with a number of its own."""
     if rng.random() > 0.04:
         return prompt
-    before = rng.choice(LEADS).format(day=rng.choice(L.DAYS), name=rng.choice(L.GIRLS + L.BOYS), age=rng.randint(5, 15))
+    before = rng.choice(L.LEADS).format(day=rng.choice(L.DAYS), name=rng.choice(L.GIRLS + L.BOYS), age=rng.randint(5, 15))
     return f"{before} {prompt}"
 
 
@@ -368,10 +359,6 @@ SUM_FORMS = {
     "*": ["{x} times {y}", "{x} multiplied by {y}", "the product of {x} and {y}"],
     "/": ["{x} divided by {y}", "{x} over {y}"],
 }
-SUM_PROMPTS = ["{}", "{} =", "{} = ?", "What is {}?", "What is {}?", "Calculate {}.", "{}?", "Work out {}.", "what is {}",
-               "Compute {}.",
-               "How much is {}?", "Solve {}.", "Find {}.", "Can you tell me what {} is?", "Please calculate {}", "What's {}?",
-               "{} is"]
 
 
 def draw_sum(rng: random.Random) -> tuple[int, str, int, int]:
@@ -383,7 +370,7 @@ def draw_sum(rng: random.Random) -> tuple[int, str, int, int]:
             big = rng.randint(5, limit)
             y = rng.randint(1, big - 1)
             x = big - y if operation == "+" else big
-            if not (carries if operation == "+" else borrows)(x, y) and rng.random() < 0.5:
+            if not is_hard(x, operation, y) and rng.random() < 0.5:
                 continue
             return x, operation, y, big if operation == "+" else x - y
         x, y = rng.randint(2, 12), rng.randint(2, 12) if rng.random() < 0.7 else rng.randint(2, 50)
@@ -401,7 +388,7 @@ def bare_sum(rng: random.Random) -> dict:
         text = f"{x} {operation} {y}" if rng.random() < 0.85 else f"{x}{operation}{y}"
     else:
         text = rng.choice(SUM_FORMS[operation]).format(x=x, y=y)
-    prompt = frame(rng, w.capital(rng.choice(SUM_PROMPTS).format(text)))
+    prompt = frame(rng, w.capital(rng.choice(L.ASKED).format(text)))
     return {"task": "math", "prompt": prompt, "response": f" {x} {operation} {y} = {z}.\n#### {z}", "answer": z}
 
 

@@ -143,8 +143,8 @@ class Chunks:
         """Begin to make chunk `number`, unless it is there."""
         if not self.path(number).exists() and (self.maker is None or self.maker.poll() is not None):
             self.maker = subprocess.Popen([
-                sys.executable, "-m", f"{__package__}.rows", "--tokenizer", str(self.tokenizer), "--seed", str(number),
-                "--tokens", str(self.tokens), "--out", str(self.path(number))])
+                sys.executable, "-m", f"{__package__}.rows", str(self.tokenizer), str(number), str(self.tokens),
+                str(self.path(number))])
 
     def load(self, number: int, makes: bool) -> dict[str, np.ndarray]:
         """Chunk `number`, waited for; only one of several processes makes it."""
