@@ -46,7 +46,7 @@ def plural(noun: str) -> str:
 
 def singular(noun: str) -> str:
     """Singular of a unit or another simple plural: singular("pages") == "page"."""
-    special = {"feet": "foot", "inches": "inch", "glasses": "glass"}
+    special = {"feet": "foot", "inches": "inch", "glasses": "glass", "people": "person", "children": "child"}
     return special.get(noun) or (noun if noun.endswith(("ss", "us")) else noun.removesuffix("s"))
 
 
