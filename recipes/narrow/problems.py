@@ -259,15 +259,16 @@ class Telling:
             done += self._verb(match[2], answering) if match[2] else self._token(match[1], answering, done)
             at = match.end()
         done = re.sub(r"\b([Aa]) (?=[aeio]|hour)(?!one)", r"\1n ", done + text[at:])
-        done = re.sub(r"\b(than|as|to|with|for|gives?|gave) (I|we)\b", lambda match: f"{match[1]} {subject.him}", done)
+        done = re.sub(r"\b(than|as|to|with|for|from|gives?|gave) (I|we)\b", lambda m: f"{m[1]} {subject.him}", done)
         if subject.name in ("I", "we", "you") and "{T}" in self.wording:  # they and I are "we"
             us = "you" if answering or subject.name == "you" else "we"
             done = re.sub(r"\b([Tt]hey) (?=have|share|put|need)",
                           lambda match: (us.capitalize() if match[1] == "They" else us) + " ", done)
             done = re.sub(r"\bI and ((?:my )?\w+)", r"\1 and I", done)
         if answering and self.result == 1:
-            done = re.sub(r"\b1 (good )?(\w+s|feet)( are)?\b", lambda match: f"1 {match[1] or ''}{w.singular(match[2])}"
-                          + (" is" if match[3] else ""), done.replace("There are 1", "There is 1"))
+            done = re.sub(r"\b1 (good )?(\w+s|feet|people|children)( are)?\b",
+                          lambda m: f"1 {m[1] or ''}{w.singular(m[2])}{' is' if m[3] else ''}",
+                          done.replace("There are 1", "There is 1"))
         done = re.sub(rf"\b(in|at) (an? |the )(?={w.ON_PLACES})", r"on \2", done)
         done = re.sub(r"\bin (a|the) (?=party|concert)", r"at \1 ", done)
         done = re.sub(r" +", " ", done).replace(" .", ".").replace(" ,", ",").replace(" ?", "?").strip()

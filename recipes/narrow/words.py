@@ -74,7 +74,7 @@ coat umbrella plank""")
 PRICED = words("""book pen pencil ball hat shirt toy ticket cup plate bag cake sandwich coffee tea kite game card notebook
 lamp chair doll scarf cap belt mug pizza burger juice melon stamp comic puzzle poster key battery rose plant
 bottle_of_water loaf_of_bread ice_cream movie_ticket bus_ticket toy_car T-shirt pair_of_socks brush bowl towel glove watch
-magazine salad soup cookie apple bar_of_soap candle flower tie jacket radio umbrella mirror pie pineapple haircut""")
+magazine salad soup cookie apple bar_of_soap candle flower tie jacket radio umbrella mirror pie pineapple""")
 PLACES = words("""park pond tree field farm room bus train party cafe beach hall library museum playground zoo lake garden
 square station shop roof fence yard gym pool cinema school stadium camp ship boat hill bridge concert market bench street
 harbor meadow wire branch island kitchen restaurant forest""")
@@ -86,8 +86,8 @@ STRINGS = words("ribbon rope stick string board wire cable plank thread pipe cha
 WAYS = words("km km miles meters")
 LENGTHS = words("cm m km inches feet meters miles centimeters yards millimeters")
 WEIGHTS = words("kg kg pounds grams kilograms ounces")
-VOLUMES = words("liters cups ml gallons glasses pints spoons")
-TIMES = words("minutes hours days weeks months seconds")
+VOLUMES = words("liters liters cups ml gallons glasses pints")
+TIMES = words("minutes hours minutes hours minutes days")
 DAYS = words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
 
 IRREGULAR_NOUNS = dict(
@@ -127,7 +127,7 @@ def plural(noun: str) -> str:
 
 def singular(noun: str) -> str:
     """Singular of a unit or another simple plural: singular("pages") == "page"."""
-    special = {"feet": "foot", "inches": "inch", "glasses": "glass"}
+    special = {"feet": "foot", "inches": "inch", "glasses": "glass", "people": "person", "children": "child"}
     return special.get(noun) or (noun if noun.endswith(("ss", "us")) else noun.removesuffix("s"))
 
 
