@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/results.md from benchmarks/results and the source files.
+"""Write the tables of README.md and docs/ from benchmarks/results and the source files.
 
     python -m benchmarks.report [--check]     (--check only says whether they are stale)
 """
@@ -16,7 +16,16 @@ from statistics import median
 from rich.console import Console
 
 from benchmarks.common import ROOT, result
-from benchmarks.report_learning import adaptive, arrow, machine_line, real, shift, table, wall_clock
+from benchmarks.report_learning import (
+    adaptive,
+    arrow,
+    machine_line,
+    real,
+    shift,
+    table,
+    wall_clock,
+    wall_clock_line,
+)
 from omnidraft.cli.render import speed_table
 from omnidraft.files import write_text
 
@@ -25,8 +34,7 @@ ORDER = ["tokenizer", "vocabulary", "ngram_cache", "translation", "sampling", "l
          "engine/backward", "learning/lora", "learning/training", "learning/online",
          "learning/guard", "learning/adapters", "metrics", "engine/llama", "engine/kernels",
          "engine/packed", "cli/render"]
-README_PAIRS = ("draft-tasks:qwen-like", "babyllama-tok361:stories260K",
-                "stories260K:babyllama-tok361")
+REAL_PAIRS = ("babyllama-tok361:stories260K", "stories260K:babyllama-tok361")
 LEARNED = {"before": "un-adapted", "dm, rank 32": "`dm`", "hybrid, rank 32": "`hybrid`",
            "lifted, forward, rank 32": "`lifted`",
            "lifted, forward, all weights": "`lifted`, all weights",
@@ -40,7 +48,7 @@ def files() -> str:
         source = (ROOT / "omnidraft" / f"{name}.py").read_text(encoding="utf-8")
         first = (ast.get_docstring(ast.parse(source)) or "").split("\n")[0].rstrip(".:")
         first = re.sub(r" \(arXiv[^)]*\)", "", first).replace("|", "\\|").replace("<->", "↔")
-        rows.append([f"[`{name}.py`](omnidraft/{name}.py)", first, str(source.count("\n"))])
+        rows.append([f"[`{name}.py`](../omnidraft/{name}.py)", first, str(source.count("\n"))])
     return table(["file", "what it is", "lines"], rows)
 
 
@@ -159,7 +167,7 @@ def learning(figures: dict, all_of_it: bool = False) -> str:
             ["pair, task", "learned by", "seeds", "block efficiency T=0.01", "T=1", "gap closed",
              "acceptance of proposals, `omnidraft` T=0.01"], rows)
     return (f"{intro}; acceptance, and which texts were written outside the script: "
-            "[docs/results.md](docs/results.md#learning)). Block efficiency at T = 0.01 / 1; in "
+            "[results](results.md#learning)). Block efficiency at T = 0.01 / 1; in "
             "brackets the share of the gap to the yardstick that is closed at T = 1; LoRA rank 32 "
             "but where it says all weights:\n\n"
             + table(["pair, task", *LEARNED.values()], short))
@@ -237,20 +245,76 @@ def written(name: str, how: Callable[..., str], *more: object) -> str:
     return "Not measured yet." if figures is None else how(figures, *more)
 
 
+def summary(places: str) -> str:
+    """The results in a few lines, each with a link to its table in the page `places`."""
+    found, lines = {name: result(name) for name in (
+        "speed", "speed_torch", "efficiency", "exactness", "wall_clock", "against_transformers",
+        "quality", "overhead")}, []
+
+    def line(section: str, text: str) -> None:
+        lines.append(f"- [{section}]({places}#{section.lower().replace(' ', '-')}): {text}")
+
+    if speeds := found["speed"]:
+        parts = [f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in speeds["together"].items()]
+        line("Speed", f"over plain decoding by the wall clock, three tasks together: "
+                      f"{', '.join(parts)}. {machine_line(speeds)}.")
+    if speeds := found["speed_torch"]:
+        parts = [f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in speeds["together"].items()]
+        line("Speed with PyTorch", f"the target in PyTorch, {', '.join(parts)}.")
+    if rules := found["efficiency"]:
+        parts = [f"{arrow(pair)} {f['tli']['block_efficiency']:.2f} / "
+                 f"{f['omnidraft']['block_efficiency']:.2f} / "
+                 f"{f['lossless']['block_efficiency']:.2f}"
+                 for pair in REAL_PAIRS if pair in rules["pairs"]
+                 for f in [next(iter(rules["pairs"][pair].values()))["T=1"]]]
+        line("Block efficiency", "tokens per target pass at T = 1 of two published models, `tli` / "
+                                 f"`omnidraft` / `lifted`: {', '.join(parts)}.")
+    if exact := found["exactness"]:
+        worst = {rule: f["worst"] for rule, f in exact["total_variation"].items()}
+        good = max(value for rule, value in worst.items() if rule != "omnidraft")
+        line("Exactness", f"largest distance from the target's distribution {good:.1e} by "
+                          f"enumeration; the paper's rule {worst['omnidraft']:.2f}.")
+    if clock := found["wall_clock"]:
+        line("Learning by the wall clock", wall_clock_line(clock))
+    if others := found["against_transformers"]:
+        ratios = {method: [row["ratio"] for runs in others["pairs"].values()
+                           for at, found in runs.items() if "T = 0" in at
+                           for row in [found.get(method, {})] if "ratio" in row]
+                  for method in ("transformers assisted", "omnidraft")}
+        parts = [f"{method} {min(some):.2f}× to {max(some):.2f}×"
+                 for method, some in ratios.items()]
+        line("Next to transformers", f"over its plain generation at T = 0: {', '.join(parts)}.")
+    if cost := found["overhead"]:
+        parts = [f"{backend} {rules[name]['T=1']['own_ms']:.2f} ms"
+                 for backend, rules in cost["backends"].items()
+                 for name in ("lifted", "lossless") if name in rules]
+        line("Overhead", f"a round's own work at 32,000 → 151,646 entries, T = 1: "
+                         f"{', '.join(parts)}.")
+    if good := found["quality"]:
+        parts = [f"{target} {100 * tasks['math']['right']['seen']:.0f} % of sums and "
+                 f"{100 * tasks['code']['passes']['seen']:.0f} % of functions"
+                 for target, tasks in good["targets"].items()]
+        line("Quality", f"right on kinds that training showed: {', '.join(parts)}.")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Fill the marked places of README.md and write docs/results.md."""
+    """Fill the marked places of README.md and docs/, and write docs/results.md."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
-    check, readme = parser.parse_args().check, ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
+    check, docs = parser.parse_args().check, ROOT / "docs"
     exact, good = written("exactness", exactness), written("quality", quality)
-    short = [written("speed", speed, README_PAIRS[:1]),
-             written("efficiency", efficiency, README_PAIRS), good]
-    learn = [written("learning", learning), written("wall_clock", wall_clock, False)]
-    for name, made in {"demo": written("demo", demo), "files": files(), "exactness": exact,
-                       "results": "\n\n".join(short), "learning": "\n\n".join(learn)}.items():
-        text = re.sub(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)",
-                      lambda m, made=made: f"{m[1]}{made}\n{m[2]}", text, flags=re.S)
+    learn = "\n\n".join([written("learning", learning), written("wall_clock", wall_clock, False)])
+    pages = {}
+    for path, name, made in (
+        (ROOT / "README.md", "demo", written("demo", demo)),
+        (ROOT / "README.md", "summary", summary("docs/results.md")),
+        (docs / "reading.md", "files", files()), (docs / "exactness.md", "exactness", exact),
+        (docs / "learning.md", "learning", learn),
+    ):
+        text = pages.get(path) or path.read_text(encoding="utf-8")
+        marks = rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)"
+        pages[path] = re.sub(marks, lambda m, made=made: f"{m[1]}{made}\n{m[2]}", text, flags=re.S)
     torch = [written(f"speed_{one}", speed) for one in ("torch", "both_torch")]
     parts = {"Speed": written("speed", speed), "Speed with PyTorch": "\n\n".join(torch),
              "Block efficiency": written("efficiency", efficiency),
@@ -261,10 +325,10 @@ def main() -> None:
              "Next to transformers": written("against_transformers", against),
              "Latency": written("latency", latency), "Overhead": written("overhead", overhead),
              "Quality": good, "Exactness": exact}
-    everything = ("# Results\n\n"
-                  "Written by `python -m benchmarks.report` from `benchmarks/results/*.json`.\n")
+    everything = ("# Results\n\nWritten by `python -m benchmarks.report` from "
+                  f"`benchmarks/results/*.json`. In short:\n\n{summary('')}\n")
     everything += "".join(f"\n## {title}\n\n{part}\n" for title, part in parts.items())
-    for place, made in ((readme, text), (ROOT / "docs" / "results.md", everything)):
+    for place, made in (pages | {docs / "results.md": everything}).items():
         if not check:
             write_text(place, made)
         elif not place.exists() or place.read_text(encoding="utf-8") != made:

@@ -62,7 +62,7 @@ def wall_clock(figures: dict, all_of_it: bool = True) -> str:
     if not all_of_it:
         return ("By the wall clock, greedy, half of the held-out prompts of kinds that the stream "
                 "did not have (medians, and ranges over the streams; "
-                "[more](docs/results.md#learning-by-the-wall-clock)):\n\n"
+                "[more](results.md#learning-by-the-wall-clock)):\n\n"
                 + table(["pair, task, learned from", *names],
                         [[key.replace("->", "→"), *found.values()]
                          for key, found in ratios.items()]))
@@ -118,7 +118,7 @@ def adaptive(figures: dict) -> str:
 
 
 def shift(figures: dict) -> str:
-    """Curves through changes of task and target, and three targets at once."""
+    """Curves through changes of task and target, and several targets at once."""
     s, rows, shares = figures["settings"], [], {}
     titles = {"task": s["tasks"], "target": [*s["targets"][:2], s["targets"][0]]}
     for part, title in titles.items():
@@ -148,7 +148,7 @@ def shift(figures: dict) -> str:
             "first target when it is left and when it is back.\n\n"
             + table(["change", "", "curve", "after", "learned alone (share reached)", "leaving",
                      "back"], rows)
-            + f"\n\nMedian share reached: {reached}.\n\nThree targets in one process, prompts in "
+            + f"\n\nMedian share reached: {reached}.\n\nThe targets in one process, prompts in "
             "turn, against one at a time; and what a target adds to a drafter that takes "
             f"{size / 1000:,.0f} kB in memory (optimizer apart):\n\n"
             + table(["target", "kept", "alone", "same text", "LoRA, kB", "head", "cache",
@@ -179,3 +179,12 @@ def real(figures: dict) -> str:
             + "\n\n`omnidraft adapt FILE`, draft-general → qwen-like, block efficiency of the "
             "first and last quarter:\n\n"
             + table(["data", "prompts", "first", "last"], data))
+
+
+def wall_clock_line(figures: dict) -> str:
+    """Speed over plain decoding after learning, in a line."""
+    groups: dict[str, list[float]] = {}
+    for key, run in figures["runs"].items():
+        groups.setdefault(key.rpartition(", seed ")[0], []).append(run["to_plain"])
+    return "over plain decoding after learning online: " + "; ".join(
+        f"{key.replace('->', '→')} {median(ratios):.2f}×" for key, ratios in groups.items()) + "."

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("*/*.md"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+LEARNING = (ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 EMBEDDED = ROOT / "omnidraft" / "engine" / "embedded"
-CONSOLE = [line for block in re.findall(r"```console\n(.*?)```", README + CONTRIBUTING, re.S) for line in block.splitlines()]
+CONSOLE = [line for block in re.findall(r"```console\n(.*?)```", README + LEARNING + CONTRIBUTING, re.S) for line in block.splitlines()]
 COMMANDS = [shlex.split(line.replace("$'", "'").replace(r"\n", "\n"), comments=True)[1:]
             for line in CONSOLE if line.startswith("omnidraft ")]
 
@@ -50,6 +51,10 @@ def test_python_blocks_of_the_readme_run():
     for block in blocks:
         done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
+def test_the_readme_is_one_sitting():
+    assert len(README.splitlines()) <= 150
 
 
 def test_commands_of_the_readme_exist():

@@ -1,0 +1,220 @@
+"""The folder for transformers' `custom_generate`: exact by enumeration, and inside `model.generate`."""
+
+import dataclasses
+import functools
+import importlib.util
+import itertools
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from vocabularies import REAL
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+FOLDER = Path(__file__).parent.parent / "integrations" / "custom_generate"
+PAIRS = [("stories260K", "babyllama-tok361"), ("babyllama-tok361", "stories260K")]
+
+
+@pytest.fixture(scope="module")
+def code():
+    found = importlib.util.spec_from_file_location("custom_generate", FOLDER / "custom_generate" / "generate.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+class Forks:
+    """Runs a function once for every outcome of its decisions, each with its probability."""
+
+    def __init__(self, code, monkeypatch):
+        monkeypatch.setattr(code, "accept", lambda probability, *_: bool(self.decide([1 - probability, probability])))
+        monkeypatch.setattr(code, "choose", lambda weights, *_: self.decide((weights / weights.sum()).tolist()))
+
+    def decide(self, probabilities):
+        if len(self.taken) == len(self.script):
+            self.script.append([pair for pair in enumerate(probabilities) if pair[1] > 0])
+        choice, probability = self.script[len(self.taken)][0]
+        self.taken.append(probability)
+        return choice
+
+    def outcomes(self, function):
+        self.script = []
+        while True:
+            self.taken = []
+            result = function()
+            yield result, float(torch.tensor(self.taken, dtype=torch.float64).prod())
+            while self.script and len(self.script[-1]) == 1:
+                self.script.pop()
+            if not self.script:
+                return
+            self.script[-1] = self.script[-1][1:]
+
+
+def vocabulary(rng, size):
+    """A fake one: byte strings over {a, b}, "a" and "b" among them or not, one of them twice."""
+    strings = [b"".join(s) for n in (1, 2, 3) for s in itertools.product([b"a", b"b"], repeat=n)]
+    chosen = rng.sample(strings, size)
+    chosen += [rng.choice(chosen)] * (rng.random() < 0.3)
+
+    def split(data):  # longest match
+        ids = []
+        while data:
+            fits = [i for i, s in enumerate(chosen) if data.startswith(s)]
+            if not fits:
+                return ()
+            ids.append(max(fits, key=lambda i: (len(chosen[i]), -i)))
+            data = data[len(chosen[ids[-1]]):]
+        return tuple(ids)
+
+    return SimpleNamespace(bytes=chosen, fallback={}, split=split)
+
+
+def rows(seed, size):
+    """A distribution for every context, zeros among its entries."""
+    def row(context):
+        rng = random.Random(f"{seed}{context}")
+        weights = torch.tensor([rng.random() ** 3 * (rng.random() > 0.2) for _ in range(size)], dtype=torch.float64)
+        weights[rng.randrange(size)] += 0.1
+        return weights / weights.sum()
+    return row
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_verification_is_exact_by_enumeration(code, monkeypatch, seed):
+    rng = random.Random(seed)
+    target, draft = vocabulary(rng, rng.randint(3, 6)), vocabulary(rng, rng.randint(2, 5))
+    lifting = code.Lifting(target, draft, [], [], "cpu")
+    p, q = rows((seed, "p"), len(target.bytes)), rows((seed, "q"), len(draft.bytes))
+    k, limit, forks = rng.randint(1, 2), rng.choice([1, 2, 9]), Forks(code, monkeypatch)
+
+    def one_round():
+        drafted, q_rows = [], []
+        for _ in range(k):
+            q_rows.append(q(tuple(drafted)))
+            drafted.append(code.choose(q_rows[-1], None))
+        proposed = lifting.walk(lifting.reveal(drafted)[0])[:limit]
+        p_rows = torch.stack([p(tuple(proposed[:i])) for i in range(len(proposed) + 1)])
+        written = tuple(code.verify(drafted, q_rows, p_rows, lifting, limit, None))
+        assert len(written) <= limit + 1
+        return written
+
+    found = {}
+    for written, probability in forks.outcomes(one_round):
+        if probability:
+            found[written] = found.get(written, 0.0) + probability
+    assert sum(found.values()) == pytest.approx(1)
+    two = {}  # of the first two tokens; what a round leaves open is the target's own
+    for written, probability in found.items():
+        seconds = {written[1]: 1.0} if len(written) > 1 else dict(enumerate(p(written[:1]).tolist()))
+        for second, share in seconds.items():
+            two[written[0], second] = two.get((written[0], second), 0.0) + probability * share
+    wanted = {(a, b): float(p(())[a] * p((a,))[b]) for a in range(len(target.bytes)) for b in range(len(target.bytes))}
+    assert max(abs(two.get(pair, 0.0) - share) for pair, share in wanted.items()) < 1e-12
+
+
+def test_enumeration_sees_a_fault(code, monkeypatch):
+    """A block whose residuals forget what came before them, the likeliest mistake, is found out."""
+    compare, failed = code.compare, 0
+
+    def forgets(*args):
+        steps, ratio = compare(*args)
+        return [dataclasses.replace(step, ratio=1.0) for step in steps], ratio
+
+    monkeypatch.setattr(code, "compare", forgets)
+    for seed in range(40):
+        with pytest.MonkeyPatch.context() as patch:
+            try:
+                test_verification_is_exact_by_enumeration(code, patch, seed)
+            except AssertionError:
+                failed += 1
+    assert failed > 2
+
+
+def load(name):
+    folder = REAL / "models" / name
+    if not folder.is_dir():
+        pytest.skip("no published models here")
+    return (transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval(),
+            transformers.AutoTokenizer.from_pretrained(folder))
+
+
+def arguments(draft, target):
+    (assistant, assistant_tokenizer), (model, tokenizer) = load(draft), load(target)
+    return model, {"custom_generate": str(FOLDER), "trust_remote_code": True, "tokenizer": tokenizer,
+                   "assistant_model": assistant, "assistant_tokenizer": assistant_tokenizer}
+
+
+@pytest.mark.parametrize(("draft", "target"), PAIRS)
+def test_greedy_text_is_that_of_plain_generate(draft, target):
+    model, how = arguments(draft, target)
+    for prompt in ("Once upon a time", "Tom and Lily went to the"):
+        inputs = how["tokenizer"](prompt, return_tensors="pt")
+        for settings in ({}, {"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 3}, {"stop_strings": ["."]}):
+            plain = dict(settings, tokenizer=how["tokenizer"]) if "stop_strings" in settings else settings
+            wanted = model.generate(**inputs, do_sample=False, max_new_tokens=40, **plain)
+            made = model.generate(**inputs, do_sample=False, max_new_tokens=40, **settings, **how)
+            assert made.tolist() == wanted.tolist(), settings
+
+
+def test_output_class_scores_and_streamer():
+    model, how = arguments(*PAIRS[0])
+    inputs, seen = how["tokenizer"]("Once upon a time", return_tensors="pt"), []
+    streamer = SimpleNamespace(put=lambda ids: seen.extend(ids.flatten().tolist()), end=lambda: seen.append(None))
+    wanted = model.generate(**inputs, do_sample=False, max_new_tokens=12, return_dict_in_generate=True, output_scores=True)
+    made = model.generate(**inputs, do_sample=False, max_new_tokens=12, return_dict_in_generate=True, output_scores=True,
+                          streamer=streamer, **how)
+    assert type(made) is type(wanted) and made.sequences.tolist() == wanted.sequences.tolist()
+    assert len(made.scores) == 12 and all(torch.allclose(a, b, atol=1e-4)
+                                          for a, b in zip(made.scores, wanted.scores, strict=True))
+    assert seen == [*made.sequences[0].tolist(), None]
+
+
+def test_what_it_cannot_do_is_said():
+    model, how = arguments(*PAIRS[0])
+    ids = how["tokenizer"](["Once upon a time"] * 2, return_tensors="pt")
+    with pytest.raises(ValueError, match="one at a time"):
+        model.generate(**ids, max_new_tokens=4, **how)
+    with pytest.raises(ValueError, match="assistant_tokenizer not given"):
+        model.generate(**ids, max_new_tokens=4, **(how | {"assistant_tokenizer": None}))
+
+
+@pytest.mark.parametrize(("draft", "target"), PAIRS)
+def test_two_tokens_at_temperature_one(draft, target, code):
+    """20,000 sampled rounds of a published pair against the exact distribution: chi-squared, p > 0.01."""
+    model, how = arguments(draft, target)
+    tokenizer, assistant, generator = how["tokenizer"], how["assistant_model"], torch.Generator().manual_seed(1)
+    lifting = code.Lifting(code.Vocabulary(tokenizer, model.config.vocab_size),
+                           code.Vocabulary(how["assistant_tokenizer"], assistant.config.vocab_size), [], [], "cpu")
+
+    def rows_of(some, prompt):
+        @functools.cache
+        def row(context):
+            with torch.no_grad():
+                return some(torch.tensor([[*prompt, *context]])).logits[0, -1].softmax(-1)
+        return row
+
+    p = rows_of(model, tokenizer("Once upon a")["input_ids"])
+    q = rows_of(assistant, how["assistant_tokenizer"]("Once upon a")["input_ids"])
+    draws, counts = 20_000, {}
+    for _ in range(draws):
+        drafted, q_rows = [], []
+        for _ in range(3):
+            q_rows.append(q(tuple(drafted)))
+            drafted.append(code.choose(q_rows[-1], generator))
+        proposed = lifting.walk(lifting.reveal(drafted)[0])
+        p_rows = torch.stack([p(tuple(proposed[:i])) for i in range(len(proposed) + 1)])
+        written = code.verify(drafted, q_rows, p_rows, lifting, 9, generator)
+        if len(written) == 1:
+            written.append(code.choose(p(tuple(written)), generator))
+        counts[tuple(written[:2])] = counts.get(tuple(written[:2]), 0) + 1
+    expected = {(a, b): draws * float(p(())[a] * share) for a in (p(()) > 1e-3).nonzero().flatten().tolist()
+                for b, share in enumerate(p((a,)).tolist())}
+    often = [pair for pair, number in expected.items() if number >= 5]
+    seen, wanted = [counts.get(pair, 0) for pair in often], [expected[pair] for pair in often]
+    seen, wanted = [*seen, draws - sum(seen)], [*wanted, draws - sum(wanted)]
+    statistic = sum((s - e) ** 2 / e for s, e in zip(seen, wanted, strict=True))
+    tail = torch.special.gammaincc(torch.tensor((len(seen) - 1) / 2.0), torch.tensor(statistic / 2))
+    assert float(tail) > 0.01, (statistic, len(seen))
