@@ -16,12 +16,9 @@ LISTS = w.read_lists(Path(__file__).with_name("other.txt"))
 def gibberish(rng: random.Random) -> str:
     """What a cat on the keyboard would type."""
     keys = rng.choice(["asdfghjkl", "qwertyuiop", "zxcvbnm", "abcdefghijklmnopqrstuvwxyz", "asdfjkl", "?!.,#"])
-    size = rng.randint(1, 8)
-    if rng.random() < 0.4:
-        start = rng.randrange(len(keys))
-        return (keys * 2)[start:start + size]
-    text = "".join(rng.choice(keys) for _ in range(size))
-    return text if rng.random() < 0.7 else text + " " + "".join(rng.choice(keys) for _ in range(rng.randint(2, 6)))
+    at, size = rng.randrange(len(keys)), rng.randint(1, 8)
+    mixed = "".join(rng.choices(keys, k=size))
+    return rng.choice([(keys * 2)[at:at + size], mixed, f"{mixed} {''.join(rng.choices(keys, k=4))}"])
 
 
 def other(rng: random.Random) -> dict:

@@ -54,9 +54,7 @@ def read_schemas(text: str) -> list[Schema]:
     """The schemas of a file such as schemas.txt; an indented line goes on with the line before it."""
     shorthands: dict[str, str] = {}
     schemas: list[Schema] = []
-    for line in re.sub(r"\n +", " ", text).splitlines():
-        if not line or line.startswith("#"):
-            continue
+    for line in re.findall(r"^[^#\n].*", re.sub(r"\n +", " ", text), re.MULTILINE):
         if line.startswith("@"):
             head, default = line[1:].split(" | ")
             steps, _, settings = head.partition(";")
@@ -74,7 +72,7 @@ def read_schemas(text: str) -> list[Schema]:
     return schemas
 
 
-SCHEMAS = read_schemas((Path(__file__).parent / "schemas.txt").read_text(encoding="utf-8"))
+SCHEMAS = read_schemas(Path(__file__).with_name("schemas.txt").read_text(encoding="utf-8"))
 SHARES = [len(schema.wordings) for schema in SCHEMAS]  # the usual kinds have the most wordings
 
 
@@ -303,16 +301,14 @@ FRAMES = [("{}", 56), ("Question: {}\nAnswer:", 27), ("Q: {}\nA:", 4), ("Problem
           ("{}\n", 3), ("Please help me: {}", 1), ("{} Answer:", 2)]
 
 
-def lead(rng: random.Random, prompt: str) -> str:
-    """A prompt, now and then after a sentence that does not matter, sometimes with a number of its own."""
-    if rng.random() > 0.04:
-        return prompt
-    before = rng.choice(L.LEADS).format(day=rng.choice(L.DAYS), name=rng.choice(L.GIRLS + L.BOYS), age=rng.randint(5, 15))
-    return f"{before} {prompt}"
+def frame(rng: random.Random, prompt: str, led: bool = False) -> str:
+    """A prompt as people write it: bare, with "Question:", sometimes in small letters or without a question mark.
 
-
-def frame(rng: random.Random, prompt: str) -> str:
-    """A prompt as people write it: bare, with "Question:", sometimes in small letters or without a question mark."""
+    `led`: now and then after a sentence that does not matter, sometimes with a number of its own.
+    """
+    if led and rng.random() < 0.04:
+        names = {"day": rng.choice(L.DAYS), "name": rng.choice(L.GIRLS + L.BOYS), "age": rng.randint(5, 15)}
+        prompt = f"{rng.choice(L.LEADS).format(**names)} {prompt}"
     luck = rng.random()
     if luck < 0.07:
         prompt = prompt.lower()
@@ -349,7 +345,7 @@ def problem(rng: random.Random, schema: Schema | None = None) -> dict:
         prompt, said = telling.tell(wording), telling.tell(answer, answering=True)
         sums = " ".join(f"{x} {operation} {y} = {z}." for x, operation, y, z in equations)
         response = f" {sums} {said}\n#### {result}"
-        return {"task": "math", "prompt": frame(rng, lead(rng, prompt)), "response": response, "answer": result}
+        return {"task": "math", "prompt": frame(rng, prompt, led=True), "response": response, "answer": result}
 
 
 # ---- bare sums

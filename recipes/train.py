@@ -1,13 +1,11 @@
-"""Train a model of the narrow world: resumable, on a GPU, on one core or on several processes.
+"""Train a model: resumable, on a GPU, on one core or on several processes.
 
-    python -m recipes.train --from FOLDER --work WORK --tokens 8e6
     python -m recipes.train --from FOLDER --work WORK --tokens 8e6 --processes 2
 
 `--from` is a model folder (config, weights, tokenizer). WORK/state.safetensors holds weights, both optimizers' memory and the
-place in the data; a run that finds one goes on from it. The rate is warmed up and then constant, so that a run can go on for
-as long as there is time; `--decay TOKENS` lets it fall to zero over that many tokens, from the same checkpoint, in a folder of
-its own (WORK/decayed), and exports the model there. Examples are generated in chunks just ahead of use by a process of
-their own: better generators reach a running training with the next chunk.
+place in the data; a run that finds one goes on from it. The rate is warmed up and then constant; `--decay TOKENS` lets it fall
+to zero over that many tokens, from the same checkpoint, in WORK/decayed, and exports the model there. Examples are generated
+in chunks just ahead of use by a process of their own: better generators reach a running training with the next chunk.
 
 Muon for the matrices, AdamW for the rest. Where the processor has bf16 instructions (or on a GPU) products are bf16.
 Several processes take small batches from a common counter until an update has enough: one that is slowed down by other work
@@ -135,27 +133,24 @@ class Chunks:
         self.folder, self.tokenizer, self.tokens, self.maker = folder, tokenizer, tokens, None
         folder.mkdir(parents=True, exist_ok=True)
 
-    def path(self, number: int) -> Path:
-        """Where chunk `number` lies."""
-        return self.folder / f"chunk_{number:05}.npz"
-
     def ask(self, number: int) -> None:
         """Begin to make chunk `number`, unless it is there."""
-        if not self.path(number).exists() and (self.maker is None or self.maker.poll() is not None):
-            self.maker = subprocess.Popen([
-                sys.executable, "-m", f"{__package__}.rows", str(self.tokenizer), str(number), str(self.tokens),
-                str(self.path(number))])
+        path = self.folder / f"chunk_{number:05}.npz"
+        if not path.exists() and (self.maker is None or self.maker.poll() is not None):
+            self.maker = subprocess.Popen([sys.executable, "-m", f"{__package__}.rows", str(self.tokenizer), str(number),
+                                           str(self.tokens), str(path)])
 
     def load(self, number: int, makes: bool) -> dict[str, np.ndarray]:
         """Chunk `number`, waited for; only one of several processes makes it."""
-        while not self.path(number).exists():
+        path = self.folder / f"chunk_{number:05}.npz"
+        while not path.exists():
             if makes:
                 self.ask(number)
             time.sleep(1)
         if makes:
             self.ask(number + 1)
-            self.path(number - 3).unlink(missing_ok=True)
-        return dict(np.load(self.path(number)))
+            (self.folder / f"chunk_{number - 3:05}.npz").unlink(missing_ok=True)
+        return dict(np.load(path))
 
 
 def save(folder: Path, net: Net, muon: Muon, adam: torch.optim.AdamW, state: dict) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from benchmarks.quality import check
 from omnidraft.engine.loading import folder
 from omnidraft.tokenizer import Tokenizer
 from recipes import functions, problems, words
@@ -151,3 +152,14 @@ def test_fresh_prompts_depend_on_the_seed():
 def test_hand_written_functions_have_tests_that_can_pass():
     for example in prompts("code"):
         assert example["tests"] and all(compile(test, "test", "exec") for test in example["tests"])
+
+
+def test_the_check_of_answers_knows_right_from_wrong():
+    rng = random.Random(9)
+    drawn = {"math": problems.problem, "sums": problems.bare_sum, "code": functions.request, "text": story, "other": other}
+    for task, draw in drawn.items():
+        example = draw(rng)
+        marks = [[*check(task, example, text).values()][-1] for text in (example["response"], "They went")]
+        assert marks == [True, False]
+    example = functions.request(rng, functions.KINDS[0], ("plain",))
+    assert not check("code", example, example["response"].replace("+", "*"))["passes"]
