@@ -2,8 +2,8 @@
 
     python -m recipes.grow SOURCE SHAPE OUT
 
-SOURCE is a trained model folder, SHAPE one whose config and tokenizer the new model has. A token takes the embedding of the
-source's token with the same bytes, or else the mean of its pieces'. Training then only has to mend what was cut.
+SOURCE is a trained model folder of six layers, SHAPE one of four whose config and tokenizer the new model has. A token takes
+the embedding of the source's token with the same bytes, or else the mean of its pieces'. Training mends what was cut.
 """
 
 from __future__ import annotations

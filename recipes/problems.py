@@ -350,12 +350,7 @@ def problem(rng: random.Random, schema: Schema | None = None) -> dict:
 
 # ---- bare sums
 
-SUM_FORMS = {
-    "+": ["{x} plus {y}", "the sum of {x} and {y}", "{y} more than {x}", "{x} and {y} together", "{y} added to {x}"],
-    "-": ["{x} minus {y}", "the difference between {x} and {y}", "{y} less than {x}", "{x} take away {y}", "{y} from {x}"],
-    "*": ["{x} times {y}", "{x} multiplied by {y}", "the product of {x} and {y}"],
-    "/": ["{x} divided by {y}", "{x} over {y}"],
-}
+SUM_FORMS = {"+": L.PLUS, "-": L.MINUS, "*": L.MULTIPLIED, "/": L.OVER}
 
 
 def draw_sum(rng: random.Random) -> tuple[int, str, int, int]:
@@ -391,6 +386,5 @@ def bare_sum(rng: random.Random) -> dict:
 
 def many_sums(rng: random.Random) -> dict:
     """Several sums in one answer: the cheapest arithmetic there is."""
-    sums = [draw_sum(rng) for _ in range(8)]
-    return {"task": "math", "prompt": "Sums:", "answer": None,
-            "response": "".join(f" {x} {operation} {y} = {z}." for x, operation, y, z in sums)}
+    sums = "".join(" {} {} {} = {}.".format(*draw_sum(rng)) for _ in range(8))
+    return {"task": "math", "prompt": "Sums:", "answer": None, "response": sums}

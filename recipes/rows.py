@@ -53,14 +53,13 @@ def build(tokenizer: Tokenizer, seed: int, tokens: int, length: int = LENGTH) ->
         if size > length:
             continue
         spent[task] += size
-        fitting = [row for row in unfinished if filled(row) + size <= length]
-        if fitting:
-            max(fitting, key=filled).append(example)
-            continue
-        if len(unfinished) == OPEN_ROWS:
-            fullest = max(range(OPEN_ROWS), key=lambda i: filled(unfinished[i]))
-            finished.append(unfinished.pop(fullest))
-        unfinished.append([example])
+        row = max((row for row in unfinished if filled(row) + size <= length), key=filled, default=[])
+        if not row:
+            unfinished.append(row)
+        row.append(example)
+        if len(unfinished) > OPEN_ROWS:
+            unfinished.sort(key=filled)
+            finished.append(unfinished.pop())
     finished += unfinished
     rng.shuffle(finished)
     arrays = {name: np.zeros((len(finished), length), dtype)
