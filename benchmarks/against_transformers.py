@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.common import arguments, chosen, save, skip, start, texts_of, versions
 from benchmarks.same_text import REAL_PAIRS
 from omnidraft import Options, Round, Uniforms, pair, plain, speculative
-from omnidraft.cli.demo import is_tie
+from omnidraft.cli.bench import is_tie
 from omnidraft.cli.printing import columns
 from omnidraft.decoding import check_prompt
 from omnidraft.engine.loading import load

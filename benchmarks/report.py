@@ -26,7 +26,7 @@ from benchmarks.report_learning import (
     wall_clock,
     wall_clock_line,
 )
-from omnidraft.cli.render import speed_table
+from omnidraft.cli.render import headline, speed_table
 from omnidraft.files import write_text
 
 ORDER = ["tokenizer", "vocabulary", "ngram_cache", "translation", "sampling", "lifting",
@@ -57,7 +57,7 @@ def demo(figures: dict) -> str:
     console = Console(width=80, file=StringIO(), force_terminal=False, no_color=True)
     shown = speed_table(figures["tasks"])
     shown.caption = None  # the picture has it
-    console.print(shown)
+    console.print(shown, headline(figures["tasks"]), soft_wrap=True)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]
     return "\n".join([f"{machine_line(figures)}; `make demo`:\n\n```text", *lines, "```"])
 

@@ -122,6 +122,7 @@ def shift(figures: dict) -> str:
     s, rows, shares = figures["settings"], [], {}
     titles = {"task": s["tasks"], "target": [*s["targets"][:2], s["targets"][0]]}
     for part, title in titles.items():
+        scale = [share for run in figures[part].values() for share in run["acceptance"]]
         for name, run in figures[part].items():
             ends = [f"{run[key]['acceptance']:.3f}" if key in run else ""
                     for key in ("after", "leaving", "returning")]
@@ -131,7 +132,7 @@ def shift(figures: dict) -> str:
                 alone = f"{run['alone']['after']['acceptance']:.3f} ({100 * share:.0f} %)"
                 shares.setdefault(name.rpartition(", ")[0], []).append(share)
             rows.append([" → ".join(title), f"{run['stream']} prompts {name}",
-                         f"`{sparkline(run['acceptance'])}`", ends[0], alone, *ends[1:]])
+                         f"`{sparkline(run['acceptance'], scale)}`", ends[0], alone, *ends[1:]])
     [three] = figures["three"].values()
     together = [[name, f"{f['together']:.3f}", f"{f['alone']:.3f}",
                  "yes" if f["same_tokens"] else "no",
@@ -143,7 +144,7 @@ def shift(figures: dict) -> str:
                         for name, found in shares.items())
     return (f"{s['draft']} drafts; as many prompts before and after each change, temperature 1, k "
             "= 6 (`benchmarks/paper/shift.py`). The curves are the share of draft tokens kept, "
-            "eight points a change, each curve with its own scale. The figures are of held-out "
+            "eight points a change, all of one change on one scale. The figures are of held-out "
             "prompts: after the second task, by a drafter that learned on it alone, and of the "
             "first target when it is left and when it is back.\n\n"
             + table(["change", "", "curve", "after", "learned alone (share reached)", "leaving",
@@ -163,7 +164,8 @@ def real(figures: dict) -> str:
         return (f"{before['block_efficiency']:.2f} → **{after['block_efficiency']:.2f}** "
                 f"± {after['error']:.2f}")
 
-    rows = [[name, f"`{sparkline(run['curve'])}`",
+    scale = [tau for run in figures["stories"].values() for tau in run["curve"]]
+    rows = [[name, f"`{sparkline(run['curve'], scale)}`",
              *(change(run["before"][at], run["after"][at]) for at in ("T=0", "T=1")),
              f"{run['rollbacks']} of {run['updates'] // 4}", f"{run['rate']:.1g}",
              f"{100 * run['learning_share']:.0f} %"] for name, run in figures["stories"].items()]

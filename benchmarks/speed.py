@@ -32,7 +32,7 @@ from benchmarks.common import (
 )
 from benchmarks.writing import emitted, take_turns, write, write_plainly
 from omnidraft import Adapters, Options, Pair, pair
-from omnidraft.cli.demo import is_tie
+from omnidraft.cli.bench import is_tie
 from omnidraft.learning.adapters import SHIPPED
 from omnidraft.metrics import computed_speedup, speedup, summarize
 from omnidraft.stopping import Confidence

@@ -39,8 +39,8 @@ def page() -> str:
     lines = ["# The command line", "", "Written by `python docs/build.py`. Results go to stdout, all else to stderr; bad "
              "input is one line and exit code 1 (`omnidraft --debug ...` shows where it comes from), a command with wrong "
              "options says what is expected, with exit code 2.", ""]
-    for name, command in group.commands.items():
-        lines += command_page(name, command)
+    for name in group.list_commands(None):
+        lines += command_page(name, group.commands[name])
     return "\n".join(lines).rstrip() + "\n"
 
 

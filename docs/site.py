@@ -18,8 +18,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
+import play  # noqa: E402
 from markdown_it import MarkdownIt  # noqa: E402 (comes with rich, like pygments)
 from pygments import highlight  # noqa: E402
 from pygments.formatters import HtmlFormatter  # noqa: E402
@@ -28,9 +29,9 @@ from rich.console import Console  # noqa: E402
 from rich.style import Style  # noqa: E402
 from rich.text import Text  # noqa: E402
 
-from omnidraft.cli import tutorial  # noqa: E402
 from omnidraft.cli.render import FATES  # noqa: E402
 from omnidraft.files import write_text  # noqa: E402
+from tutorials import runner as tutorial  # noqa: E402
 
 CSS = """
 :root { color-scheme: light dark; --page: #fff; --text: #1c2024; --soft: #5b646d; --line: #d8dde2; --block: #f5f7f9;
@@ -152,7 +153,7 @@ def legend(opened: bool = False) -> str:
 def page(title: str, body: str, here: str, found: dict[int, Path]) -> str:
     """A whole page around its body."""
     links = [("index.html", "omnidraft"), *((f"{path.stem}.html", f"Lesson {n}" if path.stem == here else str(n))
-                                            for n, path in found.items()), ("glossary.html", "Glossary")]
+                                            for n, path in found.items()), ("glossary.html", "Glossary"), ("play.html", "Play")]
     menu = " ".join(f"<b>{name}</b>" if to == f"{here}.html" else f'<a href="{to}">{name}</a>' for to, name in links)
     dark = HtmlFormatter(style="monokai").get_style_defs(".code")
     style = (f"{CSS}\n{HtmlFormatter(style='default').get_style_defs('.code')}\n"
@@ -217,6 +218,7 @@ def main() -> None:
         print(f"lesson {path.stem} ...", file=sys.stderr)
         write_text(args.out / f"{path.stem}.html", lesson_page(path, found))
     write_text(args.out / "glossary.html", glossary_page(found))
+    write_text(args.out / "play.html", play.page(play.recording()))
     write_text(args.out / "index.html", index_page(found))
     print(args.out / "index.html")
 

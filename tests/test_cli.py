@@ -83,6 +83,12 @@ def test_help_ends_with_examples(arguments):
     assert "Usage:" in result.output and "omnidraft " in result.output.split("Examples:")[1]
 
 
+def test_help_lists_the_commands_from_the_first_one_to_try_on():
+    lines = ok("--help").output.split("Commands:")[1].split("Examples:")[0].splitlines()
+    listed = [line.split()[0] for line in lines if line.strip()]
+    assert listed == ["demo", "generate", "chat", "adapt", "bench", "align", "cache", "models", "tutorial", "info"]
+
+
 def test_version():
     assert ok("--version").stdout.strip() == f"omnidraft {omnidraft.__version__}"
 
@@ -180,6 +186,63 @@ def test_demo_pauses_when_slow(folders, monkeypatch):
     monkeypatch.setattr("time.sleep", pauses.append)
     ok("demo", *pair(folders), "--task", "math", "--slow")
     assert pauses and min(pauses) > 0
+
+
+def play_slowly(keys: str, monkeypatch, height: int = 20) -> tuple[str, list[str], int]:
+    """Two rounds by `demo --slow` on a terminal: what it was sent, the screens before each key, the rest's pauses."""
+    import io
+    from types import SimpleNamespace
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from omnidraft.cli import demo
+    from omnidraft.cli.render import Painter
+
+    words = SimpleNamespace(decode_bytes=lambda ids: b"".join([b" We", b" know", b" it", b"\n"][i] for i in ids))
+    kinds = ["accepted", "recovered"]
+    rounds = [omnidraft.Round(draft_tokens=[0, 2], proposals=[0, 2], accepted=1, emitted=[0, 1], kinds=kinds),
+              omnidraft.Round(emitted=[3, 2], kinds=["bonus", "bonus"], done=True)]
+    out = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=40, height=height)
+    seen, waits, typed = [], [], list(keys)
+
+    def key() -> str:
+        seen.append(out.file.getvalue())
+        return typed.pop(0)
+
+    monkeypatch.setattr(demo, "on_a_terminal", lambda: bool(keys))
+    monkeypatch.setattr("typer.getchar", key)
+    monkeypatch.setattr("time.sleep", waits.append)
+    assert demo.play(out, Text("So:"), iter(rounds), Painter(words), words, slow=True) == rounds
+    return out.file.getvalue(), [new.removeprefix(old) for old, new in zip(["", *seen], seen, strict=False)], len(waits)
+
+
+GREY, GREEN, RED, YELLOW = "\x1b[2m·We|·it", "\x1b[32m We", "\x1b[9;31m it", "\x1b[1;33m know"
+
+
+def test_slow_shows_the_draft_in_grey_and_then_the_verdict(monkeypatch):
+    shown, screens, waits = play_slowly("   ", monkeypatch)
+    assert len(screens) == 3 and not waits  # draft, verdict, and the round without a draft
+    assert GREY in screens[0] and GREEN not in screens[0]
+    assert all(part in screens[1] for part in (GREEN, RED, YELLOW)) and GREY not in screens[1]
+    assert "│" in screens[1] and screens[2].rstrip().endswith(" it")
+    assert shown.count("So:") == 4  # three steps, and the whole text at the end
+
+
+def test_slow_plays_by_itself_after_enter_and_without_a_keyboard(monkeypatch):
+    assert [play_slowly(keys, monkeypatch)[2] for keys in ("\r", " \r", "")] == [2, 1, 3]
+
+
+def test_slow_shows_the_end_of_a_text_that_is_higher_than_the_terminal(monkeypatch):
+    _, screens, _ = play_slowly("   ", monkeypatch, height=2)
+    assert "So:" not in screens[2] and " it" in screens[2]
+
+
+def test_the_headline_of_the_demo_follows_from_its_rounds(folders):
+    found = check_demo([*pair(folders)], 3)["tasks"]
+    shown = ok("demo", *pair(folders)).stderr
+    passes = [sum(row[way]["rounds"] for row in found) for way in ("plain", "speculative")]
+    assert f"{passes[0]} target passes -> {passes[1]}, same text" in shown.splitlines()[-1] + shown.splitlines()[-2]
 
 
 def test_the_seed_chooses_the_prompts(folders):

@@ -20,7 +20,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 LEARNING = (ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 EMBEDDED = ROOT / "omnidraft" / "engine" / "embedded"
-CONSOLE = [line for block in re.findall(r"```console\n(.*?)```", README + LEARNING + CONTRIBUTING, re.S) for line in block.splitlines()]
+CONSOLE = [line for block in re.findall(r"```console\n(.*?)```", README + LEARNING + CONTRIBUTING, re.S)
+           for line in block.splitlines()]
 COMMANDS = [shlex.split(line.replace("$'", "'").replace(r"\n", "\n"), comments=True)[1:]
             for line in CONSOLE if line.startswith("omnidraft ")]
 

@@ -370,7 +370,7 @@ def test_generate_drafts_with_the_adapter_and_models_lists_it(folders, tmp_path)
     generate = ["generate", "the thing", "-d", folders["draft"], "-t", folders["target"], "-n", "12"]
     without = run(*generate, "--adapter", "--adapters", "kept")
     assert without.exit_code == 1 and "nothing was learned yet" in without.stderr
-    assert adapt(folders, "prompts.txt", "--interleaved").exit_code == 0
+    assert adapt(folders, "prompts.txt", "--head", "interleaved").exit_code == 0
     adapted = run(*generate, "--adapter", "--adapters", "kept")
     assert adapted.exit_code == 0 and adapted.stdout == run(*generate).stdout  # greedy: the same text
     listed = run("models", "--adapters", "kept").stdout
@@ -381,8 +381,8 @@ def test_generate_drafts_with_the_adapter_and_models_lists_it(folders, tmp_path)
 
 def test_adapt_reads_jsonl_and_pipes(folders, tmp_path):
     (tmp_path / "prompts.jsonl").write_text("\n".join(json.dumps({"prompt": p}) for p in PROMPTS[:3]))
-    assert adapt(folders, "prompts.jsonl", "--no-save", "--interleaved").exit_code == 0
-    assert adapt(folders, "-", "--no-save", "--joint", "--loss", "hybrid",
+    assert adapt(folders, "prompts.jsonl", "--no-save", "--head", "interleaved").exit_code == 0
+    assert adapt(folders, "-", "--no-save", "--head", "joint", "--loss", "hybrid",
                  input="the thing\n\nin the house\n").exit_code == 0
     assert not (tmp_path / "kept").exists()
 
@@ -453,7 +453,7 @@ def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("arguments, says", [
     (["missing.txt"], "cannot read prompts"), (["empty.txt"], "is empty"), (["broken.jsonl"], "no JSON object"),
-    (["math", "--joint", "--interleaved"], "exclude each other"), (["math", "--loss", "x"], "unknown loss"),
+    (["math", "--head", "both"], "unknown head training 'both': none, joint"), (["math", "--loss", "x"], "unknown loss"),
     (["math", "--rank", "-1"], "rank is -1"), (["math", "--every", "0"], "must be 1 or more"),
     (["math", "--rate", "-1"], "rate is -1"), (["nothing.jsonl"], "no prompt that could be served"),
 ])

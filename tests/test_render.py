@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 from rich.text import Text
 
-from omnidraft.cli.printing import escape
-from omnidraft.cli.render import FATES, Painter, export_svg, legend, speed_table
+from omnidraft.cli.printing import escape, sparkline
+from omnidraft.cli.render import FATES, Painter, drafted, export_svg, headline, legend, speed_table
 from omnidraft.decoding import Round
 
 
@@ -109,6 +109,36 @@ def test_painted_text_holds_no_control_characters():
         assert not [c for c in shown if c < " " and c not in "\n\t"] and "\x7f" not in shown
 
 
+def test_rounds_are_seen_apart_and_a_draft_in_the_tokens_of_the_drafter():
+    records = [Round(draft_tokens=[0, 2, 5], proposals=[0], accepted=1, emitted=[0, 2], kinds=["accepted", "bonus"]),
+               Round(emitted=[1], kinds=["bonus"], done=True)]
+    painter = Painter(WORDS, signs=True)
+    assert "".join(painter.paint_with_end(record).plain for record in records) == "[+ We][^ to]│[. know]"
+    assert "│ end of a round" in legend(rounds=True).plain and "│" not in legend().plain
+    grey = drafted(records[0], WORDS)
+    assert grey.plain == "·We|·to|\\n" and str(grey.style) == "dim"
+
+
+def text_figures(passes: int, seconds: float, **more) -> dict:
+    """Of a text of 60 tokens that plain decoding takes 2 seconds for."""
+    return {"plain": {"tokens": 60, "rounds": 60, "seconds": 2.0}, **more,
+            "speculative": {"tokens": 60, "rounds": passes, "seconds": seconds}}
+
+
+@pytest.mark.parametrize(("rows", "expected"), [
+    ([text_figures(20, 1.0, same_text=True, tie=False), text_figures(17, 0.6, same_text=True, tie=False)],
+     "120 target passes -> 37, same text; here 2.50x as fast as plain"),
+    ([text_figures(20, 1.0, same_text=True, tie=False), text_figures(17, 1.0, same_text=False, tie=True)],
+     "120 target passes -> 37, same text up to a rounding tie; here 2.00x as fast as plain"),
+    ([text_figures(20, 4.0, same_text=False, tie=False), text_figures(17, 4.0, same_text=False, tie=True)],
+     "120 target passes -> 37, ANOTHER TEXT; here 0.50x as fast as plain"),
+    ([text_figures(12, 1.0, distribution="exact (lifted)")],
+     "60 tokens in 12 target passes, distribution exact (lifted); here 2.00x as fast as plain")])
+def test_the_headline_begins_with_what_needs_no_clock(rows, expected):
+    found = headline(rows)
+    assert found.plain == expected and styles(found) == [(expected.split(";")[0], "bold")]
+
+
 def figures(**more) -> dict:
     one = {"tokens_per_second": 300.4, "block_efficiency": 3.14159, "acceptance_draft": 0.75,
            "acceptance_proposed": 0.5, "merges": 12}
@@ -128,6 +158,15 @@ def test_table_fits_80_columns(row, expected):
     shown = capture.get()
     assert all(part in shown for part in ("math", "300", "801", "2.67x", "3.14", "75%", "50%", "12", expected))
     assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
+
+
+def test_curves_that_are_compared_share_a_scale():
+    curves = [0.1, 0.2, 0.4], [0.4, 0.8]
+    everything = [value for curve in curves for value in curve]
+    assert [sparkline(curve) for curve in curves] == ["▁▃█  min 0.10, max 0.40", "▁█  min 0.40, max 0.80"]
+    one, other = (sparkline(curve, everything) for curve in curves)
+    assert one == "▁▂▄  min 0.10, max 0.40" and other == "▄█  min 0.40, max 0.80"  # 0.4 is the same bar in both
+    assert sparkline([2.0]) == "▁  min 2.00, max 2.00"
 
 
 def test_svg_of_a_hostile_name_is_xml():

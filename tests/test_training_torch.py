@@ -313,7 +313,7 @@ def test_adapt_learns_with_either_backend_by_turns(folders, tmp_path):
 
 
 @pytest.mark.parametrize("arguments, says", [
-    (["--interleaved", "--joint"], "exclude each other"), (["--device", "abacus"], "unknown device"),
+    (["--head", "both"], "unknown head training"), (["--device", "abacus"], "unknown device"),
     (["--dtype", "int3"], "unknown dtype")])
 def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, monkeypatch, arguments, says):
     monkeypatch.setattr(models, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter
@@ -324,7 +324,7 @@ def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, monkeypatch, ar
 
 def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monkeypatch):
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
-    assert adapt(folders, "prompts.txt", "--interleaved").exit_code == 0
+    assert adapt(folders, "prompts.txt", "--head", "interleaved").exit_code == 0
     monkeypatch.setattr(models, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter
 
     def head() -> stopping.AcceptanceHead:
@@ -332,7 +332,7 @@ def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monke
         return Adapters("kept").load(Pair(base, load(folders["target"]))).head
 
     before = head()
-    result = adapt(folders, "prompts.txt", "--interleaved", "--backend", "torch")
+    result = adapt(folders, "prompts.txt", "--head", "interleaved", "--backend", "torch")
     assert result.exit_code == 0, result.output
     assert any((head().parameters[name] != array).any() for name, array in before.parameters.items())
     generate = ["generate", "the thing", "-d", folders["llama, tied"], "-t", folders["target"], "-n", "12"]

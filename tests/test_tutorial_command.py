@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from omnidraft.cli import app, tutorial
+from omnidraft.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tutorials import runner as tutorial  # noqa: E402
+
 LESSONS = sorted((ROOT / "tutorials").glob("0*.py"))
 
 
@@ -26,6 +29,13 @@ def test_a_lesson_that_is_not_there_is_one_line(asked):
     result = CliRunner().invoke(app, ["tutorial", asked])
     assert result.exit_code == 1 and not result.stdout
     assert result.stderr == f"error: there is no lesson {asked!r}: choose one of 1, 2, 3, 4, 5, 6, 7, 8\n"
+
+
+def test_without_the_repository_it_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys.modules["omnidraft.cli.tutorial"], "LESSONS", tmp_path)
+    result = CliRunner().invoke(app, ["tutorial"])
+    assert result.exit_code == 1 and not result.stdout
+    assert result.stderr == "error: an installed package has no lessons: clone the repository for them\n"
 
 
 def test_the_command_runs_a_lesson_over_a_pipe():

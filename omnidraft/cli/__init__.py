@@ -11,13 +11,9 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-
-# The help keeps this order.
-# isort: off
-from . import demo, generate, chat, adapt, bench, inspect, tutorial  # noqa: F401
+from . import adapt, bench, chat, demo, generate, inspect, tutorial  # noqa: F401
 from .common import app
 from .printing import note, say
-# isort: on
 
 
 def version(wanted: bool) -> None:

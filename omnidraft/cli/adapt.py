@@ -31,23 +31,20 @@ class Teaching:
     rate: Annotated[float | None, options.learning(
         help="Learning rate; by default by the rank and the drafter's size.")] = None
     every: Annotated[int, options.learning(help="Prompts between two updates.")] = 2
-    joint: Annotated[bool, options.learning(
-        "--joint", help="Train an acceptance head with the drafter.")] = False
-    interleaved: Annotated[bool, options.learning(
-        "--interleaved", help="Train an acceptance head between its updates.")] = False
+    head: Annotated[str, options.learning(
+        help="Learning of an acceptance head: none, joint or interleaved.")] = "none"
 
     def resume(self, store: Adapters, pair: Any, seed: int) -> Learner:
         """Continue what is saved for the pair or in the package; with a rank, what is saved."""
-        head = "joint" if self.joint else "interleaved" if self.interleaved else "none"
         rank = store.rank(pair) if self.rank is None else self.rank
         recipe = Recipe(self.loss, rank=rank, rate=self.rate)
-        schedule = online.Schedule(self.every, replay=6, head=head)
+        schedule = online.Schedule(self.every, replay=6, head=self.head)
         return store.resume(pair, recipe, schedule, np.random.default_rng(seed), self.rank is None)
 
 
 @command("omnidraft adapt math",
          "omnidraft adapt prompts.jsonl --target llama3-like --loss hybrid --rank 16",
-         "cat prompts.txt | omnidraft adapt - --interleaved --adapters ./adapters",
+         "cat prompts.txt | omnidraft adapt - --head interleaved --adapters ./adapters",
          "omnidraft adapt math --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
          draft="draft-general", draft_length=8, threshold=0.2, temperature=1.0)
 def adapt(
@@ -66,8 +63,6 @@ def adapt(
     how = decoding.options()
     if limit is not None and limit < 1:
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
-    if teaching.joint and teaching.interleaved:
-        raise OmnidraftError("--joint and --interleaved exclude each other: choose one")
     prompts, total = read_prompts(source)
     pair, store = models.pair(), Adapters(adapters)
     own = (current := store.folder(pair) / "current.json").exists()

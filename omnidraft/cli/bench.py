@@ -1,15 +1,19 @@
 """`omnidraft bench`: the measured speed of a pair next to plain decoding of its target."""
 
+import json
 from itertools import chain, islice
+from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
-from .. import OmnidraftError, Options, Pair, plain, speculative
+from .. import OmnidraftError, Options, Pair, Round, __version__, plain, speculative
 from ..decoding import check_prompt
-from ..files import check_writable
+from ..files import check_writable, write_text
+from ..metrics import computed_speedup, speedup, summarize
+from ..translation import common_prefix
 from . import options
 from .common import command
-from .demo import compare, save_figures
+from .machine import machine
 from .printing import console, note
 from .prompts import read_prompts
 
@@ -38,8 +42,7 @@ def bench(
     if models.adapter:
         how = options.use_adapter(pair, models.adapters, how)
     note(" drafts for ".join(f"{one.name} ({one.kernel})" for one in (pair.draft, pair.target)))
-    row = {"task": "all" if prompts else task}
-    row |= measure(pair, texts, how, repeats, decoding.seed)
+    row = measure(pair, texts, how, repeats, decoding.seed) | {"task": "all" if prompts else task}
     console()[0].print(speed_table([row]))
     if figures:
         settings = vars(models) | vars(decoding) | {"count": len(texts), "repeats": repeats}
@@ -47,7 +50,7 @@ def bench(
 
 
 def measure(pair: Pair, prompts: list[str], how: Options, repeats: int, seed: int) -> dict:
-    """Figures of all texts as `demo.compare` has them; the speedup is the median over repeats.
+    """Figures of all texts as `compare` has them; the speedup is the median over repeats.
 
     Both methods take turns at each prompt, after each has written the first one untimed.
     """
@@ -65,3 +68,36 @@ def measure(pair: Pair, prompts: list[str], how: Options, repeats: int, seed: in
     each = [compare(pair.target, texts, how)["speedup"] for texts in every[1:]]
     row = compare(pair.target, [*chain(*every[1:])], how)
     return row | {"speedup": median(each), "each": each}
+
+
+def compare(target: Any, texts: list[tuple[list[int], list[Round], list[Round]]],
+            how: Options) -> dict[str, Any]:
+    """Figures of texts, each as ids of the prompt and rounds of plain and speculative decoding."""
+    slow, fast = (summarize(chain(*rounds)) for rounds in [*zip(*texts, strict=True)][1:])
+    row = {"plain": slow.figures(), "speculative": fast.figures(), "speedup": speedup(fast, slow),
+           "computed_speedup": computed_speedup(fast, slow)}
+    if how.temperature:
+        kind = "biased" if how.verify == "omnidraft" else "exact"
+        return row | {"distribution": f"{kind} ({how.verify})"}
+    written = [(ids, *([token for one in rounds for token in one.emitted] for rounds in both))
+               for ids, *both in texts]
+    other = [text for text in written if text[1] != text[2]]
+    tie = bool(other) and all(is_tie(target, *text) for text in other)
+    return row | {"same_text": not other, "tie": tie}
+
+
+def is_tie(model: Any, ids: list[int], one: list[int], other: list[int], gap: float = 1e-3) -> bool:
+    """Whether two greedy texts part at tokens whose logits differ by float32 rounding only."""
+    place = common_prefix(one, other)
+    if place >= min(len(one), len(other)):
+        return False
+    row = model.forward(ids + one[:place], model.new_cache())[0]
+    return bool(row.max() - min(row[one[place]], row[other[place]]) < gap)
+
+
+def save_figures(path: Path, pair: Pair, settings: dict[str, Any], tasks: Any) -> None:
+    """Write figures as JSON, with what they were measured with."""
+    settings |= {"draft": pair.draft.name, "target": pair.target.name,
+                 "kernels": {model.name: model.kernel for model in (pair.draft, pair.target)}}
+    write_text(path, json.dumps({"omnidraft": __version__, "machine": machine(), "tasks": tasks,
+                                 "settings": settings}, indent=1, default=str) + "\n")

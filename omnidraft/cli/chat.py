@@ -37,16 +37,18 @@ def chat(
     show = show_rounds(pair, signs) if rounds else None
     for message in read_messages(terminal):
         try:
-            if message == "/new":
+            if message == "/help":
+                note(HELP)
+            elif message == "/new":
                 talk.new()
-                continue
-            if word := re.match(r"/\w*(?!\S)", message):
+            elif word := re.match(r"/\w*(?!\S)", message):
                 raise OmnidraftError(f"unknown command {word[0]}: {HELP}")
-            records = talk.ask(message, how, uniforms)
-            if talk.dropped:
-                note(f"the context is full: {talk.dropped} old messages were dropped")
-            done, _ = write(records, talk.target.tokenizer, show, strip=" \n")
-            note(describe(summarize(done)))
+            else:
+                records = talk.ask(message, how, uniforms)
+                if talk.dropped:
+                    note(f"the context is full: {talk.dropped} old messages were dropped")
+                done, _ = write(records, talk.target.tokenizer, show, strip=" \n")
+                note(describe(summarize(done)))
         except KeyboardInterrupt:
             note("\nstopped; what was written stays in the conversation")
         except OmnidraftError as error:
@@ -71,12 +73,10 @@ def read_messages(terminal: bool) -> Iterator[str]:
             line = input("> " if terminal and sys.stdout.isatty() else "").strip()
         except (EOFError, KeyboardInterrupt, RuntimeError):  # the last where there is no stdin
             break
-        empty = empty and not line
         if line == "/exit" or terminal and not line:
             return
-        if line == "/help":
-            note(HELP)
-        elif line:
+        if line:
+            empty = False
             yield line
     if terminal:
         note("")

@@ -14,9 +14,15 @@ from typer.core import TyperCommand, TyperGroup
 from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
 from .printing import note
 
+ORDER = "demo generate chat adapt bench align cache models tutorial info".split()  # of the help
+
 
 class OneLineErrors(TyperGroup):
     """Prints bad input, a system error or full memory as one line; with --debug it is raised."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, in the order of the help (they import each other in another)."""
+        return sorted(super().list_commands(ctx), key=ORDER.index)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""

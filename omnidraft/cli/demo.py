@@ -1,44 +1,47 @@
 """`omnidraft demo`: tokens coloured by their fate, the speed next to plain, a drafter learning."""
 
-import json
 import random
 import time
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import typer
 
-from .. import Adapters, OmnidraftError, Options, Pair, Round, __version__, plain, speculative
+from .. import Adapters, OmnidraftError, Options, Pair, Round, Tokenizer, plain, speculative
 from ..decoding import check_prompt
 from ..files import check_writable, write_text
 from ..learning import online
 from ..learning.training import Recipe, Trainer
-from ..metrics import computed_speedup, speedup, summarize
-from ..translation import common_prefix
+from ..metrics import summarize
 from . import options
 from .adapt import report
+from .bench import compare, save_figures
+from .chat import on_a_terminal
 from .common import command
-from .machine import machine
 from .printing import console, escape, note
 from .prompts import TASKS, read_prompts
 
 # The lines of data/TASK.jsonl that are shown: held out, but of kinds that training saw, and picked
 # by hand because their answers read well. benchmarks/speed.py measures averages; they are lower.
 USUAL = {"math": 5, "code": 4, "text": 1}
+USUAL_DRAFTER = "draft-general, adapted"
+PAUSE = 0.35  # seconds between two steps of --slow
 
 
 @command("omnidraft demo", "omnidraft demo --task code --slow",
          "omnidraft demo --target llama3-like --verify slem --seed 7",
          "omnidraft demo --temperature 1 --plain --json figures.json --svg demo.svg",
-         draft="draft-general, adapted", max_new_tokens=192)
+         draft=USUAL_DRAFTER, max_new_tokens=192)
 def demo(
     models: options.Served, decoding: options.Decoding,
     task: Annotated[str | None, options.models(help="Only math, code or text.")] = None,
     learn: Annotated[bool, options.models("--learn", help="Learn from prompts of a task.")] = False,
     seconds: Annotated[float, options.models(help="How long --learn serves prompts.")] = 120.0,
-    slow: Annotated[bool, options.output("--slow", help="Pause after every round.")] = False,
+    slow: Annotated[bool, options.output(
+        "--slow", help="Each draft, then the verdict: space steps, Enter lets it run.")] = False,
     signs: options.Plain = False,
     svg: Annotated[Path | None, options.output(metavar="FILE", help="Save a picture.")] = None,
     figures: options.Json = None,
@@ -50,43 +53,32 @@ def demo(
         raise OmnidraftError(f"--svg and --json both name {svg}: one would overwrite the other")
     if learn and models.adapter:
         raise OmnidraftError("--learn begins with the drafter as it is: leave out --adapter")
-    pair, how, adapted = load(models, how, learn)
+    pair, how = load(models, how, learn)
     for prompt in prompts.values():
         check_prompt(pair.target, prompt)
     if learn:
         shown, rows = watch(pair, task or "math", how, seconds, decoding.seed, signs)
     else:
-        shown, rows = show(pair, prompts, how, decoding.seed, signs, 0.35 if slow else 0.0)
+        shown, rows = show(pair, prompts, how, decoding.seed, signs, slow)
     if figures:
-        settings = vars(decoding) | {"adapter": adapted, "verify": how.verify}
-        save_figures(figures, pair, settings, rows)
+        save_figures(figures, pair, vars(decoding) | {"verify": how.verify}, rows)
     if svg:
         from .render import export_svg
 
         write_text(svg, export_svg(shown, f"{pair.draft.name} drafts for {pair.target.name}"))
 
 
-def save_figures(path: Path, pair: Pair, settings: dict[str, Any], tasks: Any) -> None:
-    """Write figures as JSON, with what they were measured with."""
-    models = (pair.draft, pair.target)
-    settings |= {"draft": pair.draft.name, "target": pair.target.name,
-                 "kernels": {model.name: model.kernel for model in models}}
-    write_text(path, json.dumps({"omnidraft": __version__, "machine": machine(), "tasks": tasks,
-                                 "settings": settings}, indent=1, default=str) + "\n")
-
-
-def load(models: options.Served, how: Options, learn: bool) -> tuple[Pair, Options, bool]:
-    """The pair, its options with the adapter's head, and whether it drafts with an adapter."""
-    usual, store = models.draft == "draft-general, adapted", Adapters(models.adapters)
+def load(models: options.Served, how: Options, learn: bool) -> tuple[Pair, Options]:
+    """The pair and its options; with an adapter if asked, and by default if there is one."""
+    usual, store = models.draft == USUAL_DRAFTER, Adapters(models.adapters)
     pair = replace(models, draft="draft-general" if usual else models.draft).pair(stored=False)
-    adapted = models.adapter or usual and not learn and store.load(pair, shipped=True) is not None
-    if adapted:
+    if models.adapter or usual and not learn and store.load(pair, shipped=True):
         own = (store.folder(pair) / "current.json").exists()
         how = options.use_adapter(pair, models.adapters, how)
         where = f"your own, in {store.folder(pair)}" if own else "the one in the package"
         note(f"{pair.draft.name} drafts with an adapter: {where}")
         pair.draft.name += " with its adapter"
-    return pair, how, adapted
+    return pair, how
 
 
 def choose_prompts(task: str | None, seed: int) -> dict[str, str]:
@@ -101,40 +93,72 @@ def choose_prompts(task: str | None, seed: int) -> dict[str, str]:
 
 
 def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bool,
-         pause: float) -> tuple[list[Any], list[dict]]:
+         slow: bool) -> tuple[list[Any], list[dict]]:
     """Decode each prompt plainly and speculatively; return what was shown, and figures."""
-    from .render import Painter, Text, legend, speed_table
+    from .render import Painter, Text, headline, legend, speed_table
 
     (out, signs), (errors, _), target = console(signs), console(signs, stderr=True), pair.target
     one, other = (f"{escape(model.name, '')} ({model.tokenizer.size:,} entries)"
                   for model in (pair.draft, target))
     head = Text(f"{one} drafts for {other}, rule {how.verify}")
-    errors.print(head, legend(signs), sep="\n", soft_wrap=True)
-    shown, rows, short = [head, legend(signs=True)], [], replace(how, max_new_tokens=8)
+    errors.print(head, legend(signs, rounds=True), sep="\n", soft_wrap=True)
+    shown, rows, short = [head, legend(True, rounds=True)], [], replace(how, max_new_tokens=8)
     for task, prompt in prompts.items():
         ids, uniforms = target.tokenizer.encode(prompt, bos=True), options.uniforms_of
         if not rows:  # the first passes of a process read the weights: a few tokens, untimed
             list(plain(target, ids, short, uniforms(0)))
             list(speculative(pair, prompt, short, uniforms(0)))
-        errors.print(f"\n--- {task} ---")
-        out.print(Text(escape(prompt), "dim"), end="", soft_wrap=True)
-        alone, drafted = list(plain(target, ids, how, uniforms(seed))), []
-        painter = Painter(target.tokenizer, signs)
-        for record in speculative(pair, prompt, how, uniforms(seed)):
-            drafted.append(record)
-            out.print(painter.paint(record), end="", soft_wrap=True)
-            time.sleep(pause)
-        out.print()
+        keys = "  space: next step, Enter: all others" if slow and on_a_terminal() else ""
+        errors.print(f"\n--- {task} ---{keys}")
+        alone = list(plain(target, ids, how, uniforms(seed)))
+        begin = Text.assemble((escape(prompt), "dim"))
+        drafted = play(out, begin, speculative(pair, prompt, how, uniforms(seed)),
+                       Painter(target.tokenizer, signs), pair.draft.tokenizer, slow)
         written = target.tokenizer.decode([token for one in drafted for token in one.emitted])
         rows.append({"task": task, "prompt": prompt, "text": written,
                      **compare(target, [(ids, alone, drafted)], how)})
-        pictured = map(Painter(target.tokenizer, signs=True).paint, drafted)
-        shown += [Text(f"\n--- {task} ---"), Text.assemble((escape(prompt), "dim"), *pictured)]
-    shown += [Text(), speed_table(rows)]
-    errors.print(shown[-1])
-    if any(row.get("tie") for row in rows):
-        note("tie: the texts part where the target's two best tokens differ by rounding only")
+        pictured = map(Painter(target.tokenizer, signs=True).paint_with_end, drafted)
+        shown += [Text(f"\n--- {task} ---"), Text.assemble(begin, *pictured)]
+    shown += [Text(), speed_table(rows), headline(rows)]
+    errors.print(*shown[-2:], soft_wrap=True)
     return shown, rows
+
+
+def play(out: Any, begin: Any, records: Iterable[Round], painter: Any, drafter: Tokenizer,
+         slow: bool) -> list[Round]:
+    """Show a text as its rounds come, and return them; `slow`: each draft, then the verdict."""
+    from rich.live import Live
+
+    from .render import Text, drafted
+
+    done, text, by_key = [], begin.copy(), on_a_terminal()
+    if not (slow and out.is_terminal):
+        out.print(begin, end="", soft_wrap=True)
+        for record in records:
+            done.append(record)
+            out.print(painter.paint_with_end(record), end="", soft_wrap=True)
+            time.sleep(PAUSE * slow)
+        out.print()
+        return done
+    with Live(console=out, auto_refresh=False) as screen:
+        for record in records:
+            done.append(record)
+            grey = text + drafted(record, drafter)
+            text.append_text(painter.paint_with_end(record))
+            for step in (grey, text) if record.draft_tokens else (text,):
+                lines = step.wrap(out, out.width)[-(out.height - 1):]  # those that fit
+                screen.update(Text("\n").join(lines), refresh=True)
+                by_key = pause(by_key)
+        screen.update(text)
+    return done
+
+
+def pause(by_key: bool) -> bool:
+    """Wait for a key, or a moment; whether to wait for one again: Enter lets the rest run."""
+    if by_key:
+        return typer.getchar() not in "\r\n"
+    time.sleep(PAUSE)
+    return False
 
 
 def watch(pair: Pair, task: str, how: Options, seconds: float, seed: int,
@@ -162,28 +186,3 @@ def watch(pair: Pair, task: str, how: Options, seconds: float, seed: int,
     errors.print(end, soft_wrap=True)
     each = [summarize(learned.rounds).figures() for learned in records]
     return [head, legend(signs), end], {"task": task, **learner.statistics, "prompts": each}
-
-
-def compare(target: Any, texts: list[tuple[list[int], list[Round], list[Round]]],
-            how: Options) -> dict[str, Any]:
-    """Figures of texts, each as ids of the prompt and rounds of plain and speculative decoding."""
-    slow, fast = (summarize(chain(*rounds)) for rounds in [*zip(*texts, strict=True)][1:])
-    row = {"plain": slow.figures(), "speculative": fast.figures(), "speedup": speedup(fast, slow),
-           "computed_speedup": computed_speedup(fast, slow)}
-    if how.temperature:
-        kind = "biased" if how.verify == "omnidraft" else "exact"
-        return row | {"distribution": f"{kind} ({how.verify})"}
-    written = [(ids, *([token for one in rounds for token in one.emitted] for rounds in both))
-               for ids, *both in texts]
-    other = [text for text in written if text[1] != text[2]]
-    tie = bool(other) and all(is_tie(target, *text) for text in other)
-    return row | {"same_text": not other, "tie": tie}
-
-
-def is_tie(model: Any, ids: list[int], one: list[int], other: list[int], gap: float = 1e-3) -> bool:
-    """Whether two greedy texts part at tokens whose logits differ by float32 rounding only."""
-    place = common_prefix(one, other)
-    if place >= min(len(one), len(other)):
-        return False
-    row = model.forward(ids + one[:place], model.new_cache())[0]
-    return bool(row.max() - min(row[one[place]], row[other[place]]) < gap)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..decoding import Round
 from ..tokenizer import Tokenizer
-from .printing import escape
+from .printing import escape, show_bytes
 
 # fate: (style, sign, what the legend says)
 FATES = {
@@ -26,6 +26,7 @@ FATES = {
     "bonus": ("bold magenta", "^", "bonus: the target's own next token, free where all was kept"),
     "alone": ("", ".", "alone: written by the target, nothing was drafted"),
 }
+END = "│"  # of a round: one pass of the target
 
 
 class Painter:
@@ -50,6 +51,10 @@ class Painter:
             self._append(text, token, kind if kind != "bonus" or record.proposals else "alone")
         return text.append_text(self.finish()) if record.done else text
 
+    def paint_with_end(self, record: Round) -> Text:
+        """As `paint`, with `END` where another round follows."""
+        return self.paint(record).append("" if record.done else END, "dim")
+
     def finish(self) -> Text:
         """A replacement character if the text ends inside a character."""
         return Text(self._decoder.decode(b"", final=True))
@@ -70,13 +75,43 @@ class Painter:
         text.append(escape(word, ""), style).append("]" + breaks * piece.count("\n"), around)
 
 
-def legend(signs: bool = False) -> Text:
-    """One line per fate, in its own colour, with `signs` after its sign."""
+def drafted(record: Round, tokenizer: Tokenizer) -> Text:
+    """What a round drafted, in the tokens of the drafter, whose `tokenizer` this is."""
+    pieces = (show_bytes(tokenizer.decode_bytes([token])) for token in record.draft_tokens)
+    return Text("|".join(pieces), "dim")
+
+
+def legend(signs: bool = False, rounds: bool = False) -> Text:
+    """One line per fate, in its own colour, with `signs` after its sign; one for `rounds`."""
     lines = []
     for style, sign, meaning in FATES.values():
         name, _, rest = meaning.partition(":")
         lines.append(Text.assemble("  ", f"[{sign} " * signs, (name, style), "]" * signs, rest))
+    if rounds:
+        lines.append(Text(f"  {END} end of a round: of one pass of the target", "dim"))
     return Text("\n").join(lines)
+
+
+def headline(rows: Sequence[dict]) -> Text:
+    """The figure of all texts that needs no clock, in bold, then the speedup."""
+    plain, fast = ([row[way] for row in rows] for way in ("plain", "speculative"))
+    tokens, passes = (sum(one[key] for one in fast) for key in ("tokens", "rounds"))
+    speeds = [sum(one["tokens"] for one in way) / sum(one["seconds"] for one in way)
+              for way in (plain, fast)]
+    if "same_text" in rows[0]:
+        same = {"yes": "same text", "tie": "same text up to a rounding tie", "NO": "ANOTHER TEXT"}
+        worst = max(map(sameness, rows), key=[*same].index)
+        said = f"{sum(one['rounds'] for one in plain)} target passes -> {passes}, {same[worst]}"
+    else:
+        said = f"{tokens} tokens in {passes} target passes, distribution {sameness(rows[0])}"
+    return Text.assemble((said, "bold"), f"; here {speeds[1] / speeds[0]:.2f}x as fast as plain")
+
+
+def sameness(row: dict) -> str:
+    """Whether a greedy text is the plain one's, or how its distribution relates to the target's."""
+    if "same_text" not in row:
+        return row["distribution"]
+    return "yes" if row["same_text"] else "tie" if row["tie"] else "NO"
 
 
 def speed_table(rows: Sequence[dict]) -> Table:
@@ -92,9 +127,7 @@ def speed_table(rows: Sequence[dict]) -> Table:
                  "same text\nas plain" if greedy else "same dis-\ntribution"):
         table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
     for row in rows:
-        fast, same = row["speculative"], row.get("distribution", "").replace(" ", "\n")
-        if greedy:
-            same = "yes" if row["same_text"] else "tie" if row["tie"] else "NO"
+        fast, same = row["speculative"], sameness(row).replace(" ", "\n")
         table.add_row(
             row["task"], f"{row['plain']['tokens_per_second']:.0f}",
             f"{fast['tokens_per_second']:.0f}", Text(f"{row['speedup']:.2f}x", "bold"),

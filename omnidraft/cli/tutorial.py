@@ -1,9 +1,8 @@
 """`omnidraft tutorial`: list the lessons, or step through one in the terminal, cell by cell."""
 
-import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -12,14 +11,7 @@ from . import options
 from .common import command
 from .printing import console, say
 
-LESSONS = Path(__file__).parents[2] / "tutorials"
-
-
-class Cell(NamedTuple):
-    """One cell of a py:percent script: prose (Markdown without its comment signs) or code."""
-
-    prose: bool
-    text: str
+LESSONS = Path(__file__).parents[2] / "tutorials"  # in the repository; a wheel has none
 
 
 @command("omnidraft tutorial", "omnidraft tutorial 1", "omnidraft tutorial 5 --run-all | less -R")
@@ -30,73 +22,19 @@ def tutorial(
         "--run-all", help="Do not wait for Enter between the cells.")] = False,
 ) -> None:
     """Step through a lesson: prose, code and its output. Enter continues, q quits."""
-    found = lessons()
+    if not (LESSONS / "runner.py").is_file():
+        raise OmnidraftError("an installed package has no lessons: clone the repository for them")
+    sys.path.append(str(LESSONS))  # the lessons import from there, too
+    import runner
+
+    found = runner.lessons()
     if lesson is None:
-        say("\n".join(f"{number}  {title(path)}" for number, path in found.items()))
+        say("\n".join(f"{number}  {runner.title(path)}" for number, path in found.items()))
         return
     path = found.get(int(lesson) if lesson.isdecimal() else 0)
     if path is None:
         raise OmnidraftError(f"there is no lesson {lesson!r}: choose one of "
                              f"{', '.join(map(str, found))}")
     wait = not run_all and sys.stdin.isatty() and sys.stdout.isatty()
-    step_through(cells(path.read_text(encoding="utf-8")), path, console()[0], wait)
-
-
-def lessons() -> dict[int, Path]:
-    """The lessons by number. Raises OmnidraftError where they are not installed."""
-    found = {int(path.name[:2]): path for path in sorted(LESSONS.glob("[0-9][0-9]_*.py"))}
-    if not found:
-        raise OmnidraftError("an installed package has no lessons: clone the repository for them")
-    return found
-
-
-def title(path: Path) -> str:
-    """A lesson's heading, without its number."""
-    return re.search(r"^# # (?:\d+ · )?(.+)$", path.read_text(encoding="utf-8"), re.M)[1]
-
-
-def cells(source: str) -> list[Cell]:
-    """The cells of a py:percent script.
-
-    >>> cells("# %% [markdown]\\n# # One\\n#\\n# prose\\n\\n# %%\\nx = 1\\n")
-    [Cell(prose=True, text='# One\\n\\nprose'), Cell(prose=False, text='x = 1')]
-    """
-    made = []
-    for part in re.split(r"^# %%", source, flags=re.M)[1:]:
-        head, _, body = part.partition("\n")
-        prose = "[markdown]" in head
-        made.append(Cell(prose, re.sub(r"^# ?" * prose, "", body, flags=re.M).strip("\n")))
-    return made
-
-
-def step_through(lesson: list[Cell], path: Path, out: Any, wait: bool) -> None:
-    """Show the cells in order and run the code ones; with `wait`, ask after every cell."""
-    from rich.markdown import Markdown
-    from rich.syntax import Syntax
-
-    names: dict[str, Any] = {}
-    for at, cell in enumerate(lesson, 1):
-        out.print()
-        if cell.prose:
-            out.print(Markdown(cell.text))
-        else:
-            out.print(Syntax(cell.text, "python", theme="ansi_light", word_wrap=True))
-            out.print()
-            sys.stdout.flush()
-            run(cell, path, names)
-        try:
-            if wait and out.input(f"[dim]{at} of {len(lesson)}: Enter or q [/dim]") in ("q", "Q"):
-                return
-        except (EOFError, KeyboardInterrupt):
-            return
-
-
-def run(cell: Cell, path: Path, names: dict[str, Any]) -> None:
-    """Run a code cell of the lesson at `path` among the `names` that earlier cells defined."""
-    names |= {"__name__": "__main__", "__file__": str(path)}
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    # as many empty lines as precede it in the file, so that an error names the right line
-    before, _, _ = path.read_text(encoding="utf-8").partition(cell.text)
-    code = compile("\n" * before.count("\n") + cell.text, str(path), "exec")
-    exec(code, names)  # noqa: S102 (the repository's own lesson)
+    cells = runner.cells(path.read_text(encoding="utf-8"))
+    runner.step_through(cells, path, console()[0], wait)

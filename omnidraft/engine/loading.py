@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -48,14 +49,11 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
     if isinstance(draft, (str, PathLike)):
         if device_map and how.get("device", "auto") == "auto":
             how["device"] = str(target.device)
-        auto = draft_backend == "auto"
-        if draft_backend == "numpy" or auto and backend == "torch" and _suits_numpy(draft, **how):
-            try:
-                return load(draft, how.get("dtype", "auto")), target
-            except OmnidraftError:  # weights or a tokenizer that only transformers reads
-                if not auto:
-                    raise
-        draft = load(draft, backend=backend, **how)
+        if draft_backend == "numpy":  # wherever the target is
+            return load(draft, how.get("dtype", "auto")), target
+        either = backend == "torch" and draft_backend == "auto"
+        small = _small_in_numpy(draft, **how) if either else None
+        draft = small or load(draft, backend=backend, **how)
     return draft, target
 
 
@@ -103,17 +101,16 @@ def folder(name: str | Path) -> Path:
                          "use --backend torch")
 
 
-def _suits_numpy(name: str | PathLike, device: str = "auto", dtype: Any = "auto", **_: Any) -> bool:
-    """Whether the NumPy engine runs this model, and faster than PyTorch on the CPU would."""
+def _small_in_numpy(name: str | PathLike, device: str = "auto", dtype: Any = "auto",
+                    **_: Any) -> Llama | None:
+    """The model in the NumPy engine, where that runs it, and faster than PyTorch on the CPU."""
     from .transformers_loading import choose_device
 
-    if choose_device(device)[0] != "cpu" or _name_of(dtype) not in NUMPY_DTYPES:
-        return False
-    try:
+    with suppress(OmnidraftError):  # of a device, or of what only transformers reads
         shapes = ModelConfig.load(folder(name)).tensor_shapes().values()
-    except OmnidraftError:
-        return False
-    return sum(map(prod, shapes)) < NUMPY_IS_FASTER
+        if choose_device(device)[0] == "cpu" and sum(map(prod, shapes)) < NUMPY_IS_FASTER:
+            return load(name, dtype)
+    return None
 
 
 def _name_of(dtype: Any) -> str:

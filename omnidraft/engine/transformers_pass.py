@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
-from torch.nn.functional import embedding, pad, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, linear, pad, scaled_dot_product_attention, silu
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
@@ -114,11 +114,11 @@ class Pass:
     def _linear(self, x: Tensor, part: tuple[Tensor, Tensor | None]) -> Tensor:
         """x W^T + b, (m, out)."""
         weight, bias = part
-        if self.columns:
-            x = x.contiguous().t()  # subtle: what was made as columns is a transposed view
-            y = torch.mm(weight, x) if bias is None else torch.addmm(bias[:, None], weight, x)
-            return y.t()
-        return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+        if not self.columns:
+            return linear(x, weight, bias)
+        x = x.contiguous().t()  # subtle: what was made as columns is a transposed view
+        y = torch.mm(weight, x) if bias is None else torch.addmm(bias[:, None], weight, x)
+        return y.t()
 
     def _attend(self, queries: Tensor, kept: Tensor) -> Tensor:
         """Grouped-query attention (arXiv 2305.13245): (m, heads, head_dim) to (m, width)."""

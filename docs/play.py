@@ -1,0 +1,241 @@
+"""Record rounds of speculative decoding and write them into a page that plays them, step by step.
+
+    python docs/play.py [--out build/site/play.html]
+
+The embedded pairs, and one pair of toy vocabularies whose whole trie can be drawn. The page is `play.html` beside this
+file with the recording in it: it loads nothing, and opens from disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import tokenizers  # noqa: E402
+from tokenizers import AddedToken, decoders, models, pre_tokenizers  # noqa: E402
+
+import omnidraft  # noqa: E402
+from omnidraft import Adapters, Options, Pair, Uniforms, speculative  # noqa: E402
+from omnidraft.files import write_text  # noqa: E402
+from omnidraft.learning.adapters import SHIPPED  # noqa: E402
+from omnidraft.lifting import ROOT as TOP  # noqa: E402
+from omnidraft.sampling import process  # noqa: E402
+from omnidraft.stopping import Confidence  # noqa: E402
+from omnidraft.tokenizer import Tokenizer  # noqa: E402
+from omnidraft.verification import choices  # noqa: E402
+
+QUESTION = "Ann has 3 boxes of 12 pens. How many pens does she have?"
+REQUEST = "Write a Python function that adds two numbers."
+SCENES = [  # drafter, target, prompt, temperature
+    ("toy drafter", "toy target", "snow", 1.0),
+    ("draft-tasks", "qwen-like", QUESTION, 0.0),
+    ("draft-tasks", "llama3-like", REQUEST, 0.0),
+    ("draft-general, adapted", "qwen-like", "Write a story about a dog.", 0.7),
+]
+CORPUS = "snow falls low snowflakes flow slow snow on snow fell as snowflakes fall slow flakes of snow " * 2
+BARS = 6
+
+
+def toy(name: str, merges: list[str], order: int) -> Any:
+    """A model of characters, `order` of them back, that writes tokens of a vocabulary of its own."""
+    letters = ["Ġ" if c == " " else c for c in sorted(set(CORPUS))]
+    pairs = [tuple(merge.replace("_", "Ġ").split("+")) for merge in merges]
+    vocabulary = {token: i for i, token in enumerate([*letters, *map("".join, pairs)])}
+    raw = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    raw.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
+    return Toy(Tokenizer(raw, name, {"eos_token": "<|endoftext|>"}), name, order)
+
+
+class Toy:
+    """A language model from the counts of CORPUS; its tokens' probabilities are products over their characters."""
+
+    context_size, kernel = 512, "counts"
+
+    def __init__(self, tokenizer: Tokenizer, name: str, order: int) -> None:
+        self.tokenizer, self.name, self.order = tokenizer, name, order
+        self.vocab_size, self.eos_ids = tokenizer.size, tokenizer.roles["eos"]
+
+    def new_cache(self) -> Any:
+        return ToyCache()
+
+    def forward(self, ids: list[int], cache: ToyCache, rows: int = 1) -> np.ndarray:
+        cache.ids += ids
+        return np.stack([self.row(cache.ids[:len(cache.ids) - back]) for back in reversed(range(rows))])
+
+    def row(self, ids: list[int]) -> np.ndarray:
+        """Logits (V,) after `ids`."""
+        text = self.tokenizer.decode_bytes(ids).decode()
+        found = np.full(self.vocab_size, -30.0)
+        for token, data in enumerate(self.tokenizer.token_bytes):
+            if data:
+                spelled = data.decode()
+                found[token] = sum(self.log_prob(text + spelled[:i], c) for i, c in enumerate(spelled))
+        return found
+
+    def log_prob(self, text: str, character: str) -> float:
+        """log p of a character after a text, by what follows its longest tail that CORPUS has."""
+        for length in range(self.order, -1, -1):
+            tail = text[len(text) - length:]
+            after = [CORPUS[i + length] for i in range(len(CORPUS) - length) if CORPUS.startswith(tail, i)]
+            if after:
+                break
+        return float(np.log((after.count(character) + 0.005) / (len(after) + 0.06)))
+
+
+class ToyCache:
+    """The ids that a toy model has read."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+    def rewind(self, length: int) -> None:
+        del self.ids[length:]
+
+
+class Recorder:
+    """What the loop shows to a learner, round by round."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, Any, np.ndarray]] = []
+
+    def observe(self, draft: Any, proposals: Any, logits: np.ndarray, *_: Any) -> None:
+        self.seen.append((draft, proposals, np.array(logits)))
+
+
+def text_of(tokenizer: Tokenizer, token: int) -> str:
+    """A token as it is shown."""
+    if token in tokenizer.roles["eos"]:
+        return "<end>"
+    return tokenizer.decode_bytes([token]).decode("utf-8", "replace")
+
+
+def bars(pair: Pair, seen: tuple, record: Any, temperature: float) -> dict:
+    """P and Q at the place where the round was decided: the likeliest atoms, and what ends there."""
+    draft, proposals, logits = seen
+    own, rows = pair.draft.tokenizer, process(logits[:, :pair.target.tokenizer.size], temperature or 1.0)
+    lifting, last = pair.lifting, None
+    if proposals.atoms:
+        done = 0
+        for choice in choices(proposals.atoms, proposals.drawn, lifting, rows):
+            last = choice
+            done += choice.ends >= 0
+            if done > record.accepted or (done == record.accepted and choice.row == record.accepted):
+                break
+    if last is None or last.row != record.accepted or record.kinds[-1] == "bonus":
+        row = rows[min(record.accepted, len(rows) - 1)]
+        best = np.argsort(-row)[:BARS].tolist()
+        chosen = record.emitted[-1]
+        best = best if chosen in best else [*best[:-1], chosen]
+        found = [[text_of(pair.target.tokenizer, t), float(row[t]), None, t == chosen] for t in best]
+        return {"title": "the target's own distribution of the next token", "rows": found, "node": TOP}
+    q = lifting.distribution(*proposals.drawn[last.place])
+    atoms, P, Q = lifting.choice(last.node, rows[last.row], q)
+    names = [text_of(own, int(atom)) for atom in atoms]
+    names.append("any other token" if last.node == TOP else "the token ends here")
+    order = np.argsort(-np.maximum(P, Q))[:BARS].tolist()
+    drafted = proposals.atoms[last.place]
+    place = [*map(int, atoms)].index(drafted) if drafted in atoms else len(names) - 1
+    order = order if place in order else [*order[:-1], place]
+    return {"title": "P (target) and Q (drafter) of the next atom", "node": last.node,
+            "rows": [[names[i], float(P[i]), float(Q[i]), i == place] for i in order]}
+
+
+def record(pair: Pair, prompt: str, temperature: float, tokens: int, seed: int = 0) -> dict:
+    """A text of a pair as rounds that the page can draw."""
+    recorder, rounds, text = Recorder(), [], prompt
+    options = Options(temperature=temperature, max_new_tokens=tokens, stop=Confidence(8, threshold=0.2))
+    draws = Uniforms(np.random.default_rng(seed))
+    for done in speculative(pair, prompt, options, draws, learner=recorder):
+        draft, proposals, _ = seen = recorder.seen[-1]
+        own, goal = pair.draft.tokenizer, pair.target.tokenizer
+        healed = "" if draft.taken_back is None else text_of(own, draft.taken_back)
+        rounds.append({
+            "text": text, "healed": healed, "kept": done.draft_kept,
+            "draft": [text_of(own, token) for token in draft.tokens],
+            "proposals": [text_of(goal, token) for token in proposals.tokens], "accepted": done.accepted,
+            "emitted": [[text_of(goal, token), kind] for token, kind in zip(done.emitted, done.kinds, strict=True)],
+            "bars": bars(pair, seen, done, temperature),
+            "path": node_path(pair, proposals, done.accepted)})
+        text += goal.decode_bytes(done.emitted).decode("utf-8", "replace")
+    return {"prompt": prompt, "temperature": temperature, "rounds": rounds,
+            "draft": pair.draft.name, "target": pair.target.name}
+
+
+def node_path(pair: Pair, proposals: Any, accepted: int) -> list[int]:
+    """The nodes of the trie that the accepted atoms and the next one pass."""
+    found, node, ended, lifting = [], TOP, 0, pair.lifting
+    for atom in proposals.atoms:
+        if node != TOP and atom not in lifting.children[node]:
+            node, ended = TOP, ended + 1
+        if atom not in lifting.children[node] or ended > accepted:
+            break
+        node = lifting.children[node][atom]
+        found.append(node)
+        if not lifting.children[node]:
+            node, ended = TOP, ended + 1
+    return found
+
+
+def trie(pair: Pair) -> list[dict]:
+    """The whole trie: per node its parent, its atom, and the target token that ends there."""
+    lifting, found = pair.lifting, [{"parent": -1, "atom": "", "token": ""}] * len(pair.lifting.token)
+    for node, children in enumerate(lifting.children):
+        for atom, child in children.items():
+            token = lifting.token[child]
+            found[child] = {"parent": node, "atom": text_of(pair.draft.tokenizer, atom),
+                            "token": text_of(pair.target.tokenizer, token) if token >= 0 else ""}
+    return found
+
+
+def pair_of(draft: str, target: str) -> Pair:
+    """A pair of SCENES."""
+    if draft == "toy drafter":
+        return Pair(toy(draft, ["_+f", "o+w", "l+a", "k+e", "f+a"], 2),
+                    toy(target, ["o+w", "s+n", "sn+ow", "f+l", "a+k", "ak+e", "fl+ake", "l+ow", "fl+ow", "a+l", "al+l"], 4))
+    name, _, adapted = draft.partition(", ")
+    made = omnidraft.pair(name, target)
+    return Pair(Adapters(SHIPPED).load(made).drafter(made.draft), made.target) if adapted else made
+
+
+def recording(tokens: int = 60) -> list[dict]:
+    """All scenes."""
+    found = []
+    for draft, target, prompt, temperature in SCENES:
+        pair = pair_of(draft, target)
+        scene = record(pair, prompt, temperature, 24 if draft.startswith("toy") else tokens, seed=39)
+        found.append(scene | {"title": f"{draft} → {target}", "trie": trie(pair) if draft.startswith("toy") else []})
+    return found
+
+
+def page(scenes: list[dict]) -> str:
+    """The page with the recording in it."""
+    data = json.dumps(scenes, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return (ROOT / "docs" / "play.html").read_text(encoding="utf-8").replace("/*SCENES*/[]", data)
+
+
+def main() -> None:
+    """Record and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "site" / "play.html")
+    args = parser.parse_args()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(args.out, page(recording()))
+    print(args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Reading and running the lessons: their titles, their cells, stepping through them (`omnidraft tutorial`, `make site`)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+LESSONS = Path(__file__).parent
+
+
+class Cell(NamedTuple):
+    """One cell of a py:percent script: prose (Markdown without its comment signs) or code."""
+
+    prose: bool
+    text: str
+
+
+def lessons() -> dict[int, Path]:
+    """The lessons by number."""
+    return {int(path.name[:2]): path for path in sorted(LESSONS.glob("[0-9][0-9]_*.py"))}
+
+
+def title(path: Path) -> str:
+    """A lesson's heading, without its number."""
+    return re.search(r"^# # (?:\d+ · )?(.+)$", path.read_text(encoding="utf-8"), re.M)[1]
+
+
+def cells(source: str) -> list[Cell]:
+    """The cells of a py:percent script.
+
+    >>> cells("# %% [markdown]\\n# # One\\n#\\n# prose\\n\\n# %%\\nx = 1\\n")
+    [Cell(prose=True, text='# One\\n\\nprose'), Cell(prose=False, text='x = 1')]
+    """
+    made = []
+    for part in re.split(r"^# %%", source, flags=re.M)[1:]:
+        head, _, body = part.partition("\n")
+        prose = "[markdown]" in head
+        made.append(Cell(prose, re.sub(r"^# ?" * prose, "", body, flags=re.M).strip("\n")))
+    return made
+
+
+def step_through(lesson: list[Cell], path: Path, out: Any, wait: bool) -> None:
+    """Show the cells in order and run the code ones; with `wait`, ask after every cell."""
+    from rich.markdown import Markdown
+    from rich.syntax import Syntax
+
+    names: dict[str, Any] = {}
+    for at, cell in enumerate(lesson, 1):
+        out.print()
+        if cell.prose:
+            out.print(Markdown(cell.text))
+        else:
+            out.print(Syntax(cell.text, "python", theme="ansi_light", word_wrap=True))
+            out.print()
+            sys.stdout.flush()
+            run(cell, path, names)
+        try:
+            if wait and out.input(f"[dim]{at} of {len(lesson)}: Enter or q [/dim]") in ("q", "Q"):
+                return
+        except (EOFError, KeyboardInterrupt):
+            return
+
+
+def run(cell: Cell, path: Path, names: dict[str, Any]) -> None:
+    """Run a code cell of the lesson at `path` among the `names` that earlier cells defined."""
+    names |= {"__name__": "__main__", "__file__": str(path)}
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    # as many empty lines as precede it in the file, so that an error names the right line
+    before, _, _ = path.read_text(encoding="utf-8").partition(cell.text)
+    code = compile("\n" * before.count("\n") + cell.text, str(path), "exec")
+    exec(code, names)  # noqa: S102 (the repository's own lesson)
