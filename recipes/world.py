@@ -50,10 +50,13 @@ def hand_written(task: str) -> list[dict]:
 
 
 def prompts(task: str) -> list[dict]:
-    """The examples of a prompt file."""
-    rng, unseen = random.Random(SEED), hand_written(task)[::-1]
-    return [{"seen_template": False} | unseen.pop() if i % 3 == 2 and unseen else {"seen_template": True} | ASKED[task](rng)
-            for i in range(PROMPTS)]
+    """The examples of a prompt file, no prompt twice."""
+    rng, unseen, found = random.Random(SEED), hand_written(task)[::-1], {}
+    while len(found) < PROMPTS:
+        typed = len(found) % 3 == 2 and bool(unseen)
+        example = {"seen_template": not typed} | (unseen.pop() if typed else ASKED[task](rng))
+        found.setdefault(example["prompt"], example)
+    return list(found.values())
 
 
 def main() -> None:
