@@ -48,8 +48,20 @@ notebooks: $(DOCS_VENV)/.docs  ## the lessons as Jupyter notebooks with their ou
 	$(DOCS_BIN)/jupytext --quiet --to ipynb --set-kernel python3 tutorials/0*.py
 	env -u NO_COLOR $(DOCS_BIN)/jupyter-execute --inplace tutorials/0*.ipynb
 
-models: $(TORCH_VENV)/.dev  ## text, tokenizers and the embedded models, made again (GPU: minutes, two cores: hours)
-	$(TORCH_BIN)/python -m recipes.make
+EMBEDDED = omnidraft/engine/embedded
+TRAIN = $(TORCH_BIN)/python -m recipes.train --processes $(or $(PROCESSES),2)
+TOKENS = 20e6
+DECAY = 2.5e6
+models: $(TORCH_VENV)/.dev  ## the embedded targets, draft-tasks, prompts and adapters (two cores: hours; resumable)
+	for name in qwen-like draft-tasks; do \
+	    $(TRAIN) --from $(EMBEDDED)/$$name --work build/models/$$name --tokens $(TOKENS) && \
+	    $(TRAIN) --from $(EMBEDDED)/$$name --work build/models/$$name --decay $(DECAY) || exit; done
+	$(TORCH_BIN)/python -m recipes.grow build/models/qwen-like/decayed/model $(EMBEDDED)/llama3-like build/models/grown
+	$(TRAIN) --from build/models/grown --work build/models/llama3-like --tokens 3e6
+	$(TRAIN) --from build/models/grown --work build/models/llama3-like --decay $(DECAY)
+	for name in qwen-like draft-tasks llama3-like; do cp build/models/$$name/decayed/model/* $(EMBEDDED)/$$name || exit; done
+	$(TORCH_BIN)/python -m recipes.world
+	$(BIN)/python -m recipes.adapters
 
 clean:           ## remove the environments and all that was built
 	rm -rf $(VENV) $(TORCH_VENV) $(DOCS_VENV) build dist tutorials/*.ipynb *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -72,19 +71,6 @@ def prompts(task: str, count: int) -> list[dict]:
 def texts_of(task: str, count: int) -> list[str]:
     """The prompts alone."""
     return [example["prompt"] for example in prompts(task, count)]
-
-
-def fresh_prompts(task: str, count: int, seed: int) -> list[str]:
-    """Prompts that no held-out file has; of math only the word problems asked as they are there."""
-    from recipes import code_text, math_text, story_text
-
-    module = {"math": math_text, "code": code_text, "text": story_text}[task]
-    rng, found = random.Random(seed), []
-    while len(found) < count:
-        example = module.generate(rng)
-        if example["template"] != "drill" and not example["prompt"].endswith("Equations:"):
-            found.append(example["prompt"])
-    return found
 
 
 def compare_checkouts(module: str, before: Path, turns: int) -> Iterator[tuple[dict, dict]]:

@@ -18,7 +18,7 @@ from time import perf_counter
 
 import numpy as np
 
-from benchmarks.common import TASKS, arguments, chosen, fresh_prompts, run_all, start, texts_of
+from benchmarks.common import TASKS, arguments, chosen, run_all, start, texts_of
 from benchmarks.writing import draws, efficiency, write
 from omnidraft import Options, Pair
 from omnidraft.engine.loading import load
@@ -26,6 +26,7 @@ from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.losses import Example, make_example
 from omnidraft.stopping import FixedLength
 from recipes import batch
+from recipes.world import fresh_prompts
 
 LOSSES = {"dm": {"loss": "dm"}, "hybrid": {"loss": "hybrid"},
           "hybrid, dynamic weight": {"loss": "hybrid", "weight": "dynamic"},

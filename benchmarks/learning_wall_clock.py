@@ -16,7 +16,7 @@ from argparse import Namespace
 from functools import partial
 from itertools import product
 
-from benchmarks.common import arguments, chosen, fresh_prompts, prompts, run_all, start
+from benchmarks.common import arguments, chosen, prompts, run_all, start
 from benchmarks.paper.adaptive import serve, speeds
 from benchmarks.writing import learning_share
 from omnidraft import Options, Pair
@@ -24,6 +24,7 @@ from omnidraft.engine.loading import load
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.stopping import Confidence
+from recipes.world import fresh_prompts
 
 
 def run(target: str, task: str, seed: int, args: Namespace) -> dict:

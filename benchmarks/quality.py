@@ -1,19 +1,24 @@
-"""How good the embedded targets are: greedy answers to the held-out prompts, checked.
+"""How right the embedded targets are: greedy answers to the held-out prompts, checked.
 
     python -m benchmarks.quality --json
+    python -m benchmarks.quality --targets FOLDER --prompts 50 --show 3
 
-math: the number after "####" equals the answer. code: the function parses, and passes the asserts
-of its prompt (run in a process of its own with a time limit). text: distinct words and loops are
-counted; whether it reads well is for readers. Templates that training saw and those it never saw
-are reported separately.
+math and sums: the number after "####" is the answer. code: the function parses and passes the
+asserts, whatever it is called, in a process of its own with a time limit; `plain` are requests in
+plain words. text: a story ends, repeats no eight words three times, keeps the pronoun and holds
+the words of what was asked for. other: the honest answer to everything else. Prompts of trained
+kinds (drawn by a seed of their own) and hand-written ones are reported separately.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import random
+import re
 import subprocess
 import sys
+from collections import Counter
 from itertools import product
 from typing import Any
 
@@ -23,6 +28,15 @@ from benchmarks.common import TARGETS, TASKS, arguments, prompts, save, start
 from benchmarks.writing import emitted, write_plainly
 from omnidraft import Options
 from omnidraft.engine.loading import load
+from recipes.functions import KINDS, request
+from recipes.other import ANSWER, other
+from recipes.problems import bare_sum
+from recipes.world import SEED, hand_written
+
+COMMON = set("""write tell make please story stories short about once there upon time long who with
+that wants named loses lost little small brave finds goes learns gives give trip bedtime want can
+scared would could like likes where begins something children her you some and the for tale dreams
+thing makes visits visit cannot wait asks hear my daughter funny someone""".split())
 
 
 def answer(model: Any, prompt: str, limit: int) -> str:
@@ -32,41 +46,80 @@ def answer(model: Any, prompt: str, limit: int) -> str:
     return model.tokenizer.decode_bytes(written).decode("utf-8", "replace")
 
 
+def passes(prompt: str, text: str, tests: list[str]) -> tuple[bool, bool]:
+    """Whether what was written parses, and passes the asserts, whatever the function is called."""
+    program = prompt + text if prompt.startswith(("def ", "# ")) else text
+    try:
+        ast.parse(program)
+    except (SyntaxError, ValueError):
+        return False, False
+    defined = re.search(r"def (\w+)", program)
+    expected = re.search(r"assert (\w+)", " ".join(tests))
+    alias = f"\n{expected[1]} = {defined[1]}" if defined and expected else ""
+    command = [sys.executable, "-I", "-c", "\n".join([program + alias, *tests])]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=5)
+    except subprocess.TimeoutExpired:
+        return True, False
+    return True, done.returncode == 0
+
+
+def story(prompt: str, text: str) -> dict[str, bool]:
+    """What a program can see of a story."""
+    asked = re.search("story|tale|tell|about", prompt, re.IGNORECASE)
+    whole = (text if asked else prompt + text).lower()
+    words = whole.split()
+    eights = Counter(tuple(words[i:i + 8]) for i in range(len(words) - 7))
+    topic = [word for word in re.findall(r"[a-z]{3,}", prompt.lower()) if word not in COMMON]
+    return {"ends": text.rstrip().endswith((".", "!", '"')),
+            "no_loop": max(eights.values(), default=0) < 3,
+            "pronouns": not (re.search(r"\b(he|him|his)\b", whole)
+                             and re.search(r"\b(she|her)\b", whole)),
+            "topic": not asked or all(word.rstrip("s")[:4] in whole for word in topic)}
+
+
 def check(task: str, example: dict, text: str) -> dict[str, bool]:
-    """What holds of one answer."""
-    if task == "math":
+    """What holds of one answer; the last entry says whether it is right."""
+    if task in ("math", "sums"):
         _, mark, number = text.rpartition("####")
         right = bool(mark) and number.strip() == str(example["answer"])
         return {"marked": bool(mark), "right": right}
-    if task == "code":
-        try:
-            ast.parse(text)
-        except (SyntaxError, ValueError):
-            return {"parses": False, "passes": False}
-        program = [sys.executable, "-I", "-c", "\n".join([text, *example["tests"]])]
-        try:
-            done = subprocess.run(program, capture_output=True, timeout=5)
-        except subprocess.TimeoutExpired:
-            return {"parses": True, "passes": False}
-        return {"parses": True, "passes": done.returncode == 0}
-    words = text.split()
-    runs = [tuple(words[i:i + 4]) for i in range(len(words) - 3)]
-    return {"ends": text.rstrip().endswith((".", "!", '"')),
-            "no_loop": len(set(runs)) > 0.9 * max(1, len(runs))}
+    if task in ("code", "plain"):
+        parses, right = passes(example["prompt"], text, example["tests"])
+        return {"parses": parses, "passes": right}
+    if task == "other":
+        return {"honest": text.strip() == ANSWER.strip()}
+    found = story(example["prompt"], text)
+    return found | {"all": all(found.values())}
+
+
+def examples_of(task: str, count: int) -> list[dict]:
+    """Those of the prompt file, or drawn and hand-written ones."""
+    if task in TASKS:
+        return prompts(task, count)
+    rng, typed = random.Random(SEED), hand_written("other") if task == "other" else []
+    drawn = [{"sums": bare_sum, "other": other,
+              "plain": lambda rng: request(rng, rng.choice(KINDS), ("plain",))}[task](rng)
+             for _ in range(min(count, 50))]
+    return [{"seen_template": True} | example for example in drawn] + [
+        {"seen_template": False} | example for example in typed]
 
 
 def main() -> None:
     """Answer, check, print and write."""
-    args = arguments(__doc__, "quality", targets=TARGETS, prompts=200,
-                     show=(0, "print this many answers per task"))
+    args = arguments(__doc__, "quality", targets=TARGETS, tasks=[*TASKS, "sums", "plain", "other"],
+                     prompts=200, show=(0, "print this many answers per task that are not right"))
     results = start(None, prompts=args.prompts, targets={})
-    for name, task in product(args.targets, TASKS):
+    for name, task in product(args.targets, args.tasks):
         model, rows = load(name), {"all": [], "seen": [], "unseen": []}
-        for i, example in enumerate(prompts(task, args.prompts)):
+        shown = 0
+        for example in examples_of(task, args.prompts):
             text = answer(model, example["prompt"], 256)
+            marks = check(task, example, text)
             for part in ("all", "seen" if example["seen_template"] else "unseen"):
-                rows[part].append(check(task, example, text))
-            if i < args.show:
+                rows[part].append(marks)
+            if not [*marks.values()][-1] and shown < args.show:
+                shown += 1
                 print(f"--- {name} {task}: {example['prompt']!r}\n{text}\n")
         figures = {key: {part: round(float(np.mean([row[key] for row in some])), 3)
                          for part, some in rows.items() if some} for key in rows["all"][0]}

@@ -129,9 +129,9 @@ def quality(figures: dict) -> str:
         ("math", "right"), ("code", "parses"), ("code", "passes")) for part in ("seen", "unseen"))]
             for target, tasks in figures["targets"].items()]
     return (f"What the embedded targets can do: greedy answers to {figures['prompts']} held-out "
-            "prompts per task, half of them from templates never seen in training "
+            "prompts per task, kinds seen in training apart from the others "
             "(`benchmarks/quality.py`):\n\n"
-            + table(["target", "math right, seen templates", "unseen", "code parses, seen",
+            + table(["target", "math right, seen kinds", "unseen", "code parses, seen",
                      "unseen", "code passes, seen", "unseen"], rows))
 
 

@@ -4,15 +4,14 @@
     python -m recipes.adapters --targets llama3-like --texts 2000
     python -m recipes.adapters --more --seed 1    go on from the adapters in the package, with other prompts
 
-What `omnidraft adapt` does, in bulk: texts of a lossless pair have the target's law whoever drafts, so here the target writes
-them alone, many at a time, every other one greedy, for fresh prompts (never the held-out ones). Each is learned once and
-replayed about once, and the learning rate falls to zero over the last part. Stored in half precision, below 1 MB each.
+What `omnidraft adapt` does, in bulk: texts of a lossless pair have the target's distribution whoever drafts, so here the
+target writes them alone, many at a time, every other one greedy, for fresh prompts (never the held-out ones). Each is learned
+once and replayed about once, and the learning rate falls to zero over the last part. Stored in half precision, below 1 MB.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +24,7 @@ import omnidraft as od
 from omnidraft.learning.adapters import SHIPPED, Adapter, Adapters
 from omnidraft.losses import Example, make_example
 
-from . import code_text, math_text, story_text
+from . import world
 from .batch import write
 
 NEW, REPLAYED, MEMORY, TOKENS = 4, 4, 512, 256  # texts in a step, kept; tokens of a text
@@ -33,13 +32,9 @@ CONSTANT = 0.5  # share of the steps before the rate begins to fall
 
 
 def fresh_prompts(count: int, seed: int) -> list[str]:
-    """Prompts as training had them, bare arithmetic and "Equations:" left out: math, code, text, math, ..."""
-    rng, prompts = random.Random(seed), []
-    while len(prompts) < count:
-        example = (math_text, code_text, story_text)[len(prompts) % 3].generate(rng)
-        if example["template"] != "drill" and not example["prompt"].endswith("Equations:"):
-            prompts.append(example["prompt"])
-    return prompts
+    """Prompts of the three tasks in turn: math, code, text, math, ..."""
+    each = [world.fresh_prompts(task, -(-count // 3), seed) for task in world.ASKED]
+    return [prompt for turn in zip(*each, strict=True) for prompt in turn][:count]
 
 
 def texts_of(pair: od.Pair, prompts: list[str], rng: np.random.Generator) -> Iterator[Example]:

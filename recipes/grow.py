@@ -1,53 +1,57 @@
-"""Begin a target from another model: every token's row from the same bytes, and more layers or fewer.
+"""Begin a target from another one: each token's row from the same bytes, and fewer layers.
 
-The three targets see the same text, so each need only learn what is its own: its vocabulary and its depth. qwen-like grows
-from a trunk of four layers; llama3-like and sibling are cut from qwen-like. A token takes the embedding of the source's
-token with the same bytes, else the mean of its pieces'. A layer that the source lacks begins as a copy of its neighbour
-that adds nothing yet (its two output matrices are zero), so growing loses nothing; a layer too many is left out.
+    python -m recipes.grow SOURCE SHAPE OUT
+
+SOURCE is a trained model folder of six layers, SHAPE one of four whose config and tokenizer the new model has. A token takes
+the embedding of the source's token with the same bytes, or else the mean of its pieces'. Training mends what was cut.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from omnidraft.tokenizer import Tokenizer
 
-# (Layers of the source, of the target) -> the layer that each is copied from; a second copy of one is silent at first.
-# Of all ways to leave out two or three of six, these lose least.
-LAYERS = {(4, 6): (0, 1, 1, 2, 3, 3), (6, 4): (0, 1, 3, 4), (6, 3): (0, 1, 4)}
+LAYERS = (0, 1, 3, 4)  # those of qwen-like's six that stay: of all ways to leave out two these lose least
 
 
-def grow(model: torch.nn.Module, tokenizer: Tokenizer, checkpoint: Path, source_tokenizer: Tokenizer) -> None:
-    """Fill `model` from `checkpoint`, a folder that train.train wrote."""
-    if not (checkpoint / "state.safetensors").is_file():
-        raise SystemExit(f"nothing to grow from in {checkpoint}: make {checkpoint.parent.name} first")
-    tensors = {k.removeprefix("model."): v for k, v in load_file(checkpoint / "state.safetensors").items()
-               if k.startswith("model.")}
-    source = tensors["model.embed_tokens.weight"]
+def token_rows(source: torch.Tensor, tokenizer: Tokenizer, other: Tokenizer) -> torch.Tensor:
+    """Embeddings (V, width) of the tokens of `tokenizer` from those of `other`."""
     rows = source.mean(0, keepdim=True).repeat(tokenizer.size, 1)
     for token, data in enumerate(tokenizer.token_bytes):
-        pieces = source_tokenizer.split(data) if data else None
-        if pieces:
+        if pieces := other.split(data) if data else None:
             rows[token] = source[list(pieces)].mean(0)
     for role in ("bos", "eos"):
         if tokenizer.roles.get(role):
-            rows[tokenizer.roles[role][0]] = source[source_tokenizer.roles["eos"][0]]
-    depth = 1 + max(int(name.split(".")[2]) for name in tensors if ".layers." in name)
-    kept = LAYERS[depth, model.config.num_hidden_layers]
-    with torch.no_grad():
-        for name, param in model.named_parameters():
-            if "embed_tokens" in name:
-                param.copy_(rows)
-                continue
-            parts = name.split(".")
-            if "layers" in parts:
-                at = parts.index("layers") + 1
-                layer = int(parts[at])
-                parts[at] = str(kept[layer])
-                if layer and kept[layer] == kept[layer - 1] and parts[-2] in ("o_proj", "down_proj"):
-                    param.zero_()
-                    continue
-            param.copy_(tensors[".".join(parts)])
+            rows[tokenizer.roles[role][0]] = source[other.roles["eos"][0]]
+    return rows
+
+
+def grow(source: Path, shape: Path, out: Path) -> None:
+    """Write the folder of the new model."""
+    weights = load_file(source / "model.safetensors")
+    names = load_file(shape / "model.safetensors").keys()
+    grown = {}
+    for name in names:
+        parts = name.split(".")
+        if "layers" in parts:
+            at = parts.index("layers") + 1
+            parts[at] = str(LAYERS[int(parts[at])])
+        grown[name] = weights[".".join(parts)].clone()
+    embedding = "model.embed_tokens.weight"
+    tokenizers = Tokenizer.load(shape), Tokenizer.load(source)
+    grown[embedding] = token_rows(weights[embedding].float(), *tokenizers).to(torch.float16)
+    out.mkdir(parents=True, exist_ok=True)
+    for file in shape.glob("*.json"):
+        (out / file.name).write_bytes(file.read_bytes())
+    save_file(grown, out / "model.safetensors", metadata={"format": "pt"})
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        raise SystemExit(__doc__)
+    grow(*map(Path, sys.argv[1:]))

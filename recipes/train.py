@@ -1,200 +1,303 @@
-"""Train one embedded model: Muon for the matrices, AdamW for the rest, warm-up, constant rate, linear decay.
+"""Train a model: resumable, on a GPU, on one core or on several processes.
 
-A run is resumable at any checkpoint (safetensors and JSON, written to a temporary name and then renamed). The checkpoint
-at the end of the constant rate is kept as `stable`, so that a larger token budget later goes on from there.
+    python -m recipes.train --from FOLDER --work WORK --tokens 8e6 --processes 2
+
+`--from` is a model folder (config, weights, tokenizer). WORK/state.safetensors holds weights, both optimizers' memory and the
+place in the data; a run that finds one goes on from it. The rate is warmed up and then constant; `--decay TOKENS` lets it fall
+to zero over that many tokens, from the same checkpoint, in WORK/decayed, and exports the model there. Examples are generated
+in chunks just ahead of use by a process of their own: better generators reach a running training with the next chunk.
+
+Muon for the matrices, AdamW for the rest. Where the processor has bf16 instructions (or on a GPU) products are bf16.
+Several processes take small batches from a common counter until an update has enough: one that is slowed down by other work
+does fewer. Then the gradients are added up, and each process orthogonalises its share of Muon's updates.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import os
+import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from omnidraft.tokenizer import Tokenizer
-
-from .corpus import Corpus, rows
-
-LENGTH = 512  # tokens in a row, and the models' context
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Shape of one embedded model; `tokenizer` names the tokenizer it speaks."""
-
-    tokenizer: str
-    layers: int
-    width: int
-    ffn: int
-    heads: int
-    qwen: bool = False
+BATCH_ROWS = 24  # rows of an update
+SMALL_BATCH = 4  # rows that are computed at once
+MATRIX_RATE, OTHER_RATE = 0.015, 0.002
+WARMUP = 30  # updates
+SAVE_EVERY = 300  # seconds
 
 
-SHAPES = {
-    "draft-general": Shape("drafter", 2, 128, 352, 4),
-    "draft-tasks": Shape("drafter", 2, 128, 352, 4),
-    "sibling": Shape("drafter", 3, 320, 864, 5),
-    "trunk": Shape("qwen-like", 4, 320, 864, 5, qwen=True),  # what the three targets grow from; not shipped
-    "qwen-like": Shape("qwen-like", 6, 320, 864, 5, qwen=True),
-    "llama3-like": Shape("llama3-like", 4, 320, 864, 5),
-}
+def has_bf16() -> bool:
+    """Whether the processor multiplies bf16 numbers by instructions of its own."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
-def build(shape: Shape, tokenizer: Tokenizer) -> torch.nn.Module:
-    """A randomly initialised transformers model of `shape` (tied embeddings)."""
-    roles = tokenizer.roles
-    common = dict(
-        vocab_size=tokenizer.size, hidden_size=shape.width, intermediate_size=shape.ffn, num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads, num_key_value_heads=shape.heads, max_position_embeddings=LENGTH,
-        tie_word_embeddings=True, rms_norm_eps=1e-5, attn_implementation="sdpa",
-        bos_token_id=roles["bos"][0] if roles.get("bos") else None, eos_token_id=list(roles["eos"]),
-    )
-    if shape.qwen:
-        return Qwen2ForCausalLM(Qwen2Config(**common))
-    return LlamaForCausalLM(LlamaConfig(head_dim=shape.width // shape.heads, **common))
+class Net:
+    """Forward pass of a Llama or Qwen2 model over packed rows, from a dictionary of its weights."""
+
+    def __init__(self, config: dict, weights: dict[str, torch.Tensor], device: str, bf16: bool) -> None:
+        self.config, self.device, self.bf16 = config, device, bf16
+        self.weights = {k: v.float().to(device).requires_grad_() for k, v in weights.items()}
+        self.heads = config["num_attention_heads"]
+        self.head_size = config.get("head_dim") or config["hidden_size"] // self.heads
+        turns = config["rope_parameters"]["rope_theta"] ** (-torch.arange(0, self.head_size, 2) / self.head_size)
+        self.turns = torch.cat([turns, turns]).to(device)
+
+    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return F.rms_norm(x, x.shape[-1:], self.weights[name + ".weight"], self.config["rms_norm_eps"])
+
+    def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return F.linear(x, self.weights[name + ".weight"], self.weights.get(name + ".bias"))
+
+    def _rotate(self, x: torch.Tensor) -> torch.Tensor:
+        angles = torch.arange(x.shape[2], device=self.device)[:, None] * self.turns
+        left, right = x.chunk(2, -1)
+        return x * angles.cos().to(x.dtype) + torch.cat([-right, left], -1) * angles.sin().to(x.dtype)
+
+    def loss(self, ids: torch.Tensor, weight: torch.Tensor, group: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sum of the weighted losses and sum of the weights; no example attends to another one of its row."""
+        length = ids.shape[1]
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.bf16):
+            before = torch.ones(length, length, dtype=torch.bool, device=self.device).tril()
+            mask = ((group[:, :, None] == group[:, None, :]) & before)[:, None]
+            x = F.embedding(ids, self.weights["model.embed_tokens.weight"])
+            for i in range(self.config["num_hidden_layers"]):
+                layer = f"model.layers.{i}."
+                y = self._norm(x, layer + "input_layernorm")
+                q, k, v = (self._linear(y, f"{layer}self_attn.{part}_proj").unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+                           for part in "qkv")
+                y = F.scaled_dot_product_attention(self._rotate(q), self._rotate(k), v, attn_mask=mask)
+                x = x + self._linear(y.transpose(1, 2).flatten(2), layer + "self_attn.o_proj")
+                y = self._norm(x, layer + "post_attention_layernorm")
+                y = F.silu(self._linear(y, layer + "mlp.gate_proj")) * self._linear(y, layer + "mlp.up_proj")
+                x = x + self._linear(y, layer + "mlp.down_proj")
+            x = self._norm(x, "model.norm")
+            # position t predicts token t + 1, where that belongs to the same example and to a response
+            wanted = weight[:, 1:] * (group[:, 1:] == group[:, :-1])
+            chosen = wanted > 0
+            logits = F.linear(x[:, :-1][chosen], self.weights["model.embed_tokens.weight"])
+        losses = F.cross_entropy(logits.float(), ids[:, 1:][chosen], reduction="none")
+        return (losses * wanted[chosen]).sum(), wanted.sum().float()
 
 
 class Muon:
     """Momentum whose matrix updates are orthogonalised by five Newton-Schulz steps (Jordan et al. 2024)."""
 
-    def __init__(self, params: list[torch.Tensor], momentum: float = 0.95):
-        self.params, self.momentum = params, momentum
-        self.buffers = [torch.zeros_like(p) for p in params]
+    def __init__(self, matrices: dict[str, torch.Tensor], rank: int, world: int, momentum: float = 0.95) -> None:
+        self.matrices, self.rank, self.world, self.momentum = matrices, rank, world, momentum
+        self.memory = {name: torch.zeros_like(m) for name, m in matrices.items()}
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """One update of every matrix at learning rate `rate`."""
-        for param, buffer in zip(self.params, self.buffers, strict=True):
-            buffer.lerp_(param.grad, 1 - self.momentum)
-            update = param.grad.lerp(buffer, self.momentum)
+        """One update of every matrix; each process computes its share and sends it to the others."""
+        names = list(self.matrices)
+        for name in names:
+            self.memory[name].lerp_(self.matrices[name].grad, 1 - self.momentum)
+        for name in names[self.rank::self.world]:
+            matrix = self.matrices[name]
+            update = matrix.grad.lerp(self.memory[name], self.momentum)
             tall = update.shape[0] > update.shape[1]
             x = (update.T if tall else update) / (update.norm() + 1e-7)
             for _ in range(5):
                 a = x @ x.T
                 x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
-            param.add_(x.T if tall else x, alpha=-rate * max(1, param.shape[0] / param.shape[1]) ** 0.5)
+            matrix.add_(x.T if tall else x, alpha=-rate * max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5)
+        for owner in range(self.world if self.world > 1 else 0):
+            shares = [self.matrices[name] for name in names[owner::self.world]]
+            flat = torch.cat([m.flatten() for m in shares])
+            dist.broadcast(flat, owner)
+            for m, part in zip(shares, flat.split([m.numel() for m in shares]), strict=True):
+                m.copy_(part.view_as(m))
 
 
-@dataclass
-class Budget:
-    """How long and how fast: tokens in all, tokens per update, learning rates, share of tokens in the final decay."""
+class Chunks:
+    """Chunks of rows in a folder; asks a process of its own for the next one while the last is in use."""
 
-    tokens: int
-    batch_rows: int = 8
-    matrix_rate: float = 0.02
-    other_rate: float = 3e-3
-    warmup: int = 40
-    decay: float = 0.3
+    def __init__(self, folder: Path, tokenizer: Path, tokens: int) -> None:
+        self.folder, self.tokenizer, self.tokens, self.maker = folder, tokenizer, tokens, None
+        folder.mkdir(parents=True, exist_ok=True)
 
-    def factor(self, seen: int) -> float:
-        """Multiple of the learning rate after `seen` tokens."""
-        updates = seen / (self.batch_rows * LENGTH)
-        return min(1.0, (updates + 1) / self.warmup) * min(1.0, max(0.0, self.tokens - seen) / (self.decay * self.tokens))
+    def ask(self, number: int) -> None:
+        """Begin to make chunk `number`, unless it is there."""
+        path = self.folder / f"chunk_{number:05}.npz"
+        if not path.exists() and (self.maker is None or self.maker.poll() is not None):
+            self.maker = subprocess.Popen([sys.executable, "-m", f"{__package__}.rows", str(self.tokenizer), str(number),
+                                           str(self.tokens), str(path)])
+
+    def load(self, number: int, makes: bool) -> dict[str, np.ndarray]:
+        """Chunk `number`, waited for; only one of several processes makes it."""
+        path = self.folder / f"chunk_{number:05}.npz"
+        while not path.exists():
+            if makes:
+                self.ask(number)
+            time.sleep(1)
+        if makes:
+            self.ask(number + 1)
+            (self.folder / f"chunk_{number - 3:05}.npz").unlink(missing_ok=True)
+        return dict(np.load(path))
 
 
-def _checkpoint(folder: Path, model: torch.nn.Module, muon: Muon, adam: torch.optim.AdamW, state: dict) -> None:
-    tensors = {f"model.{k}": v.contiguous() for k, v in model.named_parameters()}
-    tensors |= {f"muon.{i}": b for i, b in enumerate(muon.buffers)}
+def save(folder: Path, net: Net, muon: Muon, adam: torch.optim.AdamW, state: dict) -> None:
+    """Write everything that is needed to go on, by way of a temporary name."""
+    tensors = {f"model.{k}": v for k, v in net.weights.items()} | {f"muon.{k}": v for k, v in muon.memory.items()}
     for i, moments in adam.state_dict()["state"].items():
         tensors |= {f"adam.{i}.{k}": torch.as_tensor(v) for k, v in moments.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.detach().cpu().clone() for k, v in tensors.items()}, folder / "state.part",
+    save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, folder / "state.part",
               metadata={"state": json.dumps(state)})
     os.replace(folder / "state.part", folder / "state.safetensors")
 
 
-def _restore(folder: Path, model: torch.nn.Module, muon: Muon, adam: torch.optim.AdamW) -> dict:
-    from safetensors import safe_open
-
-    path = folder / "state.safetensors"
+def restore(path: Path, net: Net, muon: Muon, adam: torch.optim.AdamW) -> dict:
+    """Put a checkpoint back; what it says about the run."""
     with safe_open(path, "pt") as file:
         state = json.loads(file.metadata()["state"])
-    tensors = load_file(path)
-    with torch.no_grad():
-        for name, param in model.named_parameters():
-            param.copy_(tensors[f"model.{name}"])
-        for i, buffer in enumerate(muon.buffers):
-            buffer.copy_(tensors[f"muon.{i}"])
     moments: dict[int, dict] = {}
-    for key, value in tensors.items():
-        if key.startswith("adam."):
-            _, i, name = key.split(".", 2)
-            moments.setdefault(int(i), {})[name] = value
+    with torch.no_grad():
+        for key, value in load_file(path).items():
+            kind, name = key.split(".", 1)
+            if kind == "adam":
+                number, name = name.split(".")
+                moments.setdefault(int(number), {})[name] = value
+            else:
+                (net.weights if kind == "model" else muon.memory)[name].copy_(value)
     adam.load_state_dict({"state": moments, "param_groups": adam.state_dict()["param_groups"]})
     return state
 
 
-def train(name: str, corpus: Corpus, tokenizer: Tokenizer, folder: Path, budget: Budget, threads: int = 1,
-          start: Callable[[torch.nn.Module], None] | None = None, say: Callable[[str], None] = print) -> torch.nn.Module:
-    """Train model `name` to its budget, going on from `folder`'s checkpoint; `start` may fill a fresh model's weights."""
-    torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = build(SHAPES[name], tokenizer)
-    if start is not None:
-        start(model)
-    model.to(device).train()
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
-    muon, adam = Muon(matrices), torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0)
-    state = {"seen": 0, "example": 0, "log": []}
-    for place in (folder / "latest", folder / "stable"):
-        if (place / "state.safetensors").exists():
-            found = _restore(place, model, muon, adam)
-            if found["seen"] <= (1 - budget.decay) * budget.tokens or found.get("budget") == budget.tokens:
-                state = found  # a checkpoint inside the decay of a smaller budget is passed over for `stable`
-                break
-    stream = rows(corpus, tokenizer, LENGTH, state["example"])
-    began, saved, first = time.time(), time.time(), state["seen"]
-    running = None
-    while state["seen"] < budget.tokens:
-        batch = [next(stream) for _ in range(budget.batch_rows)]
-        ids = torch.from_numpy(np.stack([row[0] for row in batch])).to(device)
-        weights = torch.from_numpy(np.stack([row[1] for row in batch])).to(device)
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-            logits = model(ids[:, :-1], use_cache=False).logits
-        losses = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-        loss = (losses * weights.flatten()).sum() / weights.sum()
-        loss.backward()
-        factor = budget.factor(state["seen"])
-        muon.step(factor * budget.matrix_rate)
-        for group in adam.param_groups:
-            group["lr"] = factor * budget.other_rate
-        torch.nn.utils.clip_grad_norm_(others, 1.0)
-        adam.step()
-        model.zero_grad(set_to_none=True)
-        running = loss.item() if running is None else 0.95 * running + 0.05 * loss.item()
-        was_stable = state["seen"] <= (1 - budget.decay) * budget.tokens
-        state["seen"] += ids[:, 1:].numel()
-        state["example"] = batch[-1][2]
-        state["budget"] = budget.tokens
-        leaves_stable = was_stable and state["seen"] > (1 - budget.decay) * budget.tokens
-        if time.time() - saved > 120 or leaves_stable or state["seen"] >= budget.tokens:
-            saved = time.time()
-            state["log"].append([state["seen"], round(running, 4)])
-            _checkpoint(folder / "latest", model, muon, adam, state)
-            if leaves_stable:
-                _checkpoint(folder / "stable", model, muon, adam, state)
-            rate = (state["seen"] - first) / (time.time() - began)
-            say(f"{name}: {state['seen'] / 1e6:.2f} M tokens, loss {running:.3f}, {rate:,.0f} tokens/s")
-    return model
-
-
-def export(name: str, model: torch.nn.Module, tokenizer_folder: Path, folder: Path) -> None:
-    """Write `model` as an ordinary Hugging Face folder in f16 with its tokenizer, by way of a temporary folder."""
-    part = folder.with_name(folder.name + ".part")
-    model.to(device="cpu", dtype=torch.float16).save_pretrained(part)
-    for file in ("tokenizer.json", "tokenizer_config.json"):
-        (part / file).write_bytes((tokenizer_folder / file).read_bytes())
+def export(net: Net, source: Path, folder: Path) -> None:
+    """Write the model as an ordinary folder in half precision, with the files of `source` beside the weights."""
     folder.mkdir(parents=True, exist_ok=True)
-    for file in sorted(part.iterdir()):
-        os.replace(file, folder / file.name)
-    part.rmdir()
+    for file in source.glob("*.json"):
+        (folder / file.name).write_bytes(file.read_bytes())
+    weights = {k: v.detach().to("cpu", torch.float16).contiguous() for k, v in net.weights.items()}
+    save_file(weights, folder / "model.part", metadata={"format": "pt"})
+    os.replace(folder / "model.part", folder / "model.safetensors")
+
+
+def run(rank: int, args: argparse.Namespace) -> None:
+    """Train as process `rank` of `args.processes`."""
+    torch.set_num_threads(args.threads)
+    world, device = args.processes, "cuda" if torch.cuda.is_available() else "cpu"
+    if world > 1:
+        store = dist.TCPStore("127.0.0.1", args.port, world, rank == 0, timeout=timedelta(days=2))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(days=2))
+    net = Net(json.loads((args.source / "config.json").read_text()), load_file(args.source / "model.safetensors"), device,
+              bf16=device == "cuda" or has_bf16())
+    matrices = {k: v for k, v in net.weights.items() if v.ndim == 2 and "embed" not in k}
+    others = [v for k, v in net.weights.items() if k not in matrices]
+    muon = Muon(matrices, rank, world)
+    adam = torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0)
+    parameters = [*matrices.values(), *others]
+    state = {"tokens": 0, "updates": 0, "chunk": 0, "row": 0, "decay_from": None, "loss": None}
+    folder = args.work / "decayed" if args.decay else args.work
+    for found in (folder / "state.safetensors", args.work / "state.safetensors"):
+        if found.exists():
+            state = restore(found, net, muon, adam)
+            break
+    if args.decay and state["decay_from"] is None:
+        state["decay_from"] = state["tokens"]
+    end = state["decay_from"] + args.decay if args.decay else args.tokens
+    chunks = Chunks(args.work / "chunks", args.source, args.chunk_tokens)
+    data = chunks.load(state["chunk"], rank == 0)
+    began, saved, first = time.time(), time.time(), state["tokens"]
+
+    while state["tokens"] < end:
+        if state["row"] + BATCH_ROWS > len(data["ids"]):
+            state["chunk"], state["row"] = state["chunk"] + 1, 0
+            data = chunks.load(state["chunk"], rank == 0)
+        total = torch.zeros(2, device=device)
+        for p in parameters:
+            p.grad = torch.zeros_like(p)
+        todo = iter(range(BATCH_ROWS // args.small_batch))
+        while True:
+            if world > 1:
+                part = store.add(f"{state['updates']}", 1) - 1
+            else:
+                part = next(todo, BATCH_ROWS)
+            at = part * args.small_batch
+            if at >= BATCH_ROWS:
+                break
+            here = slice(state["row"] + at, state["row"] + at + args.small_batch)
+            loss, weight = net.loss(*(torch.from_numpy(data[k][here].astype(np.int64)).to(device)
+                                      for k in ("ids", "weight", "group")))
+            loss.backward()
+            total += torch.stack([loss.detach(), weight])
+        if world > 1:
+            flat = torch.cat([total] + [p.grad.flatten() for p in parameters])
+            dist.all_reduce(flat)
+            total, *grads = flat.split([2] + [p.numel() for p in parameters])
+            for p, grad in zip(parameters, grads, strict=True):
+                p.grad.copy_(grad.view_as(p))
+        for p in parameters:
+            p.grad /= total[1]
+        factor = min(1.0, (state["updates"] + 1) / WARMUP)
+        if args.decay:
+            factor *= max(0.0, (end - state["tokens"]) / args.decay)
+        torch.nn.utils.clip_grad_norm_(others, 1.0)
+        muon.step(factor * args.rate * MATRIX_RATE)
+        for settings in adam.param_groups:
+            settings["lr"] = factor * args.rate * OTHER_RATE
+        adam.step()
+        mean = float(total[0] / total[1])
+        if not math.isfinite(mean):
+            raise SystemExit("the loss is no number: go on from the last checkpoint with a smaller --rate")
+        state["loss"] = mean if state["loss"] is None else 0.97 * state["loss"] + 0.03 * mean
+        state["updates"] += 1
+        state["row"] += BATCH_ROWS
+        state["tokens"] += BATCH_ROWS * data["ids"].shape[1]
+        if rank == 0 and state["updates"] % 10 == 0:
+            rate = (state["tokens"] - first) / (time.time() - began)
+            print(f"{time.strftime('%H:%M:%S')} {state['tokens'] / 1e6:.3f} M tokens, chunk {state['chunk']}, "
+                  f"loss {state['loss']:.4f}, rate x{factor:.2f}, {rate:.0f} tokens/s", flush=True)
+        if rank == 0 and (time.time() - saved > SAVE_EVERY or state["tokens"] >= end):
+            saved = time.time()
+            save(folder, net, muon, adam, state)
+            export(net, args.source, folder / "model")
+
+
+def main() -> None:
+    """Parse the command line and train."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="model folder to begin with")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoints and chunks")
+    parser.add_argument("--tokens", type=float, default=8e6, help="stop after so many tokens in all")
+    parser.add_argument("--decay", type=float, default=0, help="let the rate fall to zero over so many tokens, and stop")
+    parser.add_argument("--rate", type=float, default=1.0, help="multiple of the learning rates")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="threads of each process")
+    parser.add_argument("--small-batch", type=int, default=SMALL_BATCH, help="rows that are computed at once")
+    parser.add_argument("--chunk-tokens", type=int, default=250_000)
+    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if not args.port:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            args.port = free.getsockname()[1]
+    again = [sys.executable, "-m", f"{__package__}.train", *sys.argv[1:], "--port", str(args.port), "--rank"]
+    others = [subprocess.Popen([*again, str(rank)]) for rank in range(1, args.processes) if args.rank == 0]
+    try:
+        run(args.rank, args)
+    finally:
+        for process in others:
+            process.terminate()
+
+
+if __name__ == "__main__":
+    main()

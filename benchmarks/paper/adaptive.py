@@ -24,7 +24,6 @@ from benchmarks.common import (
     TASKS,
     arguments,
     chosen,
-    fresh_prompts,
     prompts,
     run_all,
     start,
@@ -37,6 +36,7 @@ from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.metrics import summarize
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength, Stop, Throughput
+from recipes.world import fresh_prompts
 
 NOTHING = Schedule(every=10 ** 9, guard=0)
 METHODS = {"fixed k": NOTHING, "adapt only": Schedule(every=2, steps=0, head="joint", guard=0),

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import TARGETS, arguments, chosen, fresh_prompts, run_all, start, texts_of
+from benchmarks.common import TARGETS, arguments, chosen, run_all, start, texts_of
 from benchmarks.writing import efficiency, emitted, write
 from omnidraft import Adapters, Options, Pair, Round, learn
 from omnidraft.cli.printing import sparkline
@@ -37,6 +37,7 @@ from omnidraft.metrics import summarize
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength
+from recipes.world import fresh_prompts
 
 POINTS, HELD_OUT = 8, 48  # of a curve before a shift and after it; prompts
 LEARNING, NOT_LEARNING = Schedule(every=2, replay=6), Schedule(every=10 ** 9, guard=0)

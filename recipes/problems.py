@@ -23,48 +23,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import words as w
+from .words import L
 
 OPERATIONS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "/": int.__floordiv__}
 CHOICE = re.compile(r"\[([^\[\]]*)\]")
 TOKEN = re.compile(r"\{([^{}]+)\}|<([^<>]+)>")
 LIMIT, HIGH_LIMIT, HIGH_SHARE = 100, 200, 0.12
 
-ROOMS = w.words("room window flat office door bed classroom lamp desk")
-TASKS = w.words("page word line letter poem story puzzle exercise chapter text note sum song question lesson")
-MAKERS = [("hen", "eggs"), ("cow", "liters of milk"), ("goat", "liters of milk"), ("machine", "toys"), ("tree", "apples"),
-          ("bush", "roses"), ("duck", "eggs"), ("baker", "cakes"), ("plant", "tomatoes"), ("tree", "pears"), ("vine", "grapes"),
-          ("bee", "drops of honey"), ("sheep", "balls of wool"), ("oven", "pies"), ("printer", "pages"), ("worker", "chairs")]
-BODIES = [("spider", 8, "legs"), ("cow", 4, "legs"), ("dog", 4, "legs"), ("cat", 4, "paws"), ("chicken", 2, "legs"),
-          ("ant", 6, "legs"), ("bee", 6, "legs"), ("table", 4, "legs"), ("chair", 4, "legs"), ("stool", 3, "legs"),
-          ("crab", 10, "legs"), ("octopus", 8, "arms"), ("car", 4, "wheels"), ("bike", 2, "wheels"), ("tricycle", 3, "wheels"),
-          ("truck", 6, "wheels"), ("wagon", 4, "wheels"), ("scooter", 2, "wheels"), ("hand", 5, "fingers"),
-          ("star", 5, "points"),
-          ("triangle", 3, "sides"), ("square", 4, "corners"), ("flower", 5, "petals"), ("shirt", 7, "buttons"),
-          ("robot", 9, "lights"), ("boat", 3, "sails"), ("bird", 2, "wings"), ("coat", 6, "pockets"), ("house", 8, "windows")]
-HALLS = [("bus", "seat", "taken", "free"), ("theater", "seat", "sold", "empty"), ("hotel", "room", "booked", "free"),
-         ("car park", "space", "full", "empty"), ("hall", "chair", "occupied", "free"), ("cinema", "seat", "taken", "empty"),
-         ("camp", "bed", "used", "free"), ("library", "computer", "in use", "free"), ("plane", "seat", "booked", "free"),
-         ("cafe", "table", "taken", "free"), ("school", "locker", "locked", "open"), ("train", "seat", "occupied", "empty"),
-         ("parking lot", "spot", "taken", "free"), ("church", "bench", "full", "empty"), ("house", "window", "closed", "open")]
-SEXES = [("girl", "boy", "children"), ("boy", "girl", "children"), ("man", "woman", "people"), ("woman", "man", "people"),
-         ("boy", "girl", "students"), ("adult", "child", "people"), ("girl", "boy", "pupils"), ("child", "adult", "guests"),
-         ("beginner", "expert", "players"), ("swimmer", "runner", "athletes"), ("dancer", "singer", "artists")]
-STATES = [("red", "blue"), ("big", "small"), ("new", "old"), ("full", "empty"), ("clean", "dirty"), ("green", "yellow"),
-          ("black", "white"), ("open", "closed"), ("light", "heavy"), ("long", "short"), ("sweet", "sour"), ("wet", "dry"),
-          ("round", "square"), ("good", "bad"), ("ripe", "green"), ("broken", "whole"), ("brown", "gray"),
-          ("cheap", "expensive"),
-          ("fresh", "rotten"), ("orange", "purple"), ("pink", "white"), ("painted", "plain"), ("soft", "hard"),
-          ("used", "unused")]
-HOBBIES = ["can swim", "wear glasses", "have a dog", "like tea", "play the piano", "speak French", "wear a hat", "ride a bike",
-           "like music", "have a sister", "play chess", "eat meat", "drink milk", "walk to school", "can dance", "have a bike",
-           "like football", "wear a coat", "own a cat", "take the bus", "have blue eyes", "bring lunch", "know the song"]
-PAIRS = w.words("socks shoes gloves boots earrings skates mittens slippers skis sandals stockings")
-POOLS = {"any": w.NOUNS, "food": w.FOOD, "row": w.ROW_THINGS, "plant": w.PLANTS, "house": ROOMS, "people": w.PEOPLE,
-         "animal": w.ANIMALS}
-OTHER_NOUNS = {"x": w.CONTAINERS, "y": w.SHARERS, "g": w.GROUPS, "p": w.PEOPLE, "m": w.PRICED, "w": w.PRICED, "q": w.NOUNS,
-               "plant": w.PLANTS, "animal": w.ANIMALS, "string": w.STRINGS, "job": w.JOBS, "place": w.PLACES,
-               "every": w.words("day week hour month day week evening night")}
-PLAIN_WORDS = {"len": w.LENGTHS, "weight": w.WEIGHTS, "vol": w.VOLUMES, "time": w.TIMES, "hobby": HOBBIES, "pair": PAIRS}
+MAKERS, BODIES, HALLS, SEXES, STATES = ([tuple(entry.split(":")) for entry in entries]
+                                        for entries in (L.MAKERS, L.BODIES, L.HALLS, L.SEXES, L.STATES))
+POOLS = {"any": w.NOUNS, "food": L.FOOD, "row": L.ROW_THINGS, "plant": L.PLANTS, "house": L.ROOMS, "people": L.PEOPLE,
+         "animal": L.ANIMALS}
+OTHER_NOUNS = {"x": L.BOXES, "y": L.SHARERS, "g": L.GROUPS, "p": L.PEOPLE, "m": L.PRICED, "w": L.PRICED, "q": w.NOUNS,
+               "plant": L.PLANTS, "animal": L.ANIMALS, "string": L.STRINGS, "job": L.JOBS, "place": L.PLACES,
+               "every": L.EVERY, "task_one": L.TASKS}
+ON_PLACES = "|".join(L.ON_PLACES)
+PLAIN_WORDS = {"len": L.LENGTHS, "weight": L.WEIGHTS, "vol": L.VOLUMES, "time": L.TIMES, "hobby": L.HOBBIES, "pair": L.PAIRS}
 
 
 @dataclass(frozen=True)
@@ -80,9 +54,7 @@ def read_schemas(text: str) -> list[Schema]:
     """The schemas of a file such as schemas.txt; an indented line goes on with the line before it."""
     shorthands: dict[str, str] = {}
     schemas: list[Schema] = []
-    for line in re.sub(r"\n +", " ", text).splitlines():
-        if not line or line.startswith("#"):
-            continue
+    for line in re.findall(r"^[^#\n].*", re.sub(r"\n +", " ", text), re.MULTILINE):
         if line.startswith("@"):
             head, default = line[1:].split(" | ")
             steps, _, settings = head.partition(";")
@@ -100,9 +72,8 @@ def read_schemas(text: str) -> list[Schema]:
     return schemas
 
 
-SCHEMAS = read_schemas((Path(__file__).parent / "schemas.txt").read_text(encoding="utf-8"))
-# The usual kinds have the most wordings, and people type one step more often than two.
-SHARES = [len(schema.wordings) * (2 if len(schema.steps) == 1 else 1) for schema in SCHEMAS]
+SCHEMAS = read_schemas(Path(__file__).with_name("schemas.txt").read_text(encoding="utf-8"))
+SHARES = [len(schema.wordings) for schema in SCHEMAS]  # the usual kinds have the most wordings
 
 
 def choose(rng: random.Random, text: str) -> str:
@@ -114,18 +85,13 @@ def choose(rng: random.Random, text: str) -> str:
 
 # ---- numbers
 
-def borrows(x: int, y: int) -> bool:
-    """Whether taking `y` from `x` borrows from the tens."""
-    return y % 10 > x % 10
-
-
-def carries(x: int, y: int) -> bool:
-    """Whether the ones of `x` and `y` carry to the tens."""
-    return x % 10 + y % 10 > 9
+def is_hard(x: int, operation: str, y: int) -> bool:
+    """Whether a sum carries to the tens, a difference borrows from them."""
+    return x % 10 + y % 10 > 9 if operation == "+" else y % 10 > x % 10
 
 
 def compute(steps: tuple[str, ...], values: dict[str, int], limit: int) -> list[tuple[int, str, int, int]] | None:
-    """The equations of `steps`, or None where one divides unevenly, falls below 1 or exceeds `limit`."""
+    """The equations of `steps`, or None where one divides unevenly, falls below 1 (0 at the end) or exceeds `limit`."""
     equations: list[tuple[int, str, int, int]] = []
     for step in steps:
         left, operation, right = re.fullmatch(r"(\w+)([-+*/])(\w+)", step).groups()
@@ -134,7 +100,7 @@ def compute(steps: tuple[str, ...], values: dict[str, int], limit: int) -> list[
         if operation == "/" and x % y:
             return None
         result = OPERATIONS[operation](x, y)
-        if not 1 <= result <= limit:
+        if not (0 if step == steps[-1] else 1) <= result <= limit:
             return None
         equations.append((x, operation, y, result))
     return equations
@@ -143,7 +109,9 @@ def compute(steps: tuple[str, ...], values: dict[str, int], limit: int) -> list[
 def draw_numbers(rng: random.Random, schema: Schema) -> tuple[dict[str, int], list[tuple[int, str, int, int]]]:
     """Numbers that fit a schema, and the equations that they lead to."""
     limit = HIGH_LIMIT if rng.random() < HIGH_SHARE else LIMIT
-    small_limit = rng.choice([limit, limit, limit, 50, 30])
+    # small numbers are added and subtracted as often as multiplied: their size must not give the operation away
+    small_limit = rng.choice([limit, limit, limit, 50, 30, 20, 12, 12, 10, 10])
+    least = 0 if len(schema.steps) == 1 and schema.steps[0][1] == "-" else 1
     names = sorted(set(re.findall(r"[abcdn]", " ".join(schema.steps))))
     factors = set(re.findall(r"[abcd]", " ".join(re.findall(r"\w\*\w|/\w", " ".join(schema.steps)))))
     while True:
@@ -153,18 +121,20 @@ def draw_numbers(rng: random.Random, schema: Schema) -> tuple[dict[str, int], li
                 low, _, high = schema.settings[name].partition("..")
                 values[name] = rng.randint(int(low), int(high or low))
             elif name in factors:
-                values[name] = rng.randint(2, 12) if rng.random() < 0.75 else rng.randint(2, 30)
+                values[name] = rng.randint(2, 12) if rng.random() < 0.65 else rng.randint(2, 30)
             else:
                 values[name] = rng.randint(1 if name in "bc" and rng.random() < 0.1 else 2, small_limit)
-        if schema.steps[0][:2] == "n/":
+        if "rest" in schema.settings:  # how many times b goes into n is not told
+            values["n"] = values["b"] * values["d"] + rng.randint(1, values["b"] - 1)
+        elif schema.steps[0][:2] == "n/":
             values["n"] = values.get("b", 2) * (rng.randint(2, 12) if rng.random() < 0.75 else rng.randint(2, 50))
         elif schema.steps[-1] == "n-r" and rng.random() < 0.4:
             values["n"] = rng.choice([10, 20, 30, 40, 50, 60, 80, 100])
         equations = compute(schema.steps, values, limit)
-        if equations is None or values.get("n", 0) > limit or equations[-1][3] < int(schema.settings.get("r", "1")[:1]):
+        if equations is None or values.get("n", 0) > limit or equations[-1][3] < int(schema.settings.get("r", str(least))[:1]):
             continue
         x, operation, y, _ = equations[0]
-        if operation == "-" and not borrows(x, y) and rng.random() < 0.4:
+        if operation == "-" and x > 20 and not is_hard(x, "-", y) and rng.random() < 0.4:
             continue  # more of the harder ones
         return values, equations
 
@@ -190,19 +160,19 @@ def draw_subject(rng: random.Random) -> Subject:
     girl = rng.random() < 0.5
     he, him, his = ("she", "her", "her") if girl else ("he", "him", "his")
     if kind == "name":
-        return Subject(rng.choice(w.GIRLS if girl else w.BOYS), he, him, his, True, he, True)
+        return Subject(rng.choice(L.GIRLS if girl else L.BOYS), he, him, his, True, he, True)
     if kind in ("I", "we", "you"):
         him, his = {"I": ("me", "my"), "we": ("us", "our"), "you": ("you", "your")}[kind]
         return Subject(kind, kind, him, his, False, "you", False)
     if kind == "two":
-        first, second = rng.sample(w.GIRLS + w.BOYS, 2)
+        first, second = rng.sample(L.GIRLS + L.BOYS, 2)
         return Subject(f"{first} and {second}", "they", "them", "their", False, "they", False)
     if kind == "kin":
-        return Subject("my " + rng.choice(w.SISTERS if girl else w.BROTHERS), he, him, his, True, he, True)
+        return Subject("my " + rng.choice(L.SISTERS if girl else L.BROTHERS), he, him, his, True, he, True)
     if kind == "friend":
-        noun = rng.choice(w.FRIENDS)
+        noun = rng.choice(L.FRIENDS)
         return Subject("my " + noun, he, him, his, True, "your " + noun, True)
-    noun = rng.choice(w.JOBS)
+    noun = rng.choice(L.JOBS)
     if noun in ("boy", "girl"):
         he, him, his = ("she", "her", "her") if noun == "girl" else ("he", "him", "his")
     return Subject(rng.choice([w.article(noun), "the " + noun]), he, him, his, True, "the " + noun, True)
@@ -214,34 +184,39 @@ class Telling:
     """One problem in words: who, what and when are drawn once and then used by prompt and answer alike."""
 
     def __init__(self, rng: random.Random, schema: Schema, wording: str, values: dict[str, int], result: int) -> None:
-        self.rng, self.values, self.result = rng, values, result
+        self.rng, self.wording, self.values, self.result = rng, wording, values, result
         self.subject = draw_subject(rng)
         self.past = rng.random() < 0.45
         self.spelled = rng.random() < 0.2  # small numbers as words
         self.money = rng.choices(["${}", "{} dollar", "{} euro", "{} cent", "{} coin"], [60, 20, 10, 6, 4])[0]
-        names = rng.sample(w.GIRLS + w.BOYS, 3)
+        names = rng.sample(L.GIRLS + L.BOYS, 3)
         self.others = [name for name in names if name not in self.subject.name]
-        self.relative = rng.choice(w.SISTERS + w.BROTHERS + w.FRIENDS) if rng.random() < 0.2 else None
+        self.relative = rng.choice(L.SISTERS + L.BROTHERS + L.FRIENDS) if rng.random() < 0.2 and wording[:3] != "{T}" else None
         self.nouns = {name: rng.choice(pool) for name, pool in OTHER_NOUNS.items()}
         self.plain = {name: rng.choice(pool) for name, pool in PLAIN_WORDS.items()}
         pool = schema.settings.get("o", "any")
         self.nouns["o"] = noun = rng.choice(POOLS[pool])
-        if pool in ("any", "food") and rng.random() < 0.12 and "{color" not in wording and "{state" not in wording:
-            looks = w.LOOKS[:8] if noun in w.FOOD else w.LOOKS
+        plain = " of " in noun or "{color" in wording or "{state" in wording
+        if pool in ("any", "food") and not plain and rng.random() < 0.12:
+            looks = L.LOOKS[:8] if noun in L.FOOD else L.LOOKS
             self.nouns["o"] = f"{rng.choice(looks)} {noun}"
+        if noun in L.FOOD or noun in L.BULKY:  # what a thing may lie in
+            self.nouns["x"] = rng.choice(L.FOOD_BOXES if noun in L.FOOD else L.BIG_BOXES)
         for name, same in (("animal", "o"), ("plant", "o"), ("q", "o"), ("w", "m")):
             while self.nouns[name] == self.nouns[same]:
                 self.nouns[name] = rng.choice(OTHER_NOUNS[name])
+        if re.search("walk|run |ride|drive|car |train|bus|boat|road|trip|path|race|lake", wording):
+            self.plain["len"] = rng.choice(L.WAYS)
         self.nouns["maker"], self.plain["prod"] = rng.choice(MAKERS)
-        self.nouns["task_one"] = rng.choice(TASKS)
         if "body" in schema.settings:
-            self.nouns["o"], values["b"], self.plain["part"] = rng.choice(BODIES)
+            self.nouns["o"], parts, self.plain["part"] = rng.choice(BODIES)
+            values["b"] = int(parts)
         if "hall" in schema.settings:
             self.plain["hall"], self.nouns["o"], self.plain["taken"], self.plain["free"] = rng.choice(HALLS)
         self.nouns["g1"], self.nouns["g2"], self.plain["total"] = rng.choice(SEXES)
         self.plain["state"], self.plain["state2"] = rng.choice(STATES)
-        self.plain["color"], self.plain["color2"] = rng.sample(w.COLORS, 2)
-        self.plain["day"], self.plain["day2"] = rng.sample(w.DAYS, 2)
+        self.plain["color"], self.plain["color2"] = rng.sample(L.COLORS, 2)
+        self.plain["day"], self.plain["day2"] = rng.sample(L.DAYS[:-1], 2)  # some wordings end on Sunday
 
     def tell(self, text: str, answering: bool = False) -> str:
         """`text` with its tokens replaced and its sentences capitalised."""
@@ -251,7 +226,18 @@ class Telling:
             done += self._verb(match[2], answering) if match[2] else self._token(match[1], answering, done)
             at = match.end()
         done = re.sub(r"\b([Aa]) (?=[aeio]|hour)(?!one)", r"\1n ", done + text[at:])
-        done = re.sub(r"\b(than|as|to|with|for) (I|we)\b", lambda match: f"{match[1]} {subject.him}", done)
+        done = re.sub(r"\b(than|as|to|with|for|from|gives?|gave) (I|we)\b", lambda m: f"{m[1]} {subject.him}", done)
+        if subject.name in ("I", "we", "you") and "{T}" in self.wording:  # they and I are "we"
+            us = "you" if answering or subject.name == "you" else "we"
+            done = re.sub(r"\b([Tt]hey) (?=have|share|put|need)",
+                          lambda match: (us.capitalize() if match[1] == "They" else us) + " ", done)
+            done = re.sub(r"\bI and ((?:my )?\w+)", r"\1 and I", done)
+        if answering and self.result == 1:
+            done = re.sub(r"\b1 (good )?(\w+s|feet|people|children)( are)?\b",
+                          lambda m: f"1 {m[1] or ''}{w.singular(m[2])}{' is' if m[3] else ''}",
+                          done.replace("There are 1", "There is 1"))
+        done = re.sub(rf"\b(in|at) (an? |the )(?={ON_PLACES})", r"on \2", done)
+        done = re.sub(r"\bin (a|the) (?=party|concert)", r"at \1 ", done)
         done = re.sub(r" +", " ", done).replace(" .", ".").replace(" ,", ",").replace(" ?", "?").strip()
         return re.sub(r"(^|[.?!:] )([a-z])", lambda match: match[1] + match[2].upper(), done)
 
@@ -315,12 +301,18 @@ FRAMES = [("{}", 56), ("Question: {}\nAnswer:", 27), ("Q: {}\nA:", 4), ("Problem
           ("{}\n", 3), ("Please help me: {}", 1), ("{} Answer:", 2)]
 
 
-def frame(rng: random.Random, prompt: str) -> str:
-    """A prompt as people write it: bare, with "Question:", sometimes in small letters or without a question mark."""
+def frame(rng: random.Random, prompt: str, led: bool = False) -> str:
+    """A prompt as people write it: bare, with "Question:", sometimes in small letters or without a question mark.
+
+    `led`: now and then after a sentence that does not matter, sometimes with a number of its own.
+    """
+    if led and rng.random() < 0.04:
+        names = {"day": rng.choice(L.DAYS), "name": rng.choice(L.GIRLS + L.BOYS), "age": rng.randint(5, 15)}
+        prompt = f"{rng.choice(L.LEADS).format(**names)} {prompt}"
     luck = rng.random()
-    if luck < 0.04:
+    if luck < 0.07:
         prompt = prompt.lower()
-    elif luck < 0.08:
+    if 0.05 < luck < 0.12:
         prompt = prompt.rstrip("?.")
     forms, weights = zip(*FRAMES, strict=True)
     return rng.choices(forms, weights)[0].format(prompt)
@@ -330,7 +322,7 @@ def one_is_fine(wording: str, values: dict[str, int]) -> bool:
     """Whether the wording can take the ones among the numbers ("1 more" can, "1 fly away" cannot)."""
     fine = r"(\$|\}\.|\},| more| of (them|these)|\} to| from| \{o\+\}|\} and| back|\?| years? (old|younger|older))"
     return all(re.match(fine, match[2]) or re.match(fine, "}" + match[2])
-               for match in re.finditer(r"\{(\w)\$?\}(.*)", wording) if values.get(match[1]) == 1) \
+               for match in re.finditer(r"\{(\w)\$?\}(?=(.*))", wording) if values.get(match[1]) == 1) \
         and not any(values.get(name) == 1 and re.search(rf"\{{{name}\}} (years|more <|more \w+ed)", wording) for name in "abcn")
 
 
@@ -352,21 +344,13 @@ def problem(rng: random.Random, schema: Schema | None = None) -> dict:
             telling.result = result = equations[-1][3]
         prompt, said = telling.tell(wording), telling.tell(answer, answering=True)
         sums = " ".join(f"{x} {operation} {y} = {z}." for x, operation, y, z in equations)
-        return {"task": "math", "prompt": frame(rng, prompt), "response": f" {sums} {said}\n#### {result}", "answer": result}
+        response = f" {sums} {said}\n#### {result}"
+        return {"task": "math", "prompt": frame(rng, prompt, led=True), "response": response, "answer": result}
 
 
 # ---- bare sums
 
-SUM_FORMS = {
-    "+": ["{x} plus {y}", "the sum of {x} and {y}", "{y} more than {x}", "{x} and {y} together", "{y} added to {x}"],
-    "-": ["{x} minus {y}", "the difference between {x} and {y}", "{y} less than {x}", "{x} take away {y}", "{y} from {x}"],
-    "*": ["{x} times {y}", "{x} multiplied by {y}", "the product of {x} and {y}"],
-    "/": ["{x} divided by {y}", "{x} over {y}"],
-}
-SUM_PROMPTS = ["{}", "{} =", "{} = ?", "What is {}?", "What is {}?", "Calculate {}.", "{}?", "Work out {}.", "what is {}",
-               "Compute {}.",
-               "How much is {}?", "Solve {}.", "Find {}.", "Can you tell me what {} is?", "Please calculate {}", "What's {}?",
-               "{} is"]
+SUM_FORMS = {"+": L.PLUS, "-": L.MINUS, "*": L.MULTIPLIED, "/": L.OVER}
 
 
 def draw_sum(rng: random.Random) -> tuple[int, str, int, int]:
@@ -378,7 +362,7 @@ def draw_sum(rng: random.Random) -> tuple[int, str, int, int]:
             big = rng.randint(5, limit)
             y = rng.randint(1, big - 1)
             x = big - y if operation == "+" else big
-            if not (carries if operation == "+" else borrows)(x, y) and rng.random() < 0.5:
+            if not is_hard(x, operation, y) and rng.random() < 0.5:
                 continue
             return x, operation, y, big if operation == "+" else x - y
         x, y = rng.randint(2, 12), rng.randint(2, 12) if rng.random() < 0.7 else rng.randint(2, 50)
@@ -396,12 +380,11 @@ def bare_sum(rng: random.Random) -> dict:
         text = f"{x} {operation} {y}" if rng.random() < 0.85 else f"{x}{operation}{y}"
     else:
         text = rng.choice(SUM_FORMS[operation]).format(x=x, y=y)
-    prompt = frame(rng, w.capital(rng.choice(SUM_PROMPTS).format(text)))
+    prompt = frame(rng, w.capital(rng.choice(L.ASKED).format(text)))
     return {"task": "math", "prompt": prompt, "response": f" {x} {operation} {y} = {z}.\n#### {z}", "answer": z}
 
 
 def many_sums(rng: random.Random) -> dict:
     """Several sums in one answer: the cheapest arithmetic there is."""
-    sums = [draw_sum(rng) for _ in range(8)]
-    return {"task": "math", "prompt": "Sums:", "answer": None,
-            "response": "".join(f" {x} {operation} {y} = {z}." for x, operation, y, z in sums)}
+    sums = "".join(" {} {} {} = {}.".format(*draw_sum(rng)) for _ in range(8))
+    return {"task": "math", "prompt": "Sums:", "answer": None, "response": sums}

@@ -9,37 +9,8 @@ from pathlib import Path
 
 from .words import third, words
 
-CONDITIONS = [  # are, is, Python, name; # stands for a number
-    ("are even", "is even", "n % 2 == 0", "even"), ("are odd", "is odd", "n % 2 == 1", "odd"),
-    ("are positive", "is positive", "n > 0", "positive"), ("are negative", "is negative", "n < 0", "negative"),
-    ("are greater than #", "is greater than #", "n > #", "above_#"), ("are less than #", "is less than #", "n < #", "below_#"),
-    ("are larger than #", "is larger than #", "n > #", "above_#"),
-    ("are smaller than #", "is smaller than #", "n < #", "below_#"),
-    ("are divisible by #", "is divisible by #", "n % # == 0", "multiples_of_#"),
-    ("are multiples of #", "is a multiple of #", "n % # == 0", "multiples_of_#"), ("are zero", "is zero", "n == 0", "zero"),
-]
-OTHER_NAMES = {  # what else an argument may be called
-    "numbers": words("nums values items lst xs data"), "text": words("s word string sentence line"),
-    "n": words("number x num value"),
-    "words": words("strings items names lst"), "a": words("x first left"), "b": words("y second right"),
-    "rows": words("lists table"),
-    "target": words("value wanted key"), "letter": words("char c"), "name": words("person who")}
-FUNCTION_NAMES = "solve f compute run my_function func answer helper task do_it calc func1 process check work".split()
-TEXTS = words("""apple level stone banana noon window river lamp civic summer tree kayak Hello good_day red_fox
-a_big_dog see_you_soon one_two_three the_old_house radar CAT moon garden little_star yellow python paper silent listen""")
 LETTERS = "aeiostrnl"
-OPENINGS = [  # with how often
-    ("Write a Python function that {does}.", 10), ("Write a function that {does}.", 6),
-    ("Write a Python function to {do}.", 6), ("Write a function to {do}.", 3),
-    ("Write Python code to {do}.", 1), ("Python function that {does}.", 1),
-    ("Define a function that {does}.", 1), ("Create a Python function that {does}.", 1),
-    ("Please write a function that {does}.", 1),
-    ("Can you write a Python function that {does}?", 1),
-    ("I need a Python function that {does}.", 1), ("Give me a function that {does}.", 1),
-    ("Make a Python function to {do}.", 1), ("Show me a Python function that {does}.", 1),
-    ("How do I {do} in Python?", 1), ("Write a short Python function that {does}.", 1),
-    ("Write a program that {does}.", 1),
-]
+FORMS = {"plain": 55, "named": 17, "tested": 20, "opening": 8}
 
 
 @dataclass(frozen=True)
@@ -63,7 +34,12 @@ def read_kinds(text: str) -> list[Kind]:
     return kinds
 
 
-KINDS = read_kinds((Path(__file__).parent / "functions.txt").read_text(encoding="utf-8"))
+TEXT = Path(__file__).with_name("functions.txt").read_text(encoding="utf-8")
+KINDS = read_kinds(TEXT)
+OPENINGS = re.findall(r"^(\d+) (.+)$", TEXT, re.MULTILINE)  # of requests, and how often
+CONDITIONS = [line.split(" / ") for line in re.findall(r"^are .+$", TEXT, re.MULTILINE)]
+OTHER_NAMES = {name: others.split() for name, others in re.findall(r"^(\w+): (.+)$", TEXT, re.MULTILINE)}
+FUNCTION_NAMES, TEXTS = OTHER_NAMES["function"], words(" ".join(OTHER_NAMES["texts"]))
 
 
 def draw_value(rng: random.Random, kind: str) -> object:
@@ -91,10 +67,10 @@ def draw_tests(rng: random.Random, kind: Kind, name: str, program: str) -> list[
     return tests
 
 
-def request(rng: random.Random, kind: Kind | None = None, form: str | None = None) -> dict:
-    """A request and its function; `form` is plain, named, tested or opening."""
+def request(rng: random.Random, kind: Kind | None = None, forms: tuple[str, ...] = tuple(FORMS)) -> dict:
+    """A request and its function, in one of some forms: plain, named, tested or an opening."""
     kind = kind or rng.choice(KINDS)
-    form = form or rng.choices(["plain", "named", "tested", "opening"], [55, 17, 20, 8])[0]
+    form = rng.choices(forms, [FORMS[form] for form in forms])[0]
     wording, body, name = rng.choice(kind.wordings), kind.body, kind.name
     if "$" in name + wording + body:
         are, is_, code, label = rng.choice(CONDITIONS)
@@ -118,8 +94,8 @@ def request(rng: random.Random, kind: Kind | None = None, form: str | None = Non
         start = rng.choice(["", f"# {wording}\n"])
         return {"task": "code", "prompt": f"{start}def {head}:\n", "response": body, "tests": tests, "program": program}
     if form == "plain":
-        texts, weights = zip(*OPENINGS, strict=True)
-        prompt = rng.choices(texts, weights)[0].format(do=wording, does=does)
+        weights, texts = zip(*OPENINGS, strict=True)
+        prompt = rng.choices(texts, map(int, weights))[0].format(do=wording, does=does)
         luck = rng.random()
         if luck < 0.05:
             prompt = prompt.lower()

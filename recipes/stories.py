@@ -20,7 +20,7 @@ for entries in LISTS.values():  # "hen,duck:a_farm:corn" stands for two entries
         shared = [entry.partition(":") for entry in entries]
         entries[:] = [f"{noun}:{rest}" for nouns, _, rest in shared for noun in nouns.split(",")]
 UNFIT = {"tree", "bush", "plant", "dice", "rose", "tulip", "daisy", "lily", "flower", "seed"}
-LISTS["THINGS"] += [thing for thing in w.THINGS if " of " not in thing and thing not in UNFIT]
+LISTS["THINGS"] += [thing for thing in w.L.THINGS if " of " not in thing and thing not in UNFIT]
 PLOTS = {name: plot for name, plot in LISTS.items() if name.startswith("PLOT")}
 WEIGHTS = [int(plot[0].split()[0]) for plot in PLOTS.values()]
 ON = ("farm", "hill", "mountain", "beach", "plain", "ship", "planet")  # homes one lives on, not in
@@ -54,7 +54,7 @@ def person(rng: random.Random, child: bool, looks: list[str], gendered: bool) ->
         kind = {"he": "boy", "she": "girl"}[he]
     if he == "it" and (named or gendered and rng.random() < 0.5):
         he = rng.choice(["he", "she"])
-    names = w.GIRLS if he == "she" else w.BOYS
+    names = w.L.GIRLS if he == "she" else w.L.BOYS
     if child and rng.random() < 0.6:
         names = LISTS["GIRLHEROES" if he == "she" else "BOYHEROES"]
     name, (him, his) = rng.choice(names), PRONOUNS[he]
@@ -62,6 +62,8 @@ def person(rng: random.Random, child: bool, looks: list[str], gendered: bool) ->
     look = rng.choice(LISTS["LOOKS"] + coats) + " " if rng.random() < (0.4, 0.1)[child] else ""
     if looks and rng.random() < 0.5:
         look = rng.choice(looks) + " "
+    if 0 < len(look) < 9 and "little" not in look and rng.random() < 0.2:
+        look += "little "
     called = f" {rng.choice(['named', 'named', 'called'])} {name}" if named else ""
     return {"A": f"a {look}{kind}{called}", "H": name if named else f"the {kind}", "kind": kind,
             "he": he, "him": him, "his": his, "home": home, "likes": likes,
@@ -78,6 +80,8 @@ def story(rng: random.Random) -> dict:
         values |= dict(zip(fields, rng.choice(entries).replace("_", " ").split(":"), strict=True))
     values["which"] = values.get("which", "").replace("-", "")
     values["dreamt"] = w.past(values.get("dream", "go"))
+    if values.get("pl", "-") != "-" and not values["place"].startswith("the "):
+        values["place"] = values["pl"] + values["place"]
     values |= {name: Noun(values[name]) for name in ("place", "food", "time") if name in values}
     if sort == "pair":
         everyone = LISTS["ANIMALS"] + LISTS["THINGLIKE"] + LISTS["MEN"] + LISTS["WOMEN"]

@@ -7,13 +7,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from benchmarks.quality import check
 from omnidraft.engine.loading import folder
 from omnidraft.tokenizer import Tokenizer
-from recipes.narrow import functions, problems, words
-from recipes.narrow.other import ANSWER, other
-from recipes.narrow.rows import build
-from recipes.narrow.stories import story
-from recipes.narrow.world import MIX, TASKS
+from recipes import functions, problems, words
+from recipes.other import ANSWER, other
+from recipes.rows import build
+from recipes.stories import story
+from recipes.world import ASKED, MIX, TASKS, fresh_prompts, prompts
 
 SUM = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)\.")
 
@@ -32,14 +33,14 @@ def test_a_problem_is_told_and_solved(schema):
         assert not re.search(r"[\[\]{}<>|]|  |\bNone\b", example["prompt"] + example["response"])
         told = example["prompt"].lower()
         x = sums[0][0]
-        known = {2, 7, 12}  # in a pair, a week, a dozen
+        known = {2, 7, 12, 24, 60}  # in a pair, a week, a dozen, a day, an hour
         assert x in known or re.search(rf"\b{x}\b", told) or words.number_word(x) in told or "twice" in told
         said = steps[SUM.search(steps).end():]
         assert str(example["answer"]) in said
 
 
 def test_there_are_many_schemas_and_subjects():
-    assert len(problems.SCHEMAS) >= 145
+    assert len(problems.SCHEMAS) >= 235
     rng = random.Random(2)
     firsts = Counter(problems.draw_subject(rng).name.split()[0] for _ in range(600))
     assert {"I", "We", "my", "you", "we", "the"} - set(firsts) == {"We"}
@@ -62,7 +63,7 @@ def test_drills_borrow_and_carry():
     drawn = [problems.draw_sum(rng) for _ in range(800)]
     assert all(problems.OPERATIONS[op](x, y) == z for x, op, y, z in drawn)
     differences = [(x, y) for x, op, y, _ in drawn if op == "-"]
-    assert sum(problems.borrows(x, y) for x, y in differences) > len(differences) / 2
+    assert sum(problems.is_hard(x, "-", y) for x, y in differences) > len(differences) / 2
 
 
 def test_an_answer_speaks_to_who_asks():
@@ -80,7 +81,7 @@ def test_an_answer_speaks_to_who_asks():
 def test_a_function_passes_its_tests(kind):
     rng = random.Random(5)
     for form in ("plain", "named", "tested", "opening"):
-        example = functions.request(rng, kind, form)
+        example = functions.request(rng, kind, (form,))
         text = example["prompt"] + example["response"] if form == "opening" else example["response"]
         space: dict = {}
         exec(text, space)
@@ -131,3 +132,34 @@ def test_rows_hold_whole_examples():
             assert ids[row, here][-1] == end and weight[row, here][0] == 0 and weight[row, here][-1] == 1
     assert np.array_equal(build(tokenizer, seed=9, tokens=20_000)["ids"], ids)
     assert set(MIX) == set(TASKS) and sum(MIX.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("task", ASKED)
+def test_prompt_files_tell_trained_kinds_from_hand_written_ones(task):
+    examples = prompts(task)
+    unseen = [example["prompt"] for example in examples if not example["seen_template"]]
+    assert len({example["prompt"] for example in examples}) == 200 and 30 <= len(unseen) <= 67
+    assert len(set(unseen) & set(fresh_prompts(task, 300, 0))) < 3  # "Once upon a time" is everyone's
+    assert {"math": "answer", "code": "tests", "text": "prompt"}[task] in set.intersection(*map(set, examples))
+    assert examples[0]["seen_template"] and examples == prompts(task)
+
+
+def test_fresh_prompts_depend_on_the_seed():
+    assert fresh_prompts("math", 20, 1) == fresh_prompts("math", 20, 1)
+    assert len(set(fresh_prompts("math", 20, 1)) & set(fresh_prompts("math", 20, 2))) < 3
+
+
+def test_hand_written_functions_have_tests_that_can_pass():
+    for example in prompts("code"):
+        assert example["tests"] and all(compile(test, "test", "exec") for test in example["tests"])
+
+
+def test_the_check_of_answers_knows_right_from_wrong():
+    rng = random.Random(9)
+    drawn = {"math": problems.problem, "sums": problems.bare_sum, "code": functions.request, "text": story, "other": other}
+    for task, draw in drawn.items():
+        example = draw(rng)
+        marks = [[*check(task, example, text).values()][-1] for text in (example["response"], "They went")]
+        assert marks == [True, False]
+    example = functions.request(rng, functions.KINDS[0], ("plain",))
+    assert not check("code", example, example["response"].replace("+", "*"))["passes"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 from . import words as w
@@ -15,19 +16,17 @@ LISTS = w.read_lists(Path(__file__).with_name("other.txt"))
 def gibberish(rng: random.Random) -> str:
     """What a cat on the keyboard would type."""
     keys = rng.choice(["asdfghjkl", "qwertyuiop", "zxcvbnm", "abcdefghijklmnopqrstuvwxyz", "asdfjkl", "?!.,#"])
-    size = rng.randint(1, 8)
-    if rng.random() < 0.4:
-        start = rng.randrange(len(keys))
-        return (keys * 2)[start:start + size]
-    text = "".join(rng.choice(keys) for _ in range(size))
-    return text if rng.random() < 0.7 else text + " " + "".join(rng.choice(keys) for _ in range(rng.randint(2, 6)))
+    at, size = rng.randrange(len(keys)), rng.randint(1, 8)
+    mixed = "".join(rng.choices(keys, k=size))
+    return rng.choice([(keys * 2)[at:at + size], mixed, f"{mixed} {''.join(rng.choices(keys, k=4))}"])
 
 
 def other(rng: random.Random) -> dict:
     """A prompt from outside the narrow world."""
     drawn = {name.lower(): rng.choice(items) for name, items in LISTS.items()}
-    drawn |= {"gibberish": gibberish(rng), "word": rng.choice(w.NOUNS + w.ANIMALS)}
+    drawn |= {"gibberish": gibberish(rng), "word": rng.choice(w.NOUNS + w.L.ANIMALS)}
     text = choose(rng, drawn["forms"]).format(**drawn)
+    text = re.sub(r"\ba (?=[aeiou])", "an ", text)
     if rng.random() < 0.08:
         text = text.lower()
     return {"task": "other", "prompt": frame(rng, text) if rng.random() < 0.4 else text, "response": ANSWER}

@@ -1,6 +1,6 @@
 """Training rows: examples packed side by side, written in chunks that a running training picks up one by one.
 
-    python -m recipes.narrow.rows --tokenizer FOLDER --seed 7 --tokens 250000 --out chunk_00007.npz
+    python -m recipes.rows FOLDER 7 250000 chunk_00007.npz      # tokenizer, seed, tokens
 
 A row holds whole examples only; `group` says which, so that none attends to its neighbours. Only responses are learned,
 digits of sums with twice the weight: they are few, but they must be right.
@@ -8,9 +8,9 @@ digits of sums with twice the weight: they are few, but they must be right.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -53,14 +53,13 @@ def build(tokenizer: Tokenizer, seed: int, tokens: int, length: int = LENGTH) ->
         if size > length:
             continue
         spent[task] += size
-        fitting = [row for row in unfinished if filled(row) + size <= length]
-        if fitting:
-            max(fitting, key=filled).append(example)
-            continue
-        if len(unfinished) == OPEN_ROWS:
-            fullest = max(range(OPEN_ROWS), key=lambda i: filled(unfinished[i]))
-            finished.append(unfinished.pop(fullest))
-        unfinished.append([example])
+        row = max((row for row in unfinished if filled(row) + size <= length), key=filled, default=[])
+        if not row:
+            unfinished.append(row)
+        row.append(example)
+        if len(unfinished) > OPEN_ROWS:
+            unfinished.sort(key=filled)
+            finished.append(unfinished.pop())
     finished += unfinished
     rng.shuffle(finished)
     arrays = {name: np.zeros((len(finished), length), dtype)
@@ -74,18 +73,8 @@ def build(tokenizer: Tokenizer, seed: int, tokens: int, length: int = LENGTH) ->
     return arrays
 
 
-def main() -> None:
-    """Write one chunk, whole or not at all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokenizer", type=Path, required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--tokens", type=int, default=250_000)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
-    part = args.out.with_suffix(".part.npz")
-    np.savez(part, **build(Tokenizer.load(args.tokenizer), args.seed, args.tokens))
-    os.replace(part, args.out)
-
-
 if __name__ == "__main__":
-    main()
+    folder, seed, tokens, out = sys.argv[1:]
+    part = Path(out).with_suffix(".part.npz")  # whole or not at all
+    np.savez(part, **build(Tokenizer.load(folder), int(seed), int(tokens)))
+    os.replace(part, out)

@@ -1,0 +1,73 @@
+"""The four tasks, their shares of the training tokens, and the prompt files of the package.
+
+    python -m recipes.world [FOLDER]      math.jsonl, code.jsonl and text.jsonl, by default in omnidraft/data
+
+Of 200 prompts per task, those of trained kinds come from a seed that training does not use, the others were written by hand
+(typed.jsonl, unseen.jsonl); `seen_template` tells them apart. One in three is a hand-written one as long as there are any.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from .functions import request
+from .other import other
+from .problems import bare_sum, many_sums, problem
+from .stories import story
+
+HERE, PROMPTS, SEED = Path(__file__).parent, 200, 1_000_003
+
+
+def math(rng: random.Random) -> dict:
+    """A word problem, or, for about a fifth of the tokens, bare sums."""
+    luck = rng.random()
+    return bare_sum(rng) if luck < 0.21 else many_sums(rng) if luck < 0.26 else problem(rng)
+
+
+TASKS: dict[str, Callable[[random.Random], dict]] = {"math": math, "code": request, "text": story, "other": other}
+MIX = {"math": 0.55, "code": 0.20, "text": 0.20, "other": 0.05}
+# What is asked of a trained model: no rows of sums, no function that is already begun.
+ASKED = {"math": problem, "code": partial(request, forms=("plain", "named", "tested")), "text": story}
+
+
+def fresh_prompts(task: str, count: int, seed: int) -> list[str]:
+    """Prompts of trained kinds, which neither training nor the prompt files draw."""
+    rng = random.Random(f"{task}/{seed}")
+    return [ASKED[task](rng)["prompt"] for _ in range(count)]
+
+
+def hand_written(task: str) -> list[dict]:
+    """What someone typed: problems with their answers, requests with their tests, openings of stories, anything else."""
+    file = HERE / ("typed.jsonl" if task == "math" else "unseen.jsonl")
+    found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [{"task": task} | example for example in found if example.get("task", task) == task]
+
+
+def prompts(task: str) -> list[dict]:
+    """The examples of a prompt file, no prompt twice."""
+    rng, unseen, found = random.Random(SEED), hand_written(task)[::-1], {}
+    while len(found) < PROMPTS:
+        typed = len(found) % 3 == 2 and bool(unseen)
+        example = {"seen_template": not typed} | (unseen.pop() if typed else ASKED[task](rng))
+        found.setdefault(example["prompt"], example)
+    return list(found.values())
+
+
+def main() -> None:
+    """Write each file, whole or not at all."""
+    folder = Path(sys.argv[1]) if sys.argv[1:] else HERE.parent / "omnidraft" / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    for task in ASKED:
+        part = folder / f"{task}.part"
+        part.write_text("".join(json.dumps(example, ensure_ascii=False) + "\n" for example in prompts(task)), encoding="utf-8")
+        os.replace(part, folder / f"{task}.jsonl")
+
+
+if __name__ == "__main__":
+    main()
