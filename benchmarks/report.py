@@ -181,8 +181,8 @@ def against(figures: dict) -> str:
     def cell(row: dict | None) -> str:
         if row is None or "ratio" not in row:
             return "—" if row is None else "fails"
-        excess = row.get("log_p_excess") or 0.0
-        wrong = f", excess {excess:+.1f}" if abs(excess) > 1 else ""
+        far = row.get("first_token_distance") or 0.0
+        wrong = f", TV {far:.2f}, excess {row['log_p_excess']:+.1f}" if far > 1e-3 else ""
         return f"{row['ratio']:.2f}× ({row['block_efficiency']:.2f}{wrong})"
 
     rows = [[arrow(pair), at, *(cell(found.get(method)) for method in methods)]
@@ -192,10 +192,13 @@ def against(figures: dict) -> str:
             f"{m['transformers']}, {m['torch_threads']} threads, {s['prompts']} prompts × "
             f"{s['tokens']} tokens, medians of {s['repeats']} "
             "(`benchmarks/against_transformers.py`). Speed over transformers' plain generation, "
-            "and in brackets target tokens per target pass. An *excess* of log p is reported where "
-            "the text is not the target's own: transformers' token-level intersection (its "
-            "assisted generation at T = 1) pairs scrambled rows, so "
-            "much of what it accepts is wrong.\n\n" + table(["pair", "", *methods], rows))
+            "and in brackets target tokens per target pass.\n\n"
+            + table(["pair", "", *methods], rows) + "\n\n*TV*: transformers' assisted generation at "
+            "T = 1 does not write the target's distribution, so these ratios are of another text. "
+            "Its token-level intersection pairs probabilities with other tokens' ([report]"
+            "(upstream/report.md)): the first token's total variation from the target's "
+            "distribution, mean over the prompts; *excess*: how much likelier its tokens are than "
+            "the target's own draws (mean log p).")
 
 
 def latency(figures: dict) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from transformers import AutoTokenizer, GenerationConfig
+from transformers.generation import candidate_generator
 
 from omnidraft.decoding import Round
 from omnidraft.engine.transformers_loading import one_line, quiet
@@ -47,6 +48,36 @@ def decoders(pair: Any, temperature: float) -> dict[str, Method]:
     methods = {"plain": {}, "assisted": assisted, "prompt lookup": {"prompt_lookup_num_tokens": 10}}
     return {f"transformers {name}": partial(_generate, target.model, config, method)
             for name, method in methods.items()}
+
+
+def first_token_distance(pair: Any, prompts: list[str], temperature: float) -> list[float]:
+    """How far assisted sampling is from the target's distribution: total variation, per prompt.
+
+    Of the first token, and without noise: from p, the chance that the assistant draws each token,
+    and the q that transformers gives to its verification for it (docs/upstream).
+    """
+    ours, theirs = (AutoTokenizer.from_pretrained(one.folder) for one in (pair.target, pair.draft))
+    assistant, found = copy.deepcopy(pair.draft.model), []
+    translator = candidate_generator.AssistantToTargetTranslator(
+        ours, theirs, pair.target.vocab_size, assistant, assistant_prune_lm_head=True)
+    for prompt in prompts:
+        ids = torch.tensor([pair.target.tokenizer.encode(prompt, bos=True)])
+        text = ours.decode(ids[0], skip_special_tokens=True)
+        drafter_ids = theirs(text, add_special_tokens=False, return_tensors="pt").input_ids
+        translator.unmap_input_ids()  # the assistant reads its own ids first
+        with torch.no_grad():
+            p, logits = (model(one.to(model.device)).logits[0, -1].float().cpu() / temperature
+                         for model, one in ((pair.target.model, ids), (assistant, drafter_ids)))
+        p, drafted = p.double().softmax(-1), logits.double().softmax(-1)  # (V_p,), (shared,)
+        every = torch.cat([drafter_ids, torch.arange(len(drafted))[None]], 1)
+        tokens = translator.get_target_ids(drafter_ids, ids, every)[0, ids.shape[1]:]
+        drawn = torch.zeros_like(p).index_add(0, tokens, drafted)
+        q = translator.get_target_logits(logits).double().softmax(-1)
+        kept = drawn * torch.where(q > 0, p / q, 1.0).clamp(max=1)  # accepted with min(1, p / q)
+        left = (p - q).clamp(min=0)
+        sampled = kept + (1 - kept.sum()) * left / left.sum()
+        found.append(float((sampled - p).abs().sum() / 2))
+    return found
 
 
 def _generate(model: Any, config: Any, how: dict[str, Any], _: str, ids: list[int], limit: int,
