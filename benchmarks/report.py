@@ -15,6 +15,7 @@ from statistics import median
 
 from rich.console import Console
 
+from benchmarks import report_overlap
 from benchmarks.common import ROOT, result
 from benchmarks.report_learning import (
     adaptive,
@@ -321,6 +322,7 @@ def main() -> None:
     torch = [written(f"speed_{one}", speed) for one in ("torch", "both_torch")]
     parts = {"Speed": written("speed", speed), "Speed with PyTorch": "\n\n".join(torch),
              "Block efficiency": written("efficiency", efficiency),
+             "Acceptance by overlap": written("overlap", report_overlap.report),
              "Learning": written("learning", learning, True),
              "Learning by the wall clock": written("wall_clock", wall_clock),
              "Adaptive drafting": written("adaptive", adaptive), "Shift": written("shift", shift),
@@ -331,7 +333,10 @@ def main() -> None:
     everything = ("# Results\n\nWritten by `python -m benchmarks.report` from "
                   f"`benchmarks/results/*.json`. In short:\n\n{summary('')}\n")
     everything += "".join(f"\n## {title}\n\n{part}\n" for title, part in parts.items())
-    for place, made in (pages | {docs / "results.md": everything}).items():
+    pages |= {docs / "results.md": everything}
+    if found := result("overlap"):
+        pages[docs / "overlap.svg"] = report_overlap.figure(found)
+    for place, made in pages.items():
         if not check:
             write_text(place, made)
         elif not place.exists() or place.read_text(encoding="utf-8") != made:

@@ -26,7 +26,7 @@ def check(draft: options.Side, target: options.Side,
           text: Annotated[str | None, options.models(
               help="math, code, text, a file, or - (stdin).", show_default="all three")] = None,
           backend: Annotated[str, options.models(help="numpy or torch.")] = "numpy",
-          figures: Annotated[bool, options.output("--json", help="A JSON object.")] = False) -> None:
+          figures: Annotated[bool, options.output("--json", help="As JSON.")] = False) -> None:
     """Say how two vocabularies fit and, with models at hand, from where on drafting pays."""
     texts = [line for source in ([text] if text else TASKS)
              for line in islice(read_prompts(source)[0], 40)]
