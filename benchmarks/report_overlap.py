@@ -56,8 +56,9 @@ def report(figures: dict) -> str:
             rows += [row(arrow(pair), one, at) for at in ("T=0", "T=1")]
     for pair, one in figures["real"].items():
         rows += [row(arrow(pair), one, at) for at in levels({pair: one}) and ("T=0", "T=1")]
-    real = [[arrow(pair), f"{100 * one['entries']:.1f} %", f"{100 * one['text']:.1f} %",
-             f"{one['pieces']:.2f}"] for pair, one in figures["published"].items()]
+    real = [[str(number), arrow(pair), f"{100 * one['entries']:.1f} %", f"{100 * one['text']:.1f} %",
+             f"{one['pieces']:.2f}"] for number, (pair, one) in
+            enumerate(figures["published"].items(), 1)]
     s = figures["settings"]
     return (
         "![Target tokens per target pass of the four rules, by the overlap of the vocabularies]"
@@ -72,8 +73,8 @@ def report(figures: dict) -> str:
         "rules' doing. In the last column the share of the drafted bytes that `lifted` keeps.\n\n"
         + table(["pair", "of entries", "of text", "", "k", *(f"`{rule}`" for rule in STYLES),
                  "bytes kept"], rows)
-        + ("\n\nWhere published tokenizers are on that axis:\n\n" + table(
-            ["drafter → target", "of entries", "of text", "draft tokens per target token"], real)
+        + ("\n\nWhere pairs of published tokenizers are on that axis (grey in the figure):\n\n" + table(
+            ["", "drafter → target", "of entries", "of text", "draft tokens per target token"], real)
            if real else ""))
 
 
@@ -107,12 +108,16 @@ def figure(figures: dict) -> str:
     for column, pair in enumerate(shown):
         for line, at in enumerate(("T=0", "T=1")):
             out.append(f'<g transform="translate({LEFT + WIDE * column},{TOP + HIGH * line})">')
-            out += panel(levels(figures["pairs"][pair]), f"{arrow(pair)}, {at}", at) + ["</g>"]
+            out += panel(levels(figures["pairs"][pair]), f"{arrow(pair)}, {at}", at,
+                         [one["text"] for one in figures["published"].values()]) + ["</g>"]
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
-def panel(runs: list[dict], title: str, at: str) -> list[str]:
-    """Tokens per pass by the share of the target's written tokens; bars are standard errors."""
+def panel(runs: list[dict], title: str, at: str, marks: list[float]) -> list[str]:
+    """Tokens per pass by the share of the target's written tokens; bars are standard errors.
+
+    `marks`: the shares of published pairs, numbered.
+    """
     wide, high = WIDE - 40, HIGH - 66
     most = ceil(max(sum(efficiency(run)) for one in runs for run in one[at].values()))
     out = [f'<text x="{wide / 2}" y="-8" text-anchor="middle">{escape(title)}</text>',
@@ -125,6 +130,9 @@ def panel(runs: list[dict], title: str, at: str) -> list[str]:
         y = high * (1 - tick / most)
         out.append(f'<path d="M0,{y:.1f}H{wide}" stroke="#ddd"/><text x="-6" y="{y + 4:.1f}" '
                    f'text-anchor="end">{tick}</text>')
+    for number, share in enumerate(marks, 1):
+        out.append(f'<path d="M{wide * share:.1f},10V{high}" stroke="#aaa" stroke-dasharray="1 3"/>'
+                   f'<text x="{wide * share:.1f}" y="8" fill="#777" text-anchor="middle">{number}</text>')
     out += [f'<text x="{wide * tick / 100:.1f}" y="{high + 14}" text-anchor="middle">{tick}</text>'
             for tick in range(0, 101, 20)]
     for rule, (colour, path, dashes) in STYLES.items():

@@ -134,7 +134,8 @@ def figures() -> dict:
         return {"overlap": {"entries": share / 2, "text": share, "pieces": 2.0}, "k": 6, "T=0": at(9), "T=1": at(7)}
 
     return {"settings": {"k": 6, "tokens": 8, "prompts": 1}, "pairs": {"a<b:c": {"9": level(0.9), "0": level(0.2), "4": {
-        "overlap": {"entries": 0.1, "text": 0.5, "pieces": 1.0}, "k": 3, "T=0": at(9)}}}, "real": {}, "published": {}}
+        "overlap": {"entries": 0.1, "text": 0.5, "pieces": 1.0}, "k": 3, "T=0": at(9)}}}, "real": {},
+            "published": {"one:two": {"entries": 0.1, "text": 0.4, "pieces": 1.5}}}
 
 
 def test_the_figure_is_xml_with_a_point_for_each_measurement():
@@ -142,8 +143,10 @@ def test_the_figure_is_xml_with_a_point_for_each_measurement():
     lines = [one for one in tree.iter() if one.tag.endswith("polyline")]
     assert len(lines) == 2 * 5 and all(len(one.get("points").split()) == 2 for one in lines)  # the unfinished level is left out
     assert "a<b → c, T=1" in "".join(tree.itertext())
+    assert sum(one.get("stroke-dasharray") == "1 3" for one in tree.iter()) == 2  # the published pair, in both panels
 
 
 def test_the_table_compares_every_rule_with_the_first():
     page = report_overlap.report(figures())
     assert "| a<b → c | 10.0 % | 20.0 % | T=0 | 6 | 3.60 ± " in page and "(-0.20 ± " in page and page.count("| a<b") == 4
+    assert "| 1 | one → two | 10.0 % | 40.0 % | 1.50 |" in page
