@@ -118,7 +118,7 @@ def panel(runs: list[dict], title: str, at: str, marks: list[float]) -> list[str
 
     `marks`: the shares of published pairs, numbered.
     """
-    wide, high = WIDE - 40, HIGH - 66
+    wide, high = WIDE - 54, HIGH - 66
     most = ceil(max(sum(efficiency(run)) for one in runs for run in one[at].values()))
     out = [f'<text x="{wide / 2}" y="-8" text-anchor="middle">{escape(title)}</text>',
            f'<path d="M0,0V{high}H{wide}" fill="none" stroke="black"/>',
