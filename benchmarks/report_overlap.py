@@ -67,8 +67,8 @@ def report(figures: dict) -> str:
         "each token that is gone drawn as the pieces that spell it, so that it knows what it knew. "
         f"k = {s['k']} whole tokens, and as many more pieces as make the same text. Overlap: the "
         "share of the target's entries, and of the tokens of the texts, that the drafter has as "
-        "one token. Target tokens per target pass, ± standard error over prompts; in brackets how "
-        "much less than `lifted`, with the paired error. *cut* only loses the rows of the tokens: "
+        "one token. Target tokens per target pass, ± standard error over prompts; in brackets the "
+        "difference from `lifted`, with the paired error (`omnidraft` is biased at T = 1). *cut* only loses the rows of the tokens: "
         "it then meets sequences that it was never trained on, and what it loses is not the "
         "rules' doing. In the last column the share of the drafted bytes that `lifted` keeps.\n\n"
         + table(["pair", "of entries", "of text", "", "k", *(f"`{rule}`" for rule in STYLES),
