@@ -50,14 +50,14 @@ def levels(runs: dict) -> list[dict]:
 
 def report(figures: dict) -> str:
     """The figure, the tables, and what they mean."""
-    rows = []
+    rows: list[list[str]] = []
     for pair, runs in figures["pairs"].items():
         for one in levels(runs):
             rows += [row(arrow(pair), one, at) for at in ("T=0", "T=1")]
     for pair, one in figures["real"].items():
         rows += [row(arrow(pair), one, at) for at in levels({pair: one}) and ("T=0", "T=1")]
-    real = [[str(number), arrow(pair), f"{100 * one['entries']:.1f} %", f"{100 * one['text']:.1f} %",
-             f"{one['pieces']:.2f}"] for number, (pair, one) in
+    real = [[str(number), arrow(pair), f"{100 * one['entries']:.1f} %",
+             f"{100 * one['text']:.1f} %", f"{one['pieces']:.2f}"] for number, (pair, one) in
             enumerate(figures["published"].items(), 1)]
     s = figures["settings"]
     return (
@@ -68,13 +68,15 @@ def report(figures: dict) -> str:
         f"k = {s['k']} whole tokens, and as many more pieces as make the same text. Overlap: the "
         "share of the target's entries, and of the tokens of the texts, that the drafter has as "
         "one token. Target tokens per target pass, ± standard error over prompts; in brackets the "
-        "difference from `lifted`, with the paired error (`omnidraft` is biased at T = 1). *cut* only loses the rows of the tokens: "
+        "difference from `lifted`, with the paired error (`omnidraft` is biased at T = 1). "
+        "*cut* only loses the rows of the tokens: "
         "it then meets sequences that it was never trained on, and what it loses is not the "
         "rules' doing. In the last column the share of the drafted bytes that `lifted` keeps.\n\n"
         + table(["pair", "of entries", "of text", "", "k", *(f"`{rule}`" for rule in STYLES),
                  "bytes kept"], rows)
-        + ("\n\nWhere pairs of published tokenizers are on that axis (grey in the figure):\n\n" + table(
-            ["", "drafter → target", "of entries", "of text", "draft tokens per target token"], real)
+        + ("\n\nWhere pairs of published tokenizers are on that axis (grey in the figure):\n\n"
+           + table(["", "drafter → target", "of entries", "of text",
+                    "draft tokens per target token"], real)
            if real else ""))
 
 
@@ -131,8 +133,9 @@ def panel(runs: list[dict], title: str, at: str, marks: list[float]) -> list[str
         out.append(f'<path d="M0,{y:.1f}H{wide}" stroke="#ddd"/><text x="-6" y="{y + 4:.1f}" '
                    f'text-anchor="end">{tick}</text>')
     for number, share in enumerate(marks, 1):
-        out.append(f'<path d="M{wide * share:.1f},10V{high}" stroke="#aaa" stroke-dasharray="1 3"/>'
-                   f'<text x="{wide * share:.1f}" y="8" fill="#777" text-anchor="middle">{number}</text>')
+        x = f"{wide * share:.1f}"
+        out.append(f'<path d="M{x},10V{high}" stroke="#aaa" stroke-dasharray="1 3"/>'
+                   f'<text x="{x}" y="8" fill="#777" text-anchor="middle">{number}</text>')
     out += [f'<text x="{wide * tick / 100:.1f}" y="{high + 14}" text-anchor="middle">{tick}</text>'
             for tick in range(0, 101, 20)]
     for rule, (colour, path, dashes) in STYLES.items():

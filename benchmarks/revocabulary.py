@@ -129,7 +129,8 @@ class Split:
         made, stop = np.zeros(self.vocab_size), 1.0
         if self.children[node]:
             q = self._next(tokens, cache)  # (V_q,) of the token that is open
-            mass = {piece: q[self.below[child]].sum() for piece, child in self.children[node].items()}
+            mass = {piece: q[self.below[child]].sum()
+                    for piece, child in self.children[node].items()}
             stop = q[self.token[node]] if self.token[node] >= 0 else 0.0
             total = sum(mass.values()) + stop
             stop = stop / total if total > 0 else 1.0
