@@ -8,13 +8,14 @@ free token when every proposal was kept. Rules, lossless but for `omnidraft` abo
 `slem`       arXiv 2502.05202, and every rule at temperature 0: `exact_match`
 `tli`        arXiv 2502.05202: `rejection_sampling` with q on the shared tokens
 `omnidraft`  arXiv 2507.02659, Algorithm 1: `rejection_sampling` with the q' of `translation.merge`
-`lifted`     this project's own, for any two tokenizers: atom by atom on lifted distributions
+`lifted`     this project's own, for any two tokenizers: blocks of atoms on lifted distributions
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import tee
 from typing import Any, NamedTuple
 
@@ -52,10 +53,11 @@ def accept(target_prob: float, draft_prob: float, uniforms: Uniforms) -> bool:
     return draft_prob > 0 and uniforms.accept(ratio(target_prob, draft_prob))
 
 
-def residual(target_probs: Any, draft_probs: Any) -> Any:
-    """Weights max(0, p - q) of shape (V,), or p itself where rounding leaves nothing (p = q)."""
-    left = (target_probs - draft_probs).clip(0)
-    left += target_probs * (left.sum() == 0)  # no question that a device would have to answer
+def residual(target_probs: Any, draft_probs: Any, scale: float = 1.0) -> Any:
+    """Weights max(0, scale p - q) (V,); at scale 1, where rounding leaves nothing (p = q), p."""
+    left = (scale * target_probs - draft_probs).clip(0)
+    if scale == 1:
+        left += target_probs * (left.sum() == 0)  # no question that a device would have to answer
     return left
 
 
@@ -102,25 +104,41 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
     `lifting.walk(atoms)`, or along its first `limit`, after which the bonus follows whatever the
     atoms are (a limit that depended on them would bias the text).
 
-    At a node of the trie the next atom proposes a child, or that a token ends there. Rejection
-    sampling compares P and Q of that choice (`Lifting.choice`); a rejection draws a category from
-    norm(max(0, P - Q)), then a token from p restricted to it, and ends the round. Atoms that run
-    out inside a node leave p restricted to the node's subtree.
+    At a node of the trie the next atom proposes a child, or that a token ends there; of that choice
+    both distributions, P and Q, are known (`Lifting.choice`). The comparisons of a round are judged
+    together: block verification (arXiv 2403.10444), here over atoms. With r = 1 before the first,
+    r' = min(1, r P/Q) after each, all of them are kept with probability r of the last; else, from
+    behind, those before a comparison are kept with h = Z / (Z + 1 - r), where Z is the total of the
+    residual max(0, r P - Q) over its categories, and the residual draws the category of the next
+    token, which comes from p restricted to it. Why this is exact:
+
+    1. r is the probability that the draft is kept up to here, given that it was drafted so far. At
+       the end it is so by construction. Before: it is kept further with sum Q r' = sum min(Q, r P)
+       = r - Z; else it is kept up to here with h: r - Z + (1 - r + Z) h = r.
+    2. So the residual writes category c with Z * max(0, r P(c) - Q(c)) / Z, and what is kept further
+       with Q(c) r' = min(Q(c), r P(c)): together r P(c), the target's own share of what is kept.
+    3. No rule can keep more: r' P-shares of c must fit into both Q(c) and r P(c). Token by token
+       the product of min(1, P/Q) is kept, which is never above r.
     """
-    verdict, node = Verdict(), ROOT
+    steps, r, ended = [], [1.0], 0
     for choice in choices(atoms, drawn, lifting, target_probs):
-        if not accept(choice.target_prob, choice.draft_prob, uniforms):
-            p = target_probs[choice.row]
-            category = uniforms.choose(residual(*categories(choice, drawn, lifting, p)))
-            within = lifting.members(choice.node, category, len(p))
-            return verdict.emit(within[uniforms.choose(p[within])], "recovered")
-        node = choice.next_node
+        steps.append(choice)
+        r.append(ratio(r[-1] * choice.target_prob, choice.draft_prob))
+        ended += choice.ends >= 0
+        if r[-1] == 0 or ended == limit:
+            break
+    kept, left = len(steps), None
+    if not uniforms.accept(r[-1]):
+        kept, left = _fall_back(steps, r, drawn, lifting, target_probs, uniforms)
+    verdict = Verdict()
+    for choice in steps[:kept]:
         if choice.ends >= 0:
             verdict.emit(choice.ends, "accepted")
-            if verdict.accepted == limit:
-                break
-    p = target_probs[verdict.accepted]
-    if node != ROOT:
+    p, node = target_probs[verdict.accepted], steps[-1].next_node if steps else ROOT
+    if left is not None:
+        within = lifting.members(steps[kept].node, uniforms.choose(left), len(p))
+        return verdict.emit(within[uniforms.choose(p[within])], "recovered")
+    if node != ROOT:  # the atoms ran out inside a token: p restricted to the node's subtree
         below = lifting.below(node)
         token = int(below[uniforms.choose(p[below])])
         if token != lifting.token[node]:
@@ -128,6 +146,23 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
         verdict.emit(token, "accepted")
         p = target_probs[verdict.accepted]
     return verdict.emit(uniforms.choose(p), "bonus")
+
+
+def _fall_back(steps: list[Choice], r: list[float], drawn: Sequence[tuple[Any, Split]],
+               lifting: Lifting, target_probs: Sequence[Any],
+               uniforms: Uniforms) -> tuple[int, Any]:
+    """How many comparisons are kept where not all are, and the residual (C + 1,) of the next."""
+    left = cache(lambda i: residual(*categories(steps[i], drawn, lifting,
+                                                target_probs[steps[i].row]), r[i]))
+    sure = max(i for i, kept in enumerate(r) if kept == 1)  # h = 1
+    draws = [(i, uniforms.next()) for i in range(len(steps) - 1, sure, -1)]
+    # h <= r, so most are refused before a whole distribution is worked out.
+    some, same = tee((i, draw) for i, draw in draws if draw < r[i])
+    totals = uniforms.floats((z := left(i).sum(), z + 1 - r[i]) for i, _ in same)
+    for (i, draw), total in zip(some, totals, strict=True):
+        if draw < ratio(*total):
+            return i, left(i)
+    return sure, left(sure)
 
 
 class Choice(NamedTuple):
