@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import tee
+from itertools import accumulate, pairwise, tee
 from typing import Any, NamedTuple
 
 from .lifting import ROOT, Lifting, Split
@@ -104,41 +104,31 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
     `lifting.walk(atoms)`, or along its first `limit`, after which the bonus follows whatever the
     atoms are (a limit that depended on them would bias the text).
 
-    At a node of the trie the next atom proposes a child, or that a token ends there; of that choice
-    both distributions, P and Q, are known (`Lifting.choice`). The comparisons of a round are judged
-    together: block verification (arXiv 2403.10444), here over atoms. With r = 1 before the first,
-    r' = min(1, r P/Q) after each, all of them are kept with probability r of the last; else, from
-    behind, those before a comparison are kept with h = Z / (Z + 1 - r), where Z is the total of the
-    residual max(0, r P - Q) over its categories, and the residual draws the category of the next
-    token, which comes from p restricted to it. Why this is exact:
+    At a node of the trie the next atom proposes a child, or that a token ends there: P and Q of that
+    are `Lifting.choice`'s. The comparisons are judged as a block (arXiv 2403.10444, here for atoms).
+    r = 1 before the first, min(1, r P/Q) after each, is the probability that what was drafted so
+    far is kept. All are kept with the last r; else, from behind, those before a comparison are with
+    h = Z / (Z + 1 - r), and the next token is drawn from the residual max(0, r P - Q) over the
+    categories, whose total is Z, and from p within the category. Why this is exact:
 
-    1. r is the probability that the draft is kept up to here, given that it was drafted so far. At
-       the end it is so by construction. Before: it is kept further with sum Q r' = sum min(Q, r P)
-       = r - Z; else it is kept up to here with h: r - Z + (1 - r + Z) h = r.
-    2. So the residual writes category c with Z * max(0, r P(c) - Q(c)) / Z, and what is kept further
-       with Q(c) r' = min(Q(c), r P(c)): together r P(c), the target's own share of what is kept.
-    3. No rule can keep more: r' P-shares of c must fit into both Q(c) and r P(c). Token by token
-       the product of min(1, P/Q) is kept, which is never above r.
+    1. Given what was drafted so far, more of it is kept with sum Q min(1, r P/Q) = r - Z; if not, so
+       much as this is kept with h. Together r - Z + (1 - r + Z) h = r, as claimed.
+    2. The residual is used with r - (r - Z) = Z, so it writes category c with max(0, r P(c) - Q(c)).
+       What is kept longer has c with Q(c) min(1, r P(c)/Q(c)) = min(Q(c), r P(c)). Together r P(c):
+       of what is kept so far, P(c) of it continues with c, as the target would.
+    3. No exact rule keeps more than r. One that judges every comparison alone keeps the product of
+       all min(1, P/Q): never more, and less wherever P > Q comes after P < Q.
     """
-    steps, r, ended = [], [1.0], 0
-    for choice in choices(atoms, drawn, lifting, target_probs):
-        steps.append(choice)
-        r.append(ratio(r[-1] * choice.target_prob, choice.draft_prob))
-        ended += choice.ends >= 0
-        if r[-1] == 0 or ended == limit:
-            break
-    kept, left = len(steps), None
-    if not uniforms.accept(r[-1]):
-        kept, left = _fall_back(steps, r, drawn, lifting, target_probs, uniforms)
-    verdict = Verdict()
-    for choice in steps[:kept]:
-        if choice.ends >= 0:
-            verdict.emit(choice.ends, "accepted")
+    steps, verdict = [*choices(atoms, drawn, lifting, target_probs, limit)], Verdict()
+    kept, left = _keep(steps, drawn, lifting, target_probs, uniforms)
+    for step in steps[:kept]:
+        if step.ends >= 0:
+            verdict.emit(step.ends, "accepted")
     p, node = target_probs[verdict.accepted], steps[-1].next_node if steps else ROOT
     if left is not None:
         within = lifting.members(steps[kept].node, uniforms.choose(left), len(p))
         return verdict.emit(within[uniforms.choose(p[within])], "recovered")
-    if node != ROOT:  # the atoms ran out inside a token: p restricted to the node's subtree
+    if node != ROOT:
         below = lifting.below(node)
         token = int(below[uniforms.choose(p[below])])
         if token != lifting.token[node]:
@@ -148,18 +138,19 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
     return verdict.emit(uniforms.choose(p), "bonus")
 
 
-def _fall_back(steps: list[Choice], r: list[float], drawn: Sequence[tuple[Any, Split]],
-               lifting: Lifting, target_probs: Sequence[Any],
-               uniforms: Uniforms) -> tuple[int, Any]:
-    """How many comparisons are kept where not all are, and the residual (C + 1,) of the next."""
+def _keep(steps: list[Choice], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
+          target_probs: Sequence[Any], uniforms: Uniforms) -> tuple[int, Any]:
+    """How many comparisons are kept, and the residual (C + 1,) of the next: None if all are."""
+    if not steps or uniforms.accept(steps[-1].after):
+        return len(steps), None
     left = cache(lambda i: residual(*categories(steps[i], drawn, lifting,
-                                                target_probs[steps[i].row]), r[i]))
-    sure = max(i for i, kept in enumerate(r) if kept == 1)  # h = 1
-    draws = [(i, uniforms.next()) for i in range(len(steps) - 1, sure, -1)]
-    # h <= r, so most are refused before a whole distribution is worked out.
-    some, same = tee((i, draw) for i, draw in draws if draw < r[i])
-    totals = uniforms.floats((z := left(i).sum(), z + 1 - r[i]) for i, _ in same)
-    for (i, draw), total in zip(some, totals, strict=True):
+                                                target_probs[steps[i].row]), steps[i].before))
+    sure = max(i for i, step in enumerate(steps) if step.before == 1)  # h = 1
+    draws = [(i, uniforms.next(), steps[i].before) for i in range(len(steps) - 1, sure, -1)]
+    # As h <= r, r alone refuses most, and no whole distribution is worked out for them.
+    some, same = tee((i, draw, r) for i, draw, r in draws if draw < r)
+    totals = uniforms.floats((z := left(i).sum(), z + (1 - r)) for i, _, r in same)
+    for (i, draw, _), total in zip(some, totals, strict=True):
         if draw < ratio(*total):
             return i, left(i)
     return sure, left(sure)
@@ -181,36 +172,41 @@ class Choice(NamedTuple):
     target_prob: float = 0.0  # P
     draft_prob: float = 0.0  # Q
     left: float = 1.0  # Q of that *stop*: the atom is known to be no child of `narrowed`
+    before: float = 1.0  # r of `lifted`,
+    after: float = 1.0  # and after this comparison
 
 
 def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
-            target_probs: Sequence[Any]) -> Iterator[Choice]:
-    """The comparisons of a round with their P and Q, in order; arguments as in `lifted`.
+            target_probs: Sequence[Any], limit: int | None = None) -> Iterator[Choice]:
+    """The comparisons of a round up to the first that keeps nothing; arguments as in `lifted`.
 
-    An accept test needs two numbers, and each is a sum over a few entries of a row: whole
-    distributions are worked out after a rejection only.
+    r needs two numbers, and each is a sum over a few entries of a row: whole distributions are
+    worked out only where part of a round is kept.
     """
-    steps, same = tee(_route(atoms, drawn, lifting, target_probs))
+    steps, same = tee(_route(atoms, drawn, lifting, target_probs, limit))
     numbers = lifting.sums(part for _, parts in same for part in parts)
-    mass, before = 1.0, 1.0  # of the proposal before: its mass under p, and its Q
+    mass, q, r = 1.0, 1.0, 1.0  # of the proposal before: its mass under p, its Q, and r
     for step, _ in steps:
         proposed, drafted, possible = next(numbers), next(numbers), next(numbers)
         p = proposed / (mass or 1.0) if step.node != ROOT else proposed
-        q = drafted / (possible or 1.0)
-        left = before if step.narrowed != ROOT else 1.0
-        mass, before = proposed, (max(0.0, 1.0 - q) if step.stop else q) / (left or 1.0)
-        yield step._replace(target_prob=p, draft_prob=before, left=left)
+        left, q_whole = q if step.narrowed != ROOT else 1.0, drafted / (possible or 1.0)
+        q = (max(0.0, 1.0 - q_whole) if step.stop else q_whole) / (left or 1.0)
+        mass, before, r = proposed, r, ratio(r * p, q)
+        yield step._replace(target_prob=p, draft_prob=q, left=left, before=before, after=r)
+        if r == 0:
+            return
 
 
 def _route(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
-           target_probs: Sequence[Any]) -> Iterator[tuple[Choice, list[tuple[Any, Any]]]]:
+           target_probs: Sequence[Any],
+           limit: int | None) -> Iterator[tuple[Choice, list[tuple[Any, Any]]]]:
     """The comparisons while every proposal is accepted, which the atoms alone decide; no P and Q.
 
     With each the (row, ids) to add up: P's mass, Q's, and what Q is relative to. The route ends
-    with the atoms, the target's rows, or a dead end.
+    with the atoms, the target's rows, `limit` tokens, or a dead end.
     """
     place, row, node, narrowed = 0, 0, ROOT, ROOT
-    while place < len(atoms) and row < len(target_probs):
+    while place < len(atoms) and row < len(target_probs) and row != limit:
         (q, prefix), children = drawn[place], lifting.children[node]
         after, child = lifting.after[prefix], children.get(atoms[place])
         possible = lifting.continuing(prefix)[0] if prefix else []
@@ -243,16 +239,12 @@ def categories(choice: Choice, drawn: Sequence[tuple[Any, Split]], lifting: Lift
 
 def acceptances(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
                 target_probs: Sequence[Any]) -> list[float]:
-    """min(1, P/Q) of every atom, had all before it been accepted, up to the first that is 0.
+    """P(kept) of every atom, given those before it, up to the first that is 0: the head's labels.
 
-    The labels of the acceptance head, this project's own. An atom that ends one token and begins
-    the next is compared twice: the product counts. The list ends where the rows do.
+    This project's own. What was drafted up to an atom is kept with r (see `lifted`), which can rise
+    again; the product of the factors up to an atom is the least r so far, as near as factors of at
+    most 1 come to it. The list ends where the rows do.
     """
-    found: list[float] = []
-    for choice in choices(atoms, drawn, lifting, target_probs):
-        if choice.place == len(found):
-            found.append(1.0)
-        found[-1] *= ratio(choice.target_prob, choice.draft_prob)
-        if found[-1] == 0:
-            break
-    return found
+    steps = choices(atoms, drawn, lifting, target_probs)
+    after = {step.place: step.after for step in steps}  # an atom may be compared twice
+    return [now / before for before, now in pairwise(accumulate(after.values(), min, initial=1.0))]
