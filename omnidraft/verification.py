@@ -48,11 +48,6 @@ def ratio(target_prob: float, draft_prob: float) -> float:
     return 1.0 if target_prob >= draft_prob else float(target_prob / draft_prob)
 
 
-def accept(target_prob: float, draft_prob: float, uniforms: Uniforms) -> bool:
-    """Accept with min(1, p/q); what cannot have been drawn from q (q = 0) is rejected."""
-    return draft_prob > 0 and uniforms.accept(ratio(target_prob, draft_prob))
-
-
 def residual(target_probs: Any, draft_probs: Any, scale: float = 1.0) -> Any:
     """Weights max(0, scale p - q) (V,); at scale 1, where rounding leaves nothing (p = q), p."""
     left = (scale * target_probs - draft_probs).clip(0)
@@ -89,7 +84,7 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
         proposed = [draft_probs[row][token] for row, token in enumerate(proposals)]
     pairs = ((target_probs[row][token], proposed[row]) for row, token in enumerate(proposals))
     for row, (p, q) in enumerate(uniforms.floats(pairs)):
-        if not accept(p, q, uniforms):
+        if q <= 0 or not uniforms.accept(ratio(p, q)):
             left = residual(target_probs[row], draft_probs[row])
             return verdict.emit(uniforms.choose(left), "recovered")
         verdict.emit(proposals[row], "accepted")
@@ -101,23 +96,20 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
     """Verify a round's atoms on lifted distributions; every emitted token has distribution p.
 
     atoms, drawn: what `Lifting.reveal` gives; target_probs: m + 1 rows (V_p,) along the m tokens of
-    `lifting.walk(atoms)`, or along its first `limit`, after which the bonus follows whatever the
-    atoms are (a limit that depended on them would bias the text).
+    `lifting.walk(atoms)`, or its first `limit`: the bonus follows those, whatever the atoms are.
 
-    At a node of the trie the next atom proposes a child, or that a token ends there: P and Q of that
-    are `Lifting.choice`'s. The comparisons are judged as a block (arXiv 2403.10444, here for atoms).
-    r = 1 before the first, min(1, r P/Q) after each, is the probability that what was drafted so
-    far is kept. All are kept with the last r; else, from behind, those before a comparison are with
-    h = Z / (Z + 1 - r), and the next token is drawn from the residual max(0, r P - Q) over the
-    categories, whose total is Z, and from p within the category. Why this is exact:
+    At a node of the trie the next atom proposes a child, or that a token ends there; `Lifting.choice`
+    has P and Q. The comparisons are judged as a block (arXiv 2403.10444, here for atoms): r = 1
+    before the first, r' = min(1, r P/Q) after each. All are kept with the last r; else, from
+    behind, those before a comparison with h = Z / (Z + 1 - r). There the residual max(0, r P - Q),
+    whose sum is Z, draws a category, and p within that the next token. It is exact:
 
-    1. Given what was drafted so far, more of it is kept with sum Q min(1, r P/Q) = r - Z; if not, so
-       much as this is kept with h. Together r - Z + (1 - r + Z) h = r, as claimed.
-    2. The residual is used with r - (r - Z) = Z, so it writes category c with max(0, r P(c) - Q(c)).
-       What is kept longer has c with Q(c) min(1, r P(c)/Q(c)) = min(Q(c), r P(c)). Together r P(c):
-       of what is kept so far, P(c) of it continues with c, as the target would.
-    3. No exact rule keeps more than r. One that judges every comparison alone keeps the product of
-       all min(1, P/Q): never more, and less wherever P > Q comes after P < Q.
+    1. What was drafted so far is kept with r: more of it with sum Q r' = sum min(Q, r P) = r - Z,
+       and if not, so much with h; together r - Z + (1 - r + Z) h = r.
+    2. Category c follows it with P, as in the target: in what is kept further with Q r' = min(Q, r
+       P), by the residual with max(0, r P - Q); together r P.
+    3. Judged one by one, comparisons would be kept with the product of all min(1, P/Q). That is
+       never more than r, and less where P > Q comes after P < Q.
     """
     steps, verdict = [*choices(atoms, drawn, lifting, target_probs, limit)], Verdict()
     kept, left = _keep(steps, drawn, lifting, target_probs, uniforms)
@@ -143,8 +135,8 @@ def _keep(steps: list[Choice], drawn: Sequence[tuple[Any, Split]], lifting: Lift
     """How many comparisons are kept, and the residual (C + 1,) of the next: None if all are."""
     if not steps or uniforms.accept(steps[-1].after):
         return len(steps), None
-    left = cache(lambda i: residual(*categories(steps[i], drawn, lifting,
-                                                target_probs[steps[i].row]), steps[i].before))
+    left = cache(lambda i: residual(*categories(steps[i], drawn, lifting, target_probs),
+                                    steps[i].before))
     sure = max(i for i, step in enumerate(steps) if step.before == 1)  # h = 1
     draws = [(i, uniforms.next(), steps[i].before) for i in range(len(steps) - 1, sure, -1)]
     # As h <= r, r alone refuses most, and no whole distribution is worked out for them.
@@ -157,10 +149,7 @@ def _keep(steps: list[Choice], drawn: Sequence[tuple[Any, Split]], lifting: Lift
 
 
 class Choice(NamedTuple):
-    """One comparison of `lifted`: at a node of the trie, P and Q of what the next atom proposes.
-
-    That is the child that it leads to, else *stop*: the node's own token ends here.
-    """
+    """One comparison: the next atom proposes a child of the node, else *stop*: a token ends."""
 
     place: int  # of the atom that proposes
     row: int  # of the target
@@ -178,19 +167,15 @@ class Choice(NamedTuple):
 
 def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
             target_probs: Sequence[Any], limit: int | None = None) -> Iterator[Choice]:
-    """The comparisons of a round up to the first that keeps nothing; arguments as in `lifted`.
-
-    r needs two numbers, and each is a sum over a few entries of a row: whole distributions are
-    worked out only where part of a round is kept.
-    """
+    """The comparisons of a round, up to the first with P = 0; arguments as in `lifted`."""
     steps, same = tee(_route(atoms, drawn, lifting, target_probs, limit))
     numbers = lifting.sums(part for _, parts in same for part in parts)
     mass, q, r = 1.0, 1.0, 1.0  # of the proposal before: its mass under p, its Q, and r
     for step, _ in steps:
         proposed, drafted, possible = next(numbers), next(numbers), next(numbers)
         p = proposed / (mass or 1.0) if step.node != ROOT else proposed
-        left, q_whole = q if step.narrowed != ROOT else 1.0, drafted / (possible or 1.0)
-        q = (max(0.0, 1.0 - q_whole) if step.stop else q_whole) / (left or 1.0)
+        left, share = q if step.narrowed != ROOT else 1.0, drafted / (possible or 1.0)
+        q = (max(0.0, 1.0 - share) if step.stop else share) / (left or 1.0)
         mass, before, r = proposed, r, ratio(r * p, q)
         yield step._replace(target_prob=p, draft_prob=q, left=left, before=before, after=r)
         if r == 0:
@@ -198,8 +183,7 @@ def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lif
 
 
 def _route(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
-           target_probs: Sequence[Any],
-           limit: int | None) -> Iterator[tuple[Choice, list[tuple[Any, Any]]]]:
+           target_probs: Sequence[Any], limit: int | None) -> Iterator[tuple[Choice, list]]:
     """The comparisons while every proposal is accepted, which the atoms alone decide; no P and Q.
 
     With each the (row, ids) to add up: P's mass, Q's, and what Q is relative to. The route ends
@@ -228,22 +212,21 @@ def _route(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
 
 
 def categories(choice: Choice, drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
-               target_probs: Any) -> tuple[Any, Any]:
-    """P and Q (C + 1,) of all categories at a comparison, `target_probs` (V_p,) being its row."""
+               target_probs: Sequence[Any]) -> tuple[Any, Any]:
+    """P and Q (C + 1,) of all categories at a comparison."""
     q = lifting.distribution(*drawn[choice.place])
     if choice.narrowed != ROOT:  # the same atom proposed *stop*, and that was accepted
         q[[*lifting.children[choice.narrowed]]] = 0.0
         q /= choice.left
-    return lifting.choice(choice.node, target_probs, q)[1:]
+    return lifting.choice(choice.node, target_probs[choice.row], q)[1:]
 
 
 def acceptances(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
                 target_probs: Sequence[Any]) -> list[float]:
-    """P(kept) of every atom, given those before it, up to the first that is 0: the head's labels.
+    """P(kept) of each atom, given those before it, up to the first 0: the acceptance head's labels.
 
-    This project's own. What was drafted up to an atom is kept with r (see `lifted`), which can rise
-    again; the product of the factors up to an atom is the least r so far, as near as factors of at
-    most 1 come to it. The list ends where the rows do.
+    This project's own. A draft is kept up to an atom with the r of `lifted`, which can rise again:
+    the product up to an atom is the least r so far. The list ends where the rows do.
     """
     steps = choices(atoms, drawn, lifting, target_probs)
     after = {step.place: step.after for step in steps}  # an atom may be compared twice
