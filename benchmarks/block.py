@@ -5,8 +5,8 @@
 Of every round that `lifted` verifies, the tokens that it is expected to write, given its draft: as
 a block, and had each comparison been judged alone (the product of all min(1, P/Q)). Both are exact;
 the gain's standard error takes the rounds as independent. Next to it the processor time of the
-verification, the softmax of the target's rows included: medians, of five times in a row. Published models (real:DRAFT:TARGET) are
-folders in $OMNIDRAFT_REAL_DATA; they continue stories.
+verification, the softmax of the target's rows included: medians, of five times in a row. Published
+models (real:DRAFT:TARGET) are folders in $OMNIDRAFT_REAL_DATA; they continue stories.
 """
 
 from __future__ import annotations
