@@ -112,13 +112,13 @@ assert both.longer(b) == [2] and total_variation(distribution_of(after_b), dict(
 
 # %% [markdown]
 # ## The real thing
-# The embedded models at T = 1: the whole decoding loop is enumerated, with three tokens to choose from at each place. Then
+# The embedded models at T = 1: the whole decoding loop is enumerated, with two tokens to choose from at each place. Then
 # the block efficiency of four rules: `tli` (lesson 1), `slem` (arXiv 2502.05202: write the draft with the target's tokenizer,
 # keep tokens while the target's own draws agree), `omnidraft` (lesson 4, the only biased one), `lifted`.
 
 # %%
 exact, prompt = pair("draft-tasks", "qwen-like", dtype="float64"), "Lost: our parrot has been missing since Friday"
-few = Options(stop=FixedLength(2), temperature=1, top_k=3, max_new_tokens=3)
+few = Options(stop=FixedLength(2), temperature=1, top_k=2, max_new_tokens=3)
 wanted = distribution_of(lambda draws: next(plain(exact.target, prompt, few, draws)).emitted[0])
 written = distribution_of(lambda draws: next(speculative(exact, prompt, few, draws)).emitted[0])
 print(f"total variation of the first token: {total_variation(written, wanted):.0e}")
