@@ -63,7 +63,7 @@ for drafted in ([a, a], [b, a]):
 
 # %%
 show(Lifting.choice)  # the equation: P and Q at a node
-show(lifted)  # the rule, and why it is exact
+show(lifted)  # the rule; help(lifted) says why it is exact
 assert [round(c.after, 9) for c in choices(*lifting.reveal([b, a], rows), lifting, [p, p, p])] == [0.5, 1]
 
 # %% [markdown]
