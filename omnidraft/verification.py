@@ -98,8 +98,8 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
     atoms, drawn: what `Lifting.reveal` gives; target_probs: m + 1 rows (V_p,) along the m tokens of
     `lifting.walk(atoms)`, or its first `limit`: the bonus follows those, whatever the atoms are.
 
-    At a node of the trie the next atom proposes a child, or that a token ends there; `Lifting.choice`
-    has P and Q. The comparisons are judged as a block (arXiv 2403.10444, here for atoms): r = 1
+    At a node of the trie the next atom proposes a child, or that a token ends there; P and Q are
+    those of `Lifting.choice`. They are judged as a block (arXiv 2403.10444, here for atoms): r = 1
     before the first, r' = min(1, r P/Q) after each. All are kept with the last r; else, from
     behind, those before a comparison with h = Z / (Z + 1 - r). There the residual max(0, r P - Q),
     whose sum is Z, draws a category, and p within that the next token. It is exact:
