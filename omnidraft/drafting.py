@@ -55,8 +55,8 @@ class Drafter:
         # `tli` draws from the drafter renormalised onto the directly mapped tokens.
         tli = options.verify == "tli"
         if tli and not len(pair.direct.drafts):
-            raise OmnidraftError(f"{pair.draft.name} and {pair.target.name} have no token in common, "
-                                 "so `tli` cannot draft: use another rule")
+            names = f"{pair.draft.name} and {pair.target.name}"
+            raise OmnidraftError(f"{names} have no token in common for `tli`: use another rule")
         self.allowed = sampler.allow(pair.direct.drafts, self.model) if tli else None
         self._trim(1)
         # How many of `ids` and of `fed` are known to be the same, so that few are compared.
