@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import translation
+from .errors import OmnidraftError
 from .options import Options
 from .pairing import Pairing
 from .sampling import Sampler
 
-LEAST = -1e38  # a logit; what is allowed stays possible where the model rules it out
+LEAST = -6e4  # float16 holds it: a logit of what is allowed although the model rules it out
 
 
 @dataclass
@@ -53,6 +54,9 @@ class Drafter:
         self.cache.keeps_hidden = stop.head is not None
         # `tli` draws from the drafter renormalised onto the directly mapped tokens.
         tli = options.verify == "tli"
+        if tli and not len(pair.direct.drafts):
+            names = f"{pair.draft.name} and {pair.target.name}"
+            raise OmnidraftError(f"{names} have no token in common for `tli`: use another rule")
         self.allowed = sampler.allow(pair.direct.drafts, self.model) if tli else None
         self._trim(1)
         # How many of `ids` and of `fed` are known to be the same, so that few are compared.

@@ -6,7 +6,7 @@ Verification needs exactly the distribution that a token was drawn from: it is c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache
 from math import nextafter
 from typing import Any
 
@@ -90,7 +90,7 @@ class Rows(Sequence):
 
     def __init__(self, items: Any, make: Callable[[Any], Any]) -> None:
         self.items = items
-        self._made = lru_cache(1)(lambda row: make(items[row]))  # they are asked for in order
+        self._made = cache(lambda row: make(items[row]))
 
     def __len__(self) -> int:
         return len(self.items)

@@ -8,14 +8,15 @@ free token when every proposal was kept. Rules, lossless but for `omnidraft` abo
 `slem`       arXiv 2502.05202, and every rule at temperature 0: `exact_match`
 `tli`        arXiv 2502.05202: `rejection_sampling` with q on the shared tokens
 `omnidraft`  arXiv 2507.02659, Algorithm 1: `rejection_sampling` with the q' of `translation.merge`
-`lifted`     this project's own, for any two tokenizers: atom by atom on lifted distributions
+`lifted`     this project's own, for any two tokenizers: blocks of atoms on lifted distributions
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import tee
+from functools import cache
+from itertools import accumulate, pairwise, tee
 from typing import Any, NamedTuple
 
 from .lifting import ROOT, Lifting, Split
@@ -47,15 +48,11 @@ def ratio(target_prob: float, draft_prob: float) -> float:
     return 1.0 if target_prob >= draft_prob else float(target_prob / draft_prob)
 
 
-def accept(target_prob: float, draft_prob: float, uniforms: Uniforms) -> bool:
-    """Accept with min(1, p/q); what cannot have been drawn from q (q = 0) is rejected."""
-    return draft_prob > 0 and uniforms.accept(ratio(target_prob, draft_prob))
-
-
-def residual(target_probs: Any, draft_probs: Any) -> Any:
-    """Weights max(0, p - q) of shape (V,), or p itself where rounding leaves nothing (p = q)."""
-    left = (target_probs - draft_probs).clip(0)
-    left += target_probs * (left.sum() == 0)  # no question that a device would have to answer
+def residual(target_probs: Any, draft_probs: Any, scale: float = 1.0) -> Any:
+    """Weights max(0, scale p - q) (V,); at scale 1, where rounding leaves nothing (p = q), p."""
+    left = (scale * target_probs - draft_probs).clip(0)
+    if scale == 1:
+        left += target_probs * (left.sum() == 0)  # no question that a device would have to answer
     return left
 
 
@@ -87,7 +84,7 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
         proposed = [draft_probs[row][token] for row, token in enumerate(proposals)]
     pairs = ((target_probs[row][token], proposed[row]) for row, token in enumerate(proposals))
     for row, (p, q) in enumerate(uniforms.floats(pairs)):
-        if not accept(p, q, uniforms):
+        if q <= 0 or not uniforms.accept(ratio(p, q)):
             left = residual(target_probs[row], draft_probs[row])
             return verdict.emit(uniforms.choose(left), "recovered")
         verdict.emit(proposals[row], "accepted")
@@ -99,27 +96,30 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
     """Verify a round's atoms on lifted distributions; every emitted token has distribution p.
 
     atoms, drawn: what `Lifting.reveal` gives; target_probs: m + 1 rows (V_p,) along the m tokens of
-    `lifting.walk(atoms)`, or along its first `limit`, after which the bonus follows whatever the
-    atoms are (a limit that depended on them would bias the text).
+    `lifting.walk(atoms)`, or its first `limit`: the bonus follows those, whatever the atoms are.
 
-    At a node of the trie the next atom proposes a child, or that a token ends there. Rejection
-    sampling compares P and Q of that choice (`Lifting.choice`); a rejection draws a category from
-    norm(max(0, P - Q)), then a token from p restricted to it, and ends the round. Atoms that run
-    out inside a node leave p restricted to the node's subtree.
+    At a node of the trie the next atom proposes a child, or that a token ends there; P and Q are
+    those of `Lifting.choice`. They are judged as a block (arXiv 2403.10444, here for atoms): r = 1
+    before the first, r' = min(1, r P/Q) after each. All are kept with the last r; else, from
+    behind, those before a comparison with h = Z / (Z + 1 - r). There the residual max(0, r P - Q),
+    whose sum is Z, draws a category, and p within that the next token. It is exact:
+
+    1. What was drafted so far is kept with r: more of it with sum Q r' = sum min(Q, r P) = r - Z,
+       and if not, so much with h; together r - Z + (1 - r + Z) h = r.
+    2. Category c follows it with P, as in the target: in what is kept further with Q r' = min(Q, r
+       P), by the residual with max(0, r P - Q); together r P.
+    3. Judged one by one, comparisons would be kept with the product of all min(1, P/Q). That is
+       never more than r, and less where P > Q comes after P < Q.
     """
-    verdict, node = Verdict(), ROOT
-    for choice in choices(atoms, drawn, lifting, target_probs):
-        if not accept(choice.target_prob, choice.draft_prob, uniforms):
-            p = target_probs[choice.row]
-            category = uniforms.choose(residual(*categories(choice, drawn, lifting, p)))
-            within = lifting.members(choice.node, category, len(p))
-            return verdict.emit(within[uniforms.choose(p[within])], "recovered")
-        node = choice.next_node
-        if choice.ends >= 0:
-            verdict.emit(choice.ends, "accepted")
-            if verdict.accepted == limit:
-                break
-    p = target_probs[verdict.accepted]
+    steps, verdict = [*choices(atoms, drawn, lifting, target_probs, limit)], Verdict()
+    kept, left = _keep(steps, drawn, lifting, target_probs, uniforms)
+    for step in steps[:kept]:
+        if step.ends >= 0:
+            verdict.emit(step.ends, "accepted")
+    p, node = target_probs[verdict.accepted], steps[-1].next_node if steps else ROOT
+    if left is not None:
+        within = lifting.members(steps[kept].node, uniforms.choose(left), len(p))
+        return verdict.emit(within[uniforms.choose(p[within])], "recovered")
     if node != ROOT:
         below = lifting.below(node)
         token = int(below[uniforms.choose(p[below])])
@@ -130,11 +130,26 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
     return verdict.emit(uniforms.choose(p), "bonus")
 
 
-class Choice(NamedTuple):
-    """One comparison of `lifted`: at a node of the trie, P and Q of what the next atom proposes.
+def _keep(steps: list[Choice], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
+          target_probs: Sequence[Any], uniforms: Uniforms) -> tuple[int, Any]:
+    """How many comparisons are kept, and the residual (C + 1,) of the next: None if all are."""
+    if not steps or uniforms.accept(steps[-1].after):
+        return len(steps), None
+    left = cache(lambda i: residual(*categories(steps[i], drawn, lifting, target_probs),
+                                    steps[i].before))
+    sure = max(i for i, step in enumerate(steps) if step.before == 1)  # h = 1
+    draws = [(i, uniforms.next(), steps[i].before) for i in range(len(steps) - 1, sure, -1)]
+    # As h <= r, r alone refuses most, and no whole distribution is worked out for them.
+    some, same = tee((i, draw, r) for i, draw, r in draws if draw < r)
+    totals = uniforms.floats((z := left(i).sum(), z + (1 - r)) for i, _, r in same)
+    for (i, draw, _), total in zip(some, totals, strict=True):
+        if draw < ratio(*total):
+            return i, left(i)
+    return sure, left(sure)
 
-    That is the child that it leads to, else *stop*: the node's own token ends here.
-    """
+
+class Choice(NamedTuple):
+    """One comparison: the next atom proposes a child of the node, else *stop*: a token ends."""
 
     place: int  # of the atom that proposes
     row: int  # of the target
@@ -146,36 +161,36 @@ class Choice(NamedTuple):
     target_prob: float = 0.0  # P
     draft_prob: float = 0.0  # Q
     left: float = 1.0  # Q of that *stop*: the atom is known to be no child of `narrowed`
+    before: float = 1.0  # r of `lifted`,
+    after: float = 1.0  # and after this comparison
 
 
 def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
-            target_probs: Sequence[Any]) -> Iterator[Choice]:
-    """The comparisons of a round with their P and Q, in order; arguments as in `lifted`.
-
-    An accept test needs two numbers, and each is a sum over a few entries of a row: whole
-    distributions are worked out after a rejection only.
-    """
-    steps, same = tee(_route(atoms, drawn, lifting, target_probs))
+            target_probs: Sequence[Any], limit: int | None = None) -> Iterator[Choice]:
+    """The comparisons of a round, up to the first with P = 0; arguments as in `lifted`."""
+    steps, same = tee(_route(atoms, drawn, lifting, target_probs, limit))
     numbers = lifting.sums(part for _, parts in same for part in parts)
-    mass, before = 1.0, 1.0  # of the proposal before: its mass under p, and its Q
+    mass, q, r = 1.0, 1.0, 1.0  # of the proposal before: its mass under p, its Q, and r
     for step, _ in steps:
         proposed, drafted, possible = next(numbers), next(numbers), next(numbers)
         p = proposed / (mass or 1.0) if step.node != ROOT else proposed
-        q = drafted / (possible or 1.0)
-        left = before if step.narrowed != ROOT else 1.0
-        mass, before = proposed, (max(0.0, 1.0 - q) if step.stop else q) / (left or 1.0)
-        yield step._replace(target_prob=p, draft_prob=before, left=left)
+        left, share = q if step.narrowed != ROOT else 1.0, drafted / (possible or 1.0)
+        q = (max(0.0, 1.0 - share) if step.stop else share) / (left or 1.0)
+        mass, before, r = proposed, r, ratio(r * p, q)
+        yield step._replace(target_prob=p, draft_prob=q, left=left, before=before, after=r)
+        if r == 0:
+            return
 
 
 def _route(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
-           target_probs: Sequence[Any]) -> Iterator[tuple[Choice, list[tuple[Any, Any]]]]:
+           target_probs: Sequence[Any], limit: int | None) -> Iterator[tuple[Choice, list]]:
     """The comparisons while every proposal is accepted, which the atoms alone decide; no P and Q.
 
     With each the (row, ids) to add up: P's mass, Q's, and what Q is relative to. The route ends
-    with the atoms, the target's rows, or a dead end.
+    with the atoms, the target's rows, `limit` tokens, or a dead end.
     """
     place, row, node, narrowed = 0, 0, ROOT, ROOT
-    while place < len(atoms) and row < len(target_probs):
+    while place < len(atoms) and row < len(target_probs) and row != limit:
         (q, prefix), children = drawn[place], lifting.children[node]
         after, child = lifting.after[prefix], children.get(atoms[place])
         possible = lifting.continuing(prefix)[0] if prefix else []
@@ -197,27 +212,22 @@ def _route(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
 
 
 def categories(choice: Choice, drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
-               target_probs: Any) -> tuple[Any, Any]:
-    """P and Q (C + 1,) of all categories at a comparison, `target_probs` (V_p,) being its row."""
+               target_probs: Sequence[Any]) -> tuple[Any, Any]:
+    """P and Q (C + 1,) of all categories at a comparison."""
     q = lifting.distribution(*drawn[choice.place])
     if choice.narrowed != ROOT:  # the same atom proposed *stop*, and that was accepted
         q[[*lifting.children[choice.narrowed]]] = 0.0
         q /= choice.left
-    return lifting.choice(choice.node, target_probs, q)[1:]
+    return lifting.choice(choice.node, target_probs[choice.row], q)[1:]
 
 
 def acceptances(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
                 target_probs: Sequence[Any]) -> list[float]:
-    """min(1, P/Q) of every atom, had all before it been accepted, up to the first that is 0.
+    """P(kept) of each atom, given those before it, up to the first 0: the acceptance head's labels.
 
-    The labels of the acceptance head, this project's own. An atom that ends one token and begins
-    the next is compared twice: the product counts. The list ends where the rows do.
+    This project's own. A draft is kept up to an atom with the r of `lifted`, which can rise again:
+    the product up to an atom is the least r so far. The list ends where the rows do.
     """
-    found: list[float] = []
-    for choice in choices(atoms, drawn, lifting, target_probs):
-        if choice.place == len(found):
-            found.append(1.0)
-        found[-1] *= ratio(choice.target_prob, choice.draft_prob)
-        if found[-1] == 0:
-            break
-    return found
+    steps = choices(atoms, drawn, lifting, target_probs)
+    after = {step.place: step.after for step in steps}  # an atom may be compared twice
+    return [now / before for before, now in pairwise(accumulate(after.values(), min, initial=1.0))]

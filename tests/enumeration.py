@@ -29,6 +29,9 @@ class Script(Uniforms):
         self.probability *= probability
         return value
 
+    def next(self) -> Draw:
+        return Draw(self)
+
     def accept(self, probability: float) -> bool:
         probability = min(1.0, float(probability))
         return bool(self._pick([(v, w) for v, w in ((True, probability), (False, 1 - probability)) if w > 0]))
@@ -37,6 +40,19 @@ class Script(Uniforms):
         weights = np.asarray(weights, dtype=np.float64).tolist()  # rows are short: lists are faster than arrays here
         total = sum(weights)
         return self._pick([(i, weight / total) for i, weight in enumerate(weights) if weight > 0])
+
+
+class Draw:
+    """A uniform draw of a script, of which only comparisons are known: it lies in [low, high)."""
+
+    def __init__(self, script: Script):
+        self.script, self.low, self.high = script, 0.0, 1.0
+
+    def __lt__(self, bound: float) -> bool:
+        bound = min(max(float(bound), self.low), self.high)
+        below = self.script.accept((bound - self.low) / (self.high - self.low))
+        self.low, self.high = (self.low, bound) if below else (bound, self.high)
+        return below
 
 
 def law_of(run: Callable[[Script], Hashable], kind: type[Script] = Script) -> dict[Hashable, float]:

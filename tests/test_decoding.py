@@ -215,3 +215,32 @@ def test_ngrams_of_tokens_that_the_drafter_has_no_logits_for_are_left_out():
     assert pair.cache.insert((PIECES.encode_continuation("ab")[0], PIECES.size - 1), token)
     assert all(max(split) < draft.vocab_size for split in pair.lifting.splits.values())
     assert token not in pair.lifting.splits
+
+
+class Narrow(FakeModel):
+    """A model that rules out all tokens but one: the others have logit -inf."""
+
+    def row(self, ids):
+        logits = np.full(self.vocab_size, -np.inf)
+        logits[self.tokenizer.encode("b")[-1]] = 0.0
+        return logits
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_healing_draws_among_tokens_that_the_model_rules_out(temperature):
+    pair = Pair(Narrow(SMALL_PIECES, 0), FakeModel(SMALL_BYTES, 50))
+    drafter = Drafter(pair, "ab a ", Options(temperature=temperature),
+                      Sampler(Uniforms(np.random.default_rng(0)), temperature))
+    longer = pair.lifting.longer(drafter.ids[-1])
+    draft = drafter.draft(pair.lifting, 3)
+    assert longer and draft.tokens
+    if draft.taken_back is not None:
+        assert draft.tokens[0] in longer
+
+
+def test_tli_says_that_it_has_no_token_to_propose():
+    draft = FakeModel(sentence_piece([("a", "b")]), 0)
+    pair = Pair(draft, FakeModel(SMALL_BYTES, 50))
+    pair.alignment.draft_to_target[:] = -1
+    with pytest.raises(OmnidraftError, match="no token in common"):
+        next(speculative(pair, PROMPT, Options(verify="tli"), Uniforms([])))

@@ -24,8 +24,8 @@ TEXTS, FEW, PROMPT = 20_000, 2_000, 'She said, "'
 OPTIONS = Options(verify="lossless", stop=FixedLength(2), temperature=1.0, max_new_tokens=3)
 DIRECTIONS = [("stories260K", "babyllama-tok361"), ("babyllama-tok361", "stories260K")]
 
-BROKEN = {"residual": lambda p, q: p,  # what replaces a rejected token, and how often tokens are kept
-          "accept": lambda p, q, uniforms: p > 0 < q and uniforms.accept(max(0.9, min(1.0, p / q)))}
+BROKEN = {"residual": lambda p, q, scale=1.0: p,  # what replaces a rejected token, and how often tokens are kept
+          "ratio": lambda p, q: max(0.9, min(1.0, p / q)) if p > 0 < q else 0.0}
 
 
 class Remembered:

@@ -19,14 +19,13 @@
 # ended before it. Such an atom proposes *stop*; once that is accepted, the same atom begins the next token.
 #
 # ## By hand
-#
 # The drafter draws a from (a 0.6, b 0.4), then a again from (a 0.3, b 0.7). Three comparisons follow (printed below):
 #
 # 1. At the root the first a proposes the child a. P = p(a) + p(ab) = 0.8 and Q = 0.6: accepted.
 # 2. At node a the second a is no child, so it proposes *stop*. P = 0.4 / 0.8 = 0.5. Every atom except b means stop, so Q =
 #    1 - 0.7 = 0.3: accepted. The target token a is written.
-# 3. At the root again (the target's next row is p, too) the second a proposes the child a. P = 0.8. This atom is no b, so Q
-#    = 0.3 / 0.3 = 1: accepted with 0.8. If it is, the next token is drawn from p among those whose split begins with a.
+# 3. At the root again (the target's next row is p, too) it proposes the child a. P = 0.8. This atom is no b, so Q = 0.3 /
+#    0.3 = 1: accepted with 0.8. If it is, the next token is drawn from p among those whose split begins with a.
 
 # %%
 from functools import partial
@@ -37,15 +36,16 @@ from exercises import bar, check, distribution_of, examples, show, total_variati
 from omnidraft import Options, Uniforms, metrics, pair, plain, speculative
 from omnidraft.lifting import ROOT, Lifting, build_lifting
 from omnidraft.stopping import FixedLength
-from omnidraft.verification import choices, lifted, ratio
+from omnidraft.verification import choices, lifted
 
 a, b, ab = 0, 1, 2
 p, splits = np.array([0.4, 0.2, 0.4]), {a: (0,), b: (1,), ab: (0, 1)}
 lifting = build_lifting(splits, {}, draft_size=2)
-atoms, drawn = lifting.reveal([a, a], [np.array([0.6, 0.4]), np.array([0.3, 0.7])])
-for c in choices(atoms, drawn, lifting, [p, p]):
-    print("root   " if c.node == ROOT else "node a ", f"{'stop' if c.stop else 'ab'[atoms[c.place]]:4}",
-          f" P = {c.target_prob:.1f}  Q = {c.draft_prob:.1f}  accepted with {ratio(c.target_prob, c.draft_prob):.1f}")
+rows = [np.array([0.6, 0.4]), np.array([0.3, 0.7])]
+for drafted in ([a, a], [b, a]):
+    for c in choices(*lifting.reveal(drafted, rows), lifting, [p, p, p]):
+        print("root   " if c.node == ROOT else "node a ", f"{'stop' if c.stop else 'ab'[drafted[c.place]]:4}",
+              f" P = {c.target_prob:.1f}  Q = {c.draft_prob:.1f}  kept so far with r = {c.after:.1f}")
 
 # %% [markdown]
 # ## The equation (this project's own)
@@ -55,12 +55,16 @@ for c in choices(atoms, drawn, lifting, [p, p]):
 #     inside node n      P(c) = mass(c) / mass(n)    Q(c) = q(c)                   for each child c
 #                        P(stop) = p(t) / mass(n)    Q(stop) = 1 - sum_c Q(c)      t is the token of node n
 #
-# Accept with min(1, P / Q); after a rejection draw from max(0, P - Q), then a token from p within what was drawn. Seeing
-# both distributions over atoms is called **lifting**. The rule is named `lifted`; it is the package's default.
+# Lesson 1 would now accept with min(1, P / Q), one by one. For the draft b, a (the last two lines) that is 0.5, then 1: half
+# of the time both are thrown away, although the target writes them with 0.2 * 0.8, more than the 0.4 * 0.3 of the drafter.
+# **Block verification** (arXiv 2403.10444) judges the whole draft, by r' = min(1, r P / Q): 0.5, then 1, so it is kept. If
+# only a part is kept, max(0, r P - Q) draws what follows, then p a token within that. Seeing both distributions over atoms
+# is called **lifting**; the rule is named `lifted`, and it is the package's default.
 
 # %%
 show(Lifting.choice)  # the equation: P and Q at a node
-show(lifted)  # the rule
+show(lifted)  # the rule; help(lifted) says why it is exact
+assert [round(c.after, 9) for c in choices(*lifting.reveal([b, a], rows), lifting, [p, p, p])] == [0.5, 1]
 
 # %% [markdown]
 # The reverse: give the drafter a third token "ba", which the target writes with two tokens: an **expansion**. Its **path**
@@ -91,7 +95,6 @@ assert max(gaps) < 1e-12  # rounding errors only
 
 # %% [markdown]
 # ## Healing
-#
 # Suppose the target wrote the b at the end of the text. The drafter would have written "ba" as one token, so it hardly ever
 # saw an a after a lone b in training and guesses badly. **Healing** takes this b back: the drafter draws again, from its
 # row before b, among b and the longer tokens that begin with it. Drawing b changes nothing. Drawing "ba" drafts the atom a
@@ -109,15 +112,13 @@ assert both.longer(b) == [2] and total_variation(distribution_of(after_b), dict(
 
 # %% [markdown]
 # ## The real thing
-#
-# The embedded models at T = 1, after a prompt of lesson 4; the whole decoding loop is enumerated, with three tokens to
-# choose from at each place. Then the block efficiency of four rules (more in docs/results.md): `tli` (lesson 1), `slem`
-# (arXiv 2502.05202: write the draft with the target's tokenizer, and keep tokens while the target's own draws agree),
-# `omnidraft` (lesson 4, the only biased one), `lifted`.
+# The embedded models at T = 1: the whole decoding loop is enumerated, with two tokens to choose from at each place. Then
+# the block efficiency of four rules: `tli` (lesson 1), `slem` (arXiv 2502.05202: write the draft with the target's tokenizer,
+# keep tokens while the target's own draws agree), `omnidraft` (lesson 4, the only biased one), `lifted`.
 
 # %%
 exact, prompt = pair("draft-tasks", "qwen-like", dtype="float64"), "Lost: our parrot has been missing since Friday"
-few = Options(stop=FixedLength(2), temperature=1, top_k=3, max_new_tokens=3)
+few = Options(stop=FixedLength(2), temperature=1, top_k=2, max_new_tokens=3)
 wanted = distribution_of(lambda draws: next(plain(exact.target, prompt, few, draws)).emitted[0])
 written = distribution_of(lambda draws: next(speculative(exact, prompt, few, draws)).emitted[0])
 print(f"total variation of the first token: {total_variation(written, wanted):.0e}")
@@ -131,7 +132,6 @@ for rule in ("tli", "slem", "omnidraft", "lifted"):
 
 # %% [markdown]
 # ## Exercises
-#
 # The target's tokens, with their splits and probabilities, are a (a) 0.1, ab (a, b) 0.3, abc (a, b, c) 0.2, and b (b) 0.4.
 #
 # 1. What is P(stop) inside node a?

@@ -1,0 +1,108 @@
+"""What block verification adds: expected tokens per target pass, on the same rounds at T = 1.
+
+    python -m benchmarks.block --json
+
+Of every round that `lifted` verifies, the tokens that it is expected to write, given its draft: as
+a block, and had each comparison been judged alone (the product of all min(1, P/Q)). Both are exact;
+the gain's standard error takes the rounds as independent. Next to it the processor time of the
+verification, the softmax of the target's rows included: medians, of five times in a row. Published
+models (real:DRAFT:TARGET) are folders in $OMNIDRAFT_REAL_DATA; they continue stories.
+"""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+from time import thread_time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import REAL, TARGETS, TASKS, arguments, chosen, save, start, texts_of
+from benchmarks.writing import draws
+from omnidraft import Options, Pair, speculative
+from omnidraft.engine.loading import load
+from omnidraft.lifting import ROOT
+from omnidraft.sampling import Rows, mask, process
+from omnidraft.stopping import FixedLength
+from omnidraft.verification import choices, lifted, ratio
+
+PAIRS = [*(f"draft-tasks:{target}" for target in TARGETS),
+         "real:babyllama-tok361:stories260K", "real:stories260K:babyllama-tok361"]
+
+
+class Expected:
+    """Stands where a learner does, and keeps of each round (alone, as a block, seconds)."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.uniforms = size, draws(1)
+        self.rounds: list[tuple[float, float, float]] = []
+
+    def observe(self, draft: Any, proposals: Any, logits: np.ndarray, *_: Any) -> None:
+        """Take in a round that drafted something."""
+        if not proposals.atoms:
+            return
+        lifting, masked, times = proposals.lifting, mask(logits.copy(), self.size), []
+        rows = Rows(masked, process)
+        given, limit = (proposals.atoms, proposals.drawn, lifting, rows), None
+        if len(lifting.walk(proposals.atoms)[0]) >= len(rows):
+            limit = len(rows) - 1  # the end of the text leaves no room for more
+        for _ in range(5):
+            began = thread_time()
+            lifted(*given[:3], Rows(masked, process), self.uniforms, limit)
+            times.append(thread_time() - began)
+        alone = before = 1.0
+        found = np.ones(2)  # one token in any case
+        for step in choices(*given, limit):
+            alone *= ratio(step.target_prob, step.draft_prob)
+            before = step.after
+            found += np.array([alone, before]) * (step.ends >= 0)
+        if (node := step.next_node) != ROOT and lifting.token[node] >= 0 and before:
+            p = rows[step.row]  # the atoms ran out: the node's own token brings a bonus
+            found += np.array([alone, before]) * p[lifting.token[node]] / p[lifting.below(node)].sum()
+        self.rounds.append((*found, median(times)))
+
+
+def measure(pair: Pair, texts: list[str], k: int, least: int, tokens: int) -> dict[str, float]:
+    """Means over at least `least` rounds."""
+    seen = Expected(pair.target.tokenizer.size)
+    options = Options(stop=FixedLength(k), temperature=1.0, max_new_tokens=tokens)
+    for i in range(100 * len(texts)):
+        list(speculative(pair, texts[i % len(texts)], options, draws([0, i]), seen))
+        if len(seen.rounds) >= least:
+            break
+    alone, block, seconds = np.array(seen.rounds).T
+    assert (block >= alone - 1e-6).all()
+    gain, error = (block - alone).mean(), (block - alone).std() / len(block) ** 0.5
+    return {"alone": alone.mean(), "block": block.mean(), "gain": 100 * gain / alone.mean(),
+            "gain_error": 100 * error / alone.mean(), "rounds": len(block),
+            "microseconds": 1e6 * float(np.median(seconds))}
+
+
+def main() -> None:
+    """Measure, print and write."""
+    args = arguments(__doc__, "block", pairs=PAIRS, tasks=TASKS, k=6, rounds=300, tokens=48)
+    results = start(args.json, chosen(args, "k", "rounds", "tokens"), pairs={})
+    for name in args.pairs:
+        *real, draft, target = name.split(":")
+        if real and not REAL.is_dir():
+            print(f"{name} is not measured: set OMNIDRAFT_REAL_DATA")
+            continue
+        folder = f"{REAL}/models/" if real else ""
+        pair, sets = Pair(load(folder + draft), load(folder + target)), {}
+        if real:
+            lines = (REAL / "data" / "tinystories1000.jsonl").read_text(encoding="utf-8")
+            stories = [json.loads(line) for line in lines.splitlines()[:200]]
+            sets["stories"] = [" ".join(str(one["prompt"]).split()[:12]) for one in stories]
+        else:
+            sets |= {task: texts_of(task, 200) for task in args.tasks}
+        for task, texts in sets.items():
+            found = measure(pair, texts, args.k, args.rounds, args.tokens)
+            results["pairs"].setdefault(f"{draft}:{target}", {})[task] = found
+            print(f"{draft}:{target} {task}:", "{alone:.3f} alone, {block:.3f} as a block: "
+                  "{gain:+.1f} ± {gain_error:.1f} %; {microseconds:.0f} µs".format(**found), flush=True)
+            save(args.json, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Block verification on atoms: exact where merges are kept, the probabilities that it claims, never below one by one."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from enumeration import law_of, total_variation
+from test_exactness import World
+
+from omnidraft import verification
+from omnidraft.lifting import ROOT, build_lifting
+
+WORLDS = 40
+
+
+class Merging(World):
+    """The drafter writes a and b, the target longer tokens, too; both mostly agree, so merges are kept."""
+
+    def __init__(self, seed: int):
+        super().__init__(seed)
+        self.k, self.counts = 2 + seed % 2, Counter()
+        self.draft = ["a", "b"] + ["ba"] * (seed % 4 == 0)
+        self.target = ["a", "b", "ab", "ba", "abb"][:3 + seed % 3]
+        self.splits = {t: tuple("ab".index(c) for c in text) for t, text in enumerate(self.target)}
+        self.lifting = build_lifting(self.splits, {2: (1, 0)} if len(self.draft) > 2 else {}, len(self.draft))
+        self.rows.clear()
+
+    def law(self, side: str, prefix: tuple[int, ...]) -> np.ndarray:
+        """As in `World`, but half of the drafter's row is what p begins with."""
+        row = super().law(side, prefix)
+        if side == "q":
+            p = super().law("p", ())
+            first = [sum(p[t] for t, text in enumerate(self.target) if text[0] == c) for c in "ab"]
+            row = 0.5 * row + 0.5 * np.append(first, np.zeros(len(row) - 2)) / sum(first)
+        return row
+
+    def lossless(self, draws) -> tuple[int, ...]:
+        """As in `World`, and counts what is kept."""
+        tokens, rows = self.draw(draws)
+        atoms, drawn = self.lifting.reveal(tokens, rows)
+        walked, lengths = self.lifting.walk(atoms)
+        given = atoms, drawn, self.lifting, self.target_rows(walked)
+        verdict = verification.lifted(*given, draws)
+        self.counts["merged"] += any(length > 1 for length in lengths[:verdict.accepted])
+        alone, ended = 1.0, 0
+        for step in verification.choices(*given):
+            alone *= verification.ratio(step.target_prob, step.draft_prob)
+            ended += step.ends >= 0
+            self.counts["rescued"] += step.ends >= 0 and ended <= verdict.accepted and alone < step.after - 1e-9
+            assert step.after >= alone - 1e-12
+        return tuple(verdict.emitted)
+
+
+@pytest.fixture(scope="module")
+def worlds() -> list[Merging]:
+    return [Merging(seed) for seed in range(WORLDS)]
+
+
+def test_exact_where_merges_are_kept_and_blocks_rescued(worlds):
+    assert max(total_variation(w.two_tokens(w.lossless), w.truth()) for w in worlds) < 1e-12
+    assert sum(w.counts["merged"] > 0 for w in worlds) > 0.9 * WORLDS
+    assert sum(w.counts["rescued"] > 0 for w in worlds) > WORLDS / 2, [w.counts for w in worlds]
+
+
+def test_r_is_the_probability_that_what_was_drafted_so_far_is_kept(worlds):
+    """Over all that may be drafted after it; so it is, too, for expansions and a stop rule that sees the draws."""
+    compared = 0
+    for world in worlds[:12]:
+        def run(draws, world=world):
+            tokens, rows = world.draw(draws)
+            atoms, drawn = world.lifting.reveal(tokens, rows)
+            probs = world.target_rows(world.lifting.walk(atoms)[0])
+            steps = [*verification.choices(atoms, drawn, world.lifting, probs)]
+            kept = verification._keep(steps, drawn, world.lifting, probs, draws)[0]
+            # What is known when a comparison is made: the atoms, and where the draft tokens begin among them.
+            seen = [(tuple(atoms[:s.place + 1]), tuple(prefix for _, prefix in drawn[:s.place + 1]), i, s.after)
+                    for i, s in enumerate(steps)]
+            return tuple(seen), kept
+
+        drafted, held = defaultdict(float), defaultdict(float)
+        for (seen, kept), weight in law_of(run).items():
+            for i, place in enumerate(seen):
+                drafted[place] += weight
+                held[place] += weight * (i < kept)
+        for *_, r in drafted:
+            compared += 0 < r < 1
+        assert all(held[place] == pytest.approx(place[-1] * weight, abs=1e-12) for place, weight in drafted.items())
+    assert compared > 50
+
+
+def test_a_draft_that_is_too_likely_first_and_too_unlikely_then_is_kept_whole():
+    # Target tokens 0 and 1, drafter the same: the pair (1, 0) has p = 0.2 · 0.8 > q = 0.4 · 0.3.
+    lifting = build_lifting({0: (0,), 1: (1,)}, {}, 2)
+    p = np.array([[0.8, 0.2]] * 3)
+    atoms, drawn = lifting.reveal([1, 0], [np.array([0.6, 0.4]), np.array([0.3, 0.7])])
+    steps = [*verification.choices(atoms, drawn, lifting, p)]
+    assert [step.after for step in steps] == pytest.approx([0.5, 1.0]) and [step.node for step in steps] == [ROOT, ROOT]
+    assert verification.acceptances(atoms, drawn, lifting, p) == pytest.approx([0.5, 1.0])
+    written = law_of(lambda draws: tuple(verification.lifted(atoms, drawn, lifting, p, draws).emitted))
+    assert {tokens[:2] for tokens in written} == {(1, 0)}
+
+
+def test_labels_multiply_to_the_least_r_so_far(worlds):
+    below = 0
+    for world in worlds:
+        tokens, rows = world.draw(verification.Uniforms(np.random.default_rng(world.k)))
+        atoms, drawn = world.lifting.reveal(tokens, rows)
+        given = atoms, drawn, world.lifting, world.target_rows(world.lifting.walk(atoms)[0])
+        after = {step.place: step.after for step in verification.choices(*given)}
+        labels = verification.acceptances(*given)
+        assert all(0 <= label <= 1 for label in labels)
+        assert np.cumprod(labels) == pytest.approx(np.minimum.accumulate([*after.values()]))
+        below += labels[-1:] > [0.999999] and [*after.values()][-1] > min(after.values())
+    assert below
