@@ -1,8 +1,9 @@
-"""Reading and running the lessons: their titles, their cells, stepping through them (`omnidraft tutorial`, `make site`)."""
+"""Reading and running the lessons: titles, cells, stepping through them, what they build (`omnidraft tutorial`, `make site`)."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,18 @@ def title(path: Path) -> str:
     return re.search(r"^# # (?:\d+ · )?(.+)$", path.read_text(encoding="utf-8"), re.M)[1]
 
 
+def steps(lesson: Path) -> list[Path]:
+    """The files of exercises/ whose functions a lesson asks to write."""
+    return [path for path in sorted(LESSONS.glob("exercises/step*.py"))
+            if path.read_text(encoding="utf-8").startswith(f'"""Lesson {int(lesson.name[:2])}, ')]
+
+
+def test(steps: list[Path]) -> int:
+    """The exit code of the tests of these steps, which print the failing cases."""
+    tests = [f"{path.with_name('test_steps.py')}::test[{path.stem[:5]}]" for path in steps]
+    return subprocess.run([sys.executable, "-m", "pytest", "-qo", "addopts=", *tests]).returncode
+
+
 def cells(source: str) -> list[Cell]:
     """The cells of a py:percent script.
 
@@ -42,7 +55,7 @@ def cells(source: str) -> list[Cell]:
 
 
 def step_through(lesson: list[Cell], path: Path, out: Any, wait: bool) -> None:
-    """Show the cells in order and run the code ones; with `wait`, ask after every cell."""
+    """Show the cells in order and run the code ones; with `wait`, ask after every cell, and for answers to its questions."""
     from rich.markdown import Markdown
     from rich.syntax import Syntax
 
@@ -57,6 +70,10 @@ def step_through(lesson: list[Cell], path: Path, out: Any, wait: bool) -> None:
             sys.stdout.flush()
             run(cell, path, names)
         try:
+            for question in re.findall(r'^check\("(.+)", \.\.\.\)', cell.text * wait, re.M):
+                while typed := out.input(f"[dim]{question}: your answer, or Enter: [/dim]"):
+                    if names["check"](question, typed):
+                        break
             if wait and out.input(f"[dim]{at} of {len(lesson)}: Enter or q [/dim]") in ("q", "Q"):
                 return
         except (EOFError, KeyboardInterrupt):
