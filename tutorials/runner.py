@@ -1,12 +1,16 @@
-"""Reading and running the lessons: titles, cells, stepping through them, what they build (`omnidraft tutorial`, `make site`)."""
+"""Reading and running the lessons: cells, stepping through them, testing what was built (`omnidraft tutorial`, `make site`)."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from omnidraft import OmnidraftError
+from omnidraft.cli.printing import say
 
 LESSONS = Path(__file__).parent
 
@@ -16,6 +20,23 @@ class Cell(NamedTuple):
 
     prose: bool
     text: str
+
+
+def teach(lesson: str | None, out: Any, wait: bool, check: bool) -> int:
+    """List the lessons, step through one, or `check` what was built for it: the exit code. OmnidraftError: no such lesson."""
+    found = lessons()
+    if lesson is None:
+        say("\n".join(f"{number}  {title(path)}" for number, path in found.items()))
+        return 0
+    path = found.get(int(lesson) if lesson.isdecimal() else 0)
+    if path is None:
+        raise OmnidraftError(f"there is no lesson {lesson!r}: choose one of {', '.join(map(str, found))}")
+    if check:
+        return test(steps(path))
+    step_through(cells(path.read_text(encoding="utf-8")), path, out, wait)
+    for step in steps(path):
+        say(f"To build: edit {step}, then run omnidraft tutorial {int(lesson)} --check")
+    return 0
 
 
 def lessons() -> dict[int, Path]:
@@ -35,7 +56,9 @@ def steps(lesson: Path) -> list[Path]:
 
 
 def test(steps: list[Path]) -> int:
-    """The exit code of the tests of these steps, which print the failing cases."""
+    """The exit code of the tests of these steps, which print the failing cases. OmnidraftError where there are none."""
+    if not steps or not find_spec("pytest"):
+        raise OmnidraftError("--check needs pytest (pip install pytest) and lesson 1, 3, 4, 5 or 8")
     tests = [f"{path.with_name('test_steps.py')}::test[{path.stem[:5]}]" for path in steps]
     return subprocess.run([sys.executable, "-m", "pytest", "-qo", "addopts=", *tests]).returncode
 

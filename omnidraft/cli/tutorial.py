@@ -1,7 +1,6 @@
 """`omnidraft tutorial`: list the lessons, step through one in the terminal, test what was built."""
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 from .. import OmnidraftError
 from . import options
 from .common import command
-from .printing import console, say
+from .printing import console
 
 LESSONS = Path(__file__).parents[2] / "tutorials"  # in the repository; a wheel has none
 
@@ -30,21 +29,6 @@ def tutorial(
     sys.path.append(str(LESSONS))  # the lessons import from there, too
     import runner
 
-    found = runner.lessons()
-    if lesson is None:
-        say("\n".join(f"{number}  {runner.title(path)}" for number, path in found.items()))
-        return
-    path = found.get(int(lesson) if lesson.isdecimal() else 0)
-    if path is None:
-        raise OmnidraftError(f"there is no lesson {lesson!r}: choose one of "
-                             f"{', '.join(map(str, found))}")
-    steps = runner.steps(path)
-    if check and not (steps and find_spec("pytest")):
-        raise OmnidraftError("--check needs pytest (pip install pytest) and lesson 1, 3, 4, 5 or 8")
-    if check:
-        raise typer.Exit(runner.test(steps))
     wait = not run_all and sys.stdin.isatty() and sys.stdout.isatty()
-    cells = runner.cells(path.read_text(encoding="utf-8"))
-    runner.step_through(cells, path, console()[0], wait)
-    for step in steps:
-        say(f"To build: edit {step}, then run omnidraft tutorial {int(lesson)} --check")
+    if failed := runner.teach(lesson, console()[0], wait, check):
+        raise typer.Exit(failed)
