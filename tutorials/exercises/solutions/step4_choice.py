@@ -2,6 +2,7 @@
 
 Both distributions are over the same categories now, so that the rule of step 1 applies as it is. "none" is never proposed; it
 is written after rejections only, and the residual gives it exactly its P, as Q is 0 there.
+(mini.py and the package judge all choices of a draft together, which is as exact and keeps more: see `verify` in mini.py.)
 """
 
 
