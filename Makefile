@@ -44,9 +44,8 @@ picture: $(VENV)/.core  ## make the README's picture and the demo's figures ther
 site: $(VENV)/.core  ## the lessons as web pages with their output: build/site/index.html (a minute or two)
 	$(BIN)/python docs/site.py
 
-notebooks: $(DOCS_VENV)/.docs  ## the lessons as Jupyter notebooks with their output: tutorials/*.ipynb (a minute or two)
-	$(DOCS_BIN)/jupytext --quiet --to ipynb --set-kernel python3 tutorials/0*.py
-	env -u NO_COLOR $(DOCS_BIN)/jupyter-execute --inplace tutorials/0*.ipynb
+notebooks: $(DOCS_VENV)/.docs  ## the lessons as Jupyter notebooks: notebooks/*.ipynb, never over yours (a minute or two)
+	env -u NO_COLOR $(DOCS_BIN)/python docs/notebooks.py
 
 EMBEDDED = omnidraft/engine/embedded
 TRAIN = $(TORCH_BIN)/python -m recipes.train --processes $(or $(PROCESSES),2)
@@ -63,8 +62,8 @@ models: $(TORCH_VENV)/.dev  ## the embedded targets, draft-tasks, prompts and ad
 	$(TORCH_BIN)/python -m recipes.world
 	$(BIN)/python -m recipes.adapters
 
-clean:           ## remove the environments and all that was built
-	rm -rf $(VENV) $(TORCH_VENV) $(DOCS_VENV) build dist tutorials/*.ipynb *.egg-info .pytest_cache .ruff_cache .hypothesis
+clean:           ## remove the environments and all that was built, but no notebooks
+	rm -rf $(VENV) $(TORCH_VENV) $(DOCS_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamp files: installation runs again only when pyproject.toml (or the constraints) changed.

@@ -1,4 +1,4 @@
-"""`omnidraft tutorial`: the list, a lesson over a pipe, stepping back and forth."""
+"""`omnidraft tutorial`: the list, a lesson over a pipe, stepping, answers at the prompt, the tests of what was built."""
 
 from __future__ import annotations
 
@@ -58,3 +58,29 @@ def test_stepping_shows_each_cell_until_the_reader_quits(monkeypatch, capsys):
     tutorial.step_through(made, LESSONS[0], Console(width=80), wait=True)
     shown = capsys.readouterr().out
     assert shown.count("Title") == 1 and shown.count("\nran\n") == 1 and "second" not in shown
+
+
+def test_answers_are_typed_at_the_prompt_until_they_are_right(monkeypatch, capsys):
+    from rich.console import Console
+
+    made = tutorial.cells('# %%\nfrom helpers import check\ncheck("1.1", ...)\ncheck("3.2", ...)\ncheck("2.1", ...)\n')
+    answers, asked = iter(["0.9", "0.7", "('CD', 'AD')", "nonsense", "", ""]), []
+    monkeypatch.setattr(Console, "input", lambda _, prompt: asked.append(prompt) or next(answers))
+    tutorial.step_through(made, LESSONS[0], Console(width=80), wait=True)
+    shown = capsys.readouterr().out
+    assert [question for question in ("1.1", "3.2", "2.1") for prompt in asked if question in prompt] == [
+        "1.1", "1.1", "3.2", "2.1", "2.1"]
+    assert shown.count("1.1 not yet") == 1 and shown.count("1.1 right.") == shown.count("3.2 right.") == 1
+    assert "2.1 not yet" in shown and next(answers, None) is None
+
+
+def test_check_runs_the_tests_of_the_lesson_and_names_its_files(monkeypatch):
+    ran = []
+    monkeypatch.setattr(tutorial.subprocess, "run", lambda command: ran.append(command) or subprocess.CompletedProcess([], 1))
+    assert CliRunner().invoke(app, ["tutorial", "5", "--check"]).exit_code == 1
+    assert [argument.rpartition("::")[2] for argument in ran[0][-2:]] == ["test[step3]", "test[step4]"]
+    monkeypatch.setattr(sys.modules["runner"], "step_through", lambda *_: None)
+    shown = CliRunner().invoke(app, ["tutorial", "4"]).stdout
+    assert (ROOT / "tutorials" / "exercises" / "step5_repair.py").is_file() and "step5_repair.py, then run" in shown
+    result = CliRunner().invoke(app, ["tutorial", "2", "--check"])
+    assert result.exit_code == 1 and result.stderr.startswith("error: --check needs") and result.stderr.count("\n") == 1

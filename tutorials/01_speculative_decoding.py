@@ -10,7 +10,7 @@ from statistics import median
 from time import perf_counter
 
 import numpy as np
-from exercises import bar, check, distribution_of, paint, show
+from helpers import bar, check, distribution_of, figure, paint, show
 
 from omnidraft import Options, Uniforms, load, metrics, pair, plain, speculative
 from omnidraft.stopping import FixedLength
@@ -27,12 +27,15 @@ def seconds(n):  # the median time of a pass over n tokens after the prompt
     return median(times)
 
 
-prompt, model = "Question: Anna has 4 boxes with 3 pens each. How many pens does she have?\nAnswer:", load("qwen-like")
-ids, cache = model.tokenizer.encode(prompt), model.new_cache()
+prompt = "Question: Anna has 4 boxes with 3 pens each. How many pens does she have?\nAnswer:"
+model = load("qwen-like")
+ids = model.tokenizer.encode(prompt)
+cache = model.new_cache()
 model.forward(ids, cache)
 passes = {n: seconds(n) for n in (1, 2, 4, 8, 16)}
 for n, time in passes.items():
     print(f"{n:2} tokens  {bar(time / passes[1], 8)} {1000 * time:.1f} ms, {time / passes[1]:.1f} times a pass over one")
+figure("a pass over n tokens, in ms", {"measured": [1000 * time for time in passes.values()]}, [*passes])
 
 # %% [markdown]
 # So let a small, fast model guess the next few tokens, and let the large one check all of them in one pass.
@@ -123,27 +126,23 @@ show(speculative)
 # before it were accepted, so each further one adds less; and drafting takes time, too. So look at the clock:
 
 # %%
-fast, runs = pair("draft-tasks", "qwen-like"), {}  # in 32 bits
+fast = pair("draft-tasks", "qwen-like")  # in 32 bits
+runs = {}
 for k in (0, 1, 2, 4, 8):  # with k = 0 the target writes alone; the fastest of five runs counts
     runs[k] = max((metrics.summarize(decode(fast, k, temperature=0)) for _ in range(5)), key=lambda run: run.tokens_per_second)
     gain = metrics.speedup(runs[k], runs[0])
     print(f"k = {k}  block efficiency {runs[k].block_efficiency:.2f}  speed {bar(gain, 15)} {gain:.2f}")
+figure("draft length k", {"block efficiency": [run.block_efficiency for run in runs.values()],
+                          "speed": [metrics.speedup(run, runs[0]) for run in runs.values()]}, [*runs])
 
 # %% [markdown]
-# ## Exercises: put your answers in place of the `...` (numbers count to three decimals)
+# ## Exercises: answer at the prompt of `omnidraft tutorial 1`, or in place of the `...` (numbers to three decimals)
 #
 # 1. What is beta for p = (0.1, 0.6, 0.3) and q = (0.4, 0.4, 0.2)?
 # 2. A tempting mistake: a rejection draws from p itself, not from the residual. How probable is token a by hand then?
-# 3. Suppose that each draft token is accepted with the same probability alpha, whatever came before. Write a function for
-#    the mean number of tokens per round (arXiv 2211.17192, Eq. 1). Mind alpha = 1.
+# 3. Build it: write the rule for a whole round in tutorials/exercises/step1_verify.py. `omnidraft tutorial 1 --check` runs
+#    it for every outcome, as above, and shows the case where it fails. (Explained solutions are in exercises/solutions.)
 
 # %%
 check("1.1", ...)
 check("1.2", ...)
-
-
-def tokens_per_round(alpha, k):
-    return ...
-
-
-check("1.3", tokens_per_round)

@@ -23,7 +23,7 @@
 from collections import Counter
 
 import numpy as np
-from exercises import bar, check, escape, examples, show
+from helpers import bar, check, escape, examples, show
 from rich.console import Console
 from rich.text import Text
 

@@ -17,7 +17,7 @@
 
 # %%
 import numpy as np
-from exercises import bar, check, examples, paint, show
+from helpers import bar, check, examples, figure, paint, show
 
 from omnidraft import Options, Pair, Uniforms, load, speculative
 from omnidraft.ngram_cache import NGramCache
@@ -82,7 +82,8 @@ for policy, kept in (("none", "AB"), ("lru", "BC"), ("lfu", "AC")):
 # %%
 drafter, target = load("draft-tasks", "float64"), load("qwen-like", "float64")
 prompt = "Write a short news item about a gardener who found a shell.\nNews:"
-options, texts = Options(verify="omnidraft", stop=FixedLength(6), max_new_tokens=48), []
+options = Options(verify="omnidraft", stop=FixedLength(6), max_new_tokens=48)
+texts = []
 for prefill in (False, True):
     pair = Pair(drafter, target, prefill=prefill)
     rounds = list(speculative(pair, prompt, options, Uniforms([])))  # no draws at temperature 0
@@ -99,7 +100,8 @@ for ngram, token, _ in pair.cache.items():  # every entry fulfils the equation
 
 # %%
 show(aligned_spans)  # lesson 2's blocks; `observe` takes the n:1 ones
-sides, stream = (drafter.tokenizer, target.tokenizer), []  # per text: ids of both sides, the n-grams to be known
+sides = drafter.tokenizer, target.tokenizer
+stream = []  # per text: ids of both sides, the n-grams to be known
 for example in examples("math", 200):
     ids = [side.encode_continuation(example["response"]) for side in sides]
     spelled = [[side.token_bytes[i] for i in part] for side, part in zip(sides, ids, strict=True)]
@@ -108,7 +110,8 @@ for example in examples("math", 200):
 
 def learn(capacity=None, policy="none"):
     """Observe the stream: entries after each text, share of the n-grams known beforehand (last 100 texts)."""
-    cache, sizes, known = NGramCache(capacity, policy), [], []
+    cache = NGramCache(capacity, policy)
+    sizes, known = [], []
     for draft_ids, target_ids, needed in stream:
         known.append([ngram in cache for ngram in needed])
         cache.observe(draft_ids, target_ids, *sides)
@@ -119,6 +122,7 @@ def learn(capacity=None, policy="none"):
 sizes, share = learn()
 for seen in (25, 50, 100, 200):
     print(f"{seen:3} texts  {bar(sizes[seen - 1] / sizes[-1])} {sizes[seen - 1]} entries")
+figure("entries after n texts", {"cache": sizes})
 assert sizes[199] < 2 * sizes[99]
 print(f"\nno limit      {bar(share, 40, '.0%')} of the n-grams known")
 for policy in ("none", "lru", "lfu"):
@@ -130,16 +134,8 @@ for policy in ("none", "lru", "lfu"):
 # 1. Entries (1, 2) <-> 10, (1, 2, 3) <-> 11, (3, 4) <-> 12, direct token 4 -> 40. Which proposals has the draft 1, 2, 3, 4?
 # 2. Room for two. Insert A, use A twice, insert B, use B once, insert C, insert D. Which two entries are left with LRU, and
 #    which with LFU? Answer in alphabetical order, for example ("AB", "CD").
-# 3. Write a function that takes the tokens of both tokenizations of a text as lists of byte strings, and returns the set of
-#    all entries (n-gram as a tuple, target token) that can be learnt from it.
+# 3. Build it: write the translation of a draft in tutorials/exercises/step2_merge.py; `omnidraft tutorial 3 --check` tests it.
 
 # %%
 check("3.1", ...)
 check("3.2", ...)
-
-
-def entries(draft_tokens, target_tokens):
-    return ...
-
-
-check("3.3", entries)

@@ -19,7 +19,7 @@
 
 # %%
 import numpy as np
-from exercises import bar, check, distribution_of, paint, show, total_variation
+from helpers import bar, check, distribution_of, figure, paint, show, total_variation
 
 from omnidraft import Options, Uniforms, pair, plain, speculative
 from omnidraft.sampling import process
@@ -51,7 +51,8 @@ show(merge)  # `direct` is the map of lesson 2; `spellings` has draft tokens tha
 
 # %%
 a, b, ab = 0, 1, 2
-p, q_first, q_second = np.array([0.4, 0.2, 0.4]), np.array([0.8, 0.2]), np.array([0.5, 0.5])
+p = np.array([0.4, 0.2, 0.4])
+q_first, q_second = np.array([0.8, 0.2]), np.array([0.5, 0.5])
 
 
 def known(draft, place):  # what the n-gram cache answers
@@ -86,7 +87,8 @@ assert np.isclose(total_variation(written, dict(enumerate(p))), 0.2)
 # mean bias grows with T. (The paper calls the rule approximate, and measures at T = 0.01.)
 
 # %%
-rng, means = np.random.default_rng(0), []
+rng = np.random.default_rng(0)
+means = []
 worlds = [(rng.normal(size=3), rng.normal(size=2), rng.normal(size=2)) for _ in range(40)]
 for T in (0, 0.01, 0.1, 0.5, 1, 2):
     gaps = []
@@ -96,6 +98,7 @@ for T in (0, 0.01, 0.1, 0.5, 1, 2):
         gaps.append(total_variation(written, dict(enumerate(rows[0]))))
     means.append(np.mean(gaps))
     print(f"T = {T:<4}  total variation {bar(means[-1], 160, '.3f')}, at most {max(gaps):.3f}")
+figure("mean bias of the paper's rule at temperature T", {"total variation": means}, [0, 0.01, 0.1, 0.5, 1, 2])
 assert means[0] == 0 and means == sorted(means)
 
 # %% [markdown]
@@ -134,16 +137,9 @@ for prompt in ("Lost: our parrot has been missing since Friday", "It was last se
 # 1. q_1 = (a 0.6, b 0.4); after an a, q_2 = (a 0.5, b 0.5). The draft is a, b. What is the row q' of (a, b, ab) by Eq. 1
 #    and 2? Answer with a list.
 # 2. In that world let p = (a 0.3, b 0.4, ab 0.3). What is the total variation of the paper's rule?
-# 3. Write a function that returns the true probabilities [a, b, ab] of the first proposal, given q_first and q_second
-#    (after an a) as lists for (a, b). With them in place of q', the rule is exact in this world.
+# 3. Build it (best after lesson 5): how probable is each first proposal really? With these numbers in place of q' the rule is
+#    exact. tutorials/exercises/step5_repair.py; `omnidraft tutorial 4 --check` tests it.
 
 # %%
 check("4.1", ...)
 check("4.2", ...)
-
-
-def proposed(q_first, q_second):
-    return ...
-
-
-check("4.3", proposed)

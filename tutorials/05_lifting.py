@@ -31,7 +31,7 @@
 from functools import partial
 
 import numpy as np
-from exercises import bar, check, distribution_of, examples, show, total_variation
+from helpers import bar, check, distribution_of, examples, show, total_variation
 
 from omnidraft import Options, Uniforms, metrics, pair, plain, speculative
 from omnidraft.lifting import ROOT, Lifting, build_lifting
@@ -136,15 +136,9 @@ for rule in ("tli", "slem", "omnidraft", "lifted"):
 #
 # 1. What is P(stop) inside node a?
 # 2. Inside node ab the draft row is (a 0.2, b 0.3, c 0.5) and the atom drawn is c. With what probability is it accepted?
-# 3. Write a function for the mass of a node: `p` and `splits` are dicts by target token, `prefix` is the node's atoms.
+# 3. Build it: the trie in tutorials/exercises/step3_trie.py, then one choice in step4_choice.py, in the same folder;
+#    `omnidraft tutorial 5 --check` tests both.
 
 # %%
 check("5.1", ...)
 check("5.2", ...)
-
-
-def mass(p, splits, prefix):
-    return ...
-
-
-check("5.3", mass)

@@ -23,7 +23,7 @@
 
 # %%
 import numpy as np
-from exercises import bar, check, curve, distribution_of, examples, paint, show
+from helpers import bar, check, curve, distribution_of, examples, figure, paint, show
 
 from omnidraft import Learner, Options, Uniforms, learn, load, metrics, pair, speculative
 from omnidraft.learning.online import Schedule
@@ -61,7 +61,8 @@ def kl(x, y):
 
 
 q_a = np.arange(1, 1000) / 1000
-dm, surprise = 0.6 * kl(q_a, 2 / 3), 0.4 * -np.log(q_a)  # a or b is written with 0.6, ab with 0.4
+dm = 0.6 * kl(q_a, 2 / 3)  # a or b is written with 0.6
+surprise = 0.4 * -np.log(q_a)  # ab with 0.4
 for name, loss in {"dm": dm, "hybrid, lambda 0.2": dm + 0.2 * surprise, "hybrid, lambda 2": dm + 2 * surprise,
                    "lifted": kl(0.8, q_a)}.items():
     best = q_a[loss.argmin()]
@@ -80,8 +81,10 @@ for name, loss in {"dm": dm, "hybrid, lambda 0.2": dm + 0.2 * surprise, "hybrid,
 # %%
 show(Trainer.step)
 base, target = load("draft-general"), load("qwen-like")
-prompts, options = [example["prompt"] for example in examples("math", 16)], Options(temperature=1, max_new_tokens=32)
-models, rng = pair(base, target), np.random.default_rng(0)
+prompts = [example["prompt"] for example in examples("math", 16)]
+options = Options(temperature=1, max_new_tokens=32)
+models = pair(base, target)
+rng = np.random.default_rng(0)
 keeper = Learner(models, Trainer(base, Recipe(), rng), rng, Schedule(every=99, guard=0))  # no update before 99 texts
 list(learn(keeper, prompts[:12], options, Uniforms(rng)))
 held_out, texts = keeper.batch[:4], keeper.batch[4:]
@@ -97,13 +100,15 @@ for name in LOSSES:
 # the new texts and four earlier ones (**replay**). The curve is the acceptance on the held-out texts after each update.
 
 # %%
-trainer, rng = Trainer(base, Recipe("lifted", rank=32), np.random.default_rng(0)), np.random.default_rng(0)
+trainer = Trainer(base, Recipe("lifted", rank=32), np.random.default_rng(0))
+rng = np.random.default_rng(0)
 learner = Learner(models, trainer, rng, Schedule(every=2, steps=2, replay=4, guard=0))
 accepted = [trainer.expected_acceptance(models, held_out)]
 for learned in learn(learner, prompts[4:], options, Uniforms(rng)):
     if learned.updated:
         accepted.append(trainer.expected_acceptance(models, held_out))
 print("accepted on average", curve(accepted), "\n")
+figure("acceptance to be expected after each update", {"held-out texts": accepted})
 for name, drafter in (("before", base), ("after", models.draft)):
     models.draft = drafter
     rounds = list(speculative(models, prompts[0], Options(stop=FixedLength(4), max_new_tokens=40), Uniforms([])))

@@ -20,7 +20,7 @@
 
 # %%
 import numpy as np
-from exercises import bar, check, distribution_of, examples, show
+from helpers import bar, check, distribution_of, examples, show
 
 from omnidraft import Learner, Options, Uniforms, learn, metrics, pair, speculative
 from omnidraft.learning.online import Schedule

@@ -25,7 +25,7 @@
 import tempfile
 
 import numpy as np
-from exercises import bar, check, curve, examples, paint, show
+from helpers import bar, check, curve, examples, figure, paint, show
 
 from omnidraft import Adapters, Learner, Options, Uniforms, learn, load, metrics, pair, speculative
 from omnidraft.learning.adapters import SHIPPED
@@ -58,6 +58,7 @@ def betas(place):  # along the stream; `place` says which z is used and learned 
 together, apart = betas({"x": "x", "y": "x"}), betas({"x": "x", "y": "y"})
 print("              x       y       x")
 print("one for both ", curve(together, 0, 1), "\none for each ", curve(apart, 0, 1))
+figure("acceptance along the stream x, y, x", {"one for both": together, "one for each": apart})
 print(f"back at x: {together[16]:.2f} together, {apart[16]:.2f} apart")
 assert apart[16] > apart[7] > together[16]
 
@@ -73,11 +74,13 @@ assert apart[16] > apart[7] > together[16]
 
 # %%
 base, names = load("draft-general"), ("qwen-like", "llama3-like")
-prompts, options = [example["prompt"] for example in examples("math", 8)], Options(temperature=1, max_new_tokens=32)
+prompts = [example["prompt"] for example in examples("math", 8)]
+options = Options(temperature=1, max_new_tokens=32)
 
 
 def start(name, **schedule):  # a learner for one target, and its draws
-    models, rng = pair(base, name), np.random.default_rng(0)
+    models = pair(base, name)
+    rng = np.random.default_rng(0)
     return Learner(models, Trainer(base, Recipe(), rng), rng, Schedule(guard=0, **schedule)), Uniforms(rng)
 
 
@@ -132,16 +135,9 @@ paint(models.target.tokenizer, texts[0], legend=True)
 #
 # 1. A weight has 300 rows and 100 columns. How many numbers does an adapter of rank 8 add for each target?
 # 2. Learning took 12 s, and 300 instead of 200 tokens come per second. After how many tokens has it paid off?
-# 3. Write a guard that only knows the tolerance. `scores[i]` is the acceptance of weights i on new texts (at the start i =
-#    0). Return a list: after each check, which weights are in use, i or the best so far (of equal ones the later)?
+# 3. Build it: the decoding loop, in tutorials/exercises/step6_loop.py; `omnidraft tutorial 8 --check` tests it. All that it
+#    needs is in tutorials/mini.py, the whole method in one file (which has the loop, too: look there afterwards).
 
 # %%
 check("8.1", ...)
 check("8.2", ...)
-
-
-def in_use(scores, tolerance):
-    return ...
-
-
-check("8.3", in_use)

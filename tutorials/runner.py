@@ -1,11 +1,16 @@
-"""Reading and running the lessons: their titles, their cells, stepping through them (`omnidraft tutorial`, `make site`)."""
+"""Reading and running the lessons: cells, stepping through them, testing what was built (`omnidraft tutorial`, `make site`)."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from omnidraft import OmnidraftError
+from omnidraft.cli.printing import say
 
 LESSONS = Path(__file__).parent
 
@@ -17,6 +22,23 @@ class Cell(NamedTuple):
     text: str
 
 
+def teach(lesson: str | None, out: Any, wait: bool, check: bool) -> int:
+    """List the lessons, step through one, or `check` what was built for it: the exit code. OmnidraftError: no such lesson."""
+    found = lessons()
+    if lesson is None:
+        say("\n".join(f"{number}  {title(path)}" for number, path in found.items()))
+        return 0
+    path = found.get(int(lesson) if lesson.isdecimal() else 0)
+    if path is None:
+        raise OmnidraftError(f"there is no lesson {lesson!r}: choose one of {', '.join(map(str, found))}")
+    if check:
+        return test(steps(path))
+    step_through(cells(path.read_text(encoding="utf-8")), path, out, wait)
+    for step in steps(path):
+        say(f"To build: edit {step}, then run omnidraft tutorial {int(lesson)} --check")
+    return 0
+
+
 def lessons() -> dict[int, Path]:
     """The lessons by number."""
     return {int(path.name[:2]): path for path in sorted(LESSONS.glob("[0-9][0-9]_*.py"))}
@@ -25,6 +47,20 @@ def lessons() -> dict[int, Path]:
 def title(path: Path) -> str:
     """A lesson's heading, without its number."""
     return re.search(r"^# # (?:\d+ · )?(.+)$", path.read_text(encoding="utf-8"), re.M)[1]
+
+
+def steps(lesson: Path) -> list[Path]:
+    """The files of exercises/ whose functions a lesson asks to write."""
+    return [path for path in sorted(LESSONS.glob("exercises/step*.py"))
+            if path.read_text(encoding="utf-8").startswith(f'"""Lesson {int(lesson.name[:2])}, ')]
+
+
+def test(steps: list[Path]) -> int:
+    """The exit code of the tests of these steps, which print the failing cases. OmnidraftError where there are none."""
+    if not steps or not find_spec("pytest"):
+        raise OmnidraftError("--check needs pytest (pip install pytest) and lesson 1, 3, 4, 5 or 8")
+    tests = [f"{path.with_name('test_steps.py')}::test[{path.stem[:5]}]" for path in steps]
+    return subprocess.run([sys.executable, "-m", "pytest", "-qo", "addopts=", *tests]).returncode
 
 
 def cells(source: str) -> list[Cell]:
@@ -42,7 +78,7 @@ def cells(source: str) -> list[Cell]:
 
 
 def step_through(lesson: list[Cell], path: Path, out: Any, wait: bool) -> None:
-    """Show the cells in order and run the code ones; with `wait`, ask after every cell."""
+    """Show the cells in order and run the code ones; with `wait`, ask after every cell, and for answers to its questions."""
     from rich.markdown import Markdown
     from rich.syntax import Syntax
 
@@ -57,6 +93,10 @@ def step_through(lesson: list[Cell], path: Path, out: Any, wait: bool) -> None:
             sys.stdout.flush()
             run(cell, path, names)
         try:
+            for question in re.findall(r'^check\("(.+)", \.\.\.\)', cell.text * wait, re.M):
+                while typed := out.input(f"[dim]{question}: your answer, or Enter: [/dim]"):
+                    if names["check"](question, typed):
+                        break
             if wait and out.input(f"[dim]{at} of {len(lesson)}: Enter or q [/dim]") in ("q", "Q"):
                 return
         except (EOFError, KeyboardInterrupt):

@@ -1,0 +1,78 @@
+"""Build the lessons as Jupyter notebooks with their output, in notebooks/; one that exists is the reader's, and stays.
+
+    python docs/notebooks.py [--repository https://github.com/you/omnidraft] [lesson ...]
+
+Each begins with a badge that opens it in Colab, once notebooks/ is pushed to the repository's branch `notebooks`; there its
+first cell clones and installs the repository, for which a bare CPU runtime is enough.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from omnidraft.files import write_text  # noqa: E402
+from tutorials import runner  # noqa: E402
+
+BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
+SETUP = """# Where the lessons are; in Colab they are fetched and installed first.
+import sys
+from pathlib import Path
+
+home = next((path for path in (Path(".."), Path("."), Path("omnidraft")) if (path / "tutorials").is_dir()), None)
+if home is None:
+    import subprocess
+
+    home = Path("omnidraft")
+    for command in (["git", "clone", "--quiet", "--depth", "1", "REPOSITORY", "omnidraft"],
+                    [sys.executable, "-m", "pip", "install", "--quiet", "-e", "omnidraft"]):
+        subprocess.run(command, check=True)
+sys.path[:0] = [str(home), str(home / "tutorials")]"""
+HOMEPAGE = re.search(r'^Homepage = "(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)[1]
+
+
+def source(path: Path, repository: str) -> str:
+    """A lesson as a py:percent script that finds its repository, or gets it."""
+    repository = repository.removesuffix("/").removesuffix(".git")
+    opened = repository.replace("https://github.com", "https://colab.research.google.com/github")
+    badge = f"# %% [markdown]\n# [![Open in Colab]({BADGE})]({opened}/blob/notebooks/notebooks/{path.stem}.ipynb)"
+    return f'{badge}\n\n# %%\n{SETUP.replace("REPOSITORY", repository)}\n\n{path.read_text(encoding="utf-8")}'
+
+
+def build(path: Path, out: Path, repository: str) -> bool:
+    """Write out/NAME.ipynb with its output, unless there is one; False then. Raises what a cell raises."""
+    made = out / f"{path.stem}.ipynb"
+    if made.exists():
+        return False
+    import jupytext
+    import nbclient
+    import nbformat
+
+    notebook = jupytext.reads(source(path, repository), "py:percent")
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(out)}}).execute()
+    write_text(made, nbformat.writes(notebook))
+    return True
+
+
+def main() -> None:
+    """Build the notebooks of all lessons, or of those named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lesson", type=int, nargs="*", help="numbers of lessons; all where none is given")
+    parser.add_argument("--out", type=Path, default=ROOT / "notebooks")
+    parser.add_argument("--repository", default=HOMEPAGE, help="the address that Colab installs from")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    for number, path in runner.lessons().items():
+        if not args.lesson or number in args.lesson:
+            made = build(path, args.out, args.repository)
+            print(args.out / f"{path.stem}.ipynb", "" if made else "is kept as it is: delete it for a new one")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""docs/notebooks.py: a reader's notebook is never written over, and the first cell finds or fetches the lessons."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LESSON = ROOT / "tutorials" / "02_two_tokenizers.py"
+
+
+@pytest.fixture(scope="module")
+def notebooks():
+    spec = importlib.util.spec_from_file_location("notebook_builder", ROOT / "docs" / "notebooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_notebook_that_exists_is_kept(notebooks, tmp_path, monkeypatch, capsys):
+    (tmp_path / "02_two_tokenizers.ipynb").write_text("my answers")
+    monkeypatch.setattr(sys, "argv", ["notebooks.py", "2", "--out", str(tmp_path)])
+    notebooks.main()
+    assert (tmp_path / "02_two_tokenizers.ipynb").read_text() == "my answers" and len([*tmp_path.iterdir()]) == 1
+    assert "is kept as it is" in capsys.readouterr().out
+    assert "notebooks/\n" in (ROOT / ".gitignore").read_text()
+    clean = (ROOT / "Makefile").read_text().split("\nclean:")[1].split("\n\n")[0]
+    assert ".ipynb" not in clean and "notebooks/" not in clean
+
+
+def test_it_begins_with_a_badge_and_finds_the_lessons(notebooks):
+    made = notebooks.source(LESSON, "https://github.com/some/one.git")
+    badge, setup, *rest = notebooks.runner.cells(made)
+    assert "(https://colab.research.google.com/github/some/one/blob/notebooks/notebooks/02_two_tokenizers.ipynb)" in badge.text
+    assert rest == notebooks.runner.cells(LESSON.read_text(encoding="utf-8"))
+    code = setup.text + "\nimport helpers, omnidraft\nprint(helpers.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "docs", capture_output=True, text=True)
+    assert Path(done.stdout.strip()).resolve() == ROOT / "tutorials" / "helpers.py", done.stderr
+
+
+def test_elsewhere_it_fetches_and_installs_the_repository_first(notebooks, tmp_path, monkeypatch):
+    commands, before = [], [*sys.path]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command))
+    monkeypatch.setattr(sys, "path", before)
+    exec(notebooks.SETUP.replace("REPOSITORY", notebooks.HOMEPAGE), {})
+    assert commands[0][:2] == ["git", "clone"] and commands[0][-2:] == [notebooks.HOMEPAGE, "omnidraft"]
+    assert commands[1][1:3] == ["-m", "pip"] and sys.path[:2] == ["omnidraft", str(Path("omnidraft", "tutorials"))]
+
+
+def test_one_is_built_with_its_output(notebooks, tmp_path):
+    for needed in ("jupytext", "nbclient", "ipykernel", "matplotlib"):
+        pytest.importorskip(needed)
+    lesson = tmp_path / "09_short.py"
+    lesson.write_text('# %%\nfrom helpers import bar, figure\nprint(bar(0.5, 4))\nfigure("a", {"b": [1, 2]})\n')
+    out = ROOT / "build"  # from here the lessons are in ..
+    out.mkdir(exist_ok=True)
+    (out / "09_short.ipynb").unlink(missing_ok=True)
+    assert notebooks.build(lesson, out, notebooks.HOMEPAGE)
+    text = (out / "09_short.ipynb").read_text(encoding="utf-8")
+    (out / "09_short.ipynb").unlink()
+    assert "\\u001b[36m" in text and "image/png" in text  # a coloured bar, a figure

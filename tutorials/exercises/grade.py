@@ -1,0 +1,210 @@
+"""The graders: each runs a reader's function for every possible outcome, and raises a readable `Wrong` at the first mistake."""
+
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # mini.py and helpers.py
+import mini  # noqa: E402
+from helpers import distribution_of  # noqa: E402
+
+CLOSE = 1e-9
+
+
+class Wrong(AssertionError):
+    """What the function gave, what was wanted, and in which case."""
+
+
+def compare(what, case, wanted, given, name=str):
+    """Raise `Wrong` with both distributions, the largest differences first, unless they are equal."""
+    keys = sorted({*wanted, *given}, key=lambda key: -abs(wanted.get(key, 0) - given.get(key, 0)))
+    if all(abs(wanted.get(key, 0) - given.get(key, 0)) < CLOSE for key in keys):
+        return
+    lines = [f"{what}\n{case}\n\n{'':16} wanted    yours"]
+    lines += [f"{name(key):16} {wanted.get(key, 0):6.4f}   {given.get(key, 0):6.4f}" for key in keys[:8]]
+    raise Wrong("\n".join(lines))
+
+
+def number(what, case, wanted, given):
+    """Raise `Wrong` unless two numbers are equal."""
+    if abs(wanted - given) > CLOSE:
+        raise Wrong(f"{what}\n{case}\n\nwanted {wanted:.4f}, yours {given:.4f}")
+
+
+def show(row, names="abcdefgh"):
+    """A row or a dict as text: (a 0.50, b 0.30, c 0.20)."""
+    pairs = row.items() if isinstance(row, dict) else zip(names, row, strict=False)
+    return "(" + ", ".join(f"{name} {p:.2f}" for name, p in pairs) + ")"
+
+
+# ---- step 1 ----------------------------------------------------------------------------------------------------------
+def verify(function):
+    """Bigram worlds of three tokens, drafts of one and two: the first two tokens, and how many are written."""
+    by_hand = np.array([[0.5, 0.3, 0.2]] * 4), np.array([[0.2, 0.7, 0.1]] * 4)
+    rng = np.random.default_rng(0)
+    for (p, q), k in itertools.product([by_hand, *rng.dirichlet(np.ones(3), (4, 2, 4))], (1, 2)):  # row -1 comes first
+
+        def written(draws, p=p, q=q, k=k):
+            draft = []
+            for _ in range(k):
+                draft.append(draws.choose(q[draft[-1] if draft else -1]))
+            rows = [-1, *draft]
+            tokens = [*function(list(draft), q[rows[:k]], p[rows], draws)]
+            if not 1 <= len(tokens) <= k + 1:
+                raise Wrong(f"1 verify: a draft of {k} writes 1 to {k + 1} tokens\n\nyours: {tokens} for the draft {draft}")
+            second = tokens[1] if k > 1 and len(tokens) > 1 else draws.choose(p[tokens[0]])  # the next round's, as exact
+            return tokens[0], second, len(tokens)
+
+        found = distribution_of(written)
+        case = f"first rows: target {show(p[-1])}, drafter {show(q[-1])}; draft of {k}"
+        for place in (0, 1):
+            wanted, given = {}, {}
+            for (first, second, _), weight in found.items():
+                key = (first, second)[:place + 1]
+                given[key] = given.get(key, 0) + weight
+            for key in itertools.product(range(3), repeat=place + 1):
+                wanted[key] = p[-1][key[0]] * (p[key[0]][key[1]] if place else 1)
+            compare("1 verify: the text is not distributed as the target's own", case, wanted, given,
+                    lambda key: "the text " + "".join("abc"[x] for x in key))
+        kept = np.minimum(p[-1], q[-1])
+        mean = 1 + kept.sum() + (k > 1) * sum(kept[x] * np.minimum(p[x], q[x]).sum() for x in range(3))
+        number("1 verify: the text begins as it should, but the mean number of tokens in a round is another one", case,
+               mean, sum(n * weight for (_, _, n), weight in found.items()))
+
+
+# ---- step 2 ----------------------------------------------------------------------------------------------------------
+def merge(function):
+    """All drafts of up to five tokens, the shortest first, against the package's own translation."""
+    from omnidraft.ngram_cache import NGramCache
+    from omnidraft.translation import Direct
+    from omnidraft.translation import merge as translated
+
+    for tokens, direct, ngrams in (
+        (["f", "la", "ke", "s"], ["f", "la", "s"], [("f", "la"), ("f", "la", "ke"), ("ke", "s")]),
+        (["a", "b", "c"], ["b", "c"], [("a", "b"), ("b", "c", "a"), ("a", "b", "c", "a")]),
+    ):
+        names = [*direct, *map("".join, ngrams)]
+        table, cache = Direct(np.array([names.index(d) if d in direct else -1 for d in tokens])), NGramCache()
+        for ngram in ngrams:
+            cache.insert([tokens.index(d) for d in ngram], names.index("".join(ngram)))
+        for length in range(6):
+            for draft in itertools.product(tokens, repeat=length):
+                wanted = translated([tokens.index(d) for d in draft], [None] * length, table, cache.longest_match, {}).tokens
+                wanted = [names[t] for t in wanted]
+                given = function(list(draft), {d: d for d in direct}, {ngram: "".join(ngram) for ngram in ngrams})
+                if given is None or list(given) != wanted:
+                    raise Wrong(f"2 merge: direct tokens {', '.join(direct)}; n-grams {', '.join(map(' '.join, ngrams))}\n"
+                                f"draft {' '.join(draft)}\n\nwanted {wanted}, yours {given}")
+
+
+# ---- step 3 ----------------------------------------------------------------------------------------------------------
+WORLDS = (  # splits, p
+    ({"a": "a", "b": "b", "ab": "ab"}, {"a": 0.4, "b": 0.2, "ab": 0.4}),
+    ({"a": "a", "abc": "abc", "abd": "abd", "c": "c"}, {"a": 0.1, "abc": 0.2, "abd": 0.3, "c": 0.1, "z": 0.3}),
+    ({"b": "b", "bab": "bab", "ba": "ba"}, {"b": 0.0, "bab": 0.5, "ba": 0.25, "y": 0.15, "z": 0.1}),
+)
+
+
+def choices(splits, p):
+    """{node: {atom, "stop" or "none": probability}}, token by token."""
+    nodes = {split[:depth] for split in splits.values() for depth in range(len(split))}
+    found = {}
+    for node in nodes:
+        here = {t: p[t] for t in p if splits.get(t, ())[:len(node)] == node}
+        found[node] = {}
+        for t, share in here.items():
+            category = splits[t][len(node)] if len(splits.get(t, ())) > len(node) else "stop" if node else "none"
+            found[node][category] = found[node].get(category, 0) + share / sum(here.values())
+    return found
+
+
+def trie(function):
+    """Three small vocabularies, node by node."""
+    for splits, p in WORLDS:
+        splits = {token: tuple(split) for token, split in splits.items()}
+        given = function(dict(splits), dict(p))
+        case = f"splits {', '.join(f'{t} = {chr(32).join(s)}' for t, s in splits.items())}; p = {show(p)}"
+        for node, wanted in sorted(choices(splits, p).items()):
+            compare(f"3 trie: the choice at {'node ' + ' '.join(node) if node else 'the root'}", case, wanted,
+                    (given or {}).get(node, {}))
+
+
+# ---- step 4 ----------------------------------------------------------------------------------------------------------
+def choice(function):
+    """Every node of the same vocabularies, with two drafters: the category that is written, and how often it is the draft's."""
+    for (splits, p), q in itertools.product(WORLDS, ({"a": 0.6, "b": 0.3, "c": 0.1}, {"a": 0.1, "b": 0.2, "c": 0.7})):
+        for node, P in sorted(choices({t: tuple(s) for t, s in splits.items()}, p).items()):
+            P = P | ({} if not node or "stop" in P else {"stop": 0.0}) | ({} if node or "none" in P else {"none": 0.0})
+            found = distribution_of(lambda draws, P=P, q=q: function(
+                dict(P), dict(q), "abc"[draws.choose([*q.values()])], draws))
+            case = f"P = {show(P)}, q = {show(q)}"
+            given = {category: found.get((category, True), 0) + found.get((category, False), 0) for category, _ in found}
+            compare("4 choice: what is written is not distributed as P", case, P, given)
+            Q = {c: q.get(c, 0) for c in P} | ({"stop": 1 - sum(q.get(c, 0) for c in P if c != "stop")} if node else {})
+            number("4 choice: distributed as P, but the draft is not kept as often as it could be", case,
+                   sum(min(P[c], Q[c]) for c in P), sum(weight for (_, kept), weight in found.items() if kept))
+
+
+# ---- step 5 ----------------------------------------------------------------------------------------------------------
+def repair(function):
+    """All drafts of small worlds, translated as in step 2: how often each token is the first proposal."""
+    rng = np.random.default_rng(0)
+    for ngrams in ({("a", "b")}, {("a", "b"), ("b", "a")}, {("a", "b"), ("a", "b", "a")},
+                   {("a", "b"), ("a", "a", "b"), ("a", "b", "b"), ("b", "b")}):
+        k = max(map(len, ngrams))
+        rows = {beginning: dict(zip("ab", rng.dirichlet([1, 1]), strict=True))
+                for n in range(k) for beginning in itertools.product("ab", repeat=n)}
+        wanted = dict.fromkeys(["a", "b", *map("".join, ngrams)], 0.0)
+        for draft in itertools.product("ab", repeat=k):
+            longest = max((n for n in ngrams if draft[:len(n)] == n), key=len, default=draft[:1])
+            wanted["".join(longest)] += np.prod([rows[draft[:i]][draft[i]] for i in range(k)])
+        given = function(lambda beginning, rows=rows: dict(rows[tuple(beginning)]), set(ngrams))
+        case = f"n-grams {', '.join(sorted(map(' '.join, ngrams)))}; rows: first {show(rows[()])}, after a {show(rows['a',])}"
+        compare("5 repair: the first proposal", case, wanted, given or {})
+
+
+# ---- step 6 ----------------------------------------------------------------------------------------------------------
+def loop(function):
+    """The models of mini.py with an end token: all texts of three tokens at two temperatures, and passes of the target."""
+    models = [ending(mini.bigrams(words.split(), b"haha!ahha!haha!aha!haha!ahaha!aha!")) for words in ("h a ah", "h a ha !")]
+    trie, passes = mini.Trie(*models), []
+    counted = mini.Model(models[1].spell, models[1].write,
+                         lambda ids, n: (passes.append(n), models[1].logits(ids, n))[1], models[1].ends)
+    prompt = [model.write([], b"ha") for model in models]
+    p = {T: mini.probabilities(models[1].logits([*range(5)], 5), T) for T in (0, 1)}
+
+    def written(draws, speculate, T, k, new):
+        passes.clear()
+        rounds = [list(r) for r in speculate(models[0], counted, trie, [*prompt[0]], [*prompt[1]], k, new, T, draws)]
+        if len(passes) != len(rounds):
+            raise Wrong(f"6 loop: one pass of the target a round\n\n{len(rounds)} rounds, yours made {len(passes)} passes")
+        return tuple(sum(rounds, [])), len(rounds)
+
+    for T, k, new in ((0, 2, 4), (1, 1, 3), (1, 2, 3)):
+        case = f"temperature {T}, drafts of {k}, {new} tokens to write"
+        given, wanted = {}, {}
+        found, best = (mini.distribution(lambda draws, one=one, T=T, k=k, new=new: written(draws, one, T, k, new))
+                       for one in (function, lambda *given: mini.speculate(*given)))
+        for (text, _), weight in found.items():
+            given[text] = given.get(text, 0) + weight
+        for text in (text[:i] for text in itertools.product(range(5), repeat=new) for i in range(1, new + 1)):
+            if len(text) == new and 4 not in text[:-1] or text[-1] == 4 and 4 not in text[:-1]:
+                wanted[text] = p[T][[prompt[1][-1], *text[:-1]], text].prod()
+        compare("6 loop: the text is not distributed as the target's own", case, wanted, given,
+                lambda text: "|".join((models[1].spell[t] or b"END").decode() for t in text))
+        rounds, least = (sum(n * weight for (_, n), weight in one.items()) for one in (found, best))
+        number("6 loop: the texts are right, but they take another number of target passes than they should (mean)", case,
+               least, rounds)
+
+
+def ending(model):
+    """The same model with one token more, which ends a text."""
+    size = len(model.spell)
+    table = np.pad(model.logits([*range(size)], size), (0, 1), constant_values=0.5)
+    return mini.Model([*model.spell, b""], model.write, lambda ids, n: table[ids[-n:]], (size,))
+
+
+STEPS = {1: ("verify", verify, "verify"), 2: ("merge", merge, "merge"), 3: ("trie", trie, "trie"),
+         4: ("choice", choice, "choose"), 5: ("repair", repair, "first_proposal"), 6: ("loop", loop, "speculate")}

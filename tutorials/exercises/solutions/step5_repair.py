@@ -1,0 +1,21 @@
+"""Step 5, solved.
+
+A letter or n-gram x is proposed if the draft begins with x, but with no longer n-gram. So take off the probability of each
+n-gram that begins with x, but once only: an n-gram that itself begins with another one is in that one's probability already.
+This asks for rows that the drafter has not computed (after "ab", when it drew "aa"). So lesson 5 goes another way.
+"""
+
+
+def first_proposal(row, ngrams):
+    def drawn(letters):  # the probability that the draft begins so
+        probability = 1.0
+        for i, letter in enumerate(letters):
+            probability *= row(letters[:i]).get(letter, 0.0)
+        return probability
+
+    found = {}
+    for x in [(letter,) for letter in row(())] + list(ngrams):
+        longer = [n for n in ngrams if len(n) > len(x) and n[:len(x)] == x]
+        nearest = [n for n in longer if not any(len(m) < len(n) and n[:len(m)] == m for m in longer)]
+        found["".join(x)] = drawn(x) - sum(drawn(n) for n in nearest)
+    return found

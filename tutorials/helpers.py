@@ -1,0 +1,170 @@
+"""What the lessons share: `check` for their questions, `show` for a function of the package, `paint` for rounds, `bar`, `curve`
+and `figure` for numbers, `examples` of texts, and `distribution_of`, which runs a function once per outcome of its draws.
+
+The right answers are computed when they are asked for. (The functions to write are in tutorials/exercises.)
+"""
+
+import ast
+import inspect
+import json
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path += [str(ROOT), str(ROOT / "tests")]  # so that the lessons run in a fresh clone, too
+from enumeration import law_of as distribution_of  # noqa: E402, F401
+from enumeration import total_variation  # noqa: E402, F401
+
+from omnidraft.cli import render  # noqa: E402
+
+escape = render.escape  # makes a token safe to print
+
+if hasattr(sys.stdout, "reconfigure"):  # an output that lacks a character must not end a lesson
+    sys.stdout.reconfigure(errors="backslashreplace")
+
+
+
+def beta(p, q):
+    """Lesson 1's probability of acceptance."""
+    return np.minimum(p, q).sum()
+
+
+def shared_boundaries(draft_lengths, target_lengths):
+    """Question 2.3."""
+    return sorted({*np.cumsum(draft_lengths).tolist()} & {*np.cumsum(target_lengths).tolist()})
+
+
+def gradient_of_surprise(z, d):
+    """Question 6.3."""
+    weights = np.exp(np.array(z) - max(z))
+    return weights / weights.sum() - (np.arange(len(z)) == d)
+
+
+def best_length(P, step):
+    """Question 7.3."""
+    return int(np.argmax([(1 + np.cumprod(P[:k]).sum()) / (1 + k * step) for k in range(len(P) + 1)]))
+
+
+ANSWERS = {  # question: (the answer, or the function that is to be written, hint)
+    "1.1": (lambda: beta([0.1, 0.6, 0.3], [0.4, 0.4, 0.2]),
+            "of each token, take the smaller of the two probabilities, and add them up"),
+    "1.2": (lambda: 0.2 + (1 - beta([0.5, 0.3, 0.2], [0.2, 0.7, 0.1])) * 0.5,
+            "a is written if it is drawn and accepted, or if a token is rejected and the new draw gives a"),
+    "2.1": (lambda: " né".encode(), 'the sign of SentencePiece for a space, then UTF-8: "é".encode() has two bytes'),
+    "2.2": (lambda: "ĠĊ", "both stand-ins are named in the lesson; the answer has two characters"),
+    "2.3": (shared_boundaries,
+            "running sums (np.cumsum) of the lengths are the boundaries; which ones occur on both sides"),
+    "3.1": (lambda: [11, 40], "the longest n-gram at a place wins, even if a shorter one would leave a better rest"),
+    "3.2": (lambda: ("CD", "AD"), "C forces out one entry and is then the most recent one, with no use; D finds another pair"),
+    "4.1": (lambda: [0.6 - 0.6 * 0.5, 0.4, 0.6 * 0.5],
+            "ab is merged: the product; what ab takes is taken off a; b keeps its own"),
+    "4.2": (lambda: 0.3 * 0.5, "go through the three drafts as by hand: which proposal may be rejected, and what replaces it"),
+    "5.1": (lambda: 0.1 / 0.6, "the token a alone, divided by all tokens whose split begins with a"),
+    "5.2": (lambda: (0.2 / 0.5) / 0.5, "P(c) is mass(abc) / mass(ab); compare it with Q(c)"),
+    "6.1": (lambda: 0.5 * np.log(0.5 / (2 / 3)) + 0.5 * np.log(0.5 / (1 / 3)),
+            "cut both rows to the first two tokens, make each sum to 1, then KL(q || p), not KL(p || q)"),
+    "6.2": (lambda: abs(0.4 - 0.5), "c is the child's atom, so Q(c) = 0.5; whatever is no child proposes *stop*"),
+    "6.3": (gradient_of_surprise, "q, less 1 at d; exp(1000) is too large, but softmax(z) = softmax(z - max z)"),
+    "7.1": (lambda: 3, "compare 0.9, 0.9 · 0.8, ... with the threshold; the token that triggers the stop counts"),
+    "7.2": (lambda: 0.75 / (0.75 + 6 * 0.25), "where the mean of the derivative, (y + 6 (1 - y)) P - y, is 0"),
+    "7.3": (best_length,
+            "for k = 0, 1, ..., len(P): 1 + P_1 + ... + P_1 · ... · P_k tokens in a time of 1 + k · step"),
+    "8.1": (lambda: 8 * (300 + 100), "B has 300 rows and 8 columns; A has 8 rows and 100 columns"),
+    "8.2": (lambda: 12 / (1 / 200 - 1 / 300), "12 s = n · (time of a token before - time of a token after), each time 1 / r"),
+}
+CALLS = {  # question: the arguments of each call of the reader's function
+    "2.3": [([4, 1, 2, 2], [4, 5]), ([1, 4, 2, 3], [3, 2, 1, 4]), ([3], [1, 1, 1]), ([2, 2, 2], [3, 3])],
+    "6.3": [([0.0, 0.0], 0), ([1.0, 2.0, 0.5], 1), ([1000.0, 0.0], 0), ([-1000.0, 1000.0, 1000.0], 2)],
+    "7.3": [([0.9] * 20, 0.1), ([0.3] * 20, 0.1), ([0.5, 0.9, 0.9], 1.0), ([0.95, 0.9, 0.2, 0.9, 0.9], 0.15),
+            ([0.4, 1.0, 1.0, 1.0], 0.3), ([], 0.2)],
+}
+
+
+def check(question, answer):
+    """Say whether an answer is right, with a hint or the failing call if not; `...` is "not answered yet". True or None."""
+    right, hint = ANSWERS[question]
+    if answer is ...:
+        print(f"{question} open.")
+        return None
+    try:
+        for arguments in CALLS.get(question, [()]):
+            wanted, given = right(*arguments), answer(*arguments) if callable(answer) else answer
+            if given is ... or given is None:
+                print(f"{question} open.")
+                return None
+            if not same(given, wanted):
+                called = f" {arguments} should give {wanted}, yours {given}." if arguments else ""
+                print(f"{question} not yet.{called} Hint: {hint}.")
+                return None
+    except Exception as error:  # whatever a reader's function may raise
+        print(f"{question} not yet ({type(error).__name__}: {error}). Hint: {hint}.")
+        return None
+    print(f"{question} right.")
+    return True  # in a notebook None is not shown
+
+
+def same(given, wanted):
+    """Equal, as texts, or as numbers to three decimals; what was typed at a prompt may be any Python literal."""
+    if isinstance(given, str) and (given[:1] in "\"'" or not isinstance(wanted, str)):
+        given = ast.literal_eval(given)
+    if isinstance(wanted, str | bytes):
+        return given == wanted
+    if hasattr(wanted, "__len__"):
+        return len(given) == len(wanted) and all(map(same, given, wanted))
+    return abs(float(given) - wanted) < 6e-4
+
+
+def show(function):
+    """Print where a function of the package lives, and its lines without docstring and empty lines."""
+    lines, first = inspect.getsourcelines(function)
+    quotes = [place for place, line in enumerate(lines) if '"""' in line]
+    code = [line for place, line in enumerate(lines) if line.strip() and not (quotes and quotes[0] <= place <= quotes[-1])]
+    print(f"# {function.__module__.replace('.', '/')}.py, line {first}\n{''.join(code)}")
+
+
+def bar(value, scale=40, form=""):
+    """A bar of `scale` blocks for a value of 1, in a notebook coloured, followed by the value if there is a format for it."""
+    blocks = "█" * round(scale * value)
+    return (f"\033[36m{blocks}\033[0m" if Console().is_jupyter else blocks) + (f" {value:{form}}" if form else "")
+
+
+def curve(values, low=None, high=None):
+    """Values as a line of blocks from `low` to `high` (default: the least and greatest value), then the first and last."""
+    low, high = min(values) if low is None else low, max(values) if high is None else high
+    blocks = "".join("▁▂▃▄▅▆▇█"[round(7 * (value - low) / ((high - low) or 1))] for value in values)
+    return f"{blocks}  {values[0]:.2f} to {values[-1]:.2f}"
+
+
+def figure(title, curves, x=None):
+    """In a notebook {name: values} as a figure (with matplotlib); elsewhere nothing, since bars and curves are printed."""
+    if Console().is_jupyter and find_spec("matplotlib"):
+        import matplotlib.pyplot as plt
+
+        axes = plt.subplots(figsize=(6, 2.6), layout="constrained")[1]
+        for name, values in curves.items():
+            axes.plot(x or range(len(values)), values, marker="o", label=name)
+        axes.set_title(title)
+        axes.legend()
+        plt.show()
+
+
+def examples(task, count):
+    """The first held-out texts of a task ("math", "code" or "text"), each a dict with "prompt" and "response"."""
+    lines = (ROOT / "omnidraft" / "data" / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines[:count]]
+
+
+def paint(tokenizer, rounds, legend=False):
+    """Print rounds in the colours of `omnidraft.render`, with its signs + * - ! ^ in a notebook and where colours are lost."""
+    console = Console(highlight=False)
+    plain = console.no_color or console.color_system is None
+    signs = plain or console.is_jupyter
+    if legend:
+        console.print(render.legend(signs), soft_wrap=True)
+    painter = render.Painter(tokenizer, signs, one_line=True)
+    console.print(Text.assemble(*map(painter.paint, rounds), painter.finish()), soft_wrap=plain)
