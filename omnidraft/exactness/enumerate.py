@@ -1,4 +1,4 @@
-"""Exact enumeration: run sampling code once per outcome of its draws, each run with its probability.
+"""Exact enumeration: run sampling code once per outcome of its draws, weighed by its probability.
 
 `Draws` stands where `sampling.Uniforms` stands, so what is enumerated is the shipped code. Nothing
 is assumed about how a rule uses its draws: a uniform number is an interval, and every comparison

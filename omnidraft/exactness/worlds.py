@@ -117,8 +117,8 @@ class World:
         self.sampling = {"temperature": float(rng.choice([1.0, 0.6, 1.7, 0.0], p=[.5, .2, .2, .1])),
                          "top_k": int(rng.choice([0, 0, 2] if k < 3 else [2, 6 - k])),
                          "top_p": float(rng.choice([1.0, 0.7], p=[0.6, 0.4]))}
-        self.settings = self.sampling | {"verify": rule, "learn": some(), "max_new_tokens": self.new,
-                                         "heal": not some(RARELY)}
+        self.settings = self.sampling | {"verify": rule, "max_new_tokens": self.new,
+                                         "learn": some(), "heal": not some(RARELY)}
         self.count = 2 if self.sampling["temperature"] else self.new  # tokens that are compared
         if self.settings["learn"]:  # no n-grams but those of one text
             self.pair.cache = NGramCache()
@@ -145,7 +145,7 @@ class World:
                 "nothing drafted": not record.draft_tokens,
                 "context cut": len(warm.drafter.ids) < len(self.prompt[1])
                 or len(warm.ids) == self.pair.target.context_size})
-            assert warm.cache.ids == warm.ids[:warm.cache.length]  # the caches hold what they should
+            assert warm.cache.ids == warm.ids[:warm.cache.length]  # they hold what they should
             assert warm.drafter.cache.ids == warm.drafter.fed
             if len(written) >= self.count or record.done:
                 break
