@@ -7,6 +7,7 @@ from math import log, prod
 import numpy as np
 import pytest
 from fakes import FakeModel
+from mutants import MUTANTS, misplaced
 from test_decoding import BYTES, PIECES, SMALL_BYTES, SMALL_PIECES
 
 from omnidraft import sampling
@@ -20,6 +21,7 @@ from omnidraft.options import Options
 from omnidraft.sampling import Sampler, Uniforms
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.verification import RULES, choices, ratio
+from omnidraft.vocabulary import canonical_ids
 
 
 def seeded(seed: int) -> Uniforms:
@@ -63,6 +65,20 @@ def test_only_what_changed_is_compared_and_the_rest_is_fed_again():
         assert SMALL_PIECES.decode_bytes(drafter.ids).lstrip().startswith(b"ab a " + (data if kept else b"bb")[:1])
 
 
+def test_a_context_token_that_stands_is_drafted_after():
+    """Where healing draws the context token itself, the next token comes from the row after it."""
+    stood = 0
+    for seed in range(40):
+        model = FakeModel(SMALL_PIECES, seed)
+        drafter = Drafter(Pair(model, FakeModel(SMALL_BYTES, 50)), "ab a ", Options(temperature=1.0),
+                          Sampler(seeded(seed), 1.0))
+        draft, ids = drafter.draft(Pair(model, FakeModel(SMALL_BYTES, 50)).lifting, 1), [*drafter.ids]
+        if draft.taken_back is None and draft.tokens:
+            stood += 1
+            assert draft.probs[0] == pytest.approx(sampling.process(model.row(ids)))
+    assert stood > 5
+
+
 # ---- the lifting -----------------------------------------------------------------------------------------------------
 def test_the_lifting_follows_the_cache():
     pair = Pair(FakeModel(PIECES, 0), FakeModel(BYTES, 1), prefill=False)
@@ -72,6 +88,27 @@ def test_the_lifting_follows_the_cache():
     pair.cache.insert(split, token)
     assert pair.lifting is not before and pair.lifting.splits[token] == split
     assert pair.lifting is pair.lifting
+
+
+def test_of_two_target_tokens_with_the_same_bytes_the_written_one_is_covered():
+    """ " a" as an added token is what the target writes; the piece of that spelling is no proposal."""
+    for seed in range(200):
+        pair = World(seed).pair
+        spoken = pair.target.tokenizer
+        for token, data in enumerate(spoken.token_bytes):
+            if data and spoken.token_bytes.count(data) > 1 and token in pair.lifting.order:
+                assert canonical_ids(spoken, spoken.token_bytes)[data] == token
+                assert not any(other != token and spoken.token_bytes[other] == data for other in pair.lifting.splits)
+                return
+    raise AssertionError("no world has such tokens")
+
+
+def test_a_target_token_spans_its_ngram():
+    pair = Pair(FakeModel(PIECES, 0), FakeModel(BYTES, 1))
+    for text in ("a", "ab", "aba", "abab"):
+        [token] = BYTES.encode_continuation(text) if len(BYTES.encode_continuation(text)) == 1 else [0]
+        assert pair.span(token) == len(PIECES.encode_continuation(BYTES.decode_bytes([token]).decode()))
+    assert pair.span(BYTES.encode_continuation("abab")[0]) > 1 and pair.span(BYTES.roles["eos"][0]) == 1
 
 
 # ---- labels and features ---------------------------------------------------------------------------------------------
@@ -132,3 +169,8 @@ def test_a_table_model_takes_only_what_it_may_be_fed():
     assert model.forward([1, 2], cache, rows=2).shape == (2, BYTES.size + 2) and cache.length == 2
     with pytest.raises(AssertionError):
         cache.rewind(3)
+
+
+def test_every_mutant_still_fits_the_code():
+    """`make mutants` runs them; here only their texts are looked for."""
+    assert len(MUTANTS) >= 40 and not misplaced()
