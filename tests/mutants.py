@@ -14,7 +14,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import repeat
 from pathlib import Path
+from queue import Queue
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,7 +55,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("verification", "q /= choice.left", "q /= 1.0", ROUND),
     ("verification", "q[[*lifting.children[choice.narrowed]]] = 0.0", "q[:0] = 0.0", ROUND),
     ("verification", "p = proposed / (mass or 1.0) if step.node != ROOT else proposed", "p = proposed", ROUND),
-    ("verification", "found[-1] *= ratio(", "found[-1] = ratio(", "test_learning.py::test_an_atom_in_two_comparisons_has_the_product_of_both"),
+    ("verification", "found[-1] *= ratio(", "found[-1] = ratio(",
+     "test_learning.py::test_an_atom_in_two_comparisons_has_the_product_of_both"),
     # lifting
     ("lifting", "for token in sorted(splits, reverse=True)}", "for token in sorted(splits)}", LIFTING),
     ("lifting", "max(0.0, 1.0 - drafted.sum())", "0.0", LIFTING + " " + ROUND),
@@ -59,7 +64,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("lifting", "            in_text = ()\n", "", ROUND),
     ("lifting", "return [*atoms, None], [*drawn, (row, ())]", "return atoms, drawn", ROUND),
     ("lifting", "return some / (some.sum() or 1.0) if prefix else some", "return some", ROUND),
-    ("lifting", "if all(target in splits for target in spelling):", "if any(target in splits for target in spelling):", LIFTING + " " + ROUND),
+    ("lifting", "if all(target in splits for target in spelling):", "if any(target in splits for target in spelling):",
+     LIFTING + " " + ROUND),
     # sampling
     ("sampling", "probs >= least", "probs > least", SAMPLING),
     ("sampling", "dtype=np.float64) - ordered >= top_p", "dtype=np.float64) >= top_p", SAMPLING),
@@ -67,7 +73,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("sampling", "* min(draw, BELOW_ONE)", "* draw", SAMPLING),
     ("sampling", 'sums.searchsorted(goal, "right")', 'sums.searchsorted(goal, "left")', SAMPLING),
     ("sampling", "goal = min(goal, nextafter(running[-1], 0.0))", "goal = goal + 0.0", SAMPLING),
-    ("sampling", "(temperature, top_k, top_p) if temperature", "(temperature, top_k) if temperature", LOOP + " -k lossless"),
+    ("sampling", "(temperature, top_k, top_p) if temperature", "(temperature, top_k) if temperature",
+     LOOP + " -k lossless"),
     # translation
     ("translation", "changed[same] = left * (left > 0)", "changed[same] = left", MERGE),
     ("translation", "left = direct.prob(q, same) - product", "left = direct.prob(q, same)", MERGE),
@@ -78,7 +85,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("translation", " and not spelled[1:2].isspace()", "", RESTART),
     ("translation", "first = max(0, len(ids) - WINDOW)", "first = 0", RESTART),
     # drafting
-    ("drafting", "                if stop(confidences):\n", "                if stop(confidences):\n                    del drawn[-1:], draft.probs[-1:]\n", LOOP + " -k lossless"),
+    ("drafting", "if stop(confidences):\n", "if stop(confidences):\n                    del drawn[-1:], draft.probs[-1:]\n",
+     LOOP + " -k lossless"),
     ("drafting", "self.fed += tokens[:-1]", "self.fed += tokens", CACHES),
     ("drafting", "self.ids[len(self.ids) - (draft.taken_back is not None):] =", "self.ids[len(self.ids):] =", CACHES),
     ("drafting", "self.agreed = min(self.agreed, start)", "self.agreed = min(self.agreed, len(self.ids))", CACHES),
@@ -86,35 +94,46 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("drafting", "self.cache.rewind(self.agreed)", "self.cache.rewind(min(self.cache.length, self.agreed + 1))", CACHES),
     ("drafting", "self.cache.rewind(len(self.fed) - 1)", "self.cache.rewind(len(self.fed))", CACHES),
     ("drafting", "self.fed[-1] = token", "pass", CACHES),
-    ("drafting", "return Draft(), logits[1:]", "return Draft(), logits[:1]", "test_state.py::test_a_context_token_that_stands_is_drafted_after"),
+    ("drafting", "return Draft(), logits[1:]", "return Draft(), logits[:1]",
+     "test_state.py::test_a_context_token_that_stands_is_drafted_after"),
     ("drafting", "logits.clip(LEAST) + allowed", "logits + allowed", WORLDS),
-    ("drafting", "self.ids[-(self.model.context_size // 2):], 0", "self.ids[-(self.model.context_size // 2):], self.agreed", CACHES),
+    ("drafting", "self.ids[-(self.model.context_size // 2):], 0", "self.ids[-(self.model.context_size // 2):], self.agreed",
+     CACHES),
     ("drafting", "self.model.embedding[token]", "self.model.embedding[0]", LABELS),
     # decoding
     ("decoding", "cache.rewind(min(cache.length, len(ids) - 1))", "cache.rewind(min(cache.length, len(ids)))", CACHES),
-    ("decoding", "min(len(ids) + options.max_new_tokens, target.context_size)", "len(ids) + options.max_new_tokens", "test_decoding.py::test_contexts_are_respected"),
-    ("decoding", "proposals.lifting, rows, uniforms, room)", "proposals.lifting, rows, uniforms)", "test_decoding.py::test_expansions_stay_inside_the_targets_context"),
+    ("decoding", "min(len(ids) + options.max_new_tokens, target.context_size)", "len(ids) + options.max_new_tokens",
+     "test_decoding.py::test_contexts_are_respected"),
+    ("decoding", "proposals.lifting, rows, uniforms, room)", "proposals.lifting, rows, uniforms)",
+     "test_decoding.py::test_expansions_stay_inside_the_targets_context"),
     # pairing
-    ("pairing", "source = self.cache, self.cache.version", "source = self.cache, 0", "test_state.py::test_the_lifting_follows_the_cache"),
-    ("pairing", "if split and max(split) < self.draft.vocab_size and written:", "if split and written:", "test_decoding.py -k no_logits_for"),
-    ("pairing", "written = atom < 0 or to_target[atom] == token", "written = True", "test_state.py::test_of_two_target_tokens_with_the_same_bytes_the_written_one_is_covered"),
-    ("pairing", "return len(self.cache.split_of(token) or (0,))", "return 1", "test_state.py::test_a_target_token_spans_its_ngram"),
+    ("pairing", "source = self.cache, self.cache.version", "source = self.cache, 0",
+     "test_state.py::test_the_lifting_follows_the_cache"),
+    ("pairing", "if split and max(split) < self.draft.vocab_size and written:", "if split and written:",
+     "test_decoding.py -k no_logits_for"),
+    ("pairing", "written = atom < 0 or to_target[atom] == token", "written = True",
+     "test_state.py::test_of_two_target_tokens_with_the_same_bytes_the_written_one_is_covered"),
+    ("pairing", "return len(self.cache.split_of(token) or (0,))", "return 1",
+     "test_state.py::test_a_target_token_spans_its_ngram"),
     # ngram_cache, vocabulary
     ("ngram_cache", "len(ngram)}, reverse=True)", "len(ngram)})", NGRAMS),
     ("ngram_cache", " and all(ours[start:end]):", ":", NGRAMS),
     ("ngram_cache", "(-self.hits(ngram), len(ngram), ngram)", "(len(ngram), ngram)", NGRAMS),
     ("vocabulary", "if not tokenizer.is_fallback(i)] or same", "if i >= 0] or same", "test_vocabulary.py -k not+real"),
     # stopping
-    ("stopping", "return prod(confidences) < self.threshold", "return confidences[-1] < self.threshold", "test_stopping.py -k decides_the_draft_length"),
+    ("stopping", "return prod(confidences) < self.threshold", "return confidences[-1] < self.threshold",
+     "test_stopping.py -k decides_the_draft_length"),
     ("stopping", "return not confidence < self.threshold", "return True", "test_decoding.py -k unsure"),
     ("stopping", "min(256, 2 * self._pause)", "2 * self._pause", "test_stopping.py -k rests_grow"),
     ("stopping", "q = min(max(probability, 1e-4), 1 - 1e-4)", "q = probability", LABELS),
     # losses, and what the learner stores
     ("losses", "1.0 - np.minimum(target, draft).sum(-1)", "np.abs(target - draft).sum(-1)", "test_losses.py -k by_hand"),
-    ("learning/online", "np.array(logits[:len(emitted)])", "np.array(logits[-len(emitted):])", "test_learning.py -k stored_rows"),
+    ("learning/online", "np.array(logits[:len(emitted)])", "np.array(logits[-len(emitted):])",
+     "test_learning.py -k stored_rows"),
     ("learning/online", "healed = len(draft.tokens) - len(draft.features)", "healed = 0", LABELS),
     ("learning/online", "                       options.top_k, options.top_p)", "                       0, 1.0)", LABELS),
-    ("learning/online", "in_text = 0 if draft.taken_back is None else len(lifting.paths[draft.taken_back])", "in_text = 0", LABELS),
+    ("learning/online", "in_text = 0 if draft.taken_back is None else len(lifting.paths[draft.taken_back])", "in_text = 0",
+     LABELS),
 )]
 
 
@@ -142,29 +161,45 @@ def survives(mutant: Mutant | None, tests: str, copy: Path) -> bool:
         if mutant:
             path.write_text(before, encoding="utf-8")
     if done.returncode not in (0, 1):
-        sys.exit(f"pytest could not run {' '.join(words)}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise SystemExit(f"pytest could not run {' '.join(words)}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.returncode == 0
 
 
+def copy_to(folder: str) -> Path:
+    """A copy of what the tests need."""
+    for name in ("omnidraft", "tests"):
+        shutil.copytree(ROOT / name, Path(folder, name), ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return Path(folder)
+
+
 def main() -> None:
-    """Run those asked for; print what survives."""
+    """Run those asked for, MUTANT_JOBS at a time; print what survives."""
     if wrong := misplaced():
         sys.exit("these mutants no longer fit:\n" + "\n".join(wrong))
     wanted = [(number, m) for number, m in enumerate(MUTANTS)
               if not sys.argv[1:] or m.file in sys.argv[1:] or str(number) in sys.argv[1:]]
-    alive = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("omnidraft", "tests"):
-            shutil.copytree(ROOT / name, Path(folder, name), ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", folder)
-        for tests in dict.fromkeys(m.tests for _, m in wanted):
-            if not survives(None, tests, Path(folder)):
-                sys.exit(f"these tests fail without any change: {tests}")
-        for number, mutant in wanted:
-            alive += [(number, mutant)] if survives(mutant, mutant.tests, Path(folder)) else []
-            print(f"{number:3} {'SURVIVES' if (number, mutant) in alive else 'killed':8} {mutant.file}: {mutant.new.strip()[:80]}", flush=True)
-    print(f"{len(wanted) - len(alive)} of {len(wanted)} mutants killed")
-    sys.exit(1 if alive else 0)
+    jobs, copies, alive = int(os.environ.get("MUTANT_JOBS", "2")), Queue(), 0
+
+    def run(mutant: Mutant | None, tests: str) -> bool:
+        copy = copies.get()
+        try:
+            return survives(mutant, tests, copy)
+        finally:
+            copies.put(copy)
+
+    with ExitStack() as stack, ThreadPoolExecutor(jobs) as pool:
+        for _ in range(jobs):
+            copies.put(copy_to(stack.enter_context(tempfile.TemporaryDirectory())))
+        named = list(dict.fromkeys(m.tests for _, m in wanted))
+        if failing := [tests for tests, fine in zip(named, pool.map(run, repeat(None), named), strict=False) if not fine]:
+            sys.exit("these tests fail without any change:\n" + "\n".join(failing))
+        results = pool.map(lambda one: run(one[1], one[1].tests), wanted)
+        for (number, mutant), survived in zip(wanted, results, strict=True):
+            alive += survived
+            print(f"{number:3} {'SURVIVES' if survived else 'killed':8} {mutant.file}: {mutant.new.strip()[:80]}", flush=True)
+    print(f"{len(wanted) - alive} of {len(wanted)} mutants killed")
+    sys.exit(alive > 0)
 
 
 if __name__ == "__main__":
