@@ -6,7 +6,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
-from omnidraft.exactness.worlds import Cache, TableModel
+from omnidraft.exactness.tables import Cache, TableModel
 from omnidraft.tokenizer import Tokenizer
 
 

@@ -14,7 +14,7 @@ from vocabularies import REAL
 from omnidraft import translation, verification
 from omnidraft.decoding import speculative
 from omnidraft.engine import loading as models
-from omnidraft.exactness.worlds import Cache
+from omnidraft.exactness.tables import Cache
 from omnidraft.generation import Pair
 from omnidraft.options import Options
 from omnidraft.sampling import Uniforms, mask, process

@@ -14,7 +14,7 @@ from omnidraft import sampling
 from omnidraft.decoding import Warm, speculative
 from omnidraft.drafting import Draft, Drafter
 from omnidraft.exactness import World
-from omnidraft.exactness.worlds import TableModel
+from omnidraft.exactness.tables import TableModel
 from omnidraft.generation import Pair
 from omnidraft.learning.online import Learner, Schedule
 from omnidraft.options import Options
