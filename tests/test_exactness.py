@@ -137,6 +137,12 @@ def test_a_round_without_its_last_token_is_biased(worlds):
     assert max(total_variation(w.two_tokens(partial(cut, w)), w.truth()) for w in worlds[:60]) > 1e-3
 
 
+def test_what_cannot_have_been_drawn_is_refused():
+    assert verification.ratio(0.5, 0.0) == 0 and verification.ratio(0.5, 0.25) == 1 and verification.ratio(0.25, 0.5) == 0.5
+    verdict = verification.rejection_sampling([0], [np.array([0.0, 1.0])], np.array([[0.9, 0.1]] * 2), Draws([]))
+    assert verdict.emitted == [0] and verdict.kinds == ["recovered"]
+
+
 # ---- the draws -------------------------------------------------------------------------------------------------------
 def test_one_draw_may_decide_several_questions():
     def run(draws):

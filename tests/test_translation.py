@@ -70,6 +70,14 @@ def test_two_draft_tokens_with_one_direct_token_add_up():
     assert whole(made.rows[0]) == pytest.approx([0.7 - 0.15, 0.3, 0.15, 0])
 
 
+def test_what_a_merge_is_worth_is_added_to_what_its_token_has_already():
+    q = rows(0.9, 0.8, 0.7)[1:]
+    own = merge([F, LA], q, DIRECT, lambda t, i: (T_S, 2) if i == 0 else None, {}, spread(DIRECT))  # S writes it too
+    assert whole(own.rows[0]) == pytest.approx([0.05, 0, 0.8 - 0.56, 0.05 + 0.56]) and own.probs == pytest.approx([0.61])
+    same = merge([F, LA], q, DIRECT, lambda t, i: (T_F, 2) if i == 0 else None, {}, spread(DIRECT))  # F alone does
+    assert same.probs == pytest.approx([0.8])
+
+
 def test_an_expansion_proposes_each_of_its_tokens():
     made = merge([LA, S], [np.full(5, 0.2)] * 2, DIRECT, flake, {LA: (T_F, T_S)}, spread(DIRECT))
     assert (made.tokens, made.spans) == ([T_F, T_S, T_S], [1, 0, 1])
