@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
 from .printing import note
 
-ORDER = "demo generate chat adapt bench check align cache models tutorial info".split()  # of the help
+ORDER = "demo generate chat adapt bench check align cache models tutorial info".split()  # of help
 
 
 class OneLineErrors(TyperGroup):
