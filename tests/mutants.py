@@ -73,7 +73,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("sampling", 'sums.searchsorted(goal, "right")', 'sums.searchsorted(goal, "left")', SAMPLING),
     ("sampling", "goal = min(goal, nextafter(running[-1], 0.0))", "goal = goal + 0.0", SAMPLING),
     ("sampling", "(temperature, top_k, top_p) if temperature", "(temperature, top_k) if temperature",
-     LOOP + " -k lossless"),
+     WORLDS),
     # translation
     ("translation", "changed[same] = left * (left > 0)", "changed[same] = left", MERGE),
     ("translation", "left = direct.prob(q, same) - product", "left = direct.prob(q, same)", MERGE),
