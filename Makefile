@@ -11,7 +11,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-torch models bench picture site notebooks lint clean
+.PHONY: help demo test test-torch mutants models bench picture site notebooks lint clean
 
 help:            ## what there is to make
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -25,6 +25,9 @@ test: $(VENV)/.dev  ## all tests that NumPy is enough for
 test-torch: $(TORCH_VENV)/.dev  ## all tests, those against PyTorch and transformers included
 	$(TORCH_BIN)/python -c "import torch, transformers; print('torch', torch.__version__, 'transformers', transformers.__version__)"
 	$(TORCH_BIN)/python -m pytest
+
+mutants: $(VENV)/.dev  ## small faults in the lesson: which do the tests not notice? (some minutes)
+	$(BIN)/python tests/mutants.py
 
 lint: $(VENV)/.dev  ## ruff
 	$(BIN)/python -m ruff check .

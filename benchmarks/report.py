@@ -64,13 +64,16 @@ def demo(figures: dict) -> str:
 
 
 def exactness(figures: dict) -> str:
-    """Total variation per rule, and how many greedy texts are those of plain decoding."""
+    """Total variation and conditions per rule; how many greedy texts are plain decoding's."""
     def number(value: float) -> str:
         return f"{value:.1e}" if value < 1e-6 else f"{value:.3f}"
 
-    rows = [[f"`{rule}`", str(f["cases"]), number(f["mean"]), number(f["worst"])]
-            for rule, f in figures["total_variation"].items()]
-    text, greedy = table(["rule", "cases", "mean", "worst"], rows), []
+    rows = [[f"`{rule}`", f"{figures['worlds']:,}", f"{f['runs']:,}", number(f["mean"]),
+             number(f["worst"])] for rule, f in figures["rules"].items()]
+    text, greedy = table(["rule", "worlds", "runs", "mean", "worst"], rows), []
+    counted = figures["rules"]["lifted"]["conditions"].items()
+    text += ("\n\nIn so many of the worlds occurred under `lifted`: "
+             + ", ".join(f"{name} {count}" for name, count in counted) + ".")
     titles = {"same_text": "in NumPy", "same_text_torch": "with both models in Torch"}
     for name, title in titles.items():
         if same := result(name):
@@ -274,7 +277,7 @@ def summary(places: str) -> str:
         line("Block efficiency", "tokens per target pass at T = 1 of two published models, `tli` / "
                                  f"`omnidraft` / `lifted`: {', '.join(parts)}.")
     if exact := found["exactness"]:
-        worst = {rule: f["worst"] for rule, f in exact["total_variation"].items()}
+        worst = {rule: f["worst"] for rule, f in exact["rules"].items()}
         good = max(value for rule, value in worst.items() if rule != "omnidraft")
         line("Exactness", f"largest distance from the target's distribution {good:.1e} by "
                           f"enumeration; the paper's rule {worst['omnidraft']:.2f}.")

@@ -6,6 +6,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
+from omnidraft.exactness.tables import Cache, TableModel
 from omnidraft.tokenizer import Tokenizer
 
 
@@ -34,42 +35,20 @@ def sentence_piece(merges: list[tuple[str, str]], characters: str = "ab▁") -> 
     return Tokenizer(raw, "sentence-piece", {"bos_token": "<s>", "eos_token": "</s>"})
 
 
-class FakeCache:
-    """The ids that a fake model has read."""
-
-    def __init__(self):
-        self.ids: list[int] = []
-
-    @property
-    def length(self) -> int:
-        return len(self.ids)
-
-    def rewind(self, length: int) -> None:
-        assert 0 <= length <= len(self.ids)
-        del self.ids[length:]
-
-
-class FakeModel:
+class FakeModel(TableModel):
     """A language model whose rows are random, fixed by (seed, the last `memory` ids); counts what it is fed."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int, *, memory: int = 2, padding: int = 0, context_size: int = 512,
                  end: float = -1.0, sharpness: float = 1.5):
-        self.tokenizer, self.seed, self.memory, self.name = tokenizer, seed, memory, f"fake-{seed}"
-        self.vocab_size, self.context_size = tokenizer.size + padding, context_size
-        self.eos_ids = tokenizer.roles["eos"]
-        self.end, self.sharpness, self.passes = end, sharpness, []
+        super().__init__(tokenizer, seed, context_size, padding)
+        self.memory, self.end, self.sharpness, self.name = memory, end, sharpness, f"fake-{seed}"
+        self.passes: list[int] = []
 
-    def new_cache(self) -> FakeCache:
-        return FakeCache()
-
-    def forward(self, ids, cache: FakeCache, rows: int = 1) -> np.ndarray:
-        assert len(ids) >= rows >= 1
+    def forward(self, ids, cache: Cache, rows: int = 1) -> np.ndarray:
         self.passes.append(len(ids))
-        cache.ids += [int(i) for i in ids]
-        assert len(cache.ids) <= self.context_size and all(0 <= i < self.tokenizer.size for i in ids)
-        return np.stack([self.row(cache.ids[:len(cache.ids) - back]) for back in range(rows - 1, -1, -1)])
+        return super().forward(ids, cache, rows)
 
-    def row(self, ids: list[int]) -> np.ndarray:
+    def row(self, ids) -> np.ndarray:
         """Logits (V,) after `ids`: fixed random numbers, the end token's shifted by `end`."""
         rng = np.random.default_rng([self.seed, *ids[-self.memory:]])
         logits = self.sharpness * rng.standard_normal(self.vocab_size)

@@ -6,16 +6,16 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-from enumeration import law_of, total_variation
-from test_exactness import World
+from rounds import RoundWorld
 
 from omnidraft import verification
+from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.lifting import ROOT, build_lifting
 
 WORLDS = 40
 
 
-class Merging(World):
+class Merging(RoundWorld):
     """The drafter writes a and b, the target longer tokens, too; both mostly agree, so merges are kept."""
 
     def __init__(self, seed: int):
@@ -25,19 +25,19 @@ class Merging(World):
         self.target = ["a", "b", "ab", "ba", "abb"][:3 + seed % 3]
         self.splits = {t: tuple("ab".index(c) for c in text) for t, text in enumerate(self.target)}
         self.lifting = build_lifting(self.splits, {2: (1, 0)} if len(self.draft) > 2 else {}, len(self.draft))
-        self.rows.clear()
+        self._rows.clear()
 
-    def law(self, side: str, prefix: tuple[int, ...]) -> np.ndarray:
-        """As in `World`, but half of the drafter's row is what p begins with."""
-        row = super().law(side, prefix)
+    def row(self, side: str, before: tuple[int, ...]) -> np.ndarray:
+        """As in `RoundWorld`, but half of the drafter's row is what p begins with."""
+        row = super().row(side, before)
         if side == "q":
-            p = super().law("p", ())
+            p = super().row("p", ())
             first = [sum(p[t] for t, text in enumerate(self.target) if text[0] == c) for c in "ab"]
             row = 0.5 * row + 0.5 * np.append(first, np.zeros(len(row) - 2)) / sum(first)
         return row
 
-    def lossless(self, draws) -> tuple[int, ...]:
-        """As in `World`, and counts what is kept."""
+    def lossless(self, draws, limit=None, context=None) -> tuple[int, ...]:
+        """As in `RoundWorld`, and counts what is kept."""
         tokens, rows = self.draw(draws)
         atoms, drawn = self.lifting.reveal(tokens, rows)
         walked, lengths = self.lifting.walk(atoms)
@@ -80,7 +80,7 @@ def test_r_is_the_probability_that_what_was_drafted_so_far_is_kept(worlds):
             return tuple(seen), kept
 
         drafted, held = defaultdict(float), defaultdict(float)
-        for (seen, kept), weight in law_of(run).items():
+        for (seen, kept), weight in distribution_of(run).items():
             for i, place in enumerate(seen):
                 drafted[place] += weight
                 held[place] += weight * (i < kept)
@@ -98,7 +98,7 @@ def test_a_draft_that_is_too_likely_first_and_too_unlikely_then_is_kept_whole():
     steps = [*verification.choices(atoms, drawn, lifting, p)]
     assert [step.after for step in steps] == pytest.approx([0.5, 1.0]) and [step.node for step in steps] == [ROOT, ROOT]
     assert verification.acceptances(atoms, drawn, lifting, p) == pytest.approx([0.5, 1.0])
-    written = law_of(lambda draws: tuple(verification.lifted(atoms, drawn, lifting, p, draws).emitted))
+    written = distribution_of(lambda draws: tuple(verification.lifted(atoms, drawn, lifting, p, draws).emitted))
     assert {tokens[:2] for tokens in written} == {(1, 0)}
 
 

@@ -6,7 +6,6 @@ import functools
 
 import numpy as np
 import pytest
-from enumeration import law_of, total_variation
 from fakes import FakeModel
 from test_cli import embedded, folders, ok, own_caches, run  # noqa: F401 (fixtures)
 from test_decoding import SMALL_BYTES, SMALL_PIECES, Same
@@ -16,6 +15,7 @@ from omnidraft.cli.conversation import Conversation
 from omnidraft.decoding import Warm, plain, speculative
 from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
+from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.generation import Pair
 from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
@@ -151,7 +151,7 @@ def test_views_that_differ_are_exact():
         options = Options(verify=rule, stop=Confidence(2, 0.3), temperature=0.9, top_k=3, max_new_tokens=2)
 
         def distribution(start, pair=pair, prompt=prompt, options=options):
-            return law_of(lambda draws: tuple(t for r in start(draws) for t in r.emitted))
+            return distribution_of(lambda draws: tuple(t for r in start(draws) for t in r.emitted))
 
         one = distribution(lambda draws: speculative(pair, prompt, options, draws))  # noqa: B023
         other = distribution(lambda draws: plain(target, ids, options, draws))  # noqa: B023

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tokenizers
-from enumeration import law_of, total_variation
 from fakes import FakeModel, byte_level, sentence_piece
 
 from omnidraft.decoding import plain, speculative
 from omnidraft.drafting import Draft, Drafter
 from omnidraft.errors import OmnidraftError
+from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.generation import Pair
 from omnidraft.options import Options
 from omnidraft.sampling import Sampler, Uniforms
@@ -96,7 +96,7 @@ def test_the_whole_loop_is_exact(rule, direction, sampling):
                 if len(written) == 2 or record.done:
                     return tuple(written)
 
-        assert total_variation(law_of(two_tokens), law_of(truth)) < 1e-12
+        assert total_variation(distribution_of(two_tokens), distribution_of(truth)) < 1e-12
     assert drafted == {0, 1, 2}
 
 

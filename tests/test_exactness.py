@@ -1,207 +1,193 @@
-"""Losslessness by exact enumeration on random small vocabularies: the law of the first two tokens against the target's.
-
-Vocabularies have merges (target tokens that are several draft tokens), expansions (draft tokens that are several target
-tokens), partial coverage, unmappable tokens, two tokens with one split, and contexts to heal.
+"""Losslessness by exact enumeration: the whole loop in random worlds, single rounds in worlds that no tokenizer would make,
+and the enumeration itself.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
+from copy import copy
+from functools import partial
 
 import numpy as np
 import pytest
-from enumeration import law_of, total_variation
+from rounds import RoundWorld
+from typer.testing import CliRunner
 
-from omnidraft import verification
-from omnidraft.lifting import build_lifting
-from omnidraft.translation import Direct, merge
+from omnidraft import decoding, verification
+from omnidraft.cli import app
+from omnidraft.errors import OmnidraftError
+from omnidraft.exactness import Draws, World, check, distribution_of, total_variation
+from omnidraft.exactness.worlds import STOPS
+from omnidraft.sampling import Uniforms
 
-VOCABULARIES = 320
-TEXTS = [part for n in (1, 2, 3) for part in map("".join, itertools.product("ab", repeat=n))]
-
-
-class World:
-    """Two random vocabularies over the alphabet {a, b}, with random next-token laws for both models."""
-
-    def __init__(self, seed: int):
-        rng = self.rng = np.random.default_rng(seed)
-        self.k = 1 + seed % 3
-        size = int(rng.integers(3, 6)), int(rng.integers(3, 7))
-        weights = np.array([{1: 6.0, 2: 2.0, 3: 1.0}[len(text)] for text in TEXTS])  # short tokens make long ones spellable
-        self.draft = sorted(rng.choice(len(TEXTS), size[0], replace=False, p=weights / weights.sum()))
-        self.target = sorted(rng.choice(len(TEXTS), size[1], replace=False, p=weights / weights.sum()))
-        self.draft = [TEXTS[i] for i in self.draft]
-        self.target = [TEXTS[i] for i in self.target] + ["a"]  # one byte string twice
-        self.draft_to_target = np.array([self.target.index(s) if s in self.target else -1 for s in self.draft])
-        self.splits = {}
-        for token, text in enumerate(self.target):
-            ways = [(self.draft.index(text),)] if text in self.draft else list(self.cuts(text, self.draft))
-            if ways and (len(ways[0]) == 1 or rng.random() < 0.8):
-                self.splits[token] = ways[int(rng.integers(len(ways)))]
-        self.spellings = {}
-        for token, text in enumerate(self.draft):
-            ways = list(self.cuts(text, self.target))
-            if text not in self.target and ways and rng.random() < 0.8:
-                self.spellings[token] = ways[int(rng.integers(len(ways)))]
-        self.lifting = build_lifting(self.splits, self.spellings, len(self.draft))
-        self.rows: dict = {}
-        self.stacked: dict = {}
-        self.proposed: dict = {}
-
-    def cuts(self, text: str, vocabulary: list[str]):
-        """All ways to write `text` with tokens of the vocabulary (first of each spelling)."""
-        if not text:
-            yield ()
-        for token in {vocabulary.index(part) for part in vocabulary if text.startswith(part)}:
-            for rest in self.cuts(text[len(vocabulary[token]):], vocabulary):
-                yield (token, *rest)
-
-    def law(self, side: str, prefix: tuple[int, ...]) -> np.ndarray:
-        """A fixed random row for each prefix, some entries zero."""
-        if (side, prefix) not in self.rows:
-            size = len(self.draft if side == "q" else self.target)
-            row = self.rng.dirichlet(np.full(size, 0.7)) * (self.rng.random(size) < 0.9)
-            self.rows[side, prefix] = row / row.sum() if row.sum() > 0 else np.full(size, 1 / size)
-        return self.rows[side, prefix]
-
-    def draw(self, draws, allowed: np.ndarray | None = None):
-        """Up to k draft tokens and their rows; drafting ends early after a token that depends on the draws so far."""
-        tokens, rows = [], []
-        for step in range(self.k):
-            row = self.law("q", tuple(tokens))
-            if allowed is not None and (step == 0 or allowed.ndim == 1):
-                row = np.where(allowed if allowed.ndim == 1 else allowed[0], row, 0.0)
-                if row.sum() == 0:
-                    break
-                row = row / row.sum()
-            tokens.append(draws.choose(row))
-            rows.append(row)
-            if row[tokens[-1]] < 0.2:  # the confidence stop: the token that triggers it is kept
-                break
-        return tokens, rows
-
-    def target_rows(self, tokens) -> np.ndarray:
-        tokens = tuple(tokens)
-        if tokens not in self.stacked:
-            self.stacked[tokens] = np.array([self.law("p", tokens[:i]) for i in range(len(tokens) + 1)])
-        return self.stacked[tokens]
-
-    def truth(self) -> dict:
-        first = self.law("p", ())
-        return {(a, b): first[a] * self.law("p", (a,))[b] for a in range(len(first)) for b in range(len(first))}
-
-    def two_tokens(self, round_) -> dict:
-        """Law of the first two tokens; the second comes from p where the round wrote one only (a new round is as exact)."""
-        law: dict = defaultdict(float)
-        for emitted, weight in law_of(round_).items():
-            if len(emitted) >= 2:
-                law[emitted[:2]] += weight
-            else:
-                for second, p in enumerate(self.law("p", emitted)):
-                    law[emitted[0], second] += weight * p
-        return law
-
-    def lossless(self, draws) -> tuple[int, ...]:
-        tokens, rows = self.draw(draws)
-        atoms, drawn = self.lifting.reveal(tokens, rows)
-        walked, _ = self.lifting.walk(atoms)
-        return tuple(verification.lifted(atoms, drawn, self.lifting, self.target_rows(walked), draws).emitted)
-
-    def cut(self, draws, limit: int) -> tuple[int, ...]:
-        """As `lossless`, with room for `limit` proposals only."""
-        tokens, rows = self.draw(draws)
-        atoms, drawn = self.lifting.reveal(tokens, rows)
-        walked, _ = self.lifting.walk(atoms)
-        return tuple(verification.lifted(atoms, drawn, self.lifting, self.target_rows(walked[:limit]), draws, limit).emitted)
-
-    def healed(self, draws, context: int) -> tuple[int, ...]:
-        """As `lossless`, but the draft begins with draft token `context`, which the text already holds."""
-        allowed = np.isin(np.arange(len(self.draft)), [context, *self.lifting.longer(context)])[None]
-        tokens, rows = self.draw(draws, allowed)
-        if not tokens:
-            tokens, rows = [context], [np.eye(len(self.draft))[context]]
-        atoms, drawn = self.lifting.reveal(tokens, rows, self.lifting.paths[context])
-        walked, _ = self.lifting.walk(atoms)
-        return tuple(verification.lifted(atoms, drawn, self.lifting, self.target_rows(walked), draws).emitted)
-
-    def translated(self, draws, rule: str) -> tuple[int, ...]:
-        tokens, rows = self.draw(draws, self.draft_to_target >= 0 if rule == "tli" else None)
-        ngrams = {} if rule == "tli" else {s: t for t, s in self.splits.items() if len(s) > 1}
-
-        def longest(drafted, start):
-            fits = [(t, len(s)) for s, t in ngrams.items() if tuple(drafted[start:start + len(s)]) == s]
-            return max(fits, key=lambda fit: fit[1], default=None)
-
-        direct = Direct(self.draft_to_target)
-        made = merge(tokens, rows, direct, longest, {} if rule == "tli" else self.spellings,
-                     lambda q: np.bincount(direct.targets, q[direct.drafts], len(self.target)))
-        return tuple(verification.rejection_sampling(made.tokens, made.rows, self.target_rows(made.tokens), draws).emitted)
-
-    def slem(self, draws) -> tuple[int, ...]:
-        text = "".join(self.draft[token] for token in self.draw(draws)[0])
-        if text not in self.proposed:
-            self.proposed[text] = next(iter(self.cuts(text, self.target)), ())
-        proposals = self.proposed[text]
-        return tuple(verification.exact_match(proposals, draws.samples(self.target_rows(proposals))).emitted)
+ROUNDS = 320
+CONDITIONS = {*(f"stop rule: {rule}" for rule in STOPS), "T = 0", "T other than 0 and 1", "context cut", "duplicated bytes",
+              "empty token", "expansion kept", "healing", "learning on", "merge accepted", "not UTF-8", "nothing drafted",
+              "several end tokens", "top-k", "top-p", "uncovered token"}
 
 
+# ---- the whole loop --------------------------------------------------------------------------------------------------
+def test_the_loop_is_exact_and_every_condition_occurs():
+    found = check("lifted", 180)
+    assert found.worst < 1e-12 and len(found.distances) == 180 and found.runs > 3000
+    assert found.conditions.keys() == CONDITIONS
+    assert found.conditions["merge accepted"] > 30 and min(found.conditions.values()) > 2, found.conditions
+
+
+@pytest.mark.parametrize("rule", ["tli", "slem"])
+def test_the_loop_is_exact_under_other_rules(rule):
+    assert check(rule, 60, seed=1000).worst < 1e-12
+
+
+def test_the_papers_rule_is_biased_at_temperature_above_zero():
+    found = check("omnidraft", 60)
+    assert found.worst > 0.1 and found.mean > 0.01
+    cold = [distance for seed, distance in enumerate(found.distances)
+            if World(seed, "omnidraft").sampling["temperature"] == 0]
+    assert len(cold) > 4 and not any(cold)
+
+
+def test_worlds_are_the_same_every_time():
+    one, other = (World(7) for _ in range(2))
+    assert distribution_of(one.run) == distribution_of(other.run) and one.conditions() == other.conditions()
+    again = check("lifted", 2, seed=7)
+    assert again.distances[0] == total_variation(distribution_of(one.run), one.truth())
+
+
+# ---- the enumeration sees what is wrong ------------------------------------------------------------------------------
+def shows(run=World.run, seeds=range(60)) -> bool:
+    """Is a world biased, or ended by an assertion or by a draw without outcome?"""
+    for world in map(World, seeds):
+        try:
+            distance = total_variation(distribution_of(partial(run, world)), world.truth())
+        except (AssertionError, OmnidraftError):
+            return True
+        if distance > 1e-3:
+            return True
+    return False
+
+
+def test_a_dropped_last_token_shows(monkeypatch):
+    """Without the token that stopped the draft the text is biased."""
+    draft = decoding.Drafter.draft
+
+    def cut(self, lifting, room):
+        made = draft(self, lifting, room)
+        if made.probs and made.probs[-1][made.tokens[-1]] < 0.5:
+            del made.tokens[-1], made.probs[-1]
+        return made
+
+    monkeypatch.setattr(decoding.Drafter, "draft", cut)
+    assert shows(unchecked)
+
+
+def unchecked(world: World, draws: Draws) -> tuple[int, ...]:
+    """`World.run` without what it asserts."""
+    written: list[int] = []
+    options = decoding.Options(stop=copy(world.stop), **world.settings | {"learn": False})
+    for record in decoding.speculative(world.pair, world.prompt, options, draws):
+        written += record.emitted
+        if len(written) >= world.count or record.done:
+            break
+    return tuple(written[:world.count])
+
+
+@pytest.mark.parametrize(("module", "name", "wrong"), [
+    (verification, "residual", lambda p, q, *_: p),
+    (verification, "ratio", lambda p, q: 1.0),
+    (decoding, "until_end", lambda tokens, ends: tokens),
+])
+def test_a_broken_rule_shows(monkeypatch, module, name, wrong):
+    monkeypatch.setattr(module, name, wrong)
+    assert shows()
+
+
+# ---- single rounds ---------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def worlds() -> list[World]:
-    return [World(seed) for seed in range(VOCABULARIES)]
+def worlds() -> list[RoundWorld]:
+    return [RoundWorld(seed) for seed in range(ROUNDS)]
 
 
-def test_worlds_hold_every_case(worlds):
-    merges = sum(any(len(s) > 1 for s in w.splits.values()) for w in worlds)
-    expansions = sum(any(len(p or ()) > 1 for p in w.lifting.paths) for w in worlds)
-    unmappable = sum(any(p is None for p in w.lifting.paths) for w in worlds)
-    partial = sum(len(w.lifting.order) < len(w.target) for w in worlds)
-    healing = sum(any(w.lifting.longer(d) for d in range(len(w.draft))) for w in worlds)
-    assert min(merges, expansions, unmappable, partial, healing) > 60, (merges, expansions, unmappable, partial, healing)
+def distance(world: RoundWorld, **how) -> float:
+    return total_variation(world.two_tokens(partial(world.lossless, **how)), world.truth())
 
 
-def test_lossless_is_exact(worlds):
-    worst = max(total_variation(w.two_tokens(w.lossless), w.truth()) for w in worlds)
-    assert worst < 1e-12
+def test_a_round_is_exact(worlds):
+    assert max(map(distance, worlds)) < 1e-12
+    for condition in ("merge accepted", "expansion", "uncovered token", "draft token without path"):
+        assert sum(condition in world.seen for world in worlds) > 60, condition
 
 
-def test_lossless_is_exact_where_there_is_room_for_one_proposal(worlds):
-    assert max(total_variation(w.two_tokens(lambda draws, w=w: w.cut(draws, 1)), w.truth()) for w in worlds) < 1e-12
+def test_a_round_is_exact_where_there_is_room_for_one_proposal(worlds):
+    assert max(distance(world, limit=1) for world in worlds) < 1e-12
 
 
-def test_lossless_is_exact_with_healing(worlds):
-    worst, cases = 0.0, 0
-    for w in worlds:
-        for context in range(len(w.draft)):
-            if w.lifting.longer(context):
-                worst = max(worst, total_variation(w.two_tokens(lambda draws, w=w, c=context: w.healed(draws, c)), w.truth()))
-                cases += 1
-    assert worst < 1e-12 and cases > 60
+def test_a_round_is_exact_with_healing(worlds):
+    distances = [distance(world, context=context) for world in worlds for context in range(len(world.draft))
+                 if world.lifting.longer(context)]
+    assert max(distances) < 1e-12 and len(distances) > 60
+    assert sum("healing" in world.seen for world in worlds) > 60
 
 
-def test_tli_and_slem_are_exact(worlds):
-    worst = max(total_variation(w.two_tokens(lambda draws, w=w: w.translated(draws, "tli")), w.truth())
-                for w in worlds if (w.draft_to_target >= 0).any())
-    assert worst < 1e-12
-    assert max(total_variation(w.two_tokens(w.slem), w.truth()) for w in worlds) < 1e-12
+def test_a_round_without_its_last_token_is_biased(worlds):
+    def cut(world, draws):
+        tokens, rows = world.draw(draws)
+        keep = len(tokens) - (rows[-1][tokens[-1]] < 0.2)
+        return tuple(world.verify(draws, tokens[:keep], rows[:keep]).emitted)
+
+    assert max(total_variation(w.two_tokens(partial(cut, w)), w.truth()) for w in worlds[:60]) > 1e-3
 
 
-def test_the_papers_rule_is_biased_at_temperature_above_zero(worlds):
-    merging = [w for w in worlds if any(len(s) > 1 for s in w.splits.values()) and w.k > 1]
-    gaps = [total_variation(w.two_tokens(lambda draws, w=w: w.translated(draws, "omnidraft")), w.truth()) for w in merging]
-    assert np.mean(gaps) > 0.01 and max(gaps) > 0.1
+def test_what_cannot_have_been_drawn_is_refused():
+    assert verification.ratio(0.5, 0.0) == 0 and verification.ratio(0.5, 0.25) == 1 and verification.ratio(0.25, 0.5) == 0.5
+    verdict = verification.rejection_sampling([0], [np.array([0.0, 1.0])], np.array([[0.9, 0.1]] * 2), Draws([]))
+    assert verdict.emitted == [0] and verdict.kinds == ["recovered"]
 
 
-def test_the_enumeration_sees_a_broken_rule(worlds):
-    """Dropping the token that triggered the stop, or revealing a later atom's law, must show."""
+# ---- the draws -------------------------------------------------------------------------------------------------------
+def test_one_draw_may_decide_several_questions():
+    def run(draws):
+        draw = draws.next()
+        return next((bound for bound in (0.25, 0.5, np.float64(0.75)) if draw < bound), draw >= 0.8), bool(draw < 0.9)
 
-    def broken(w, draws):
-        tokens, rows = w.draw(draws)
-        if rows[-1][tokens[-1]] < 0.2:
-            tokens, rows = tokens[:-1], rows[:-1]
-        atoms, drawn = w.lifting.reveal(tokens, rows)
-        walked, _ = w.lifting.walk(atoms)
-        return tuple(verification.lifted(atoms, drawn, w.lifting, w.target_rows(walked), draws).emitted)
+    assert distribution_of(run) == pytest.approx({
+        (0.25, True): 0.25, (0.5, True): 0.25, (0.75, True): 0.25, (False, True): 0.05, (True, True): 0.1, (True, False): 0.1})
 
-    gaps = [total_variation(w.two_tokens(lambda draws, w=w: broken(w, draws)), w.truth()) for w in worlds[:60]]
-    assert max(gaps) > 1e-3
+
+def test_draws_are_those_of_uniforms():
+    """The frequencies of real draws are the enumerated probabilities."""
+    weights = np.array([0.0, 2.0, 1.0, 0.0, 5.0])
+
+    def run(draws):
+        first = draws.choose(weights)
+        return first, draws.accept(0.3) and draws.accept(0.9), 0.5 > draws.next()
+
+    exact = distribution_of(run)
+    assert sum(exact.values()) == pytest.approx(1) and exact[4, True, True] == pytest.approx(5 / 8 * 0.27 / 2)
+    rng = np.random.default_rng(0)
+    counts = dict.fromkeys(exact, 0)
+    for _ in range(20_000):
+        counts[run(Uniforms(rng))] += 1
+    assert total_variation(exact, {key: n / 20_000 for key, n in counts.items()}) < 0.02
+
+
+@pytest.mark.parametrize("bad", [lambda draws: draws.choose(np.zeros(3)), lambda draws: draws.choose(np.array([np.nan])),
+                                 lambda draws: draws.accept(float("nan"))])
+def test_a_draw_without_outcome_is_an_error(bad):
+    with pytest.raises(OmnidraftError, match="no possible outcome"):
+        distribution_of(bad)
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+def test_the_command_reports_and_fails_where_a_rule_is_not_exact(monkeypatch):
+    run = partial(CliRunner().invoke, app)
+    done = run(["check", "exactness", "--worlds", "6"])
+    assert done.exit_code == 0 and all(rule in done.output for rule in verification.RULES)
+    assert done.output.count(" exact") == 3 and "biased" in done.output and "stop rule: " in done.output
+    one = run(["check", "exactness", "--worlds", "6", "--rule", "lossless", "--seed", "3"])
+    assert one.exit_code == 0 and "lifted" in one.output and "slem" not in one.output
+    for wrong in (["speed"], ["exactness", "--rule", "guess"], ["exactness", "--worlds", "0"], ["exactness", "--seed", "-1"]):
+        failed = run(["check", *wrong])
+        assert failed.exit_code == 1 and failed.stderr.strip().count("\n") == 0, failed.stderr
+    monkeypatch.setattr(verification, "residual", lambda p, q, *_: p)
+    failed = run(["check", "exactness", "--worlds", "6", "--rule", "lifted"])
+    assert failed.exit_code == 1 and "NOT EXACT" in failed.output and "not exact: lifted" in failed.stderr

@@ -45,6 +45,7 @@ def test_walk_is_decided_by_the_next_atom_only(lifting):
     assert lifting.walk([A, A, B, B]) == ([0, 1, 3], [1, 2, 1])
     assert lifting.walk([A, B, C, A]) == ([2, 0], [3, 1])
     assert lifting.walk([C]) == ([], []) and lifting.walk([A, None]) == ([0], [1])
+    assert Lifting({0: (A, B)}, [(A,), (B,), (C,)]).walk([A, C]) == ([], [])  # no token ends where the atoms part
 
 
 def test_reveal_of_an_expansion_and_of_a_healed_one(lifting):

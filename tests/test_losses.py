@@ -15,7 +15,7 @@ import pytest
 from fakes import FakeModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_exactness import World
+from rounds import RoundWorld
 from vocabularies import byte_level, sentencepiece, snow_drafter, snow_target
 
 import omnidraft
@@ -49,7 +49,7 @@ def small_pair(lifting, draft_to_target, target_size: int, splits: dict, size: i
         draft=SimpleNamespace(tokenizer=tokenizer, vocab_size=width))
 
 
-def world_pair(world: World, padding: int = 0):
+def world_pair(world: RoundWorld, padding: int = 0):
     size = len(world.draft)
     lifting = build_lifting(world.splits, world.spellings, size + padding)
     return small_pair(lifting, world.draft_to_target, len(world.target), world.splits, size)
@@ -61,7 +61,7 @@ def starts_of(draft_texts: list[str], target_texts: list[str]) -> list[int]:
     return [offsets.index(at) + 1 if at in offsets else -1 for at in np.cumsum([0, *map(len, target_texts)])[:-1].tolist()]
 
 
-def random_text(world: World, rng: np.random.Generator) -> Example | None:
+def random_text(world: RoundWorld, rng: np.random.Generator) -> Example | None:
     """A text of a few target tokens, spelled by their splits or by any draft tokens; None if the drafter cannot."""
     target_ids = rng.integers(len(world.target), size=7).tolist()
     pieces, draft = "", []
@@ -80,11 +80,11 @@ def random_text(world: World, rng: np.random.Generator) -> Example | None:
     return Example([0, *draft], target_ids, rng.dirichlet(np.full(len(world.target), 0.7), len(target_ids)), starts)
 
 
-def walked_text(world: World, rng: np.random.Generator, length: int = 6):
+def walked_text(world: RoundWorld, rng: np.random.Generator, length: int = 6):
     """A text that the walk spells to its end, or None: draft tokens, their rows, the Example."""
     draft, rows = [], []
     for _ in range(length):
-        rows.append(world.law("q", tuple(draft)))
+        rows.append(world.row("q", tuple(draft)))
         draft.append(int(rng.choice(len(world.draft), p=rows[-1])))
         if world.lifting.paths[draft[-1]] is None:
             return None
@@ -97,11 +97,11 @@ def walked_text(world: World, rng: np.random.Generator, length: int = 6):
 
 
 @functools.cache
-def worlds(count: int = 60) -> list[tuple[World, Example]]:
+def worlds(count: int = 60) -> list[tuple[RoundWorld, Example]]:
     """Worlds with a text each: every other one is a text that the walk spells, so expansions occur in it."""
     found, seed = [], 0
     while len(found) < count:
-        world, rng = World(seed), np.random.default_rng([1, seed])
+        world, rng = RoundWorld(seed), np.random.default_rng([1, seed])
         example = random_text(world, rng) if len(found) % 2 else (walked_text(world, rng) or [None])[-1]
         seed += 1
         if example is not None:
@@ -209,7 +209,7 @@ def test_worlds_have_every_kind_of_comparison():
 
 
 # ---- lifted against verification ----------------------------------------------------------------------------------------
-def choices_for(world: World, draft, rows) -> tuple[list, Iterator]:
+def choices_for(world: RoundWorld, draft, rows) -> tuple[list, Iterator]:
     """The atoms of drawn tokens, and the choices of verification for them while all are accepted."""
     atoms, laws = world.lifting.reveal(draft, rows)
     target_rows = world.target_rows(world.lifting.walk(atoms)[0])
@@ -222,7 +222,7 @@ def test_lifted_tv_is_one_minus_the_acceptance_probability():
     """At each choice for the text: enumerate the draft tokens that lead there, and weigh what verification asks of each."""
     compared = inside = expanded = 0
     for seed in range(160):
-        world = World(seed)
+        world = RoundWorld(seed)
         text = walked_text(world, np.random.default_rng([2, seed]))
         if text is None:
             continue
@@ -253,7 +253,7 @@ def test_lifted_tv_is_one_minus_the_acceptance_probability():
 def test_lifted_vanishes_where_the_two_lifted_laws_are_equal():
     used = 0
     for seed in range(120):
-        world = World(seed)
+        world = RoundWorld(seed)
         text = walked_text(world, np.random.default_rng([3, seed]))
         if text is None:
             continue

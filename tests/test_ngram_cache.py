@@ -58,6 +58,8 @@ def test_observe_in_the_middle_of_a_text_and_with_special_tokens():
     assert [(len(ngram), hits) for ngram, _, hits in cache.items()] == [(3, 2)]
     assert cache.observe(ours, theirs[:-2], drafter, target) == 0  # the drafter's text goes on: left out
     assert cache.observe(np.array(ours), np.array(theirs), drafter, target) == 0
+    inside = drafter.encode_continuation("flake")
+    assert NGramCache().observe([*inside[:1], 2, *inside[1:]], target.encode("flake"), drafter, target) == 0
     with pytest.raises(OmnidraftError, match="different texts"):
         cache.observe(drafter.encode("Snow"), target.encode("flake"), drafter, target)
 

@@ -9,12 +9,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from fakes import FakeCache
 from vocabularies import REAL
 
 from omnidraft import translation, verification
 from omnidraft.decoding import speculative
 from omnidraft.engine import loading as models
+from omnidraft.exactness.tables import Cache
 from omnidraft.generation import Pair
 from omnidraft.options import Options
 from omnidraft.sampling import Uniforms, mask, process
@@ -38,10 +38,10 @@ class Remembered:
         self.rows: dict[tuple[int, ...], np.ndarray] = {}
         self.cache, self.fed = self.model.new_cache(), ()
 
-    def new_cache(self) -> FakeCache:
-        return FakeCache()
+    def new_cache(self) -> Cache:
+        return Cache()
 
-    def forward(self, ids: list[int], cache: FakeCache, rows: int = 1) -> np.ndarray:
+    def forward(self, ids: list[int], cache: Cache, rows: int = 1) -> np.ndarray:
         cache.ids += ids
         return np.stack([self.row(tuple(cache.ids[:len(cache.ids) - back])) for back in range(rows - 1, -1, -1)])
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
-from enumeration import total_variation
-from test_exactness import World
+from rounds import RoundWorld
 
 torch = pytest.importorskip("torch")
 
@@ -23,6 +23,7 @@ from omnidraft import (  # noqa: E402
     verification,
 )
 from omnidraft.errors import OmnidraftError  # noqa: E402
+from omnidraft.exactness import total_variation  # noqa: E402
 
 TWINS = [(sampling, sampling_torch), (lifting, lifting_torch)]
 SETTINGS = [{"temperature": 1.0}, {"temperature": 0.6}, {"temperature": 1.3, "top_k": 7}, {"temperature": 0.8, "top_p": 0.9},
@@ -283,7 +284,7 @@ def test_broken_logits_are_told_when_they_are_copied(bad):
 
 
 # ---- exactness -------------------------------------------------------------------------------------------------------
-class TorchWorld(World):
+class TorchWorld(RoundWorld):
     """A random pair of vocabularies whose rounds are verified by the Torch twin."""
 
     def __init__(self, seed: int):
@@ -291,23 +292,13 @@ class TorchWorld(World):
         self.twin, self.kind = lifting_torch.Lifting(self.lifting), ("host", "device")[seed % 2]
         self.revealed: dict = {}
 
-    def verify(self, draws, tokens, rows, in_text=()) -> tuple[int, ...]:
+    def verify(self, draws, tokens, rows, limit=None, in_text=()) -> verification.Verdict:
         key = tuple(tokens), in_text  # the rows follow from the tokens
         if key not in self.revealed:
-            atoms, laws = self.twin.reveal(tokens, torch.from_numpy(np.array(rows)), in_text)
-            self.revealed[key] = atoms, laws, given(self.target_rows(self.twin.walk(atoms)[0]), self.kind)
-        atoms, laws, target_probs = self.revealed[key]
-        return tuple(verification.lifted(atoms, laws, self.twin, target_probs, draws).emitted)
-
-    def lossless(self, draws) -> tuple[int, ...]:
-        return self.verify(draws, *self.draw(draws))
-
-    def healed(self, draws, context: int) -> tuple[int, ...]:
-        allowed = np.isin(np.arange(len(self.draft)), [context, *self.lifting.longer(context)])[None]
-        tokens, rows = self.draw(draws, allowed)
-        if not tokens:
-            tokens, rows = [context], [np.eye(len(self.draft))[context]]
-        return self.verify(draws, tokens, rows, self.lifting.paths[context])
+            atoms, drawn = self.twin.reveal(tokens, torch.from_numpy(np.array(rows)), in_text)
+            self.revealed[key] = atoms, drawn, given(self.target_rows(self.twin.walk(atoms)[0]), self.kind)
+        atoms, drawn, target_probs = self.revealed[key]
+        return verification.lifted(atoms, drawn, self.twin, target_probs, draws, limit)
 
 
 def test_lossless_is_exact_in_torch():
@@ -318,8 +309,8 @@ def test_lossless_is_exact_in_torch():
         worst = max(worst, total_variation(world.two_tokens(world.lossless), truth))
         for context in range(len(world.draft)):
             if world.lifting.longer(context) and seed < 120:
-                law = world.two_tokens(lambda draws, world=world, context=context: world.healed(draws, context))
-                worst, healed = max(worst, total_variation(law, truth)), healed + 1
+                found = world.two_tokens(partial(world.lossless, context=context))
+                worst, healed = max(worst, total_variation(found, truth)), healed + 1
     assert worst < 1e-10 and healed > 20
 
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fakes import byte_level as letters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vocabularies import real
 
-from omnidraft.translation import Direct, common_prefix, common_tail, continuation, extend, merge
+from omnidraft.translation import (
+    WINDOW,
+    Direct,
+    _restart,
+    common_prefix,
+    common_tail,
+    continuation,
+    extend,
+    merge,
+)
 
 SNOW, F, LA, KE, S = range(5)  # draft tokens
 T_SNOW, T_FLAKE, T_F, T_S = range(4)  # target tokens
@@ -60,10 +70,37 @@ def test_two_draft_tokens_with_one_direct_token_add_up():
     assert whole(made.rows[0]) == pytest.approx([0.7 - 0.15, 0.3, 0.15, 0])
 
 
+def test_what_a_merge_is_worth_is_added_to_what_its_token_has_already():
+    q = rows(0.9, 0.8, 0.7)[1:]
+    own = merge([F, LA], q, DIRECT, lambda t, i: (T_S, 2) if i == 0 else None, {}, spread(DIRECT))  # S writes it too
+    assert whole(own.rows[0]) == pytest.approx([0.05, 0, 0.8 - 0.56, 0.05 + 0.56]) and own.probs == pytest.approx([0.61])
+    same = merge([F, LA], q, DIRECT, lambda t, i: (T_F, 2) if i == 0 else None, {}, spread(DIRECT))  # F alone does
+    assert same.probs == pytest.approx([0.8])
+
+
 def test_an_expansion_proposes_each_of_its_tokens():
     made = merge([LA, S], [np.full(5, 0.2)] * 2, DIRECT, flake, {LA: (T_F, T_S)}, spread(DIRECT))
     assert (made.tokens, made.spans) == ([T_F, T_S, T_S], [1, 0, 1])
     assert made.rows[0][T_F] == pytest.approx(0.4) and whole(made.rows[1]) == [0, 0, 0, 1]
+
+
+def test_a_merge_never_takes_more_than_the_direct_token_has():
+    """A row in float32 may add up to a little more than 1: what is left of Eq. 2 is then 0, not below it."""
+    certain = np.float32(1) + np.finfo(np.float32).eps
+    q = [np.array([0.5, 0.5, 0, 0, 0], np.float32), np.array([0, 0, certain, 0, 0], np.float32)]
+    made = merge([F, LA], q, DIRECT, lambda t, i: (T_FLAKE, 2) if i == 0 else None, {}, spread(DIRECT))
+    assert made.rows[0][T_FLAKE] > 0.5 and made.rows[0][T_F] == 0
+
+
+def test_retokenizing_restarts_where_no_tokenizer_joins():
+    """At the last word with one space before it, or behind a special token; never inside a run of spaces."""
+    tokenizer = letters([(" ", "a"), (" ", " "), ("  ", "a"), ("a", "b")])
+    a, b, space, word, spaces, run, ab, end = range(8)
+    assert [tokenizer.token_bytes[i] for i in range(8)] == [b"a", b"b", b" ", b" a", b"  ", b"  a", b"ab", None]
+    for ids, start in (([a, word, b], 1), ([word, b, word, ab], 2), ([a, end, b], 2), ([a, end], 2), ([word, spaces], 0),
+                       ([word, run, b], 0), ([a, space, b], 0), ([word, space], 0), ([a, b], 0), ([], 0), ([word, 99], 2)):
+        assert _restart(tokenizer, ids) == start, ids
+    assert _restart(tokenizer, [word] + [b] * WINDOW) == 1  # no further back than that
 
 
 def test_common_prefix():

@@ -16,9 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path += [str(ROOT), str(ROOT / "tests")]  # so that the lessons run in a fresh clone, too
-from enumeration import law_of as distribution_of  # noqa: E402, F401
-from enumeration import total_variation  # noqa: E402, F401
+sys.path.append(str(ROOT))  # so that the lessons run in a fresh clone, too
 
 from omnidraft.cli import render  # noqa: E402
 

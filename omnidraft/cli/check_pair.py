@@ -1,36 +1,21 @@
-"""`omnidraft check DRAFT TARGET`: do two tokenizers suit each other, and when does drafting pay?"""
+"""Do two vocabularies suit each other, and from where on does drafting pay?"""
 
-from itertools import islice, product
+from itertools import product
 from time import perf_counter
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Any
 
 from ..engine.loading import load_two
 from ..errors import OmnidraftError
 from ..pairing import Pairing
 from ..sampling import Sampler, Uniforms
 from ..translation import merge
-from . import options
-from .common import command
 from .inspect import tokenizers
-from .printing import columns, emit, note, say
-from .prompts import TASKS, read_prompts
+from .printing import note
 
 WAYS = {"direct": "the same token", "merge": "merged with others into one",
         "expansion": "several tokens", "none": "not at all"}
 LENGTHS = (2, 4, 6, 12)  # draft tokens in a round
-
-
-@command("omnidraft check draft-tasks qwen-like", "omnidraft check ./a/tokenizer.json ./b")
-def check(draft: options.Side, target: options.Side,
-          text: Annotated[str | None, options.models(
-              help="math, code, text, a file, or - (stdin).", show_default="all three")] = None,
-          backend: Annotated[str, options.models(help="numpy or torch.")] = "numpy",
-          figures: Annotated[bool, options.output("--json", help="As JSON.")] = False) -> None:
-    """Say how two vocabularies fit and, with models at hand, from where on drafting pays."""
-    texts = [line for source in ([text] if text else TASKS)
-             for line in islice(read_prompts(source)[0], 40)]
-    (emit if figures else show_pair)(check_pair(*sides(draft, target, backend), texts))
 
 
 def sides(draft: str, target: str, backend: str = "numpy") -> list[Any]:
@@ -103,18 +88,3 @@ def costs(draft: Any, target: Any, text: str, repeats: int = 9) -> dict[str, Any
     return {"step_ms": ms[target, 1], "lengths": {str(k): {
         "draft_ms": k * ms[draft, 1], "target_ms": ms[target, k + 1],
         "break_even": (k * ms[draft, 1] + ms[target, k + 1]) / ms[target, 1]} for k in LENGTHS}}
-
-
-def show_pair(found: dict[str, Any]) -> None:
-    """Print what `check_pair` found."""
-    rows = [("", "entries", "the other has too", "the other can spell")]
-    rows += [(f"{side} {name}", f"{size:,}", *(f"{n:,} ({n / size:.1%})" for n in counts))
-             for side in ("draft", "target") for name, size, *counts in [found[side].values()]]
-    text = [(f"{found['tokens']:,} tokens of the drafter become", "of the tokens", "of the bytes")]
-    text += [(mean, *(f"{found[of][way]:.1%}" for of in ("of_tokens", "of_bytes")))
-             for way, mean in WAYS.items()]
-    say(f"{columns(rows)}\n\n{columns(text)}")
-    if cost := found.get("costs"):
-        rows = [("draft tokens", "drafting, ms", "target, ms", "pays above (tokens per pass)")]
-        rows += [(k, *map("{:.2f}".format, one.values())) for k, one in cost["lengths"].items()]
-        say(f"\n{columns(rows)}\na plain step takes {cost['step_ms']:.2f} ms")

@@ -1,0 +1,95 @@
+"""`omnidraft check`: do two vocabularies suit each other; is a rule's text exactly the target's?"""
+
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from .. import OmnidraftError, Options
+from ..exactness import TOLERANCE, Finding
+from ..exactness import check as enumerated
+from ..verification import RULES
+from . import options
+from .check_pair import WAYS, check_pair, sides
+from .common import command
+from .printing import columns, emit, note, say
+from .prompts import TASKS, read_prompts
+
+BIASED = ("omnidraft",)  # above temperature 0, as its paper says
+
+
+@command("omnidraft check draft-tasks qwen-like", "omnidraft check ./a/tokenizer.json ./b",
+         "omnidraft check exactness", "omnidraft check exactness --rule lifted --worlds 2000")
+def check(
+    draft: Annotated[str, typer.Argument(help="A model, folder or tokenizer.json; `exactness`: "
+                                              "check the rules instead.")],
+    target: Annotated[str | None, typer.Argument(help="As the first.")] = None,
+    text: Annotated[str | None, options.models(help="math, code, text, a file, or - (stdin).",
+                                               show_default="all three")] = None,
+    backend: Annotated[str, options.models(help="numpy or torch.")] = "numpy",
+    rule: Annotated[str, options.speculation(help=f"{', '.join(RULES)}, or all.")] = "all",
+    worlds: Annotated[int, options.speculation(help="Random worlds for each rule.")] = 300,
+    seed: Annotated[int, options.speculation(help="Of the first world.")] = 0,
+    figures: Annotated[bool, options.output("--json", help="As JSON.")] = False,
+) -> None:
+    """Say how two vocabularies fit and from where on drafting pays; or enumerate the rules.
+
+    `exactness` runs the loop through every outcome of its draws in random worlds: pairs of random
+    tokenizers and models with random options.
+    """
+    if target:
+        texts = [line for source in ([text] if text else TASKS)
+                 for line in islice(read_prompts(source)[0], 40)]
+        (emit if figures else show_pair)(check_pair(*sides(draft, target, backend), texts))
+    elif draft == "exactness":
+        check_exactness(rule, worlds, seed, figures)
+    else:
+        raise OmnidraftError(f"{draft} alone cannot be checked: name a target too, or `exactness`")
+
+
+def check_exactness(rule: str, worlds: int, seed: int, figures: bool) -> None:
+    """Print how far rules are from the target; OmnidraftError where an exact one is not."""
+    if worlds < 1 or seed < 0:
+        raise OmnidraftError(f"worlds is {worlds} and seed {seed}: give 1 or more, and 0 or more")
+    found = []
+    for one in RULES if rule == "all" else (Options(verify=rule).verify,):
+        note(f"{one}: {worlds} worlds ...")
+        found.append(enumerated(one, worlds, seed))
+    if figures:
+        emit({one.rule: {"worlds": worlds, "runs": one.runs, "mean": one.mean, "worst": one.worst,
+                         "conditions": one.conditions} for one in found})
+    else:
+        say(report(found))
+    if wrong := [one.rule for one in found if one.rule not in BIASED and one.worst > TOLERANCE]:
+        raise OmnidraftError(f"not exact: {', '.join(wrong)}")
+
+
+def report(found: list[Finding]) -> str:
+    """Two tables: the distances of each rule, and in how many worlds each condition occurred.
+
+    The distance is the total variation of the first tokens' distribution.
+    """
+    rows = [("rule", "worlds", "runs", "mean distance", "largest", "")]
+    for one in found:
+        exact = "exact" if one.worst <= TOLERANCE else "NOT EXACT"
+        rows.append((one.rule, f"{len(one.distances):,}", f"{one.runs:,}", f"{one.mean:.1e}",
+                     f"{one.worst:.1e}", "biased" if one.rule in BIASED else exact))
+    counted = [("worlds with", *(one.rule for one in found))]
+    for name in sorted({name for one in found for name in one.conditions}):
+        counted.append((name, *(str(one.conditions[name]) for one in found)))
+    return f"{columns(rows)}\n\n{columns(counted)}"
+
+
+def show_pair(found: dict[str, Any]) -> None:
+    """Print what `check_pair` found."""
+    rows = [("", "entries", "the other has too", "the other can spell")]
+    rows += [(f"{side} {name}", f"{size:,}", *(f"{n:,} ({n / size:.1%})" for n in counts))
+             for side in ("draft", "target") for name, size, *counts in [found[side].values()]]
+    text = [(f"{found['tokens']:,} tokens of the drafter become", "of the tokens", "of the bytes")]
+    text += [(mean, *(f"{found[of][way]:.1%}" for of in ("of_tokens", "of_bytes")))
+             for way, mean in WAYS.items()]
+    say(f"{columns(rows)}\n\n{columns(text)}")
+    if cost := found.get("costs"):
+        rows = [("draft tokens", "drafting, ms", "target, ms", "pays above (tokens per pass)")]
+        rows += [(k, *map("{:.2f}".format, one.values())) for k, one in cost["lengths"].items()]
+        say(f"\n{columns(rows)}\na plain step takes {cost['step_ms']:.2f} ms")

@@ -1,0 +1,89 @@
+"""Exact enumeration: run sampling code once per outcome of its draws, weighed by its probability.
+
+`Draws` stands where `sampling.Uniforms` stands, so what is enumerated is the shipped code. Nothing
+is assumed about how a rule uses its draws: a uniform number is an interval, and every comparison
+with a bound inside it forks, so that one number may decide several questions.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from ..errors import OmnidraftError
+from ..sampling import Uniforms
+
+
+class Draws(Uniforms):
+    """Answers draws by earlier `decisions`, then by the first possible one; `open` has the others.
+
+    >>> draws = Draws([])
+    >>> draws.choose([0.0, 0.25, 0.75]), draws.accept(0.5), draws.probability, draws.open
+    (1, True, 0.125, [[2], [1, 1]])
+    """
+
+    def __init__(self, decisions: Sequence[int]) -> None:
+        self.decisions, self.taken, self.probability = [*decisions], 0, 1.0
+        self.open: list[list[int]] = []
+
+    def decide(self, weights: Sequence[float]) -> int:
+        """One index of `weights` above 0; raises OmnidraftError if there is none."""
+        possible = [i for i, weight in enumerate(weights) if weight > 0]
+        if not possible:
+            raise OmnidraftError("a draw has no possible outcome: the weights are NaN or all 0")
+        if self.taken == len(self.decisions):
+            self.open += [[*self.decisions, other] for other in possible[1:]]
+            self.decisions.append(possible[0])
+        made = self.decisions[self.taken]
+        self.taken += 1
+        self.probability *= weights[made] / sum(weights)
+        return made
+
+    def next(self) -> Draw:
+        """The next draw, of which nothing is known yet."""
+        return Draw(self)
+
+    def choose(self, weights: Any) -> int:
+        """Index of weights (N,), an array or tensor: what `sampling.locate` finds for a draw."""
+        return self.decide(weights.tolist() if hasattr(weights, "tolist") else weights)
+
+
+class Draw:
+    """A uniform number in [low, high), as far as the comparisons so far have told."""
+
+    __array_ufunc__ = None  # so that a comparison with one of NumPy's numbers comes here
+
+    def __init__(self, draws: Draws) -> None:
+        self.draws, self.low, self.high = draws, 0.0, 1.0
+
+    def __lt__(self, bound: float) -> bool:
+        bound = min(max(float(bound), self.low), self.high)  # NaN stays NaN
+        below = self.draws.decide((bound - self.low, self.high - bound)) == 0
+        self.low, self.high = (self.low, bound) if below else (bound, self.high)
+        return below
+
+    def __ge__(self, bound: float) -> bool:
+        return not self < bound
+
+    __le__, __gt__ = __lt__, __ge__  # a single number has probability 0
+
+
+def distribution_of(run: Callable[[Draws], Hashable]) -> dict[Hashable, float]:
+    """The exact distribution of run(draws), which may depend on nothing but the draws.
+
+    >>> distribution_of(lambda draws: draws.accept(0.25) or draws.accept(0.5))
+    {True: 0.625, False: 0.375}
+    """
+    found: dict[Hashable, float] = defaultdict(float)
+    pending: list[list[int]] = [[]]
+    while pending:
+        draws = Draws(pending.pop())
+        found[run(draws)] += draws.probability
+        pending += draws.open
+    return dict(found)
+
+
+def total_variation(one: dict[Any, float], other: dict[Any, float]) -> float:
+    """Half the sum of |p - q| over all outcomes of two distributions: 0 if they are equal."""
+    return 0.5 * sum(abs(one.get(key, 0.0) - other.get(key, 0.0)) for key in {*one, *other})

@@ -1,0 +1,209 @@
+"""Mutants: small changes of the lesson that tests must notice.
+
+    make mutants                          (all of them: some minutes on a quiet machine)
+    python tests/mutants.py drafting 40   (those of a file, or by number)
+
+Each is applied to a copy of the package, where the tests named for it have to fail. What survives is printed, and the exit
+status is then 1. A mutant whose old text is gone, or is there twice, ends the run: rewrite it with the code.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import repeat
+from pathlib import Path
+from queue import Queue
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+
+ROUND = "test_exactness.py::test_a_round_is_exact test_exactness.py::test_a_round_is_exact_with_healing"
+BLOCK = "test_block.py"
+LOOP = "test_decoding.py::test_the_whole_loop_is_exact"
+WORLDS = "test_exactness.py::test_the_loop_is_exact_and_every_condition_occurs"
+CACHES = "test_state.py::test_after_every_round_the_caches_hold_the_text"
+LABELS = "test_state.py::test_labels_and_features_belong_to_their_tokens_with_healing_top_k_and_top_p"
+LIFTING, SAMPLING = "test_lifting.py", "test_sampling.py"
+MERGE, RESTART = "test_translation.py -k by_hand+or+merge+or+expansion+or+add_up", "test_translation.py -k restarts"
+NGRAMS = "test_ngram_cache.py -k not+real"
+
+
+class Mutant(NamedTuple):
+    """A change of one text in a file of the package, and the tests (arguments of pytest) that must then fail."""
+
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+MUTANTS = [Mutant(*fields) for fields in (
+    # verification
+    ("verification", "float(target_prob / draft_prob)", "float(target_prob / draft_prob) ** 0.5", ROUND),
+    ("verification", "if draft_prob <= 0:", "if draft_prob < 0:", "test_exactness.py -k cannot_have"),
+    ("verification", ".clip(0)", ".clip(-1)", ROUND),
+    ("verification", "left += target_probs * (left.sum() == 0)", "left += target_probs", ROUND),
+    ("verification", "if choice != proposal:", "if choice == proposal:", LOOP + " -k slem"),
+    ("verification", "node, narrowed = next_node, node if stop else ROOT", "node, narrowed = next_node, ROOT", ROUND),
+    ("verification", "possible = lifting.continuing(prefix)[0] if prefix else []", "possible = []", ROUND),
+    ("verification", "left, share = q if step.narrowed != ROOT else 1.0,", "left, share = 1.0,", ROUND),
+    ("verification", "ratio(r * p, q)", "ratio(p, q)", BLOCK),
+    ("verification", "if draw < ratio(*total):", "if draw < steps[i].before:", BLOCK),
+    ("verification", "steps[i].before))", "1.0))", BLOCK),
+    ("verification", "return sure, left(sure)", "return 0, left(0)", BLOCK),
+    ("verification", "q /= choice.left", "q /= 1.0", ROUND),
+    ("verification", "q[[*lifting.children[choice.narrowed]]] = 0.0", "q[:0] = 0.0", ROUND),
+    ("verification", "p = proposed / (mass or 1.0) if step.node != ROOT else proposed", "p = proposed", ROUND),
+    ("verification", "accumulate(after.values(), min, initial=1.0)", "accumulate(after.values(), initial=1.0)", BLOCK),
+    # lifting
+    ("lifting", "for token in sorted(splits, reverse=True)}", "for token in sorted(splits)}", LIFTING),
+    ("lifting", "max(0.0, 1.0 - drafted.sum())", "0.0", LIFTING + " " + ROUND),
+    ("lifting", "if self.token[node] < 0:", "if self.token[node] < -1:", LIFTING),
+    ("lifting", "            in_text = ()\n", "", ROUND),
+    ("lifting", "return [*atoms, None], [*drawn, (row, ())]", "return atoms, drawn", ROUND),
+    ("lifting", "return some / (some.sum() or 1.0) if prefix else some", "return some", ROUND),
+    ("lifting", "if all(target in splits for target in spelling):", "if any(target in splits for target in spelling):",
+     LIFTING + " " + ROUND),
+    # sampling
+    ("sampling", "probs >= least", "probs > least", SAMPLING),
+    ("sampling", "dtype=np.float64) - ordered >= top_p", "dtype=np.float64) >= top_p", SAMPLING),
+    ("sampling", "logits[..., size:] = -np.inf", "logits[..., size + 1:] = -np.inf", SAMPLING),
+    ("sampling", 'sums.searchsorted(goal, "right")', 'sums.searchsorted(goal, "left")', SAMPLING),
+    ("sampling", "goal = min(goal, nextafter(running[-1], 0.0))", "goal = goal + 0.0", SAMPLING),
+    ("sampling", "(temperature, top_k, top_p) if temperature", "(temperature, top_k) if temperature",
+     WORLDS),
+    # translation
+    ("translation", "changed[same] = left * (left > 0)", "changed[same] = left", MERGE),
+    ("translation", "left = direct.prob(q, same) - product", "left = direct.prob(q, same)", MERGE),
+    ("translation", "changed.get(token, direct.prob(q, token)) + product", "product", MERGE),
+    ("translation", "direct.prob(q, spelling[0]) + q[d]", "direct.prob(q, spelling[0])", MERGE),
+    ("translation", "(q * 0, {token: 1.0}) if i", "(q, {token: 1.0}) if i", MERGE),
+    ("translation", "return place + 1", "return place", RESTART),
+    ("translation", " and not spelled[1:2].isspace()", "", RESTART),
+    ("translation", "first = max(0, len(ids) - WINDOW)", "first = 0", RESTART),
+    # drafting
+    ("drafting", "if stop(confidences):\n", "if stop(confidences):\n                    del drawn[-1:], draft.probs[-1:]\n",
+     LOOP + " -k lossless"),
+    ("drafting", "self.fed += tokens[:-1]", "self.fed += tokens", CACHES),
+    ("drafting", "self.ids[len(self.ids) - (draft.taken_back is not None):] =", "self.ids[len(self.ids):] =", CACHES),
+    ("drafting", "self.agreed = min(self.agreed, start)", "self.agreed = min(self.agreed, len(self.ids))", CACHES),
+    ("drafting", "data = data[size:]", "data = data[:]", CACHES),
+    ("drafting", "self.cache.rewind(self.agreed)", "self.cache.rewind(min(self.cache.length, self.agreed + 1))", CACHES),
+    ("drafting", "self.cache.rewind(len(self.fed) - 1)", "self.cache.rewind(len(self.fed))", CACHES),
+    ("drafting", "self.fed[-1] = token", "pass", CACHES),
+    ("drafting", "return Draft(), logits[1:]", "return Draft(), logits[:1]",
+     "test_state.py::test_a_context_token_that_stands_is_drafted_after"),
+    ("drafting", "logits.clip(LEAST) + allowed", "logits + allowed", WORLDS),
+    ("drafting", "self.ids[-(self.model.context_size // 2):], 0", "self.ids[-(self.model.context_size // 2):], self.agreed",
+     CACHES),
+    ("drafting", "self.model.embedding[token]", "self.model.embedding[0]", LABELS),
+    # decoding
+    ("decoding", "cache.rewind(min(cache.length, len(ids) - 1))", "cache.rewind(min(cache.length, len(ids)))", CACHES),
+    ("decoding", "min(len(ids) + options.max_new_tokens, target.context_size)", "len(ids) + options.max_new_tokens",
+     "test_decoding.py::test_contexts_are_respected"),
+    ("decoding", "proposals.lifting, rows, uniforms, room)", "proposals.lifting, rows, uniforms)", WORLDS),
+    # pairing
+    ("pairing", "source = self.cache, self.cache.version", "source = self.cache, 0",
+     "test_state.py::test_the_lifting_follows_the_cache"),
+    ("pairing", "if split and max(split) < self.draft.vocab_size and written:", "if split and written:",
+     "test_decoding.py -k no_logits_for"),
+    ("pairing", "written = atom < 0 or to_target[atom] == token", "written = True",
+     "test_state.py::test_of_two_target_tokens_with_the_same_bytes_the_written_one_is_covered"),
+    ("pairing", "return len(self.cache.split_of(token) or (0,))", "return 1",
+     "test_state.py::test_a_target_token_spans_its_ngram"),
+    # ngram_cache, vocabulary
+    ("ngram_cache", "len(ngram)}, reverse=True)", "len(ngram)})", NGRAMS),
+    ("ngram_cache", " and all(ours[start:end]):", ":", NGRAMS),
+    ("ngram_cache", "(-self.hits(ngram), len(ngram), ngram)", "(len(ngram), ngram)", NGRAMS),
+    ("vocabulary", "produced[0] if len(produced) == 1 and produced[0] in plain else plain[0]", "plain[0]",
+     "test_vocabulary.py -k produced_one"),
+    # stopping
+    ("stopping", "return prod(confidences) < self.threshold", "return confidences[-1] < self.threshold",
+     "test_stopping.py -k decides_the_draft_length"),
+    ("stopping", "return not confidence < self.threshold", "return True", "test_decoding.py -k unsure"),
+    ("stopping", "min(256, 2 * self._pause)", "2 * self._pause", "test_stopping.py -k rests_grow"),
+    ("stopping", "q = min(max(probability, 1e-4), 1 - 1e-4)", "q = probability", LABELS),
+    # losses, and what the learner stores
+    ("losses", "1.0 - np.minimum(target, draft).sum(-1)", "np.abs(target - draft).sum(-1)", "test_losses.py -k by_hand"),
+    ("learning/online", "np.array(logits[:len(emitted)])", "np.array(logits[-len(emitted):])",
+     "test_learning.py -k stored_rows"),
+    ("learning/online", "healed = len(draft.tokens) - len(draft.features)", "healed = 0", LABELS),
+    ("learning/online", "                       options.top_k, options.top_p)", "                       0, 1.0)", LABELS),
+    ("learning/online", "in_text = 0 if draft.taken_back is None else len(lifting.paths[draft.taken_back])", "in_text = 0",
+     LABELS),
+)]
+
+
+def source_of(mutant: Mutant, root: Path = ROOT) -> Path:
+    """The file that it changes."""
+    return root / "omnidraft" / f"{mutant.file}.py"
+
+
+def misplaced() -> list[str]:
+    """The mutants whose old text does not occur exactly once."""
+    return [f"{number} {m.file}: {m.old!r} occurs {count} times" for number, m in enumerate(MUTANTS)
+            if (count := source_of(m).read_text(encoding="utf-8").count(m.old)) != 1]
+
+
+def survives(mutant: Mutant | None, tests: str, copy: Path) -> bool:
+    """Do the tests pass in the copy with this change, or without any?"""
+    words = [f"tests/{word}" if word.startswith("test_") else word.replace("+", " ") for word in tests.split()]
+    path, before = (source_of(mutant, copy), source_of(mutant).read_text(encoding="utf-8")) if mutant else (None, "")
+    if mutant:
+        path.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
+    try:
+        done = subprocess.run([sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *words], cwd=copy,
+                              env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True)
+    finally:
+        if mutant:
+            path.write_text(before, encoding="utf-8")
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"pytest could not run {' '.join(words)}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.returncode == 0
+
+
+def copy_to(folder: str) -> Path:
+    """A copy of what the tests need."""
+    for name in ("omnidraft", "tests"):
+        shutil.copytree(ROOT / name, Path(folder, name), ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return Path(folder)
+
+
+def main() -> None:
+    """Run those asked for, MUTANT_JOBS at a time; print what survives."""
+    if wrong := misplaced():
+        sys.exit("these mutants no longer fit:\n" + "\n".join(wrong))
+    wanted = [(number, m) for number, m in enumerate(MUTANTS)
+              if not sys.argv[1:] or m.file in sys.argv[1:] or str(number) in sys.argv[1:]]
+    jobs, copies, alive = int(os.environ.get("MUTANT_JOBS", "2")), Queue(), 0
+
+    def run(mutant: Mutant | None, tests: str) -> bool:
+        copy = copies.get()
+        try:
+            return survives(mutant, tests, copy)
+        finally:
+            copies.put(copy)
+
+    with ExitStack() as stack, ThreadPoolExecutor(jobs) as pool:
+        for _ in range(jobs):
+            copies.put(copy_to(stack.enter_context(tempfile.TemporaryDirectory())))
+        named = list(dict.fromkeys(m.tests for _, m in wanted))
+        if failing := [tests for tests, fine in zip(named, pool.map(run, repeat(None), named), strict=False) if not fine]:
+            sys.exit("these tests fail without any change:\n" + "\n".join(failing))
+        results = pool.map(lambda one: run(one[1], one[1].tests), wanted)
+        for (number, mutant), survived in zip(wanted, results, strict=True):
+            alive += survived
+            print(f"{number:3} {'SURVIVES' if survived else 'killed':8} {mutant.file}: {mutant.new.strip()[:80]}", flush=True)
+    print(f"{len(wanted) - alive} of {len(wanted)} mutants killed")
+    sys.exit(alive > 0)
+
+
+if __name__ == "__main__":
+    main()

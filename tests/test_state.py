@@ -1,0 +1,180 @@
+"""What is kept between rounds: both caches, the lifting, what healing leaves, and the labels and features of the head."""
+
+from __future__ import annotations
+
+from math import log
+
+import numpy as np
+import pytest
+from fakes import FakeModel
+from mutants import MUTANTS, misplaced
+from test_decoding import BYTES, PIECES, SMALL_BYTES, SMALL_PIECES
+
+from omnidraft import sampling
+from omnidraft.decoding import Warm, speculative
+from omnidraft.drafting import Draft, Drafter
+from omnidraft.exactness import World
+from omnidraft.exactness.tables import TableModel
+from omnidraft.generation import Pair
+from omnidraft.learning.online import Learner, Schedule
+from omnidraft.options import Options
+from omnidraft.sampling import Sampler, Uniforms
+from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
+from omnidraft.verification import RULES, choices, ratio
+from omnidraft.vocabulary import canonical_ids
+
+
+def seeded(seed: int) -> Uniforms:
+    return Uniforms(np.random.default_rng(seed))
+
+
+# ---- caches ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_after_every_round_the_caches_hold_the_text(rule, temperature):
+    healed = []
+
+    class Watch:
+        def observe(self, draft, proposals, logits, emitted, kept, done):
+            healed.append(draft.taken_back is not None)
+
+    for seed, (ours, theirs) in enumerate([(PIECES, BYTES), (BYTES, PIECES), (SMALL_PIECES, SMALL_BYTES)] * 2):
+        pair = Pair(FakeModel(ours, seed, end=-9.0, context_size=40), FakeModel(theirs, seed + 1, end=-9.0))
+        warm, options = Warm(), Options(verify=rule, stop=FixedLength(4), temperature=temperature, max_new_tokens=40)
+        for _ in speculative(pair, "ab ba a", options, seeded(seed), Watch(), warm):
+            drafter = warm.drafter
+            assert warm.cache.ids == warm.ids[:warm.cache.length] and warm.cache.length >= len(warm.ids) - 1
+            assert drafter.cache.ids == drafter.fed
+            assert drafter.ids[:drafter.agreed] == drafter.fed[:drafter.agreed]
+            text, read = theirs.decode_bytes(warm.ids), ours.decode_bytes(drafter.ids)
+            assert read and text.endswith(read.lstrip(b" "))
+    assert any(healed) == (rule == "lifted")
+
+
+def test_only_what_changed_is_compared_and_the_rest_is_fed_again():
+    """After a healed token that the target kept, and after one that it refused."""
+    for kept in (True, False):
+        pair = Pair(FakeModel(SMALL_PIECES, 0), FakeModel(SMALL_BYTES, 50))
+        drafter = Drafter(pair, "ab a ", Options(temperature=0.9), Sampler(seeded(0), 0.9))
+        draft = next(made for made in (drafter.draft(pair.lifting, 3) for _ in range(50)) if made.taken_back is not None)
+        data = draft.data(SMALL_PIECES)
+        written = drafter.follow(draft, data if kept else b"bb")
+        assert (written > 0) == kept and drafter.cache.ids == drafter.fed
+        drafter.draft(pair.lifting, 2)
+        assert drafter.cache.ids == drafter.fed and drafter.fed[:len(drafter.ids) - 1] == drafter.ids[:-1]
+        assert SMALL_PIECES.decode_bytes(drafter.ids).lstrip().startswith(b"ab a " + (data if kept else b"bb")[:1])
+
+
+def test_a_context_token_that_stands_is_drafted_after():
+    """Where healing draws the context token itself, the next token comes from the row after it."""
+    stood = 0
+    for seed in range(40):
+        model = FakeModel(SMALL_PIECES, seed)
+        drafter = Drafter(Pair(model, FakeModel(SMALL_BYTES, 50)), "ab a ", Options(temperature=1.0),
+                          Sampler(seeded(seed), 1.0))
+        draft, ids = drafter.draft(Pair(model, FakeModel(SMALL_BYTES, 50)).lifting, 1), [*drafter.ids]
+        if draft.taken_back is None and draft.tokens:
+            stood += 1
+            assert draft.probs[0] == pytest.approx(sampling.process(model.row(ids)))
+    assert stood > 5
+
+
+# ---- the lifting -----------------------------------------------------------------------------------------------------
+def test_the_lifting_follows_the_cache():
+    pair = Pair(FakeModel(PIECES, 0), FakeModel(BYTES, 1), prefill=False)
+    before, token = pair.lifting, BYTES.encode_continuation("abab")[0]
+    assert pair.lifting is before and token not in before.splits
+    split = tuple(PIECES.encode_continuation("abab"))
+    pair.cache.insert(split, token)
+    assert pair.lifting is not before and pair.lifting.splits[token] == split
+    assert pair.lifting is pair.lifting
+
+
+def test_of_two_target_tokens_with_the_same_bytes_the_written_one_is_covered():
+    """ " a" as an added token is what the target writes; the piece of that spelling is no proposal."""
+    for seed in range(200):
+        pair = World(seed).pair
+        spoken = pair.target.tokenizer
+        for token, data in enumerate(spoken.token_bytes):
+            if data and spoken.token_bytes.count(data) > 1 and token in pair.lifting.order:
+                assert canonical_ids(spoken, spoken.token_bytes)[data] == token
+                assert not any(other != token and spoken.token_bytes[other] == data for other in pair.lifting.splits)
+                return
+    raise AssertionError("no world has such tokens")
+
+
+def test_a_target_token_spans_its_ngram():
+    pair = Pair(FakeModel(PIECES, 0), FakeModel(BYTES, 1))
+    for text in ("a", "ab", "aba", "abab"):
+        [token] = BYTES.encode_continuation(text) if len(BYTES.encode_continuation(text)) == 1 else [0]
+        assert pair.span(token) == len(PIECES.encode_continuation(BYTES.decode_bytes([token]).decode()))
+    assert pair.span(BYTES.encode_continuation("abab")[0]) > 1 and pair.span(BYTES.roles["eos"][0]) == 1
+
+
+# ---- labels and features ---------------------------------------------------------------------------------------------
+def expected_labels(world: World, draft: Draft, proposals, logits, sampling_settings) -> list[float]:
+    """How much the least r so far falls at each drafted token; r = min(1, r P/Q) along verification's own comparisons."""
+    rows = [sampling.process(row, *sampling_settings) for row in logits[:, :world.pair.target.tokenizer.size]]
+    rows = [np.append(row, np.zeros(logits.shape[1] - len(row))) for row in rows]
+    in_text = 0 if draft.taken_back is None else len(proposals.lifting.paths[draft.taken_back])
+    sizes = [len(proposals.lifting.paths[token] or (None,)) for token in draft.tokens]
+    ends, r = np.cumsum(sizes) - in_text, 1.0
+    after: dict[int, float] = {}  # atom -> r behind it
+    for choice in choices(proposals.atoms, proposals.drawn, proposals.lifting, rows):
+        r = after[choice.place] = ratio(r * choice.target_prob, choice.draft_prob)
+        if r == 0:
+            break
+    least, found = 1.0, {}
+    for place, r in after.items():
+        number, before = int(np.searchsorted(ends, place, "right")), least
+        least = min(least, r)
+        found[number] = found.get(number, 1.0) * least / before
+    return [found[number] for number in sorted(found)]
+
+
+def test_labels_and_features_belong_to_their_tokens_with_healing_top_k_and_top_p():
+    counted = {"rounds": 0, "healed": 0, "strict": 0}
+    for seed in range(400):
+        world = World(seed)
+        pair, head = world.pair, AcceptanceHead(2)
+        learner = Learner(pair, None, np.random.default_rng(0), Schedule(every=100, guard=0), head)
+        options = Options(stop=Confidence(4, 0.05, head), temperature=1.3, top_k=3, top_p=0.9, max_new_tokens=12)
+        learner.begin(options)
+
+        class Watch:
+            def observe(self, draft, proposals, logits, *rest, learner=learner, world=world):
+                before = len(learner.labelled)
+                learner.observe(draft, proposals, logits.copy(), *rest)
+                added = [*learner.labelled][before:]
+                healed = draft.taken_back is not None
+                labels = expected_labels(world, draft, proposals, logits, (1.3, 3, 0.9))[healed:]
+                assert [label for _, label in added] == pytest.approx(labels[:len(added)], abs=1e-9)
+                assert len(added) == min(len(labels), len(draft.features))
+                for token, row, (features, _) in zip(draft.tokens[healed:], draft.probs[healed:], added, strict=False):
+                    q, vector = min(max(row[token], 1e-4), 1 - 1e-4), world.pair.draft.embedding[token]
+                    assert features[-1] == pytest.approx(log(q / (1 - q)), rel=1e-5)
+                    assert features[2:4] == pytest.approx(vector / np.sqrt((vector ** 2).mean()), rel=1e-5)
+                counted["rounds"] += bool(added)
+                counted["healed"] += healed and bool(added)
+                counted["strict"] += any(0 < label < 1 for label in labels)
+
+        list(speculative(pair, world.prompt, options, seeded(seed), Watch()))
+        if min(counted.values()) > 20:
+            return
+    raise AssertionError(counted)
+
+
+def test_a_table_model_takes_only_what_it_may_be_fed():
+    model = TableModel(BYTES, 0, context_size=3)
+    cache = model.new_cache()
+    for bad in ([BYTES.size], [], [0] * 4):
+        with pytest.raises(AssertionError):
+            model.forward(bad, model.new_cache())
+    assert model.forward([1, 2], cache, rows=2).shape == (2, BYTES.size + 2) and cache.length == 2
+    with pytest.raises(AssertionError):
+        cache.rewind(3)
+
+
+def test_every_mutant_still_fits_the_code():
+    """`make mutants` runs them; here only their texts are looked for."""
+    assert len(MUTANTS) >= 40 and not misplaced()
