@@ -162,7 +162,8 @@ def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def tensors_of(model: Llama) -> dict[str, np.ndarray]:
     """A model's stored tensors by Hugging Face name, in the numbers that it computes in."""
-    return {name: np.array(t, model.dtype) for name, t in load_tensors(model.folder).items()}
+    stored = load_tensors(model.folder)
+    return {name: np.array(stored[name], model.dtype) for name in model.config.tensor_shapes()}
 
 
 def untied(model: Llama) -> tuple[ModelConfig, dict[str, np.ndarray]]:
