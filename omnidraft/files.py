@@ -16,11 +16,12 @@ LARGEST = 2**25  # bytes of a JSON file; as Python objects it can take twenty ti
 
 
 def default_folder() -> Path:
-    """Where caches and adapters are: $OMNIDRAFT_CACHE, else ~/.cache/omnidraft."""
+    """Where caches and adapters are: $OMNIDRAFT_HOME (or _CACHE), else ~/.cache/omnidraft."""
+    given = os.environ.get("OMNIDRAFT_HOME") or os.environ.get("OMNIDRAFT_CACHE")
     try:
-        return Path(os.environ.get("OMNIDRAFT_CACHE") or Path.home() / ".cache" / "omnidraft")
+        return Path(given) if given else Path.home() / ".cache" / "omnidraft"
     except RuntimeError:
-        raise OmnidraftError("this user has no home folder: set OMNIDRAFT_CACHE") from None
+        raise OmnidraftError("this user has no home folder: set OMNIDRAFT_HOME") from None
 
 
 def check_readable(path: Path, most: int = LARGEST) -> None:

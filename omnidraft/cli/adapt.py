@@ -60,6 +60,7 @@ def adapt(
     from rich.progress import Progress
 
     how = decoding.options()
+    limit = limit and min(limit, 2**31)  # more than any file has
     if limit is not None and limit < 1:
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
     prompts, total = read_prompts(source)

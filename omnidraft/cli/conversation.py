@@ -4,7 +4,6 @@ Subtle: an answer stays in the context as the very tokens that were written. Onl
 puts around it and the new message are encoded, and only these are fed to the models (`Warm`).
 """
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import OmnidraftError, Options, Pair, Round, plain, speculative
-from ..decoding import Warm, check_prompt
+from ..decoding import Warm, check_prompt, check_size
 from ..files import check_readable, read_json
 from ..sampling import Uniforms
 from . import template
@@ -54,6 +53,7 @@ class Conversation:
         """The rounds of the answer; a refusal (OmnidraftError) changes nothing."""
         if not message.strip():
             raise OmnidraftError("the message is empty: write something to be answered")
+        check_size(self.target, message)
         messages = [*self.messages, {"role": "user", "content": message}]
         first, limit = bool(self.system), self.target.context_size
         most = limit - min(options.max_new_tokens, limit // 4)

@@ -53,7 +53,7 @@ class Adapter:
 
 
 class Adapters:
-    """The adapters of all pairs under one folder, by default $OMNIDRAFT_CACHE/adapters."""
+    """The adapters of all pairs under one folder, by default $OMNIDRAFT_HOME/adapters."""
 
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = Path(root).expanduser() if root else default_folder() / "adapters"
