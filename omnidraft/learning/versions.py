@@ -60,7 +60,7 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
             manifest.setdefault("folder", f"v{manifest['version']}")
             if _is_valid(manifest):
                 return manifest
-    except (OSError, ValueError, KeyError, TypeError):  # OmnidraftError is a ValueError
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # OmnidraftError: ValueError
         pass
     raise damaged(path)
 
