@@ -74,8 +74,8 @@ def serve(learner: Learner, count: int, seed: int = 0) -> None:
 
 # -------------------------------------------------------------------------------------------------------- mutations
 
-ODD = [None, True, -1, 0, 1, 7, 2**31, 2**63, 10**30, 1e308, float("nan"), float("inf"), "", "x", "\x1b[31m\n", "\ud800", [], [[]],
-       {}, {"a": 1}, 0.5, -0.0, "9" * 5000, "../x", ["x"] * 1000]
+ODD = [None, True, -1, 0, 1, 7, 2**31, 2**63, 10**30, 1e308, float("nan"), float("inf"), "", "x", "\x1b[31m\n", "\ud800", [],
+       [[]], {}, {"a": 1}, 0.5, -0.0, "9" * 5000, "../x", ["x"] * 1000]
 
 
 def odd_json(rng: random.Random, content: bytes) -> bytes:
