@@ -311,7 +311,7 @@ class Disk:
             elif step[0] == "sync":
                 contents[step[1]] = step[2]
             else:
-                waiting[step[-2].parent].append(step)
+                waiting[step[-2].parent].append((*step, contents.get(step[1]) == step[-1]))
         entries = {}
         for place in synced.keys() | waiting.keys():
             late = waiting[place]
@@ -321,8 +321,7 @@ class Disk:
                 elif step[0] == "mkdir":
                     entries[step[1]] = None
                 else:  # contents that were not synced may be cut anywhere
-                    safe = contents.get(step[1]) == step[3]
-                    entries[step[2]] = step[3] if safe else step[3][:rng.randint(0, len(step[3]))]
+                    entries[step[2]] = step[3] if step[4] else step[3][:rng.randint(0, len(step[3]))]
         for path, content in sorted(entries.items(), key=lambda entry: len(entry[0].parts)):
             there = to / path.relative_to(self.root)
             if there.parent.is_dir() and content is None:

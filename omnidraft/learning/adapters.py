@@ -159,10 +159,10 @@ class Adapters:
         weights = adapter.lora.parameters if adapter.lora else adapter.weights
         if not weights:
             return learner
-        state = trainer.state()  # what was saved without its optimizer continues with a fresh one
+        own = {k: v for k, v in adapter.arrays.items() if not k.startswith("head.")}
+        state = {} if own else trainer.state()  # without its optimizer it gets a fresh one
         state |= {f"{kind}.{k}": v for k, v in weights.items() for kind in ("served", "parameters")}
-        state |= {k: v for k, v in adapter.arrays.items() if not k.startswith("head.")}
-        trainer.restore(state)
+        trainer.restore(state | own)
         if adapter.lora:
             trainer.lora.alpha = adapter.lora.alpha
         head_state = under("head.", adapter.arrays)
