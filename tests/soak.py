@@ -170,7 +170,7 @@ def mutations(base: Path, count: int) -> list[str]:
     good = models(base / "good")
     os.environ["OMNIDRAFT_HOME"] = str(good / "home")
     assert run(good, "adapt", str(good / "prompts.txt"), "--limit", "4", "-n", "8", "--adapters", str(good / "adapters"),
-               "--rank", "2", "--joint").exit_code == 0
+               "--rank", "2", "--head", "joint").exit_code == 0
     assert run(good, "generate", "the thing", "-n", "8", "--learn").exit_code == 0
     (good / "target" / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
@@ -206,7 +206,7 @@ def mutations(base: Path, count: int) -> list[str]:
         if status:
             failures.append(f"seed {seed}: the process ended by {signal.Signals(os.WTERMSIG(status)).name}")
             seed += 1
-        if seed % 1000 == 0:
+        if seed % 100 == 0:
             print(f"  {seed} mutations, {len(failures)} failures", flush=True)
     return failures
 

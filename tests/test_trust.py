@@ -93,7 +93,8 @@ def test_sizes_are_checked_before_memory_is_taken(folders, change):  # noqa: F81
 # -------------------------------------------------------------------------------------------- templates and prompts
 
 BOMBS = {"time": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-         "one step": "{{ 10 ** (10 ** 9) }}", "memory": "{{ 'word ' * 2000000000 }}", "filter": "{{ [1]|tojson(indent=10**9) }}",
+         "one step": "{{ 10 ** (10 ** 9) }}", "memory": "{{ 'word ' * 2000000000 }}",
+         "filter": "{{ [1]|tojson(indent=10**9) }}",
          "output": "{{ 'word ' * 2000000 }}", "concatenation":
          "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x|length }}"}
 
