@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 TORCH_VENV := .venv-torch
 DOCS_VENV := .venv-docs
+OLD_VENV := .venv-oldest
+SCALE ?= 1
 BIN := $(VENV)/bin
 TORCH_BIN := $(TORCH_VENV)/bin
 DOCS_BIN := $(DOCS_VENV)/bin
@@ -11,7 +13,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-torch mutants models bench picture site notebooks lint clean
+.PHONY: help demo test test-torch test-oldest mutants soak models bench picture site notebooks lint clean
 
 help:            ## what there is to make
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -28,6 +30,13 @@ test-torch: $(TORCH_VENV)/.dev  ## all tests, those against PyTorch and transfor
 
 mutants: $(VENV)/.dev  ## small faults in the lesson: which do the tests not notice? (some minutes)
 	$(BIN)/python tests/mutants.py
+
+test-oldest: $(OLD_VENV)/.dev  ## the NumPy tests on the oldest versions that pyproject.toml allows
+	$(OLD_VENV)/bin/python -m pip freeze --disable-pip-version-check | grep -E "^(numpy|tokenizers|safetensors|typer|rich)=="
+	$(OLD_VENV)/bin/python -m pytest
+
+soak: $(VENV)/.dev  ## broken files, killed writers, a million tokens (hours; `make soak SCALE=0.01`: minutes)
+	$(BIN)/python tests/soak.py --scale $(SCALE)
 
 lint: $(VENV)/.dev  ## ruff
 	$(BIN)/python -m ruff check .
@@ -66,7 +75,7 @@ models: $(TORCH_VENV)/.dev  ## the embedded targets, draft-tasks, prompts and ad
 	$(BIN)/python -m recipes.adapters
 
 clean:           ## remove the environments and all that was built, but no notebooks
-	rm -rf $(VENV) $(TORCH_VENV) $(DOCS_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH_VENV) $(DOCS_VENV) $(OLD_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamp files: installation runs again only when pyproject.toml (or the constraints) changed.
@@ -76,8 +85,15 @@ $(VENV)/.core: pyproject.toml
 	@$(BIN)/python $(PIP_INSTALL) --editable .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.core
-	@$(BIN)/python $(PIP_INSTALL) --editable '.[dev]'
+$(VENV)/.dev: $(VENV)/.core constraints.txt
+	@$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# Each `name>=version` of the dependencies as `name==version`; Python 3.10, which has wheels of all of them, if it is here.
+OLDEST := $$(sed -nE '/^dependencies/,/^]/s/^ *"([a-z]+)>=([0-9.]+)".*/\1==\2/p' pyproject.toml)
+$(OLD_VENV)/.dev: pyproject.toml
+	@test -x $(OLD_VENV)/bin/python || $$(command -v python3.10 || echo $(PYTHON)) -m venv $(OLD_VENV)
+	@$(OLD_VENV)/bin/python $(PIP_INSTALL) --editable '.[dev]' $(OLDEST)
 	@touch $@
 
 $(TORCH_VENV)/.dev: pyproject.toml constraints.txt

@@ -1,6 +1,10 @@
 """Launcher: `python cli.py demo` is the same program as the installed `omnidraft demo`."""
 
-from omnidraft.cli import app
+import sys
 
 if __name__ == "__main__":
-    app()
+    try:
+        from omnidraft.__main__ import main
+    except KeyboardInterrupt:
+        sys.exit(130)
+    main()

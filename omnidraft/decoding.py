@@ -196,9 +196,17 @@ def learn_ngrams(pair: Pairing, draft_ids: Sequence[int], ids: Sequence[int], fr
     pair.cache.observe(*tails, draft, target, fresh=fresh)
 
 
+def check_size(model: Any, text: str) -> None:
+    """Raise OmnidraftError for a text that no tokens could fit in the context, without encoding."""
+    if len(text) > (most := model.context_size * model.tokenizer.longest):
+        raise OmnidraftError(f"the prompt has {len(text)} characters, but {model.name} reads at "
+                             f"most {model.context_size - 1} tokens ({most} bytes): shorten it")
+
+
 def check_prompt(model: Any, prompt: str | Sequence[int]) -> list[int]:
     """Ids of a text or a copy of ids; OmnidraftError for nothing to continue or no room for it."""
-    is_text = isinstance(prompt, str)
+    if is_text := isinstance(prompt, str):
+        check_size(model, prompt)
     ids = model.tokenizer.encode(prompt, bos=True) if is_text else list(prompt)
     if not prompt:
         raise OmnidraftError("the prompt is empty: give some text to continue")

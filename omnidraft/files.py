@@ -16,11 +16,12 @@ LARGEST = 2**25  # bytes of a JSON file; as Python objects it can take twenty ti
 
 
 def default_folder() -> Path:
-    """Where caches and adapters are: $OMNIDRAFT_CACHE, else ~/.cache/omnidraft."""
+    """Where caches and adapters are: $OMNIDRAFT_HOME (or _CACHE), else ~/.cache/omnidraft."""
+    given = os.environ.get("OMNIDRAFT_HOME") or os.environ.get("OMNIDRAFT_CACHE")
     try:
-        return Path(os.environ.get("OMNIDRAFT_CACHE") or Path.home() / ".cache" / "omnidraft")
+        return Path(given) if given else Path.home() / ".cache" / "omnidraft"
     except RuntimeError:
-        raise OmnidraftError("this user has no home folder: set OMNIDRAFT_CACHE") from None
+        raise OmnidraftError("this user has no home folder: set OMNIDRAFT_HOME") from None
 
 
 def check_readable(path: Path, most: int = LARGEST) -> None:
@@ -57,7 +58,10 @@ def check_writable(*paths: Path | None) -> None:
 def make_folder_of(path: Path) -> None:
     """Make the folder of `path`; raises OmnidraftError where nothing can be written there."""
     with _writing(path):
+        made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in made:
+            _sync(folder.parent)  # else a power loss takes the folder with all that is in it
     check_writable(path)
 
 
@@ -87,12 +91,17 @@ def write_bytes(path: Path, content: bytes) -> None:
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)
-        with suppress(OSError):  # some systems cannot do this for a folder
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Put the names in a folder on the disk; some systems cannot."""
+    with suppress(OSError):
+        place = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)
 
 
 @contextmanager

@@ -127,11 +127,13 @@ class AcceptanceHead:
         self.parameters = {"out.weight": weight, "out.bias": np.zeros(1, np.float32)}
 
     @classmethod
-    def of(cls, parameters: dict[str, np.ndarray]) -> AcceptanceHead:
-        """A head with given parameters; OmnidraftError where they are not those of one layer."""
-        if parameters.keys() != {"out.weight", "out.bias"}:
-            raise OmnidraftError("this acceptance head has hidden layers: learn a new one")
-        head = cls(0)
+    def of(cls, parameters: dict[str, np.ndarray], width: int) -> AcceptanceHead:
+        """A head with given parameters; OmnidraftError for more layers or another width."""
+        head = cls(width)
+        if {k: v.shape for k, v in parameters.items()} != {
+                k: v.shape for k, v in head.parameters.items()}:
+            raise OmnidraftError("this acceptance head has another width or hidden layers: learn a "
+                                 "new one")
         head.parameters = parameters
         return head
 

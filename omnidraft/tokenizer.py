@@ -103,6 +103,11 @@ class Tokenizer:
         return made
 
     @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token."""
+        return max(map(len, filter(None, self.token_bytes)), default=1)
+
+    @cached_property
     def fingerprint(self) -> str:
         """sha256 (hex) of the tokenizer.json as the library writes it: equal bytes, equal ids."""
         return hashlib.sha256(self.raw.to_str().encode()).hexdigest()

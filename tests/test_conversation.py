@@ -11,7 +11,6 @@ from test_cli import embedded, folders, ok, own_caches, run  # noqa: F401 (fixtu
 from test_decoding import SMALL_BYTES, SMALL_PIECES, Same
 from vocabularies import byte_level, sentencepiece
 
-from omnidraft.cli.conversation import Conversation
 from omnidraft.decoding import Warm, plain, speculative
 from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
@@ -19,6 +18,7 @@ from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.generation import Pair
 from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
+from omnidraft.serving.conversation import Conversation
 from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.verification import RULES
 

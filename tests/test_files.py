@@ -82,7 +82,10 @@ def test_without_a_home_folder(monkeypatch):
 
     monkeypatch.setattr(Path, "home", unknown)
     monkeypatch.delenv("OMNIDRAFT_CACHE", raising=False)
-    with pytest.raises(OmnidraftError, match="set OMNIDRAFT_CACHE"):
+    monkeypatch.delenv("OMNIDRAFT_HOME", raising=False)
+    with pytest.raises(OmnidraftError, match="set OMNIDRAFT_HOME"):
         default_folder()
     monkeypatch.setenv("OMNIDRAFT_CACHE", "elsewhere")
     assert default_folder() == Path("elsewhere")
+    monkeypatch.setenv("OMNIDRAFT_HOME", "home")
+    assert default_folder() == Path("home")

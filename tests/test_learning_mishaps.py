@@ -149,7 +149,7 @@ def test_a_full_disk_stays_no_fuller(folders, tmp_path, monkeypatch):  # noqa: F
     monkeypatch.setattr(NGramCache, "save", full)
     with pytest.raises(OmnidraftError, match="No space"):
         store.keep(learner)
-    assert [p.name for p in store.folder(learner.pair).glob("v*")] == ["v1"]
+    assert [p.name[:3] for p in store.folder(learner.pair).glob("v*")] == ["v1-"]
 
 
 def test_another_target_of_the_same_name_and_tokenizer_is_refused(folders, tmp_path):  # noqa: F811

@@ -12,8 +12,8 @@ import pytest
 from test_cli import LETTERS, embedded
 from vocabularies import REAL, byte_level, sentencepiece
 
-from omnidraft.cli.conversation import CLOSE, OPEN, View
 from omnidraft.errors import OmnidraftError
+from omnidraft.serving.conversation import CLOSE, OPEN, View
 from omnidraft.tokenizer import Tokenizer
 
 # In the general form of three families, with what templates like to use.

@@ -10,7 +10,6 @@ import numpy as np
 import typer
 
 from .. import Adapters, Learner, OmnidraftError
-from ..files import make_folder_of
 from ..learning import online
 from ..learning.training import Recipe
 from ..metrics import summarize
@@ -51,7 +50,7 @@ def adapt(
     source: Annotated[str, typer.Argument(show_default=False, help=(
         "math, code or text (prompts that ship), a .jsonl file with a `prompt` (or instruction, "
         "question, document, text) in each line, a text file of prompts, or - for stdin."))],
-    models: options.Models, teaching: Teaching, decoding: options.Decoding,
+    context: typer.Context, models: options.Models, teaching: Teaching, decoding: options.Decoding,
     limit: Annotated[int | None, options.learning(help="Most prompts to serve.")] = None,
     adapters: options.Store = None,
     save: Annotated[bool, options.output(help="Keep what was learned.")] = True,
@@ -61,13 +60,14 @@ def adapt(
     from rich.progress import Progress
 
     how = decoding.options()
+    limit = limit and min(limit, 2**31)  # more than any file has
     if limit is not None and limit < 1:
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
     prompts, total = read_prompts(source)
     pair, store = models.pair(), Adapters(adapters)
-    own = (current := store.folder(pair) / "current.json").exists()
-    if save:
-        make_folder_of(current)
+    own = (store.folder(pair) / "current.json").exists()
+    if save:  # another run that learns into the same adapter is refused here, before it begins
+        context.with_resource(store.writing(pair))
     learner = teaching.resume(store, pair, decoding.seed)
     if learner.statistics and not own:
         note("continuing from the adapter in the package (--rank 32 starts a new one)")
@@ -107,8 +107,11 @@ def adapt(
         note(last)
     if cut.count:
         note(f"{cut.count} prompts were cut to their last {cut.limit} tokens")
-    if save:
-        note(f"saved in {store.keep(learner)}")
+    try:
+        if save:
+            note(f"saved in {store.keep(learner)}")
+    except OmnidraftError as error:
+        failed = error
     if json_lines:
         emit({"type": "summary", **learner.statistics, "rollbacks": learner.rollbacks,
               "skipped": learner.skipped})

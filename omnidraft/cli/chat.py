@@ -8,9 +8,9 @@ from typing import Annotated
 
 from .. import OmnidraftError, Pair
 from ..metrics import summarize
+from ..serving.conversation import Conversation
 from . import options
 from .common import command
-from .conversation import Conversation
 from .generate import describe, show_rounds, write
 from .printing import note
 

@@ -3,6 +3,7 @@
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import wraps
@@ -18,30 +19,42 @@ ORDER = "demo generate chat adapt bench align check cache models tutorial info".
 
 
 class OneLineErrors(TyperGroup):
-    """Prints bad input, a system error or full memory as one line; with --debug it is raised."""
+    """Prints whatever goes wrong as one line; with --debug it is raised."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names, in the order of the help (they import each other in another)."""
         return sorted(super().list_commands(ctx), key=ORDER.index)
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
+    def main(self, args: Any = None, **more: Any) -> Any:
+        """Run a command, or show help, and end the program."""
+        if "--debug" in (sys.argv if args is None else args):
+            return super().main(args, **more)
+        os.environ["RUST_BACKTRACE"] = "0"  # else a panic of the tokenizers prints a page
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()  # what cannot be written is reported here
-            return result
-        except (OmnidraftError, MemoryError, RuntimeError, OSError, UnicodeDecodeError) as error:
-            full = is_out_of_memory(error)
-            unknown = isinstance(error, (BrokenPipeError, RuntimeError)) and not full
-            if ctx.params.get("debug") or unknown:
-                raise
-            line = OUT_OF_MEMORY if full else str(error).replace("\n", " ")
-            note(f"error: {line}" + ": not UTF-8 text" * isinstance(error, UnicodeDecodeError))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of NumPy, about numbers that are refused later
+                return super().main(args, **more)
+        except Exception as error:
+            line = str(error).replace("\n", " ")
+            if is_out_of_memory(error):
+                line = OUT_OF_MEMORY
+            elif isinstance(error, UnicodeDecodeError):
+                line += ": not UTF-8 text"
+            elif not isinstance(error, (OmnidraftError, OSError)):
+                line = (f"{type(error).__name__}: {line}; this is a mistake of the program: please "
+                        "report it with what `omnidraft --debug` shows")
+            note(f"error: {line}")
             try:
                 sys.stdout.flush()
             except OSError:  # subtle: else Python tries, and reports, the same again at its end
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(1) from None
+            raise SystemExit(1) from None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        result = super().invoke(ctx)
+        sys.stdout.flush()  # what cannot be written is reported here
+        return result
 
 
 class Topics(TyperCommand):

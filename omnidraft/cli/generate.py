@@ -11,9 +11,9 @@ from .. import OmnidraftError, Pair, Round, Tokenizer, plain, speculative
 from ..decoding import check_prompt
 from ..files import make_folder_of
 from ..metrics import Summary, summarize
+from ..serving.conversation import Conversation
 from . import options
 from .common import command
-from .conversation import Conversation
 from .printing import console, emit, escape, note, say
 
 Show = Callable[[int, Round, bytes], None]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OmnidraftError
+from ..files import check_readable
 
 TASKS = ("math", "code", "text")
 FIELDS = ("prompt", "instruction", "question", "document", "text")  # the first one counts
@@ -23,6 +24,8 @@ def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
     shipped = Path(__file__).parents[1] / "data" / f"{source}.jsonl"
     path = shipped if source in TASKS else Path(source)
     try:
+        if path.exists():
+            check_readable(path, 2**28)
         lines = [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
@@ -55,10 +58,11 @@ class Shortener:
 
     def __call__(self, prompts: Iterable[str]) -> Iterator[str]:
         """The prompts, none of them longer than `limit` target tokens."""
+        most = self.limit * self.tokenizer.longest  # characters; a token has that many bytes
         for prompt in prompts:
-            ids = self.tokenizer.encode(prompt, bos=True)
+            end = prompt[-most:]
+            ids = self.tokenizer.encode(end, bos=True)
             if len(ids) > self.limit:
-                self.count += 1
-                end = self.tokenizer.decode_bytes(ids[-self.limit + 1:])
-                prompt = end.decode("utf-8", "ignore")
-            yield prompt
+                end = self.tokenizer.decode_bytes(ids[-self.limit + 1:]).decode("utf-8", "ignore")
+            self.count += end != prompt
+            yield end

@@ -24,6 +24,9 @@ ROPES = {"default": (), "linear": ("factor",),
          "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_context")}
 
 
+MOST = 2**60, 10_000  # any size; layers, whose tensors are listed before the weights are read
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """The sizes and switches of one model."""
@@ -121,8 +124,9 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
         "head_dim": config.get("head_dim") or width // max(1, heads),
         "context_size": min(context, window or context) if windowed else context}
     for key, size in sizes.items():
-        if type(size) is not int or size < 1:
-            raise OmnidraftError(f"{key} is {size!r}, but must be a whole number above 0")
+        if type(size) is not int or not 1 <= size <= MOST[key == "layers"]:
+            raise OmnidraftError(f"{key} is {str(size)[:40]}, but must be a whole number from 1 to "
+                                 f"{MOST[key == 'layers']}")
     if heads % sizes["kv_heads"] or sizes["head_dim"] % 2:
         raise OmnidraftError(f"{heads} heads cannot share {sizes['kv_heads']} key-value heads "
                              f"of {sizes['head_dim']} numbers")
@@ -130,8 +134,10 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
     rope["original_context"] = config.get(original) or rope.get(original) or context
     rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
     for key in ("rope_theta", *ROPES[kind]):
-        if not 0 < rope[key] < math.inf:
-            raise OmnidraftError(f"{key} is {rope[key]!r}, but must be a number above 0")
+        if type(rope[key]) not in (int, float) or not 1e-9 < rope[key] < 1e18:
+            raise OmnidraftError(f"{key} is {str(rope[key])[:40]}, but must be a number above 0")
+    if kind == "llama3" and rope["low_freq_factor"] >= rope["high_freq_factor"]:
+        raise OmnidraftError("low_freq_factor is not below high_freq_factor")
     bias = bool(config.get("attention_bias")) and family == "Llama"
     ends = flat_ids(config.get("eos_token_id"))
     return ModelConfig(

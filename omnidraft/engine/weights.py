@@ -1,52 +1,91 @@
 """Reading safetensors: eight bytes of header length, a JSON header, and the raw numbers.
 
-Written out, since the library cannot give NumPy bfloat16; the arrays look into the mapped file.
+The library checks a file (its ranges follow one another and end where it ends) but cannot give
+NumPy bfloat16, so what it has checked is read here; the arrays look into the mapped file.
 Format: https://huggingface.co/docs/safetensors
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from ..errors import OmnidraftError
-from ..files import read_json
+from ..files import check_readable, read_json
 
 NUMBERS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
-def read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
-    """The tensors of one file by name, read-only (float16, 32 or 64; bfloat16 comes as float32).
+class Tensors(Mapping):
+    """Tensors by name, read-only; a bfloat16 one becomes float32 when it is first asked for."""
+
+    def __init__(self, stored: dict[str, np.ndarray]) -> None:
+        self.stored = stored
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        array = self.stored[name]
+        if array.dtype == np.uint16:  # the upper half of a float32
+            array = self.stored[name] = (array.astype(np.uint32) << 16).view(np.float32)
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+
+def read_safetensors(path: str | Path) -> Tensors:
+    """The tensors of one file: float16, 32, 64 or bfloat16.
 
     Raises OmnidraftError where the file is missing, cut short or holds other (quantized) numbers.
     """
-    tensors = {}
+    stored, path = {}, Path(path)
+    names = _names(path)
     try:
         raw = np.asarray(np.memmap(path, np.uint8, mode="r"))  # the subclass is slow to index
         start = 8 + int(raw[:8].view("<u8")[0])
         header = json.loads(raw[8:start].tobytes())
-        header.pop("__metadata__", None)
-        for name, entry in header.items():
+        for name in names:
+            entry = header[name]
             if (kind := entry["dtype"]) not in NUMBERS:
                 raise OmnidraftError(f"{path}: {name} holds {kind} numbers; the NumPy engine reads "
                                      f"{', '.join(NUMBERS)} (use --backend torch)")
             begin, end = (start + offset for offset in entry["data_offsets"])
-            array = raw[begin:end].view(NUMBERS[kind]).reshape(entry["shape"])
-            if kind == "BF16":  # the upper half of a float32
-                array = (array.astype(np.uint32) << 16).view(np.float32)
-            tensors[name] = array
+            stored[name] = raw[begin:end].view(NUMBERS[kind]).reshape(entry["shape"])
     except OmnidraftError:
         raise
-    except FileNotFoundError:
-        raise OmnidraftError(f"{path} is missing (copy the model's folder again)") from None
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
-        raise OmnidraftError(f"{path} is not a whole safetensors file (cut short?)") from None
-    return tensors
+    except (OSError, ValueError, KeyError):
+        raise _not_whole(path) from None
+    return Tensors(stored)
 
 
-def load_tensors(folder: str | Path) -> dict[str, np.ndarray]:
+def tensor_names(folder: Path) -> list[str]:
+    """The names in all safetensors files of a folder, which are checked."""
+    return [name for path in sorted(folder.glob("*.safetensors")) for name in _names(path)]
+
+
+def _names(path: Path) -> list[str]:
+    """The names in a safetensors file that the library finds whole."""
+    if not path.exists():
+        raise OmnidraftError(f"{path} is missing (copy the model's folder again)")
+    check_readable(path, 2**62)  # a pipe would be waited for
+    try:
+        with safe_open(path, "numpy") as file:
+            return [*file.keys()]
+    except (OSError, SafetensorError):
+        raise _not_whole(path) from None
+
+
+def _not_whole(path: Path) -> OmnidraftError:
+    return OmnidraftError(f"{path} is not a whole safetensors file (cut short?)")
+
+
+def load_tensors(folder: str | Path) -> Tensors:
     """All tensors of a Hugging Face folder: of model.safetensors, or of the shards in its index.
 
     Raises OmnidraftError where there are none, or one of the files is missing or damaged.
@@ -62,5 +101,5 @@ def load_tensors(folder: str | Path) -> dict[str, np.ndarray]:
         shards = sorted(set(read_json(index)["weight_map"].values()))
     except (OmnidraftError, KeyError, AttributeError, TypeError):
         raise OmnidraftError(f"{index} is not a safetensors index (copy it again)") from None
-    return {name: array for shard in shards
-            for name, array in read_safetensors(path.with_name(shard)).items()}
+    return Tensors({name: array for shard in shards
+                    for name, array in read_safetensors(path.with_name(shard)).stored.items()})

@@ -1,17 +1,20 @@
 """Adapters on disk: what a drafter has learned for each target, safe against a crash.
 
-`draft--target/current.json` names the folder of the version that counts (v3/), the checksums of
-its files and of both models. A save replaces it last: the old version is there, or the new one.
+The files of one pair are in `draft--target/`; `versions` says which of them count.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
+import secrets
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +23,15 @@ import numpy as np
 from ..engine.llama import Llama
 from ..engine.weights import read_safetensors
 from ..errors import OmnidraftError
-from ..files import default_folder, make_folder_of, read_json, write_text
+from ..files import default_folder, make_folder_of, write_text
 from ..ngram_cache import NGramCache
 from ..pairing import Pairing
 from ..stopping import AcceptanceHead
 from .lora import LoRA, save_tensors
 from .online import Learner, Schedule
 from .training import Recipe, under
+from .versions import FORMAT, checksum, damaged, identity, locked, manifest_of, seal
 
-FORMAT = "omnidraft adapter 1"
 ARRAYS = ("model", "head", "optimizer")  # each in a file of this name
 SHIPPED = Path(__file__).parents[1] / "engine" / "embedded" / "adapters"  # only read here
 
@@ -50,25 +53,47 @@ class Adapter:
 
 
 class Adapters:
-    """The adapters of all pairs under one folder, by default $OMNIDRAFT_CACHE/adapters."""
+    """The adapters of all pairs under one folder, by default $OMNIDRAFT_HOME/adapters."""
 
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = Path(root).expanduser() if root else default_folder() / "adapters"
+        self._held: set[Path] = set()
 
     def folder(self, pair: Pairing) -> Path:
         """Where the pair's adapter is or would be."""
         names = (re.sub(r"[^\w.-]+", "_", model.name) for model in (pair.draft, pair.target))
         return self.root / "--".join(names)
 
-    def save(self, pair: Pairing, adapter: Adapter, base: Any = None, dtype: Any = None) -> Path:
+    @contextmanager
+    def writing(self, pair: Pairing) -> Iterator[None]:
+        """Be the only one to write the pair's adapter; OmnidraftError where another one does."""
+        if (folder := self.folder(pair)) in self._held:
+            yield
+            return
+        with locked(folder):
+            self._held.add(folder)
+            try:
+                yield
+            finally:
+                self._held.remove(folder)
+
+    def save(self, pair: Pairing, adapter: Adapter, base: Any = None, dtype: Any = None,
+             after: int | None = None) -> Path:
         """Write a new version, make it current, remove the older ones; the folder.
 
-        base: the drafter that learned, if `pair.draft` is the result; np.float16 halves weights.
+        base: the drafter that learned, if `pair.draft` is the result; np.float16 halves weights;
+        OmnidraftError where another version than `after`, if given, is current.
         """
-        folder = self.folder(pair)
-        version = (_manifest(folder) or {"version": 0})["version"] + 1
-        place = folder / f"v{version}"
-        shutil.rmtree(place, ignore_errors=True)  # of a save that was interrupted
+        with self.writing(pair):
+            return self._save(self.folder(pair), pair, adapter, base or pair.draft, dtype, after)
+
+    def _save(self, folder: Path, pair: Pairing, adapter: Adapter, base: Any, dtype: Any,
+              after: int | None) -> Path:
+        """`save`, in the folder that is held."""
+        current = self.version(folder)
+        if after not in (None, current):
+            raise OmnidraftError(f"another process has learned into {folder} meanwhile")
+        place = folder / f"v{current + 1}-{secrets.token_hex(4)}"  # a name that nobody else has
         try:
             make_folder_of(place / "any")
             if adapter.lora:
@@ -80,11 +105,11 @@ class Adapters:
                     save_tensors(place / f"{name}.safetensors", arrays, kept)
             if adapter.cache is not None:
                 adapter.cache.save(place / "ngrams.json")
-            manifest = {"format": FORMAT, "version": version,
-                        **identity(base or pair.draft, pair.target),
+            manifest = {"format": FORMAT, "version": current + 1, "folder": place.name,
+                        **identity(base, pair.target),
                         "files": {path.name: checksum(path) for path in sorted(place.iterdir())},
                         "statistics": adapter.statistics}
-            manifest["checksum"] = _seal(manifest)
+            manifest["checksum"] = seal(manifest)
             write_text(folder / "current.json", json.dumps(manifest, indent=1) + "\n")
         except OmnidraftError:
             shutil.rmtree(place, ignore_errors=True)  # a full disk stays no fuller than it was
@@ -93,19 +118,23 @@ class Adapters:
             shutil.rmtree(other, ignore_errors=True)
         return folder
 
+    def version(self, folder: Path) -> int:
+        """The number of the version in a folder that counts; 0 where there is none."""
+        return (manifest_of(folder) or {"version": 0})["version"]
+
     def load(self, pair: Pairing, shipped: bool = False) -> Adapter | None:
         """The pair's adapter, or with `shipped` the package's, or None where nothing was learned.
 
         Raises OmnidraftError if it belongs to other models or a file has another checksum.
         """
         folder = self.folder(pair)
-        manifest = _manifest(folder)
+        manifest = manifest_of(folder)
         if manifest is None:
             return Adapters(SHIPPED).load(pair) if shipped else None
         try:
             return _read(pair, folder, manifest)
         except (OmnidraftError, OSError):
-            if _manifest(folder) != manifest:  # another process has saved a newer version
+            if manifest_of(folder) != manifest:  # another process has saved a newer version
                 return self.load(pair, shipped)
             raise
 
@@ -120,18 +149,20 @@ class Adapters:
 
         It replaces `pair.draft`, the base. OmnidraftError if the adapter has another rank, say.
         """
+        version = self.version(self.folder(pair))  # subtle: before what belongs to it is read
         base, adapter = pair.draft, self.load(pair, shipped) or Adapter()
         trainer, head = _training(base).Trainer(base, recipe, rng), adapter.head
         if head is None and schedule.head != "none":
             head = AcceptanceHead(base.embedding.shape[1])
         learner = Learner(pair, trainer, rng, schedule, head)
+        learner.version = version
         weights = adapter.lora.parameters if adapter.lora else adapter.weights
         if not weights:
             return learner
-        state = trainer.state()  # what was saved without its optimizer continues with a fresh one
+        own = {k: v for k, v in adapter.arrays.items() if not k.startswith("head.")}
+        state = {} if own else trainer.state()  # without its optimizer it gets a fresh one
         state |= {f"{kind}.{k}": v for k, v in weights.items() for kind in ("served", "parameters")}
-        state |= {k: v for k, v in adapter.arrays.items() if not k.startswith("head.")}
-        trainer.restore(state)
+        trainer.restore(state | own)
         if adapter.lora:
             trainer.lora.alpha = adapter.lora.alpha
         head_state = under("head.", adapter.arrays)
@@ -145,7 +176,12 @@ class Adapters:
         return learner
 
     def keep(self, learner: Learner) -> Path:
-        """Save what a learner has learned, with all that it needs to continue; its folder."""
+        """Save what a learner has learned, with all that it needs to continue; its folder.
+
+        What cannot be saved here (the disk is full, the adapter damaged, another process was
+        faster) is saved next to this store, or in the system's folder for temporary files; the
+        OmnidraftError says where.
+        """
         trainer, state = learner.trainer, learner.trainer.state()
         weights = under("served.", state)
         arrays = {k: v for k, v in state.items() if not k.startswith("served.")}
@@ -154,56 +190,30 @@ class Adapters:
         lora = replace(trainer.lora, parameters=weights) if trainer.lora else None
         adapter = Adapter(lora, {} if lora else weights, learner.head, learner.pair.cache, arrays,
                           learner.statistics)
-        return self.save(learner.pair, adapter, trainer.base)
+        try:
+            with self.writing(learner.pair):
+                folder = self.save(learner.pair, adapter, trainer.base, after=learner.version)
+                learner.version = self.version(folder)
+                return folder
+        except OmnidraftError as error:
+            reason = str(error)
+        for beside in (self.root.parent, None):
+            with suppress(OSError, OmnidraftError):
+                root = tempfile.mkdtemp("", f"{self.root.name}-rescued-", beside)
+                Adapters(root).save(learner.pair, adapter, trainer.base)
+                reason += f"; what was learned is in {root}: continue with --adapters {root}"
+                break
+        raise OmnidraftError(reason)
 
     def all(self) -> dict[str, dict[str, Any]]:
         """Statistics of every adapter here by its folder's name; an `error` where it is damaged."""
         found = {}
         for path in sorted(self.root.glob("*/current.json")):
             try:
-                found[path.parent.name] = (_manifest(path.parent) or {}).get("statistics", {})
+                found[path.parent.name] = (manifest_of(path.parent) or {}).get("statistics", {})
             except OmnidraftError as error:
                 found[path.parent.name] = {"error": str(error)}
         return found
-
-
-def identity(draft: Any, target: Any) -> dict[str, dict[str, str]]:
-    """What an adapter belongs to: names, tokenizers and checksums of weights of both models.
-
-    Of a drafter made in memory its numbers count, of the target's files 64 kB each.
-    """
-    whole, sample = hashlib.sha256(), hashlib.sha256()
-    files = _files(draft, "safetensors") or _files(draft, "bin")
-    for path in files:
-        whole.update(checksum(path).encode())
-    for parameter in () if files else draft.model.parameters():
-        whole.update(parameter.detach().cpu().double().numpy().tobytes())
-    files = _files(target, "safetensors")
-    for path in files:
-        size = path.stat().st_size
-        sample.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            file.seek(size // 2)
-            sample.update(file.read(1 << 16))
-    both = {"draft": (draft, whole.hexdigest()),
-            "target": (target, sample.hexdigest() if files else "")}
-    return {role: {"name": model.name, "tokenizer": model.tokenizer.fingerprint, "weights": weights}
-            for role, (model, weights) in both.items()}
-
-
-def checksum(path: Path) -> str:
-    """sha256 (hex) of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _files(model: Any, kind: str) -> list[Path]:
-    """The model's weight files of one kind, in order; none where it was made in memory."""
-    folder = getattr(model, "folder", None)
-    return sorted(Path(folder).glob(f"*.{kind}")) if folder else []
 
 
 def _training(drafter: Any) -> Any:
@@ -212,50 +222,32 @@ def _training(drafter: Any) -> Any:
     return import_module(f".{name}", __package__)
 
 
-def _manifest(folder: Path) -> dict[str, Any] | None:
-    """What current.json says, None where there is none."""
-    path = folder / "current.json"
-    try:
-        if not path.exists():
-            return None
-        manifest = read_json(path)
-        if manifest.pop("checksum") == _seal(manifest) and manifest["format"] == FORMAT:
-            return manifest
-    except (OSError, ValueError, KeyError):  # OmnidraftError is a ValueError
-        pass
-    raise _damaged(path)
-
-
 def _read(pair: Pairing, folder: Path, manifest: dict[str, Any]) -> Adapter:
     """The adapter of a manifest, after a check of its models and files."""
     for role, own in identity(pair.draft, pair.target).items():
         for key in ("tokenizer", "weights"):
-            if manifest[role].get(key) != own[key]:
+            if manifest[role][key] != own[key]:
                 raise OmnidraftError(
                     f"{folder} was learned with another {role}: {manifest[role]['name']}, "
                     f"other {key}; delete the folder or choose another one")
-    place, files = folder / f"v{manifest['version']}", manifest["files"]
+    place, files = folder / manifest["folder"], manifest["files"]
     for name, known in files.items():
         if not (place / name).is_file() or checksum(place / name) != known:
-            raise _damaged(place / name)
+            raise damaged(place / name)
     arrays = {name: {k: array.astype(np.result_type(array, "f4"))  # half is for storing only
                      for k, array in read_safetensors(place / f"{name}.safetensors").items()}
               for name in ARRAYS if f"{name}.safetensors" in files}
-    adapter = Adapter(None if "model" in arrays else LoRA.load(place), arrays.get("model", {}),
-                      arrays=arrays.get("optimizer", {}), statistics=manifest["statistics"])
+    lora = None if "model" in arrays else LoRA.load(place)
+    for name, array in chain(*(part.items() for part in arrays.values()),
+                             lora.parameters.items() if lora else ()):
+        counts = "square." in name or name.endswith("steps")  # of an optimizer: never negative
+        if not np.isfinite(array).all() or counts and array.min(initial=0) < 0:
+            raise damaged(place / name)
+    adapter = Adapter(lora, arrays.get("model", {}), arrays=arrays.get("optimizer", {}),
+                      statistics=manifest["statistics"])
     if "head" in arrays:
-        adapter.head = AcceptanceHead.of(arrays["head"])
+        adapter.head = AcceptanceHead.of(arrays["head"], pair.draft.embedding.shape[1])
     if "ngrams.json" in files:
         fingerprints = (model.tokenizer.fingerprint for model in (pair.draft, pair.target))
         adapter.cache = NGramCache.load(place / "ngrams.json", *fingerprints)
     return adapter
-
-
-def _damaged(path: Path) -> OmnidraftError:
-    return OmnidraftError(f"{path} is damaged or missing: delete the adapter's folder to learn "
-                          "again (other adapters are not affected)")
-
-
-def _seal(manifest: dict[str, Any]) -> str:
-    """A checksum of the manifest itself."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

@@ -7,6 +7,7 @@ at zero; only A and B are trained and kept, in PEFT's files. Switching targets i
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -107,7 +108,8 @@ class LoRA:
             lora = cls(parameters, config["r"], float(config["lora_alpha"]))
             pairs = lora.targets.values()
             ranks = {n for a, b in pairs for n in (arrays[a].shape[0], arrays[b].shape[1])}
-            if (len(arrays) == 2 * len(pairs) and ranks <= {lora.rank}
+            if (len(arrays) == 2 * len(pairs) and ranks <= {lora.rank} and type(lora.rank) is int
+                    and lora.rank > 0 and math.isfinite(lora.alpha)
                     and config["peft_type"] == "LORA" and not any(map(config.get, OTHER_KINDS))):
                 return lora
         except (OSError, ValueError, KeyError, TypeError, IndexError):  # OmnidraftError: ValueError

@@ -90,6 +90,7 @@ class Learner:
         self.guard = Guard(trainer, schedule.guard, schedule.tolerance)
         self.updates = self.skipped = self.rollbacks = 0
         self.statistics: dict[str, Any] = {}  # running sums, saved with the adapter
+        self.version: int | None = None  # of the saved adapter that it continues, if it does
 
     def begin(self, options: Options) -> None:
         """A new text begins; what an unfinished one left is dropped."""

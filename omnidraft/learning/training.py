@@ -43,6 +43,9 @@ class Recipe:
             if getattr(self, name) not in known:
                 raise OmnidraftError(f"unknown {name} {getattr(self, name)!r}: "
                                      f"choose one of {', '.join(known)}")
+        if type(self.rank) is not int or self.rank > 2**20:
+            raise OmnidraftError(f"rank is {str(self.rank)[:40]}, but must be a whole number up to "
+                                 f"{2**20}")
         for name, other in (("rank", 0), ("rate", None), ("decay", 0), ("weight", "dynamic")):
             value = getattr(self, name)
             if value != other and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
@@ -162,7 +165,8 @@ def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def tensors_of(model: Llama) -> dict[str, np.ndarray]:
     """A model's stored tensors by Hugging Face name, in the numbers that it computes in."""
-    return {name: np.array(t, model.dtype) for name, t in load_tensors(model.folder).items()}
+    stored = load_tensors(model.folder)
+    return {name: np.array(stored[name], model.dtype) for name in model.config.tensor_shapes()}
 
 
 def untied(model: Llama) -> tuple[ModelConfig, dict[str, np.ndarray]]:

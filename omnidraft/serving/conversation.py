@@ -4,19 +4,18 @@ Subtle: an answer stays in the context as the very tokens that were written. Onl
 puts around it and the new message are encoded, and only these are fed to the models (`Warm`).
 """
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from .. import OmnidraftError, Options, Pair, Round, plain, speculative
-from ..decoding import Warm, check_prompt
-from ..files import read_json
+from ..decoding import Warm, check_prompt, check_size
+from ..files import check_readable, read_json
 from ..sampling import Uniforms
+from . import template
 
 PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}  # no template
 OPEN, CLOSE = "\ufdd0", "\ufdd1"  # around what a message spells; Unicode keeps them out of texts
@@ -54,6 +53,7 @@ class Conversation:
         """The rounds of the answer; a refusal (OmnidraftError) changes nothing."""
         if not message.strip():
             raise OmnidraftError("the message is empty: write something to be answered")
+        check_size(self.target, message)
         messages = [*self.messages, {"role": "user", "content": message}]
         first, limit = bool(self.system), self.target.context_size
         most = limit - min(options.max_new_tokens, limit // 4)
@@ -96,7 +96,8 @@ class View:
         with self._one_line():
             own, self.names = template_of(model)
             self.source = source or own or other
-            self._template = compiled(self.source) if self.source else None
+        if self.source and not template.is_usable():
+            raise OmnidraftError(template.NEEDED)
         tokens = zip(self.tokenizer.strings, self.tokenizer.token_bytes, strict=True)
         special = sorted((name for name, data in tokens if name and data is None), key=len)
         self._special = re.compile("|".join(map(re.escape, special[::-1])) or "(?!)")
@@ -115,11 +116,10 @@ class View:
     def render(self, messages: list[dict[str, str]]) -> str:
         """The text that an answer to the last message continues."""
         messages = [one | {"content": self.mark(one["content"])} for one in messages]
-        if self._template is None:
+        if not self.source:
             return "".join(PLAIN[one["role"]].format(one["content"]) for one in messages)
         with self._one_line():
-            return self._template.render(self.names, messages=messages, tools=None, documents=None,
-                                         add_generation_prompt=True)
+            return template.run(self.source, self.names, messages)
 
     def mark(self, content: str) -> str:
         """A message with its special tokens marked as text, so that it cannot end its turn."""
@@ -147,8 +147,9 @@ class View:
         except OmnidraftError:
             raise
         except Exception as error:
-            what = f"the chat template of {self.tokenizer.name} fails, {type(error).__name__}"
-            raise OmnidraftError(f"{what}: {error}".splitlines()[0]) from error
+            kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
+            raise OmnidraftError(f"the chat template of {self.tokenizer.name} fails, {kind}{error}"
+                                 .splitlines()[0]) from error
 
 
 def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
@@ -159,31 +160,10 @@ def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
     for file in ("chat_template.json", "special_tokens_map.json", "tokenizer_config.json"):
         found |= {name: value for name, value in read_json(folder / file).items() if value}
     path, source = folder / "chat_template.jinja", found.get("chat_template")
-    if path.is_file():
+    if path.exists():
+        check_readable(path)
         source = path.read_text(encoding="utf-8")
     elif isinstance(source, list):
         source = {one["name"]: one["template"] for one in source}["default"]
     return source, {name: value["content"] if isinstance(value, dict) else value
                     for name, value in found.items() if name.endswith("_token")}
-
-
-def compiled(source: str) -> Any:
-    """A template in jinja2's sandbox (others wrote it), with what transformers' templates use."""
-    try:
-        import jinja2
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-        if [*map(int, jinja2.__version__.split(".")[:3])] < [3, 1, 6]:
-            raise ImportError  # there are known ways out of older sandboxes
-    except ImportError:
-        raise OmnidraftError("a chat template needs jinja2: pip install 'jinja2>=3.1.6'") from None
-
-    def refuse(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    made.add_extension("jinja2.ext.loopcontrols")
-    made.globals |= {"raise_exception": refuse, "strftime_now": datetime.now().strftime}
-    made.filters["tojson"] = lambda value, **how: json.dumps(value, **{"ensure_ascii": False} | how)
-    for tag, same in (("generation", "if true"), ("endgeneration", "endif")):  # for trainers only
-        source = re.sub(rf"(\{{%[-+]?\s*){tag}(?=\s*[-+]?%\}})", rf"\1{same}", source)
-    return made.from_string(source)

@@ -1,0 +1,493 @@
+"""A soak: broken files, killed and cut-off writers, two writers at once, and long texts while the drafter learns.
+
+`make soak` runs it whole (hours); `python tests/soak.py --scale 0.1 mutations kills` runs a tenth of some parts. Each part
+prints what it tried and what failed, with the seed of each failure; the exit status is 1 if anything did. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from test_cli import LETTERS, write_model
+from typer.testing import CliRunner
+from vocabularies import byte_level, sentencepiece
+
+from omnidraft import Options, Pair, Uniforms, load, plain, speculative
+from omnidraft.cli import app
+from omnidraft.decoding import Warm
+from omnidraft.learning.adapters import Adapters
+from omnidraft.learning.online import Learner, Schedule
+from omnidraft.learning.training import Recipe
+from omnidraft.learning.versions import checksum, manifest_of, seal
+from omnidraft.ngram_cache import NGramCache
+from omnidraft.stopping import FixedLength
+
+WHOLE = {"mutations": 10_000, "kills": 200, "losses": 50, "writers": 100, "tokens": 1_000_000}  # at --scale 1
+PROMPTS = ["the thing", "in the house", "a thin line", "and then the other", "ten things", "on the inside", "this",
+           "that is it"]
+
+
+def models(base: Path) -> Path:
+    """A tiny drafter and a tiny target."""
+    base.mkdir(parents=True, exist_ok=True)
+    write_model(base / "draft", sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft"), 1)
+    write_model(base / "target", byte_level("Ġ t, h e, Ġt he, i n, in g, Ġ a", name="target"), 2)
+    (base / "prompts.txt").write_text("\n".join(PROMPTS))
+    return base
+
+
+def run(base: Path, command: str, *arguments: str):
+    """A command in this process; what it wrote and its exit status."""
+    places = ["-d", base / "draft", "-t", base / "target"] if command in ("generate", "adapt", "chat") else []
+    return CliRunner().invoke(app, [*map(str, (command, *arguments, *places))], input="the thing\n")
+
+
+def resume(base: Path, seed: int = 0) -> tuple[Adapters, Learner]:
+    """A learner of the tiny pair that continues from what is saved."""
+    pair, store = Pair(load(base / "draft"), load(base / "target")), Adapters(base / "adapters")
+    return store, store.resume(pair, Recipe(rank=2), Schedule(every=2, guard=0), np.random.default_rng(seed))
+
+
+def serve(learner: Learner, count: int, seed: int = 0) -> None:
+    """Serve some prompts, and learn from them."""
+    from omnidraft.learning.online import learn
+
+    options, rng = Options(temperature=1.0, max_new_tokens=8, stop=FixedLength(4)), random.Random(seed)
+    list(learn(learner, rng.choices(PROMPTS, k=count), options, Uniforms(np.random.default_rng(seed))))
+
+
+# -------------------------------------------------------------------------------------------------------- mutations
+
+ODD = [None, True, -1, 0, 1, 7, 2**31, 2**63, 10**30, 1e308, float("nan"), float("inf"), "", "x", "\x1b[31m\n", "\ud800", [],
+       [[]], {}, {"a": 1}, 0.5, -0.0, "9" * 5000, "../x", ["x"] * 1000]
+
+
+def odd_json(rng: random.Random, content: bytes) -> bytes:
+    """The JSON with one to three values replaced, dropped or doubled."""
+    whole = [json.loads(content)]
+    for _ in range(rng.randint(1, 3)):
+        places, waiting = [], [whole]
+        while waiting and len(places) < 20_000:
+            part = waiting.pop()
+            for key, value in part.items() if isinstance(part, dict) else enumerate(part):
+                places.append((part, key))
+                if isinstance(value, (dict, list)):
+                    waiting.append(value)
+        part, key = rng.choice(places)
+        value = rng.choice(ODD)
+        if isinstance(part, dict) and rng.random() < 0.2:
+            del part[key]
+        else:
+            part[key] = value
+    return json.dumps(whole[0]).encode()
+
+
+def mutated(rng: random.Random, content: bytes) -> bytes:
+    """The file with a fault of some kind."""
+    data, place = bytearray(content), rng.randrange(max(1, len(content)))
+    kind = rng.choice(["json", "json", "json", "header", "flip", "flip", "cut", "grow", "insert", "swap", "deep", "random"])
+    try:
+        if kind == "json":
+            return odd_json(rng, content)
+        if kind == "header":
+            size = struct.unpack("<Q", content[:8])[0]
+            header = odd_json(rng, content[8:8 + size])
+            return struct.pack("<Q", len(header)) + header + content[8 + size:]
+    except (ValueError, struct.error, IndexError):
+        kind = "flip"
+    if kind == "flip" and data:
+        for _ in range(rng.choice([1, 1, 8])):
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    elif kind == "cut":
+        return content[:place]
+    elif kind == "grow":
+        return content + rng.randbytes(rng.randint(1, 100))
+    elif kind == "insert":
+        data[place:place] = rng.randbytes(rng.randint(1, 20))
+    elif kind == "swap":
+        other = rng.randrange(max(1, len(content)))
+        data[place:place + 8], data[other:other + 8] = data[other:other + 8], data[place:place + 8]
+    elif kind == "deep":
+        return rng.choice([b"[", b'{"a":']) * rng.choice([100, 5000, 100_000])
+    elif kind == "random":
+        return rng.randbytes(rng.randint(0, 3000))
+    return bytes(data)
+
+
+COMMANDS = [("generate", "the thing", "-n", "3"), ("generate", "the thing", "-n", "3", "--adapter", "--adapters", "A"),
+            ("adapt", "P", "--limit", "2", "-n", "3", "--adapters", "A"), ("chat", "-n", "3"), ("models", "--adapters", "A"),
+            ("align", "D", "T", "the thing"), ("cache", "show", "D", "T"), ("generate", "the", "-n", "3", "--learn")]
+
+
+def one_mutation(base: Path, seed: int) -> str:
+    """What went wrong with a mutated file, or an empty text."""
+    rng, work = random.Random(seed), base / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(base / "good", work)
+    os.environ["OMNIDRAFT_HOME"] = str(work / "home")
+    path = rng.choice([path for path in sorted(work.rglob("*")) if path.is_file() and path.name not in ("lock", "prompts.txt")])
+    path.write_bytes(mutated(rng, path.read_bytes()))
+    current = next((work / "adapters").glob("*/current.json"))
+    if current.parent in path.parents and rng.random() < 0.7:  # as someone who means it would do
+        try:
+            manifest = json.loads(current.read_bytes())
+            for name in manifest["files"]:
+                manifest["files"][name] = checksum(current.parent / manifest["folder"] / name)
+            manifest.pop("checksum", None)
+            current.write_text(json.dumps(manifest | {"checksum": seal(manifest)}))
+        except (ValueError, KeyError, TypeError, OSError, AttributeError):
+            pass
+    names = {"A": work / "adapters", "P": work / "prompts.txt", "D": work / "draft", "T": work / "target"}
+    command = [str(names.get(word, word)) for word in rng.choice(COMMANDS)]
+    result = run(work, *command)
+    said = (result.stderr.strip().splitlines() or [""])[-1]
+    what = f"{path.relative_to(work)}, {' '.join(command[:2])}: exit {result.exit_code}, {said[:150]!r}"
+    if result.exit_code not in (0, 1, 2) or "Traceback" in result.stderr or "a mistake of the program" in result.stderr:
+        return what
+    if result.exit_code and not said.lower().startswith("error: "):
+        return what
+    return what if {*result.stderr} & {*map(chr, (*range(9), *range(11, 32), 127))} else ""
+
+
+def mutations(base: Path, count: int) -> list[str]:
+    """Files that are not what they should be, each in a process that ends after 10 s of a processor or 1 GB."""
+    good = models(base / "good")
+    os.environ["OMNIDRAFT_HOME"] = str(good / "home")
+    assert run(good, "adapt", str(good / "prompts.txt"), "--limit", "4", "-n", "8", "--adapters", str(good / "adapters"),
+               "--rank", "2", "--head", "joint").exit_code == 0
+    assert run(good, "generate", "the thing", "-n", "8", "--learn").exit_code == 0
+    (good / "target" / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
+    (good / "target" / "generation_config.json").write_text('{"eos_token_id": 1}')
+    (good / "target" / "tokenizer_config.json").write_text('{"eos_token": "x"}')
+    failures, seed = [], 0
+    while seed < count:
+        read, write = os.pipe()
+        if not (child := os.fork()):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 2)  # a panic of the tokenizers prints by itself
+            resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            for number in range(seed, min(seed + 100, count)):
+                signal.setitimer(signal.ITIMER_PROF, 10)  # of processor time, then the signal ends the process
+                try:
+                    found = one_mutation(base, number)
+                except BaseException as error:
+                    found = repr(error)
+                if (taken := resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) > 1 << 20:
+                    found = f"{taken >> 10} MB; {found}"
+                os.write(write, json.dumps([number, found]).encode() + b"\n")
+                if taken > 1 << 20:
+                    break
+            os._exit(0)
+        os.close(write)
+        with open(read) as lines:
+            for line in lines:
+                number, found = json.loads(line)
+                seed = number + 1
+                failures += [f"seed {number}: {found}"] * bool(found)
+        status = os.waitpid(child, 0)[1]
+        if status:
+            failures.append(f"seed {seed}: the process ended by {signal.Signals(os.WTERMSIG(status)).name}")
+            seed += 1
+        if seed % 100 == 0:
+            print(f"  {seed} mutations, {len(failures)} failures", flush=True)
+    return failures
+
+
+# ------------------------------------------------------------------------------------- killed, cut off, two at once
+
+def whole(base: Path, least: int) -> int:
+    """The version of the adapter, which loads with its cache; raises where it does not, or is older than `least`."""
+    pair, store = Pair(load(base / "draft"), load(base / "target")), Adapters(base / "adapters")
+    version = store.version(store.folder(pair))
+    assert version >= least, f"version {version} after {least}"
+    assert (store.load(pair) is None) == (version == 0)
+    if (base / "ngrams.json").exists():
+        NGramCache.load(base / "ngrams.json", pair.draft.tokenizer.fingerprint, pair.target.tokenizer.fingerprint)
+    return version
+
+
+def save_for_ever(base: Path) -> None:
+    """Learn a little, save all of it, again and again."""
+    store, learner = resume(base)
+    with store.writing(learner.pair):
+        serve(learner, 2)
+        while True:
+            store.keep(learner)
+            learner.pair.cache.save(base / "ngrams.json")
+            os.write(1, b".")
+
+
+def kills(base: Path, count: int) -> list[str]:
+    """kill -9 of a process that saves an adapter and a cache without end."""
+    models(base)
+    failures, version, rng, saved = [], 0, random.Random(0), 0
+    for number in range(count):
+        read, write = os.pipe()
+        if not (child := os.fork()):
+            os.dup2(write, 1)
+            save_for_ever(base)
+        os.close(write)
+        os.read(read, 1)  # it has begun to save
+        time.sleep(rng.uniform(0, 0.2))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.set_blocking(read, False)
+        saved += 1 + len(os.read(read, 1 << 20) or b"")
+        os.close(read)
+        try:
+            version = whole(base, version)
+        except Exception as error:
+            failures.append(f"kill {number}: {error!r}")
+    print(f"  {saved} saves were finished, {version} is the last version")
+    return failures
+
+
+class Disk:
+    """What a disk must hold after a power loss: names and contents that were synced, the others only perhaps.
+
+    It records `mkdir`, `replace`, `unlink`, `rmtree` and `fsync` of this process under a folder. Names in a folder become
+    safe, in order, when it is synced; contents of a file when that is.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.log = root, []
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Record what is done within."""
+        real = {name: getattr(os, name) for name in ("mkdir", "replace", "unlink", "fsync")}
+        rmtree = shutil.rmtree
+
+        def note(name: str) -> Callable:
+            def done(*given, **more):
+                if name == "fsync":
+                    path = Path(os.readlink(f"/proc/self/fd/{given[0]}"))
+                    real[name](*given)
+                    self.log.append(("sync", path, None if path.is_dir() else path.read_bytes()))
+                    return
+                content = Path(given[0]).read_bytes() if name == "replace" else None
+                real[name](*given, **more)
+                self.log.append((name, *map(Path, given[:2 if name == "replace" else 1]), content))
+            return done
+
+        def removed(path, *given, **more):
+            rmtree(path, *given, **more)
+            self.log.append(("unlink", Path(path), None))
+
+        try:
+            for name in real:
+                setattr(os, name, note(name))
+            shutil.rmtree = removed
+            yield
+        finally:
+            shutil.rmtree = rmtree
+            for name, one in real.items():
+                setattr(os, name, one)
+
+    def after_a_loss(self, at: int, rng: random.Random, to: Path) -> None:
+        """Write to `to` what may be left when the power fails after `at` steps."""
+        synced, contents, waiting = defaultdict(list), {}, defaultdict(list)
+        for step in self.log[:at]:
+            if step[0] == "sync" and step[2] is None:
+                synced[step[1]] += waiting.pop(step[1], [])
+            elif step[0] == "sync":
+                contents[step[1]] = step[2]
+            else:
+                waiting[step[-2].parent].append((*step, contents.get(step[1]) == step[-1]))
+        entries = {}
+        for place in synced.keys() | waiting.keys():
+            late = waiting[place]
+            for step in [*synced[place], *late[:rng.randint(0, len(late))]]:  # a journal keeps their order
+                if step[0] == "unlink":
+                    entries.pop(step[1], None)
+                elif step[0] == "mkdir":
+                    entries[step[1]] = None
+                else:  # contents that were not synced may be cut anywhere
+                    entries[step[2]] = step[3] if step[4] else step[3][:rng.randint(0, len(step[3]))]
+        for path, content in sorted(entries.items(), key=lambda entry: len(entry[0].parts)):
+            there = to / path.relative_to(self.root)
+            if there.parent.is_dir() and content is None:
+                there.mkdir(exist_ok=True)
+            elif there.parent.is_dir():
+                there.write_bytes(content)
+
+
+def losses(base: Path, count: int) -> list[str]:
+    """Power losses in the midst of saves: what was not synced is gone, in part or whole."""
+    models(base)
+    disk, (store, learner), failures, marks = Disk(base), resume(base), [], []
+    with disk.recorded():
+        for seed in range(4):
+            serve(learner, 2, seed)
+            store.keep(learner)
+            learner.pair.cache.save(base / "ngrams.json")
+            marks.append(len(disk.log))
+    rng = random.Random(0)
+    for number in range(count):
+        at, to = rng.randint(0, len(disk.log)), base.with_name("after")
+        shutil.rmtree(to, ignore_errors=True)
+        to.mkdir()
+        disk.after_a_loss(at, rng, to)
+        for name in ("draft", "target"):
+            shutil.copytree(base / name, to / name, dirs_exist_ok=True)
+        try:
+            whole(to, sum(mark <= at for mark in marks))  # nothing that was said to be saved is lost
+        except Exception as error:
+            failures.append(f"loss {number} after step {at}: {error!r}")
+    print(f"  {len(disk.log)} steps of 4 saves")
+    return failures
+
+
+def writers(base: Path, count: int) -> list[str]:
+    """Two processes that learn into one adapter: by `adapt`, or by two learners of the library without its lock."""
+    models(base)
+    os.environ["OMNIDRAFT_HOME"] = str(base / "home")
+    failures, outcomes, prompts = [], Counter(), 0
+    for number in range(count):
+        by_command, children = number % 2 == 0, []
+        for who in range(2):
+            read, write = os.pipe()
+            if not (child := os.fork()):
+                try:
+                    if by_command:
+                        result = run(base, "adapt", str(base / "prompts.txt"), "--limit", "4", "-n", "4", "--rank", "2",
+                                     "--adapters", str(base / "adapters"), "--seed", str(who))
+                        said = result.stderr
+                    else:
+                        store, learner = resume(base, who)
+                        time.sleep(random.Random(3 * number + who).uniform(0, 0.02))
+                        serve(learner, 4, who)
+                        said = f"saved in {store.keep(learner)}"
+                except BaseException as error:
+                    said = f"{type(error).__name__}: {error}"
+                os.write(write, said.encode()[-4000:])
+                os._exit(0)
+            os.close(write)
+            children.append((child, read))
+        for child, read in children:
+            with open(read) as file:
+                said = file.read()
+            os.waitpid(child, 0)
+            if "saved in" in said:
+                outcomes["saved"], prompts = outcomes["saved"] + 1, prompts + 4
+            elif "; what was learned is in " in said:
+                rescued = Adapters(said.rsplit("--adapters ", 1)[1].strip())
+                found = rescued.load(Pair(load(base / "draft"), load(base / "target")))
+                outcomes["rescued"] += found is not None and found.lora is not None
+                shutil.rmtree(rescued.root)
+            elif by_command and "another process is learning" in said:
+                outcomes["refused at once"] += 1
+            else:
+                failures.append(f"pair {number}: {said[-200:]!r}")
+        whole(base, 0)
+        [folder] = (base / "adapters").iterdir()
+        if (served := manifest_of(folder)["statistics"]["prompts"]) != prompts:
+            failures.append(f"pair {number}: {served} prompts are in the adapter, {prompts} were saved")
+            prompts = served
+    print(f"  {dict(outcomes)}")
+    return failures
+
+
+# ------------------------------------------------------------------------------------------------------- long texts
+
+def memory() -> int:
+    """Megabytes that this process has in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
+def same_cache(model, cache, ids: list[int]) -> bool:
+    """Whether a cache holds what one new pass over its tokens gives."""
+    fresh, length = model.new_cache(), cache.length
+    if length:
+        model.forward(ids[:length], fresh)
+    return all(np.allclose(a, b, rtol=1e-2, atol=1e-3 * (1 + np.abs(b).max(initial=0))) for a, b in (
+        (cache.keys[..., :length], fresh.keys[..., :length]), (cache.values[:, :, :length], fresh.values[:, :, :length])))
+
+
+def decided(model, ids: list[int]) -> bool:
+    """Whether the target's greedy choice after `ids` is clear of the rounding."""
+    best = np.sort(model.forward(ids, model.new_cache())[0])[-2:]
+    return best[1] - best[0] > 1e-3
+
+
+def tokens(base: Path, count: int) -> list[str]:
+    """Greedy texts while drafter and n-gram cache learn: as plain decoding writes them, in level memory."""
+    models(base)
+    from omnidraft.learning.training import Trainer
+
+    capacity, rng = 64, np.random.default_rng(0)
+    pair = Pair(load(base / "draft"), load(base / "target"), NGramCache(capacity, "lru"))
+    learner = Learner(pair, Trainer(pair.draft, Recipe(rank=2), rng), rng, Schedule(every=8, replay=2, memory=64))
+    options, uniforms = Options(temperature=0.0, max_new_tokens=256, stop=FixedLength(4), learn=True), Uniforms(rng)
+    failures, done, rounds, checks, ties, levels, draw = [], 0, 0, 0, 0, [], random.Random(0)
+    while done < count:
+        prompt = " ".join(draw.choices(" ".join(PROMPTS).split(), k=draw.randint(1, 12)))
+        warm, records, before = Warm(), [], pair.draft
+        learner.begin(options)
+        for record in speculative(pair, prompt, options, uniforms, learner, warm):
+            records.append(record)
+            rounds += 1
+            if len(pair.cache) > capacity:
+                failures.append(f"{len(pair.cache)} entries in a cache of {capacity}")
+            if rounds % 1000 == 0:
+                checks += 1
+                if not same_cache(pair.target, warm.cache, warm.ids):
+                    failures.append(f"round {rounds}: the target's cache is not that of its tokens")
+                if not same_cache(before, warm.drafter.cache, warm.drafter.fed):
+                    failures.append(f"round {rounds}: the drafter's cache is not that of its tokens")
+        text = [token for record in records for token in record.emitted]
+        usual = [token for record in plain(pair.target, prompt, options, uniforms) for token in record.emitted]
+        if text != usual:
+            place = next(i for i, (a, b) in enumerate(zip(text, usual, strict=False)) if a != b)
+            if decided(pair.target, pair.target.tokenizer.encode(prompt, bos=True) + usual[:place]):
+                failures.append(f"after {done} tokens: {prompt!r} was continued otherwise than by plain decoding")
+            ties += 1
+        learner.finish(prompt, records)
+        done += len(text)
+        levels.append(memory())
+    warm_up = max(levels[:max(1, len(levels) // 4)])
+    print(f"  {done} tokens in {rounds} rounds, {learner.updates} updates, {checks} checks of both caches, {ties} rounding "
+          f"ties; {warm_up} MB after a quarter, {max(levels)} MB at most, {levels[-1]} MB at the end")
+    if max(levels) > 1.1 * warm_up + 32:
+        failures.append(f"memory grew from {warm_up} to {max(levels)} MB")
+    return failures
+
+
+def main() -> None:
+    """Run the parts that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[[], *WHOLE], help="by default all")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the whole numbers")
+    args, failed = parser.parse_args(), 0
+    for part in args.parts or WHOLE:
+        count, began = max(1, round(args.scale * WHOLE[part])), time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+            print(f"{part}: {count:,}", flush=True)
+            failures = globals()[part](Path(folder) / part, count)
+        for failure in islice(failures, 20):
+            print(f"  FAILED {failure}")
+        print(f"  {len(failures)} failures in {time.perf_counter() - began:.0f} s", flush=True)
+        failed += len(failures)
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""What others wrote is input: files, adapters, templates and prompts that are made to do harm are refused in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from test_cli import ROOT, run
+from test_learning import PROMPTS, adapt, folders, own_caches, paired, resumed, serve  # noqa: F401 (fixtures)
+from test_template import USER, folder_of, ours
+
+from omnidraft.cli.prompts import Shortener, read_prompts
+from omnidraft.decoding import check_prompt
+from omnidraft.engine.config import ModelConfig
+from omnidraft.engine.loading import load
+from omnidraft.engine.weights import load_tensors, read_safetensors, tensor_names
+from omnidraft.errors import OmnidraftError
+from omnidraft.learning.adapters import Adapters
+from omnidraft.learning.versions import checksum, seal
+from omnidraft.ngram_cache import NGramCache
+from omnidraft.serving import template
+
+# ---------------------------------------------------------------------------------------------------------- weights
+
+
+def write(path: Path, header: dict | bytes, data: bytes) -> Path:
+    header = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data)
+    return path
+
+
+def entry(kind: str, shape: list, begin: int, end: int) -> dict:
+    return {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+
+
+HEADERS = {
+    "one region twice": {"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 0, 8)},
+    "overlap": {"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 4, 12)},
+    "odd offsets": {"a": entry("F16", [2], 1, 5)}, "a hole": {"a": entry("F32", [1], 4, 8)},
+    "negative": {"a": entry("F32", [1], -4, 0)}, "backwards": {"a": entry("F32", [1], 8, 4)},
+    "too long": {"a": entry("F32", [2**40], 0, 2**42)}, "not all": {"a": entry("F32", [1], 0, 4)},
+    "shape": {"a": entry("F32", [2**62, 4], 0, 16)}, "deep": b"[" * 100_000, "deep objects": b'{"a":' * 50_000}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_ranges_of_a_weights_file_follow_one_another(case, tmp_path):
+    path = write(tmp_path / "model.safetensors", HEADERS[case], b"\0" * 16)
+    with pytest.raises(OmnidraftError, match="not a whole safetensors file") as caught:
+        read_safetensors(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_only_what_is_asked_for_is_widened(tmp_path):
+    size = 16 << 20
+    header = {"used": entry("BF16", [2], 0, 4), "unused": entry("BF16", [size // 2], 4, 4 + size)}
+    path = write(tmp_path / "model.safetensors", header, b"\x80\x3f\x00\x40")  # 1.0, 2.0
+    os.truncate(path, path.stat().st_size + size)
+    tracemalloc.start()
+    tensors = read_safetensors(path)
+    assert tensors["used"].tolist() == [1.0, 2.0] and len(tensors) == 2
+    assert tracemalloc.get_traced_memory()[1] < size // 8
+    tracemalloc.stop()
+    assert tensor_names(tmp_path) == ["unused", "used"] or tensor_names(tmp_path) == ["used", "unused"]
+
+
+def test_a_pipe_for_weights_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "model.safetensors")
+    for read in (load_tensors, tensor_names):
+        with pytest.raises(OmnidraftError, match="not an ordinary file"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize("change", [
+    {"num_hidden_layers": 10**7}, {"num_hidden_layers": 10**30}, {"rope_theta": 10**400}, {"rope_theta": True},
+    {"rope_scaling": {"rope_type": "linear", "factor": 1e-320}},
+    {"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}}],
+    ids=lambda change: str(change)[:40])
+def test_sizes_are_checked_before_memory_is_taken(folders, change):  # noqa: F811
+    config = json.loads(Path(folders["target"], "config.json").read_text())
+    with pytest.raises(OmnidraftError) as caught:
+        ModelConfig.parse(config | change, "folder")
+    assert len(str(caught.value)) < 200 and "\n" not in str(caught.value)
+
+
+# -------------------------------------------------------------------------------------------- templates and prompts
+
+BOMBS = {"time": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+         "one step": "{{ 10 ** (10 ** 9) }}", "memory": "{{ 'word ' * 2000000000 }}",
+         "filter": "{{ [1]|tojson(indent=10**9) }}",
+         "output": "{{ 'word ' * 2000000 }}", "concatenation":
+         "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x|length }}"}
+
+
+@pytest.mark.parametrize("case", BOMBS)
+def test_a_template_has_limits_of_time_memory_and_output(case, tmp_path, monkeypatch):
+    pytest.importorskip("jinja2")
+    pytest.importorskip("resource")
+    monkeypatch.setattr(template, "SECONDS", 1)
+    with pytest.raises(OmnidraftError, match="the chat template of .* fails, ") as caught:
+        ours(folder_of(tmp_path, "chatml", source=BOMBS[case])).render([USER])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_prompt_longer_than_any_context_is_not_encoded(folders, monkeypatch):  # noqa: F811
+    target, seen = load(folders["target"]), []
+    real = target.tokenizer.encode
+    monkeypatch.setattr(target.tokenizer, "encode", lambda text, **how: (seen.append(len(text)), real(text, **how))[1])
+    with pytest.raises(OmnidraftError, match="characters"):
+        check_prompt(target, "the thing in " * 10**6)
+    assert not seen
+    cut = Shortener(target, 24)
+    [short] = cut(["the thing in " * 10**6])
+    assert cut.count == 1 and ("the thing in " * 999).endswith(short) and max(seen) < 10**5
+    assert [*cut(["the thing"])] == ["the thing"] and cut.count == 1
+
+
+def test_prompts_come_from_ordinary_files(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(OmnidraftError, match="not an ordinary file"):
+            read_prompts(str(path))
+
+
+# --------------------------------------------------------------------------------------------------------- adapters
+
+@pytest.fixture
+def store(folders, tmp_path) -> Adapters:  # noqa: F811
+    learner = resumed(folders, tmp_path / "adapters")
+    serve(learner, PROMPTS[:2])
+    found = Adapters(tmp_path / "adapters")
+    found.keep(learner)
+    return found
+
+
+def reseal(folder: Path, change: dict, files: dict[str, dict] = {}) -> None:  # noqa: B006
+    """Change an adapter's manifest, and arrays by file, so that every checksum is right."""
+    manifest = json.loads((folder / "current.json").read_text())
+    place = folder / manifest["folder"]
+    for name, arrays in files.items():
+        if name.endswith(".json"):
+            (place / name).write_text(json.dumps(json.loads((place / name).read_text()) | arrays))
+        else:
+            save_file(arrays, place / name)
+        manifest["files"][name] = checksum(place / name)
+    manifest.pop("checksum")
+    manifest = {key: value for key, value in (manifest | change).items() if value is not None}
+    manifest["checksum"] = seal(manifest)
+    (folder / "current.json").write_text(json.dumps(manifest))
+
+
+MANIFESTS = [{"version": None}, {"version": "1"}, {"version": -1.5}, {"files": []}, {"files": None}, {"draft": None},
+             {"draft": "x"}, {"draft": {}}, {"target": {"name": 1, "tokenizer": 2, "weights": 3}}, {"statistics": []},
+             {"statistics": {"tokens": "many"}}, {"statistics": {"tokens": float("nan")}}, {"statistics": {"places": [1]}},
+             {"statistics": {"places": {"a": "b"}}}, {"statistics": {"rate_share": 0}}, {"statistics": {"error": 5}},
+             {"folder": "../other"}, {"folder": 7}, {"files": {"/etc/passwd": "0"}}, {"files": {"a": 1}}, {"format": 3}]
+
+
+@pytest.mark.parametrize("change", MANIFESTS, ids=str)
+def test_fields_of_an_adapter_are_checked(folders, store, change):  # noqa: F811
+    pair = paired(folders)
+    reseal(store.folder(pair), change)
+    with pytest.raises(OmnidraftError, match="damaged or missing") as caught:
+        store.load(pair)
+    assert "\n" not in str(caught.value) and "damaged" in run("models", "--adapters", str(store.root)).stdout
+
+
+def spoil(arrays: dict, key: str, value: float) -> dict:
+    name = next(name for name in arrays if key in name)
+    return {**arrays, name: np.full_like(arrays[name], value)}
+
+
+def test_numbers_and_shapes_of_an_adapter_are_checked_before_anything_is_served(folders, store):  # noqa: F811
+    pair = paired(folders)
+    folder = store.folder(pair)
+    place = folder / json.loads((folder / "current.json").read_text())["folder"]
+    lora, states = (load_file(place / f"{name}.safetensors") for name in ("adapter_model", "optimizer"))
+    good = {path: path.read_bytes() for path in (*place.iterdir(), folder / "current.json")}
+    for files in ({"adapter_model.safetensors": spoil(lora, "lora_B", np.nan)},
+                  {"optimizer.safetensors": spoil(states, "square.", -1)},
+                  {"optimizer.safetensors": spoil(states, "mean.", np.inf)},
+                  {"optimizer.safetensors": {k: v for k, v in states.items() if "steps" not in k}},
+                  {"optimizer.safetensors": {k: v.reshape(-1, 1) for k, v in states.items()}},
+                  {"adapter_config.json": {"r": 2.0}}, {"adapter_config.json": {"lora_alpha": float("nan")}},
+                  {"head.safetensors": {"out.weight": np.zeros(0, "f4"), "out.bias": np.zeros(1, "f4")}},
+                  {"head.safetensors": {"out.weight": np.zeros(33, "f4"), "out.bias": np.zeros((1, 1), "f4")}},
+                  {"ngrams.json": {"draft": 5}}, {"ngrams.json": {"entries": [[[1, -2], 3, 4]]}}):
+        reseal(folder, {}, files)
+        with pytest.raises(OmnidraftError) as caught:
+            resumed(folders, store.root)
+        assert "\n" not in str(caught.value)
+        result = adapt(folders, "math", "--adapters", str(store.root), "--limit", "1", "--rank", "4")
+        assert result.exit_code == 1 and "first prompts" not in result.stderr, files
+        for path in (*place.iterdir(), folder / "current.json"):
+            path.write_bytes(good[path]) if path in good else path.unlink()
+    assert resumed(folders, store.root).version == 1
+
+
+# ------------------------------------------------------------------------------------------------------ two writers
+
+def test_the_second_of_two_runs_is_refused_at_once(folders, store, tmp_path):  # noqa: F811
+    before = (store.folder(paired(folders)) / "current.json").read_bytes()
+    with store.writing(paired(folders)):
+        result = adapt(folders, "math", "--adapters", str(store.root), "--limit", "1")
+        assert result.exit_code == 1 and "another process is learning" in result.stderr
+        code = ("import sys; from omnidraft.learning.versions import locked; from pathlib import Path\n"
+                "with locked(Path(sys.argv[1])): pass")
+        done = subprocess.run([sys.executable, "-c", code, str(store.folder(paired(folders)))], cwd=ROOT,
+                              capture_output=True, text=True, check=False)
+        assert done.returncode and "another process is learning" in done.stderr
+        assert adapt(folders, "math", "--adapters", str(store.root), "--limit", "1", "--no-save").exit_code == 0
+    assert (store.folder(paired(folders)) / "current.json").read_bytes() == before
+    assert adapt(folders, "math", "--adapters", str(store.root), "--limit", "1").exit_code == 0
+
+
+def test_the_later_of_two_learners_loses_nothing(folders, store):  # noqa: F811
+    one, other = resumed(folders, store.root), resumed(folders, store.root)
+    serve(one, PROMPTS[:2])
+    serve(other, PROMPTS[2:4])
+    store.keep(one)
+    first = store.load(one.pair).lora.parameters
+    with pytest.raises(OmnidraftError, match="another process has learned .* what was learned is in") as caught:
+        store.keep(other)
+    rescued = Adapters(str(caught.value).rsplit(" ", 1)[1])
+    assert rescued.root.parent == store.root.parent  # next to it
+    found = rescued.load(paired(folders)).lora.parameters
+    assert all((found[k] == v).all() for k, v in other.trainer.served.items())
+    assert all((store.load(paired(folders)).lora.parameters[k] == v).all() for k, v in first.items())
+    store.keep(one)  # it may save again
+
+
+def test_what_cannot_be_saved_where_it_should_is_saved_elsewhere(folders, store, monkeypatch):  # noqa: F811
+    path = store.folder(paired(folders)) / "current.json"
+    real = NGramCache.save
+
+    def full(self, path):
+        if path.is_relative_to(store.root):
+            raise OmnidraftError("No space left on device")
+        real(self, path)
+
+    monkeypatch.setattr(NGramCache, "save", full)
+    (store.root.parent / "prompts.txt").write_text("\n".join(PROMPTS))
+    result = adapt(folders, str(store.root.parent / "prompts.txt"), "--adapters", str(store.root), "--limit", "2")
+    assert result.exit_code == 1 and "No space left on device; what was learned is in" in result.stderr
+    assert "total: 4 prompts" in result.stderr  # the report comes all the same
+    place = result.stderr.strip().rsplit(" ", 1)[1]
+    assert Adapters(place).load(paired(folders)).statistics["prompts"] == 4
+    learner = resumed(folders, store.root)
+    path.write_text("{}")  # damaged while it learned
+    with pytest.raises(OmnidraftError, match="damaged .* what was learned is in"):
+        store.keep(learner)
+
+
+def test_the_folder_of_a_version_is_on_the_disk_before_the_pointer(folders, tmp_path, monkeypatch):  # noqa: F811
+    learner, steps = resumed(folders, tmp_path / "new" / "adapters"), []
+    serve(learner, PROMPTS[:2])
+    sync, put = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda place: (steps.append(os.readlink(f"/proc/self/fd/{place}")), sync(place)))
+    monkeypatch.setattr(os, "replace", lambda one, other: (steps.append(f"-> {other}"), put(one, other)))
+    folder = Adapters(tmp_path / "new" / "adapters").keep(learner)
+    moved = steps.index(f"-> {folder / 'current.json'}")
+    for path in (tmp_path, tmp_path / "new", folder.parent, folder):  # each holds a new name
+        assert str(path) in steps[:moved], path
+
+
+# --------------------------------------------------------------------------------------------------------- one line
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["generate", "--help"]], ids=str)
+def test_help_on_a_full_disk(arguments):
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "cli.py", *arguments], cwd=ROOT, stdout=full, stderr=subprocess.PIPE,
+                              text=True, check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "No space left" in done.stderr
+
+
+def test_a_mistake_of_the_program_is_one_line_too(monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("by\nzero")
+
+    monkeypatch.setattr("omnidraft.cli.inspect.folder", broken)
+    result = run("align", "draft-tasks", "qwen-like")
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1
+    assert "ZeroDivisionError: by zero" in result.stderr and "--debug" in result.stderr
+    assert isinstance(run("--debug", "align", "draft-tasks", "qwen-like").exception, ZeroDivisionError)
+
+
+def test_numbers_beyond_what_fits(folders, tmp_path):  # noqa: F811
+    (tmp_path / "prompts.txt").write_text("the thing\nin the house")
+    assert adapt(folders, "prompts.txt", "--limit", "9" * 20, "--no-save", "-n", "1").exit_code == 0
+    result = adapt(folders, "math", "--rank", "9" * 20, "--no-save")
+    assert result.exit_code == 1 and "rank is 9" in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("entry", ["cli.py", "omnidraft/__main__.py"])
+def test_ctrl_c_while_modules_are_imported(entry, tmp_path):
+    """`omnidraft.cli` is replaced by one whose import is interrupted."""
+    code = ("import runpy, sys, types\nimport omnidraft\n"
+            "class Finder:\n    def find_spec(self, name, *_):\n        if name == 'omnidraft.cli':\n"
+            "            raise KeyboardInterrupt\n"
+            f"sys.meta_path.insert(0, Finder())\nsys.argv = ['{entry}']\n"
+            + ("runpy.run_module('omnidraft', run_name='__main__')" if "main" in entry
+               else "runpy.run_path('cli.py', run_name='__main__')"))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 130 and "Traceback" not in done.stderr
