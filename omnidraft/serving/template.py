@@ -27,7 +27,8 @@ def is_usable() -> bool:
 
 def run(source: str, names: dict[str, Any], messages: list[dict[str, str]]) -> str:
     """The text that an answer to `messages` continues; RuntimeError, in a line, if it fails."""
-    job = {"path": sys.path, "seconds": SECONDS, "source": source, "names": names, "messages": messages}
+    job = {"path": sys.path, "seconds": SECONDS, "source": source, "names": names,
+           "messages": messages}
     try:  # -I: this folder's modules are not found by their names alone; a template cannot sleep
         done = subprocess.run([sys.executable, "-I", __file__], input=json.dumps(job).encode(),
                               capture_output=True, timeout=100 * SECONDS)
