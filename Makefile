@@ -48,8 +48,8 @@ bench: $(VENV)/.core  ## the figures in benchmarks/results (up to an hour)
 	  $(BIN)/python -m benchmarks.$$script --json || exit 1; \
 	done
 
-picture: $(VENV)/.core  ## make the README's picture and the demo's figures there again
-	$(BIN)/python cli.py demo --task text --max-new-tokens 72 --svg docs/demo.svg
+picture: $(VENV)/.core  ## make the README's picture (by Chromium) and the demo's figures there again
+	$(BIN)/python docs/play.py --picture docs/play.png
 	$(BIN)/python cli.py demo --json benchmarks/results/demo.json
 	$(BIN)/python -m benchmarks.report
 

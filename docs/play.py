@@ -1,16 +1,18 @@
 """Record rounds of speculative decoding and write them into a page that plays them, step by step.
 
-    python docs/play.py [--out build/site/play.html]
+    python docs/play.py [--out build/site/play.html] [--picture docs/play.png]
 
 The embedded pairs, and one pair of toy vocabularies whose whole trie can be drawn. The page is `play.html` beside this
-file with the recording in it: it loads nothing, and opens from disk.
+file with the recording in it: it loads nothing, and opens from disk. The picture is of one step of the toy pair (by Chromium).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -227,13 +229,25 @@ def page(scenes: list[dict]) -> str:
     return (ROOT / "docs" / "play.html").read_text(encoding="utf-8").replace("/*SCENES*/[]", data)
 
 
+def picture(page: Path, path: Path, step: str = "#0.31", size: str = "1000,830") -> None:
+    """A still of one step of the page, by a Chromium without a window."""
+    with tempfile.TemporaryDirectory() as profile:
+        subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+                        "--disable-component-update", "--no-first-run", "--hide-scrollbars", f"--user-data-dir={profile}",
+                        f"--window-size={size}", f"--screenshot={path.resolve()}", page.resolve().as_uri() + step],
+                       check=True, capture_output=True)
+
+
 def main() -> None:
     """Record and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "site" / "play.html")
+    parser.add_argument("--picture", type=Path)
     args = parser.parse_args()
     args.out.parent.mkdir(parents=True, exist_ok=True)
     write_text(args.out, page(recording()))
+    if args.picture:
+        picture(args.out, args.picture)
     print(args.out)
 
 

@@ -105,15 +105,10 @@ def test_names_in_backticks_of_contributing_exist():
         assert re.search(rf"\b{name}\b", sources), name
 
 
-def test_the_picture_shows_every_fate_and_loads_nothing():
-    from omnidraft.cli.render import FATES
-
-    path = ROOT / "docs" / "demo.svg"
-    svg = path.read_text(encoding="utf-8")
-    assert "](docs/demo.svg)" in README.split("\n## ")[0] and path.stat().st_size < 80_000
-    for _, sign, meaning in FATES.values():
-        assert f"[{sign}" in svg and meaning.split(":")[0].split()[-1] in svg
-    assert "http" not in re.sub(r'xmlns="[^"]+"|<!-- .*? -->', "", svg)
+def test_the_picture_is_on_the_first_screen():
+    path = ROOT / "docs" / "play.png"
+    assert "](docs/play.png)" in README.split("\n## ")[0]
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size < 150_000
 
 
 # ---- the lessons' site -----------------------------------------------------------------------------------------------
