@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, fields
 from numbers import Integral, Real
 from typing import Any
@@ -42,6 +42,13 @@ class Options:
             own["verify"] = "lifted"
         if self.verify not in RULES:
             raise OmnidraftError(f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}")
+        if not isinstance(self.stop, Stop):
+            raise OmnidraftError(f"stop is {self.stop!r}, but must be a rule of `stopping`; texts "
+                                 "to stop at are stop_strings of generate")
+        if (ends := self.eos_token_id) is not None:
+            own["eos_token_id"] = ends = [*ends] if isinstance(ends, Iterable) else [ends]
+            if not all(isinstance(token, Integral) for token in ends):
+                raise OmnidraftError(f"eos_token_id is {ends!r}, but must be one or more ids")
         for name, value, kind, holds, needed in (
             ("draft length", self.stop.limit, Integral, lambda k: k >= 0, "0 or more"),
             ("temperature", self.temperature, Real, lambda t: 0 <= t < float("inf"), "0 or more"),
@@ -63,8 +70,7 @@ class Options:
 
     def ends(self, model: Any) -> Sequence[int]:
         """The tokens that end a text of `model`."""
-        own = self.eos_token_id
-        return model.eos_ids if own is None else [own] if isinstance(own, Integral) else own
+        return model.eos_ids if self.eos_token_id is None else self.eos_token_id
 
     @classmethod
     def of(cls, draft_length: int = 12, threshold: float = 0.4, do_sample: bool | None = None,

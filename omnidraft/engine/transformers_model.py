@@ -20,7 +20,7 @@ from .. import sampling_torch
 from ..errors import OmnidraftError
 from ..tokenizer import Tokenizer
 from .config import check_pass, flat_ids
-from .transformers_loading import load_parts, one_line, quiet
+from .transformers_loading import copied, load_parts, one_line, quiet
 from .transformers_pass import NEVER, Pass, choose
 
 ENTRY_PER_TOKEN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
@@ -96,6 +96,20 @@ class TransformersModel:
         """
         with quiet():  # the first passes of some models warn of slower ways
             made = cls(**load_parts(str(name_or_folder), dtype, device, **more))
+        made.tokenizer = made.tokenizer.within(made.vocab_size)
+        return made
+
+    @classmethod
+    def of(cls, model: Any, tokenizer: Any) -> TransformersModel:
+        """A loaded model and tokenizer of transformers as they are, both left unchanged.
+
+        Raises OmnidraftError for a model in training mode, or a tokenizer that is not its own.
+        """
+        name = Path(getattr(model, "name_or_path", "")).name or type(model).__name__
+        if model.training:
+            raise OmnidraftError(f"{name} is in training mode, with dropout: call model.eval()")
+        with quiet():
+            made = cls(model, copied(tokenizer, name), name=name)
         made.tokenizer = made.tokenizer.within(made.vocab_size)
         return made
 
