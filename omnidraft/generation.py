@@ -264,12 +264,21 @@ class Pair(Pairing):
             ids = check_prompt(target, prompt)
             other = draft.tokenizer.encode(prompt, bos=True)
         elif isinstance(prompt[0], Mapping):
-            ids, other = (model.chat(prompt) for model in (target, draft))
+            if getattr(target, "speaks", None) is None:
+                raise OmnidraftError(f"{target.name} came without a tokenizer of transformers, "
+                                     "whose chat template reads messages: give (model, tokenizer)")
+            ids = target.chat(prompt)
+            templated = getattr(getattr(draft, "speaks", None), "chat_template", None)
+            other = draft.chat(prompt) if templated else self._again(ids)
         else:
             ids = prompt
-            other = draft.tokenizer.encode(target.tokenizer.decode(ids), bos=True)
+            other = self._again(ids)
         ids = check_prompt(target, ids)
         return ids, ids if self.one_vocabulary else other
+
+    def _again(self, ids: list[int]) -> list[int]:
+        """Ids of the target's as the drafter spells their text."""
+        return self.draft.tokenizer.encode(self.target.tokenizer.decode(ids), bos=True)
 
 
 def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:

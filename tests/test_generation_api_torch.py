@@ -20,8 +20,9 @@ from omnidraft.generation import Control, Text, forbid, penalise  # noqa: E402
 from omnidraft.sampling import process  # noqa: E402
 from omnidraft.stopping import FixedLength  # noqa: E402
 
-BYTES = byte_level([("a", "b"), ("b", "a"), ("ab", "a")])
-PIECES = sentence_piece([("a", "a"), ("▁", "a"), ("▁a", "b")])
+BYTES = byte_level([("a", "b"), ("b", "a"), ("ab", "a")], "abcdef ")  # transformers' stop strings need these letters
+PIECES = sentence_piece([("a", "a"), ("▁", "a"), ("▁a", "b")], "abcdef▁")
+SMALL = byte_level([("a", "b")], "ab")
 PROMPT = "ab a"
 
 
@@ -38,10 +39,11 @@ def fast(tokenizer, begin: str | None = None):
 def loaded(kind: str = "bytes", seed: int = 0):
     """A random Llama with peaked rows, and its tokenizer."""
     torch.manual_seed(seed)
-    tokenizer = fast(BYTES) if kind == "bytes" else fast(PIECES, "<s>")
+    tokenizer = fast(PIECES, "<s>") if kind == "pieces" else fast({"bytes": BYTES, "small": SMALL}[kind])
     config = transformers.LlamaConfig(
-        vocab_size=len(tokenizer) + 3, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=128, initializer_range=0.4, eos_token_id=tokenizer.eos_token_id, bos_token_id=tokenizer.bos_token_id)
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=128, initializer_range=0.4,
+        eos_token_id=tokenizer.eos_token_id, bos_token_id=tokenizer.bos_token_id)
     model = transformers.LlamaForCausalLM(config).double().eval()
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     return model, tokenizer
@@ -85,13 +87,15 @@ def test_settings_mean_what_they_mean_to_transformers(how):
 
 
 def test_transformers_own_processors_criteria_and_streamers_are_taken():
-    pair, [a, b] = two(), BYTES.encode("ab")[:1] + BYTES.encode("b")
+    pair = two()
+    ids = BYTES.encode(PROMPT)
     lists = transformers.LogitsProcessorList([transformers.RepetitionPenaltyLogitsProcessor(1.5),
-                                              transformers.NoRepeatNGramLogitsProcessor(3)])
-    stop = transformers.StoppingCriteriaList([transformers.MaxLengthCriteria(max_length=15)])
+                                              transformers.NoRepeatNGramLogitsProcessor(3),
+                                              transformers.SuppressTokensLogitsProcessor([*BYTES.roles["eos"]], "cpu")])
+    stop = transformers.StoppingCriteriaList([transformers.MaxLengthCriteria(max_length=len(ids) + 3)])
     found = pair.generate(PROMPT, max_new_tokens=24, logits_processor=lists, stopping_criteria=stop)
     assert found.tokens == theirs("bytes", logits_processor=lists, stopping_criteria=stop)
-    assert found.finish_reason == "stop" and len(found.sequences) == 15
+    assert found.finish_reason == "stop" and len(found.tokens) == 3
     tokenizer = loaded("bytes", 2)[1]
     streamer = transformers.TextIteratorStreamer(tokenizer, skip_prompt=True)
     found = pair.generate(PROMPT, max_new_tokens=24, streamer=streamer)
@@ -115,44 +119,72 @@ def test_own_processors_equal_those_of_transformers():
         wanted = transformers.NoBadWordsLogitsProcessor(words, eos_token_id=0)(batch, rows.clone())[0].numpy()
         assert np.array_equal(forbid(ids, row.copy(), words), wanted)
         warped = rows / 0.7
-        for warper in (transformers.TopKLogitsWarper(8), transformers.TopPLogitsWarper(0.9), transformers.MinPLogitsWarper(0.15)):
+        for warper in (transformers.TopKLogitsWarper(8), transformers.TopPLogitsWarper(0.9),
+                       transformers.MinPLogitsWarper(0.15)):
             warped = warper(batch, warped)
         for made in (process(row, 0.7, 8, 0.9, 0.15), sampling_torch.process(rows[0], 0.7, 8, 0.9, 0.15).numpy()):
             assert made == pytest.approx(warped.softmax(-1)[0].numpy(), abs=1e-12)
 
 
-@pytest.mark.parametrize("sampler", ["on the CPU", "as on a device"])
-def test_a_processor_of_tensors_keeps_the_distribution_exact(sampler, monkeypatch):
-    """A penalty of transformers on the target's rows in rounds of two drafts: the first two tokens, enumerated."""
-    if sampler == "as on a device":
-        pytest.importorskip("test_torch_twins")
-    pair = two()
-    options = Options(stop=FixedLength(2), temperature=0.9, max_new_tokens=3)
-    control = {"logits_processor": [transformers.RepetitionPenaltyLogitsProcessor(2.0)]}
-    ids = loaded("bytes", 2)[1](PROMPT)["input_ids"]
+def test_a_processor_of_tensors_keeps_the_distribution_exact():
+    """A penalty of transformers on the target's rows: the first two tokens over all draws."""
+    pair, target = omnidraft.pair(loaded("small", 1), loaded("small", 2)), loaded("small", 2)[0]
+    options, ids = Options(stop=FixedLength(1), temperature=0.9, max_new_tokens=2), SMALL.encode("ab", bos=True)
+    control = Control(logits_processor=[transformers.RepetitionPenaltyLogitsProcessor(2.0)])
 
     def text(draws):
-        found = Text(pair, PROMPT, options, Control(**control), draws)
+        found = Text(pair, "ab", options, control, draws)
         list(found)
-        return tuple(found.ids[len(ids):len(ids) + 2])
+        return tuple(found.ids[len(ids):])
 
     def row(before):
-        logits = loaded("bytes", 2)[0](torch.tensor([before])).logits[0, -1].detach().numpy()
-        return process(penalise(before, logits[:BYTES.size], 2.0), 0.9)
+        return process(penalise(before, target(torch.tensor([before])).logits[0, -1].detach().numpy(), 2.0), 0.9)
 
     wanted = {}
     for first, p in enumerate(row(ids)):
-        if first in pair.target.eos_ids:
-            wanted[first,] = p
-            continue
-        for second, q in enumerate(row([*ids, first])):
-            wanted[first, second] = p * q
-    assert total_variation(law_of(text, Script), wanted) < 1e-9
+        ends = first in pair.target.eos_ids
+        wanted |= {(first,): p} if ends else {(first, second): p * q for second, q in enumerate(row([*ids, first]))}
+    assert total_variation(law_of(text, Script), wanted) < 1e-6  # transformers turns in float32
+
+
+def test_rows_on_a_device_are_processed_as_those_on_the_host(monkeypatch):
+    def write(lists):
+        pair = omnidraft.pair(loaded("pieces", 1), loaded("bytes", 2))
+        how = {"max_new_tokens": 30, "seed": 3, "min_p": 0.05, "repetition_penalty": 1.4, "bad_words_ids": [[0, 1]]}
+        found = [pair.generate(PROMPT, temperature=temperature, logits_processor=lists, output_scores=True, **how)
+                 for temperature in (0.0, 1.0)]
+        return pair.sampler, [one.tokens for one in found], [one.to_dict()["finish_reason"] for one in found], found[0].scores
+
+    lists = [transformers.NoRepeatNGramLogitsProcessor(3), lambda ids, row: row - (torch.arange(row.shape[1]) == ids[0, -1]) * 1.0]
+    sampler, *host, scores = write(lists)
+    monkeypatch.setattr(sampling_torch, "sampler_for", lambda device: sampling_torch.Sampler)
+    other, *device, tensors = write(lists)
+    assert sampler is not other is sampling_torch.Sampler and host == device and isinstance(tensors[0], torch.Tensor)
+    assert np.allclose(np.stack(scores), torch.stack(tensors).numpy())
+
+
+def test_a_chat_is_read_by_the_tokenizers_template():
+    small, (model, _) = loaded("pieces", 1), loaded("bytes", 2)
+    messages = [{"role": "user", "content": "ab a"}]
+    with pytest.raises(OmnidraftError, match="cannot read a chat"):
+        two().generate(messages)
+    with pytest.raises(OmnidraftError, match="came without a tokenizer of transformers"):
+        omnidraft.pair("draft-general", "draft-general").generate(messages)
+    template = ("{% for one in messages %}{{ one.role[:1] }} {{ one.content }}b{% endfor %}"
+                "{% if add_generation_prompt %} a{% endif %}")
+    speaking = fast(BYTES)
+    speaking.chat_template = template
+    pair = omnidraft.pair(small, (model, speaking))
+    ids = speaking.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    wanted = pair.generate(ids, max_new_tokens=8)
+    assert pair.generate(messages, max_new_tokens=8).sequences == wanted.sequences and wanted.prompt_tokens == ids
+    assert [one.tokens for one in pair.generate([messages, messages], max_new_tokens=8)] == [wanted.tokens] * 2
 
 
 def test_generators_of_pytorch_give_the_draws():
     pair, how = two(), {"do_sample": True, "max_new_tokens": 16}
-    one, same, other = (pair.generate(PROMPT, generator=torch.Generator().manual_seed(seed), **how).tokens for seed in (1, 1, 2))
+    one, same, other = (pair.generate(PROMPT, generator=torch.Generator().manual_seed(seed), **how).tokens
+                        for seed in (1, 1, 2))
     assert one == same != other
     source = torch.Generator().manual_seed(1)
     assert pair.generate(PROMPT, generator=source, **how).tokens == one != pair.generate(PROMPT, generator=source, **how).tokens
@@ -191,4 +223,9 @@ def test_real_models_as_they_are_loaded(name):
     model, tokenizer = parts[name]
     inputs = tokenizer("Once upon a time", return_tensors="pt", return_token_type_ids=False)
     made = model.generate(**inputs, do_sample=False, max_new_tokens=40, pad_token_id=0)[0].tolist()
-    assert omnidraft.pair(parts[draft], parts[name]).generate("Once upon a time", max_new_tokens=40).sequences == made
+    pair = omnidraft.pair(parts[draft], parts[name])
+    assert pair.generate("Once upon a time", max_new_tokens=40).sequences == made
+    stops = {"stop_strings": ["was a", "!"], "max_new_tokens": 40}
+    ended = model.generate(**inputs, do_sample=False, pad_token_id=0, tokenizer=tokenizer, **stops)
+    found = pair.generate("Once upon a time", **stops)
+    assert found.sequences == ended[0].tolist() and found.finish_reason == "stop"

@@ -75,6 +75,7 @@ class TransformersModel:
         self._only_some_rows = "logits_to_keep" in arguments
         kinds = {type(layer).__name__ for layer in DynamicCache(config=model.config).layers}
         self.can_cut = "past_key_values" in arguments and kinds <= ENTRY_PER_TOKEN
+        self.speaks: Any = None  # the tokenizer of transformers that it came with, if it did
         self._columns_from: int | None = None  # of `Pass`; None: transformers' forward is used
         self.vocab_size = self._check_causal()
         ends = (getattr(where, "eos_token_id", None) for where in (model.generation_config, config))
@@ -110,8 +111,17 @@ class TransformersModel:
             raise OmnidraftError(f"{name} is in training mode, with dropout: call model.eval()")
         with quiet():
             made = cls(model, copied(tokenizer, name), name=name)
-        made.tokenizer = made.tokenizer.within(made.vocab_size)
+        made.tokenizer, made.speaks = made.tokenizer.within(made.vocab_size), tokenizer
         return made
+
+    def chat(self, messages: Sequence[Any]) -> list[int]:
+        """Ids of {"role", "content"}, up to where the answer begins, by the tokenizer's template.
+
+        Raises OmnidraftError where there is none, or it refuses the messages.
+        """
+        with one_line(f"{self.name} cannot read a chat"):
+            return self.speaks.apply_chat_template(
+                [*messages], add_generation_prompt=True, return_dict=False)
 
     @property
     def kernel(self) -> str:
