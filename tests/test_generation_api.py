@@ -166,8 +166,9 @@ def test_the_text_has_the_distribution_of_the_processed_target(rule):
                 if p * q:
                     wanted[tuple(t for t in (first, second) if t is not None)] = p * q
         assert total_variation(law_of(text, Script), wanted) < 1e-9
-        raw = law_of(lambda draws, both=both, ids=ids: tuple(
-            token for r in plain(both.target, ids, Options(temperature=0.8, max_new_tokens=2), draws) for token in r.emitted), Script)
+        alone = Options(temperature=0.8, max_new_tokens=2)
+        raw = law_of(lambda draws, both=both, ids=ids, alone=alone: tuple(
+            token for r in plain(both.target, ids, alone, draws) for token in r.emitted), Script)
         assert total_variation(wanted, raw) > 0.05  # the processors change the target
 
 

@@ -155,7 +155,8 @@ def test_rows_on_a_device_are_processed_as_those_on_the_host(monkeypatch):
                  for temperature in (0.0, 1.0)]
         return pair.sampler, [one.tokens for one in found], [one.to_dict()["finish_reason"] for one in found], found[0].scores
 
-    lists = [transformers.NoRepeatNGramLogitsProcessor(3), lambda ids, row: row - (torch.arange(row.shape[1]) == ids[0, -1]) * 1.0]
+    lists = [transformers.NoRepeatNGramLogitsProcessor(3),
+             lambda ids, row: row - (torch.arange(row.shape[1]) == ids[0, -1]) * 1.0]
     sampler, *host, scores = write(lists)
     monkeypatch.setattr(sampling_torch, "sampler_for", lambda device: sampling_torch.Sampler)
     other, *device, tensors = write(lists)
