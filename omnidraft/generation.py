@@ -1,4 +1,4 @@
-"""Texts by a pair, by the names that transformers' `generate` has: `generate` returns, `stream` yields.
+"""Texts by a pair: `generate` returns them, `stream` their pieces, by transformers' names.
 
 A prompt is a text, ids (list, array or tensor of shape (n,), or (1, n)), what a tokenizer of
 transformers returns, or a chat: a list of {"role", "content"}. A list of prompts of one kind, or
@@ -137,7 +137,8 @@ class Text:
         self.options = replace(options, processor=keep if output_scores else run)
 
     def __iter__(self) -> Iterator[str]:
-        spell, decoder = self.pair.target.tokenizer, codecs.getincrementaldecoder("utf-8")("replace")
+        spell = self.pair.target.tokenizer
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._show(self.ids)
         for record in speculative(self.pair, self.prompts, self.options, self.uniforms):
             for count, token in enumerate(record.emitted, 1):
@@ -170,10 +171,11 @@ class Text:
 
     def _ends(self, token: int) -> Reason | None:
         """Why the text ends with its last token, if it does."""
-        target, control = self.pair.target, self.control
+        target, control, spell = self.pair.target, self.control, self.pair.target.tokenizer
         if token in self.options.ends(target):
             return "eos"
-        spoken = target.tokenizer.token_bytes[token] or (target.tokenizer.strings[token] or "").encode()
+        # A special token spells nothing, but may be a stop string.
+        spoken = spell.token_bytes[token] or (spell.strings[token] or "").encode()
         self.data += spoken
         for string in control.strings:
             if string in self.data[-len(spoken) - len(string) + 1:]:
@@ -199,8 +201,8 @@ class Pair(Pairing):
 
     @overload
     def generate(self, prompt: str, options: Options | None = None, *,
-                 num_return_sequences: Literal[1] = 1, return_dict_in_generate: Literal[True] = True,
-                 **settings: Any) -> Generation: ...
+                 num_return_sequences: Literal[1] = 1,
+                 return_dict_in_generate: Literal[True] = True, **settings: Any) -> Generation: ...
 
     @overload
     def generate(self, prompt: Any, options: Options | None = None, **settings: Any) -> Any: ...
@@ -219,7 +221,7 @@ class Pair(Pairing):
         `generator` is NumPy's or PyTorch's, in place of `seed`; without return_dict_in_generate
         ids are returned. Raises OmnidraftError for a prompt or setting that will not do.
 
-        >>> pair.generate("Once", max_new_tokens=8, stop_strings=".").finish_reason  # doctest: +SKIP
+        >>> pair.generate("Once", max_new_tokens=8).finish_reason  # doctest: +SKIP
         'length'
         """
         control = Control(stop_strings, stopping_criteria, logits_processor, repetition_penalty,

@@ -135,7 +135,7 @@ class Uniforms:
 
 
 class Sampler:
-    """How the models' logits become tokens for one text: temperature, top-k, top-p, min-p, and the draws.
+    """How the models' logits become tokens for one text: temperature, filters, and the draws.
 
     Temperature 0 takes the argmax; its rows are the probabilities of temperature 1. The twin in
     `sampling_torch` keeps rows and drawn tokens on a device.
