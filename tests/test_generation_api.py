@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 import tokenizers
-from enumeration import Script, law_of, total_variation
 from fakes import FakeModel, byte_level, sentence_piece
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from vocabularies import REAL
@@ -14,6 +13,7 @@ from vocabularies import REAL
 from omnidraft import Options, Pair, Tokenizer, pair
 from omnidraft.decoding import plain
 from omnidraft.errors import OmnidraftError
+from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.generation import Control, Text, forbid, penalise, split
 from omnidraft.sampling import Uniforms, process
 from omnidraft.stopping import FixedLength
@@ -165,10 +165,10 @@ def test_the_text_has_the_distribution_of_the_processed_target(rule):
             for second, q in enumerate(row([*ids, first])) if p and first not in both.target.eos_ids else [(None, 1.0)]:
                 if p * q:
                     wanted[tuple(t for t in (first, second) if t is not None)] = p * q
-        assert total_variation(law_of(text, Script), wanted) < 1e-9
+        assert total_variation(distribution_of(text), wanted) < 1e-9
         alone = Options(temperature=0.8, max_new_tokens=2)
-        raw = law_of(lambda draws, both=both, ids=ids, alone=alone: tuple(
-            token for r in plain(both.target, ids, alone, draws) for token in r.emitted), Script)
+        raw = distribution_of(lambda draws, both=both, ids=ids, alone=alone: tuple(
+            token for r in plain(both.target, ids, alone, draws) for token in r.emitted))
         assert total_variation(wanted, raw) > 0.05  # the processors change the target
 
 

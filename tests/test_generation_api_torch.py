@@ -6,7 +6,6 @@ import functools
 
 import numpy as np
 import pytest
-from enumeration import Script, law_of, total_variation
 from fakes import byte_level, sentence_piece
 from tokenizers import processors
 from vocabularies import REAL
@@ -16,6 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 import omnidraft  # noqa: E402
 from omnidraft import OmnidraftError, Options, sampling_torch  # noqa: E402
+from omnidraft.exactness import distribution_of, total_variation  # noqa: E402
 from omnidraft.generation import Control, Text, forbid, penalise  # noqa: E402
 from omnidraft.sampling import process  # noqa: E402
 from omnidraft.stopping import FixedLength  # noqa: E402
@@ -144,7 +144,7 @@ def test_a_processor_of_tensors_keeps_the_distribution_exact():
     for first, p in enumerate(row(ids)):
         ends = first in pair.target.eos_ids
         wanted |= {(first,): p} if ends else {(first, second): p * q for second, q in enumerate(row([*ids, first]))}
-    assert total_variation(law_of(text, Script), wanted) < 1e-6  # transformers turns in float32
+    assert total_variation(distribution_of(text), wanted) < 1e-6  # transformers turns in float32
 
 
 def test_rows_on_a_device_are_processed_as_those_on_the_host(monkeypatch):
