@@ -60,19 +60,19 @@ def plain(model: Any, prompt_ids: str | Sequence[int], options: Options, uniform
           warm: Warm | None = None) -> Iterator[Round]:
     """Ordinary decoding: one token of `model` per round; arguments as in `speculative`."""
     began, ids = perf_counter(), check_prompt(model, prompt_ids)
-    kind = getattr(model, "sampler", Sampler)
-    sampler = kind(uniforms, options.temperature, options.top_k, options.top_p)
+    sampler = getattr(model, "sampler", Sampler)(uniforms, *options.sampling)
     cache = (warm or Warm()).read(model, sampler, ids)
     seconds = {"prefill": perf_counter() - began}
     end_of_text, done = min(len(ids) + options.max_new_tokens, model.context_size), False
+    ends = options.ends(model)
     while not done:
         began = perf_counter()
         logits = sampler.finished(model.forward(ids[cache.length:], cache))
         seconds["target"] = perf_counter() - began
-        [token] = sampler.choices(logits, model.tokenizer.size)
+        [token] = sampler.choices(processed(logits, ids, options), model.tokenizer.size)
         ids.append(token)
         seconds["other"] = perf_counter() - began - seconds["target"]
-        done = token in model.eos_ids or len(ids) >= end_of_text
+        done = token in ends or len(ids) >= end_of_text
         yield Round(emitted=[token], kinds=["bonus"], seconds=seconds, done=done)
         seconds = {}
 
@@ -90,7 +90,7 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
     target_prompt, draft_prompt = (prompt, prompt) if isinstance(prompt, str) else prompt
     ids = check_prompt(target, target_prompt)
     end_of_text, done = min(len(ids) + options.max_new_tokens, target.context_size), False
-    sampler = pair.sampler(uniforms, options.temperature, options.top_k, options.top_p)
+    sampler, ends = pair.sampler(uniforms, *options.sampling), options.ends(target)
     lifting = sampler.lifting(pair.lifting, target) if options.verify == "lifted" else None
     cache = warm.read(target, sampler, ids)
     drafter = warm.drafter = Drafter(pair, draft_prompt, options, sampler, warm.drafter)
@@ -112,17 +112,19 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         new, rows = ids[cache.length:] + proposals.tokens, len(proposals.tokens) + 1
         logits = sampler.finished(target.forward(new, cache, rows=rows))
         seconds["target"] = perf_counter() - before
+        logits = processed(logits, ids + proposals.tokens, options)
 
         # 4. Verify: keep what the target agrees with, and one token that is its own.
         verdict = judge(proposals, logits, options, sampler, target.tokenizer.size, room)
-        emitted = until_end(verdict.emitted, target.eos_ids)
+        emitted = until_end(verdict.emitted, ends)
         ids += emitted
-        done = emitted[-1] in target.eos_ids or len(ids) >= end_of_text
+        done = emitted[-1] in ends or len(ids) >= end_of_text
 
         # 5. Both models continue from the text as it is now; n-gram cache and learner see it.
         cache.rewind(min(cache.length, len(ids) - 1))
         written = [target.tokenizer.decode_bytes([token]) for token in emitted]
-        kept = drafter.follow(draft, b"".join(written), written.count(b""))
+        same = emitted if pair.one_vocabulary else None
+        kept = drafter.follow(draft, b"".join(written), written.count(b""), same)
         if learner is not None:
             learner.observe(draft, proposals, sampler.to_numpy(logits), emitted, kept, done)
         if options.learn:
@@ -136,6 +138,15 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         options.stop.record(record)
         yield record
         seconds = {}
+
+
+def processed(logits: Any, ids: list[int], options: Options) -> Any:
+    """Logits (n, V), in place, each row after `options.processor`; `ids`: those before the last."""
+    if options.processor is not None:
+        for row in range(len(logits)):
+            before = ids[:len(ids) - len(logits) + 1 + row]
+            logits[row] = options.processor(before, logits[row])
+    return logits
 
 
 def propose(pair: Pairing, draft: Draft, ids: Sequence[int], options: Options, sampler: Sampler,

@@ -47,6 +47,7 @@ class Drafter:
                  sampler: Sampler, before: Drafter | None = None) -> None:
         self.model, self.options, self.sampler = pair.draft, options, sampler
         tokenizer, stop = self.model.tokenizer, options.stop
+        self.heals = options.heal and not pair.one_vocabulary  # there the target's tokens stand
         self.ids = tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
         known = before is not None and before.model is self.model
         held = before.fed if known else []
@@ -71,7 +72,7 @@ class Drafter:
         stop, ends = self.options.stop, self.model.eos_ids
         limit = min(stop.limit, room, self.model.context_size // 2)
         self._trim(limit)
-        heals = lifting is not None and self.options.heal and len(self.ids) > 1
+        heals = lifting is not None and self.heals and len(self.ids) > 1
         longer = lifting.longer(self.ids[-1]) if heals else []
         draft, logits = Draft(), self._catch_up(rows=2 if longer else 1)
         if longer:
@@ -106,12 +107,17 @@ class Drafter:
             del draft.probs[len(draft.tokens):]
         return draft
 
-    def follow(self, draft: Draft, data: bytes, silent: int = 0) -> int:
+    def follow(self, draft: Draft, data: bytes, silent: int = 0,
+               same: list[int] | None = None) -> int:
         """Take over the bytes that the target wrote; how many draft tokens are wholly part of them.
 
         Special tokens have no bytes: as many of them are kept as the target wrote, `silent`, so an
-        end token that it refused is no part of the text.
+        end token that it refused is no part of the text. In one vocabulary the `same` ids are
+        copied: spelled again, their bytes could become others.
         """
+        if same is not None:
+            self.ids += same
+            return translation.common_prefix(draft.tokens, same)
         tokenizer, drafted, kept = self.model.tokenizer, draft.data(self.model.tokenizer), 0
         agreed = translation.common_prefix(drafted, data)
         lengths = [len(tokenizer.decode_bytes([token])) for token in draft.tokens]

@@ -1,54 +1,383 @@
-"""Texts by a pair: `generate` returns one, `stream` its pieces."""
+"""Texts by a pair: `generate` returns them, `stream` their pieces, by transformers' names.
+
+A prompt is a text, ids (list, array or tensor of shape (n,), or (1, n)), what a tokenizer of
+transformers returns, or a chat: a list of {"role", "content"}. A list of prompts of one kind, or
+ids of shape (B, n), is a batch, whose texts are written one after another.
+"""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
-from dataclasses import dataclass
-from numbers import Integral
-from typing import Any
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from numbers import Integral, Real
+from typing import Any, Literal, overload
 
 import numpy as np
 
-from .decoding import Round, speculative
+from .decoding import Round, check_prompt, speculative
 from .errors import OmnidraftError
 from .options import Options
 from .pairing import Pairing
-from .sampling import Uniforms
+from .sampling import Sampler, Uniforms
 
+Reason = Literal["eos", "length", "stop", "context"]
 
 @dataclass(frozen=True)
 class Generation:
-    """A text that a pair wrote, without the prompt, its target `tokens`, and the `rounds`."""
+    """A text that a pair wrote, without its prompt; `sequences` are the ids of both.
+
+    It ended with an end token ("eos"), after max_new_tokens ("length"), by a stop string or
+    criterion ("stop"), or where the target's context is full ("context").
+    """
 
     text: str
-    tokens: list[int]
-    rounds: list[Round]
+    tokens: list[int]  # the target's
+    rounds: list[Round] = field(repr=False)
+    finish_reason: Reason = "length"
+    prompt_tokens: list[int] = field(default_factory=list, repr=False)
+    # With output_scores, per token: its row (V,) after the processors, before temperature.
+    scores: tuple[Any, ...] | None = field(default=None, repr=False)
+
+    @property
+    def sequences(self) -> list[int]:
+        """The ids of prompt and text."""
+        return self.prompt_tokens + self.tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but `scores`, for JSON."""
+        found = {name: value for name, value in asdict(replace(self, scores=None)).items()
+                 if name != "scores"}
+        return json.loads(json.dumps(found, default=lambda number: number.item()))
+
+
+@dataclass
+class Control:
+    """What changes the target's rows and ends a text, by transformers' names.
+
+    Processors and criteria are called as transformers calls them, with ids (1, n) and logits
+    (1, V): arrays, or tensors if the target runs in PyTorch or their class is transformers' own.
+    """
+
+    stop_strings: str | Sequence[str] | None = None
+    stopping_criteria: Any = None
+    logits_processor: Any = None
+    repetition_penalty: float | None = None
+    bad_words_ids: Sequence[Sequence[int]] | None = None
+
+    def __post_init__(self) -> None:
+        strings, words = _several(self.stop_strings), self.bad_words_ids or []
+        if not all(isinstance(one, str) and one for one in strings):
+            raise OmnidraftError(f"stop_strings is {self.stop_strings!r}, but must be texts")
+        penalty = 1.0 if self.repetition_penalty is None else self.repetition_penalty
+        if not isinstance(penalty, Real) or not penalty > 0:
+            raise OmnidraftError(f"repetition_penalty is {penalty!r}, but must be above 0")
+        if not all(_kind(word) == "ids" for word in words):
+            raise OmnidraftError(f"bad_words_ids is {words!r}, but must be lists of ids")
+        self.strings, self.penalty = [one.encode() for one in strings], penalty
+        self.words = [[int(token) for token in word] for word in words]
+
+    def processor(self, target: Any, options: Options) -> Callable[[list[int], Any], Any] | None:
+        """All processors in transformers' order as one, or None."""
+        ends, steps = options.ends(target), []
+        if self.penalty != 1:
+            steps.append(lambda ids, row: penalise(ids, row, self.penalty))
+        if words := [word for word in self.words if len(word) > 1 or word[0] not in ends]:
+            steps.append(lambda ids, row: forbid(ids, row, words))
+        steps += [_processor(one, target) for one in _several(self.logits_processor)]
+        steps += [options.processor] if options.processor else []
+
+        def run(ids: list[int], row: Any) -> Any:
+            for step in steps:
+                row = step(ids, row)
+            return row
+
+        return run if steps else None
+
+
+def penalise(ids: Sequence[int], row: Any, penalty: float) -> Any:
+    """Logits (V,), in place: those of `ids` over `penalty`, negative ones times it (1909.05858).
+
+    >>> penalise([0, 1], np.array([2.0, -1.0, 1.0]), 2.0)
+    array([ 1., -2.,  1.])
+    """
+    seen = sorted({token for token in ids if token < len(row)})
+    row[seen] = row[seen].clip(0, None) / penalty + row[seen].clip(None, 0) * penalty
+    return row
+
+
+def forbid(ids: list[int], row: Any, words: Sequence[Sequence[int]]) -> Any:
+    """Logits (V,), in place: -inf for the last id of each word whose others end `ids`."""
+    for *before, last in words:
+        if ids[len(ids) - len(before):] == before:
+            row[last] = -np.inf
+    return row
+
+
+class Text:
+    """One text being written: iterate for its pieces, then ask for its `result`."""
+
+    def __init__(self, pair: Pair, prompt: Any, options: Options, control: Control,
+                 uniforms: Uniforms, streamer: Any = None, output_scores: bool = False) -> None:
+        self.pair, self.control, self.uniforms, self.streamer = pair, control, uniforms, streamer
+        self.prompts = pair.read(prompt)
+        self.ids, self.rounds, self.data = [*self.prompts[0]], [], b""
+        self.reason: Reason | None = None
+        # By place: a row after a rejection is replaced in the next round.
+        self.scores: dict[int, Any] | None = {} if output_scores else None
+        run = control.processor(pair.target, options)
+
+        def keep(ids: list[int], row: Any) -> Any:
+            row = run(ids, row) if run else row
+            self.scores[len(ids)] = row + 0
+            return row
+
+        self.options = replace(options, processor=keep if output_scores else run)
+
+    def __iter__(self) -> Iterator[str]:
+        spell = self.pair.target.tokenizer
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._show(self.ids)
+        for record in speculative(self.pair, self.prompts, self.options, self.uniforms):
+            for count, token in enumerate(record.emitted, 1):
+                self.ids.append(token)
+                self.reason = self._ends(token) or (
+                    "context" if record.done and count == len(record.emitted) else None)
+                if self.reason:
+                    break
+            if count < len(record.emitted):
+                record = replace(  # what came after the stop is no part of the text
+                    record, emitted=record.emitted[:count], kinds=record.kinds[:count],
+                    accepted=min(record.accepted, count), done=True,
+                    draft_kept=min(record.draft_kept, sum(record.spans[:count])))
+            record.done = self.reason is not None
+            self.rounds.append(record)
+            self._show(record.emitted)
+            if piece := decoder.decode(spell.decode_bytes(record.emitted), final=record.done):
+                yield piece
+            if record.done:
+                break
+        if self.streamer is not None:
+            self.streamer.end()
+
+    def result(self, text: str) -> Generation:
+        """What was written, whose pieces are `text`."""
+        size = len(self.prompts[0])
+        scores = self.scores and tuple(self.scores[at] for at in range(size, len(self.ids)))
+        return Generation(text, self.ids[size:], self.rounds, self.reason or "length",
+                          self.prompts[0], scores)
+
+    def _ends(self, token: int) -> Reason | None:
+        """Why the text ends with its last token, if it does."""
+        target, control, spell = self.pair.target, self.control, self.pair.target.tokenizer
+        if token in self.options.ends(target):
+            return "eos"
+        # A special token spells nothing, but may be a stop string.
+        spoken = spell.token_bytes[token] or (spell.strings[token] or "").encode()
+        self.data += spoken
+        for string in control.strings:
+            if string in self.data[-len(spoken) - len(string) + 1:]:
+                return "stop"
+        for criterion in _several(control.stopping_criteria):
+            met = criterion(_batch(self.ids, _by_tensors(criterion, target)), None)
+            if met if isinstance(met, bool) else bool(met.all()):
+                return "stop"
+        full = len(self.ids) - len(self.prompts[0]) >= self.options.max_new_tokens
+        return "length" if full else None
+
+    def _show(self, ids: list[int]) -> None:
+        if self.streamer is not None:
+            ids = _batch(ids, "torch" in sys.modules)
+            self.streamer.put(ids if not self.rounds else ids[0])
 
 
 class Pair(Pairing):
     """A pairing that writes texts; `omnidraft.pair` makes one."""
 
-    def generate(self, prompt: str, options: Options | None = None, *, seed: int = 0,
-                 **settings: Any) -> Generation:
-        """Continue `prompt`; `settings` are those of `Options.of` (max_new_tokens, ...)."""
-        rounds: list[Round] = []
-        text = "".join(self.stream(prompt, options, seed=seed, rounds=rounds, **settings))
-        return Generation(text, [token for record in rounds for token in record.emitted], rounds)
+    def __repr__(self) -> str:
+        return f"Pair(draft={self.draft.name!r}, target={self.target.name!r})"
 
-    def stream(self, prompt: str, options: Options | None = None, *, seed: int = 0,
-               rounds: list[Round] | None = None, **settings: Any) -> Iterator[str]:
+    @overload
+    def generate(self, prompt: str, options: Options | None = None, *,
+                 num_return_sequences: Literal[1] = 1,
+                 return_dict_in_generate: Literal[True] = True, **settings: Any) -> Generation: ...
+
+    @overload
+    def generate(self, prompt: Any, options: Options | None = None, **settings: Any) -> Any: ...
+
+    def generate(self, prompt: Any, options: Options | None = None, *, seed: int = 0,
+                 generator: Any = None, num_return_sequences: int = 1,
+                 return_dict_in_generate: bool = True, output_scores: bool = False,
+                 streamer: Any = None, stop_strings: str | Sequence[str] | None = None,
+                 stopping_criteria: Any = None, logits_processor: Any = None,
+                 repetition_penalty: float | None = None,
+                 bad_words_ids: Sequence[Sequence[int]] | None = None, **settings: Any) -> Any:
+        """Continue a prompt: a `Generation`; of a batch, or several sequences of one, a list.
+
+        `settings` are those of `Options.of` (max_new_tokens, do_sample, top_p, min_p,
+        eos_token_id, ...), if no `options` are given; the others are called as in transformers.
+        `generator` is NumPy's or PyTorch's, in place of `seed`; without return_dict_in_generate
+        ids are returned. Raises OmnidraftError for a prompt or setting that will not do.
+
+        >>> pair.generate("Once", max_new_tokens=8).finish_reason  # doctest: +SKIP
+        'length'
+        """
+        control = Control(stop_strings, stopping_criteria, logits_processor, repetition_penalty,
+                          bad_words_ids)
+        options = _options(options, settings)
+        prompts, batch = split(prompt, self.target.tokenizer.roles["pad"])
+        count = num_return_sequences
+        if not isinstance(count, Integral) or count < 1 or count > 1 and not options.temperature:
+            raise OmnidraftError(f"num_return_sequences is {count!r}, but must be 1, or more with "
+                                 "do_sample=True")
+        if streamer is not None and len(prompts) * count > 1:
+            raise OmnidraftError("a streamer shows one text: give one prompt")
+        uniforms, made = Uniforms(_draws(seed, generator)), []
+        for one in prompts:
+            for _ in range(count):
+                text = Text(self, one, options, control, uniforms, streamer, output_scores)
+                made.append(text.result("".join(text)))
+        found = made if return_dict_in_generate else [one.sequences for one in made]
+        return found if batch or count > 1 else found[0]
+
+    def stream(self, prompt: Any, options: Options | None = None, *, seed: int = 0,
+               generator: Any = None, rounds: list[Round] | None = None,
+               **settings: Any) -> Iterator[str]:
         """The text of `generate` piece by piece, never cut inside a character.
 
-        `rounds` collects the rounds. Raises OmnidraftError for a setting that will not do.
+        `settings` as there, for one prompt; `rounds` collects the rounds.
         """
-        options = options or Options.of(**settings)
-        if not isinstance(seed, Integral) or seed < 0:
-            raise OmnidraftError(f"seed is {seed!r}, but must be a whole number of 0 or more")
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for record in speculative(self, prompt, options, Uniforms(np.random.default_rng(seed))):
-            if rounds is not None:
-                rounds.append(record)
-            written = self.target.tokenizer.decode_bytes(record.emitted)
-            if piece := decoder.decode(written, final=record.done):
-                yield piece
+        control = Control(**{name: settings.pop(name) for name in (*settings,)
+                             if name in Control.__dataclass_fields__})
+        options = _options(options, settings)
+        prompts, batch = split(prompt, self.target.tokenizer.roles["pad"])
+        if batch:
+            raise OmnidraftError("stream writes one text: give one prompt, or take generate")
+        text = Text(self, prompts[0], options, control, Uniforms(_draws(seed, generator)))
+        text.rounds = text.rounds if rounds is None else rounds
+        yield from text
+
+    def read(self, prompt: Any) -> tuple[list[int], list[int]]:
+        """What target and drafter read for one prompt; with one vocabulary the same ids."""
+        target, draft = self.target, self.draft
+        if isinstance(prompt, str):
+            ids = check_prompt(target, prompt)
+            other = draft.tokenizer.encode(prompt, bos=True)
+        elif isinstance(prompt[0], Mapping):
+            if getattr(target, "speaks", None) is None:
+                raise OmnidraftError(f"{target.name} came without a tokenizer of transformers, "
+                                     "whose chat template reads messages: give (model, tokenizer)")
+            ids = target.chat(prompt)
+            templated = getattr(getattr(draft, "speaks", None), "chat_template", None)
+            other = draft.chat(prompt) if templated else self._again(ids)
+        else:
+            ids = prompt
+            other = self._again(ids)
+        ids = check_prompt(target, ids)
+        return ids, ids if self.one_vocabulary else other
+
+    def _again(self, ids: list[int]) -> list[int]:
+        """Ids of the target's as the drafter spells their text."""
+        return self.draft.tokenizer.encode(self.target.tokenizer.decode(ids), bos=True)
+
+
+def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
+    """The prompts in a prompt or batch, each a text, ids or messages, and whether it is a batch.
+
+    Raises OmnidraftError for anything that is ambiguous, padding without a mask included.
+
+    >>> split(["a", "b"]), split([1, 2])
+    ((['a', 'b'], True), ([[1, 2]], False))
+    """
+    mask, table = None, getattr(prompt, "ndim", 1) == 2
+    if isinstance(prompt, Mapping) and "input_ids" in prompt:
+        mask, prompt, table = _lists(prompt.get("attention_mask")), prompt["input_ids"], True
+    prompt = _lists(prompt)
+    if _kind(prompt) == "ids" and table:
+        prompt, mask = [prompt], mask and [mask]
+    if _kind(prompt) in ("text", "ids", "chat"):
+        return [prompt], False
+    kinds = {_kind(one) for one in prompt} if isinstance(prompt, list) else set()
+    if len(kinds) != 1 or not kinds <= {"text", "ids", "chat"}:
+        raise OmnidraftError(f"{str(prompt)[:40]!r} is no prompt, or prompts of several kinds: "
+                             "give a text, ids of shape (n,) or (1, n), or a chat of "
+                             "{'role', 'content'}; a list of prompts of one kind is a batch")
+    if mask:
+        prompt = [[token for token, seen in zip(row, shown, strict=True) if seen]
+                  for row, shown in zip(prompt, mask, strict=True)]
+    elif table and any(row[0] in pads or row[-1] in pads for row in prompt):
+        raise OmnidraftError("the ids are padded: give them with their attention_mask, or as lists")
+    return prompt, not (table and len(prompt) == 1)
+
+
+def _kind(value: Any) -> str:
+    """What a value is: "text", "id", "ids", "message", "chat" (messages), or "?"."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return "id"
+    if isinstance(value, Mapping) and all(isinstance(value.get(key), str)
+                                          for key in ("role", "content")):
+        return "message"
+    kinds = {_kind(one) for one in value} if isinstance(value, list) else set()
+    plural = {"id": "ids", "message": "chat"}
+    return "text" if isinstance(value, str) else plural.get(*kinds, "?") if len(kinds) == 1 else "?"
+
+
+def _lists(value: Any) -> Any:
+    """Arrays, tensors and tuples as lists."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [_lists(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _several(value: Any) -> Sequence[Any]:
+    """One thing or a list of them, as a list; None is none."""
+    return [] if value is None else value if isinstance(value, (list, tuple)) else [value]
+
+
+def _by_tensors(function: Any, target: Any) -> bool:
+    """Whether a processor or criterion takes tensors: see `Control`."""
+    of_transformers = any(kind.__module__.startswith("transformers.")
+                          for kind in type(function).__mro__)
+    return of_transformers or getattr(target, "sampler", Sampler) is not Sampler
+
+
+def _batch(ids: Sequence[int], tensor: bool, **how: Any) -> Any:
+    """Ids (1, n) as a tensor or array; who asks for a tensor has PyTorch loaded."""
+    return sys.modules["torch"].tensor([ids], **how) if tensor else np.array([ids])
+
+
+def _processor(function: Any, target: Any) -> Callable[[list[int], Any], Any]:
+    """A processor of ids (1, n) and logits (1, V) as one of ids [n] and logits (V,)."""
+    tensors = _by_tensors(function, target)
+
+    def run(ids: list[int], row: Any) -> Any:
+        rows = sys.modules["torch"].as_tensor(row)[None] if tensors else row[None]
+        made = function(_batch(ids, tensors, **{"device": rows.device} if tensors else {}), rows)
+        if getattr(made, "shape", None) != rows.shape:
+            raise OmnidraftError(f"{function!r} must return logits of shape {tuple(rows.shape)}")
+        return np.asarray(made[0]) if isinstance(row, np.ndarray) else made[0]
+
+    return run
+
+
+def _options(options: Options | None, settings: dict[str, Any]) -> Options:
+    """The options, or made of settings; not both."""
+    if options is not None and settings:
+        raise OmnidraftError(f"give options or {min(settings)}, not both")
+    return options or Options.of(**settings)
+
+
+def _draws(seed: int, generator: Any) -> np.random.Generator:
+    """NumPy's generator of a seed, or the one given; PyTorch's gives a seed."""
+    if type(generator).__module__.startswith("torch"):
+        torch = sys.modules["torch"]
+        seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
+    elif generator is not None:
+        if not isinstance(generator, np.random.Generator):
+            raise OmnidraftError(f"generator is {generator!r}, but must be NumPy's or PyTorch's")
+        return generator
+    if not isinstance(seed, Integral) or seed < 0:
+        raise OmnidraftError(f"seed is {seed!r}, but must be a whole number of 0 or more")
+    return np.random.default_rng(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, fields
 from numbers import Integral, Real
 from typing import Any
@@ -23,9 +24,13 @@ class Options:
     temperature: float = 0.0
     top_k: int = 0  # 0: off
     top_p: float = 1.0  # 1: off
+    min_p: float = 0.0  # 0: off; of the likeliest token's probability
     max_new_tokens: int = 128
     heal: bool = True  # take back a context token that a longer draft token begins with (`lifted`)
     learn: bool = False  # insert the n-grams of the written text into the cache
+    # (ids before, logits (V,)) -> logits (V,): changes the target's rows before temperature
+    processor: Callable[[list[int], Any], Any] | None = None
+    eos_token_id: int | Sequence[int] | None = None  # ends in place of the target's; (): none
     do_sample: InitVar[bool | None] = None  # False is temperature 0, True never is (0 becomes 1)
 
     def __post_init__(self, do_sample: bool | None) -> None:
@@ -37,11 +42,19 @@ class Options:
             own["verify"] = "lifted"
         if self.verify not in RULES:
             raise OmnidraftError(f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}")
+        if not isinstance(self.stop, Stop):
+            raise OmnidraftError(f"stop is {self.stop!r}, but must be a rule of `stopping`; texts "
+                                 "to stop at are stop_strings of generate")
+        if (ends := self.eos_token_id) is not None:
+            own["eos_token_id"] = ends = [*ends] if isinstance(ends, Iterable) else [ends]
+            if not all(isinstance(token, Integral) for token in ends):
+                raise OmnidraftError(f"eos_token_id is {ends!r}, but must be one or more ids")
         for name, value, kind, holds, needed in (
             ("draft length", self.stop.limit, Integral, lambda k: k >= 0, "0 or more"),
             ("temperature", self.temperature, Real, lambda t: 0 <= t < float("inf"), "0 or more"),
             ("top-k", self.top_k, Integral, lambda k: k >= 0, "0 (off) or more"),
             ("top-p", self.top_p, Real, lambda p: 0 < p <= 1, "in (0, 1]"),
+            ("min-p", self.min_p, Real, lambda p: 0 <= p <= 1, "from 0 (off) to 1"),
             ("number of new tokens", self.max_new_tokens, Integral, lambda n: n > 0, "1 or more"),
         ):
             if not isinstance(value, kind) or isinstance(value, bool):
@@ -49,6 +62,15 @@ class Options:
                 raise OmnidraftError(f"{name} is {value!r}, but must be {what}")
             if not holds(value):
                 raise OmnidraftError(f"{name} is {value}, but must be {needed}")
+
+    @property
+    def sampling(self) -> tuple[float, int, float, float]:
+        """What `sampling.process` takes."""
+        return self.temperature, self.top_k, self.top_p, self.min_p
+
+    def ends(self, model: Any) -> Sequence[int]:
+        """The tokens that end a text of `model`."""
+        return model.eos_ids if self.eos_token_id is None else self.eos_token_id
 
     @classmethod
     def of(cls, draft_length: int = 12, threshold: float = 0.4, do_sample: bool | None = None,

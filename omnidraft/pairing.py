@@ -46,8 +46,9 @@ class Pairing:
 
     @cached_property
     def one_vocabulary(self) -> bool:
-        """True where both speak the same tokenizer, so that draft tokens are target tokens."""
-        return self.draft.tokenizer.fingerprint == self.target.tokenizer.fingerprint
+        """True where equal ids stand for equal tokens, so that draft tokens are target tokens."""
+        one, other = self.draft.tokenizer, self.target.tokenizer
+        return one.strings == other.strings and one.token_bytes == other.token_bytes
 
     @cached_property
     def direct(self) -> Direct:

@@ -19,9 +19,9 @@ BELOW_ONE = 1 - 2**-52  # the greatest draw: rounded, a product with it stays be
 BROKEN = "the model's logits are NaN or infinite: broken weights, or the number type is too small"
 
 
-def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0,
-            top_p: float = 1.0) -> np.ndarray:
-    """Probabilities (..., V) of logits (..., V) after temperature, top-k (0: off) and top-p.
+def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
+            min_p: float = 0.0) -> np.ndarray:
+    """Probabilities (..., V) of logits (..., V) after temperature, top-k (0: off), top-p and min-p.
 
     float32 stays float32, anything else becomes float64. Temperature 0 gives the argmax as a
     one-hot row. Raises OmnidraftError for a row that holds no finite logit or a NaN.
@@ -49,6 +49,9 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0,
         # A token stays while those before it hold less than top_p: the one that crosses it stays.
         ordered[np.cumsum(ordered, -1, dtype=np.float64) - ordered >= top_p] = 0.0
         np.put_along_axis(probs, order, ordered, -1)
+        probs /= probs.sum(-1, keepdims=True)
+    if min_p > 0:
+        probs[probs < min_p * probs.max(-1, keepdims=True)] = 0.0
         probs /= probs.sum(-1, keepdims=True)
     return probs
 
@@ -132,7 +135,7 @@ class Uniforms:
 
 
 class Sampler:
-    """How the models' logits become tokens for one text: temperature, top-k, top-p, and the draws.
+    """How the models' logits become tokens for one text: temperature, filters, and the draws.
 
     Temperature 0 takes the argmax; its rows are the probabilities of temperature 1. The twin in
     `sampling_torch` keeps rows and drawn tokens on a device.
@@ -142,9 +145,9 @@ class Sampler:
     process, to_numpy = staticmethod(process), staticmethod(np.asarray)
 
     def __init__(self, uniforms: Uniforms, temperature: float = 1.0, top_k: int = 0,
-                 top_p: float = 1.0) -> None:
+                 top_p: float = 1.0, min_p: float = 0.0) -> None:
         self.uniforms, self.temperature = uniforms, temperature
-        self.settings = (temperature, top_k, top_p) if temperature else (1.0,)
+        self.settings = (temperature, top_k, top_p, min_p) if temperature else (1.0,)
 
     def new_cache(self, model: Any) -> Any:
         """A cache with which `model.forward` gives the arrays that this sampler takes."""

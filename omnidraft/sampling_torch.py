@@ -21,8 +21,9 @@ from .sampling import BROKEN, Rows, mask
 from .translation import until_end
 
 
-def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """Probabilities (..., V) of logits (..., V) after temperature, top-k (0: off) and top-p.
+def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
+            min_p: float = 0.0) -> Tensor:
+    """Probabilities (..., V) of logits (..., V) after temperature, top-k (0: off), top-p and min-p.
 
     float64 stays float64, anything else becomes float32. A row without a finite logit or with a NaN
     becomes NaN.
@@ -44,6 +45,9 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
         # A token stays while those before it hold less than top_p: the one that crosses it stays.
         ordered.masked_fill_(ordered.cumsum(-1) - ordered >= top_p, 0.0)
         probs = torch.zeros_like(probs).scatter_(-1, order, ordered)
+        probs /= probs.sum(-1, keepdim=True)
+    if min_p > 0:
+        probs = torch.where(probs < min_p * probs.amax(-1, keepdim=True), 0.0, probs)
         probs /= probs.sum(-1, keepdim=True)
     return probs
 
@@ -118,10 +122,10 @@ class Sampler(sampling.Sampler):
     process = staticmethod(process)
 
     def __init__(self, uniforms: sampling.Uniforms, temperature: float = 1.0, top_k: int = 0,
-                 top_p: float = 1.0) -> None:
+                 top_p: float = 1.0, min_p: float = 0.0) -> None:
         if not isinstance(uniforms, Uniforms):
             uniforms = Uniforms(iter(uniforms.next, None))
-        super().__init__(uniforms, temperature, top_k, top_p)
+        super().__init__(uniforms, temperature, top_k, top_p, min_p)
         self._used: list[float] = []  # the draws behind tokens that are not settled yet
         self._size = 0  # of the rows that were asked for last
         self._direct: list[Tensor] = []  # index tensors of the direct map

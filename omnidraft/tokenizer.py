@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import takewhile
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,7 @@ class Tokenizer:
         "</s>" in the text stays text, unless `specials`: what a model wrote must never end it.
         """
         self.raw.encode_special_tokens = not specials
-        return [*(self.roles["bos"][:1] if bos else ()), *_run(self.raw, text)]
+        return [*(self.begin if bos else ()), *_run(self.raw, text)]
 
     def encode_continuation(self, text: str) -> list[int]:
         """Ids of a text that continues another: its exact bytes, without a dummy space.
@@ -158,6 +159,18 @@ class Tokenizer:
         """Readable text of ids that start a text: no dummy space, broken UTF-8 replaced."""
         text = self.decode_bytes(ids).decode("utf-8", "replace")
         return text.removeprefix(" ") if self.prefix_space else text
+
+    @cached_property
+    def begin(self) -> tuple[int, ...]:
+        """What its post-processor puts before a text; without one, its begin token, if any.
+
+        GPT-2 has <|endoftext|> as its begin token and puts nothing; OPT puts </s>.
+        """
+        if self.raw.post_processor is None:
+            return self.roles["bos"][:self._config.get("add_bos_token", True)]
+        made = self.raw.encode("a 0")
+        own = zip(made.ids, made.sequence_ids, strict=True)
+        return tuple(token for token, _ in takewhile(lambda one: one[1] is None, own))
 
     @cached_property
     def _exact(self) -> tokenizers.Tokenizer:

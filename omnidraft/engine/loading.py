@@ -23,17 +23,41 @@ NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs mo
 
 
 def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy",
-         **how: Any) -> Pair:
-    """A pair of two models by name, folder or (backend "torch") hub id, or of loaded models.
+         draft_tokenizer: Any = None, target_tokenizer: Any = None, **how: Any) -> Pair:
+    """A pair of two models: a drafter and a target, each by name or as it is loaded.
 
-    `how` goes to `load_two`: dtype, device, with torch trust_remote_code, device_map. Raises
-    OmnidraftError where a model cannot be loaded, or the vocabularies have nothing in common.
+    By name, folder or (backend "torch") hub id, as `load` gives it, or a model of transformers
+    with its tokenizer, as (model, tokenizer) or in `draft_tokenizer` and `target_tokenizer`. `how`
+    goes to `load_two`: dtype, device, with torch trust_remote_code, device_map. Raises
+    OmnidraftError for anything else, or where the vocabularies have nothing in common.
 
     >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
     >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
     ', there was a little fox who'
     """
+    draft, target = loaded(draft, draft_tokenizer), loaded(target, target_tokenizer)
     return Pair(*load_two(draft, target, backend=backend, **how))
+
+
+def loaded(model: Any, tokenizer: Any = None) -> Any:
+    """A name or a model of this package as it is; one of transformers behind the same interface."""
+    if isinstance(model, tuple) and len(model) == 2 and tokenizer is None:
+        model, tokenizer = model
+    kind = type(model).__name__
+    if all(hasattr(model, name) for name in ("config", "generation_config", "forward")):
+        from .transformers_model import TransformersModel
+
+        if tokenizer is None:
+            raise OmnidraftError(f"{kind} needs its tokenizer: give (model, tokenizer), or "
+                                 "draft_tokenizer and target_tokenizer")
+        return TransformersModel.of(model, tokenizer)
+    known = all(hasattr(model, name) for name in ("tokenizer", "eos_ids", "new_cache", "forward"))
+    if not (known or isinstance(model, (str, PathLike))):
+        raise OmnidraftError(f"{kind} is no model: give a name, a folder, what omnidraft.load "
+                             "gives, or a model of transformers with its tokenizer")
+    if tokenizer is not None:
+        raise OmnidraftError(f"{model if kind == 'str' else kind} has a tokenizer: give no other")
+    return model
 
 
 def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str = "auto",

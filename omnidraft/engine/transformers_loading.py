@@ -107,14 +107,22 @@ def load_tokenizer(folder: Path, trust: dict[str, bool]) -> Tokenizer:
                               "source and the package sentencepiece)")
     try:
         made = transformers.AutoTokenizer.from_pretrained(folder, **trust)
-        raw = made._tokenizer  # slow tokenizers, in Python, have none
+        tokenizer = copied(made, folder.resolve().name)
     except Exception as error:  # many lines on what was tried
         raise unusable from error
-    named = {f"{role}_token": getattr(made, f"{role}_token") for role in WELL_KNOWN}
-    tokenizer = Tokenizer(raw, folder.resolve().name, named)
     if not any(tokenizer.token_bytes):  # made up from nothing, with special tokens only
         raise unusable
     return tokenizer
+
+
+def copied(made: Any, name: str) -> Tokenizer:
+    """A tokenizer of transformers, which stays as it is; OmnidraftError for one in Python."""
+    if (raw := getattr(made, "backend_tokenizer", None)) is None:
+        raise OmnidraftError(f"{type(made).__name__} has no tokenizer.json behind it: give what "
+                             "AutoTokenizer.from_pretrained loads")
+    named = {f"{role}_token": getattr(made, f"{role}_token") for role in WELL_KNOWN}
+    # transformers has put all that begins a text into the post-processor
+    return Tokenizer(raw.from_str(raw.to_str()), name, named | {"add_bos_token": False})
 
 
 @contextmanager

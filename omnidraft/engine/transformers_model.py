@@ -20,7 +20,7 @@ from .. import sampling_torch
 from ..errors import OmnidraftError
 from ..tokenizer import Tokenizer
 from .config import check_pass, flat_ids
-from .transformers_loading import load_parts, one_line, quiet
+from .transformers_loading import copied, load_parts, one_line, quiet
 from .transformers_pass import NEVER, Pass, choose
 
 ENTRY_PER_TOKEN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
@@ -75,6 +75,7 @@ class TransformersModel:
         self._only_some_rows = "logits_to_keep" in arguments
         kinds = {type(layer).__name__ for layer in DynamicCache(config=model.config).layers}
         self.can_cut = "past_key_values" in arguments and kinds <= ENTRY_PER_TOKEN
+        self.speaks: Any = None  # the tokenizer of transformers that it came with, if it did
         self._columns_from: int | None = None  # of `Pass`; None: transformers' forward is used
         self.vocab_size = self._check_causal()
         ends = (getattr(where, "eos_token_id", None) for where in (model.generation_config, config))
@@ -98,6 +99,29 @@ class TransformersModel:
             made = cls(**load_parts(str(name_or_folder), dtype, device, **more))
         made.tokenizer = made.tokenizer.within(made.vocab_size)
         return made
+
+    @classmethod
+    def of(cls, model: Any, tokenizer: Any) -> TransformersModel:
+        """A loaded model and tokenizer of transformers as they are, both left unchanged.
+
+        Raises OmnidraftError for a model in training mode, or a tokenizer that is not its own.
+        """
+        name = Path(getattr(model, "name_or_path", "")).name or type(model).__name__
+        if model.training:
+            raise OmnidraftError(f"{name} is in training mode, with dropout: call model.eval()")
+        with quiet():
+            made = cls(model, copied(tokenizer, name), name=name)
+        made.tokenizer, made.speaks = made.tokenizer.within(made.vocab_size), tokenizer
+        return made
+
+    def chat(self, messages: Sequence[Any]) -> list[int]:
+        """Ids of {"role", "content"}, up to where the answer begins, by the tokenizer's template.
+
+        Raises OmnidraftError where there is none, or it refuses the messages.
+        """
+        with one_line(f"{self.name} cannot read a chat"):
+            return self.speaks.apply_chat_template(
+                [*messages], add_generation_prompt=True, return_dict=False)
 
     @property
     def kernel(self) -> str:

@@ -224,8 +224,7 @@ class Learner:
         # The product of min(1, P/Q) over the token's atoms (this project's own). Subtle:
         # `pair.lifting` may have changed since this round was verified.
         lifting = getattr(proposals.lifting, "host", proposals.lifting)
-        rows = process(mask(logits, self.pair.target.tokenizer.size), options.temperature,
-                       options.top_k, options.top_p)
+        rows = process(mask(logits, self.pair.target.tokenizer.size), *options.sampling)
         drawn = [(to_numpy(row), prefix) for row, prefix in proposals.drawn]
         each = iter(acceptances(proposals.atoms, drawn, lifting, rows))
         in_text = 0 if draft.taken_back is None else len(lifting.paths[draft.taken_back])

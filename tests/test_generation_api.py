@@ -1,0 +1,314 @@
+"""Texts by transformers' names: prompts, processors, stops and results (NumPy; `test_generation_api_torch` has the rest)."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tokenizers
+from fakes import FakeModel, byte_level, sentence_piece
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+from vocabularies import REAL
+
+from omnidraft import Options, Pair, Tokenizer, pair
+from omnidraft.decoding import plain
+from omnidraft.errors import OmnidraftError
+from omnidraft.exactness import distribution_of, total_variation
+from omnidraft.generation import Control, Text, forbid, penalise, split
+from omnidraft.sampling import Uniforms, process
+from omnidraft.stopping import FixedLength
+from omnidraft.verification import RULES
+
+BYTES = byte_level([("a", "b"), ("b", "a"), ("ab", "a")])
+PIECES = sentence_piece([("a", "a"), ("▁", "a"), ("▁a", "b")])
+PROMPT = "ab a"
+
+
+def made(seed: int = 0, draft=PIECES, target=BYTES, **how) -> Pair:
+    return Pair(FakeModel(draft, seed, **how), FakeModel(target, seed + 1, **how))
+
+
+# Prompts
+
+def test_a_prompt_is_a_text_ids_or_arrays_of_them_and_all_give_the_same_text():
+    one, ids = made(), BYTES.encode(PROMPT, bos=True)
+    wanted = one.generate(PROMPT, max_new_tokens=12)
+    assert wanted.prompt_tokens == ids and wanted.sequences == ids + wanted.tokens
+    masked = {"input_ids": [[3, *ids]], "attention_mask": [[0, *[1] * len(ids)]]}
+    for prompt in (ids, tuple(ids), np.array(ids), np.array([ids]), list(np.array(ids)), {"input_ids": ids}, masked):
+        found = one.generate(prompt, max_new_tokens=12)
+        assert found.tokens == wanted.tokens and found.text == wanted.text and found.prompt_tokens == ids
+
+
+def test_a_list_of_prompts_is_a_batch_in_order():
+    one, prompts = made(), ["ab a", "b", "a b"]
+    wanted = [one.generate(prompt, max_new_tokens=9).text for prompt in prompts]
+    assert [found.text for found in one.generate(prompts, max_new_tokens=9)] == wanted
+    ids = [BYTES.encode(prompt, bos=True) for prompt in prompts]
+    assert [found.text for found in one.generate(ids, max_new_tokens=9)] == wanted
+    same = np.array([ids[0], ids[0]])
+    assert [found.text for found in one.generate(same, max_new_tokens=9)] == [wanted[0]] * 2
+    assert [found.text for found in one.generate([prompts[0]], max_new_tokens=9)] == wanted[:1]
+    longest = max(map(len, ids))
+    table = {"input_ids": np.array([[0] * (longest - len(one)) + one for one in ids]),
+             "attention_mask": np.array([[0] * (longest - len(one)) + [1] * len(one) for one in ids])}
+    assert [found.text for found in one.generate(table, max_new_tokens=9)] == wanted
+
+
+@pytest.mark.parametrize("prompt", [
+    [], [1, "a"], [[1, 2], "a"], 3, None, 1.5, [1.5], [True], np.array([[0.5]]), np.zeros((1, 1, 1), int), {"role": "user"},
+    ["a", [{"role": "user", "content": "b"}]], [{"role": "user"}], [[]], [["a"]], b"ab"])
+def test_what_is_no_prompt_is_refused_in_a_line(prompt):
+    with pytest.raises(OmnidraftError, match="a list of prompts of one kind is a batch"):
+        made().generate(prompt)
+
+
+def test_padding_without_a_mask_is_refused():
+    raw = tokenizers.Tokenizer.from_str(BYTES.raw.to_str())
+    raw.add_special_tokens([AddedToken("<pad>", special=True)])
+    padded = Tokenizer(raw, "padded", {"eos_token": "<|endoftext|>", "pad_token": "<pad>"})
+    one, [pad] = made(target=padded), padded.roles["pad"]
+    with pytest.raises(OmnidraftError, match="attention_mask"):
+        one.generate(np.array([[0, 1, 0], [0, 1, pad]]))
+    with pytest.raises(OmnidraftError, match="one text"):
+        list(one.stream(["a", "b"]))
+    assert split([[0, 1, pad]], [pad]) == ([[0, 1, pad]], True)  # a list may say what it likes
+
+
+# How ids begin
+
+def family(post, bos: str | None, config=None) -> Tokenizer:
+    """Byte-level, with a post-processor and a begin token as some family has them."""
+    raw = tokenizers.Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "Ġ": 2}, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    raw.add_special_tokens([AddedToken(token, special=True) for token in ("<|endoftext|>", "</s>", "<|begin_of_text|>")])
+    if post is not None:
+        raw.post_processor = post
+    return Tokenizer(raw, "family", {"bos_token": bos, "eos_token": "<|endoftext|>", **(config or {})})
+
+
+@pytest.mark.parametrize(("post", "bos", "config", "begin"), [
+    (processors.ByteLevel(), "<|endoftext|>", {}, []),  # GPT-2 and Qwen: a begin token that is never put
+    (processors.TemplateProcessing("$A", "$A $B"), "<|endoftext|>", {}, []),  # Pythia
+    (processors.TemplateProcessing("</s> $A", "</s> $A $B", [("</s>", 4)]), "</s>", {}, [4]),  # OPT
+    # Llama 3
+    (processors.Sequence([processors.ByteLevel(), processors.TemplateProcessing(
+        "<|begin_of_text|> $A", "<|begin_of_text|> $A $B", [("<|begin_of_text|>", 5)])]), "<|begin_of_text|>", {}, [5]),
+    (processors.TemplateProcessing("</s> $A <|endoftext|>", "$A $B", [("</s>", 4), ("<|endoftext|>", 3)]), None, {}, [4]),
+    (None, "</s>", {}, [4]), (None, "</s>", {"add_bos_token": False}, []), (None, None, {}, [])])
+def test_ids_begin_as_the_post_processor_says(post, bos, config, begin):
+    tokenizer = family(post, bos, config)
+    assert tokenizer.encode("ab", bos=True) == [*begin, 0, 1] and tokenizer.encode("ab") == [0, 1]
+    assert tokenizer.encode("", bos=True) == begin
+
+
+@pytest.mark.parametrize("name", ["gpt2-50k", "llama2-32k", "llama3-128k", "qwen2-151k", "tok512"])
+def test_real_tokenizers_begin_as_the_library_has_it(name):
+    if not (folder := REAL / "tokenizers" / name).is_dir():
+        pytest.skip(f"{name} is not here")
+    tokenizer = Tokenizer.load(folder)
+    tokenizer.raw.encode_special_tokens = False
+    assert tokenizer.encode("Once upon", bos=True) == tokenizer.raw.encode("Once upon").ids
+
+
+# One vocabulary
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_that_drafts_for_itself_keeps_k_of_k(rule, temperature):
+    if rule == "slem":
+        pytest.skip("slem proposes the text as the target's tokenizer spells it")
+    for tokenizer in (BYTES, PIECES):
+        model = FakeModel(tokenizer, 3, end=-30.0)
+        twin = FakeModel(Tokenizer(tokenizer.raw, "again", tokenizer._config), 3, end=-30.0)
+        for prompt in (PROMPT, tokenizer.encode("a b", bos=True), [3, 4, 3, 3, 4]):
+            found = Pair(twin, model).generate(prompt, stop=FixedLength(5), verify=rule, temperature=temperature,
+                                               max_new_tokens=60)
+            assert all(len(r.emitted) == len(r.draft_tokens) + 1 and r.draft_kept == len(r.draft_tokens) for r in found.rounds)
+            assert max(len(r.draft_tokens) for r in found.rounds) == 5
+            assert tokenizer.encode(found.text) != found.tokens  # spelled again it would be others
+
+
+# Processors
+
+def remembering(ids, logits):
+    """A processor, called as transformers calls them, whose rows depend on all ids before."""
+    assert ids.shape[0] == logits.shape[0] == 1 and logits.ndim == 2
+    return logits * (1 + ids.sum() % 3) - 2.0 * (np.arange(logits.shape[1]) == ids[0, -1])
+
+
+@pytest.mark.parametrize("rule", ["lifted", "slem", "tli"])
+def test_the_text_has_the_distribution_of_the_processed_target(rule):
+    small = byte_level([("a", "b")], "ab")
+    control = {"logits_processor": [remembering], "repetition_penalty": 1.7, "bad_words_ids": [[0, 1], [2]]}
+    settings = {"temperature": 0.8, "top_p": 0.97, "min_p": 0.02, "max_new_tokens": 3}
+    pieces = sentence_piece([("a", "b")], "ab")
+    for seed, (draft, target) in enumerate([(pieces, small), (small, pieces)]):
+        both, ids = made(seed, draft, target), target.encode("ab", bos=True)
+        options = Options(stop=FixedLength(2), verify=rule, **settings)
+
+        def text(draws, both=both, options=options, ids=ids):
+            found = Text(both, "ab", options, Control(**control), draws)
+            list(found)
+            return tuple(found.ids[len(ids):len(ids) + 2])
+
+        def row(before, both=both):
+            logits = both.target.row(before).copy()
+            for token in {*before}:
+                logits[token] *= 1.7 if logits[token] < 0 else 1 / 1.7
+            logits[[1] * (before[-1] == 0) + [2] * (2 not in both.target.eos_ids)] = -np.inf  # an end token stays possible
+            return process(remembering(np.array([before]), logits[None])[0], 0.8, 0, 0.97, 0.02)
+
+        wanted = {}
+        for first, p in enumerate(row(ids)):
+            for second, q in enumerate(row([*ids, first])) if p and first not in both.target.eos_ids else [(None, 1.0)]:
+                if p * q:
+                    wanted[tuple(t for t in (first, second) if t is not None)] = p * q
+        assert total_variation(distribution_of(text), wanted) < 1e-9
+        alone = Options(temperature=0.8, max_new_tokens=2)
+        raw = distribution_of(lambda draws, both=both, ids=ids, alone=alone: tuple(
+            token for r in plain(both.target, ids, alone, draws) for token in r.emitted))
+        assert total_variation(wanted, raw) > 0.05  # the processors change the target
+
+
+def test_greedy_text_of_a_processed_target_is_the_plain_one():
+    for seed in range(6):
+        one = made(seed)
+        found = one.generate(PROMPT, max_new_tokens=30, repetition_penalty=1.4, draft_length=6, threshold=0.0)
+        ids = BYTES.encode(PROMPT, bos=True)
+        while len(ids) < len(found.sequences):
+            row = penalise(ids, one.target.row(ids), 1.4)
+            ids.append(int(row.argmax()))
+        assert found.sequences == ids
+
+
+def test_penalty_and_bad_words_by_hand():
+    assert penalise([0, 1, 0, 9], np.array([2.0, -1.0, 1.0, -np.inf]), 2.0).tolist() == [1, -2, 1, -np.inf]
+    words = [[2], [1, 0], [5, 1, 3], [4, 1, 1], [7, 7, 7, 0]]
+    assert forbid([5, 1], np.zeros(4), words).tolist() == [-np.inf, 0, -np.inf, -np.inf]
+    assert process(np.log([0.5, 0.3, 0.15, 0.05]), min_p=0.4) == pytest.approx([0.625, 0.375, 0, 0])
+    [end] = BYTES.roles["eos"]  # transformers leaves the end token possible, too
+    assert made().generate("a", bad_words_ids=[[end]], max_new_tokens=3).tokens == made().generate("a", max_new_tokens=3).tokens
+
+
+# Ends
+
+def test_every_text_says_why_it_ended():
+    one = made(end=-30.0)
+    whole = one.generate(PROMPT, max_new_tokens=20)
+    assert whole.finish_reason == "length" and len(whole.tokens) == 20 and whole.rounds[-1].done
+    ends = one.generate(PROMPT, max_new_tokens=20, eos_token_id=whole.tokens[4])
+    assert ends.finish_reason == "eos" and ends.tokens == whole.tokens[:whole.tokens.index(whole.tokens[4]) + 1]
+    assert one.generate(PROMPT, max_new_tokens=20, eos_token_id=[whole.tokens[4]]).tokens == ends.tokens
+    short = made(end=-30.0, context_size=20).generate(PROMPT, max_new_tokens=500)
+    assert short.finish_reason == "context" and len(short.sequences) == 20
+    ready = made(2, end=6.0)
+    assert ready.generate(PROMPT, max_new_tokens=50).finish_reason == "eos"
+    assert ready.generate(PROMPT, max_new_tokens=50, eos_token_id=()).finish_reason == "length"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_stop_strings_and_criteria_end_the_text_where_they_are_met(temperature):
+    one = made(4, end=-30.0)
+    how = {"temperature": temperature, "seed": 5, "max_new_tokens": 60, "draft_length": 6, "threshold": 0.0}
+    whole = one.generate(PROMPT, **how)
+    for string in ("aba", "b a", ["bb", "aba"], "<|endoftext|>"):
+        found = one.generate(PROMPT, stop_strings=string, **how)
+        wanted = next((count for count in range(1, 61) if any(
+            one in BYTES.decode(whole.tokens[:count]) for one in ([string] if isinstance(string, str) else string))), 60)
+        assert found.tokens == whole.tokens[:wanted]
+        assert found.finish_reason == ("stop" if wanted < 60 else "length")
+        last = found.rounds[-1]
+        assert last.done and len(last.kinds) == len(last.emitted) >= last.accepted >= 0
+        assert "".join(one.stream(PROMPT, stop_strings=string, **how)) == found.text
+    seen = []
+    for met in (bool, np.array):  # a number, or one per text
+        found = one.generate(PROMPT, stopping_criteria=lambda ids, scores, met=met: (
+            seen.append(ids.shape), met(ids.shape[1] % 11 == 0))[1], **how)
+        assert found.finish_reason == "stop" and len(found.sequences) == 11 and found.tokens == whole.tokens[:len(found.tokens)]
+    assert seen[:2] == [(1, len(whole.prompt_tokens) + 1), (1, len(whole.prompt_tokens) + 2)]
+
+
+# Results
+
+def test_results_are_json_and_their_scores_are_the_rows_that_the_tokens_were_taken_from():
+    one = made(end=-30.0)
+    found = one.generate(PROMPT, max_new_tokens=25, output_scores=True, repetition_penalty=1.3, draft_length=5, threshold=0.0)
+    assert len(found.scores) == 25 and any(len(r.proposals) > r.accepted for r in found.rounds)
+    for place, (row, token) in enumerate(zip(found.scores, found.tokens, strict=True)):
+        before = found.sequences[:len(found.prompt_tokens) + place]
+        assert row[:BYTES.size] == pytest.approx(penalise(before, one.target.row(before), 1.3)) and row.argmax() == token
+    table = json.loads(json.dumps(found.to_dict()))
+    assert table["text"] == found.text and table["tokens"] == found.tokens and table["finish_reason"] == "length"
+    assert "scores" not in table and table["rounds"][0]["emitted"] == found.rounds[0].emitted
+    assert repr(found) == f"Generation(text={found.text!r}, tokens={found.tokens}, finish_reason='length')"
+    assert repr(one) == "Pair(draft='fake-0', target='fake-1')"
+    ids = one.generate(PROMPT, max_new_tokens=3, return_dict_in_generate=False)
+    assert ids == BYTES.encode(PROMPT) + one.generate(PROMPT, max_new_tokens=3).tokens
+
+
+def test_several_sequences_and_generators():
+    one, how = made(end=-30.0), {"do_sample": True, "max_new_tokens": 12}
+    three = one.generate(PROMPT, num_return_sequences=3, seed=1, **how)
+    assert three[0].text == one.generate(PROMPT, seed=1, **how).text and len({found.text for found in three}) == 3
+    same = one.generate(PROMPT, num_return_sequences=3, generator=np.random.default_rng(1), **how)
+    assert [found.text for found in same] == [found.text for found in three]
+    assert len(one.generate(["a", "b"], num_return_sequences=2, **how)) == 4
+    with pytest.raises(OmnidraftError, match="num_return_sequences"):
+        one.generate(PROMPT, num_return_sequences=2)
+
+
+def test_a_streamer_gets_prompt_and_tokens():
+    class Streamer:
+        got, ended = (), 0
+
+        def put(self, ids):
+            self.got += (ids,)
+
+        def end(self):
+            self.ended += 1
+
+    one, streamer = made(), Streamer()
+    found = one.generate(PROMPT, max_new_tokens=9, streamer=streamer)
+    assert streamer.got[0].tolist() == [found.prompt_tokens] and streamer.ended == 1
+    assert [token for ids in streamer.got[1:] for token in ids.tolist()] == found.tokens
+    assert len(streamer.got) == 1 + len(found.rounds)
+    with pytest.raises(OmnidraftError, match="one text"):
+        one.generate(["a", "b"], streamer=streamer)
+
+
+@pytest.mark.parametrize(("wrong", "says"), [
+    ({"stop": ["."]}, "stop_strings"), ({"stop_strings": [""]}, "stop_strings"), ({"stop_strings": 3}, "stop_strings"),
+    ({"repetition_penalty": 0}, "above 0"), ({"bad_words_ids": [3]}, "lists of ids"), ({"bad_words_ids": [[]]}, "lists of ids"),
+    ({"min_p": 2.0}, "min-p"), ({"eos_token_id": "."}, "eos_token_id"), ({"generator": 3}, "generator"), ({"seed": -1}, "seed"),
+    ({"num_return_sequences": 0}, "num_return_sequences"), ({"max_length": 3}, "unknown option"),
+    ({"logits_processor": lambda ids, row: row[0]}, r"shape \(1, "), ({"options": Options(), "top_p": 0.5}, "top_p")])
+def test_a_wrong_setting_is_one_clear_line(wrong, says):
+    with pytest.raises(OmnidraftError, match=says) as caught:
+        made().generate(PROMPT, **wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_and_options_mean_the_same():
+    one = made(end=-30.0)
+    options = Options.of(max_new_tokens=7, min_p=0.1, do_sample=True)
+    assert one.generate(PROMPT, options).text == one.generate(PROMPT, max_new_tokens=7, min_p=0.1, do_sample=True).text
+    taken = []
+    own = dataclasses.replace(options, processor=lambda ids, row: taken.append(len(ids)) or row)
+    assert one.generate(PROMPT, own).text == one.generate(PROMPT, options).text and taken
+    uniforms = Uniforms(np.random.default_rng(0))
+    alone = [r.emitted[0] for r in plain(one.target, PROMPT, dataclasses.replace(own, temperature=0.0), uniforms)]
+    assert alone == one.generate(PROMPT, max_new_tokens=7).tokens
+
+
+# What `omnidraft.pair` takes
+
+def test_models_and_names_are_mixed_and_anything_else_is_refused():
+    model = FakeModel(BYTES, 0)
+    assert pair(model, FakeModel(PIECES, 1)).draft is model
+    for wrong, says in (((3, model), "int is no model"), ((None, model), "NoneType"), (((model, BYTES, 1), model), "tuple"),
+                        (((model, BYTES), model), "has a tokenizer"),
+                        (("draft-tasks", model, "numpy", BYTES), "has a tokenizer")):
+        with pytest.raises(OmnidraftError, match=says):
+            pair(*wrong)

@@ -1,0 +1,232 @@
+"""Loaded models of transformers, its own processors and criteria, its tokenizers: the same texts as its `generate`."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from fakes import byte_level, sentence_piece
+from tokenizers import processors
+from vocabularies import REAL
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import omnidraft  # noqa: E402
+from omnidraft import OmnidraftError, Options, sampling_torch  # noqa: E402
+from omnidraft.exactness import distribution_of, total_variation  # noqa: E402
+from omnidraft.generation import Control, Text, forbid, penalise  # noqa: E402
+from omnidraft.sampling import process  # noqa: E402
+from omnidraft.stopping import FixedLength  # noqa: E402
+
+BYTES = byte_level([("a", "b"), ("b", "a"), ("ab", "a")], "abcdef ")  # transformers' stop strings need these letters
+PIECES = sentence_piece([("a", "a"), ("▁", "a"), ("▁a", "b")], "abcdef▁")
+SMALL = byte_level([("a", "b")], "ab")
+PROMPT = "ab a"
+
+
+def fast(tokenizer, begin: str | None = None):
+    """The tokenizer as transformers holds one."""
+    raw = tokenizer.raw.from_str(tokenizer.raw.to_str())
+    if begin:
+        raw.post_processor = processors.TemplateProcessing(f"{begin} $A", f"{begin} $A $B", [(begin, raw.token_to_id(begin))])
+    names = {f"{role}_token": tokenizer.strings[ids[0]] for role, ids in tokenizer.roles.items() if ids}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=raw, **names)
+
+
+@functools.cache
+def loaded(kind: str = "bytes", seed: int = 0):
+    """A random Llama with peaked rows, and its tokenizer."""
+    torch.manual_seed(seed)
+    tokenizer = fast(PIECES, "<s>") if kind == "pieces" else fast({"bytes": BYTES, "small": SMALL}[kind])
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=128, initializer_range=0.4,
+        eos_token_id=tokenizer.eos_token_id, bos_token_id=tokenizer.bos_token_id)
+    model = transformers.LlamaForCausalLM(config).double().eval()
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    return model, tokenizer
+
+
+@functools.cache
+def two(draft: str = "pieces", target: str = "bytes"):
+    return omnidraft.pair(loaded(draft, 1), loaded(target, 2))
+
+
+def theirs(kind: str, **how):
+    """What transformers writes, without the prompt."""
+    model, tokenizer = loaded(kind, 2)
+    inputs = tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False)
+    made = model.generate(**inputs, do_sample=False, max_new_tokens=24, pad_token_id=0, **how)
+    return made[0, inputs["input_ids"].shape[1]:].tolist()
+
+
+@pytest.mark.parametrize("target", ["bytes", "pieces"])
+def test_loaded_models_are_paired_as_they_are_and_write_what_transformers_writes(target):
+    draft = {"bytes": "pieces", "pieces": "bytes"}[target]
+    (small, small_tokenizer), (large, tokenizer) = loaded(draft, 1), loaded(target, 2)
+    before = tokenizer.backend_tokenizer.to_str(), tokenizer(PROMPT)["input_ids"]
+    for pair in (omnidraft.pair(small, large, draft_tokenizer=small_tokenizer, target_tokenizer=tokenizer), two(draft, target)):
+        ids = tokenizer(PROMPT, return_tensors="pt")
+        for prompt in (PROMPT, ids, ids["input_ids"], ids["input_ids"][0], ids["input_ids"][0].tolist()):
+            found = pair.generate(prompt, max_new_tokens=24)
+            assert found.tokens == theirs(target) and found.prompt_tokens == ids["input_ids"][0].tolist()
+    assert (tokenizer.backend_tokenizer.to_str(), tokenizer(PROMPT)["input_ids"]) == before
+    batch = pair.generate(["ab a", "b"], max_new_tokens=5)
+    assert [one.text for one in batch] == [pair.generate(prompt, max_new_tokens=5).text for prompt in ("ab a", "b")]
+
+
+@pytest.mark.parametrize("how", [
+    {"repetition_penalty": 1.8}, {"bad_words_ids": [[0], [1, 1], [2, 0]]}, {"stop_strings": ["b b", "aab"]},
+    {"repetition_penalty": 1.3, "bad_words_ids": [[4, 4]], "stop_strings": "ba a"}])
+def test_settings_mean_what_they_mean_to_transformers(how):
+    for target, draft in (("bytes", "pieces"), ("pieces", "bytes")):
+        more = {"tokenizer": loaded(target, 2)[1]} if "stop_strings" in how else {}
+        assert two(draft, target).generate(PROMPT, max_new_tokens=24, **how).tokens == theirs(target, **how, **more)
+
+
+def test_transformers_own_processors_criteria_and_streamers_are_taken():
+    pair = two()
+    ids = BYTES.encode(PROMPT)
+    lists = transformers.LogitsProcessorList([transformers.RepetitionPenaltyLogitsProcessor(1.5),
+                                              transformers.NoRepeatNGramLogitsProcessor(3),
+                                              transformers.SuppressTokensLogitsProcessor([*BYTES.roles["eos"]], "cpu")])
+    stop = transformers.StoppingCriteriaList([transformers.MaxLengthCriteria(max_length=len(ids) + 3)])
+    found = pair.generate(PROMPT, max_new_tokens=24, logits_processor=lists, stopping_criteria=stop)
+    assert found.tokens == theirs("bytes", logits_processor=lists, stopping_criteria=stop)
+    assert found.finish_reason == "stop" and len(found.tokens) == 3
+    tokenizer = loaded("bytes", 2)[1]
+    streamer = transformers.TextIteratorStreamer(tokenizer, skip_prompt=True)
+    found = pair.generate(PROMPT, max_new_tokens=24, streamer=streamer)
+    assert "".join(streamer) == tokenizer.decode(found.tokens)
+    numpy_engine = omnidraft.pair("draft-general", "draft-general")  # which has no tensors of its own
+    plain, banned = numpy_engine.generate("Once", max_new_tokens=6), None
+    banned = transformers.NoBadWordsLogitsProcessor([[plain.tokens[0]]])
+    assert numpy_engine.generate("Once", max_new_tokens=6, logits_processor=[banned]).tokens == numpy_engine.generate(
+        "Once", max_new_tokens=6, bad_words_ids=[[plain.tokens[0]]]).tokens != plain.tokens
+
+
+def test_own_processors_equal_those_of_transformers():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        row, ids = 3 * rng.standard_normal(12), rng.integers(0, 12, 9).tolist()
+        batch, rows = torch.tensor([ids]), torch.tensor(row)[None]
+        wanted = transformers.RepetitionPenaltyLogitsProcessor(1.7)(batch, rows.clone())[0].numpy()
+        assert np.array_equal(penalise(ids, row.copy(), 1.7), wanted)
+        assert np.array_equal(penalise(ids, torch.tensor(row), 1.7).numpy(), wanted)
+        words = [[3], [ids[-1], 5], [*ids[-2:], 7], [1, 2, 3]]
+        wanted = transformers.NoBadWordsLogitsProcessor(words, eos_token_id=0)(batch, rows.clone())[0].numpy()
+        assert np.array_equal(forbid(ids, row.copy(), words), wanted)
+        warped = rows / 0.7
+        for warper in (transformers.TopKLogitsWarper(8), transformers.TopPLogitsWarper(0.9),
+                       transformers.MinPLogitsWarper(0.15)):
+            warped = warper(batch, warped)
+        for made in (process(row, 0.7, 8, 0.9, 0.15), sampling_torch.process(rows[0], 0.7, 8, 0.9, 0.15).numpy()):
+            assert made == pytest.approx(warped.softmax(-1)[0].numpy(), abs=1e-12)
+
+
+def test_a_processor_of_tensors_keeps_the_distribution_exact():
+    """A penalty of transformers on the target's rows: the first two tokens over all draws."""
+    pair, target = omnidraft.pair(loaded("small", 1), loaded("small", 2)), loaded("small", 2)[0]
+    options, ids = Options(stop=FixedLength(1), temperature=0.9, max_new_tokens=2), SMALL.encode("ab", bos=True)
+    control = Control(logits_processor=[transformers.RepetitionPenaltyLogitsProcessor(2.0)])
+
+    def text(draws):
+        found = Text(pair, "ab", options, control, draws)
+        list(found)
+        return tuple(found.ids[len(ids):])
+
+    def row(before):
+        return process(penalise(before, target(torch.tensor([before])).logits[0, -1].detach().numpy(), 2.0), 0.9)
+
+    wanted = {}
+    for first, p in enumerate(row(ids)):
+        ends = first in pair.target.eos_ids
+        wanted |= {(first,): p} if ends else {(first, second): p * q for second, q in enumerate(row([*ids, first]))}
+    assert total_variation(distribution_of(text), wanted) < 1e-6  # transformers turns in float32
+
+
+def test_rows_on_a_device_are_processed_as_those_on_the_host(monkeypatch):
+    def write(lists):
+        pair = omnidraft.pair(loaded("pieces", 1), loaded("bytes", 2))
+        how = {"max_new_tokens": 30, "seed": 3, "min_p": 0.05, "repetition_penalty": 1.4, "bad_words_ids": [[0, 1]]}
+        found = [pair.generate(PROMPT, temperature=temperature, logits_processor=lists, output_scores=True, **how)
+                 for temperature in (0.0, 1.0)]
+        return pair.sampler, [one.tokens for one in found], [one.to_dict()["finish_reason"] for one in found], found[0].scores
+
+    lists = [transformers.NoRepeatNGramLogitsProcessor(3),
+             lambda ids, row: row - (torch.arange(row.shape[1]) == ids[0, -1]) * 1.0]
+    sampler, *host, scores = write(lists)
+    monkeypatch.setattr(sampling_torch, "sampler_for", lambda device: sampling_torch.Sampler)
+    other, *device, tensors = write(lists)
+    assert sampler is not other is sampling_torch.Sampler and host == device and isinstance(tensors[0], torch.Tensor)
+    assert np.allclose(np.stack(scores), torch.stack(tensors).numpy())
+
+
+def test_a_chat_is_read_by_the_tokenizers_template():
+    small, (model, _) = loaded("pieces", 1), loaded("bytes", 2)
+    messages = [{"role": "user", "content": "ab a"}]
+    with pytest.raises(OmnidraftError, match="cannot read a chat"):
+        two().generate(messages)
+    with pytest.raises(OmnidraftError, match="came without a tokenizer of transformers"):
+        omnidraft.pair("draft-general", "draft-general").generate(messages)
+    template = ("{% for one in messages %}{{ one.role[:1] }} {{ one.content }}b{% endfor %}"
+                "{% if add_generation_prompt %} a{% endif %}")
+    speaking = fast(BYTES)
+    speaking.chat_template = template
+    pair = omnidraft.pair(small, (model, speaking))
+    ids = speaking.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    wanted = pair.generate(ids, max_new_tokens=8)
+    assert pair.generate(messages, max_new_tokens=8).sequences == wanted.sequences and wanted.prompt_tokens == ids
+    assert [one.tokens for one in pair.generate([messages, messages], max_new_tokens=8)] == [wanted.tokens] * 2
+
+
+def test_generators_of_pytorch_give_the_draws():
+    pair, how = two(), {"do_sample": True, "max_new_tokens": 16}
+    one, same, other = (pair.generate(PROMPT, generator=torch.Generator().manual_seed(seed), **how).tokens
+                        for seed in (1, 1, 2))
+    assert one == same != other
+    source = torch.Generator().manual_seed(1)
+    assert pair.generate(PROMPT, generator=source, **how).tokens == one != pair.generate(PROMPT, generator=source, **how).tokens
+
+
+def test_a_loaded_model_drafts_for_itself_and_keeps_k_of_k():
+    pair = omnidraft.pair(loaded("pieces", 2), loaded("pieces", 2))
+    for temperature in (0.0, 1.0):
+        found = pair.generate(PROMPT, stop=FixedLength(5), temperature=temperature, max_new_tokens=40, eos_token_id=())
+        assert all(len(r.emitted) == len(r.draft_tokens) + 1 for r in found.rounds) and len(found.tokens) == 40
+
+
+def test_mixed_pairs_and_what_is_refused():
+    model, tokenizer = loaded("bytes", 2)
+    with pytest.raises(OmnidraftError, match="needs its tokenizer"):
+        omnidraft.pair(model, model)
+    with pytest.raises(OmnidraftError, match="has no tokenizer.json"):
+        omnidraft.pair((model, "gpt2"), (model, tokenizer))
+    training = transformers.LlamaForCausalLM(model.config).train()
+    with pytest.raises(OmnidraftError, match="training mode"):
+        omnidraft.pair((training, tokenizer), (model, tokenizer))
+    with pytest.raises(OmnidraftError, match="a list of prompts"):
+        two().generate(torch.tensor([[0.5]]))
+    mixed = omnidraft.pair("draft-general", (model, tokenizer))
+    assert mixed.generate(PROMPT, max_new_tokens=24).tokens == theirs("bytes")
+
+
+@pytest.mark.parametrize("name", ["stories260K", "babyllama-tok361"])
+def test_real_models_as_they_are_loaded(name):
+    folders = [REAL / "models" / one for one in ("stories260K", "babyllama-tok361")]
+    if not all(folder.is_dir() for folder in folders):
+        pytest.skip("no real models here")
+    parts = {folder.name: (transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval(),
+                           transformers.AutoTokenizer.from_pretrained(folder)) for folder in folders}
+    draft = next(one for one in parts if one != name)
+    model, tokenizer = parts[name]
+    inputs = tokenizer("Once upon a time", return_tensors="pt", return_token_type_ids=False)
+    made = model.generate(**inputs, do_sample=False, max_new_tokens=40, pad_token_id=0)[0].tolist()
+    pair = omnidraft.pair(parts[draft], parts[name])
+    assert pair.generate("Once upon a time", max_new_tokens=40).sequences == made
+    stops = {"stop_strings": ["was a", "!"], "max_new_tokens": 40}
+    ended = model.generate(**inputs, do_sample=False, pad_token_id=0, tokenizer=tokenizer, **stops)
+    found = pair.generate("Once upon a time", **stops)
+    assert found.sequences == ended[0].tolist() and found.finish_reason == "stop"
