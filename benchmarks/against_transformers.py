@@ -31,9 +31,9 @@ from omnidraft.cli.printing import columns
 from omnidraft.decoding import check_prompt
 from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
-from omnidraft.generation import Pair
 from omnidraft.metrics import summarize
 from omnidraft.sampling import mask, process
+from omnidraft.serving.generation import Pair
 
 PAIRS = ["draft-tasks:qwen-like:math,code,text", *(f"{pair}:text" for pair in REAL_PAIRS[::-1])]
 Method = Callable[[str, list[int], int, int], list[Round]]  # prompt, its ids, new tokens, seed

@@ -13,13 +13,13 @@ __version__ = "0.1.0"
 prepare_blas()  # OpenBLAS reads its environment when NumPy is imported, so this comes first
 
 from .decoding import Round, plain, speculative  # noqa: E402
-from .engine.loading import load, pair  # noqa: E402
+from .engine.loading import load  # noqa: E402
 from .errors import OmnidraftError  # noqa: E402
-from .generation import Pair  # noqa: E402
 from .learning.adapters import Adapters  # noqa: E402
 from .learning.online import Learner, learn  # noqa: E402
 from .options import Options  # noqa: E402
 from .sampling import Uniforms  # noqa: E402
+from .serving.generation import Pair, pair  # noqa: E402
 from .tokenizer import Tokenizer  # noqa: E402
 
 __all__ = ["Adapters", "Learner", "OmnidraftError", "Options", "Pair", "Round",

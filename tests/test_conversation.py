@@ -15,10 +15,10 @@ from omnidraft.decoding import Warm, plain, speculative
 from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
 from omnidraft.exactness import distribution_of, total_variation
-from omnidraft.generation import Pair
 from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 from omnidraft.serving.conversation import Conversation
+from omnidraft.serving.generation import Pair
 from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.verification import RULES
 

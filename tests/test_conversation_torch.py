@@ -15,9 +15,9 @@ from test_transformers_model import BYTES, KINDS, PIECES, SIZES, TransformersMod
 
 from omnidraft import sampling_torch  # noqa: E402
 from omnidraft.engine.loading import load  # noqa: E402
-from omnidraft.generation import Pair  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.serving.conversation import Conversation  # noqa: E402
+from omnidraft.serving.generation import Pair  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
 from omnidraft.verification import RULES  # noqa: E402
 

@@ -11,9 +11,9 @@ from omnidraft.decoding import plain, speculative
 from omnidraft.drafting import Draft, Drafter
 from omnidraft.errors import OmnidraftError
 from omnidraft.exactness import distribution_of, total_variation
-from omnidraft.generation import Pair
 from omnidraft.options import Options
 from omnidraft.sampling import Sampler, Uniforms
+from omnidraft.serving.generation import Pair
 from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.tokenizer import Tokenizer
 from omnidraft.verification import RULES

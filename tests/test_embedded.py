@@ -12,10 +12,10 @@ import omnidraft
 from omnidraft.decoding import plain, speculative
 from omnidraft.engine.loading import EMBEDDED, folder, load
 from omnidraft.errors import OmnidraftError
-from omnidraft.generation import Pair
 from omnidraft.learning.adapters import SHIPPED, Adapters
 from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
+from omnidraft.serving.generation import Pair
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import RULES
 

@@ -14,8 +14,10 @@ from omnidraft import Options, Pair, Tokenizer, pair
 from omnidraft.decoding import plain
 from omnidraft.errors import OmnidraftError
 from omnidraft.exactness import distribution_of, total_variation
-from omnidraft.generation import Control, Text, forbid, penalise, split
 from omnidraft.sampling import Uniforms, process
+from omnidraft.serving.control import Control, forbid, penalise
+from omnidraft.serving.generation import Text
+from omnidraft.serving.prompts import split
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import RULES
 

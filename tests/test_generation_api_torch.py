@@ -16,8 +16,9 @@ transformers = pytest.importorskip("transformers")
 import omnidraft  # noqa: E402
 from omnidraft import OmnidraftError, Options, sampling_torch  # noqa: E402
 from omnidraft.exactness import distribution_of, total_variation  # noqa: E402
-from omnidraft.generation import Control, Text, forbid, penalise  # noqa: E402
 from omnidraft.sampling import process  # noqa: E402
+from omnidraft.serving.control import Control, forbid, penalise  # noqa: E402
+from omnidraft.serving.generation import Text  # noqa: E402
 from omnidraft.stopping import FixedLength  # noqa: E402
 
 BYTES = byte_level([("a", "b"), ("b", "a"), ("ab", "a")], "abcdef ")  # transformers' stop strings need these letters

@@ -17,7 +17,6 @@ from omnidraft.cli.prompts import Shortener, read_prompts
 from omnidraft.decoding import plain
 from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
-from omnidraft.generation import Pair
 from omnidraft.learning import adapters, lora, online
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.guard import Guard
@@ -26,6 +25,7 @@ from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.lifting import Lifting
 from omnidraft.options import Options
 from omnidraft.sampling import Uniforms, mask, process
+from omnidraft.serving.generation import Pair
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.verification import acceptances
 

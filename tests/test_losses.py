@@ -22,9 +22,9 @@ import omnidraft
 from omnidraft import losses, verification
 from omnidraft.engine.loading import folder
 from omnidraft.errors import OmnidraftError
-from omnidraft.generation import Pair
 from omnidraft.lifting import ROOT, build_lifting
 from omnidraft.losses import DIVERGENCES, LOSSES, Example, make_example
+from omnidraft.serving.generation import Pair
 from omnidraft.tokenizer import Tokenizer
 
 CASES = [("dm", {}), ("hybrid", {}), ("hybrid", {"weight": "dynamic"}),

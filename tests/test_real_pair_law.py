@@ -15,9 +15,9 @@ from omnidraft import translation, verification
 from omnidraft.decoding import speculative
 from omnidraft.engine import loading as models
 from omnidraft.exactness.tables import Cache
-from omnidraft.generation import Pair
 from omnidraft.options import Options
 from omnidraft.sampling import Uniforms, mask, process
+from omnidraft.serving.generation import Pair
 from omnidraft.stopping import FixedLength
 
 TEXTS, FEW, PROMPT = 20_000, 2_000, 'She said, "'

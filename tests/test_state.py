@@ -15,10 +15,10 @@ from omnidraft.decoding import Warm, speculative
 from omnidraft.drafting import Draft, Drafter
 from omnidraft.exactness import World
 from omnidraft.exactness.tables import TableModel
-from omnidraft.generation import Pair
 from omnidraft.learning.online import Learner, Schedule
 from omnidraft.options import Options
 from omnidraft.sampling import Sampler, Uniforms
+from omnidraft.serving.generation import Pair
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.verification import RULES, choices, ratio
 from omnidraft.vocabulary import canonical_ids

@@ -1,4 +1,4 @@
-"""Models by name, folder or hub id, and the one door to a pair of them."""
+"""Models by name, folder or hub id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OmnidraftError
-from ..generation import Pair
 from .config import ModelConfig
 
 if TYPE_CHECKING:
@@ -20,23 +19,6 @@ EMBEDDED = ("draft-general", "draft-tasks", "qwen-like", "llama3-like")
 BACKENDS = ("numpy", "torch")
 NUMPY_DTYPES = ("auto", "float32", "float64")
 NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs more than computing
-
-
-def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy",
-         draft_tokenizer: Any = None, target_tokenizer: Any = None, **how: Any) -> Pair:
-    """A pair of two models: a drafter and a target, each by name or as it is loaded.
-
-    By name, folder or (backend "torch") hub id, as `load` gives it, or a model of transformers
-    with its tokenizer, as (model, tokenizer) or in `draft_tokenizer` and `target_tokenizer`. `how`
-    goes to `load_two`: dtype, device, with torch trust_remote_code, device_map. Raises
-    OmnidraftError for anything else, or where the vocabularies have nothing in common.
-
-    >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
-    >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
-    ', there was a little fox who'
-    """
-    draft, target = loaded(draft, draft_tokenizer), loaded(target, target_tokenizer)
-    return Pair(*load_two(draft, target, backend=backend, **how))
 
 
 def loaded(model: Any, tokenizer: Any = None) -> Any:

@@ -10,18 +10,21 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Literal, overload
 
 import numpy as np
 
-from .decoding import Round, check_prompt, speculative
-from .errors import OmnidraftError
-from .options import Options
-from .pairing import Pairing
-from .sampling import Sampler, Uniforms
+from ..decoding import Round, check_prompt, speculative
+from ..engine.loading import load_two, loaded
+from ..errors import OmnidraftError
+from ..options import Options
+from ..pairing import Pairing
+from ..sampling import Uniforms
+from .control import Control, as_batch, takes_tensors
+from .prompts import several, split
 
 Reason = Literal["eos", "length", "stop", "context"]
 
@@ -51,69 +54,6 @@ class Generation:
         found = {name: value for name, value in asdict(replace(self, scores=None)).items()
                  if name != "scores"}
         return json.loads(json.dumps(found, default=lambda number: number.item()))
-
-
-@dataclass
-class Control:
-    """What changes the target's rows and ends a text, by transformers' names.
-
-    Processors and criteria are called as transformers calls them, with ids (1, n) and logits
-    (1, V): arrays, or tensors if the target runs in PyTorch or their class is transformers' own.
-    """
-
-    stop_strings: str | Sequence[str] | None = None
-    stopping_criteria: Any = None
-    logits_processor: Any = None
-    repetition_penalty: float | None = None
-    bad_words_ids: Sequence[Sequence[int]] | None = None
-
-    def __post_init__(self) -> None:
-        strings, words = _several(self.stop_strings), self.bad_words_ids or []
-        if not all(isinstance(one, str) and one for one in strings):
-            raise OmnidraftError(f"stop_strings is {self.stop_strings!r}, but must be texts")
-        penalty = 1.0 if self.repetition_penalty is None else self.repetition_penalty
-        if not isinstance(penalty, Real) or not penalty > 0:
-            raise OmnidraftError(f"repetition_penalty is {penalty!r}, but must be above 0")
-        if not all(_kind(word) == "ids" for word in words):
-            raise OmnidraftError(f"bad_words_ids is {words!r}, but must be lists of ids")
-        self.strings, self.penalty = [one.encode() for one in strings], penalty
-        self.words = [[int(token) for token in word] for word in words]
-
-    def processor(self, target: Any, options: Options) -> Callable[[list[int], Any], Any] | None:
-        """All processors in transformers' order as one, or None."""
-        ends, steps = options.ends(target), []
-        if self.penalty != 1:
-            steps.append(lambda ids, row: penalise(ids, row, self.penalty))
-        if words := [word for word in self.words if len(word) > 1 or word[0] not in ends]:
-            steps.append(lambda ids, row: forbid(ids, row, words))
-        steps += [_processor(one, target) for one in _several(self.logits_processor)]
-        steps += [options.processor] if options.processor else []
-
-        def run(ids: list[int], row: Any) -> Any:
-            for step in steps:
-                row = step(ids, row)
-            return row
-
-        return run if steps else None
-
-
-def penalise(ids: Sequence[int], row: Any, penalty: float) -> Any:
-    """Logits (V,), in place: those of `ids` over `penalty`, negative ones times it (1909.05858).
-
-    >>> penalise([0, 1], np.array([2.0, -1.0, 1.0]), 2.0)
-    array([ 1., -2.,  1.])
-    """
-    seen = sorted({token for token in ids if token < len(row)})
-    row[seen] = row[seen].clip(0, None) / penalty + row[seen].clip(None, 0) * penalty
-    return row
-
-
-def forbid(ids: list[int], row: Any, words: Sequence[Sequence[int]]) -> Any:
-    """Logits (V,), in place: -inf for the last id of each word whose others end `ids`."""
-    for *before, last in words:
-        if ids[len(ids) - len(before):] == before:
-            row[last] = -np.inf
-    return row
 
 
 class Text:
@@ -180,8 +120,8 @@ class Text:
         for string in control.strings:
             if string in self.data[-len(spoken) - len(string) + 1:]:
                 return "stop"
-        for criterion in _several(control.stopping_criteria):
-            met = criterion(_batch(self.ids, _by_tensors(criterion, target)), None)
+        for criterion in several(control.stopping_criteria):
+            met = criterion(as_batch(self.ids, takes_tensors(criterion, target)), None)
             if met if isinstance(met, bool) else bool(met.all()):
                 return "stop"
         full = len(self.ids) - len(self.prompts[0]) >= self.options.max_new_tokens
@@ -189,7 +129,7 @@ class Text:
 
     def _show(self, ids: list[int]) -> None:
         if self.streamer is not None:
-            ids = _batch(ids, "torch" in sys.modules)
+            ids = as_batch(ids, "torch" in sys.modules)
             self.streamer.put(ids if not self.rounds else ids[0])
 
 
@@ -283,85 +223,6 @@ class Pair(Pairing):
         return self.draft.tokenizer.encode(self.target.tokenizer.decode(ids), bos=True)
 
 
-def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
-    """The prompts in a prompt or batch, each a text, ids or messages, and whether it is a batch.
-
-    Raises OmnidraftError for anything that is ambiguous, padding without a mask included.
-
-    >>> split(["a", "b"]), split([1, 2])
-    ((['a', 'b'], True), ([[1, 2]], False))
-    """
-    mask, table = None, getattr(prompt, "ndim", 1) == 2
-    if isinstance(prompt, Mapping) and "input_ids" in prompt:
-        mask, prompt, table = _lists(prompt.get("attention_mask")), prompt["input_ids"], True
-    prompt = _lists(prompt)
-    if _kind(prompt) == "ids" and table:
-        prompt, mask = [prompt], mask and [mask]
-    if _kind(prompt) in ("text", "ids", "chat"):
-        return [prompt], False
-    kinds = {_kind(one) for one in prompt} if isinstance(prompt, list) else set()
-    if len(kinds) != 1 or not kinds <= {"text", "ids", "chat"}:
-        raise OmnidraftError(f"{str(prompt)[:40]!r} is no prompt, or prompts of several kinds: "
-                             "give a text, ids of shape (n,) or (1, n), or a chat of "
-                             "{'role', 'content'}; a list of prompts of one kind is a batch")
-    if mask:
-        prompt = [[token for token, seen in zip(row, shown, strict=True) if seen]
-                  for row, shown in zip(prompt, mask, strict=True)]
-    elif table and any(row[0] in pads or row[-1] in pads for row in prompt):
-        raise OmnidraftError("the ids are padded: give them with their attention_mask, or as lists")
-    return prompt, not (table and len(prompt) == 1)
-
-
-def _kind(value: Any) -> str:
-    """What a value is: "text", "id", "ids", "message", "chat" (messages), or "?"."""
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        return "id"
-    if isinstance(value, Mapping) and all(isinstance(value.get(key), str)
-                                          for key in ("role", "content")):
-        return "message"
-    kinds = {_kind(one) for one in value} if isinstance(value, list) else set()
-    plural = {"id": "ids", "message": "chat"}
-    return "text" if isinstance(value, str) else plural.get(*kinds, "?") if len(kinds) == 1 else "?"
-
-
-def _lists(value: Any) -> Any:
-    """Arrays, tensors and tuples as lists."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return [_lists(one) for one in value] if isinstance(value, (list, tuple)) else value
-
-
-def _several(value: Any) -> Sequence[Any]:
-    """One thing or a list of them, as a list; None is none."""
-    return [] if value is None else value if isinstance(value, (list, tuple)) else [value]
-
-
-def _by_tensors(function: Any, target: Any) -> bool:
-    """Whether a processor or criterion takes tensors: see `Control`."""
-    of_transformers = any(kind.__module__.startswith("transformers.")
-                          for kind in type(function).__mro__)
-    return of_transformers or getattr(target, "sampler", Sampler) is not Sampler
-
-
-def _batch(ids: Sequence[int], tensor: bool, **how: Any) -> Any:
-    """Ids (1, n) as a tensor or array; who asks for a tensor has PyTorch loaded."""
-    return sys.modules["torch"].tensor([ids], **how) if tensor else np.array([ids])
-
-
-def _processor(function: Any, target: Any) -> Callable[[list[int], Any], Any]:
-    """A processor of ids (1, n) and logits (1, V) as one of ids [n] and logits (V,)."""
-    tensors = _by_tensors(function, target)
-
-    def run(ids: list[int], row: Any) -> Any:
-        rows = sys.modules["torch"].as_tensor(row)[None] if tensors else row[None]
-        made = function(_batch(ids, tensors, **{"device": rows.device} if tensors else {}), rows)
-        if getattr(made, "shape", None) != rows.shape:
-            raise OmnidraftError(f"{function!r} must return logits of shape {tuple(rows.shape)}")
-        return np.asarray(made[0]) if isinstance(row, np.ndarray) else made[0]
-
-    return run
-
-
 def _options(options: Options | None, settings: dict[str, Any]) -> Options:
     """The options, or made of settings; not both."""
     if options is not None and settings:
@@ -381,3 +242,20 @@ def _draws(seed: int, generator: Any) -> np.random.Generator:
     if not isinstance(seed, Integral) or seed < 0:
         raise OmnidraftError(f"seed is {seed!r}, but must be a whole number of 0 or more")
     return np.random.default_rng(seed)
+
+
+def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy",
+         draft_tokenizer: Any = None, target_tokenizer: Any = None, **how: Any) -> Pair:
+    """A pair of two models: a drafter and a target, each by name or as it is loaded.
+
+    By name, folder or (backend "torch") hub id, as `load` gives it, or a model of transformers
+    with its tokenizer, as (model, tokenizer) or in `draft_tokenizer` and `target_tokenizer`. `how`
+    goes to `load_two`: dtype, device, with torch trust_remote_code, device_map. Raises
+    OmnidraftError for anything else, or where the vocabularies have nothing in common.
+
+    >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
+    >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
+    ', there was a little fox who'
+    """
+    draft, target = loaded(draft, draft_tokenizer), loaded(target, target_tokenizer)
+    return Pair(*load_two(draft, target, backend=backend, **how))

@@ -1,0 +1,105 @@
+"""What changes the target's rows and ends a text, by the names that transformers gives it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ..errors import OmnidraftError
+from ..options import Options
+from ..sampling import Sampler
+from .prompts import kind_of, several
+
+
+@dataclass
+class Control:
+    """What changes the target's rows and ends a text, by transformers' names.
+
+    Processors and criteria are called as transformers calls them, with ids (1, n) and logits
+    (1, V): arrays, or tensors if the target runs in PyTorch or their class is transformers' own.
+    """
+
+    stop_strings: str | Sequence[str] | None = None
+    stopping_criteria: Any = None
+    logits_processor: Any = None
+    repetition_penalty: float | None = None
+    bad_words_ids: Sequence[Sequence[int]] | None = None
+
+    def __post_init__(self) -> None:
+        strings, words = several(self.stop_strings), self.bad_words_ids or []
+        if not all(isinstance(one, str) and one for one in strings):
+            raise OmnidraftError(f"stop_strings is {self.stop_strings!r}, but must be texts")
+        penalty = 1.0 if self.repetition_penalty is None else self.repetition_penalty
+        if not isinstance(penalty, Real) or not penalty > 0:
+            raise OmnidraftError(f"repetition_penalty is {penalty!r}, but must be above 0")
+        if not all(kind_of(word) == "ids" for word in words):
+            raise OmnidraftError(f"bad_words_ids is {words!r}, but must be lists of ids")
+        self.strings, self.penalty = [one.encode() for one in strings], penalty
+        self.words = [[int(token) for token in word] for word in words]
+
+    def processor(self, target: Any, options: Options) -> Callable[[list[int], Any], Any] | None:
+        """All processors in transformers' order as one, or None."""
+        ends, steps = options.ends(target), []
+        if self.penalty != 1:
+            steps.append(lambda ids, row: penalise(ids, row, self.penalty))
+        if words := [word for word in self.words if len(word) > 1 or word[0] not in ends]:
+            steps.append(lambda ids, row: forbid(ids, row, words))
+        steps += [_processor(one, target) for one in several(self.logits_processor)]
+        steps += [options.processor] if options.processor else []
+
+        def run(ids: list[int], row: Any) -> Any:
+            for step in steps:
+                row = step(ids, row)
+            return row
+
+        return run if steps else None
+
+
+def penalise(ids: Sequence[int], row: Any, penalty: float) -> Any:
+    """Logits (V,), in place: those of `ids` over `penalty`, negative ones times it (1909.05858).
+
+    >>> penalise([0, 1], np.array([2.0, -1.0, 1.0]), 2.0)
+    array([ 1., -2.,  1.])
+    """
+    seen = sorted({token for token in ids if token < len(row)})
+    row[seen] = row[seen].clip(0, None) / penalty + row[seen].clip(None, 0) * penalty
+    return row
+
+
+def forbid(ids: list[int], row: Any, words: Sequence[Sequence[int]]) -> Any:
+    """Logits (V,), in place: -inf for the last id of each word whose others end `ids`."""
+    for *before, last in words:
+        if ids[len(ids) - len(before):] == before:
+            row[last] = -np.inf
+    return row
+
+
+def takes_tensors(function: Any, target: Any) -> bool:
+    """Whether a processor or criterion takes tensors: see `Control`."""
+    of_transformers = any(kind.__module__.startswith("transformers.")
+                          for kind in type(function).__mro__)
+    return of_transformers or getattr(target, "sampler", Sampler) is not Sampler
+
+
+def as_batch(ids: Sequence[int], tensor: bool, **how: Any) -> Any:
+    """Ids (1, n) as a tensor or array; who asks for a tensor has PyTorch loaded."""
+    return sys.modules["torch"].tensor([ids], **how) if tensor else np.array([ids])
+
+
+def _processor(function: Any, target: Any) -> Callable[[list[int], Any], Any]:
+    """A processor of ids (1, n) and logits (1, V) as one of ids [n] and logits (V,)."""
+    tensors = takes_tensors(function, target)
+
+    def run(ids: list[int], row: Any) -> Any:
+        rows = sys.modules["torch"].as_tensor(row)[None] if tensors else row[None]
+        made = function(as_batch(ids, tensors, **{"device": rows.device} if tensors else {}), rows)
+        if getattr(made, "shape", None) != rows.shape:
+            raise OmnidraftError(f"{function!r} must return logits of shape {tuple(rows.shape)}")
+        return np.asarray(made[0]) if isinstance(row, np.ndarray) else made[0]
+
+    return run

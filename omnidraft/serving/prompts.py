@@ -1,0 +1,62 @@
+"""Prompts as people have them: a text, ids, a chat, or a batch of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+from ..errors import OmnidraftError
+
+
+def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
+    """The prompts in a prompt or batch, each a text, ids or messages, and whether it is a batch.
+
+    Raises OmnidraftError for anything that is ambiguous, padding without a mask included.
+
+    >>> split(["a", "b"]), split([1, 2])
+    ((['a', 'b'], True), ([[1, 2]], False))
+    """
+    mask, table = None, getattr(prompt, "ndim", 1) == 2
+    if isinstance(prompt, Mapping) and "input_ids" in prompt:
+        mask, prompt, table = as_lists(prompt.get("attention_mask")), prompt["input_ids"], True
+    prompt = as_lists(prompt)
+    if kind_of(prompt) == "ids" and table:
+        prompt, mask = [prompt], mask and [mask]
+    if kind_of(prompt) in ("text", "ids", "chat"):
+        return [prompt], False
+    kinds = {kind_of(one) for one in prompt} if isinstance(prompt, list) else set()
+    if len(kinds) != 1 or not kinds <= {"text", "ids", "chat"}:
+        raise OmnidraftError(f"{str(prompt)[:40]!r} is no prompt, or prompts of several kinds: "
+                             "give a text, ids of shape (n,) or (1, n), or a chat of "
+                             "{'role', 'content'}; a list of prompts of one kind is a batch")
+    if mask:
+        prompt = [[token for token, seen in zip(row, shown, strict=True) if seen]
+                  for row, shown in zip(prompt, mask, strict=True)]
+    elif table and any(row[0] in pads or row[-1] in pads for row in prompt):
+        raise OmnidraftError("the ids are padded: give them with their attention_mask, or as lists")
+    return prompt, not (table and len(prompt) == 1)
+
+
+def kind_of(value: Any) -> str:
+    """What a value is: "text", "id", "ids", "message", "chat" (messages), or "?"."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return "id"
+    if isinstance(value, Mapping) and all(isinstance(value.get(key), str)
+                                          for key in ("role", "content")):
+        return "message"
+    kinds = {kind_of(one) for one in value} if isinstance(value, list) else set()
+    plural = {"id": "ids", "message": "chat"}
+    return "text" if isinstance(value, str) else plural.get(*kinds, "?") if len(kinds) == 1 else "?"
+
+
+def as_lists(value: Any) -> Any:
+    """Arrays, tensors and tuples as lists."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [as_lists(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def several(value: Any) -> Sequence[Any]:
+    """One thing or a list of them, as a list; None is none."""
+    return [] if value is None else value if isinstance(value, (list, tuple)) else [value]
