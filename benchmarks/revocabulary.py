@@ -52,7 +52,7 @@ def with_merges(tokenizer: Tokenizer, count: int) -> tuple[Tokenizer, np.ndarray
 def cut(model: Llama, count: int) -> Llama:
     """The drafter without the rows of the tokens that later merges make."""
     made, old = with_merges(model.tokenizer, count)
-    tensors = load_tensors(model.folder)
+    tensors = dict(load_tensors(model.folder))
     for name in {"model.embed_tokens.weight", "lm_head.weight"} & tensors.keys():
         tensors[name] = tensors[name][old]
     ends = tuple(np.flatnonzero(np.isin(old, model.config.eos_ids)).tolist())

@@ -76,7 +76,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("sampling", "logits[..., size:] = -np.inf", "logits[..., size + 1:] = -np.inf", SAMPLING),
     ("sampling", 'sums.searchsorted(goal, "right")', 'sums.searchsorted(goal, "left")', SAMPLING),
     ("sampling", "goal = min(goal, nextafter(running[-1], 0.0))", "goal = goal + 0.0", SAMPLING),
-    ("sampling", "(temperature, top_k, top_p) if temperature", "(temperature, top_k) if temperature",
+    ("sampling", "(temperature, top_k, top_p, min_p) if temperature", "(temperature, top_k, 1.0, min_p) if temperature",
      WORLDS),
     # translation
     ("translation", "changed[same] = left * (left > 0)", "changed[same] = left", MERGE),
@@ -134,7 +134,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("learning/online", "np.array(logits[:len(emitted)])", "np.array(logits[-len(emitted):])",
      "test_learning.py -k stored_rows"),
     ("learning/online", "healed = len(draft.tokens) - len(draft.features)", "healed = 0", LABELS),
-    ("learning/online", "                       options.top_k, options.top_p)", "                       0, 1.0)", LABELS),
+    ("learning/online", "size), *options.sampling)", "size), options.sampling[0])", LABELS),
     ("learning/online", "in_text = 0 if draft.taken_back is None else len(lifting.paths[draft.taken_back])", "in_text = 0",
      LABELS),
 )]

@@ -80,7 +80,8 @@ def test_methods_take_turns_and_a_repeat_has_its_own_draws(monkeypatch):
             return [od.Round(emitted=[7], seconds={"target": seconds})] * 2
         return write
 
-    target = SimpleNamespace(name="fake", context_size=8, tokenizer=SimpleNamespace(encode=lambda text, bos: [1, 1, 1]))
+    target = SimpleNamespace(name="fake", context_size=8, tokenizer=SimpleNamespace(
+        encode=lambda text, bos: [1, 1, 1], longest=1))
     monkeypatch.setattr(bench, "plain", method("plain", 2.0))
     monkeypatch.setattr(bench, "speculative", method("fast", 0.5))
     monkeypatch.setattr(bench.options, "uniforms_of", draws.append)

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # so that the lessons run in a fresh clone, too
 
 from omnidraft.cli import render  # noqa: E402
+from omnidraft.exactness import distribution_of, total_variation  # noqa: E402, F401
 
 escape = render.escape  # makes a token safe to print
 
