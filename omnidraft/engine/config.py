@@ -125,8 +125,8 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
         "context_size": min(context, window or context) if windowed else context}
     for key, size in sizes.items():
         if type(size) is not int or not 1 <= size <= MOST[key == "layers"]:
-            raise OmnidraftError(f"{key} is {repr(size)[:40]}, but must be a whole number from 1 to "
-                                 f"{MOST[key == 'layers']}")
+            raise OmnidraftError(f"{key} is {repr(size)[:40]}, but must be a whole number from 1 "
+                                 f"to {MOST[key == 'layers']}")
     if heads % sizes["kv_heads"] or sizes["head_dim"] % 2:
         raise OmnidraftError(f"{heads} heads cannot share {sizes['kv_heads']} key-value heads "
                              f"of {sizes['head_dim']} numbers")
