@@ -89,10 +89,11 @@ $(VENV)/.dev: $(VENV)/.core constraints.txt
 	@$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# Each `name>=version` of the dependencies as `name==version`; Python 3.10, which has wheels of all of them, if it is here.
+# Each `name>=version` of the dependencies as `name==version`; Python 3.10, which has wheels of all of them, if it runs here
+# (pyenv has a command of that name for versions that are not chosen).
 OLDEST := $$(sed -nE '/^dependencies/,/^]/s/^ *"([a-z]+)>=([0-9.]+)".*/\1==\2/p' pyproject.toml)
 $(OLD_VENV)/.dev: pyproject.toml
-	@test -x $(OLD_VENV)/bin/python || $$(command -v python3.10 || echo $(PYTHON)) -m venv $(OLD_VENV)
+	@test -x $(OLD_VENV)/bin/python || $$(python3.10 -c 'print("python3.10")' 2>/dev/null || echo $(PYTHON)) -m venv $(OLD_VENV)
 	@$(OLD_VENV)/bin/python $(PIP_INSTALL) --editable '.[dev]' $(OLDEST)
 	@touch $@
 

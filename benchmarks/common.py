@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -101,11 +102,17 @@ def versions() -> dict[str, str | int]:
             "torch_threads": torch.get_num_threads()}
 
 
+def models() -> str:
+    """What names the embedded weights that a figure belongs to: the start of a checksum."""
+    found = sorted((Path(omnidraft.__file__).parent / "engine" / "embedded").glob("*/*.safetensors"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in found)).hexdigest()[:12]
+
+
 def start(path: Path | None, settings: dict | None = None, **parts: Any) -> dict[str, Any]:
     """Results to add to: those of the file, if it is there, or else `parts`."""
     stored = path and path.exists()
     found = parts | (json.loads(path.read_text(encoding="utf-8")) if stored else {})
-    return found | {"machine": machine()} | ({"settings": settings} if settings is not None else {})
+    return found | {"machine": machine(), "models": models()} | ({"settings": settings} if settings is not None else {})
 
 
 def run_all(path: Path | None, results: dict, jobs: dict[tuple, Callable[[], dict]]) -> None:

@@ -16,7 +16,7 @@ from statistics import median
 from rich.console import Console
 
 from benchmarks import report_overlap
-from benchmarks.common import ROOT, result
+from benchmarks.common import ROOT, models, result
 from benchmarks.report_learning import (
     adaptive,
     arrow,
@@ -249,7 +249,10 @@ def overhead(figures: dict) -> str:
 def written(name: str, how: Callable[..., str], *more: object) -> str:
     """What `how` makes of a benchmark's figures, if there are any."""
     figures = result(name)
-    return "Not measured yet." if figures is None else how(figures, *more)
+    if figures is None:
+        return "Not measured yet."
+    earlier = figures.get("models") not in (None, models())
+    return "*With embedded models of an earlier version.*\n\n" * earlier + how(figures, *more)
 
 
 def summary(places: str) -> str:
@@ -323,7 +326,8 @@ def main() -> None:
         marks = rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)"
         pages[path] = re.sub(marks, lambda m, made=made: f"{m[1]}{made}\n{m[2]}", text, flags=re.S)
     torch = [written(f"speed_{one}", speed) for one in ("torch", "both_torch")]
-    parts = {"Speed": written("speed", speed), "Speed with PyTorch": "\n\n".join(torch),
+    numpy = [written(name, speed) for name in ("speed", "speed_avx2") if result(name)]
+    parts = {"Speed": "\n\n".join(numpy), "Speed with PyTorch": "\n\n".join(torch),
              "Block efficiency": written("efficiency", efficiency),
              "Acceptance by overlap": written("overlap", report_overlap.report),
              "Learning": written("learning", learning, True),

@@ -27,8 +27,9 @@ def arrow(pair: str) -> str:
 def machine_line(figures: dict) -> str:
     """Where a result was measured."""
     m = figures["machine"]
-    return (f"Measured on {m['cpu']}, {m['cores']} cores, {'AVX-512' if m['avx512'] else 'AVX2'}, "
-            f"NumPy {m['numpy']} ({m['blas']}), one BLAS thread")
+    wide = m["avx512"] and m.get("blas_kernels") not in ("Haswell", "Zen")
+    return (f"Measured on {m['cpu']}, {m['cores']} cores, "
+            f"{'AVX-512' if wide else 'AVX2'}, NumPy {m['numpy']} ({m['blas']}), one BLAS thread")
 
 
 def wall_clock(figures: dict, all_of_it: bool = True) -> str:
