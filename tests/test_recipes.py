@@ -33,7 +33,7 @@ def test_a_problem_is_told_and_solved(schema):
         assert not re.search(r"[\[\]{}<>|]|  |\bNone\b", example["prompt"] + example["response"])
         told = example["prompt"].lower()
         x = sums[0][0]
-        known = {2, 7, 12, 24, 60}  # in a pair, a week, a dozen, a day, an hour
+        known = {2, 7, 12, 24, 60, 100}  # in a pair, a week, a dozen, a day, an hour, a dollar
         assert x in known or re.search(rf"\b{x}\b", told) or words.number_word(x) in told or "twice" in told
         said = steps[SUM.search(steps).end():]
         assert str(example["answer"]) in said
