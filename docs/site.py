@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
+import equations  # noqa: E402
 import play  # noqa: E402
 from markdown_it import MarkdownIt  # noqa: E402 (comes with rich, like pygments)
 from pygments import highlight  # noqa: E402
@@ -53,7 +54,11 @@ h1 { font-size: 1.7rem; line-height: 1.25; } h2 { font-size: 1.25rem; margin-top
 dt { font-weight: 700; margin-top: .7rem; } dd { margin: 0 0 0 1.2rem; } dt:target { background: var(--block); }
 code, pre { font: .86rem/1.5 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }
 pre { margin: .6rem 0; padding: .7rem .9rem; overflow-x: auto; border-radius: 6px; border: 1px solid var(--line); }
-pre.code, pre.equation { background: var(--block); } pre.equation { border-left: 4px solid var(--accent); }
+pre.code, .equation { background: var(--block); } .equation { border-left: 4px solid var(--accent); }
+div.equation { margin: .6rem 0; padding: .4rem .5rem; overflow-x: auto; border-radius: 6px; }
+.equation td { padding: .15rem .5rem; vertical-align: baseline; } math { font-size: 1.08em; }
+figure { margin: .6rem 0; } figure svg { width: 100%; max-width: 42rem; height: auto; }
+@media (max-width: 45rem) { .equation tr { display: block; padding: .2rem 0; } .equation td { display: inline-block; } }
 pre.out { border-left: 4px solid var(--soft); } pre.out .row { display: block; white-space: pre-wrap; line-height: 1.8; }
 .fate { white-space: nowrap; }
 .fate::before { content: attr(data-sign); display: inline-block; font-weight: 400; font-size: .85em; line-height: 1;
@@ -76,8 +81,9 @@ def key(style: Style) -> tuple:
 COLOURS = ("", "red", "green", "yellow", "blue", "magenta", "cyan", "")  # the terminal's eight
 SIGNS = {key(Style.parse(style)): sign for style, sign, _ in FATES.values()}
 MARKDOWN = MarkdownIt("commonmark").enable("table")
-MARKDOWN.add_render_rule("code_block", lambda _, tokens, place, *rest: (  # the lessons indent their equations
-    f'<pre class="equation">{html.escape(tokens[place].content.rstrip())}</pre>\n'))
+# the lessons indent their equations
+MARKDOWN.add_render_rule("code_block", lambda _, tokens, place, *rest: equations.table(tokens[place].content))
+MARKDOWN.add_render_rule("text", lambda _, tokens, place, *rest: equations.cell(tokens[place].content, among_words=True))
 
 
 def code(text: str, kind: str = "code") -> str:
@@ -137,6 +143,7 @@ def prose(text: str) -> str:
                 return f'<a class="term" href="glossary.html#{names[form]}">{match[1]}</a>'
         return match[0]
 
+    text = re.sub(r"( [=/·+-])\n *(?=\w)", r"\1 ", text)  # an equation that goes on in the next line
     return re.sub(r"<strong>([^<]+)</strong>", linked, MARKDOWN.render(text))
 
 
