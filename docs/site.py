@@ -2,8 +2,8 @@
 
     python docs/site.py [--out build/site] [lesson ...]
 
-Every page carries its own style sheet and loads nothing. Colours that a cell prints become classes (so that they suit a
-light and a dark page), and a token's fate also its sign + * - ! ^, as a small mark before it.
+Every page carries its own style sheet and loads nothing. Equations are MathML, figures (with matplotlib) SVG. Colours that a
+cell prints become classes (so that they suit a light and a dark page), and a token's fate also its sign + * - ! ^.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import io
 import os
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,6 +121,26 @@ def output(printed: str) -> str:
     return "".join(made)
 
 
+SHADES = {"#000000": "currentColor", "#1f77b4": "var(--accent)", "#ff7f0e": "var(--yellow)", "#2ca02c": "var(--green)",
+          "#d62728": "var(--red)", "#ffffff": "var(--page)"}
+
+
+def figures(cell: int) -> str:
+    """What a cell has drawn with matplotlib, if there is one, as SVG in the page's own colours."""
+    plt, made = sys.modules.get("matplotlib.pyplot"), []
+    for number in plt.get_fignums() if plt else ():
+        title, file = plt.figure(number).axes[0].get_title(), io.StringIO()
+        with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "omnidraft"}):
+            plt.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        drawn = re.sub("|".join(SHADES), lambda shade: SHADES[shade[0]], file.getvalue())
+        drawn = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>f{cell}-{number}-", drawn)  # each id once in a page
+        attributes = f'<svg role="img" aria-label="{html.escape(title)}" '
+        made.append(f"<figure>{drawn[drawn.index('<svg'):].replace('<svg ', attributes, 1)}</figure>\n")
+    if plt:
+        plt.close("all")
+    return "".join(made)
+
+
 def glossary() -> dict[str, tuple[str, str, str]]:
     """The terms: anchor -> (names as written, meaning, lessons)."""
     lines = (ROOT / "tutorials" / "GLOSSARY.md").read_text(encoding="utf-8").splitlines()
@@ -180,7 +201,7 @@ def lesson_page(path: Path, found: dict[int, Path]) -> str:
             continue
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             tutorial.run(cell, path, names)
-        made.append(code(cell.text) + output(printed.getvalue()))
+        made.append(code(cell.text) + output(printed.getvalue()) + figures(len(made)))
     if any("data-sign" in part for part in made):
         made.insert(0, legend())
     return page(f"{int(path.name[:2])} · {tutorial.title(path)}", "".join(made), path.stem, found)
@@ -221,6 +242,11 @@ def main() -> None:
     os.environ |= {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "1000"}  # colours as in a wide terminal
     os.environ.pop("NO_COLOR", None)
     args.out.mkdir(parents=True, exist_ok=True)
+    if find_spec("matplotlib"):  # then the lessons draw
+        import matplotlib
+
+        matplotlib.use("svg")
+        import matplotlib.pyplot  # noqa: F401
     for path in found.values():
         print(f"lesson {path.stem} ...", file=sys.stderr)
         write_text(args.out / f"{path.stem}.html", lesson_page(path, found))

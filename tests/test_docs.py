@@ -123,8 +123,9 @@ def site():
 
 def check_page(text: str, folder: Path | None = None):
     assert "<script" not in text and "<link" not in text and "<img" not in text and "@import" not in text
-    for link in re.findall(r"""(?:src|href)=["']([^"'#]*)""", text):
-        assert "://" not in link and (folder is None or (folder / link).is_file()), link
+    for link, place in re.findall(r"""(?:src|href)=["']([^"'#]*)#?([^"']*)""", text):
+        assert "://" not in link and (not link or folder is None or (folder / link).is_file()), link
+        assert link or f'id="{place}"' in text, place
 
 
 def test_every_lesson_is_in_the_readme_and_in_the_site(site):
