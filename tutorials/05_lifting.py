@@ -20,7 +20,6 @@
 #
 # ## By hand
 # The drafter draws a from (a 0.6, b 0.4), then a again from (a 0.3, b 0.7). Three comparisons follow:
-#
 # 1. At the root the first a proposes the child a. P = p(a) + p(ab) = 0.8 and Q = 0.6: kept.
 # 2. At node a the second a is no child, so it proposes *stop*. P = 0.4 / 0.8 = 0.5. Every atom except b means stop, so Q =
 #    1 - 0.7 = 0.3: kept. The target token a is written.
@@ -50,7 +49,7 @@ for drafted in product((a, b), repeat=2):
     for c in choices(*lifting.reveal(drafted, rows), lifting, [p, p, p]):
         one_by_one *= min(1, c.target_prob / c.draft_prob)
         place, proposed = "root" if c.node == ROOT else "node a", "stop" if c.stop else "ab"[drafted[c.place]]
-        print(*("ab"[d] for d in drafted), f" at {place:6}  {proposed:4}  P = {c.target_prob:.1f}  Q = {c.draft_prob:.1f}  kept:",
+        print(*("ab"[d] for d in drafted), f" {place:6}  {proposed:4}  P = {c.target_prob:.1f}  Q = {c.draft_prob:.1f}  kept:",
               f"one by one {one_by_one:.1f}, as a block {c.after:.1f}")
     whole += rows[0][drafted[0]] * rows[1][drafted[1]] * np.array([one_by_one, c.after])
 print("\nall of a draft is kept\none by one", bar(whole[0], 40, ".2f"), "\nas a block", bar(whole[1], 40, ".2f"))
