@@ -58,7 +58,8 @@ pre { margin: .6rem 0; padding: .7rem .9rem; overflow-x: auto; border-radius: 6p
 pre.code, .equation { background: var(--block); } .equation { border-left: 4px solid var(--accent); }
 div.equation { margin: .6rem 0; padding: .4rem .5rem; overflow-x: auto; border-radius: 6px; }
 .equation td { padding: .15rem .5rem; vertical-align: baseline; } math { font-size: 1.08em; }
-figure { margin: .6rem 0; } figure svg { width: 100%; max-width: 42rem; height: auto; }
+figure { margin: .6rem 0; overflow-x: auto; } figure svg { width: 100%; min-width: 30rem; max-width: 42rem; height: auto; }
+figure text { fill: currentColor; }
 @media (max-width: 45rem) { .equation tr { display: block; padding: .2rem 0; } .equation td { display: inline-block; } }
 pre.out { border-left: 4px solid var(--soft); } pre.out .row { display: block; white-space: pre-wrap; line-height: 1.8; }
 .fate { white-space: nowrap; }

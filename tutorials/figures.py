@@ -46,7 +46,7 @@ def draw_blocks(title, blocks):
     axes, plt = canvas(title, 1.4)
     if not axes:
         return
-    place, at = 0, {}
+    place = 0
     for kind, *sides in blocks:
         for row, tokens in zip((1, 0), sides, strict=True):
             left = place
@@ -56,7 +56,8 @@ def draw_blocks(title, blocks):
                           va="center", fontsize=6.5)
                 left += len(token)
         place = left
-        at.setdefault(kind, axes.plot([], [], color=COLOURS[kind], label=f"{kind} block")[0])
+    for kind, colour in COLOURS.items():
+        axes.plot([], [], color=colour, label=kind)
     axes.set(xlim=(0, place), ylim=(-0.1, 1.9))
     axes.set_yticks([0.4, 1.4], ["target", "drafter"])
     axes.set_xticks([])
