@@ -116,7 +116,7 @@ def same(given, wanted):
     if isinstance(wanted, str | bytes):
         return given == wanted
     if hasattr(wanted, "__len__"):
-        return len(given) == len(wanted) and all(map(same, given, wanted))
+        return hasattr(given, "__len__") and len(given) == len(wanted) and all(map(same, given, wanted))
     return abs(float(given) - wanted) < 6e-4
 
 
