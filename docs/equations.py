@@ -107,7 +107,7 @@ def cell(text: str, among_words: bool = False) -> str:
     for math, part in groupby(zip(is_math(tokens), tokens, strict=True), key=lambda one: one[0]):
         words = tuple(token for _, token in part)
         whole = words[0] not in {*OPERATORS} - {"-", "−"} and words[-1] not in OPERATORS and (
-            not OPERATORS.keys().isdisjoint(words) or re.search(r"[A-Za-z]'?\(", "".join(words)))
+            not OPERATORS.keys().isdisjoint(words) or re.search(r"[A-Za-z]'?\(|^[A-Za-z]+_\w$", "".join(words)))
         real = math and (whole or not among_words)
         made.append(mathml(words, not among_words) if real else html.escape("".join(words), quote=False))
     return "".join(made)

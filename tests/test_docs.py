@@ -166,9 +166,9 @@ def test_equations_become_mathml_and_words_stay(site, line, equations):
 
 
 def test_among_words_only_whole_equations_are_set(site):
-    made = site.prose("UTF-8, lesson 2 · An a after a b: p(x) and beta = 0.2 +\n0.4, so k - 1; p = nothing; docs/a.md.")
+    made = site.prose("UTF-8, lesson 2 · An a after a b: p(x) and beta = 0.2 +\n0.4, so k - 1; P_i; p = nothing; docs/a.md.")
     assert [html.unescape(re.sub("<.*?>", "", one)) for one in re.findall(r"<math.*?</math>", made)] == [
-        "p(x)", "β=0.2+0.4", "k−1"]
+        "p(x)", "β=0.2+0.4", "k−1", "Pi"]
     assert "An a after a b: " in made and "UTF-8, lesson 2 · An" in made and "docs/a.md" in made
 
 
