@@ -53,8 +53,8 @@ picture: $(VENV)/.core  ## make the README's picture (by Chromium) and the demo'
 	$(BIN)/python cli.py demo --json benchmarks/results/demo.json
 	$(BIN)/python -m benchmarks.report
 
-site: $(VENV)/.core  ## the lessons as web pages with their output: build/site/index.html (a minute or two)
-	$(BIN)/python docs/site.py
+site: $(DOCS_VENV)/.docs  ## the lessons as web pages with equations, figures and output: build/site/index.html (two minutes)
+	$(DOCS_BIN)/python docs/site.py
 
 notebooks: $(DOCS_VENV)/.docs  ## the lessons as Jupyter notebooks: notebooks/*.ipynb, never over yours (a minute or two)
 	env -u NO_COLOR $(DOCS_BIN)/python docs/notebooks.py

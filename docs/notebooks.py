@@ -24,7 +24,8 @@ SETUP = """# Where the lessons are; in Colab they are fetched and installed firs
 import sys
 from pathlib import Path
 
-home = next((path for path in (Path(".."), Path("."), Path("omnidraft")) if (path / "tutorials").is_dir()), None)
+here = Path.cwd()
+home = next((path for path in (here, *here.parents, Path("omnidraft")) if (path / "tutorials" / "helpers.py").is_file()), None)
 if home is None:
     import subprocess
 

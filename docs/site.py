@@ -2,8 +2,8 @@
 
     python docs/site.py [--out build/site] [lesson ...]
 
-Every page carries its own style sheet and loads nothing. Colours that a cell prints become classes (so that they suit a
-light and a dark page), and a token's fate also its sign + * - ! ^, as a small mark before it.
+Every page carries its own style sheet and loads nothing. Equations are MathML, figures (with matplotlib) SVG. Colours that a
+cell prints become classes (so that they suit a light and a dark page), and a token's fate also its sign + * - ! ^.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import io
 import os
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
+import equations  # noqa: E402
 import play  # noqa: E402
 from markdown_it import MarkdownIt  # noqa: E402 (comes with rich, like pygments)
 from pygments import highlight  # noqa: E402
@@ -53,7 +55,12 @@ h1 { font-size: 1.7rem; line-height: 1.25; } h2 { font-size: 1.25rem; margin-top
 dt { font-weight: 700; margin-top: .7rem; } dd { margin: 0 0 0 1.2rem; } dt:target { background: var(--block); }
 code, pre { font: .86rem/1.5 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }
 pre { margin: .6rem 0; padding: .7rem .9rem; overflow-x: auto; border-radius: 6px; border: 1px solid var(--line); }
-pre.code, pre.equation { background: var(--block); } pre.equation { border-left: 4px solid var(--accent); }
+pre.code, .equation { background: var(--block); } .equation { border-left: 4px solid var(--accent); }
+div.equation { margin: .6rem 0; padding: .4rem .5rem; overflow-x: auto; border-radius: 6px; }
+.equation td { padding: .15rem .5rem; vertical-align: baseline; } math { font-size: 1.08em; }
+figure { margin: .6rem 0; overflow-x: auto; } figure svg { width: 100%; min-width: 30rem; max-width: 42rem; height: auto; }
+figure text { fill: currentColor; }
+@media (max-width: 45rem) { .equation tr { display: block; padding: .2rem 0; } .equation td { display: inline-block; } }
 pre.out { border-left: 4px solid var(--soft); } pre.out .row { display: block; white-space: pre-wrap; line-height: 1.8; }
 .fate { white-space: nowrap; }
 .fate::before { content: attr(data-sign); display: inline-block; font-weight: 400; font-size: .85em; line-height: 1;
@@ -76,8 +83,9 @@ def key(style: Style) -> tuple:
 COLOURS = ("", "red", "green", "yellow", "blue", "magenta", "cyan", "")  # the terminal's eight
 SIGNS = {key(Style.parse(style)): sign for style, sign, _ in FATES.values()}
 MARKDOWN = MarkdownIt("commonmark").enable("table")
-MARKDOWN.add_render_rule("code_block", lambda _, tokens, place, *rest: (  # the lessons indent their equations
-    f'<pre class="equation">{html.escape(tokens[place].content.rstrip())}</pre>\n'))
+# the lessons indent their equations
+MARKDOWN.add_render_rule("code_block", lambda _, tokens, place, *rest: equations.table(tokens[place].content))
+MARKDOWN.add_render_rule("text", lambda _, tokens, place, *rest: equations.cell(tokens[place].content, among_words=True))
 
 
 def code(text: str, kind: str = "code") -> str:
@@ -114,6 +122,26 @@ def output(printed: str) -> str:
     return "".join(made)
 
 
+SHADES = {"#000000": "currentColor", "#1f77b4": "var(--accent)", "#ff7f0e": "var(--yellow)", "#2ca02c": "var(--green)",
+          "#d62728": "var(--red)", "#ffffff": "var(--page)"}
+
+
+def figures(cell: int) -> str:
+    """What a cell has drawn with matplotlib, if there is one, as SVG in the page's own colours."""
+    plt, made = sys.modules.get("matplotlib.pyplot"), []
+    for number in plt.get_fignums() if plt else ():
+        title, file = plt.figure(number).axes[0].get_title(), io.StringIO()
+        with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "omnidraft"}):
+            plt.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        drawn = re.sub("|".join(SHADES), lambda shade: SHADES[shade[0]], file.getvalue())
+        drawn = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>f{cell}-{number}-", drawn)  # each id once in a page
+        attributes = f'<svg role="img" aria-label="{html.escape(title)}" '
+        made.append(f"<figure>{drawn[drawn.index('<svg'):].replace('<svg ', attributes, 1)}</figure>\n")
+    if plt:
+        plt.close("all")
+    return "".join(made)
+
+
 def glossary() -> dict[str, tuple[str, str, str]]:
     """The terms: anchor -> (names as written, meaning, lessons)."""
     lines = (ROOT / "tutorials" / "GLOSSARY.md").read_text(encoding="utf-8").splitlines()
@@ -137,6 +165,7 @@ def prose(text: str) -> str:
                 return f'<a class="term" href="glossary.html#{names[form]}">{match[1]}</a>'
         return match[0]
 
+    text = re.sub(r"( [=/·+-])\n *(?=\w)", r"\1 ", text)  # an equation that goes on in the next line
     return re.sub(r"<strong>([^<]+)</strong>", linked, MARKDOWN.render(text))
 
 
@@ -173,7 +202,7 @@ def lesson_page(path: Path, found: dict[int, Path]) -> str:
             continue
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             tutorial.run(cell, path, names)
-        made.append(code(cell.text) + output(printed.getvalue()))
+        made.append(code(cell.text) + output(printed.getvalue()) + figures(len(made)))
     if any("data-sign" in part for part in made):
         made.insert(0, legend())
     return page(f"{int(path.name[:2])} · {tutorial.title(path)}", "".join(made), path.stem, found)
@@ -214,6 +243,11 @@ def main() -> None:
     os.environ |= {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "1000"}  # colours as in a wide terminal
     os.environ.pop("NO_COLOR", None)
     args.out.mkdir(parents=True, exist_ok=True)
+    if find_spec("matplotlib"):  # then the lessons draw
+        import matplotlib
+
+        matplotlib.use("svg")
+        import matplotlib.pyplot  # noqa: F401
     for path in found.values():
         print(f"lesson {path.stem} ...", file=sys.stderr)
         write_text(args.out / f"{path.stem}.html", lesson_page(path, found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import re
 import shlex
@@ -122,8 +123,9 @@ def site():
 
 def check_page(text: str, folder: Path | None = None):
     assert "<script" not in text and "<link" not in text and "<img" not in text and "@import" not in text
-    for link in re.findall(r"""(?:src|href)=["']([^"'#]*)""", text):
-        assert "://" not in link and (folder is None or (folder / link).is_file()), link
+    for link, place in re.findall(r"""(?:src|href)=["']([^"'#]*)#?([^"']*)""", text):
+        assert "://" not in link and (not link or folder is None or (folder / link).is_file()), link
+        assert link or f'id="{place}"' in text, place
 
 
 def test_every_lesson_is_in_the_readme_and_in_the_site(site):
@@ -144,9 +146,34 @@ def test_output_has_colours_signs_and_python(site):
 
 
 def test_bold_terms_lead_to_the_glossary(site):
-    made = site.prose("A **false rejection** and **draft tokens**.\n\n    min(p, q) < 1\n")
+    made = site.prose("A **false rejection** and **draft tokens**.")
     assert 'href="glossary.html#false-rejection"' in made and 'href="glossary.html#draft-token"' in made
-    assert '<pre class="equation">min(p, q) &lt; 1</pre>' in made
+
+
+@pytest.mark.parametrize(("line", "equations"), [
+    ("draw x from q, accept it with probability   min(1, p(x) / q(x));", ["x", "q", "min(1,p(x)q(x))"]),
+    ("r(x) = max(0, p(x) - q(x)) / sum_y max(0, q(y))", ["r(x)=max(0,p(x)−q(x))∑ymax(0,q(y))"]),
+    ("P(stop) = the rest       t is the token of a node", ["P(stop)=", "t"]),
+    ("each I-th prompt for t   theta_t <- theta_t - step", ["t", "θt←θt−"])])
+def test_equations_become_mathml_and_words_stay(site, line, equations):
+    shown = site.prose(f"Text:\n\n    {line}\n").partition("<table>")[2]
+    found = re.findall(r"<math.*?</math>", shown)
+    assert [html.unescape(re.sub("<.*?>", "", one)) for one in found] == equations
+    assert ["<mfrac>" in one for one in found] == [" / " in line and len(one) > 500 for one in found]
+    assert ["<munder>" in one for one in found] == ["∑" in text for text in equations]
+    for words in ("accept it with probability", "the rest", "is the token of a node", "each I-th prompt for", "step"):
+        assert (words in shown) == (words in line)
+
+
+def test_among_words_only_whole_equations_are_set(site):
+    made = site.prose("UTF-8, lesson 2 · An a after a b: p(x) and beta = 0.2 +\n0.4, so k - 1; P_i; p = nothing; docs/a.md.")
+    assert [html.unescape(re.sub("<.*?>", "", one)) for one in re.findall(r"<math.*?</math>", made)] == [
+        "p(x)", "β=0.2+0.4", "k−1", "Pi"]
+    assert "An a after a b: " in made and "UTF-8, lesson 2 · An" in made and "docs/a.md" in made
+
+
+def test_a_drawing_stays_a_drawing(site):
+    assert '<pre class="equation">root ─ a &lt;</pre>' in site.prose("Text:\n\n    root ─ a <\n")
 
 
 @embedded

@@ -73,6 +73,7 @@ p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.7, 0.1])
 for x, common in enumerate(np.minimum(p, q)):
     print(f"{'abc'[x]}  target  {bar(common)}{'▒' * round(40 * (p[x] - common))}")
     print(f"   drafter {bar(common)}{'░' * round(40 * (q[x] - common))}")
+figure("by hand", {"target p": p, "drafter q": q, "in common": np.minimum(p, q)}, [*"abc"])
 print("\n█ accepted   ░ drafted too often: rejected   ▒ drafted too rarely: recovered\n")
 show(rejection_sampling)  # the rule for a whole round in the package
 show(residual)

@@ -23,7 +23,7 @@
 from collections import Counter
 
 import numpy as np
-from helpers import bar, check, escape, examples, show
+from helpers import bar, check, draw_blocks, escape, examples, show
 from rich.console import Console
 from rich.text import Text
 
@@ -106,8 +106,10 @@ def blocks(text):
         yield f"{'n' if b - a > 1 else 1}:{'n' if d - c > 1 else 1}", sides[0][a:b], sides[1][c:d]
 
 
+sentence = "The windows of the shop were broken, so Sarah wrote a letter."
+draw_blocks("one text, two tokenizations", blocks(sentence))
 lines = Text("drafter "), Text("target  ")
-for kind, *sides in blocks("The windows of the shop were broken, so Sarah wrote a letter."):
+for kind, *sides in blocks(sentence):
     for line, side in zip(lines, sides, strict=True):
         shown = "|".join(escape(token.decode(errors="replace")) for token in side)
         line.append(f"[{SIGNS[kind][0]}{shown}]", SIGNS[kind][1])

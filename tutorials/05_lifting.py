@@ -19,19 +19,19 @@
 # ended before it. Such an atom proposes *stop*; once that is accepted, the same atom begins the next token.
 #
 # ## By hand
-# The drafter draws a from (a 0.6, b 0.4), then a again from (a 0.3, b 0.7). Three comparisons follow (printed below):
-#
-# 1. At the root the first a proposes the child a. P = p(a) + p(ab) = 0.8 and Q = 0.6: accepted.
+# The drafter draws a from (a 0.6, b 0.4), then a again from (a 0.3, b 0.7). Three comparisons follow:
+# 1. At the root the first a proposes the child a. P = p(a) + p(ab) = 0.8 and Q = 0.6: kept.
 # 2. At node a the second a is no child, so it proposes *stop*. P = 0.4 / 0.8 = 0.5. Every atom except b means stop, so Q =
-#    1 - 0.7 = 0.3: accepted. The target token a is written.
+#    1 - 0.7 = 0.3: kept. The target token a is written.
 # 3. At the root again (the target's next row is p, too) it proposes the child a. P = 0.8. This atom is no b, so Q = 0.3 /
-#    0.3 = 1: accepted with 0.8. If it is, the next token is drawn from p among those whose split begins with a.
+#    0.3 = 1: kept with 0.8. If it is, the next token is drawn from p among those whose split begins with a.
 
 # %%
 from functools import partial
+from itertools import product
 
 import numpy as np
-from helpers import bar, check, distribution_of, examples, show, total_variation
+from helpers import bar, check, distribution_of, draw_trie, examples, show, total_variation
 
 from omnidraft import Options, Uniforms, metrics, pair, plain, speculative
 from omnidraft.lifting import ROOT, Lifting, build_lifting
@@ -41,30 +41,36 @@ from omnidraft.verification import choices, lifted
 a, b, ab = 0, 1, 2
 p, splits = np.array([0.4, 0.2, 0.4]), {a: (0,), b: (1,), ab: (0, 1)}
 lifting = build_lifting(splits, {}, draft_size=2)
+draw_trie("the trie, with masses", lifting, p, tokens=["a", "b", "ab"], atoms="ab")
 rows = [np.array([0.6, 0.4]), np.array([0.3, 0.7])]
-for drafted in ([a, a], [b, a]):
+whole = np.zeros(2)
+for drafted in product((a, b), repeat=2):
+    one_by_one = 1.0
     for c in choices(*lifting.reveal(drafted, rows), lifting, [p, p, p]):
-        print("root   " if c.node == ROOT else "node a ", f"{'stop' if c.stop else 'ab'[drafted[c.place]]:4}",
-              f" P = {c.target_prob:.1f}  Q = {c.draft_prob:.1f}  kept so far with r = {c.after:.1f}")
+        one_by_one *= min(1, c.target_prob / c.draft_prob)
+        place, proposed = "root" if c.node == ROOT else "node a", "stop" if c.stop else "ab"[drafted[c.place]]
+        print(*("ab"[d] for d in drafted), f" {place:6}  {proposed:4}  P = {c.target_prob:.1f}  Q = {c.draft_prob:.1f}  kept:",
+              f"one by one {one_by_one:.1f}, as a block {c.after:.1f}")
+    whole += rows[0][drafted[0]] * rows[1][drafted[1]] * np.array([one_by_one, c.after])
+print("\nall of a draft is kept\none by one", bar(whole[0], 40, ".2f"), "\nas a block", bar(whole[1], 40, ".2f"))
+assert whole[1] > whole[0]
 
 # %% [markdown]
 # ## The equation (this project's own)
-#
 #     at the root        P(c) = mass(c)              Q(c) = q(c)                   for each child c
 #                        P(uncovered) = the rest     Q(uncovered) = 0              uncovered tokens: no split
 #     inside node n      P(c) = mass(c) / mass(n)    Q(c) = q(c)                   for each child c
 #                        P(stop) = p(t) / mass(n)    Q(stop) = 1 - sum_c Q(c)      t is the token of node n
 #
-# Lesson 1 would now accept with min(1, P / Q), one by one. For the draft b, a (the last two lines) that is 0.5, then 1: half
-# of the time both are thrown away, although the target writes them with 0.2 * 0.8, more than the 0.4 * 0.3 of the drafter.
-# **Block verification** (arXiv 2403.10444) judges the whole draft, by r' = min(1, r P / Q): 0.5, then 1, so it is kept. If
-# only a part is kept, max(0, r P - Q) draws what follows, then p a token within that. Seeing both distributions over atoms
-# is called **lifting**; the rule is named `lifted`, and it is the package's default.
+# Lesson 1 would accept with min(1, P / Q), one by one. For the draft b, a that is 0.5, then 1: half of the time both are thrown
+# away, although the target writes them with 0.2 · 0.8, more than the 0.4 · 0.3 of the drafter. **Block verification** (arXiv
+# 2403.10444) begins with r = 1, and each comparison makes r' = min(1, r P / Q) of it. All is kept with the last r: for b, a
+# that is 0.5, then 1, so always. Else a part is kept; max(0, r P - Q) draws what follows it, then p a token within that.
+# Seeing both distributions over atoms is called **lifting**; the rule is named `lifted`, and it is the package's default.
 
 # %%
 show(Lifting.choice)  # the equation: P and Q at a node
 show(lifted)  # the rule; help(lifted) says why it is exact
-assert [round(c.after, 9) for c in choices(*lifting.reveal([b, a], rows), lifting, [p, p, p])] == [0.5, 1]
 
 # %% [markdown]
 # The reverse: give the drafter a third token "ba", which the target writes with two tokens: an **expansion**. Its **path**
@@ -133,9 +139,9 @@ for rule in ("tli", "slem", "omnidraft", "lifted"):
 # %% [markdown]
 # ## Exercises
 # The target's tokens, with their splits and probabilities, are a (a) 0.1, ab (a, b) 0.3, abc (a, b, c) 0.2, and b (b) 0.4.
-#
 # 1. What is P(stop) inside node a?
-# 2. Inside node ab the draft row is (a 0.2, b 0.3, c 0.5) and the atom drawn is c. With what probability is it accepted?
+# 2. Inside node ab, where r = 0.4, the draft row is (a 0.2, b 0.6, c 0.2) and c is drawn. What is r after it, and how much
+#    would 0.4 become one by one? Answer with a list of two.
 # 3. Build it: the trie in tutorials/exercises/step3_trie.py, then one choice in step4_choice.py, in the same folder;
 #    `omnidraft tutorial 5 --check` tests both.
 

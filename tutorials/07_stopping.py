@@ -20,7 +20,7 @@
 
 # %%
 import numpy as np
-from helpers import bar, check, distribution_of, examples, show
+from helpers import bar, check, distribution_of, examples, figure, show
 
 from omnidraft import Learner, Options, Uniforms, learn, metrics, pair, speculative
 from omnidraft.learning.online import Schedule
@@ -34,7 +34,6 @@ show(Confidence.__call__)  # the second equation in the package
 
 # %% [markdown]
 # ## By hand
-#
 # Let half of all rounds be easy, every P_i = 0.9, the others hard, every P_i = 0.3. A pass of the target takes 1, a draft
 # step 0.1. Which lengths are best? An animal should leave a bush once it finds fewer berries per minute there than on its
 # whole trip (**marginal value theorem**: Charnov 1976): draft token i pays as long as P_1 · ... · P_i > r · c.
@@ -56,7 +55,6 @@ assert best == tuple(sum(P ** i > worth for i in range(1, 31)) for P in (0.9, 0.
 
 # %% [markdown]
 # ## The token that triggers the stop
-#
 # Why propose a token that one does not believe in? Let p = (1/2, 1/2), q = (0.8, 0.2), and drop b whenever it is drawn; the
 # target then writes alone. So a is written with 0.8 · 0.625 + 0.2 · 0.5 = 0.6 instead of 0.5: the text is biased. Whether
 # the drafter continues *after* a token may depend on that token. Whether the token itself is proposed may depend only on
@@ -76,9 +74,9 @@ for name, dropped in (("b dropped", 1), ("b proposed", None)):
 
 # %% [markdown]
 # ## Labels for any two tokenizers (this project's own)
-#
-# Without common tokens p(d) / q(d) means nothing, but P / Q of lesson 5 does, for every atom. The label's mean over the
-# drafter's draws is sum_c min(P(c), Q(c)), beta of lesson 1. The world of lesson 4 with the draft row (a 0.6, b 0.4):
+# Without common tokens p(d) / q(d) means nothing, but r of lesson 5 does: a draft that ended at this atom would be kept with
+# r. The labels are made so that their product is the least r so far. The first one is min(1, P / Q), and its mean over the
+# drafter's draws sum_c min(P(c), Q(c)), beta of lesson 1. The world of lesson 4 with the draft row (a 0.6, b 0.4):
 
 # %%
 lifting, row = build_lifting({0: (0,), 1: (1,), 2: (0, 1)}, {}, draft_size=2), np.array([0.6, 0.4])
@@ -88,7 +86,6 @@ assert np.allclose(labels, [1, 0.2 / 0.4]) and np.isclose(row @ labels, np.minim
 
 # %% [markdown]
 # ## The real thing
-#
 # The **acceptance head** is one linear layer with a sigmoid. It reads what the drafter has computed anyway: its **hidden
 # state** before the token, its **embedding** of the token (lists of numbers it works with), and log(q / (1 - q)). A
 # `Learner` (lesson 6) collects labels from 20 texts. The head learns from 12 of them by **AdamW**, a usual way to step
@@ -117,14 +114,15 @@ print(f"{differ:.0%} of the tokens lie below 0.4 by one of the two, but not by t
 # with and without a draft, and rests where drafting does not pay. The clock differs from run to run, so its rests do, too.
 
 # %%
-costs = []
+costs = {}
 for name, stop in {"no draft": FixedLength(0), "always 12": FixedLength(12), "confidence": Confidence(12, threshold=0.4),
                    "head": Confidence(12, threshold=0.4, head=head), "throughput": Throughput(12)}.items():
     options = Options(stop=stop, max_new_tokens=48)
     s = metrics.summarize(r for prompt in prompts[:4] for r in speculative(models, prompt, options, Uniforms([])))
-    costs.append(1000 * s.seconds / s.tokens)
-    print(f"{name:10}  {s.rounds:3} passes, {s.draft_kept:3} of {s.drafted:3} kept  {bar(costs[-1] / costs[0], 30)} "
-          f"{costs[-1]:.2f} ms per token")
+    costs[name] = 1000 * s.seconds / s.tokens
+    print(f"{name:10}  {s.rounds:3} passes, {s.draft_kept:3} of {s.drafted:3} kept  "
+          f"{bar(costs[name] / costs['no draft'], 30)} {costs[name]:.2f} ms per token")
+figure("cost per token", {"ms": [*costs.values()]}, [*costs])
 
 # %% [markdown]
 # In our measurements (docs/results.md, "Adaptive drafting") the head orders tokens slightly better than the confidence, but

@@ -1,5 +1,6 @@
 """What the lessons share: `check` for their questions, `show` for a function of the package, `paint` for rounds, `bar`, `curve`
-and `figure` for numbers, `examples` of texts, and `distribution_of`, which runs a function once per outcome of its draws.
+and `figure` for numbers, `draw_blocks` and `draw_trie` for lessons 2 and 5, `examples` of texts, and
+`distribution_of`, which runs a function once per outcome of its draws.
 
 The right answers are computed when they are asked for. (The functions to write are in tutorials/exercises.)
 """
@@ -8,10 +9,10 @@ import ast
 import inspect
 import json
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+from figures import draw_blocks, draw_trie, figure  # noqa: F401
 from rich.console import Console
 from rich.text import Text
 
@@ -64,7 +65,8 @@ ANSWERS = {  # question: (the answer, or the function that is to be written, hin
             "ab is merged: the product; what ab takes is taken off a; b keeps its own"),
     "4.2": (lambda: 0.3 * 0.5, "go through the three drafts as by hand: which proposal may be rejected, and what replaces it"),
     "5.1": (lambda: 0.1 / 0.6, "the token a alone, divided by all tokens whose split begins with a"),
-    "5.2": (lambda: (0.2 / 0.5) / 0.5, "P(c) is mass(abc) / mass(ab); compare it with Q(c)"),
+    "5.2": (lambda: [min(1, 0.4 * (0.2 / 0.5) / 0.2), 0.4 * min(1, (0.2 / 0.5) / 0.2)],
+            "P(c) is mass(abc) / mass(ab); the first number is min(1, r P / Q), the second r times min(1, P / Q)"),
     "6.1": (lambda: 0.5 * np.log(0.5 / (2 / 3)) + 0.5 * np.log(0.5 / (1 / 3)),
             "cut both rows to the first two tokens, make each sum to 1, then KL(q || p), not KL(p || q)"),
     "6.2": (lambda: abs(0.4 - 0.5), "c is the child's atom, so Q(c) = 0.5; whatever is no child proposes *stop*"),
@@ -114,7 +116,7 @@ def same(given, wanted):
     if isinstance(wanted, str | bytes):
         return given == wanted
     if hasattr(wanted, "__len__"):
-        return len(given) == len(wanted) and all(map(same, given, wanted))
+        return hasattr(given, "__len__") and len(given) == len(wanted) and all(map(same, given, wanted))
     return abs(float(given) - wanted) < 6e-4
 
 
@@ -137,19 +139,6 @@ def curve(values, low=None, high=None):
     low, high = min(values) if low is None else low, max(values) if high is None else high
     blocks = "".join("▁▂▃▄▅▆▇█"[round(7 * (value - low) / ((high - low) or 1))] for value in values)
     return f"{blocks}  {values[0]:.2f} to {values[-1]:.2f}"
-
-
-def figure(title, curves, x=None):
-    """In a notebook {name: values} as a figure (with matplotlib); elsewhere nothing, since bars and curves are printed."""
-    if Console().is_jupyter and find_spec("matplotlib"):
-        import matplotlib.pyplot as plt
-
-        axes = plt.subplots(figsize=(6, 2.6), layout="constrained")[1]
-        for name, values in curves.items():
-            axes.plot(x or range(len(values)), values, marker="o", label=name)
-        axes.set_title(title)
-        axes.legend()
-        plt.show()
 
 
 def examples(task, count):
