@@ -9,7 +9,6 @@ import typer
 
 from .. import OmnidraftError, Pair, Round, Tokenizer, plain, speculative
 from ..decoding import check_prompt
-from ..files import make_folder_of
 from ..metrics import Summary, summarize
 from ..serving.conversation import Conversation
 from . import options
@@ -29,32 +28,23 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(
         show_default=False, help="Text to continue; - or nothing reads stdin.")] = None,
     chat: Annotated[bool, options.models("--chat", help="Answer by the chat template.")] = False,
-    learn: Annotated[bool, options.speculation(
-        "--learn", help="Add the text's n-grams to the pair's cache on disk.")] = False,
     rounds: options.Rounds = False, json_lines: options.JsonLines = False,
     signs: options.Plain = False,
 ) -> None:
     """Continue a text by speculative decoding."""
-    how = decoding.options(learn=learn)
-    if learn and not decoding.draft_length:
-        raise OmnidraftError("-k 0 decodes plainly, without --learn: leave one of them out")
+    how = decoding.options()
     if json_lines and rounds:
         raise OmnidraftError("--json has every round already: leave out --rounds")
     prompt = read_prompt(prompt)
     pair, how = models.open(how)
     target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
     check_prompt(target, prompt)
-    if learn:
-        path = options.cache_file(pair.draft.tokenizer, target.tokenizer)
-        make_folder_of(path)  # what cannot be written is found before the text
     if chat:
         records = Conversation(pair).ask(prompt, how, uniforms)
     else:
         records = (speculative if isinstance(pair, Pair) else plain)(pair, prompt, how, uniforms)
     show = emit_round if json_lines else show_rounds(pair, signs) if rounds else None
     done, text = write(records, target.tokenizer, show)
-    if learn:
-        pair.cache.save(path)
     if json_lines:
         emit({"type": "summary", **vars(summarize(done)), "text": text})
     else:

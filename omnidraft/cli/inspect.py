@@ -8,7 +8,7 @@ import typer
 from .. import Adapters, OmnidraftError, Tokenizer, __version__, vocabulary
 from ..engine.config import ModelConfig
 from ..engine.loading import EMBEDDED, folder, load
-from ..files import default_folder, make_folder_of
+from ..files import default_folder
 from ..learning.adapters import SHIPPED
 from ..ngram_cache import NGramCache
 from ..vocabulary import DEFINITIONS, aligned_spans
@@ -76,43 +76,19 @@ def show_facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool) -> Non
     out.print(Text("\n").join([Text(), *lines, Text(), Text("   ").join(legend)]), soft_wrap=True)
 
 
-SHOW, PREFILL = (f"omnidraft cache {name} draft-tasks qwen-like" for name in ("show", "prefill"))
-cache = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=examples(PREFILL, SHOW),
-                    help="Show or fill the n-gram cache of a pair.")
+PREFILL = "omnidraft cache prefill draft-tasks qwen-like"
+cache = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=examples(PREFILL),
+                    help="Keep the n-gram cache of two tokenizers on disk.")
 app.add_typer(cache, name="cache")
 
 
-@command(SHOW, to=cache)
-def show(draft: options.Side, target: options.Side) -> None:
-    """Show a stored cache: its size, its use, its ten most used n-grams."""
+@command(PREFILL, to=cache)
+def prefill(draft: options.Side, target: options.Side) -> None:
+    """Fill and store a cache: large vocabularies start sooner."""
     one, other = tokenizers(draft, target)
-    if not (path := options.cache_file(one, other)).is_file():
-        raise OmnidraftError(f"no cache is stored for {one.name} -> {other.name}: "
-                             f"run `omnidraft cache prefill {draft} {target}`")
-    stored = NGramCache.load(path, one.fingerprint, other.fingerprint)
-    bound = f"at most {stored.capacity:,}, {stored.eviction}" if stored.capacity else "no limit"
-    say(columns([
-        ("file", str(path)), ("pair", f"{one.name} -> {other.name}"),
-        ("entries", f"{len(stored):,} ({bound})"),
-        ("learned from", f"{stored.tokens_seen:,} target tokens")]))
-    most = sorted(stored.items(), key=lambda entry: -entry[2])[:10]
-    rows = [(str(uses), "|".join(show_bytes(one.decode_bytes([i])) for i in ngram),
-             show_bytes(other.decode_bytes([token]))) for ngram, token, uses in most]
-    if rows:
-        say("\n" + columns([("uses", "draft n-gram", "target token"), *rows]))
-
-
-@command(PREFILL, f"{PREFILL} --capacity 4096 --eviction lfu", to=cache)
-def prefill(draft: options.Side, target: options.Side,
-            capacity: Annotated[int | None, typer.Option(help="Most entries.")] = None,
-            eviction: Annotated[str, typer.Option(help="Full: none, lru, lfu.")] = "none") -> None:
-    """Fill and store the cache of a pair from the two tokenizers alone."""
-    one, other = tokenizers(draft, target)
-    path = options.cache_file(one, other)
-    make_folder_of(path)
-    filled = NGramCache(capacity, eviction, one.fingerprint, other.fingerprint)
+    filled = NGramCache()
     filled.prefill(one, other, vocabulary.align(one, other))
-    filled.save(path)
+    filled.save(path := options.cache_file(one, other))
     say(f"{len(filled):,} n-grams stored in {path}")
 
 
