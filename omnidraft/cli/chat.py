@@ -11,7 +11,7 @@ from ..metrics import summarize
 from ..serving.conversation import Conversation
 from . import options
 from .common import command
-from .generate import describe, show_rounds, write
+from .generate import describe, write
 from .printing import note
 
 HELP = "/new starts again, /exit ends, /help shows this; Ctrl-C stops an answer"
@@ -25,7 +25,6 @@ def chat(
     models: options.Served, decoding: options.Decoding,
     system: Annotated[str | None, options.models(
         "--system", help="What the target reads before the first message.")] = None,
-    rounds: options.Rounds = False, signs: options.Plain = False,
 ) -> None:
     """Converse, one message per line. /new starts again, /exit or the end of input ends."""
     how, uniforms = decoding.options(), options.uniforms_of(decoding.seed)
@@ -34,7 +33,6 @@ def chat(
     if terminal:
         who = f"{pair.draft.name} drafts for " if isinstance(pair, Pair) else ""
         note(f"{who}{talk.target.name}. {HELP}.")
-    show = show_rounds(pair, signs) if rounds else None
     for message in read_messages(terminal):
         try:
             if message == "/help":
@@ -47,7 +45,7 @@ def chat(
                 records = talk.ask(message, how, uniforms)
                 if talk.dropped:
                     note(f"the context is full: {talk.dropped} old messages were dropped")
-                done, _ = write(records, talk.target.tokenizer, show, strip=" \n")
+                done, _ = write(records, talk.target.tokenizer, strip=" \n")
                 note(describe(summarize(done)))
         except KeyboardInterrupt:
             note("\nstopped; what was written stays in the conversation")

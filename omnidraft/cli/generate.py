@@ -13,7 +13,7 @@ from ..metrics import Summary, summarize
 from ..serving.conversation import Conversation
 from . import options
 from .common import command
-from .printing import console, emit, escape, note, say
+from .printing import console, emit, note, say
 
 Show = Callable[[int, Round, bytes], None]
 
@@ -88,16 +88,15 @@ def emit_round(number: int, record: Round, data: bytes) -> None:
 
 def show_rounds(pair: Any, signs: bool) -> Show:
     """Print a legend on stderr; return what shows a round: its draft, its tokens in colours."""
-    from .render import Painter, Text, legend
+    from .render import Painter, Text, drafted, legend
 
     (errors, signs), draft = console(signs, stderr=True), getattr(pair, "draft", pair).tokenizer
     painter = Painter(getattr(pair, "target", pair).tokenizer, signs, one_line=True)
     errors.print(legend(signs))
 
     def show(number: int, record: Round, data: bytes) -> None:
-        drafted = escape(draft.decode_bytes(record.draft_tokens).decode("utf-8", "replace"), "")
         start = f"{number:4} {len(record.draft_tokens):2} drafted "
-        errors.print(Text.assemble(start, (f"'{drafted}'", "dim"), " -> ", painter.paint(record)),
+        errors.print(Text.assemble(start, drafted(record, draft), " -> ", painter.paint(record)),
                      soft_wrap=True)
 
     return show

@@ -1,4 +1,4 @@
-"""`omnidraft align`, `cache`, `models`, `info`: what two vocabularies share, and what is here."""
+"""`omnidraft align`, `cache`, `models`, `info`: a text in two vocabularies, and what is here."""
 
 from math import prod
 from typing import Annotated
@@ -11,7 +11,7 @@ from ..engine.loading import EMBEDDED, folder, load
 from ..files import default_folder
 from ..learning.adapters import SHIPPED
 from ..ngram_cache import NGramCache
-from ..vocabulary import DEFINITIONS, aligned_spans
+from ..vocabulary import aligned_spans
 from . import options
 from .common import app, command, examples
 from .machine import machine
@@ -36,25 +36,14 @@ def tokenizers(*names: str) -> list[Tokenizer]:
 def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.Argument(
         help="What both tokenize.", show_default="a sample")] = SAMPLE,
           plain: options.Plain = False) -> None:
-    """Show what two vocabularies share, and how each spells a text."""
-    one, other = tokenizers(draft, target)
-    rows = [("shared entries", f"draft {one.name}", f"target {other.name}", "special tokens")]
-    for by in DEFINITIONS:
-        found = vocabulary.align(one, other, by)
-        shares = [f"{count:,} of {side.size:,} ({count / max(1, side.size):.1%})"
-                  for count, side in ((found.shared_draft, one), (found.shared_target, other))]
-        rows.append((f"by {by}", *shares, str(found.role_pairs)))
-    say(columns(rows))
-    if text:
-        show_facing(one, other, text, plain)
+    """Show a text in the tokens of both sides, in the smallest blocks that they share.
 
-
-def show_facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool) -> None:
-    """Print both tokenizations, draft above target, in the smallest blocks that both have."""
+    What the vocabularies share as a whole is counted by `omnidraft check`.
+    """
     from rich.text import Text
 
     above, below = ([side.decode_bytes([token]) for token in side.encode_continuation(text)]
-                    for side in (one, other))
+                    for side in tokenizers(draft, target))
     (out, signs), end, last = console(plain), 0, 0
     lines = [Text("draft   "), Text("target  ")]
     for (start, end), (first, last) in aligned_spans(above, below):
@@ -73,7 +62,7 @@ def show_facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool) -> Non
             lines.append(Text("one side cannot spell this text; from here on the "
                               f"{name} side has {show_bytes(b''.join(rest))}"))
     legend = [Text(f"{sign} " * signs + meaning, style) for style, sign, meaning in BLOCKS.values()]
-    out.print(Text("\n").join([Text(), *lines, Text(), Text("   ").join(legend)]), soft_wrap=True)
+    out.print(Text("\n").join([*lines, Text(), Text("   ").join(legend)]), soft_wrap=True)
 
 
 PREFILL = "omnidraft cache prefill draft-tasks qwen-like"

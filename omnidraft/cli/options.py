@@ -25,9 +25,9 @@ Plain = Annotated[bool, output("--plain", help="Signs + * - ! ^ . instead of col
 Rounds = Annotated[bool, output("--rounds", help="Show every round in colour, on stderr.")]
 Store = Annotated[Path | None, output(
     metavar="FOLDER", help="Where adapters are.", show_default="~/.cache/omnidraft/adapters")]
-Prompts = Annotated[str, models("--task", "--prompts", metavar="SOURCE", help=(
-    "math, code or text (they ship), a .jsonl file with a `prompt` (or instruction, question, "
-    "document, text) in each line, a text file of prompts, or - for stdin."))]
+SOURCE = ("math, code or text (they ship), a .jsonl file with a `prompt` (or instruction, question, "
+          "document, text) in each line, a text file of prompts, or - for stdin.")
+Prompts = Annotated[str, models("--task", "--prompts", metavar="SOURCE", help=SOURCE)]
 Json = Annotated[Path | None, output("--json", metavar="FILE", help="Save every figure.")]
 JsonLines = Annotated[bool, output("--json", help="An object per round or prompt, and a summary.")]
 
@@ -119,7 +119,7 @@ def use_adapter(pair: Pair, root: Path | None, options: Options, needed: bool = 
     Raises OmnidraftError where nothing was learned, if it is `needed`.
     """
     store, draft, target = Adapters(root), pair.draft, pair.target
-    own = (store.folder(pair) / "current.json").exists()
+    own = store.version(store.folder(pair)) > 0
     if adapter := store.load(pair, shipped=True):
         where = f"your own, in {store.folder(pair)}" if own else "the one in the package"
         note(f"{draft.name} drafts with an adapter: {where}")
