@@ -246,7 +246,7 @@ def test_commands_of_chat(folders, monkeypatch):  # noqa: F811
     refused = run("chat", *models_of(folders), input="/x\nthe thing\n")
     assert refused.exit_code == 1 and refused.stderr.startswith("error: unknown command /x: ") and not refused.stdout
     assert len(refused.stderr.splitlines()) == 1
-    monkeypatch.setattr("omnidraft.cli.chat.on_a_terminal", lambda: True)  # there it continues
+    monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: True)  # there it continues
     typed = ok("chat", *models_of(folders), input="/x\nthe thing\n/exit\n")
     assert typed.stderr.count("error: unknown command /x") == 1 and typed.stderr.count("tokens/s") == 1
 

@@ -41,7 +41,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_names_of_folders(command, evil, monkeypatch):
-    monkeypatch.setattr("omnidraft.cli.chat.on_a_terminal", lambda: True)  # there it greets
+    monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: True)  # there it greets
     done = check(ok(*COMMANDS[command], *evil, input="the thing\n"), text=command in ("generate", "chat"))
     assert command == "generate" or r"evil\x1b[31m\x1b]52;c;ZXZpbA==\x07\x9b2J" in done
 
@@ -66,7 +66,7 @@ def test_errors_of_a_chat_template(folders, tmp_path, monkeypatch, terminal):  #
     target = Path(shutil.copytree(folders["target"], tmp_path / "target"))
     (target / "chat_template.jinja").write_text(REFUSAL)
     if terminal:
-        monkeypatch.setattr("omnidraft.cli.chat.on_a_terminal", lambda: True)
+        monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: True)
     result = run("chat", "-d", folders["draft"], "-t", target, input="the thing\nwhy\n/exit\n")
     assert result.exit_code == (0 if terminal else 1)
     assert check(result).count(r"error: the chat template of") == 1 + terminal and r"\x1b]52" in result.stderr

@@ -13,7 +13,7 @@ from ..metrics import computed_speedup, speedup, summarize
 from ..translation import common_prefix
 from . import options
 from .common import command
-from .machine import machine
+from .inspect import machine
 from .printing import console, note
 from .prompts import TASKS, read_prompts
 

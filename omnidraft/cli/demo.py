@@ -18,8 +18,8 @@ from ..metrics import summarize
 from . import options
 from .adapt import report
 from .bench import compare, save_figures
-from .chat import on_a_terminal
 from .common import command
+from .generate import on_a_terminal
 from .printing import console, escape, note
 from .prompts import TASKS, read_prompts
 

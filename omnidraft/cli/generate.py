@@ -1,8 +1,10 @@
-"""`omnidraft generate`: continue a text; the text on stdout, everything else on stderr."""
+"""`omnidraft generate` and `chat`: the model's text on stdout, everything else on stderr."""
 
 import codecs
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +18,7 @@ from .common import command
 from .printing import console, emit, note, say
 
 Show = Callable[[int, Round, bytes], None]
+HELP = "/new starts again, /exit ends, /help shows this; Ctrl-C stops an answer"
 
 
 @command("omnidraft generate 'def area(width, height):'",
@@ -58,6 +61,71 @@ def read_prompt(prompt: str | None) -> str:
     if sys.stdin is None or sys.stdin.isatty() and prompt is None:
         raise OmnidraftError("no prompt: pass it as an argument, as - or through a pipe")
     return sys.stdin.read().removesuffix("\n")
+
+
+@command("omnidraft chat", "omnidraft chat --draft draft-general --adapter --temperature 0.8",
+         "omnidraft chat --system 'Answer in one line.' < questions.txt > answers.txt",
+         "omnidraft chat --backend torch -d ./my-drafter -t Qwen/Qwen2.5-1.5B-Instruct -T 0.7",
+         max_new_tokens=256)
+def chat(
+    models: options.Served, decoding: options.Decoding,
+    system: Annotated[str | None, options.models(
+        "--system", help="What the target reads before the first message.")] = None,
+) -> None:
+    """Converse, one message per line. /new starts again, /exit or the end of input ends."""
+    how, uniforms = decoding.options(), options.uniforms_of(decoding.seed)
+    pair, how = models.open(how)
+    talk, terminal = Conversation(pair, system), on_a_terminal()
+    if terminal:
+        who = f"{pair.draft.name} drafts for " if isinstance(pair, Pair) else ""
+        note(f"{who}{talk.target.name}. {HELP}.")
+    for message in read_messages(terminal):
+        try:
+            if message == "/help":
+                note(HELP)
+            elif message == "/new":
+                talk.new()
+            elif word := re.match(r"/\w*(?!\S)", message):
+                raise OmnidraftError(f"unknown command {word[0]}: {HELP}")
+            else:
+                records = talk.ask(message, how, uniforms)
+                if talk.dropped:
+                    note(f"the context is full: {talk.dropped} old messages were dropped")
+                done, _ = write(records, talk.target.tokenizer, strip=" \n")
+                note(describe(summarize(done)))
+        except KeyboardInterrupt:
+            note("\nstopped; what was written stays in the conversation")
+        except OmnidraftError as error:
+            if not terminal:
+                raise
+            note(f"error: {error}")
+
+
+def on_a_terminal() -> bool:
+    """Whether the messages are typed."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def read_messages(terminal: bool) -> Iterator[str]:
+    """The lines of stdin that say something; raises OmnidraftError where there is none."""
+    empty = True
+    if terminal:
+        with suppress(ImportError):
+            import readline  # noqa: F401 (lines can be edited)
+    while True:
+        try:
+            line = input("> " if terminal and sys.stdout.isatty() else "").strip()
+        except (EOFError, KeyboardInterrupt, RuntimeError):  # the last where there is no stdin
+            break
+        if line == "/exit" or terminal and not line:
+            return
+        if line:
+            empty = False
+            yield line
+    if terminal:
+        note("")
+    elif empty:
+        raise OmnidraftError("no message: write one per line on stdin")
 
 
 def write(records: Iterable[Round], tokenizer: Tokenizer, show: Show | None = None,

@@ -1,12 +1,18 @@
 """`omnidraft align`, `cache`, `models`, `info`: a text in two vocabularies, and what is here."""
 
+import os
+import platform
+import re
 from math import prod
+from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from .. import Adapters, OmnidraftError, Tokenizer, __version__, vocabulary
 from ..engine.config import ModelConfig
+from ..engine.cpu import has_avx512
 from ..engine.loading import EMBEDDED, folder, load
 from ..files import default_folder
 from ..learning.adapters import SHIPPED
@@ -14,7 +20,6 @@ from ..ngram_cache import NGramCache
 from ..vocabulary import aligned_spans
 from . import options
 from .common import app, command, examples
-from .machine import machine
 from .printing import columns, console, say, show_bytes
 
 SAMPLE = " Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
@@ -126,3 +131,20 @@ def info() -> None:
         except OmnidraftError as error:
             rows.append((f"kernels, {name}", str(error)))
     say(columns(rows))
+
+
+def machine() -> dict[str, str | int | bool]:
+    """CPU, cores, system, Python, NumPy and its BLAS, and the settings of the BLAS."""
+    info = Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
+    name = re.search(r"^model name\s*: *(.*\S)", text, re.M)
+    blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+    threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
+    return {
+        "cpu": name[1] if name else platform.processor() or platform.machine(),
+        "avx512": has_avx512(), "cores": os.cpu_count() or 1,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(), "numpy": np.__version__,
+        "blas": f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip(),
+        "blas_kernels": os.environ.get("OPENBLAS_CORETYPE", "chosen by the library"),
+        "blas_threads": threads or "all cores"}

@@ -25,8 +25,8 @@ Plain = Annotated[bool, output("--plain", help="Signs + * - ! ^ . instead of col
 Rounds = Annotated[bool, output("--rounds", help="Show every round in colour, on stderr.")]
 Store = Annotated[Path | None, output(
     metavar="FOLDER", help="Where adapters are.", show_default="~/.cache/omnidraft/adapters")]
-SOURCE = ("math, code or text (they ship), a .jsonl file with a `prompt` (or instruction, question, "
-          "document, text) in each line, a text file of prompts, or - for stdin.")
+SOURCE = ("math, code or text (they ship), a .jsonl file with a `prompt` (or instruction, "
+          "question, document, text) in each line, a text file of prompts, or - for stdin.")
 Prompts = Annotated[str, models("--task", "--prompts", metavar="SOURCE", help=SOURCE)]
 Json = Annotated[Path | None, output("--json", metavar="FILE", help="Save every figure.")]
 JsonLines = Annotated[bool, output("--json", help="An object per round or prompt, and a summary.")]

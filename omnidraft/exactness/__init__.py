@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from .enumerate import Draw, Draws, distribution_of, total_variation
+from .enumerate import Draws, distribution_of, total_variation
 from .worlds import World
 
-__all__ = ["Draw", "Draws", "Finding", "World", "check", "distribution_of", "total_variation"]
+__all__ = ["Draws", "Finding", "World", "check", "distribution_of", "total_variation"]
 
 TOLERANCE = 1e-12  # of an exact rule, total variation: what the rounding of float64 leaves
 
