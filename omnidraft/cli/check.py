@@ -72,17 +72,18 @@ def check_pair(draft: Any, target: Any, texts: list[str]) -> dict[str, Any]:
 
     OmnidraftError for vocabularies without anything in common, and for texts without a token.
     """
-    pair = Pairing(draft, target)
-    same, ours = pair.alignment, draft.tokenizer
-    spelled = ({*pair.spellings} | {t for t, to in enumerate(same.draft_to_target) if to >= 0},
-               {t for t in range(target.tokenizer.size) if pair.span(t)})
+    pair, ours = Pairing(draft, target), draft.tokenizer
+    same, size = pair.alignment, target.tokenizer.size
     parts = [part for text in texts for part in ways(pair, ours.encode_continuation(text))]
     if not parts:
         raise OmnidraftError("the texts have no token to translate: give others")
-    found: dict[str, Any] = {"tokens": sum(len(ids) for _, ids in parts)} | {side: {
-        "name": one.name, "entries": one.tokenizer.size, "same": count, "spelled": len(ids)}
-        for side, one, count, ids in (("draft", draft, same.shared_draft, spelled[0]),
-                                      ("target", target, same.shared_target, spelled[1]))}
+    spelled = [to >= 0 or token in pair.spellings for token, to in enumerate(same.draft_to_target)]
+    found: dict[str, Any] = {
+        "tokens": sum(len(ids) for _, ids in parts),
+        "draft": {"name": draft.name, "entries": ours.size,
+                  "same": same.shared_draft, "spelled": sum(spelled)},
+        "target": {"name": target.name, "entries": size, "same": same.shared_target,
+                   "spelled": sum(pair.span(token) > 0 for token in range(size))}}
     for name, size in (("of_tokens", len), ("of_bytes", lambda ids: len(ours.decode_bytes(ids)))):
         counts = {way: sum(size(ids) for is_, ids in parts if is_ == way) for way in WAYS}
         found[name] = {way: count / (sum(counts.values()) or 1) for way, count in counts.items()}
@@ -131,8 +132,10 @@ def costs(draft: Any, target: Any, text: str, repeats: int = 9) -> dict[str, Any
 def show_pair(found: dict[str, Any]) -> None:
     """Print what `check_pair` found."""
     rows = [("", "entries", "the other has too", "the other can spell")]
-    rows += [(f"{side} {name}", f"{size:,}", *(f"{n:,} ({n / size:.1%})" for n in counts))
-             for side in ("draft", "target") for name, size, *counts in [found[side].values()]]
+    for side in ("draft", "target"):
+        one, size = found[side], found[side]["entries"]
+        counts = (f"{one[key]:,} ({one[key] / size:.1%})" for key in ("same", "spelled"))
+        rows.append((f"{side} {one['name']}", f"{size:,}", *counts))
     text = [(f"{found['tokens']:,} tokens of the drafter become", "of the tokens", "of the bytes")]
     text += [(mean, *(f"{found[of][way]:.1%}" for of in ("of_tokens", "of_bytes")))
              for way, mean in WAYS.items()]

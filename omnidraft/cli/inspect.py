@@ -115,15 +115,8 @@ def models(adapters: options.Store = None) -> None:
 
 @command("omnidraft info")
 def info() -> None:
-    """Show versions, the machine, and the kernels chosen for it."""
-    from importlib.metadata import PackageNotFoundError, version
-
+    """Show the machine, and the kernels chosen for it."""
     rows = [("omnidraft", __version__), ("caches", str(default_folder()))]
-    for package in ("tokenizers", "safetensors", "typer", "rich", "torch", "transformers"):
-        try:
-            rows.append((package, version(package)))
-        except PackageNotFoundError:
-            rows.append((package, "not installed"))
     rows += [(name.replace("_", " "), str(value)) for name, value in machine().items()]
     for name in EMBEDDED:
         try:

@@ -5,14 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from .. import Adapters, OmnidraftError, Options, Pair, Tokenizer
 from ..engine.loading import load, load_two
 from ..files import default_folder
 from ..ngram_cache import NGramCache
-from ..sampling import Uniforms
+from ..serving.generation import uniforms_of
 from ..verification import RULES
 from .printing import note
 
@@ -99,13 +98,6 @@ class Decoding:
         """These as Options; raises OmnidraftError for values out of range."""
         uniforms_of(self.seed)
         return Options.of(**{k: v for k, v in vars(self).items() if k != "seed"})
-
-
-def uniforms_of(seed: int) -> Uniforms:
-    """A fresh stream of uniform draws; raises OmnidraftError for a negative seed."""
-    if seed < 0:
-        raise OmnidraftError(f"seed is {seed}, but must be 0 or more")
-    return Uniforms(np.random.default_rng(seed))
 
 
 def cache_file(draft: Tokenizer, target: Tokenizer) -> Path:
