@@ -96,7 +96,8 @@ def adapt(
                     store.keep(learner)
     except KeyboardInterrupt:
         note("stopped")
-        failed = None if records else OmnidraftError("stopped early: nothing new was learned")
+        if not records:
+            raise OmnidraftError("stopped early: nothing new was learned") from None
     except (OmnidraftError, UnicodeDecodeError) as error:  # no prompt: what was learned is kept
         failed = error
     if not any(learned.rounds for learned in records):

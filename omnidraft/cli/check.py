@@ -155,8 +155,7 @@ def check_exactness(rule: str, worlds: int, seed: int, figures: bool) -> None:
         note(f"{one}: {worlds} worlds ...")
         found.append(enumerated(one, worlds, seed))
     if figures:
-        emit({one.rule: {"worlds": worlds, "runs": one.runs, "mean": one.mean, "worst": one.worst,
-                         "conditions": one.conditions} for one in found})
+        emit({one.rule: vars(one) for one in found})
     else:
         say(report(found))
     if wrong := [one.rule for one in found if one.rule not in BIASED and one.worst > TOLERANCE]:
