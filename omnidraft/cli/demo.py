@@ -79,10 +79,10 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
     from .render import Painter, Text, headline, legend, speed_table
 
     (out, signs), (errors, _), target = console(signs), console(signs, stderr=True), pair.target
-    one, other = (f"{escape(model.name, '')} ({model.tokenizer.size:,} entries)"
+    one, other = (f"{model.name} ({model.tokenizer.size:,} entries)"
                   for model in (pair.draft, target))
-    errors.print(Text(f"{one} drafts for {other}, rule {how.verify}"), legend(signs, rounds=True),
-                 sep="\n", soft_wrap=True)
+    note(f"{one} drafts for {other}, rule {how.verify}")
+    errors.print(legend(signs, rounds=True), soft_wrap=True)
     rows, short, uniforms = [], replace(how, max_new_tokens=8), options.uniforms_of
     for task, prompt in prompts.items():
         ids = target.tokenizer.encode(prompt, bos=True)
@@ -126,17 +126,12 @@ def play(out: Any, begin: Any, records: Iterable[Round], painter: Any, drafter: 
             for step in (grey, text) if record.draft_tokens else (text,):
                 lines = step.wrap(out, out.width)[-(out.height - 1):]  # those that fit
                 screen.update(Text("\n").join(lines), refresh=True)
-                by_key = pause(by_key)
+                if by_key:
+                    by_key = typer.getchar() not in "\r\n"  # Enter lets the rest run
+                else:
+                    time.sleep(PAUSE)
         screen.update(text)
     return done
-
-
-def pause(by_key: bool) -> bool:
-    """Wait for a key, or a moment; whether to wait for one again: Enter lets the rest run."""
-    if by_key:
-        return typer.getchar() not in "\r\n"
-    time.sleep(PAUSE)
-    return False
 
 
 def watch(pair: Pair, task: str, how: Options, seconds: float, seed: int, signs: bool) -> dict:
@@ -146,9 +141,9 @@ def watch(pair: Pair, task: str, how: Options, seconds: float, seed: int, signs:
     (out, signs), (errors, _) = console(signs), console(signs, stderr=True)
     rng, schedule = np.random.default_rng(seed), online.Schedule(every=2, replay=6)
     learner = online.Learner(pair, Trainer(pair.draft, Recipe(), rng), rng, schedule)
-    head = Text(f"{escape(pair.draft.name, '')} learns {escape(pair.target.name, '')} from {task}: "
-                "tokens per target pass, draft tokens kept, tokens/s, * an update of the drafter")
-    errors.print(head, legend(signs), sep="\n", soft_wrap=True)
+    note(f"{pair.draft.name} learns {pair.target.name} from {task}: tokens per target pass, draft "
+         "tokens kept, tokens/s, * an update of the drafter")
+    errors.print(legend(signs), soft_wrap=True)
     began, records, prompts = time.perf_counter(), [], read_prompts(task)[0]
     for learned in online.learn(learner, prompts, how, options.uniforms_of(seed)):
         records.append(learned)
