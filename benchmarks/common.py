@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import omnidraft
-from omnidraft.cli.machine import machine
+from omnidraft.cli.inspect import machine
 from omnidraft.files import make_folder_of, write_text
 
 ROOT = Path(__file__).resolve().parent.parent

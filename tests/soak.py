@@ -132,7 +132,7 @@ def mutated(rng: random.Random, content: bytes) -> bytes:
 
 COMMANDS = [("generate", "the thing", "-n", "3"), ("generate", "the thing", "-n", "3", "--adapter", "--adapters", "A"),
             ("adapt", "P", "--limit", "2", "-n", "3", "--adapters", "A"), ("chat", "-n", "3"), ("models", "--adapters", "A"),
-            ("align", "D", "T", "the thing"), ("cache", "show", "D", "T"), ("generate", "the", "-n", "3", "--learn")]
+            ("align", "D", "T", "the thing"), ("cache", "prefill", "D", "T")]
 
 
 def one_mutation(base: Path, seed: int) -> str:
@@ -171,7 +171,7 @@ def mutations(base: Path, count: int) -> list[str]:
     os.environ["OMNIDRAFT_HOME"] = str(good / "home")
     assert run(good, "adapt", str(good / "prompts.txt"), "--limit", "4", "-n", "8", "--adapters", str(good / "adapters"),
                "--rank", "2", "--head", "joint").exit_code == 0
-    assert run(good, "generate", "the thing", "-n", "8", "--learn").exit_code == 0
+    assert run(good, "cache", "prefill", str(good / "draft"), str(good / "target")).exit_code == 0
     (good / "target" / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
     (good / "target" / "generation_config.json").write_text('{"eos_token_id": 1}')

@@ -45,7 +45,8 @@ def figures(folders, prompts, *more: str, target: str = "target", repeats: int =
     assert len(row["each"]) == repeats and row["speedup"] == median(row["each"])
     assert f"{row['speedup']:.2f}x" in shown and f"{row['speculative']['block_efficiency']:.2f}" in shown
     assert row["plain"]["rounds"] == row["plain"]["tokens"] and row["plain"]["drafted"] == 0
-    assert found["machine"]["cpu"] and found["settings"]["draft"] == Path(folders["draft"]).name
+    assert found["machine"]["cpu"] and found["settings"]["draft"] == Path(folders["draft"]).name + (
+        " with its adapter" * ("--adapter" in more))
     return found
 
 

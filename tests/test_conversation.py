@@ -219,12 +219,6 @@ def test_a_replaced_drafter_has_no_cache():
     assert both.draft.passes[0] > 8 and talk.warm.drafter.model is both.draft
 
 
-def test_say_is_the_whole_answer():
-    talk = Conversation(fakes())
-    assert talk.say("the thing", max_new_tokens=9) == talk.messages[-1]["content"]
-    assert talk.say("then", do_sample=True, seed=3, max_new_tokens=9) == talk.messages[-1]["content"]
-
-
 # ---- the command -----------------------------------------------------------------------------------------------------
 def models_of(folders) -> list[str]:  # noqa: F811
     return ["-d", folders["draft"], "-t", folders["target"], "-n", "12"]
@@ -233,10 +227,11 @@ def models_of(folders) -> list[str]:  # noqa: F811
 def test_chat_answers_line_by_line(folders):  # noqa: F811
     both = ok("chat", *models_of(folders), input="the thing\n\nwhy\n")
     talk = Conversation(Pair(load(folders["draft"]), load(folders["target"])))
-    answers = [talk.say(message, max_new_tokens=12) for message in ("the thing", "why")]
+    turns(talk, Options(max_new_tokens=12), ("the thing", "why"))
+    answers = [message["content"] for message in talk.messages if message["role"] == "assistant"]
     assert both.stdout.split() == " ".join(answers).split()
     assert both.stderr.count("tokens/s") == 2 and ">" not in both.stderr
-    for same in (["-k", "0"], ["--rounds"], ["--verify", "slem"], ["--threshold", "0"]):
+    for same in (["-k", "0"], ["--verify", "slem"], ["--threshold", "0"]):
         assert ok("chat", *models_of(folders), *same, input="the thing\nwhy").stdout == both.stdout
     one = ok("chat", *models_of(folders), input="the thing\n").stdout
     assert ok("chat", *models_of(folders), input="the thing\n/new\nthe thing\n/exit\nmore\n").stdout == 2 * one
@@ -251,7 +246,7 @@ def test_commands_of_chat(folders, monkeypatch):  # noqa: F811
     refused = run("chat", *models_of(folders), input="/x\nthe thing\n")
     assert refused.exit_code == 1 and refused.stderr.startswith("error: unknown command /x: ") and not refused.stdout
     assert len(refused.stderr.splitlines()) == 1
-    monkeypatch.setattr("omnidraft.cli.chat.on_a_terminal", lambda: True)  # there it continues
+    monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: True)  # there it continues
     typed = ok("chat", *models_of(folders), input="/x\nthe thing\n/exit\n")
     assert typed.stderr.count("error: unknown command /x") == 1 and typed.stderr.count("tokens/s") == 1
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -246,14 +244,3 @@ def test_ctrl_c_before_the_first_prompt_says_so(folders, monkeypatch):  # noqa: 
     result = adapt(folders, "math")
     assert result.exit_code == 1 and "nothing new was learned" in result.stderr
     assert "give at least one line" not in result.stderr
-
-
-def test_generate_learn_with_an_adapter_keeps_the_cache_of_the_tokenizers(folders, tmp_path):  # noqa: F811
-    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
-    assert adapt(folders, "prompts.txt").exit_code == 0
-    generate = ["generate", "the thing", "-d", folders["draft"], "-t", folders["target"], "--learn"]
-    assert run(*generate, "-n", "30").exit_code == 0
-    [path] = Path(os.environ["OMNIDRAFT_CACHE"]).glob("ngrams-*.json")
-    before = json.loads(path.read_text())["tokens_seen"]
-    assert run(*generate, "-n", "4", "--adapter", "--adapters", "kept").exit_code == 0
-    assert json.loads(path.read_text())["tokens_seen"] > before

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from xml.etree import ElementTree
-
 import pytest
 from rich.text import Text
 
 from omnidraft.cli.printing import escape, sparkline
-from omnidraft.cli.render import FATES, Painter, drafted, export_svg, headline, legend, speed_table
+from omnidraft.cli.render import FATES, Painter, drafted, headline, legend, speed_table
 from omnidraft.decoding import Round
 
 
@@ -167,16 +165,3 @@ def test_curves_that_are_compared_share_a_scale():
     one, other = (sparkline(curve, everything) for curve in curves)
     assert one == "▁▂▄  min 0.10, max 0.40" and other == "▄█  min 0.40, max 0.80"  # 0.4 is the same bar in both
     assert sparkline([2.0]) == "▁  min 2.00, max 2.00"
-
-
-def test_svg_of_a_hostile_name_is_xml():
-    evil = "a\x1b]52;c;ZXZpbA==\x07\x00\ufffe<&"
-    svg = export_svg([Text(evil), legend()], f"{evil} drafts")
-    ElementTree.fromstring(svg)
-    assert "\x1b" not in svg and "\x07" not in svg and "x1b]52" in svg
-
-
-def test_svg_is_whole_and_names_no_other_file():
-    svg = export_svg([Text("[b] <&", "green"), legend()], "a title")
-    assert svg.lstrip().startswith("<svg") and "a&#160;title" in svg and "&lt;&amp;" in svg
-    assert "url(" not in svg.replace("url(#", "") and svg == export_svg([Text("[b] <&", "green"), legend()], "a title")

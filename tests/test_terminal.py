@@ -1,4 +1,4 @@
-"""What came from a file, a folder's name or a model reaches the terminal, and the picture, escaped."""
+"""What came from a file, a folder's name or a model reaches the terminal escaped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from test_cli import ROOT, folders, ok, own_caches, run  # noqa: F401 (fixtures)
@@ -42,26 +41,19 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_names_of_folders(command, evil, monkeypatch):
-    monkeypatch.setattr("omnidraft.cli.chat.on_a_terminal", lambda: True)  # there it greets
+    monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: True)  # there it greets
     done = check(ok(*COMMANDS[command], *evil, input="the thing\n"), text=command in ("generate", "chat"))
     assert command == "generate" or r"evil\x1b[31m\x1b]52;c;ZXZpbA==\x07\x9b2J" in done
 
 
 def test_names_of_folders_in_the_others(evil, tmp_path):
     pair = [evil[1], evil[3]]
-    for arguments in (["align", *pair], ["cache", "show", *pair], ["cache", "prefill", *pair], ["cache", "show", *pair],
-                      ["generate", "the", *evil, "--adapter"], ["align", EVIL, EVIL]):
+    for arguments in (["align", *pair], ["cache", "prefill", *pair], ["generate", "the", *evil, "--adapter"],
+                      ["align", EVIL, EVIL]):
         assert check(run(*arguments)).strip()
     ok("adapt", "math", *evil, "--limit", "2", "-n", "4", "--adapters", tmp_path / EVIL)
     listed = check(ok("models", "--adapters", tmp_path / EVIL))
     assert "means since the first prompt" in listed and r"\x1b]52" in listed
-
-
-def test_a_picture_of_such_names_is_xml(evil):
-    ok("demo", *evil, "-n", "4", "--task", "math", "--svg", "demo.svg")
-    svg = Path("demo.svg").read_text(encoding="utf-8")
-    ElementTree.fromstring(svg)
-    assert "\x1b" not in svg and r"x1b]52" in svg
 
 
 REFUSAL = r"{{ raise_exception('\x1b]52;c;ZXZpbA==\x07\x1b[2J') }}"
@@ -74,7 +66,7 @@ def test_errors_of_a_chat_template(folders, tmp_path, monkeypatch, terminal):  #
     target = Path(shutil.copytree(folders["target"], tmp_path / "target"))
     (target / "chat_template.jinja").write_text(REFUSAL)
     if terminal:
-        monkeypatch.setattr("omnidraft.cli.chat.on_a_terminal", lambda: True)
+        monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: True)
     result = run("chat", "-d", folders["draft"], "-t", target, input="the thing\nwhy\n/exit\n")
     assert result.exit_code == (0 if terminal else 1)
     assert check(result).count(r"error: the chat template of") == 1 + terminal and r"\x1b]52" in result.stderr

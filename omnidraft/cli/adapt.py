@@ -1,6 +1,7 @@
 """`omnidraft adapt`: serve a stream of prompts, and let the drafter learn its target from it."""
 
 import math
+import sys
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -47,11 +48,10 @@ class Teaching:
          "omnidraft adapt math --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
          draft="draft-general", draft_length=8, threshold=0.2, temperature=1.0)
 def adapt(
-    source: Annotated[str, typer.Argument(show_default=False, help=(
-        "math, code or text (prompts that ship), a .jsonl file with a `prompt` (or instruction, "
-        "question, document, text) in each line, a text file of prompts, or - for stdin."))],
+    source: Annotated[str, typer.Argument(show_default=False, help=options.SOURCE)],
     context: typer.Context, models: options.Models, teaching: Teaching, decoding: options.Decoding,
-    limit: Annotated[int | None, options.learning(help="Most prompts to serve.")] = None,
+    limit: Annotated[int, options.learning(
+        help="Most prompts to serve.", show_default="all")] = sys.maxsize,
     adapters: options.Store = None,
     save: Annotated[bool, options.output(help="Keep what was learned.")] = True,
     json_lines: options.JsonLines = False,
@@ -60,12 +60,11 @@ def adapt(
     from rich.progress import Progress
 
     how = decoding.options()
-    limit = limit and min(limit, 2**31)  # more than any file has
-    if limit is not None and limit < 1:
+    if limit < 1:
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
     prompts, total = read_prompts(source)
     pair, store = models.pair(), Adapters(adapters)
-    own = (store.folder(pair) / "current.json").exists()
+    own = store.version(store.folder(pair)) > 0
     if save:  # another run that learns into the same adapter is refused here, before it begins
         context.with_resource(store.writing(pair))
     learner = teaching.resume(store, pair, decoding.seed)
@@ -77,11 +76,11 @@ def adapt(
     if done := served if served < (total or 0) else 0:  # all of it was served: it starts again
         note(f"continuing after the first {done} prompts of {source}")
     cut, records, failed = Shortener(pair.target, decoding.max_new_tokens), [], None
-    stream = cut(islice(prompts, done, limit and done + limit))
+    stream = cut(islice(prompts, done, min(done + limit, sys.maxsize)))
     try:
         with Progress(console=console(stderr=True)[0]) as bar:
             learning = online.learn(learner, stream, how, options.uniforms_of(decoding.seed))
-            for learned in bar.track(learning, total and min(total - done, limit or total)):
+            for learned in bar.track(learning, total and min(total - done, limit)):
                 records.append(learned)
                 places[where] = done + len(records)
                 tau = summarize(r for one in records[-16:] for r in one.rounds).block_efficiency
@@ -97,7 +96,8 @@ def adapt(
                     store.keep(learner)
     except KeyboardInterrupt:
         note("stopped")
-        failed = None if records else OmnidraftError("stopped early: nothing new was learned")
+        if not records:
+            raise OmnidraftError("stopped early: nothing new was learned") from None
     except (OmnidraftError, UnicodeDecodeError) as error:  # no prompt: what was learned is kept
         failed = error
     if not any(learned.rounds for learned in records):

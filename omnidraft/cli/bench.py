@@ -13,19 +13,16 @@ from ..metrics import computed_speedup, speedup, summarize
 from ..translation import common_prefix
 from . import options
 from .common import command
-from .machine import machine
+from .inspect import machine
 from .printing import console, note
-from .prompts import read_prompts
+from .prompts import TASKS, read_prompts
 
 
 @command("omnidraft bench", "omnidraft bench -d draft-general --adapter",
          "omnidraft bench --task code --target llama3-like --repeats 5 --json bench.json",
          "omnidraft bench -d ./my-drafter -t ./my-target --prompts my.jsonl")
 def bench(
-    models: options.Served, decoding: options.Decoding,
-    task: Annotated[str, options.models(help="Prompts that ship: math, code or text.")] = "math",
-    prompts: Annotated[str | None, options.models(
-        help="Others: .jsonl with a `prompt` in each line, a file of lines, or - (stdin).")] = None,
+    models: options.Served, decoding: options.Decoding, source: options.Prompts = "math",
     count: Annotated[int, options.models(help="Most prompts to use.")] = 6,
     repeats: Annotated[int, options.output(help="The speedup is the median over these.")] = 3,
     figures: options.Json = None,
@@ -36,16 +33,15 @@ def bench(
     how = decoding.options()
     if min(count, repeats) < 1:
         raise OmnidraftError(f"--count is {count} and --repeats is {repeats}: give 1 or more")
-    texts = list(islice(read_prompts(prompts or task)[0], count))
+    prompts = list(islice(read_prompts(source)[0], count))
     check_writable(figures)
-    pair = models.pair(stored=False)
-    if models.adapter:
-        how = options.use_adapter(pair, models.adapters, how)
+    pair, how = models.served(how)
     note(" drafts for ".join(f"{one.name} ({one.kernel})" for one in (pair.draft, pair.target)))
-    row = measure(pair, texts, how, repeats, decoding.seed) | {"task": "all" if prompts else task}
+    row = measure(pair, prompts, how, repeats, decoding.seed)
+    row["task"] = source if source in TASKS else "all"
     console()[0].print(speed_table([row]))
     if figures:
-        settings = vars(models) | vars(decoding) | {"count": len(texts), "repeats": repeats}
+        settings = vars(models) | vars(decoding) | {"count": len(prompts), "repeats": repeats}
         save_figures(figures, pair, settings, [row])
 
 

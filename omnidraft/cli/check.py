@@ -1,21 +1,30 @@
 """`omnidraft check`: do two vocabularies suit each other; is a rule's text exactly the target's?"""
 
-from itertools import islice
+from itertools import islice, product
+from time import perf_counter
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
 
 from .. import OmnidraftError, Options
+from ..engine.loading import load_two
 from ..exactness import TOLERANCE, Finding
 from ..exactness import check as enumerated
+from ..pairing import Pairing
+from ..sampling import Sampler, Uniforms
+from ..translation import merge
 from ..verification import RULES
 from . import options
-from .check_pair import WAYS, check_pair, sides
 from .common import command
+from .inspect import tokenizers
 from .printing import columns, emit, note, say
 from .prompts import TASKS, read_prompts
 
 BIASED = ("omnidraft",)  # above temperature 0, as its paper says
+WAYS = {"direct": "the same token", "merge": "merged with others into one",
+        "expansion": "several tokens", "none": "not at all"}
+LENGTHS = (2, 4, 6, 12)  # draft tokens in a round
 
 
 @command("omnidraft check draft-tasks qwen-like", "omnidraft check ./a/tokenizer.json ./b",
@@ -47,6 +56,96 @@ def check(
         raise OmnidraftError(f"{draft} alone cannot be checked: name a target too, or `exactness`")
 
 
+def sides(draft: str, target: str, backend: str = "numpy") -> list[Any]:
+    """Two models, or the two tokenizers alone where one of the models does not load."""
+    names = [name.removesuffix("tokenizer.json") or "." for name in (draft, target)]
+    try:
+        return [*load_two(*names, backend=backend)]
+    except OmnidraftError as error:
+        found = tokenizers(*names)
+        note(f"tokenizers alone, costs are not measured: {error}")
+    return [SimpleNamespace(tokenizer=one, vocab_size=one.size, name=one.name) for one in found]
+
+
+def check_pair(draft: Any, target: Any, texts: list[str]) -> dict[str, Any]:
+    """Coverage both ways, how the drafter's tokens of the texts translate, costs of two models.
+
+    OmnidraftError for vocabularies without anything in common, and for texts without a token.
+    """
+    pair, ours = Pairing(draft, target), draft.tokenizer
+    same, size = pair.alignment, target.tokenizer.size
+    parts = [part for text in texts for part in ways(pair, ours.encode_continuation(text))]
+    if not parts:
+        raise OmnidraftError("the texts have no token to translate: give others")
+    spelled = [to >= 0 or token in pair.spellings for token, to in enumerate(same.draft_to_target)]
+    found: dict[str, Any] = {
+        "tokens": sum(len(ids) for _, ids in parts),
+        "draft": {"name": draft.name, "entries": ours.size,
+                  "same": same.shared_draft, "spelled": sum(spelled)},
+        "target": {"name": target.name, "entries": size, "same": same.shared_target,
+                   "spelled": sum(pair.span(token) > 0 for token in range(size))}}
+    for name, size in (("of_tokens", len), ("of_bytes", lambda ids: len(ours.decode_bytes(ids)))):
+        counts = {way: sum(size(ids) for is_, ids in parts if is_ == way) for way in WAYS}
+        found[name] = {way: count / (sum(counts.values()) or 1) for way, count in counts.items()}
+    if all(hasattr(one, "forward") for one in (draft, target)):
+        found["costs"] = costs(draft, target, max(texts, key=len))
+    return found
+
+
+def ways(pair: Pairing, ids: list[int]) -> list[tuple[str, list[int]]]:
+    """The drafter's ids (V_q) in the parts that `translation.merge` makes of them, each by way."""
+    made, place = [], 0
+    while place < len(ids):
+        spans = merge(ids[place:], (), pair.direct, pair.cache.longest_match, pair.spellings).spans
+        for span, after in zip(spans, [*spans[1:], 1], strict=True):
+            if span:  # 0: more target tokens of an expansion
+                way = "merge" if span > 1 else "direct" if after else "expansion"
+                made.append((way, ids[place:place + span]))
+                place += span
+        made += [("none", [token]) for token in ids[place:place + 1]]
+        place += 1
+    return made
+
+
+def costs(draft: Any, target: Any, text: str, repeats: int = 9) -> dict[str, Any]:
+    """Milliseconds of passes, and by k the block efficiency at which drafting breaks even.
+
+    That is (k c_q + c_p(k + 1)) / c_p(1), by each pass's least time; the models alone.
+    """
+    times: dict[tuple[Any, int], list[float]] = {}
+    for model, widths in ((draft, [1]), (target, [1, *(k + 1 for k in LENGTHS)])):
+        sampler = getattr(model, "sampler", Sampler)(Uniforms([]))
+        cache, room = sampler.new_cache(model), model.context_size - max(widths)
+        ids = model.tokenizer.encode(text, bos=True)[:min(64, room)]
+        model.forward(ids, cache)
+        for _, width in product(range(repeats), widths):
+            began = perf_counter()
+            sampler.finished(model.forward((ids * width)[:width], cache, width))
+            times.setdefault((model, width), []).append(1e3 * (perf_counter() - began))
+            cache.rewind(len(ids))
+    ms = {key: min(each) for key, each in times.items()}
+    return {"step_ms": ms[target, 1], "lengths": {str(k): {
+        "draft_ms": k * ms[draft, 1], "target_ms": ms[target, k + 1],
+        "break_even": (k * ms[draft, 1] + ms[target, k + 1]) / ms[target, 1]} for k in LENGTHS}}
+
+
+def show_pair(found: dict[str, Any]) -> None:
+    """Print what `check_pair` found."""
+    rows = [("", "entries", "the other has too", "the other can spell")]
+    for side in ("draft", "target"):
+        one, size = found[side], found[side]["entries"]
+        counts = (f"{one[key]:,} ({one[key] / size:.1%})" for key in ("same", "spelled"))
+        rows.append((f"{side} {one['name']}", f"{size:,}", *counts))
+    text = [(f"{found['tokens']:,} tokens of the drafter become", "of the tokens", "of the bytes")]
+    text += [(mean, *(f"{found[of][way]:.1%}" for of in ("of_tokens", "of_bytes")))
+             for way, mean in WAYS.items()]
+    say(f"{columns(rows)}\n\n{columns(text)}")
+    if cost := found.get("costs"):
+        rows = [("draft tokens", "drafting, ms", "target, ms", "pays above (tokens per pass)")]
+        rows += [(k, *map("{:.2f}".format, one.values())) for k, one in cost["lengths"].items()]
+        say(f"\n{columns(rows)}\na plain step takes {cost['step_ms']:.2f} ms")
+
+
 def check_exactness(rule: str, worlds: int, seed: int, figures: bool) -> None:
     """Print how far rules are from the target; OmnidraftError where an exact one is not."""
     if worlds < 1 or seed < 0:
@@ -56,8 +155,7 @@ def check_exactness(rule: str, worlds: int, seed: int, figures: bool) -> None:
         note(f"{one}: {worlds} worlds ...")
         found.append(enumerated(one, worlds, seed))
     if figures:
-        emit({one.rule: {"worlds": worlds, "runs": one.runs, "mean": one.mean, "worst": one.worst,
-                         "conditions": one.conditions} for one in found})
+        emit({one.rule: vars(one) for one in found})
     else:
         say(report(found))
     if wrong := [one.rule for one in found if one.rule not in BIASED and one.worst > TOLERANCE]:
@@ -78,18 +176,3 @@ def report(found: list[Finding]) -> str:
     for name in sorted({name for one in found for name in one.conditions}):
         counted.append((name, *(str(one.conditions[name]) for one in found)))
     return f"{columns(rows)}\n\n{columns(counted)}"
-
-
-def show_pair(found: dict[str, Any]) -> None:
-    """Print what `check_pair` found."""
-    rows = [("", "entries", "the other has too", "the other can spell")]
-    rows += [(f"{side} {name}", f"{size:,}", *(f"{n:,} ({n / size:.1%})" for n in counts))
-             for side in ("draft", "target") for name, size, *counts in [found[side].values()]]
-    text = [(f"{found['tokens']:,} tokens of the drafter become", "of the tokens", "of the bytes")]
-    text += [(mean, *(f"{found[of][way]:.1%}" for of in ("of_tokens", "of_bytes")))
-             for way, mean in WAYS.items()]
-    say(f"{columns(rows)}\n\n{columns(text)}")
-    if cost := found.get("costs"):
-        rows = [("draft tokens", "drafting, ms", "target, ms", "pays above (tokens per pass)")]
-        rows += [(k, *map("{:.2f}".format, one.values())) for k, one in cost["lengths"].items()]
-        say(f"\n{columns(rows)}\na plain step takes {cost['step_ms']:.2f} ms")

@@ -4,23 +4,22 @@ import random
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from .. import Adapters, OmnidraftError, Options, Pair, Round, Tokenizer, plain, speculative
+from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain, speculative
 from ..decoding import check_prompt
-from ..files import check_writable, write_text
+from ..files import check_writable
 from ..learning import online
 from ..learning.training import Recipe, Trainer
 from ..metrics import summarize
 from . import options
 from .adapt import report
 from .bench import compare, save_figures
-from .chat import on_a_terminal
 from .common import command
+from .generate import on_a_terminal
 from .printing import console, escape, note
 from .prompts import TASKS, read_prompts
 
@@ -33,7 +32,7 @@ PAUSE = 0.35  # seconds between two steps of --slow
 
 @command("omnidraft demo", "omnidraft demo --task code --slow",
          "omnidraft demo --target llama3-like --verify slem --seed 7",
-         "omnidraft demo --temperature 1 --plain --json figures.json --svg demo.svg",
+         "omnidraft demo --temperature 1 --plain --json figures.json",
          draft=USUAL_DRAFTER, max_new_tokens=192)
 def demo(
     models: options.Served, decoding: options.Decoding,
@@ -42,43 +41,25 @@ def demo(
     seconds: Annotated[float, options.models(help="How long --learn serves prompts.")] = 120.0,
     slow: Annotated[bool, options.output(
         "--slow", help="Each draft, then the verdict: space steps, Enter lets it run.")] = False,
-    signs: options.Plain = False,
-    svg: Annotated[Path | None, options.output(metavar="FILE", help="Save a picture.")] = None,
-    figures: options.Json = None,
+    signs: options.Plain = False, figures: options.Json = None,
 ) -> None:
     """Watch a small model draft for a bigger one. `--seed` picks the prompts."""
     how, prompts = decoding.options(), choose_prompts(task, decoding.seed)
-    check_writable(svg, figures)
-    if svg and figures and svg.resolve() == figures.resolve():
-        raise OmnidraftError(f"--svg and --json both name {svg}: one would overwrite the other")
+    check_writable(figures)
     if learn and models.adapter:
         raise OmnidraftError("--learn begins with the drafter as it is: leave out --adapter")
-    pair, how = load(models, how, learn)
+    usual = models.draft == USUAL_DRAFTER
+    pair = replace(models, draft="draft-general" if usual else models.draft).pair()
+    if models.adapter or usual and not learn:
+        how = options.use_adapter(pair, models.adapters, how, needed=models.adapter)
     for prompt in prompts.values():
         check_prompt(pair.target, prompt)
     if learn:
-        shown, rows = watch(pair, task or "math", how, seconds, decoding.seed, signs)
+        rows = watch(pair, task or "math", how, seconds, decoding.seed, signs)
     else:
-        shown, rows = show(pair, prompts, how, decoding.seed, signs, slow)
+        rows = show(pair, prompts, how, decoding.seed, signs, slow)
     if figures:
         save_figures(figures, pair, vars(decoding) | {"verify": how.verify}, rows)
-    if svg:
-        from .render import export_svg
-
-        write_text(svg, export_svg(shown, f"{pair.draft.name} drafts for {pair.target.name}"))
-
-
-def load(models: options.Served, how: Options, learn: bool) -> tuple[Pair, Options]:
-    """The pair and its options; with an adapter if asked, and by default if there is one."""
-    usual, store = models.draft == USUAL_DRAFTER, Adapters(models.adapters)
-    pair = replace(models, draft="draft-general" if usual else models.draft).pair(stored=False)
-    if models.adapter or usual and not learn and store.load(pair, shipped=True):
-        own = (store.folder(pair) / "current.json").exists()
-        how = options.use_adapter(pair, models.adapters, how)
-        where = f"your own, in {store.folder(pair)}" if own else "the one in the package"
-        note(f"{pair.draft.name} drafts with an adapter: {where}")
-        pair.draft.name += " with its adapter"
-    return pair, how
 
 
 def choose_prompts(task: str | None, seed: int) -> dict[str, str]:
@@ -86,42 +67,39 @@ def choose_prompts(task: str | None, seed: int) -> dict[str, str]:
     if task not in (None, *TASKS):
         raise OmnidraftError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}")
     rng, chosen = random.Random(seed), {}
-    for name in TASKS:
+    for name in [task] if task else TASKS:
         lines = [*read_prompts(name)[0]]
-        chosen[name] = lines[rng.randrange(len(lines)) if seed else USUAL[name]]
-    return chosen if task is None else {task: chosen[task]}
+        chosen[name] = rng.choice(lines) if seed else lines[USUAL[name]]
+    return chosen
 
 
 def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bool,
-         slow: bool) -> tuple[list[Any], list[dict]]:
-    """Decode each prompt plainly and speculatively; return what was shown, and figures."""
+         slow: bool) -> list[dict]:
+    """Decode each prompt plainly and speculatively; return the figures."""
     from .render import Painter, Text, headline, legend, speed_table
 
     (out, signs), (errors, _), target = console(signs), console(signs, stderr=True), pair.target
-    one, other = (f"{escape(model.name, '')} ({model.tokenizer.size:,} entries)"
+    one, other = (f"{model.name} ({model.tokenizer.size:,} entries)"
                   for model in (pair.draft, target))
-    head = Text(f"{one} drafts for {other}, rule {how.verify}")
-    errors.print(head, legend(signs, rounds=True), sep="\n", soft_wrap=True)
-    shown, rows, short = [head, legend(True, rounds=True)], [], replace(how, max_new_tokens=8)
+    note(f"{one} drafts for {other}, rule {how.verify}")
+    errors.print(legend(signs, rounds=True), soft_wrap=True)
+    rows, short, uniforms = [], replace(how, max_new_tokens=8), options.uniforms_of
     for task, prompt in prompts.items():
-        ids, uniforms = target.tokenizer.encode(prompt, bos=True), options.uniforms_of
+        ids = target.tokenizer.encode(prompt, bos=True)
         if not rows:  # the first passes of a process read the weights: a few tokens, untimed
             list(plain(target, ids, short, uniforms(0)))
             list(speculative(pair, prompt, short, uniforms(0)))
         keys = "  space: next step, Enter: all others" if slow and on_a_terminal() else ""
         errors.print(f"\n--- {task} ---{keys}")
         alone = list(plain(target, ids, how, uniforms(seed)))
-        begin = Text.assemble((escape(prompt), "dim"))
-        drafted = play(out, begin, speculative(pair, prompt, how, uniforms(seed)),
+        drafted = play(out, Text.assemble((escape(prompt), "dim")),
+                       speculative(pair, prompt, how, uniforms(seed)),
                        Painter(target.tokenizer, signs), pair.draft.tokenizer, slow)
         written = target.tokenizer.decode([token for one in drafted for token in one.emitted])
         rows.append({"task": task, "prompt": prompt, "text": written,
                      **compare(target, [(ids, alone, drafted)], how)})
-        pictured = map(Painter(target.tokenizer, signs=True).paint_with_end, drafted)
-        shown += [Text(f"\n--- {task} ---"), Text.assemble(begin, *pictured)]
-    shown += [Text(), speed_table(rows), headline(rows)]
-    errors.print(*shown[-2:], soft_wrap=True)
-    return shown, rows
+    errors.print(Text(), speed_table(rows), headline(rows), soft_wrap=True)
+    return rows
 
 
 def play(out: Any, begin: Any, records: Iterable[Round], painter: Any, drafter: Tokenizer,
@@ -148,30 +126,24 @@ def play(out: Any, begin: Any, records: Iterable[Round], painter: Any, drafter: 
             for step in (grey, text) if record.draft_tokens else (text,):
                 lines = step.wrap(out, out.width)[-(out.height - 1):]  # those that fit
                 screen.update(Text("\n").join(lines), refresh=True)
-                by_key = pause(by_key)
+                if by_key:
+                    by_key = typer.getchar() not in "\r\n"  # Enter lets the rest run
+                else:
+                    time.sleep(PAUSE)
         screen.update(text)
     return done
 
 
-def pause(by_key: bool) -> bool:
-    """Wait for a key, or a moment; whether to wait for one again: Enter lets the rest run."""
-    if by_key:
-        return typer.getchar() not in "\r\n"
-    time.sleep(PAUSE)
-    return False
-
-
-def watch(pair: Pair, task: str, how: Options, seconds: float, seed: int,
-          signs: bool) -> tuple[list[Any], dict]:
-    """Serve prompts for about `seconds`, a line each; return what was shown, and figures."""
+def watch(pair: Pair, task: str, how: Options, seconds: float, seed: int, signs: bool) -> dict:
+    """Serve prompts for about `seconds`, a line each; return the figures."""
     from .render import Painter, Text, legend
 
     (out, signs), (errors, _) = console(signs), console(signs, stderr=True)
     rng, schedule = np.random.default_rng(seed), online.Schedule(every=2, replay=6)
     learner = online.Learner(pair, Trainer(pair.draft, Recipe(), rng), rng, schedule)
-    head = Text(f"{escape(pair.draft.name, '')} learns {escape(pair.target.name, '')} from {task}: "
-                "tokens per target pass, draft tokens kept, tokens/s, * an update of the drafter")
-    errors.print(head, legend(signs), sep="\n", soft_wrap=True)
+    note(f"{pair.draft.name} learns {pair.target.name} from {task}: tokens per target pass, draft "
+         "tokens kept, tokens/s, * an update of the drafter")
+    errors.print(legend(signs), soft_wrap=True)
     began, records, prompts = time.perf_counter(), [], read_prompts(task)[0]
     for learned in online.learn(learner, prompts, how, options.uniforms_of(seed)):
         records.append(learned)
@@ -182,7 +154,6 @@ def watch(pair: Pair, task: str, how: Options, seconds: float, seed: int,
                   no_wrap=True)
         if time.perf_counter() - began > seconds:
             break
-    end = Text("\n" + report(records, learner))
-    errors.print(end, soft_wrap=True)
+    note("\n" + report(records, learner))
     each = [vars(summarize(learned.rounds)) for learned in records]
-    return [head, legend(signs), end], {"task": task, **learner.statistics, "prompts": each}
+    return {"task": task, **learner.statistics, "prompts": each}

@@ -1,22 +1,24 @@
-"""`omnidraft generate`: continue a text; the text on stdout, everything else on stderr."""
+"""`omnidraft generate` and `chat`: the model's text on stdout, everything else on stderr."""
 
 import codecs
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
 from .. import OmnidraftError, Pair, Round, Tokenizer, plain, speculative
 from ..decoding import check_prompt
-from ..files import make_folder_of
 from ..metrics import Summary, summarize
 from ..serving.conversation import Conversation
 from . import options
 from .common import command
-from .printing import console, emit, escape, note, say
+from .printing import console, emit, note, say
 
 Show = Callable[[int, Round, bytes], None]
+HELP = "/new starts again, /exit ends, /help shows this; Ctrl-C stops an answer"
 
 
 @command("omnidraft generate 'def area(width, height):'",
@@ -29,32 +31,23 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(
         show_default=False, help="Text to continue; - or nothing reads stdin.")] = None,
     chat: Annotated[bool, options.models("--chat", help="Answer by the chat template.")] = False,
-    learn: Annotated[bool, options.speculation(
-        "--learn", help="Add the text's n-grams to the pair's cache on disk.")] = False,
     rounds: options.Rounds = False, json_lines: options.JsonLines = False,
     signs: options.Plain = False,
 ) -> None:
     """Continue a text by speculative decoding."""
-    how = decoding.options(learn=learn)
-    if learn and not decoding.draft_length:
-        raise OmnidraftError("-k 0 decodes plainly, without --learn: leave one of them out")
+    how = decoding.options()
     if json_lines and rounds:
         raise OmnidraftError("--json has every round already: leave out --rounds")
     prompt = read_prompt(prompt)
     pair, how = models.open(how)
     target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
     check_prompt(target, prompt)
-    if learn:
-        path = options.cache_file(pair.draft.tokenizer, target.tokenizer)
-        make_folder_of(path)  # what cannot be written is found before the text
     if chat:
         records = Conversation(pair).ask(prompt, how, uniforms)
     else:
         records = (speculative if isinstance(pair, Pair) else plain)(pair, prompt, how, uniforms)
     show = emit_round if json_lines else show_rounds(pair, signs) if rounds else None
     done, text = write(records, target.tokenizer, show)
-    if learn:
-        pair.cache.save(path)
     if json_lines:
         emit({"type": "summary", **vars(summarize(done)), "text": text})
     else:
@@ -68,6 +61,71 @@ def read_prompt(prompt: str | None) -> str:
     if sys.stdin is None or sys.stdin.isatty() and prompt is None:
         raise OmnidraftError("no prompt: pass it as an argument, as - or through a pipe")
     return sys.stdin.read().removesuffix("\n")
+
+
+@command("omnidraft chat", "omnidraft chat --draft draft-general --adapter --temperature 0.8",
+         "omnidraft chat --system 'Answer in one line.' < questions.txt > answers.txt",
+         "omnidraft chat --backend torch -d ./my-drafter -t Qwen/Qwen2.5-1.5B-Instruct -T 0.7",
+         max_new_tokens=256)
+def chat(
+    models: options.Served, decoding: options.Decoding,
+    system: Annotated[str | None, options.models(
+        "--system", help="What the target reads before the first message.")] = None,
+) -> None:
+    """Converse, one message per line. /new starts again, /exit or the end of input ends."""
+    how, uniforms = decoding.options(), options.uniforms_of(decoding.seed)
+    pair, how = models.open(how)
+    talk, terminal = Conversation(pair, system), on_a_terminal()
+    if terminal:
+        who = f"{pair.draft.name} drafts for " if isinstance(pair, Pair) else ""
+        note(f"{who}{talk.target.name}. {HELP}.")
+    for message in read_messages(terminal):
+        try:
+            if message == "/help":
+                note(HELP)
+            elif message == "/new":
+                talk.new()
+            elif word := re.match(r"/\w*(?!\S)", message):
+                raise OmnidraftError(f"unknown command {word[0]}: {HELP}")
+            else:
+                records = talk.ask(message, how, uniforms)
+                if talk.dropped:
+                    note(f"the context is full: {talk.dropped} old messages were dropped")
+                done, _ = write(records, talk.target.tokenizer, strip=" \n")
+                note(describe(summarize(done)))
+        except KeyboardInterrupt:
+            note("\nstopped; what was written stays in the conversation")
+        except OmnidraftError as error:
+            if not terminal:
+                raise
+            note(f"error: {error}")
+
+
+def on_a_terminal() -> bool:
+    """Whether the messages are typed."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def read_messages(terminal: bool) -> Iterator[str]:
+    """The lines of stdin that say something; raises OmnidraftError where there is none."""
+    empty = True
+    if terminal:
+        with suppress(ImportError):
+            import readline  # noqa: F401 (lines can be edited)
+    while True:
+        try:
+            line = input("> " if terminal and sys.stdout.isatty() else "").strip()
+        except (EOFError, KeyboardInterrupt, RuntimeError):  # the last where there is no stdin
+            break
+        if line == "/exit" or terminal and not line:
+            return
+        if line:
+            empty = False
+            yield line
+    if terminal:
+        note("")
+    elif empty:
+        raise OmnidraftError("no message: write one per line on stdin")
 
 
 def write(records: Iterable[Round], tokenizer: Tokenizer, show: Show | None = None,
@@ -98,16 +156,15 @@ def emit_round(number: int, record: Round, data: bytes) -> None:
 
 def show_rounds(pair: Any, signs: bool) -> Show:
     """Print a legend on stderr; return what shows a round: its draft, its tokens in colours."""
-    from .render import Painter, Text, legend
+    from .render import Painter, Text, drafted, legend
 
     (errors, signs), draft = console(signs, stderr=True), getattr(pair, "draft", pair).tokenizer
     painter = Painter(getattr(pair, "target", pair).tokenizer, signs, one_line=True)
     errors.print(legend(signs))
 
     def show(number: int, record: Round, data: bytes) -> None:
-        drafted = escape(draft.decode_bytes(record.draft_tokens).decode("utf-8", "replace"), "")
         start = f"{number:4} {len(record.draft_tokens):2} drafted "
-        errors.print(Text.assemble(start, (f"'{drafted}'", "dim"), " -> ", painter.paint(record)),
+        errors.print(Text.assemble(start, drafted(record, draft), " -> ", painter.paint(record)),
                      soft_wrap=True)
 
     return show

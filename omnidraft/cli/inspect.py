@@ -1,20 +1,25 @@
-"""`omnidraft align`, `cache`, `models`, `info`: what two vocabularies share, and what is here."""
+"""`omnidraft align`, `cache`, `models`, `info`: a text in two vocabularies, and what is here."""
 
+import os
+import platform
+import re
 from math import prod
+from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from .. import Adapters, OmnidraftError, Tokenizer, __version__, vocabulary
 from ..engine.config import ModelConfig
+from ..engine.cpu import has_avx512
 from ..engine.loading import EMBEDDED, folder, load
-from ..files import default_folder, make_folder_of
+from ..files import default_folder
 from ..learning.adapters import SHIPPED
 from ..ngram_cache import NGramCache
-from ..vocabulary import DEFINITIONS, aligned_spans
+from ..vocabulary import aligned_spans
 from . import options
 from .common import app, command, examples
-from .machine import machine
 from .printing import columns, console, say, show_bytes
 
 SAMPLE = " Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
@@ -36,25 +41,14 @@ def tokenizers(*names: str) -> list[Tokenizer]:
 def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.Argument(
         help="What both tokenize.", show_default="a sample")] = SAMPLE,
           plain: options.Plain = False) -> None:
-    """Show what two vocabularies share, and how each spells a text."""
-    one, other = tokenizers(draft, target)
-    rows = [("shared entries", f"draft {one.name}", f"target {other.name}", "special tokens")]
-    for by in DEFINITIONS:
-        found = vocabulary.align(one, other, by)
-        shares = [f"{count:,} of {side.size:,} ({count / max(1, side.size):.1%})"
-                  for count, side in ((found.shared_draft, one), (found.shared_target, other))]
-        rows.append((f"by {by}", *shares, str(found.role_pairs)))
-    say(columns(rows))
-    if text:
-        show_facing(one, other, text, plain)
+    """Show a text in the tokens of both sides, in the smallest blocks that they share.
 
-
-def show_facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool) -> None:
-    """Print both tokenizations, draft above target, in the smallest blocks that both have."""
+    What the vocabularies share as a whole is counted by `omnidraft check`.
+    """
     from rich.text import Text
 
     above, below = ([side.decode_bytes([token]) for token in side.encode_continuation(text)]
-                    for side in (one, other))
+                    for side in tokenizers(draft, target))
     (out, signs), end, last = console(plain), 0, 0
     lines = [Text("draft   "), Text("target  ")]
     for (start, end), (first, last) in aligned_spans(above, below):
@@ -73,46 +67,22 @@ def show_facing(one: Tokenizer, other: Tokenizer, text: str, plain: bool) -> Non
             lines.append(Text("one side cannot spell this text; from here on the "
                               f"{name} side has {show_bytes(b''.join(rest))}"))
     legend = [Text(f"{sign} " * signs + meaning, style) for style, sign, meaning in BLOCKS.values()]
-    out.print(Text("\n").join([Text(), *lines, Text(), Text("   ").join(legend)]), soft_wrap=True)
+    out.print(Text("\n").join([*lines, Text(), Text("   ").join(legend)]), soft_wrap=True)
 
 
-SHOW, PREFILL = (f"omnidraft cache {name} draft-tasks qwen-like" for name in ("show", "prefill"))
-cache = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=examples(PREFILL, SHOW),
-                    help="Show or fill the n-gram cache of a pair.")
+PREFILL = "omnidraft cache prefill draft-tasks qwen-like"
+cache = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=examples(PREFILL),
+                    help="Keep the n-gram cache of two tokenizers on disk.")
 app.add_typer(cache, name="cache")
 
 
-@command(SHOW, to=cache)
-def show(draft: options.Side, target: options.Side) -> None:
-    """Show a stored cache: its size, its use, its ten most used n-grams."""
+@command(PREFILL, to=cache)
+def prefill(draft: options.Side, target: options.Side) -> None:
+    """Fill and store a cache: large vocabularies start sooner."""
     one, other = tokenizers(draft, target)
-    if not (path := options.cache_file(one, other)).is_file():
-        raise OmnidraftError(f"no cache is stored for {one.name} -> {other.name}: "
-                             f"run `omnidraft cache prefill {draft} {target}`")
-    stored = NGramCache.load(path, one.fingerprint, other.fingerprint)
-    bound = f"at most {stored.capacity:,}, {stored.eviction}" if stored.capacity else "no limit"
-    say(columns([
-        ("file", str(path)), ("pair", f"{one.name} -> {other.name}"),
-        ("entries", f"{len(stored):,} ({bound})"),
-        ("learned from", f"{stored.tokens_seen:,} target tokens")]))
-    most = sorted(stored.items(), key=lambda entry: -entry[2])[:10]
-    rows = [(str(uses), "|".join(show_bytes(one.decode_bytes([i])) for i in ngram),
-             show_bytes(other.decode_bytes([token]))) for ngram, token, uses in most]
-    if rows:
-        say("\n" + columns([("uses", "draft n-gram", "target token"), *rows]))
-
-
-@command(PREFILL, f"{PREFILL} --capacity 4096 --eviction lfu", to=cache)
-def prefill(draft: options.Side, target: options.Side,
-            capacity: Annotated[int | None, typer.Option(help="Most entries.")] = None,
-            eviction: Annotated[str, typer.Option(help="Full: none, lru, lfu.")] = "none") -> None:
-    """Fill and store the cache of a pair from the two tokenizers alone."""
-    one, other = tokenizers(draft, target)
-    path = options.cache_file(one, other)
-    make_folder_of(path)
-    filled = NGramCache(capacity, eviction, one.fingerprint, other.fingerprint)
+    filled = NGramCache()
     filled.prefill(one, other, vocabulary.align(one, other))
-    filled.save(path)
+    filled.save(path := options.cache_file(one, other))
     say(f"{len(filled):,} n-grams stored in {path}")
 
 
@@ -145,15 +115,8 @@ def models(adapters: options.Store = None) -> None:
 
 @command("omnidraft info")
 def info() -> None:
-    """Show versions, the machine, and the kernels chosen for it."""
-    from importlib.metadata import PackageNotFoundError, version
-
+    """Show the machine, and the kernels chosen for it."""
     rows = [("omnidraft", __version__), ("caches", str(default_folder()))]
-    for package in ("tokenizers", "safetensors", "typer", "rich", "torch", "transformers"):
-        try:
-            rows.append((package, version(package)))
-        except PackageNotFoundError:
-            rows.append((package, "not installed"))
     rows += [(name.replace("_", " "), str(value)) for name, value in machine().items()]
     for name in EMBEDDED:
         try:
@@ -161,3 +124,20 @@ def info() -> None:
         except OmnidraftError as error:
             rows.append((f"kernels, {name}", str(error)))
     say(columns(rows))
+
+
+def machine() -> dict[str, str | int | bool]:
+    """CPU, cores, system, Python, NumPy and its BLAS, and the settings of the BLAS."""
+    info = Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
+    name = re.search(r"^model name\s*: *(.*\S)", text, re.M)
+    blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+    threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
+    return {
+        "cpu": name[1] if name else platform.processor() or platform.machine(),
+        "avx512": has_avx512(), "cores": os.cpu_count() or 1,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(), "numpy": np.__version__,
+        "blas": f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip(),
+        "blas_kernels": os.environ.get("OPENBLAS_CORETYPE", "chosen by the library"),
+        "blas_threads": threads or "all cores"}

@@ -5,15 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from .. import Adapters, OmnidraftError, Options, Pair, Tokenizer
 from ..engine.loading import load, load_two
 from ..files import default_folder
 from ..ngram_cache import NGramCache
-from ..sampling import Uniforms
+from ..serving.generation import uniforms_of
 from ..verification import RULES
+from .printing import note
 
 models, speculation, sampling, learning, output = (
     partial(typer.Option, rich_help_panel=topic)
@@ -24,6 +24,9 @@ Plain = Annotated[bool, output("--plain", help="Signs + * - ! ^ . instead of col
 Rounds = Annotated[bool, output("--rounds", help="Show every round in colour, on stderr.")]
 Store = Annotated[Path | None, output(
     metavar="FOLDER", help="Where adapters are.", show_default="~/.cache/omnidraft/adapters")]
+SOURCE = ("math, code or text (they ship), a .jsonl file with a `prompt` (or instruction, "
+          "question, document, text) in each line, a text file of prompts, or - for stdin.")
+Prompts = Annotated[str, models("--task", "--prompts", metavar="SOURCE", help=SOURCE)]
 Json = Annotated[Path | None, output("--json", metavar="FILE", help="Save every figure.")]
 JsonLines = Annotated[bool, output("--json", help="An object per round or prompt, and a summary.")]
 
@@ -41,12 +44,12 @@ class Models:
     device_map: Annotated[str | None, models(
         help="Spread the target over devices: auto, balanced, sequential.")] = None
 
-    def pair(self, stored: bool = True) -> Pair:
-        """The pair; with `stored` it has the n-gram cache that is on disk."""
+    def pair(self) -> Pair:
+        """The pair, with the n-gram cache that `omnidraft cache prefill` has stored for it."""
         draft, target = load_two(self.draft, self.target, self.backend, device=self.device,
                                  dtype=self.dtype, device_map=self.device_map)
         one, other, cache = draft.tokenizer, target.tokenizer, None
-        if stored and (path := cache_file(one, other)).is_file():
+        if (path := cache_file(one, other)).is_file():
             cache = NGramCache.load(path, one.fingerprint, other.fingerprint)
         return Pair(draft, target, cache)
 
@@ -59,11 +62,15 @@ class Served(Models):
         "--adapter", help="Draft with what `omnidraft adapt` has learned for the pair.")] = False
     adapters: Store = None
 
+    def served(self, options: Options) -> tuple[Pair, Options]:
+        """The pair and its options, both with what was learned if that is asked for."""
+        pair = self.pair()
+        return pair, use_adapter(pair, self.adapters, options) if self.adapter else options
+
     def open(self, options: Options) -> tuple[Any, Options]:
-        """The pair and its options; for draft length 0 the target alone."""
+        """As `served`, or for draft length 0 the target alone."""
         if options.stop.limit:
-            pair = self.pair()
-            return pair, use_adapter(pair, self.adapters, options) if self.adapter else options
+            return self.served(options)
         if self.adapter:
             raise OmnidraftError("-k 0 decodes plainly, without --adapter: leave one of them out")
         return load(self.target, self.dtype, self.backend, self.device,
@@ -87,17 +94,10 @@ class Decoding:
     seed: Annotated[int, sampling(help="Of the random draws.")] = 0
     max_new_tokens: Annotated[int, sampling("--max-new-tokens", "-n", help="Most to write.")] = 128
 
-    def options(self, **more: Any) -> Options:
+    def options(self) -> Options:
         """These as Options; raises OmnidraftError for values out of range."""
         uniforms_of(self.seed)
-        return Options.of(**{k: v for k, v in vars(self).items() if k != "seed"}, **more)
-
-
-def uniforms_of(seed: int) -> Uniforms:
-    """A fresh stream of uniform draws; raises OmnidraftError for a negative seed."""
-    if seed < 0:
-        raise OmnidraftError(f"seed is {seed}, but must be 0 or more")
-    return Uniforms(np.random.default_rng(seed))
+        return Options.of(**{k: v for k, v in vars(self).items() if k != "seed"})
 
 
 def cache_file(draft: Tokenizer, target: Tokenizer) -> Path:
@@ -105,17 +105,24 @@ def cache_file(draft: Tokenizer, target: Tokenizer) -> Path:
     return default_folder() / f"ngrams-{draft.fingerprint[:16]}-{target.fingerprint[:16]}.json"
 
 
-def use_adapter(pair: Pair, root: Path | None, options: Options) -> Options:
-    """Give the pair what was learned for it, and the options its acceptance head, if it has one."""
-    adapter, draft, target = Adapters(root).load(pair, shipped=True), pair.draft, pair.target
-    if adapter is None:
+def use_adapter(pair: Pair, root: Path | None, options: Options, needed: bool = True) -> Options:
+    """Give the pair what was learned for it, and the options its acceptance head, if it has one.
+
+    Raises OmnidraftError where nothing was learned, if it is `needed`.
+    """
+    store, draft, target = Adapters(root), pair.draft, pair.target
+    own = store.version(store.folder(pair)) > 0
+    if adapter := store.load(pair, shipped=True):
+        where = f"your own, in {store.folder(pair)}" if own else "the one in the package"
+        note(f"{draft.name} drafts with an adapter: {where}")
+        pair.draft, pair.cache = adapter.drafter(draft), adapter.cache or pair.cache
+        pair.draft.name += " with its adapter"
+        return with_head(options, adapter.head)
+    if needed:
         raise OmnidraftError(
             f"nothing was learned yet for {draft.name} -> {target.name}: run `omnidraft adapt math "
             f"-d {draft.name} -t {target.name}`, or leave out --adapter")
-    pair.draft = adapter.drafter(draft)
-    if not options.learn:  # else the text's n-grams join those kept for the two tokenizers
-        pair.cache = adapter.cache or pair.cache
-    return with_head(options, adapter.head)
+    return options
 
 
 def with_head(options: Options, head: Any) -> Options:

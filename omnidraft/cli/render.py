@@ -4,12 +4,9 @@ It is `rich.text.Text`, never markup: tokens contain "[".
 """
 
 import codecs
-import re
-from collections.abc import Iterable, Sequence
-from io import StringIO
+from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -135,13 +132,3 @@ def speed_table(rows: Sequence[dict]) -> Table:
             f"{fast['acceptance_proposed']:.0%}", str(fast["merges"]),
             Text(same, {"yes": "green", "tie": "bold red", "NO": "bold red"}.get(same, "")))
     return table
-
-
-def export_svg(parts: Iterable[RenderableType], title: str, width: int = 84) -> str:
-    """The parts as one picture in SVG that names no file outside itself."""
-    console = Console(record=True, width=width, file=StringIO(), force_terminal=True,
-                      color_system="truecolor")
-    console.print(Group(*parts))
-    svg = console.export_svg(title=escape(title, ""), unique_id="omnidraft")
-    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # Rich's are on the network
-    return escape(svg)  # XML has no control characters either

@@ -18,17 +18,15 @@ LESSONS = Path(__file__).parents[2] / "tutorials"  # in the repository; a wheel 
 def tutorial(
     lesson: Annotated[str | None, typer.Argument(
         help="Number of the lesson; without it they are listed.", show_default=False)] = None,
-    run_all: Annotated[bool, options.output(
-        "--run-all", help="Do not wait for Enter between the cells.")] = False,
     check: Annotated[bool, options.output(
         "--check", help="Test the functions that you built for it.")] = False,
 ) -> None:
-    """Step through a lesson: prose, code and its output. Enter continues, q quits."""
+    """Step through a lesson: prose, code and its output. On a terminal Enter continues, q quits."""
     if not (LESSONS / "runner.py").is_file():
         raise OmnidraftError("an installed package has no lessons: clone the repository for them")
     sys.path.append(str(LESSONS))  # the lessons import from there, too
     import runner
 
-    wait = not run_all and sys.stdin.isatty() and sys.stdout.isatty()
+    wait = sys.stdin.isatty() and sys.stdout.isatty()
     if failed := runner.teach(lesson, console()[0], wait, check):
         raise typer.Exit(failed)

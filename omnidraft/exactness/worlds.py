@@ -6,7 +6,6 @@ continue one stream of such tokens: merges are not only proposed, but accepted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import copy, deepcopy
 from typing import Any
 
@@ -80,11 +79,14 @@ class World:
         options = Options(stop=copy(self.stop), **self.settings)
         for record in speculative(self.pair, self.prompt, options, draws, self, warm):
             written += record.emitted
+            kept = record.draft_tokens[:record.draft_kept]
             self.seen |= names_of({
                 "merge accepted": "merged" in record.kinds,
+                "expansion kept": not self.pair.spellings.keys().isdisjoint(kept),
                 "nothing drafted": not record.draft_tokens,
                 "context cut": len(warm.drafter.ids) < len(self.prompt[1])
                 or len(warm.ids) == self.pair.target.context_size})
+            self.seen.update(*(self._kinds[token] for token in record.emitted))
             assert warm.cache.ids == warm.ids[:warm.cache.length]  # they hold what they should
             assert warm.drafter.cache.ids == warm.drafter.fed
             if len(written) >= self.count or record.done:
@@ -92,33 +94,26 @@ class World:
         self.pair.cache = cache
         return tuple(written[:self.count])
 
-    def observe(self, draft: Any, proposals: Any, logits: np.ndarray, emitted: list[int],
-                kept: int, done: bool) -> None:
-        """Note what a round of the loop held, which calls this as it calls a learner."""
-        expanded = not self.pair.spellings.keys().isdisjoint(draft.tokens[:kept])
-        self.seen |= names_of({"healing": draft.taken_back is not None, "expansion kept": expanded})
-        self.seen.update(*(self._kinds[token] for token in emitted))
+    def observe(self, draft: Any, *_: Any) -> None:
+        """Note a healed boundary: the loop calls this with every round, as it calls a learner."""
+        self.seen |= names_of({"healing": draft.taken_back is not None})
 
     def conditions(self) -> set[str]:
         """Those of the runs so far."""
         ends = {name for name in self.seen if name.startswith("end token")}
         return self.seen - ends | names_of({"several end tokens": len(ends) > 1})
 
-    def truth(self) -> dict[tuple[int, ...], float]:
-        """The target's own distribution of the first tokens, by its rows alone."""
-        return dict(self._continued((), 1.0))
-
-    def _continued(self, written: tuple[int, ...],
-                   probability: float) -> Iterator[tuple[tuple[int, ...], float]]:
-        """All texts that begin with `written`, and their probabilities."""
-        model, ids = self.pair.target, (*self.prompt[0], *written)
+    def truth(self, written: tuple[int, ...] = (),
+              probability: float = 1.0) -> dict[tuple[int, ...], float]:
+        """The target's own distribution of the first tokens after `written`, by its rows alone."""
+        model, ids, found = self.pair.target, (*self.prompt[0], *written), {}
         full = len(ids) >= min(model.context_size, len(self.prompt[0]) + self.new)
         if full or len(written) == self.count or written and written[-1] in model.eos_ids:
-            yield written, probability
-            return
+            return {written: probability}
         row = process(mask(model.row(ids).copy(), model.tokenizer.size), **self.sampling)
         for token in np.flatnonzero(row).tolist():
-            yield from self._continued((*written, token), probability * row[token])
+            found |= self.truth((*written, token), probability * row[token])
+        return found
 
     def _kinds_of(self, token: int) -> set[str]:
         """What a target token is, as far as that is a condition."""

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
-from .. import OmnidraftError, Options, Pair, Round, plain, speculative
-from ..decoding import Warm, check_prompt, check_size
+from ..decoding import Round, Warm, check_prompt, check_size, plain, speculative
+from ..errors import OmnidraftError
 from ..files import check_readable, read_json
+from ..options import Options
+from ..pairing import Pairing
 from ..sampling import Uniforms
 from . import template
 
@@ -33,7 +33,7 @@ class Conversation:
         self.pair, self.system, self.warm = pair, system, Warm()
         self.target = getattr(pair, "target", pair)
         self.views = [View(self.target, template)]
-        if isinstance(pair, Pair):  # a drafter without a template reads its target's, if it can
+        if isinstance(pair, Pairing):  # a drafter without a template reads its target's, if it can
             other = self.views[0].source if pair.one_vocabulary else None
             self.views.append(View(pair.draft, other=other))
         self.new()
@@ -42,12 +42,6 @@ class Conversation:
         """Start again; what the caches hold of the same beginning still counts."""
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
         self.dropped = 0
-
-    def say(self, message: str, options: Options | None = None, seed: int = 0, **more: Any) -> str:
-        """The whole answer to `message`; `more` is what `Options.of` takes."""
-        uniforms = Uniforms(np.random.default_rng(seed))
-        list(self.ask(message, options or Options.of(**more), uniforms))
-        return self.messages[-1]["content"]
 
     def ask(self, message: str, options: Options, uniforms: Uniforms) -> Iterator[Round]:
         """The rounds of the answer; a refusal (OmnidraftError) changes nothing."""
@@ -72,7 +66,7 @@ class Conversation:
     def _answer(self, options: Options, uniforms: Uniforms) -> Iterator[Round]:
         prompts, data = tuple(view.ids for view in self.views), b""
         warm, self.warm = self.warm, Warm()  # a round that is cut short leaves the caches unknown
-        if isinstance(self.pair, Pair):
+        if isinstance(self.pair, Pairing):
             records = speculative(self.pair, prompts, options, uniforms, warm=warm)
         else:
             records = plain(self.target, prompts[0], options, uniforms, warm)

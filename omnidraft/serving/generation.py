@@ -51,8 +51,8 @@ class Generation:
 
     def to_dict(self) -> dict[str, Any]:
         """All but `scores`, for JSON."""
-        found = {name: value for name, value in asdict(replace(self, scores=None)).items()
-                 if name != "scores"}
+        found = asdict(replace(self, scores=None))
+        del found["scores"]
         return json.loads(json.dumps(found, default=lambda number: number.item()))
 
 
@@ -174,7 +174,7 @@ class Pair(Pairing):
                                  "do_sample=True")
         if streamer is not None and len(prompts) * count > 1:
             raise OmnidraftError("a streamer shows one text: give one prompt")
-        uniforms, made = Uniforms(_draws(seed, generator)), []
+        uniforms, made = uniforms_of(seed, generator), []
         for one in prompts:
             for _ in range(count):
                 text = Text(self, one, options, control, uniforms, streamer, output_scores)
@@ -195,7 +195,7 @@ class Pair(Pairing):
         prompts, batch = split(prompt, self.target.tokenizer.roles["pad"])
         if batch:
             raise OmnidraftError("stream writes one text: give one prompt, or take generate")
-        text = Text(self, prompts[0], options, control, Uniforms(_draws(seed, generator)))
+        text = Text(self, prompts[0], options, control, uniforms_of(seed, generator))
         text.rounds = text.rounds if rounds is None else rounds
         yield from text
 
@@ -230,18 +230,22 @@ def _options(options: Options | None, settings: dict[str, Any]) -> Options:
     return options or Options.of(**settings)
 
 
-def _draws(seed: int, generator: Any) -> np.random.Generator:
-    """NumPy's generator of a seed, or the one given; PyTorch's gives a seed."""
+def uniforms_of(seed: int, generator: Any = None) -> Uniforms:
+    """Draws by a seed, or by NumPy's generator; PyTorch's gives a seed. OmnidraftError for others.
+
+    >>> uniforms_of(0).accept(0.7)  # the first draw is 0.637
+    True
+    """
+    if isinstance(generator, np.random.Generator):
+        return Uniforms(generator)
     if type(generator).__module__.startswith("torch"):
         torch = sys.modules["torch"]
         seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
     elif generator is not None:
-        if not isinstance(generator, np.random.Generator):
-            raise OmnidraftError(f"generator is {generator!r}, but must be NumPy's or PyTorch's")
-        return generator
+        raise OmnidraftError(f"generator is {generator!r}, but must be NumPy's or PyTorch's")
     if not isinstance(seed, Integral) or seed < 0:
         raise OmnidraftError(f"seed is {seed!r}, but must be a whole number of 0 or more")
-    return np.random.default_rng(seed)
+    return Uniforms(np.random.default_rng(seed))
 
 
 def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy",

@@ -13,7 +13,7 @@ from test_cli import check_refused, embedded, ok, own_caches, run, write_model  
 from vocabularies import byte_level, sentencepiece, snow_drafter, snow_target
 
 from omnidraft import OmnidraftError, Tokenizer
-from omnidraft.cli import check_pair as check
+from omnidraft.cli import check
 
 TEXT = ["Snowflake"]
 
