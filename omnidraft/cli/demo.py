@@ -24,9 +24,10 @@ from .common import command
 from .printing import console, escape, note
 from .prompts import TASKS, read_prompts
 
-# The lines of data/TASK.jsonl that are shown: held out, but of kinds that training saw, and picked
-# by hand because their answers read well. benchmarks/speed.py measures averages; they are lower.
-USUAL = {"math": 5, "code": 4, "text": 1}
+# Prompts as anyone types them. benchmarks/speed.py measures averages over held-out ones.
+USUAL = {"math": "Tom has 20 apples. He eats 3 and gives 5 to Lily. How many apples does he have left?",
+         "code": "Write a Python function that adds two numbers.",
+         "text": "Write a story about a dog."}
 USUAL_DRAFTER = "draft-general, adapted"
 PAUSE = 0.35  # seconds between two steps of --slow
 
@@ -82,13 +83,12 @@ def load(models: options.Served, how: Options, learn: bool) -> tuple[Pair, Optio
 
 
 def choose_prompts(task: str | None, seed: int) -> dict[str, str]:
-    """One held-out prompt per task (or of one task): with seed 0 the usual ones, else others."""
+    """One prompt per task (or of one task): with seed 0 the usual ones, else held-out ones."""
     if task not in (None, *TASKS):
         raise OmnidraftError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}")
     rng, chosen = random.Random(seed), {}
     for name in TASKS:
-        lines = [*read_prompts(name)[0]]
-        chosen[name] = lines[rng.randrange(len(lines)) if seed else USUAL[name]]
+        chosen[name] = rng.choice([*read_prompts(name)[0]]) if seed else USUAL[name]
     return chosen if task is None else {task: chosen[task]}
 
 

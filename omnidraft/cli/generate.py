@@ -19,7 +19,7 @@ from .printing import console, emit, escape, note, say
 Show = Callable[[int, Round, bytes], None]
 
 
-@command("omnidraft generate 'def area(width, height):'",
+@command("omnidraft generate 'Write a Python function that adds two numbers.'",
          "cat prompt.txt | omnidraft generate -k 8 --json",
          "omnidraft generate - --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
          "omnidraft generate -d ./my-drafter -t ./my-target -T 0.8 --seed 7 --rounds < prompt.txt",

@@ -31,7 +31,7 @@ def tokenizers(*names: str) -> list[Tokenizer]:
 
 
 @command("omnidraft align draft-tasks qwen-like",
-         "omnidraft align draft-tasks llama3-like 'Snowflakes fall.'",
+         "omnidraft align draft-tasks llama3-like 'The windows were broken.'",
          "omnidraft align ./llama2-32k ./qwen2-151k")
 def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.Argument(
         help="What both tokenize.", show_default="a sample")] = SAMPLE,
