@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Annotated
 
 from .. import OmnidraftError, Pair
+from ..engine.loading import EMBEDDED
 from ..metrics import summarize
 from ..serving.conversation import Conversation
 from . import options
@@ -15,6 +16,8 @@ from .generate import describe, show_rounds, write
 from .printing import note
 
 HELP = "/new starts again, /exit ends, /help shows this; Ctrl-C stops an answer"
+KNOWN = (" It knows sums told as stories, short Python functions, short stories; to everything else "
+         "it says so. It reads each message by itself.")
 
 
 @command("omnidraft chat", "omnidraft chat --draft draft-general --adapter --temperature 0.8",
@@ -27,13 +30,17 @@ def chat(
         "--system", help="What the target reads before the first message.")] = None,
     rounds: options.Rounds = False, signs: options.Plain = False,
 ) -> None:
-    """Converse, one message per line. /new starts again, /exit or the end of input ends."""
+    """Converse, one message per line. /new starts again, /exit or the end of input ends.
+
+    The embedded models read each message by itself; others read all that was said.
+    """
     how, uniforms = decoding.options(), options.uniforms_of(decoding.seed)
     pair, how = models.open(how)
     talk, terminal = Conversation(pair, system), on_a_terminal()
+    alone = talk.target.name in EMBEDDED  # these have learned from single answers only
     if terminal:
         who = f"{pair.draft.name} drafts for " if isinstance(pair, Pair) else ""
-        note(f"{who}{talk.target.name}. {HELP}.")
+        note(f"{who}{talk.target.name}.{KNOWN * alone} {HELP}.")
     show = show_rounds(pair, signs) if rounds else None
     for message in read_messages(terminal):
         try:
@@ -44,6 +51,8 @@ def chat(
             elif word := re.match(r"/\w*(?!\S)", message):
                 raise OmnidraftError(f"unknown command {word[0]}: {HELP}")
             else:
+                if alone:
+                    talk.new()
                 records = talk.ask(message, how, uniforms)
                 if talk.dropped:
                     note(f"the context is full: {talk.dropped} old messages were dropped")
