@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from test_cli import embedded
+from typer.testing import CliRunner
 
 from benchmarks.quality import answer, check
 from omnidraft import load, pair
+from omnidraft.cli import app
 from omnidraft.cli.demo import USUAL
 from recipes.other import ANSWER
 
@@ -88,3 +90,13 @@ def test_a_sampled_story_reads_as_one():
     made = pair("draft-tasks", "qwen-like").generate(
         "Once upon a time", do_sample=True, temperature=0.8, seed=1, max_new_tokens=200)
     check_answer("Once upon a time", made.text)
+
+
+@embedded
+def test_chat_says_what_it_knows_and_reads_each_message_by_itself(monkeypatch):
+    from omnidraft.cli import chat
+
+    monkeypatch.setattr(chat, "on_a_terminal", lambda: True)
+    said = CliRunner().invoke(app, ["chat", "-n", "40"], input=f"{[*RIGHT][0]}\nhello\n")
+    assert "sums told as stories, short Python functions, short stories" in said.stderr
+    assert "#### 36" in said.stdout and said.stdout.rstrip().endswith(ANSWER.strip())
