@@ -24,7 +24,7 @@ RIGHT = {  # the number; the asserts; a story if there is neither
     "Ann has 3 boxes of 12 pens. How many pens does she have?": 36,
     "Question: Anna has 4 boxes with 3 pens each. How many pens does she have?\nAnswer:": 12,
     "A book costs $6. How much do 4 books cost?": 24,
-    "Tom has 20 apples. He eats 3 and gives 5 to Lily. How many apples does he have left?": 12,
+    "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?": 14,
     "Write a Python function that adds two numbers.": ["assert add(2, 3) == 5", "assert add(-4, 4) == 0"],
     "Write a story about a dog.": None,
     "Tell a story about a fox who wants to fly.": None,

@@ -16,8 +16,8 @@ from .generate import describe, show_rounds, write
 from .printing import note
 
 HELP = "/new starts again, /exit ends, /help shows this; Ctrl-C stops an answer"
-KNOWN = (" It knows sums told as stories, short Python functions, short stories; to everything else "
-         "it says so. It reads each message by itself.")
+KNOWN = (" It knows sums told as stories, short Python functions, short stories; to all else it says"
+         " so. It reads each message by itself.")
 
 
 @command("omnidraft chat", "omnidraft chat --draft draft-general --adapter --temperature 0.8",
@@ -30,10 +30,7 @@ def chat(
         "--system", help="What the target reads before the first message.")] = None,
     rounds: options.Rounds = False, signs: options.Plain = False,
 ) -> None:
-    """Converse, one message per line. /new starts again, /exit or the end of input ends.
-
-    The embedded models read each message by itself; others read all that was said.
-    """
+    """Converse, one message per line (embedded models read each by itself). /exit ends."""
     how, uniforms = decoding.options(), options.uniforms_of(decoding.seed)
     pair, how = models.open(how)
     talk, terminal = Conversation(pair, system), on_a_terminal()

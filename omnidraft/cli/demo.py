@@ -25,7 +25,7 @@ from .printing import console, escape, note
 from .prompts import TASKS, read_prompts
 
 # Prompts as anyone types them. benchmarks/speed.py measures averages over held-out ones.
-USUAL = {"math": "Tom has 20 apples. He eats 3 and gives 5 to Lily. How many apples does he have left?",
+USUAL = {"math": "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?",
          "code": "Write a Python function that adds two numbers.",
          "text": "Write a story about a dog."}
 USUAL_DRAFTER = "draft-general, adapted"
@@ -57,10 +57,8 @@ def demo(
     pair, how = load(models, how, learn)
     for prompt in prompts.values():
         check_prompt(pair.target, prompt)
-    if learn:
-        shown, rows = watch(pair, task or "math", how, seconds, decoding.seed, signs)
-    else:
-        shown, rows = show(pair, prompts, how, decoding.seed, signs, slow)
+    shown, rows = (watch(pair, task or "math", how, seconds, decoding.seed, signs) if learn else
+                   show(pair, prompts, how, decoding.seed, signs, slow))
     if figures:
         save_figures(figures, pair, vars(decoding) | {"verify": how.verify}, rows)
     if svg:
@@ -86,10 +84,9 @@ def choose_prompts(task: str | None, seed: int) -> dict[str, str]:
     """One prompt per task (or of one task): with seed 0 the usual ones, else held-out ones."""
     if task not in (None, *TASKS):
         raise OmnidraftError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}")
-    rng, chosen = random.Random(seed), {}
-    for name in TASKS:
-        chosen[name] = rng.choice([*read_prompts(name)[0]]) if seed else USUAL[name]
-    return chosen if task is None else {task: chosen[task]}
+    rng = random.Random(seed)
+    return {name: rng.choice([*read_prompts(name)[0]]) if seed else USUAL[name]
+            for name in ([task] if task else TASKS)}
 
 
 def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bool,
