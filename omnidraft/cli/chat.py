@@ -16,8 +16,8 @@ from .generate import describe, show_rounds, write
 from .printing import note
 
 HELP = "/new starts again, /exit ends, /help shows this; Ctrl-C stops an answer"
-KNOWN = (" It knows sums told as stories, short Python functions, short stories; to all else it says"
-         " so. It reads each message by itself.")
+KNOWN = (" It knows sums told as stories, short Python functions, short stories; to all else it "
+         "says so. It reads each message by itself.")
 
 
 @command("omnidraft chat", "omnidraft chat --draft draft-general --adapter --temperature 0.8",
