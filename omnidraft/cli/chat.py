@@ -34,10 +34,9 @@ def chat(
     how, uniforms = decoding.options(), options.uniforms_of(decoding.seed)
     pair, how = models.open(how)
     talk, terminal = Conversation(pair, system), on_a_terminal()
-    alone = talk.target.name in EMBEDDED  # these have learned from single answers only
     if terminal:
         who = f"{pair.draft.name} drafts for " if isinstance(pair, Pair) else ""
-        note(f"{who}{talk.target.name}.{KNOWN * alone} {HELP}.")
+        note(f"{who}{talk.target.name}.{KNOWN * (talk.target.name in EMBEDDED)} {HELP}.")
     show = show_rounds(pair, signs) if rounds else None
     for message in read_messages(terminal):
         try:
@@ -48,7 +47,7 @@ def chat(
             elif word := re.match(r"/\w*(?!\S)", message):
                 raise OmnidraftError(f"unknown command {word[0]}: {HELP}")
             else:
-                if alone:
+                if talk.target.name in EMBEDDED:  # these have learned from single answers only
                     talk.new()
                 records = talk.ask(message, how, uniforms)
                 if talk.dropped:

@@ -24,7 +24,6 @@ from .common import command
 from .printing import console, escape, note
 from .prompts import TASKS, read_prompts
 
-# Prompts as anyone types them. benchmarks/speed.py measures averages over held-out ones.
 USUAL = {"math": "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?",
          "code": "Write a Python function that adds two numbers.",
          "text": "Write a story about a dog."}
