@@ -73,6 +73,7 @@ models: $(TORCH_VENV)/.dev  ## the embedded targets, draft-tasks, prompts and ad
 	for name in qwen-like draft-tasks llama3-like; do cp build/models/$$name/decayed/model/* $(EMBEDDED)/$$name || exit; done
 	$(TORCH_BIN)/python -m recipes.world
 	$(BIN)/python -m recipes.adapters
+	$(BIN)/python -m tests.test_golden tests/golden.json
 
 clean:           ## remove the environments and all that was built, but no notebooks
 	rm -rf $(VENV) $(TORCH_VENV) $(DOCS_VENV) $(OLD_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -77,7 +77,7 @@ def main() -> None:
         return partial(measure, pair, texts, options)
 
     asked = [text for task in TASKS for text in texts_of(task, args.prompts)]
-    texts = [one["prompt"] + one["response"] for task in TASKS for one in prompts(task, 30)]
+    texts = [one["prompt"] + one.get("response", "") for task in TASKS for one in prompts(task, 30)]
     stories, jobs = texts_of("text", 3 * args.prompts), {}
     for name in args.pairs:
         draft, target = map(load, name.split(":"))

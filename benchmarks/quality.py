@@ -1,13 +1,15 @@
-"""How right the embedded targets are: greedy answers to the held-out prompts, checked.
+"""How right the embedded targets are: greedy answers to held-out prompts, checked.
 
-    python -m benchmarks.quality --json
+    python -m benchmarks.quality --json --typed problems.jsonl
     python -m benchmarks.quality --targets FOLDER --prompts 50 --show 3
 
 math and sums: the number after "####" is the answer. code: the function parses and passes the
 asserts, whatever it is called, in a process of its own with a time limit; `plain` are requests in
 plain words. text: a story ends, repeats no eight words three times, keeps the pronoun and holds
 the words of what was asked for. other: the honest answer to everything else. Prompts of trained
-kinds (drawn by a seed of their own) and hand-written ones are reported separately.
+kinds (drawn by a seed of their own) and hand-written ones are reported separately; --typed has
+problems of other people, {"prompt": ..., "answer": ...} per line. With --json, stories of
+hand-written openings are written to stories.md beside it: only a reader can judge them.
 """
 
 from __future__ import annotations
@@ -20,18 +22,23 @@ import subprocess
 import sys
 from collections import Counter
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import TARGETS, TASKS, arguments, prompts, save, start
+from benchmarks.common import TARGETS, arguments, save, start
 from benchmarks.writing import emitted, write_plainly
 from omnidraft import Options
 from omnidraft.engine.loading import load
+from omnidraft.files import write_text
 from recipes.functions import KINDS, request
 from recipes.other import ANSWER, other
 from recipes.problems import bare_sum
-from recipes.world import SEED, hand_written
+from recipes.world import ASKED, SEED, hand_written
+
+DRAW = ASKED | {"sums": bare_sum, "other": other,
+                "plain": lambda rng: request(rng, rng.choice(KINDS), ("plain",))}
 
 COMMON = set("""write tell make please story stories short about once there upon time long who with
 that wants named loses lost little small brave finds goes learns gives give trip bedtime want can
@@ -80,7 +87,7 @@ def story(prompt: str, text: str) -> dict[str, bool]:
 
 def check(task: str, example: dict, text: str) -> dict[str, bool]:
     """What holds of one answer; the last entry says whether it is right."""
-    if task in ("math", "sums"):
+    if task in ("math", "typed", "sums"):
         _, mark, number = text.rpartition("####")
         right = bool(mark) and number.strip() == str(example["answer"])
         return {"marked": bool(mark), "right": right}
@@ -93,39 +100,45 @@ def check(task: str, example: dict, text: str) -> dict[str, bool]:
     return found | {"all": all(found.values())}
 
 
-def examples_of(task: str, count: int) -> list[dict]:
-    """Those of the prompt file, or drawn and hand-written ones."""
-    if task in TASKS:
-        return prompts(task, count)
-    rng, typed = random.Random(SEED), hand_written("other") if task == "other" else []
-    drawn = [{"sums": bare_sum, "other": other,
-              "plain": lambda rng: request(rng, rng.choice(KINDS), ("plain",))}[task](rng)
-             for _ in range(min(count, 50))]
+def examples_of(task: str, count: int, typed: Path | None = None) -> list[dict]:
+    """Drawn ones, then hand-written ones; at most 50 drawn where answers are long or much alike."""
+    if task == "typed":
+        lines = typed.read_text(encoding="utf-8").splitlines()[:count] if typed else []
+        return [{"seen_template": False} | json.loads(line) for line in lines]
+    rng = random.Random(f"{task}/{SEED}/quality")  # no seed of training or of the prompt files
+    drawn = [DRAW[task](rng) for _ in range(count if task in ("math", "code") else min(count, 50))]
     return [{"seen_template": True} | example for example in drawn] + [
-        {"seen_template": False} | example for example in typed]
+        {"seen_template": False} | example for example in hand_written(task)[:count]]
 
 
 def main() -> None:
     """Answer, check, print and write."""
-    args = arguments(__doc__, "quality", targets=TARGETS, tasks=[*TASKS, "sums", "plain", "other"],
-                     prompts=200, show=(0, "print this many answers per task that are not right"))
-    results = start(None, prompts=args.prompts, targets={})
+    args = arguments(__doc__, "quality", targets=TARGETS, tasks=[*DRAW, "typed"], prompts=200,
+                     typed=(Path, "problems of other people"),
+                     show=(0, "print this many answers per task that are not right"))
+    results, stories = start(None, prompts=args.prompts, targets={}), []
     for name, task in product(args.targets, args.tasks):
         model, rows = load(name), {"all": [], "seen": [], "unseen": []}
         shown = 0
-        for example in examples_of(task, args.prompts):
+        for example in examples_of(task, args.prompts, args.typed):
             text = answer(model, example["prompt"], 256)
             marks = check(task, example, text)
             for part in ("all", "seen" if example["seen_template"] else "unseen"):
                 rows[part].append(marks)
+            if task == "text" and not example["seen_template"]:
+                stories.append(f"**{example['prompt']}**{text.rstrip()} ({name})")
             if not [*marks.values()][-1] and shown < args.show:
                 shown += 1
                 print(f"--- {name} {task}: {example['prompt']!r}\n{text}\n")
+        if not rows["all"]:
+            continue
         figures = {key: {part: round(float(np.mean([row[key] for row in some])), 3)
                          for part, some in rows.items() if some} for key in rows["all"][0]}
         results["targets"].setdefault(name, {})[task] = figures
         print(f"{name:12} {task:5} {json.dumps(figures)}", flush=True)
     save(args.json, results)
+    if args.json and stories:
+        write_text(args.json.with_name("stories.md"), "\n\n".join(stories) + "\n")
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def speed(figures: dict, shown: tuple[str, ...] | None = None) -> str:
                f"thread{'s' * (m['torch_threads'] > 1)}, the drafter "
                f"{'too' if s.get('draft_backend') == 'torch' else 'in NumPy'}")
     return (f"{machine_line(figures)}{how}; greedy, wall clock, medians of {s['repeats']} repeats "
-            "over held-out prompts, half of them of kinds that training never showed "
+            "over held-out prompts, some of them of kinds that training never showed "
             "(`benchmarks/speed.py`).\n\n"
             + table(["pair", "task", "plain tok/s", "speculative tok/s", "speedup",
                      "on kinds seen / unseen", "block efficiency",
@@ -129,14 +129,20 @@ def efficiency(figures: dict, shown: tuple[str, ...] | None = None) -> str:
 
 def quality(figures: dict) -> str:
     """What the embedded targets get right."""
-    rows = [[target, *(f"{100 * tasks[task][key][part]:.0f} %" for task, key in (
-        ("math", "right"), ("code", "parses"), ("code", "passes")) for part in ("seen", "unseen"))]
-            for target, tasks in figures["targets"].items()]
-    return (f"What the embedded targets can do: greedy answers to {figures['prompts']} held-out "
-            "prompts per task, kinds seen in training apart from the others "
-            "(`benchmarks/quality.py`):\n\n"
-            + table(["target", "math right, seen kinds", "unseen", "code parses, seen",
-                     "unseen", "code passes, seen", "unseen"], rows))
+    shown = {("math", "right"): "problems, right", ("typed", "right"): "problems of others, right",
+             ("sums", "right"): "bare sums, right", ("code", "parses"): "functions that parse",
+             ("code", "passes"): "functions that pass their asserts",
+             ("plain", "passes"): "asked for in plain words, pass",
+             ("text", "all"): "stories without a fault that a program sees",
+             ("other", "honest"): "all else, the honest answer"}
+    rows = [[target, label, *(f"{100 * row[part]:.0f} %" if part in row else ""
+                              for part in ("seen", "unseen"))]
+            for target, tasks in figures["targets"].items() for (task, key), label in shown.items()
+            if (row := tasks.get(task, {}).get(key))]
+    return ("What the embedded targets can do: greedy answers to up to "
+            f"{figures['prompts']} held-out prompts per task, kinds that training showed apart "
+            "from prompts that it did not (`benchmarks/quality.py`):\n\n"
+            + table(["target", "what", "trained kinds", "others"], rows))
 
 
 def learning(figures: dict, all_of_it: bool = False) -> str:

@@ -61,7 +61,7 @@ def wall_clock(figures: dict, all_of_it: bool = True) -> str:
               for key, runs in groups.items()}
     names = [*next(iter(ratios.values()))]
     if not all_of_it:
-        return ("By the wall clock, greedy, half of the held-out prompts of kinds that the stream "
+        return ("By the wall clock, greedy, some of the held-out prompts of kinds that the stream "
                 "did not have (medians, and ranges over the streams; "
                 "[more](results.md#learning-by-the-wall-clock)):\n\n"
                 + table(["pair, task, learned from", *names],
@@ -71,7 +71,7 @@ def wall_clock(figures: dict, all_of_it: bool = True) -> str:
     rows = [[key, str(len(runs)), *(speed(runs, name) for name in ways), *ratios[key].values(),
              pays(runs, "before"), pays(runs, "plain")] for key, runs in groups.items()]
     return (f"{machine_line(figures)}. After serving a stream: greedy, confidence stop, "
-            f"{s['prompts']} held-out prompts, half of them of kinds that the stream did not have, "
+            f"{s['prompts']} held-out prompts, some of them of kinds that the stream did not have, "
             f"medians of {s['repeats']} repeats (`benchmarks/learning_wall_clock.py`); of the "
             "streams the median, the least and the largest. They move with the state of the "
             "machine, and with the texts. The last columns: after how many tokens the time that "

@@ -22,7 +22,10 @@ import numpy as np
 
 import omnidraft as od
 from omnidraft.learning.adapters import SHIPPED, Adapter, Adapters
+from omnidraft.learning.online import Schedule
+from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.losses import Example, make_example
+from omnidraft.metrics import summarize
 
 from . import world
 from .batch import write
@@ -47,9 +50,9 @@ def texts_of(pair: od.Pair, prompts: list[str], rng: np.random.Generator) -> Ite
 def learn_target(draft: str, target: str, count: int, seed: int, more: bool = False) -> od.Learner:
     """Learn `count` texts; prints a line every 480."""
     pair, rng = od.Pair(od.load(draft), od.load(target)), np.random.default_rng(seed)
-    recipe, schedule = od.Recipe(rank=64), od.Schedule(every=10 ** 9)
+    recipe, schedule = Recipe(rank=64), Schedule(every=10 ** 9)
     learner = Adapters(SHIPPED).resume(pair, recipe, schedule, rng) if more else od.Learner(
-        pair, od.Trainer(pair.draft, recipe, rng), rng, schedule)
+        pair, Trainer(pair.draft, recipe, rng), rng, schedule)
     trainer, before = learner.trainer, learner.statistics.get("updates", 0)
     print(f"{target}: {served(learner, 24, rng):.2f} tokens per target pass", flush=True)
     memory, values, began, seen = deque(maxlen=MEMORY), [], perf_counter(), 0
@@ -73,7 +76,7 @@ def served(learner: od.Learner, count: int, rng: np.random.Generator) -> float:
     prompts = fresh_prompts(count, int(rng.integers(1 << 30)))
     rounds = [r for learned in od.learn(learner, prompts, od.Options(max_new_tokens=TOKENS), od.Uniforms(rng))
               for r in learned.rounds]
-    return od.summarize(rounds).block_efficiency
+    return summarize(rounds).block_efficiency
 
 
 def main() -> None:

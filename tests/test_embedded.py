@@ -49,6 +49,16 @@ def test_the_weights_are_small_enough_to_ship():
     assert sum(f.stat().st_size for name in EMBEDDED for f in folder(name).iterdir()) < 45e6
 
 
+def test_a_card_and_the_licence_come_with_the_models():
+    card = (PACKAGE / "engine" / "embedded" / "README.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in card for name in (*EMBEDDED, "adapters"))
+    for name in EMBEDDED:  # parameters in millions, as the card has them
+        [row] = [row for row in card.splitlines() if row.startswith(f"| `{name}`")]
+        assert f"| {load(name).parameters / 1e6:.1f} M |" in row
+    licence = PACKAGE.parent / "LICENSE"
+    assert (PACKAGE / "engine" / "embedded" / "LICENSE").read_bytes() == licence.read_bytes()
+
+
 @pytest.mark.parametrize("task", ["math", "code", "text"])
 def test_held_out_prompts_are_complete(task):
     examples = held_out(task)

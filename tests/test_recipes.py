@@ -3,10 +3,12 @@
 import random
 import re
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import omnidraft
 from benchmarks.quality import check
 from omnidraft.engine.loading import folder
 from omnidraft.tokenizer import Tokenizer
@@ -142,6 +144,12 @@ def test_prompt_files_tell_trained_kinds_from_hand_written_ones(task):
     assert len(set(unseen) & set(fresh_prompts(task, 300, 0))) < 3  # "Once upon a time" is everyone's
     assert {"math": "answer", "code": "tests", "text": "prompt"}[task] in set.intersection(*map(set, examples))
     assert examples[0]["seen_template"] and examples == prompts(task)
+
+
+def test_recipes_use_names_that_the_package_has():
+    for file in Path(problems.__file__).parent.glob("*.py"):
+        for name in re.findall(r"\bod\.(\w+)", file.read_text(encoding="utf-8")):
+            assert hasattr(omnidraft, name), f"{file.name}: od.{name}"
 
 
 def test_fresh_prompts_depend_on_the_seed():

@@ -81,7 +81,7 @@ for policy, kept in (("none", "AB"), ("lru", "BC"), ("lfu", "AC")):
 
 # %%
 drafter, target = load("draft-tasks", "float64"), load("qwen-like", "float64")
-prompt = "Write a short news item about a gardener who found a shell.\nNews:"
+prompt = "Tell a story about a fox who wants to fly."
 options = Options(verify="omnidraft", stop=FixedLength(6), max_new_tokens=48)
 texts = []
 for prefill in (False, True):
@@ -95,35 +95,35 @@ for ngram, token, _ in pair.cache.items():  # every entry fulfils the equation
     assert drafter.tokenizer.decode_bytes(ngram) == target.tokenizer.token_bytes[token]
 
 # %% [markdown]
-# Now the cache learns from 200 texts, one after another. New n-grams become rarer, so it grows ever more slowly. Then with
-# room for a quarter of them only: how many of the n-grams in the last 100 texts are known when they come?
+# Now the cache learns from 120 texts, one after another. New n-grams become rarer, so it grows ever more slowly. Then with
+# room for a quarter of them only: how many of the n-grams in the last 60 texts are known when they come?
 
 # %%
 show(aligned_spans)  # lesson 2's blocks; `observe` takes the n:1 ones
 sides = drafter.tokenizer, target.tokenizer
 stream = []  # per text: ids of both sides, the n-grams to be known
-for example in examples("math", 200):
+for example in examples("math", 120):
     ids = [side.encode_continuation(example["response"]) for side in sides]
     spelled = [[side.token_bytes[i] for i in part] for side, part in zip(sides, ids, strict=True)]
     stream.append((*ids, [ids[0][a:b] for (a, b), (c, d) in aligned_spans(*spelled) if b - a > 1 == d - c]))
 
 
 def learn(capacity=None, policy="none"):
-    """Observe the stream: entries after each text, share of the n-grams known beforehand (last 100 texts)."""
+    """Observe the stream: entries after each text, share of the n-grams known beforehand (last 60 texts)."""
     cache = NGramCache(capacity, policy)
     sizes, known = [], []
     for draft_ids, target_ids, needed in stream:
         known.append([ngram in cache for ngram in needed])
         cache.observe(draft_ids, target_ids, *sides)
         sizes.append(len(cache))
-    return sizes, np.mean(np.concatenate(known[-100:]))
+    return sizes, np.mean(np.concatenate(known[-60:]))
 
 
 sizes, share = learn()
-for seen in (25, 50, 100, 200):
+for seen in (15, 30, 60, 120):
     print(f"{seen:3} texts  {bar(sizes[seen - 1] / sizes[-1])} {sizes[seen - 1]} entries")
 figure("entries after n texts", {"cache": sizes})
-assert sizes[199] < 2 * sizes[99]
+assert sizes[119] < 2 * sizes[59]
 print(f"\nno limit      {bar(share, 40, '.0%')} of the n-grams known")
 for policy in ("none", "lru", "lfu"):
     print(f"quarter, {policy:4} {bar(learn(sizes[-1] // 4, policy)[1], 40, '.0%')}")

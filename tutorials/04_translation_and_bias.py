@@ -122,7 +122,7 @@ print(f"{affected} of {len(proposals)} proposals are single tokens with which an
 # continuation. The whole decoding loop is enumerated; both models choose among their three likeliest tokens only.
 
 # %%
-for prompt in ("Lost: our parrot has been missing since Friday", "It was last seen near the cafe in Sandford. The par"):
+for prompt in ("Once upon a time there was a little", "The fox found a"):
     for T in (0, 1):
         few = Options(verify="omnidraft", stop=FixedLength(2), temperature=T, top_k=3, max_new_tokens=3)
         wanted = distribution_of(lambda draws, p=prompt, o=few: next(plain(models.target, p, o, draws)).emitted[0])

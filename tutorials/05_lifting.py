@@ -123,7 +123,7 @@ assert both.longer(b) == [2] and total_variation(distribution_of(after_b), dict(
 # keep tokens while the target's own draws agree), `omnidraft` (lesson 4, the only biased one), `lifted`.
 
 # %%
-exact, prompt = pair("draft-tasks", "qwen-like", dtype="float64"), "Lost: our parrot has been missing since Friday"
+exact, prompt = pair("draft-tasks", "qwen-like", dtype="float64"), "The fox found a"
 few = Options(stop=FixedLength(2), temperature=1, top_k=2, max_new_tokens=3)
 wanted = distribution_of(lambda draws: next(plain(exact.target, prompt, few, draws)).emitted[0])
 written = distribution_of(lambda draws: next(speculative(exact, prompt, few, draws)).emitted[0])
@@ -133,7 +133,7 @@ assert total_variation(written, wanted) < 1e-9
 fast, draws = pair("draft-tasks", "qwen-like"), Uniforms(np.random.default_rng(0))
 for rule in ("tli", "slem", "omnidraft", "lifted"):
     options = Options(verify=rule, stop=FixedLength(6), temperature=1, max_new_tokens=32)
-    rounds = [one for example in examples("math", 4) for one in speculative(fast, example["prompt"], options, draws)]
+    rounds = [one for example in examples("text", 8) for one in speculative(fast, example["prompt"], options, draws)]
     print(f"{rule:9} {bar(metrics.summarize(rounds).block_efficiency, 10, '.2f')}")
 
 # %% [markdown]

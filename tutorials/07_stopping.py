@@ -94,7 +94,7 @@ assert np.allclose(labels, [1, 0.2 / 0.4]) and np.isclose(row @ labels, np.minim
 
 # %%
 models, rng = pair("draft-tasks", "qwen-like"), np.random.default_rng(0)
-prompts, head = [example["prompt"] for example in examples("math", 24)], AcceptanceHead(models.draft.config.width)
+prompts, head = [example["prompt"] for example in examples("text", 24)], AcceptanceHead(models.draft.config.width)
 learner = Learner(models, Trainer(models.draft, Recipe(), rng), rng, Schedule(every=99, guard=0), head)
 six = Options(temperature=1, max_new_tokens=32, stop=Confidence(6, threshold=0, head=head))  # always six draft tokens
 cut = [len(learner.labelled) for _ in learn(learner, prompts[4:], six, Uniforms(rng))][11]

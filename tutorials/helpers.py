@@ -144,7 +144,8 @@ def curve(values, low=None, high=None):
 def examples(task, count):
     """The first held-out texts of a task ("math", "code" or "text"), each a dict with "prompt" and "response"."""
     lines = (ROOT / "omnidraft" / "data" / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines[:count]]
+    # Of prompts that people typed nobody has written the response.
+    return [text for text in map(json.loads, lines) if "response" in text][:count]
 
 
 def paint(tokenizer, rounds, legend=False):

@@ -23,9 +23,9 @@ from .generate import on_a_terminal
 from .printing import console, escape, note
 from .prompts import TASKS, read_prompts
 
-# The lines of data/TASK.jsonl that are shown: held out, but of kinds that training saw, and picked
-# by hand because their answers read well. benchmarks/speed.py measures averages; they are lower.
-USUAL = {"math": 5, "code": 4, "text": 1}
+USUAL = {"math": "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?",
+         "code": "Write a Python function that adds two numbers.",
+         "text": "Write a story about a dog."}
 USUAL_DRAFTER = "draft-general, adapted"
 PAUSE = 0.35  # seconds between two steps of --slow
 
@@ -63,14 +63,12 @@ def demo(
 
 
 def choose_prompts(task: str | None, seed: int) -> dict[str, str]:
-    """One held-out prompt per task (or of one task): with seed 0 the usual ones, else others."""
+    """One prompt per task (or of one task): with seed 0 the usual ones, else held-out ones."""
     if task not in (None, *TASKS):
         raise OmnidraftError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}")
-    rng, chosen = random.Random(seed), {}
-    for name in [task] if task else TASKS:
-        lines = [*read_prompts(name)[0]]
-        chosen[name] = rng.choice(lines) if seed else lines[USUAL[name]]
-    return chosen
+    rng = random.Random(seed)
+    return {name: rng.choice([*read_prompts(name)[0]]) if seed else USUAL[name]
+            for name in ([task] if task else TASKS)}
 
 
 def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bool,

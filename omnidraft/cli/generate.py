@@ -11,6 +11,7 @@ import typer
 
 from .. import OmnidraftError, Pair, Round, Tokenizer, plain, speculative
 from ..decoding import check_prompt
+from ..engine.loading import EMBEDDED
 from ..metrics import Summary, summarize
 from ..serving.conversation import Conversation
 from . import options
@@ -19,9 +20,11 @@ from .printing import console, emit, note, say
 
 Show = Callable[[int, Round, bytes], None]
 HELP = "/new starts again, /exit ends, /help shows this; Ctrl-C stops an answer"
+KNOWN = (" It knows sums told as stories, short Python functions, short stories; to all else it "
+         "says so. It reads each message by itself.")
 
 
-@command("omnidraft generate 'def area(width, height):'",
+@command("omnidraft generate 'Write a Python function that adds two numbers.'",
          "cat prompt.txt | omnidraft generate -k 8 --json",
          "omnidraft generate - --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
          "omnidraft generate -d ./my-drafter -t ./my-target -T 0.8 --seed 7 --rounds < prompt.txt",
@@ -72,13 +75,13 @@ def chat(
     system: Annotated[str | None, options.models(
         "--system", help="What the target reads before the first message.")] = None,
 ) -> None:
-    """Converse, one message per line. /new starts again, /exit or the end of input ends."""
+    """Converse, one message per line (embedded models read each by itself). /exit ends."""
     how, uniforms = decoding.options(), options.uniforms_of(decoding.seed)
     pair, how = models.open(how)
     talk, terminal = Conversation(pair, system), on_a_terminal()
     if terminal:
         who = f"{pair.draft.name} drafts for " if isinstance(pair, Pair) else ""
-        note(f"{who}{talk.target.name}. {HELP}.")
+        note(f"{who}{talk.target.name}.{KNOWN * (talk.target.name in EMBEDDED)} {HELP}.")
     for message in read_messages(terminal):
         try:
             if message == "/help":
@@ -88,6 +91,8 @@ def chat(
             elif word := re.match(r"/\w*(?!\S)", message):
                 raise OmnidraftError(f"unknown command {word[0]}: {HELP}")
             else:
+                if talk.target.name in EMBEDDED:  # these have learned from single answers only
+                    talk.new()
                 records = talk.ask(message, how, uniforms)
                 if talk.dropped:
                     note(f"the context is full: {talk.dropped} old messages were dropped")

@@ -35,9 +35,8 @@ def tokenizers(*names: str) -> list[Tokenizer]:
     return [Tokenizer.load(folder(name)) for name in names]
 
 
-@command("omnidraft align draft-tasks qwen-like",
-         "omnidraft align draft-tasks llama3-like 'Snowflakes fall.'",
-         "omnidraft align ./llama2-32k ./qwen2-151k")
+@command("omnidraft align draft-tasks qwen-like", "omnidraft align ./llama2-32k ./qwen2-151k",
+         "omnidraft align draft-tasks llama3-like 'The windows were broken.'")
 def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.Argument(
         help="What both tokenize.", show_default="a sample")] = SAMPLE,
           plain: options.Plain = False) -> None:

@@ -1,0 +1,102 @@
+"""What the documents suggest to type is answered rightly: sums, functions that pass, stories about what was asked."""
+
+import importlib.util
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from test_cli import embedded
+from typer.testing import CliRunner
+
+from benchmarks.quality import answer, check
+from omnidraft import load, pair
+from omnidraft.cli import app
+from omnidraft.cli.demo import USUAL
+from recipes.other import ANSWER
+
+ROOT = Path(__file__).resolve().parent.parent
+# Strings that a command or a call is given, or that a lesson names `prompt`.
+PROMPT = re.compile(r"""(?:\bgenerate (?:--chat )?|\b(?:generate|stream)\(|^prompt = )(["'])(.+?)\1""", re.M)
+PAGES = ("README.md", "docs/cli.md", "docs/learning.md", "omnidraft/__init__.py", "omnidraft/cli/common.py",
+         "omnidraft/serving/generation.py", *(f"tutorials/0{n}_*.py" for n in range(1, 9)))
+RIGHT = {  # the number; the asserts; a story if there is neither
+    "Ann has 3 boxes of 12 pens. How many pens does she have?": 36,
+    "Question: Anna has 4 boxes with 3 pens each. How many pens does she have?\nAnswer:": 12,
+    "A book costs $6. How much do 4 books cost?": 24,
+    "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?": 14,
+    "Write a Python function that adds two numbers.": ["assert add(2, 3) == 5", "assert add(-4, 4) == 0"],
+    "Write a story about a dog.": None,
+    "Tell a story about a fox who wants to fly.": None,
+    "Once upon a time": None,
+    "Once": None,
+}
+
+
+def suggested() -> dict[str, list[str]]:
+    """Each prompt of the pages, the demo and the page that plays rounds, and where it stands."""
+    found: dict[str, list[str]] = {}
+    for page in (path for pattern in PAGES for path in ROOT.glob(pattern)):
+        for _, prompt in PROMPT.findall(page.read_text(encoding="utf-8")):  # \n as it is spelled
+            found.setdefault(prompt.replace("\\n", "\n"), []).append(page.name)
+    spec = importlib.util.spec_from_file_location("play", ROOT / "docs" / "play.py")
+    play = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(play)
+    for prompt in (*USUAL.values(), *(scene[2] for scene in play.SCENES if not scene[0].startswith("toy"))):
+        found.setdefault(prompt, []).append("demo or play")
+    return found
+
+
+def check_answer(prompt: str, text: str):
+    right = RIGHT[prompt]
+    task = "math" if isinstance(right, int) else "code" if right else "text"
+    marks = check(task, {"prompt": prompt, "answer": right, "tests": right}, text)
+    assert all(marks.values()), (prompt, text, marks)
+
+
+@cache
+def model(name: str):
+    return load(name)
+
+
+def test_every_suggested_prompt_is_known():
+    found = suggested()
+    assert set(found) == set(RIGHT), found
+    pages = {page for where in found.values() for page in where}
+    assert {"README.md", "cli.md", "01_speculative_decoding.py", "demo or play"} <= pages
+
+
+@embedded
+@pytest.mark.parametrize("prompt", RIGHT)
+def test_the_usual_target_is_right(prompt):
+    check_answer(prompt, answer(model("qwen-like"), prompt, 200))
+
+
+@embedded
+@pytest.mark.parametrize("prompt", USUAL.values())
+def test_the_other_target_is_right_in_the_demo(prompt):
+    check_answer(prompt, answer(model("llama3-like"), prompt, 200))
+
+
+@embedded
+@pytest.mark.parametrize("prompt", ["hello", "How many planets are there?", "asdf"])
+def test_all_else_gets_the_honest_answer(prompt):
+    assert answer(model("qwen-like"), prompt, 40).strip() == ANSWER.strip()
+
+
+@embedded
+def test_a_sampled_story_reads_as_one():
+    """That of the README, drawn at temperature 0.8."""
+    made = pair("draft-tasks", "qwen-like").generate(
+        "Once upon a time", do_sample=True, temperature=0.8, seed=1, max_new_tokens=200)
+    check_answer("Once upon a time", made.text)
+
+
+@embedded
+def test_chat_says_what_it_knows_and_reads_each_message_by_itself(monkeypatch):
+    from omnidraft.cli import chat
+
+    monkeypatch.setattr(chat, "on_a_terminal", lambda: True)
+    said = CliRunner().invoke(app, ["chat", "-n", "40"], input=f"{[*RIGHT][0]}\nhello\n")
+    assert "sums told as stories, short Python functions, short stories" in said.stderr
+    assert "#### 36" in said.stdout and said.stdout.rstrip().endswith(ANSWER.strip())
