@@ -4,8 +4,6 @@
 speedup.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter

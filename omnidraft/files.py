@@ -1,7 +1,5 @@
 """Files: checked before they are read, and written in one step or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

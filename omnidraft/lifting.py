@@ -12,8 +12,6 @@ rejection sampling compares them (`verification.lifted`), whatever the two token
                                                                 (expansion)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Torch twin of `lifting.py`: the same trie and paths, for rows of both models on any device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any

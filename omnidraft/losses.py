@@ -7,11 +7,9 @@ row j predicts draft_ids[j + 1]. Returned are the *summed* value, its gradient (
 PyTorch hands on to autograd, and the count of comparisons, which a batch's sums are divided by.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial, reduce
+from functools import cache, partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -21,6 +19,7 @@ from .errors import OmnidraftError
 from .lifting import ROOT, Lifting, Split
 from .pairing import Pairing
 from .translation import common_prefix, extend, until_end
+from .verification import route
 
 DIVERGENCES = ("forward", "reverse", "tv")
 FLOOR, TINY = 1e-12, 1e-30  # least P and least Q inside a logarithm
@@ -148,29 +147,20 @@ def places(example: Example,
     at: the draft token whose path's next atom proposes; prefix: its atoms before; node: where in
     the trie; left: the node where the same atom has just ended a token, or ROOT; p: the row (V_p,).
     """
-    paths = [*(lifting.paths[token] or () for token in example.draft_ids), ()]
-    at, prefix, left = -1, (), ROOT
-    tokens = zip(example.target_ids, example.starts, example.target_probs, strict=True)
-    for token, start, p in tokens:
-        if at < 0 or start != (-1 if prefix else at):  # a round begins where both tokens begin
-            at, prefix, left = start, (), ROOT
-        if at < 0:
-            continue
-        node, split = ROOT, lifting.splits.get(token, ())
-        if lifting.token[reduce(lambda n, atom: lifting.children[n][atom], split, ROOT)] != token:
-            split = ()  # uncovered
-        for atom in (*split, None):  # None: the token ends at this node
-            if node == ROOT or lifting.children[node] and p[lifting.below(node)].sum() > 0:
-                yield at, prefix, node, left, p
-            drafted = paths[at][len(prefix)] if paths[at] else None
-            if atom is None or atom != drafted:
-                break
-            node, left, prefix = lifting.children[node][atom], ROOT, (*prefix, atom)
-            if prefix == paths[at]:
-                at, prefix = at + 1, ()
-        left = node
-        if lifting.token[node] != token or drafted in lifting.children[node]:
-            at = -1  # the draft goes another way or spells a longer token: the round ends
+    paths = [*(lifting.paths[token] or (None,) for token in example.draft_ids), (None,)]
+    atoms = [atom for path in paths for atom in path]
+    drawn = [(at, path[:i]) for at, path in enumerate(paths) for i in range(len(path))]
+    first, row = [*accumulate(map(len, paths), initial=0)], 0
+    while row < len(example.target_ids):
+        begin, rows, used = first[example.starts[row]], example.target_probs[row:], 0
+        if example.starts[row] >= 0:  # a round begins where both tokens begin
+            for step, _ in route(atoms[begin:], drawn[begin:], lifting, rows):
+                yield *drawn[begin + step.place], step.node, step.narrowed, rows[step.row]
+                token, used = example.target_ids[row + step.row], step.row
+                inside = step.next_node != ROOT and token in lifting.below(step.next_node)
+                if step.ends != token and not inside:
+                    break  # the draft goes another way or spells a longer token
+        row += used + 1
 
 
 def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: int,

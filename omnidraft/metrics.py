@@ -1,7 +1,5 @@
 """Speed, block efficiency and acceptance of a run (arXiv 2507.02659, section 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A pairing: one drafter, one target, and all that relates their two vocabularies."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any
 

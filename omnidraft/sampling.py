@@ -3,8 +3,6 @@
 Verification needs exactly the distribution that a token was drawn from: it is computed only here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from math import nextafter

@@ -4,8 +4,6 @@ Only `to_host`, `read` and `floats` copy from the device, so bad logits are repo
 that `sampling` would refuse becomes NaN, and `to_host` refuses what was drawn from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any

@@ -4,8 +4,6 @@ They stand for no text, so they are paired by what they do. A model may have sev
 such as <|end_of_text|> after a document and <|eot_id|> after a chat turn: all are "eos".
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ Draft to target: `merge` gives proposals, their translated probabilities q' (Eq.
 residual needs (Eq. 2); `continuation` re-tokenises instead. Target to draft: `retokenize`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod

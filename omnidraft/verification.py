@@ -168,7 +168,7 @@ class Choice(NamedTuple):
 def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
             target_probs: Sequence[Any], limit: int | None = None) -> Iterator[Choice]:
     """The comparisons of a round, up to the first with P = 0; arguments as in `lifted`."""
-    steps, same = tee(_route(atoms, drawn, lifting, target_probs, limit))
+    steps, same = tee(route(atoms, drawn, lifting, target_probs, limit))
     numbers = lifting.sums(part for _, parts in same for part in parts)
     mass, q, r = 1.0, 1.0, 1.0  # of the proposal before: its mass under p, its Q, and r
     for step, _ in steps:
@@ -182,8 +182,9 @@ def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lif
             return
 
 
-def _route(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
-           target_probs: Sequence[Any], limit: int | None) -> Iterator[tuple[Choice, list]]:
+def route(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
+          target_probs: Sequence[Any],
+          limit: int | None = None) -> Iterator[tuple[Choice, list]]:
     """The comparisons while every proposal is accepted, which the atoms alone decide; no P and Q.
 
     With each the (row, ids) to add up: P's mass, Q's, and what Q is relative to. The route ends
