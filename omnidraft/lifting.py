@@ -13,12 +13,30 @@ rejection sampling compares them (`verification.lifted`), whatever the two token
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 ROOT = 0
 Split = tuple[int, ...]
+
+
+class Choice(NamedTuple):
+    """One comparison: the next atom proposes a child of the node, else *stop*: a token ends."""
+
+    place: int  # of the atom that proposes
+    row: int  # of the target
+    node: int
+    stop: bool
+    ends: int  # the target token that enters the text if the proposal is accepted, or -1
+    next_node: int
+    narrowed: int  # the node whose *stop* the same atom has just proposed, or ROOT
+    target_prob: float = 0.0  # P
+    draft_prob: float = 0.0  # Q
+    left: float = 1.0  # Q of that *stop*: the atom is known to be no child of `narrowed`
+    before: float = 1.0  # r of `verification.lifted`,
+    after: float = 1.0  # and after this comparison
 
 
 class Lifting:
@@ -112,24 +130,32 @@ class Lifting:
             masses, draft_end = masses / (masses.sum() or 1.0), max(0.0, 1.0 - drafted.sum())
         return atoms, masses, np.append(drafted, draft_end)
 
-    def walk(self, atoms: Sequence[int | None]) -> tuple[list[int], list[int]]:
-        """Target tokens that the atoms spell, and how many atoms each takes; greedy.
+    def route(self, atoms: Sequence[int | None]) -> Iterator[Choice]:
+        """The comparisons while every proposal is accepted, which the atoms alone decide; no P, Q.
 
-        Each end is decided by the next atom only. The walk ends at an atom that is no child where
-        no token ends, and with the atoms: what ends there counts, though longer tokens may follow.
+        It ends with the atoms, or at one that is no child where no token ends.
         """
-        tokens, lengths, node, depth = [], [], ROOT, 0
-        for atom in [*atoms, None]:
-            if node != ROOT and atom not in self.children[node]:
-                if self.token[node] < 0:
-                    break
-                tokens.append(self.token[node])
-                lengths.append(depth)
-                node, depth = ROOT, 0
-            if atom not in self.children[node]:
-                break
-            node, depth = self.children[node][atom], depth + 1
-        return tokens, lengths
+        place, row, node, narrowed = 0, 0, ROOT, ROOT
+        while place < len(atoms):
+            child = self.children[node].get(atoms[place])
+            stop, here = child is None and node != ROOT, node if child is None else child
+            whole = child is None or not self.children[child]
+            ends = self.token[here] if whole else -1  # a target token ends if this is accepted
+            next_node = ROOT if whole else here
+            yield Choice(place, row, node, stop, ends, next_node, narrowed)
+            if whole and ends < 0:
+                return
+            place, row = place + (child is not None), row + whole
+            node, narrowed = next_node, node if stop else ROOT
+
+    def walk(self, atoms: Sequence[int | None]) -> tuple[list[int], list[int]]:
+        """Target tokens that the atoms spell along their route, and how many atoms each takes.
+
+        What ends with the last atom counts, though longer tokens may follow.
+        """
+        steps = [step for step in self.route([*atoms, None]) if step.ends >= 0]
+        taken = [step.place + (not step.stop) for step in steps]  # atoms up to each end
+        return [step.ends for step in steps], [b - a for a, b in pairwise([0, *taken])]
 
     # ---- draft side -----------------------------------------------------------------------------
     def distribution(self, draft_probs: np.ndarray, prefix: Split) -> np.ndarray:

@@ -19,7 +19,6 @@ from .errors import OmnidraftError
 from .lifting import ROOT, Lifting, Split
 from .pairing import Pairing
 from .translation import common_prefix, extend, until_end
-from .verification import route
 
 DIVERGENCES = ("forward", "reverse", "tv")
 FLOOR, TINY = 1e-12, 1e-30  # least P and least Q inside a logarithm
@@ -152,15 +151,17 @@ def places(example: Example,
     drawn = [(at, path[:i]) for at, path in enumerate(paths) for i in range(len(path))]
     first, row = [*accumulate(map(len, paths), initial=0)], 0
     while row < len(example.target_ids):
-        begin, rows, used = first[example.starts[row]], example.target_probs[row:], 0
+        begin, now = first[example.starts[row]], row
         if example.starts[row] >= 0:  # a round begins where both tokens begin
-            for step, _ in route(atoms[begin:], drawn[begin:], lifting, rows):
-                yield *drawn[begin + step.place], step.node, step.narrowed, rows[step.row]
-                token, used = example.target_ids[row + step.row], step.row
+            for step in lifting.route(atoms[begin:]):
+                if (now := row + step.row) == len(example.target_ids):
+                    break
+                token, p = example.target_ids[now], example.target_probs[now]
+                yield *drawn[begin + step.place], step.node, step.narrowed, p
                 inside = step.next_node != ROOT and token in lifting.below(step.next_node)
                 if step.ends != token and not inside:
                     break  # the draft goes another way or spells a longer token
-        row += used + 1
+        row = now + 1
 
 
 def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: int,

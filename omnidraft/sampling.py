@@ -35,22 +35,20 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
     if temperature != 1:
         with np.errstate(over="ignore"):  # a tiny temperature: -inf, which is right
             probs /= max(temperature, 1e-30)  # what float32 can hold
-    np.exp(probs, out=probs)
-    probs /= probs.sum(-1, keepdims=True)
+    np.exp(probs, out=probs)  # in proportion to the probabilities
     if 0 < top_k < logits.shape[-1]:
         least = np.partition(probs, -top_k, axis=-1)[..., -top_k, None]
-        probs = np.where(probs >= least, probs, 0.0)
-        probs /= probs.sum(-1, keepdims=True)
+        probs[probs < least] = 0.0
     if top_p < 1:
         order = np.argsort(-probs, axis=-1, kind="stable")
         ordered = np.take_along_axis(probs, order, -1)
         # A token stays while those before it hold less than top_p: the one that crosses it stays.
-        ordered[np.cumsum(ordered, -1, dtype=np.float64) - ordered >= top_p] = 0.0
+        running = np.cumsum(ordered, -1, dtype=np.float64)
+        ordered[running - ordered >= top_p * running[..., -1:]] = 0.0
         np.put_along_axis(probs, order, ordered, -1)
-        probs /= probs.sum(-1, keepdims=True)
     if min_p > 0:
         probs[probs < min_p * probs.max(-1, keepdims=True)] = 0.0
-        probs /= probs.sum(-1, keepdims=True)
+    probs /= probs.sum(-1, keepdims=True)
     return probs
 
 

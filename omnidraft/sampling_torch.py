@@ -129,7 +129,6 @@ class Sampler(sampling.Sampler):
         self._direct: list[Tensor] = []  # index tensors of the direct map
 
     def new_cache(self, model: Any) -> Any:
-        """A cache whose rows stay on the device."""
         return model.new_cache(on_device=True)
 
     def rows(self, logits: Tensor, size: int) -> Sequence[Tensor]:
@@ -151,7 +150,6 @@ class Sampler(sampling.Sampler):
         return locate(rows[0], self._used[-1])
 
     def likeliest(self, rows: Sequence[Tensor]) -> Tensor:
-        """The token (1,) that temperature 0 draws."""
         return best(rows.items[:1] if isinstance(rows, Rows) else rows[:1])
 
     def read(self, token: Tensor, rows: Sequence[Tensor]) -> tuple[int, float]:
@@ -171,18 +169,15 @@ class Sampler(sampling.Sampler):
         return tokens
 
     def allow(self, ids: Sequence[int], model: Any) -> Tensor:
-        """What to add to logits (n, V) so that all tokens but `ids` are ruled out."""
         return torch.from_numpy(super().allow(ids, model)).to(model.device)
 
     def spread(self, row: Tensor, direct: Any, size: int) -> Tensor:
-        """A drafter's row (V_q,) on the target's tokens (V_p = size,), by the direct map."""
         if not self._direct:
             self._direct = [upload(ids, row.device) for ids in (direct.drafts, direct.targets)]
         drafts, targets = self._direct
         return row.new_zeros(size).index_add_(0, targets, row.index_select(0, drafts))
 
     def lifting(self, lifting: Any, model: Any) -> lifting_torch.Lifting:
-        """The lifting for rows on the model's device."""
         return lifting_torch.Lifting(lifting, model.device)
 
     @staticmethod
@@ -194,7 +189,6 @@ class Sampler(sampling.Sampler):
         return array.detach().cpu().numpy()
 
     def finished(self, array: Tensor) -> Tensor:
-        """The tensor once it is computed, so that a model's seconds are its own."""
         if array.is_cuda:
             torch.cuda.synchronize(array.device)
         return array

@@ -60,11 +60,9 @@ class Confidence(Stop):
     head: AcceptanceHead | None = None
 
     def starts(self, confidence: float) -> bool:
-        """Does the first token alone promise enough?"""
         return not confidence < self.threshold  # NaN drafts on; the error is raised later
 
     def __call__(self, confidences: list[float]) -> bool:
-        """True if the token drafted last is the round's last."""
         return prod(confidences) < self.threshold
 
 
@@ -90,11 +88,9 @@ class Throughput(Stop):
 
     @property
     def limit(self) -> int:
-        """Most draft tokens in the coming round, 0 during a rest."""
         return 0 if self._rest else self.longest
 
     def record(self, record: Any) -> None:
-        """Measure a finished `Round`."""
         seconds = sum(record.seconds[part] for part in ("draft", "target", "other"))
         tokens = len(record.emitted)
         if self._rest:

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, pairwise, tee
-from typing import Any, NamedTuple
+from itertools import accumulate, pairwise, takewhile, tee
+from typing import Any
 
-from .lifting import ROOT, Lifting, Split
+from .lifting import ROOT, Choice, Lifting, Split
 from .sampling import Uniforms
 
 RULES = ("lifted", "omnidraft", "slem", "tli")
@@ -148,30 +148,15 @@ def _keep(steps: list[Choice], drawn: Sequence[tuple[Any, Split]], lifting: Lift
     return sure, left(sure)
 
 
-class Choice(NamedTuple):
-    """One comparison: the next atom proposes a child of the node, else *stop*: a token ends."""
-
-    place: int  # of the atom that proposes
-    row: int  # of the target
-    node: int
-    stop: bool
-    ends: int  # the target token that enters the text if the proposal is accepted, or -1
-    next_node: int
-    narrowed: int  # the node whose *stop* the same atom has just proposed, or ROOT
-    target_prob: float = 0.0  # P
-    draft_prob: float = 0.0  # Q
-    left: float = 1.0  # Q of that *stop*: the atom is known to be no child of `narrowed`
-    before: float = 1.0  # r of `lifted`,
-    after: float = 1.0  # and after this comparison
-
-
 def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
             target_probs: Sequence[Any], limit: int | None = None) -> Iterator[Choice]:
     """The comparisons of a round, up to the first with P = 0; arguments as in `lifted`."""
-    steps, same = tee(route(atoms, drawn, lifting, target_probs, limit))
-    numbers = lifting.sums(part for _, parts in same for part in parts)
+    rows = min(len(target_probs), len(target_probs) if limit is None else limit)
+    steps, same = tee(takewhile(lambda step: step.row < rows, lifting.route(atoms)))
+    numbers = lifting.sums(part for step in same for part in
+                           _parts(step, atoms[step.place], drawn, lifting, target_probs))
     mass, q, r = 1.0, 1.0, 1.0  # of the proposal before: its mass under p, its Q, and r
-    for step, _ in steps:
+    for step in steps:
         proposed, drafted, possible = next(numbers), next(numbers), next(numbers)
         p = proposed / (mass or 1.0) if step.node != ROOT else proposed
         left, share = q if step.narrowed != ROOT else 1.0, drafted / (possible or 1.0)
@@ -182,34 +167,17 @@ def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lif
             return
 
 
-def route(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
-          target_probs: Sequence[Any],
-          limit: int | None = None) -> Iterator[tuple[Choice, list]]:
-    """The comparisons while every proposal is accepted, which the atoms alone decide; no P and Q.
-
-    With each the (row, ids) to add up: P's mass, Q's, and what Q is relative to. The route ends
-    with the atoms, the target's rows, `limit` tokens, or a dead end.
-    """
-    place, row, node, narrowed = 0, 0, ROOT, ROOT
-    while place < len(atoms) and row < len(target_probs) and row != limit:
-        (q, prefix), children = drawn[place], lifting.children[node]
-        after, child = lifting.after[prefix], children.get(atoms[place])
-        possible = lifting.continuing(prefix)[0] if prefix else []
-        if child is not None:
-            stop, whole, here = False, not lifting.children[child], child
-            within, drafted = lifting.below(child), after.get(atoms[place], [])
-        else:
-            stop, whole, here = node != ROOT, True, node
-            within = lifting.below(node)[:lifting.token[node] >= 0]
-            drafted = [token for atom in children if stop for token in after.get(atom, ())]
-        ends = lifting.token[here] if whole else -1  # a target token ends if this is accepted
-        next_node = ROOT if whole else here
-        yield (Choice(place, row, node, stop, ends, next_node, narrowed),
-               [(target_probs[row], within), (q, drafted), (q, possible)])
-        if whole and ends < 0:
-            return
-        place, row = place + (child is not None), row + whole
-        node, narrowed = next_node, node if stop else ROOT
+def _parts(step: Choice, atom: int | None, drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
+           target_probs: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """The (row, ids) to add up at a comparison: P's mass, Q's, and what Q is relative to."""
+    (q, prefix), children = drawn[step.place], lifting.children[step.node]
+    after, possible = lifting.after[prefix], lifting.continuing(prefix)[0] if prefix else []
+    if atom in children:
+        within, drafted = lifting.below(children[atom]), after.get(atom, [])
+    else:
+        within = lifting.below(step.node)[:lifting.token[step.node] >= 0]
+        drafted = [token for other in children if step.stop for token in after.get(other, ())]
+    return [(target_probs[step.row], within), (q, drafted), (q, possible)]
 
 
 def categories(choice: Choice, drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
