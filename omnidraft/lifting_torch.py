@@ -31,7 +31,6 @@ class Lifting(lifting.Lifting):
 
     def choice(self, node: int, target_probs: Tensor,
                draft_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The atoms (C,) of the children of `node`, and P and Q (C + 1,); see `lifting`."""
         size = len(target_probs)
         tokens, category = self.categories(node, size)
         atoms = self.uploaded(("atoms", node), self.atoms(node))
@@ -47,7 +46,6 @@ class Lifting(lifting.Lifting):
         return atoms, masses, torch.cat([drafted, draft_end])
 
     def distribution(self, draft_probs: Tensor, prefix: Split) -> Tensor:
-        """Q (V_q,) of the atom after `prefix`, given that the path continues; see `lifting`."""
         tokens, atoms = self.uploaded(("continuing", prefix), self.continuing(prefix))
         some = draft_probs.index_select(0, tokens)
         if prefix:
@@ -56,7 +54,6 @@ class Lifting(lifting.Lifting):
 
     def reveal(self, draft_tokens: Sequence[int], draft_probs: Sequence[Tensor],
                in_text: Split = ()) -> tuple[list[int | None], list[tuple[Tensor, Split]]]:
-        """The atoms of the drawn tokens and what each was drawn from; see `lifting`."""
         rows = [row.to(self.device) for row in draft_probs]
         return super().reveal(draft_tokens, rows, in_text)
 
