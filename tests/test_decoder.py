@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_generation_api_torch import BYTES, PROMPT, loaded, torch, transformers, two
+from test_generation_api_torch import PROMPT, loaded, torch, transformers, two
 from vocabularies import REAL
 
 import omnidraft
