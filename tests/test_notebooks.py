@@ -70,7 +70,8 @@ def test_one_is_built_with_its_output(notebooks, tmp_path):
 def test_the_notebook_of_a_real_pair_is_the_script_and_has_its_parameters_on_top(notebooks):
     made = json.loads((ROOT / "docs" / "real_pair.ipynb").read_text(encoding="utf-8"))
     code = ["".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "code"]
-    assert all(compile(one, "cell", "exec") and one in (ROOT / "docs" / "real_pair.py").read_text(encoding="utf-8") for one in code)
+    script = (ROOT / "docs" / "real_pair.py").read_text(encoding="utf-8")
+    assert all(compile(one, "cell", "exec") and one in script for one in code)
     assert "/blob/main/docs/real_pair.ipynb)" in "".join(made["cells"][0]["source"])
     assert "DRAFT = " in code[1] and "TARGET = " in code[1] and not any(cell.get("outputs") for cell in made["cells"])
 
