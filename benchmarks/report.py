@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from argparse import ArgumentParser
@@ -16,7 +17,7 @@ from statistics import median
 from rich.console import Console
 
 from benchmarks import report_overlap
-from benchmarks.common import ROOT, models, result
+from benchmarks.common import RESULTS, ROOT, models, result
 from benchmarks.report_learning import (
     adaptive,
     arrow,
@@ -252,6 +253,32 @@ def overhead(figures: dict) -> str:
                      "softmax", "ratio"], rows))
 
 
+def elsewhere() -> str:
+    """What docs/real_pair.ipynb measured on other machines: one table for each file sent in."""
+    parts = ["Pairs of published models on other machines, measured by "
+             "[real_pair.ipynb](real_pair.ipynb), whose file real_pair.json can be sent in, as "
+             "`benchmarks/results/real_pair_*.json`."]
+    for path in sorted(RESULTS.glob("real_pair_*.json")):
+        figures = json.loads(path.read_text(encoding="utf-8"))
+        m, s, learned = figures["machine"], figures["settings"], figures["learning"]
+        rows = [[at, name, one["fails"], "", "", ""] if "fails" in one else
+                [at, name, f"{one['tokens_per_second']:.1f}", f"{one['ratio']:.2f}×",
+                 f"{one['block_efficiency']:.2f}" if one["block_efficiency"] else "",
+                 "" if one["same_text"] is None else f"{one['same_text']}/{s['prompts']}"]
+                for at, found in figures["runs"].items() for name, one in found.items()]
+        parts += [f"**{s['draft']} → {s['target']}** ({s['dtype']}) on {m['gpu'] or m['cpu']}, "
+                  f"torch {m['torch']}, transformers {m['transformers']}, omnidraft "
+                  f"{m['omnidraft']}; {s['prompts']} prompts, {s['tokens']} tokens; adapted on "
+                  f"{learned['prompts']} prompts in {learned['seconds']:.0f} s, block efficiency "
+                  f"{learned['first_quarter']:.2f} in their first quarter, "
+                  f"{learned['last_quarter']:.2f} in the last:",
+                  table(["", "method", "tokens/s", "over plain", "tokens per pass", "same text"],
+                        rows)]
+    if len(parts) == 1:
+        parts[0] += " None has been sent in yet."
+    return "\n\n".join(parts)
+
+
 def written(name: str, how: Callable[..., str], *more: object) -> str:
     """What `how` makes of a benchmark's figures, if there are any."""
     figures = result(name)
@@ -341,7 +368,7 @@ def main() -> None:
              "Adaptive drafting": written("adaptive", adaptive), "Shift": written("shift", shift),
              "Real models and data": written("real_adapt", real),
              "Next to transformers": written("against_transformers", against),
-             "Latency": written("latency", latency), "Overhead": written("overhead", overhead),
+             "Other machines": elsewhere(), "Latency": written("latency", latency), "Overhead": written("overhead", overhead),
              "Quality": good, "Exactness": exact}
     everything = ("# Results\n\nWritten by `python -m benchmarks.report` from "
                   f"`benchmarks/results/*.json`. In short:\n\n{summary('')}\n")

@@ -1,6 +1,7 @@
 """Build the lessons as Jupyter notebooks with their output, in notebooks/; one that exists is the reader's, and stays.
 
     python docs/notebooks.py [--repository https://github.com/you/omnidraft] [lesson ...]
+    python docs/notebooks.py --real-pair [--check]       docs/real_pair.ipynb, without output, of docs/real_pair.py
 
 Each begins with a badge that opens it in Colab, once notebooks/ is pushed to the repository's branch `notebooks`; there its
 first cell clones and installs the repository, for which a bare CPU runtime is enough.
@@ -9,6 +10,7 @@ first cell clones and installs the repository, for which a bare CPU runtime is e
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from pathlib import Path
@@ -37,12 +39,29 @@ sys.path[:0] = [str(home), str(home / "tutorials")]"""
 HOMEPAGE = re.search(r'^Homepage = "(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)[1]
 
 
+def badge(repository: str, place: str) -> str:
+    """What opens a notebook at `place` of the repository in Colab."""
+    opened = repository.replace("https://github.com", "https://colab.research.google.com/github")
+    return f"# %% [markdown]\n# [![Open in Colab]({BADGE})]({opened}/blob/{place}.ipynb)"
+
+
 def source(path: Path, repository: str) -> str:
     """A lesson as a py:percent script that finds its repository, or gets it."""
     repository = repository.removesuffix("/").removesuffix(".git")
-    opened = repository.replace("https://github.com", "https://colab.research.google.com/github")
-    badge = f"# %% [markdown]\n# [![Open in Colab]({BADGE})]({opened}/blob/notebooks/notebooks/{path.stem}.ipynb)"
-    return f'{badge}\n\n# %%\n{SETUP.replace("REPOSITORY", repository)}\n\n{path.read_text(encoding="utf-8")}'
+    head = badge(repository, f"notebooks/notebooks/{path.stem}")
+    return f'{head}\n\n# %%\n{SETUP.replace("REPOSITORY", repository)}\n\n{path.read_text(encoding="utf-8")}'
+
+
+def real_pair() -> str:
+    """docs/real_pair.py as a notebook without output, which needs nothing but this repository to be built."""
+    script = (ROOT / "docs" / "real_pair.py").read_text(encoding="utf-8")
+    made = []
+    for number, cell in enumerate(runner.cells(f"{badge(HOMEPAGE, 'main/docs/real_pair')}\n\n{script}")):
+        kind = {"cell_type": "markdown"} if cell.prose else {"cell_type": "code", "execution_count": None, "outputs": []}
+        made.append(kind | {"id": f"cell-{number}", "metadata": {}, "source": cell.text.splitlines(keepends=True)})
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return json.dumps({"cells": made, "metadata": {"accelerator": "GPU", "kernelspec": kernel}, "nbformat": 4,
+                       "nbformat_minor": 5}, indent=1, ensure_ascii=False) + "\n"
 
 
 def build(path: Path, out: Path, repository: str) -> bool:
@@ -67,7 +86,14 @@ def main() -> None:
     parser.add_argument("lesson", type=int, nargs="*", help="numbers of lessons; all where none is given")
     parser.add_argument("--out", type=Path, default=ROOT / "notebooks")
     parser.add_argument("--repository", default=HOMEPAGE, help="the address that Colab installs from")
+    parser.add_argument("--real-pair", action="store_true", help="build docs/real_pair.ipynb instead")
+    parser.add_argument("--check", action="store_true", help="only say whether docs/real_pair.ipynb is stale")
     args = parser.parse_args()
+    if args.real_pair:
+        path, text = ROOT / "docs" / "real_pair.ipynb", real_pair()
+        if args.check and path.read_text(encoding="utf-8") != text:
+            sys.exit(f"{path} is stale: run `python docs/notebooks.py --real-pair`")
+        return None if args.check else write_text(path, text)
     args.out.mkdir(parents=True, exist_ok=True)
     for number, path in runner.lessons().items():
         if not args.lesson or number in args.lesson:

@@ -27,7 +27,9 @@ COMMANDS = [shlex.split(line.replace("$'", "'").replace(r"\n", "\n"), comments=T
             for line in CONSOLE if line.startswith("omnidraft ")]
 
 
-@pytest.mark.parametrize("build", [["docs/build.py"], ["-m", "benchmarks.report"]], ids=["cli", "results"])
+@pytest.mark.parametrize("build", [["docs/build.py"], ["docs/api.py"], ["docs/notebooks.py", "--real-pair"],
+                                   ["-m", "benchmarks.report"]],
+                         ids=["cli", "api", "real_pair", "results"])
 def test_generated_pages_are_fresh(build):
     done = subprocess.run([sys.executable, *build, "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

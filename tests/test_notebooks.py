@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,29 @@ def test_one_is_built_with_its_output(notebooks, tmp_path):
     text = (out / "09_short.ipynb").read_text(encoding="utf-8")
     (out / "09_short.ipynb").unlink()
     assert "\\u001b[36m" in text and "image/png" in text  # a coloured bar, a figure
+
+
+def test_the_notebook_of_a_real_pair_is_the_script_and_has_its_parameters_on_top(notebooks):
+    made = json.loads((ROOT / "docs" / "real_pair.ipynb").read_text(encoding="utf-8"))
+    code = ["".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "code"]
+    script = (ROOT / "docs" / "real_pair.py").read_text(encoding="utf-8")
+    assert all(compile(one, "cell", "exec") and one in script for one in code)
+    assert "/blob/main/docs/real_pair.ipynb)" in "".join(made["cells"][0]["source"])
+    assert "DRAFT = " in code[1] and "TARGET = " in code[1] and not any(cell.get("outputs") for cell in made["cells"])
+
+
+def test_its_figures_have_a_place_in_the_results(tmp_path, monkeypatch):
+    from benchmarks import report
+
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    assert "None has been sent in yet" in report.elsewhere()
+    plain = {"tokens_per_second": 20.0, "ratio": 1.0, "block_efficiency": None, "same_text": 4}
+    figures = {"machine": {"gpu": "T4", "cpu": "any", "torch": "2", "transformers": "5", "omnidraft": "0.1"},
+               "settings": {"draft": "a", "target": "b", "dtype": "float16", "prompts": 4, "tokens": 8},
+               "learning": {"prompts": 200, "seconds": 60.0, "first_quarter": 1.5, "last_quarter": 2.5},
+               "runs": {"T = 0": {"transformers plain": plain, "transformers assisted": {"fails": "ValueError: no"},
+                                  "omnidraft": plain | {"ratio": 1.75, "block_efficiency": 2.25}}}}
+    (tmp_path / "real_pair_t4.json").write_text(json.dumps(figures))
+    made = report.elsewhere()
+    assert "**a → b** (float16) on T4" in made and "| T = 0 | omnidraft | 20.0 | 1.75× | 2.25 | 4/4 |" in made
+    assert "| T = 0 | transformers assisted | ValueError: no |" in made and "None has" not in made

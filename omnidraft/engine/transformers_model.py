@@ -46,7 +46,7 @@ class TransformersCache:
         """Keep the first `length` tokens; raises OmnidraftError where there are not as many."""
         if not 0 <= length <= self.length:
             raise OmnidraftError(f"cannot rewind a cache of {self.length} tokens to {length}")
-        if length == 0:
+        if length == 0 < self.length:
             self.state = None
         elif self.state is not None and length < self.length:
             self.state.crop(length - self.length)  # minus the number of entries to remove

@@ -27,6 +27,8 @@ from .control import Control, as_batch, takes_tensors
 from .prompts import several, split
 
 Reason = Literal["eos", "length", "stop", "context"]
+TRANSFORMERS = {"temperature", "top_k", "top_p", "min_p", "max_new_tokens", "processor",
+                "eos_token_id", "do_sample"}  # what its `generate` has prepared for a decoder
 
 @dataclass(frozen=True)
 class Generation:
@@ -198,6 +200,25 @@ class Pair(Pairing):
         text = Text(self, prompts[0], options, control, uniforms_of(seed, generator))
         text.rounds = text.rounds if rounds is None else rounds
         yield from text
+
+    def decoder(self, *, generator: Any = None, streamer: Any = None, **settings: Any) -> Any:
+        """For transformers' own `generate` of the target: `custom_generate=pair.decoder()`.
+
+        It takes what transformers prepared (sampling, processors, criteria, cache) for one prompt,
+        and draws by `generator`, else as torch.manual_seed says. `settings` are those of
+        `Options.of` on drafting. Raises OmnidraftError for a target that is not transformers', and
+        when called for what it would ignore.
+
+        >>> model.generate(**inputs, custom_generate=pair.decoder(draft_length=6))  # doctest: +SKIP
+        """
+        if wrong := settings.keys() & TRANSFORMERS:
+            raise OmnidraftError(f"give {min(wrong)} to generate, not to decoder")
+        if not hasattr(self.target, "speaks"):
+            raise OmnidraftError(f"{self.target.name} is no model of transformers: pair one")
+        from .decoder import Decoder
+
+        source = sys.modules["torch"].default_generator if generator is None else generator
+        return Decoder(self, Options.of(**settings), lambda: _draws(0, source), streamer)
 
     def read(self, prompt: Any) -> tuple[list[int], list[int]]:
         """What target and drafter read for one prompt; with one vocabulary the same ids."""

@@ -1,0 +1,97 @@
+"""Inside transformers: what `model.generate(..., custom_generate=pair.decoder())` calls.
+
+transformers prepares processors, criteria, configuration, mask and cache; the loop is the package's
+own: greedy text is that of plain `generate`, and sampled text has its distribution.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..decoding import Warm, check_prompt, speculative
+from ..errors import OmnidraftError
+from ..options import Options
+from ..sampling import Uniforms
+
+PREPARED = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep",
+            "synced_gpus"}
+
+
+@dataclass
+class Decoder:
+    """A decoding method of transformers for a pair's target; `Pair.decoder` makes it."""
+
+    pair: Any
+    options: Options
+    draws: Callable[[], Any]
+    streamer: Any  # subtle: transformers does not hand on the one that it is given
+
+    def __call__(self, model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any,
+                 generation_config: Any, **prepared: Any) -> Any:
+        """Ids (1, n) of prompt and text, or transformers' output class with them."""
+        import torch
+        from transformers.generation import GenerateDecoderOnlyOutput
+
+        config, target, keeps = generation_config, self.pair.target, generation_config.output_scores
+        pad, cache = self._check(model, input_ids, logits_processor, config, prepared)
+        before, ids = input_ids[0, :pad].tolist(), check_prompt(target, input_ids[0, pad:].tolist())
+        kept, start = {}, len(ids)
+        heat = (config.temperature or 1.0) if config.do_sample else 0.0
+
+        def whole(ids: list[int], device: Any) -> Any:
+            return torch.tensor([before + ids], device=device)
+
+        def process(ids: list[int], row: Any) -> Any:
+            row = torch.as_tensor(row)[None].to(torch.float32, copy=True)  # as transformers does
+            made = logits_processor(whole(ids, row.device), row)
+            kept.update({len(ids): made} if keeps else {})
+            return made[0] * (heat or 1.0)  # the loop divides by it, as it does for the drafts
+
+        options = replace(self.options, temperature=heat, processor=process,
+                          eos_token_id=() if config.eos_token_id is None else config.eos_token_id,
+                          max_new_tokens=config.max_length - input_ids.shape[1])
+        uniforms, warm = Uniforms(self.draws()), Warm()
+        if cache is not None:
+            warm.cache = self.pair.sampler(uniforms).new_cache(target)
+            warm.cache.state, warm.ids = cache, ids[:cache.get_seq_length()]
+            warm.cache.ids += warm.ids
+        put = self.streamer.put if self.streamer else lambda ids: None
+        put(input_ids.cpu())
+        records = speculative(self.pair, self.pair.read(ids), options, uniforms, warm=warm)
+        for token in (token for record in records for token in record.emitted):
+            ids.append(token)
+            put(torch.tensor([token]))
+            made = whole(ids, input_ids.device)
+            scores = tuple(kept[n] for n in range(start, len(ids))) if keeps else None
+            if token in options.ends(target) or stopping_criteria(made, scores).all():
+                break
+        if self.streamer:
+            self.streamer.end()
+        if cache is not None:  # without what came after the stop
+            warm.cache.rewind(min(warm.cache.length, len(ids) - 1))
+        return GenerateDecoderOnlyOutput(
+            made, scores, past_key_values=cache) if config.return_dict_in_generate else made
+
+    def _check(self, model: Any, ids: Any, processors: Any, config: Any,
+               prepared: dict[str, Any]) -> tuple[int, Any]:
+        """How many ids are padding, and the cache to use, if any; OmnidraftError for the rest."""
+        mask, cache = prepared.get("attention_mask"), prepared.get("past_key_values")
+        pad = 0 if mask is None else int((mask[0] == 0).sum())
+        held = 0 if cache is None else cache.get_seq_length()
+        cut = cache is not None and {type(one).__name__ for one in cache.layers} <= {"DynamicLayer"}
+        size = getattr(config, "_mask_length", None) if mask is None else mask.shape[1]
+        for wrong, why in (
+            (model is not self.pair.target.model, "the model is not the pair's target"),
+            (len(ids) > 1, "give one prompt at a time, num_return_sequences=1, and no beams"),
+            ({k for k in prepared if prepared[k] is not None} - PREPARED, "only ids are read"),
+            (config.output_attentions or config.output_hidden_states or config.output_logits,
+             "only scores are kept"),
+            (any(hasattr(one, "state") or hasattr(one, "model") for one in processors),
+             "a processor counts its calls (guidance, a watermark)"),
+            (size not in (None, ids.shape[1]), "give all ids of the text, not only the new ones"),
+            (pad and not mask[0, pad:].all(), "the mask hides more than padding on the left"),
+            (held and (pad or not cut), "the cache cannot be cut, or holds padding"),
+        ):
+            if wrong:
+                raise OmnidraftError(f"pair.decoder(): {why}")
+        return pad, cache if cut and not pad and (held or config.return_dict_in_generate) else None

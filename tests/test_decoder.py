@@ -1,0 +1,139 @@
+"""`pair.decoder()` inside transformers' `generate`: its text, its distribution, its output class; what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from test_generation_api_torch import PROMPT, loaded, torch, transformers, two
+from vocabularies import REAL
+
+import omnidraft
+from omnidraft import OmnidraftError, sampling_torch
+from omnidraft.exactness import distribution_of, total_variation
+from omnidraft.serving import decoder as module
+from omnidraft.stopping import FixedLength
+
+GREEDY = {"do_sample": False, "max_new_tokens": 24}
+
+
+def asked(kind: str = "bytes", prompt: str = PROMPT, **more):
+    """The target and its inputs."""
+    model, tokenizer = loaded(kind, 2)
+    return model, dict(tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)) | more
+
+
+@pytest.mark.parametrize("how", [
+    {}, {"repetition_penalty": 1.8}, {"no_repeat_ngram_size": 2, "min_new_tokens": 9}, {"bad_words_ids": [[0], [1, 1]]},
+    {"eos_token_id": [2, 3]}, {"eos_token_id": None}, {"max_time": 1e9, "suppress_tokens": [1]}])
+def test_greedy_text_is_that_of_plain_generate(how):
+    for target, draft in (("bytes", "pieces"), ("pieces", "bytes")):
+        model, inputs = asked(target, pad_token_id=0, **GREEDY, **how)
+        wanted = model.generate(**inputs)
+        assert model.generate(**inputs, custom_generate=two(draft, target).decoder()).tolist() == wanted.tolist()
+
+
+def test_criteria_padding_and_streamers_are_honoured():
+    model, inputs = asked(pad_token_id=0, **GREEDY)
+    inputs["stopping_criteria"] = [transformers.MaxLengthCriteria(inputs["input_ids"].shape[1] + 5)]
+    assert model.generate(**inputs, custom_generate=two().decoder()).tolist() == model.generate(**inputs).tolist()
+    seen, text = [], model.generate(**inputs)[0].tolist()
+    streamer = type("", (), {"put": lambda _, ids: seen.extend(ids.flatten().tolist()), "end": lambda _: seen.append(None)})()
+    model.generate(**inputs, custom_generate=two().decoder(streamer=streamer))
+    assert seen == [*text, None]
+    inputs = inputs | {"input_ids": torch.nn.functional.pad(inputs["input_ids"], (3, 0)), "repetition_penalty": 1.5,
+                       "attention_mask": torch.nn.functional.pad(inputs["attention_mask"], (3, 0)), "stopping_criteria": None}
+    assert model.generate(**inputs, custom_generate=two().decoder()).tolist() == model.generate(**inputs).tolist()
+
+
+def test_the_output_class_its_scores_and_its_cache():
+    model, inputs = asked(pad_token_id=0, return_dict_in_generate=True, output_scores=True, **GREEDY)
+    inputs["stopping_criteria"] = [transformers.MaxLengthCriteria(inputs["input_ids"].shape[1] + 7)]
+    wanted, made = model.generate(**inputs), model.generate(**inputs, custom_generate=two().decoder())
+    assert type(made) is type(wanted) and made.sequences.tolist() == wanted.sequences.tolist()
+    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(made.scores, wanted.scores, strict=True))
+    assert made.past_key_values.get_seq_length() == wanted.past_key_values.get_seq_length()
+    longer = torch.cat([made.sequences, inputs["input_ids"]], 1)  # a second turn reads on from the cache
+    inputs = {"input_ids": longer, "attention_mask": torch.ones_like(longer), "pad_token_id": 0, **GREEDY}
+    more = [model.generate(**inputs, past_key_values=one.past_key_values, **how).tolist()
+            for one, how in ((wanted, {}), (made, {"custom_generate": two().decoder()}))]
+    assert more[0] == more[1] and made.past_key_values.get_seq_length() == len(more[1][0]) - 1
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 0.7, "top_k": 2}, {"repetition_penalty": 2.0, "top_p": 0.9}])
+def test_the_distribution_of_two_tokens_is_exact(how, monkeypatch):
+    """Over all draws, at T = 1 and with what transformers makes of the settings; against the chain rule."""
+    pair = omnidraft.pair(loaded("small", 1), loaded("small", 2))
+    model, inputs = asked("small", "ab", do_sample=True, pad_token_id=0, **{"top_k": 0} | how)
+    start = inputs["input_ids"].shape[1]
+
+    def text(draws):
+        monkeypatch.setattr(module, "Uniforms", lambda _: draws)
+        decoder = pair.decoder(stop=FixedLength(1))
+        return tuple(model.generate(**inputs, max_new_tokens=2, custom_generate=decoder)[0, start:].tolist())
+
+    def row(ids):  # what plain generate samples from, by its own scores
+        more = inputs | {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=int)}
+        made = model.generate(**more, max_new_tokens=1, return_dict_in_generate=True, output_scores=True)
+        return made.scores[0][0].softmax(-1).tolist()
+
+    ids, wanted = inputs["input_ids"][0].tolist(), {}
+    for first, p in enumerate(row(ids)):
+        ends = first in pair.target.eos_ids
+        wanted |= {(first,): p} if ends else {(first, second): p * q for second, q in enumerate(row([*ids, first]))}
+    assert total_variation(distribution_of(text), wanted) < 1e-6  # transformers' rows are float32
+
+
+def test_the_seed_is_that_of_pytorch():
+    model, inputs = asked(do_sample=True, max_new_tokens=20, pad_token_id=0)
+    made = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        made.append(model.generate(**inputs, custom_generate=two().decoder()).tolist())
+        own = two().decoder(generator=torch.Generator().manual_seed(seed))
+        made.append(model.generate(**inputs, custom_generate=own).tolist())
+    assert made[0] == made[2] and made[1] == made[3] and len({str(one) for one in made}) > 1
+
+
+@pytest.mark.parametrize(("more", "why"), [
+    ({"num_return_sequences": 2, "do_sample": True}, "one prompt at a time"), ({"num_beams": 2}, "one prompt at a time"),
+    ({"output_logits": True}, "only scores are kept"), ({"guidance_scale": 1.5}, "counts its calls"),
+    ({"attention_mask": torch.tensor([[1, 0, 1]])}, "the mask hides more"), ({"inputs_embeds": 1}, "only ids are read")])
+def test_what_it_would_ignore_is_refused(more, why):
+    model, inputs = asked(pad_token_id=0, max_new_tokens=4)
+    more = {"inputs_embeds": model.get_input_embeddings()(inputs["input_ids"])} if "inputs_embeds" in more else more
+    with pytest.raises(OmnidraftError, match=why):
+        model.generate(**inputs | more, custom_generate=two().decoder())
+
+
+def test_another_model_and_settings_of_generate_are_refused():
+    model, inputs = asked("pieces", max_new_tokens=4)
+    with pytest.raises(OmnidraftError, match="not the pair's target"):
+        model.generate(**inputs, custom_generate=two().decoder())
+    with pytest.raises(OmnidraftError, match="give temperature to generate"):
+        two().decoder(temperature=0.5)
+    with pytest.raises(OmnidraftError, match="no model of transformers"):
+        omnidraft.pair("draft-general", "draft-general").decoder()
+
+
+@pytest.mark.parametrize("target", ["stories260K", "babyllama-tok361"])
+def test_real_pairs_write_what_plain_generate_writes(target):
+    folders = [REAL / "models" / one for one in ("stories260K", "babyllama-tok361")]
+    if not all(folder.is_dir() for folder in folders):
+        pytest.skip("no real models here")
+    parts = {folder.name: (transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval(),
+                           transformers.AutoTokenizer.from_pretrained(folder)) for folder in folders}
+    model, tokenizer = parts.pop(target)
+    pair = omnidraft.pair(*parts.values(), (model, tokenizer))
+    for prompt, how in (("Once upon a time", {}), ("Tom and Lily went to the", {"repetition_penalty": 1.3})):
+        inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+        wanted = model.generate(**inputs, do_sample=False, max_new_tokens=32, **how)
+        made = model.generate(**inputs, do_sample=False, max_new_tokens=32, custom_generate=pair.decoder(), **how)
+        assert made.tolist() == wanted.tolist()
+
+
+def test_rows_on_a_device_give_what_rows_on_the_host_give(monkeypatch):
+    monkeypatch.setattr(sampling_torch, "sampler_for", lambda device: sampling_torch.Sampler)
+    pair = omnidraft.pair(loaded("pieces", 1), loaded("bytes", 2))
+    model, inputs = asked(pad_token_id=0, return_dict_in_generate=True, output_scores=True, repetition_penalty=1.3, **GREEDY)
+    wanted, made = model.generate(**inputs), model.generate(**inputs, custom_generate=pair.decoder())
+    assert pair.sampler is sampling_torch.Sampler and made.sequences.tolist() == wanted.sequences.tolist()
+    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(made.scores, wanted.scores, strict=True))
