@@ -24,12 +24,12 @@ API = {
                   "Round": "", "Uniforms": "", "Tokenizer": "load encode decode", "Learner": "begin finish close", "learn": "",
                   "Adapters": "resume keep load save", "OmnidraftError": ""},
     "omnidraft.serving.generation": {"Generation": "sequences to_dict"},
-    "omnidraft.serving.conversation": {"Conversation": "say ask new"},
+    "omnidraft.serving.conversation": {"Conversation": "ask new"},
     "omnidraft.stopping": {"FixedLength": "", "Confidence": "", "Throughput": "", "AcceptanceHead": ""},
     "omnidraft.metrics": {"summarize": "", "Summary": "", "speedup": ""},
     "omnidraft.learning.training": {"Recipe": ""},
     "omnidraft.learning.online": {"Schedule": "", "Learned": ""},
-    "omnidraft.exactness": {"check": "", "Finding": "worst mean", "distribution_of": "", "total_variation": ""},
+    "omnidraft.exactness": {"check": "", "Finding": "", "distribution_of": "", "total_variation": ""},
 }
 
 

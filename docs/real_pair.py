@@ -52,7 +52,7 @@ import transformers
 from transformers import AutoTokenizer, GenerationConfig
 
 import omnidraft
-from omnidraft.cli.machine import machine
+from omnidraft.cli.inspect import machine
 from omnidraft.cli.prompts import read_prompts
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe

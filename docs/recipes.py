@@ -59,12 +59,16 @@ assert [token for one in rounds for token in one.emitted] == [token for one in a
 print(summarize(rounds).block_efficiency, "tokens per pass,", speedup(summarize(rounds), summarize(alone)), "times as fast")
 
 # %% 7. A conversation; both models keep what they have read
+import numpy as np
+
 import omnidraft
 from omnidraft.serving.conversation import Conversation
 
 chat = Conversation(omnidraft.pair())
-print(chat.say("Ann has 3 boxes of 12 pens. How many pens does she have?", max_new_tokens=24))
-print(chat.say("And with 4 boxes?", max_new_tokens=24), len(chat.messages), "messages")
+options, draws = omnidraft.Options.of(max_new_tokens=24), omnidraft.Uniforms(np.random.default_rng(0))
+for message in ("Ann has 3 boxes of 12 pens. How many pens does she have?", "Tell me a story about a dog."):
+    written = [token for one in chat.ask(message, options, draws) for token in one.emitted]
+    print(chat.target.tokenizer.decode(written), len(chat.messages), "messages")
 
 # %% 8. Is a rule exact? Every outcome of its draws, in random small worlds
 from omnidraft.exactness import check

@@ -23,7 +23,7 @@ class Decoder:
 
     pair: Any
     options: Options
-    draws: Callable[[], Any]
+    draws: Callable[[], Uniforms]
     streamer: Any  # subtle: transformers does not hand on the one that it is given
 
     def __call__(self, model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any,
@@ -50,7 +50,7 @@ class Decoder:
         options = replace(self.options, temperature=heat, processor=process,
                           eos_token_id=() if config.eos_token_id is None else config.eos_token_id,
                           max_new_tokens=config.max_length - input_ids.shape[1])
-        uniforms, warm = Uniforms(self.draws()), Warm()
+        uniforms, warm = self.draws(), Warm()
         if cache is not None:
             warm.cache = self.pair.sampler(uniforms).new_cache(target)
             warm.cache.state, warm.ids = cache, ids[:cache.get_seq_length()]

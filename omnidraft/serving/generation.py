@@ -218,7 +218,7 @@ class Pair(Pairing):
         from .decoder import Decoder
 
         source = sys.modules["torch"].default_generator if generator is None else generator
-        return Decoder(self, Options.of(**settings), lambda: _draws(0, source), streamer)
+        return Decoder(self, Options.of(**settings), lambda: uniforms_of(0, source), streamer)
 
     def read(self, prompt: Any) -> tuple[list[int], list[int]]:
         """What target and drafter read for one prompt; with one vocabulary the same ids."""
