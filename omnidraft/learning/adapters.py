@@ -182,7 +182,7 @@ class Adapters:
         faster) is saved next to this store, or in the system's folder for temporary files; the
         OmnidraftError says where.
         """
-        trainer, state = learner.trainer, learner.trainer.state()
+        trainer, state = learner.trainer, learner.state()
         weights = under("served.", state)
         arrays = {k: v for k, v in state.items() if not k.startswith("served.")}
         if learner.head_optimizer:
