@@ -84,7 +84,7 @@ def test_replay_takes_no_more_memory_than_it_may(folders):  # noqa: F811
 def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path, monkeypatch):  # noqa: F811
     store, schedule = Adapters(tmp_path), Schedule(every=1)
     learner = store.resume(paired(folders), Recipe(rank=4), schedule, np.random.default_rng(0))
-    values = cycle([0.5, 0.6])  # the present weights, then the best: each update is rolled back
+    values = cycle([0.6, 0.5])  # the best weights, then the present ones: each update is rolled back
     monkeypatch.setattr(learner.trainer, "expected_acceptance", lambda pair, texts: next(values))
     serve(learner, PROMPTS[:3])
     assert learner.rollbacks == 2

@@ -26,10 +26,12 @@ from ..pairing import Pairing
 from ..sampling import Uniforms, mask, process
 from ..stopping import AcceptanceHead
 from ..verification import acceptances
-from .guard import LATEST, SLOWER, SLOWEST, Guard
+from .guard import Guard
 from .optimizer import AdamW
 from .training import Trainer
 
+SLOWER, FASTER = 1 / 4, 2  # the rate after a roll-back, and after weights that were found better
+SLOWEST = 1 / 64  # of the rate, after all roll-backs: the stream may still change slowly
 HEAD_MEMORY = 4096  # drafted tokens in the head's replay buffer, the latest ones
 
 
@@ -40,11 +42,11 @@ class Schedule:
     every: int = 8  # prompts between two updates of the drafter
     steps: int = 1  # gradient steps of one update; 0: only the head learns
     replay: int = 0  # earlier texts, drawn at random, that join the new ones in every step
-    memory: int = 256  # latest texts kept for replay, none from before the stream has turned
+    memory: int = 256  # latest texts kept for replay
     memory_bytes: int = 1 << 30  # that they may take: with 150,000 entries a text takes 80 MB
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     head_rate: float = 1e-3
-    guard: int = 8  # updates without better weights until the guard rolls back; 0: no guard
+    guard: int = 32  # updates without better weights until the guard rolls back; 0: no guard
     held_out: int = 8  # of so many texts one is not learned, but written untouched too; 0: none
 
     def __post_init__(self) -> None:
@@ -220,23 +222,18 @@ class Learner:
 
     def _guarded(self, now: dict[str, np.ndarray]) -> str:
         """Ask the guard about the new texts before they are learned from; what it led to."""
-        note, s = "", self.statistics
-        better = self.guard.look(self.pair, self.batch[:4], now)
+        better, s = self.guard.look(self.pair, self.batch[:4], now), self.statistics
+        if better is None:
+            return ""
+        share = s.get("rate_share", 1.0)
         if better:
             self.pair.draft = self.trainer.model()
-        elif better is False:
+            s["rate_share"] = min(1.0, FASTER * share)
+        else:
             self.rollbacks += 1
-            share = s.get("rate_share", 1.0)
             s["rate_share"] = min(share, max(SLOWEST, SLOWER * share))
-            self.trainer.slow_down(s["rate_share"] / share)
-            note = f"rolled back; now at 1/{1 / s['rate_share']:.0f} of the rate"
-        if self.guard.turned():  # the new kind came with the last LATEST updates, this one included
-            new = (LATEST - 1) * self.schedule.every
-            self.memory = deque(list(self.memory)[-new:], self.schedule.memory)
-            self.trainer.slow_down(1 / s.pop("rate_share", 1.0))
-            note += "; " * bool(note) + ("texts of another kind: those before are no longer "
-                                         "replayed, the rate is restored")
-        return note
+        self.trainer.slow_down(s["rate_share"] / share)
+        return "" if better else f"rolled back; now at 1/{1 / s['rate_share']:.0f} of the rate"
 
     def _train_head(self, size: int) -> None:
         """One step of the head on the latest `size` labels, interleaved on drawn ones."""
