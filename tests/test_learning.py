@@ -193,13 +193,14 @@ def guard_of(differences, patience) -> tuple[Guard, list]:
 
 @pytest.mark.parametrize(("differences", "decisions"), [
     ([0.1], [True]), ([-0.1], [False]),  # beyond doubt after two texts
-    ([0.008, 0.008, 0.008, 0.008], [None, None, None, True]),  # 0.01 / sqrt(8) is the least error: only now 2 errors
+    ([0.008, 0.008], [None, True]),  # the least error is 0.01 / 2, then 0.01 / 4: only now 2 errors
+    ([0.03, -0.009, 0.03, 0.03], [True, None, None, True]),  # what disagrees needs more texts
     ([-0.001, 0.0, -0.001, -0.001], [None, None, False, None]),  # no better for too long, then counted again
-    ([0.001] * 5, [None] * 5),  # neither worse nor sure
+    ([0.001] * 5, [None] * 5),  # better, but not sure
     ([np.nan], [False]),  # weights that are no numbers
 ])
 def test_the_guard_decides_when_it_is_sure(differences, decisions):
-    guard, restored = guard_of(differences, 4 if differences == [0.008] * 4 else 3)
+    guard, restored = guard_of(differences, 3)
     for i, decision in enumerate(decisions):
         best = guard.best
         assert guard.look(None, ["one", "two"], i) is decision

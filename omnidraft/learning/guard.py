@@ -17,7 +17,7 @@ from ..losses import Example
 
 WINDOW = 8  # latest updates whose new texts decide
 SURE = 2.0  # standard errors that a difference of two weights must have
-SPREAD = 0.01  # least standard deviation of the difference on a text: two texts may agree by chance
+SPREAD = 0.01  # of the difference on a text, as one more text: two may agree by chance
 
 
 class Guard:
@@ -51,7 +51,8 @@ class Guard:
         self.asked += 1
         before, after = np.concatenate(self.compared, axis=1)
         gain = (after - before).mean()
-        sure = SURE * max(SPREAD, (after - before).std()) / math.sqrt(len(after))
+        n = len(after)  # texts; with few of them their own spread says little
+        sure = SURE * math.hypot((after - before).std() / math.sqrt(n), SPREAD / n)
         if abs(gain) <= sure and (gain > 0 or self.asked < self.patience):
             return None
         self.compared.clear()
