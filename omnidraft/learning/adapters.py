@@ -182,8 +182,8 @@ class Adapters:
         faster) is saved next to this store, or in the system's folder for temporary files; the
         OmnidraftError says where.
         """
-        trainer, state = learner.trainer, learner.state()
-        weights = under("served.", state)
+        trainer, state = learner.trainer, learner.trainer.state()
+        weights = under("served.", learner.guard.best or state)  # what drafts
         arrays = {k: v for k, v in state.items() if not k.startswith("served.")}
         if learner.head_optimizer:
             arrays |= {f"head.{k}": v for k, v in learner.head_optimizer.state().items()}

@@ -17,6 +17,7 @@ from ..losses import Example
 
 WINDOW = 8  # latest updates whose new texts decide
 SURE = 2.0  # standard errors that a difference of two weights must have
+WORSE = 0.01  # that is borne while weights only learn: first steps are noise, a gain comes later
 SPREAD = 0.01  # of the difference on a text, as one more text: two may agree by chance
 
 
@@ -34,8 +35,8 @@ class Guard:
     def look(self, pair: Any, texts: Sequence[Example], now: dict[str, np.ndarray]) -> bool | None:
         """Compare the present weights, of state `now`, with the best ones on texts new to both.
 
-        True: they are better beyond the error, and the best from now on. False: they are worse, or
-        not better for too long, and the best ones are restored. None: not decided yet.
+        True: they are better beyond the error, and the best from now on. False: they are much
+        worse, or no better for too long, and the best ones are restored. None: not decided yet.
         """
         if self.best is None:
             self.best = now
@@ -53,7 +54,7 @@ class Guard:
         gain = (after - before).mean()
         n = len(after)  # texts; with few of them their own spread says little
         sure = SURE * math.hypot((after - before).std() / math.sqrt(n), SPREAD / n)
-        if abs(gain) <= sure and (gain > 0 or self.asked < self.patience):
+        if -max(sure, WORSE) <= gain <= sure and (gain > 0 or self.asked < self.patience):
             return None
         self.compared.clear()
         self.asked = 0
