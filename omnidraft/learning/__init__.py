@@ -1,1 +1,1 @@
-"""How a drafter learns: its backward pass, adapters, training steps, online learning, its guard."""
+"""How a drafter learns: backward pass, adapters, training steps, online learning, its guard."""
