@@ -133,7 +133,7 @@ def report(records: list[online.Learned], learner: Learner) -> str:
         before, now = (n / s[f"{name}_rounds"] for name in ("untouched", "held_out"))
         verdict = "gained" if gain > error else "lost" if gain < -error else "no gain beyond chance"
         held_out = (f"{before:.2f} tokens per target pass untouched, {now:.2f} learned "
-                    f"({gain * before:+.1%} passes saved, error {error * before / 2:.1%}): {verdict}")
+                    f"({gain * before:+.1%} passes saved, ± {error * before:.1%}): {verdict}")
     return (f"first prompts: {describe(groups[0])}\nlast prompts: {describe(groups[-1])}\n"
             f"tokens per target pass, {size} prompts each: {curve}\n"
             f"{n} held-out prompts, served both ways: {held_out}\n"
