@@ -33,7 +33,7 @@ from omnidraft.files import write_text
 
 ORDER = ["tokenizer", "vocabulary", "ngram_cache", "translation", "sampling", "lifting",
          "verification", "drafting", "decoding", "pairing", "stopping", "losses",
-         "engine/backward", "learning/lora", "learning/training", "learning/online",
+         "learning/backward", "learning/lora", "learning/training", "learning/online",
          "learning/guard", "learning/adapters", "metrics", "engine/llama", "engine/kernels",
          "engine/packed", "cli/render"]
 REAL_PAIRS = ("babyllama-tok361:stories260K", "stories260K:babyllama-tok361")

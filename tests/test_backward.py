@@ -9,13 +9,13 @@ import math
 import numpy as np
 import pytest
 
-from omnidraft.engine import backward
-from omnidraft.engine.backward import gradients, run
 from omnidraft.engine.config import ModelConfig
 from omnidraft.engine.kernels import Layout
 from omnidraft.engine.llama import Llama
 from omnidraft.engine.weights import read_safetensors
 from omnidraft.errors import OmnidraftError
+from omnidraft.learning import backward
+from omnidraft.learning.backward import gradients, run
 from omnidraft.learning.lora import LoRA, save_tensors
 from omnidraft.learning.optimizer import AdamW
 

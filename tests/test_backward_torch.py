@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors.torch")  # looks types up when imported: before a test replaces torch.float32
 
-from omnidraft.engine.backward import gradients, run  # noqa: E402
 from omnidraft.engine.config import ModelConfig  # noqa: E402
+from omnidraft.learning.backward import gradients, run  # noqa: E402
 from omnidraft.learning.lora import LoRA  # noqa: E402
 from omnidraft.learning.optimizer import AdamW  # noqa: E402
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -80,10 +81,11 @@ def test_replay_takes_no_more_memory_than_it_may(folders):  # noqa: F811
     assert len(learner.memory) == 1
 
 
-def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path):  # noqa: F811
-    store = Adapters(tmp_path)
-    schedule = Schedule(every=1, guard=1, tolerance=-2.0)
+def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path, monkeypatch):  # noqa: F811
+    store, schedule = Adapters(tmp_path), Schedule(every=1)
     learner = store.resume(paired(folders), Recipe(rank=4), schedule, np.random.default_rng(0))
+    values = cycle([0.6, 0.5])  # the best weights, then the present ones: each update is rolled back
+    monkeypatch.setattr(learner.trainer, "expected_acceptance", lambda pair, texts: next(values))
     serve(learner, PROMPTS[:3])
     assert learner.rollbacks == 2
     store.keep(learner)

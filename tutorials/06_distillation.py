@@ -76,7 +76,7 @@ for name, loss in {"dm": dm, "hybrid, lambda 0.2": dm + 0.2 * surprise, "hybrid,
 # from them. From the other eight a drafter learns by each loss, from the same beginning, in six steps. Not its weights W
 # change but **LoRA adapters** A, B (arXiv 2106.09685): the drafter computes with W + B · A, and A has only 32 rows, its
 # **rank**. The figure is the acceptance to be expected on the held-out texts, 1 - tv. (docs/results.md has the losses after
-# thousands of texts.) This is a step in the package; omnidraft/engine/backward.py has the gradients of the weights.
+# thousands of texts.) This is a step in the package; omnidraft/learning/backward.py has the gradients of the weights.
 
 # %%
 show(Trainer.step)

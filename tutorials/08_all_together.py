@@ -13,8 +13,8 @@
 #     each prompt for t          decode; put the text with the rows p into the buffer Q_t
 #     each I-th prompt for t     theta_t <- theta_t - step against the gradient of the loss on Q_t;  empty Q_t
 #     the running mean           mean_t <- mean_t + s · (theta_t - mean_t) is what drafts: steps on few texts vary much
-#     the guard                  if the acceptance on new texts fell by more than a tolerance, or five
-#                                times in a row: theta_t <- the best so far, and a quarter of the rate
+#     the guard                  the mean drafts once it accepts more on new texts, beyond the error; where it
+#                                accepts less: theta_t <- the best so far, and a quarter of the rate
 #     learning has paid off      after n tokens: n · (1 / r_before - 1 / r_after) = seconds of learning; r is tokens per second
 #
 # Q_t is a **buffer**. The **running mean** varies less than the weights that take the steps. This lesson leaves out the

@@ -121,15 +121,22 @@ def adapt(
 
 
 def report(records: list[online.Learned], learner: Learner) -> str:
-    """A run in four lines: first and last prompts, a curve, and whether learning has paid off."""
+    """A run in five lines: first and last prompts, a curve, held-out prompts, what has paid off."""
     size, s = max(1, min(16, len(records) // 2)), learner.statistics
     groups = [summarize(r for one in records[i:i + size] for r in one.rounds)
               for i in range(0, len(records), size)]
     curve = sparkline([group.block_efficiency for group in groups])
     share = s["learning_seconds"] / (s["seconds"] + s["learning_seconds"])
     paid = f"after {s['paid_after_tokens']} tokens" if "paid_after_tokens" in s else "not yet"
+    (gain, error), n, held_out = online.saved(s, "rounds"), s.get("held_out", 0), "too few so far"
+    if n > 1:
+        before, now = (n / s[f"{name}_rounds"] for name in ("untouched", "held_out"))
+        verdict = "gained" if gain > error else "lost" if gain < -error else "no gain beyond chance"
+        held_out = (f"{before:.2f} tokens per target pass untouched, {now:.2f} learned "
+                    f"({gain * before:+.1%} passes saved, ± {error * before:.1%}): {verdict}")
     return (f"first prompts: {describe(groups[0])}\nlast prompts: {describe(groups[-1])}\n"
             f"tokens per target pass, {size} prompts each: {curve}\n"
+            f"{n} held-out prompts, served both ways: {held_out}\n"
             f"total: {s['prompts']} prompts, {s['tokens']} tokens, {s['updates']} updates, "
             f"{learner.rollbacks} rolled back; learning took {share:.0%} of the time; "
-            f"paid off, compared with the first prompts: {paid}")
+            f"paid off, compared with the untouched drafter: {paid}")

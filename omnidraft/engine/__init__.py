@@ -1,1 +1,1 @@
-"""How a model runs: the loader, the NumPy engine, its backward pass, transformers behind it."""
+"""How a model runs: the loader, the NumPy engine, transformers behind it."""

@@ -1,1 +1,1 @@
-"""How a drafter learns: adapters, training steps, online learning and its guard."""
+"""How a drafter learns: backward pass, adapters, training steps, online learning, its guard."""

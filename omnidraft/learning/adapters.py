@@ -183,7 +183,7 @@ class Adapters:
         OmnidraftError says where.
         """
         trainer, state = learner.trainer, learner.trainer.state()
-        weights = under("served.", state)
+        weights = under("served.", learner.guard.best or state)  # what drafts
         arrays = {k: v for k, v in state.items() if not k.startswith("served.")}
         if learner.head_optimizer:
             arrays |= {f"head.{k}": v for k, v in learner.head_optimizer.state().items()}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -25,10 +26,12 @@ from ..pairing import Pairing
 from ..sampling import Uniforms, mask, process
 from ..stopping import AcceptanceHead
 from ..verification import acceptances
-from .guard import LATEST, SLOWER, SLOWEST, Guard
+from .guard import Guard
 from .optimizer import AdamW
 from .training import Trainer
 
+SLOWER, FASTER = 1 / 4, 2  # the rate after a roll-back, and after weights that were found better
+SLOWEST = 1 / 64  # of the rate, after all roll-backs: the stream may still change slowly
 HEAD_MEMORY = 4096  # drafted tokens in the head's replay buffer, the latest ones
 
 
@@ -39,12 +42,12 @@ class Schedule:
     every: int = 8  # prompts between two updates of the drafter
     steps: int = 1  # gradient steps of one update; 0: only the head learns
     replay: int = 0  # earlier texts, drawn at random, that join the new ones in every step
-    memory: int = 256  # latest texts kept for replay, none from before the stream has turned
+    memory: int = 256  # latest texts kept for replay
     memory_bytes: int = 1 << 30  # that they may take: with 150,000 entries a text takes 80 MB
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     head_rate: float = 1e-3
-    guard: int = 4  # updates between two decisions of the guard about the weights; 0: no guard
-    tolerance: float = 0.01  # how much the expected acceptance of new texts may fall
+    guard: int = 48  # updates without better weights until the guard rolls back; 0: no guard
+    held_out: int = 8  # of so many texts one is not learned, but written untouched too; 0: none
 
     def __post_init__(self) -> None:
         if self.head not in ("none", "joint", "interleaved"):
@@ -87,7 +90,7 @@ class Learner:
         self.memory: deque[Example] = deque(maxlen=schedule.memory)
         self.labelled: deque[tuple[np.ndarray, float]] = deque(maxlen=HEAD_MEMORY)
         self.served = self.fresh = 0  # texts; labelled tokens since the last update of the drafter
-        self.guard = Guard(trainer, schedule.guard, schedule.tolerance)
+        self.guard = Guard(trainer, schedule.guard)
         self.updates = self.skipped = self.rollbacks = 0
         self.statistics: dict[str, Any] = {}  # running sums, saved with the adapter
         self.version: int | None = None  # of the saved adapter that it continues, if it does
@@ -110,22 +113,38 @@ class Learner:
             self.labelled.extend(zip(draft.features, labels, strict=False))
             self.fresh += min(len(draft.features), len(labels))
 
-    def finish(self, prompt: str | list[int], rounds: list[Round]) -> Learned:
-        """The text after `prompt` is complete: keep it, and update when it is time."""
-        began, learned = perf_counter(), Learned(prompt, rounds)
+    def finish(self, prompt: str | list[int], rounds: list[Round],
+               uniforms: Uniforms | None = None) -> Learned:
+        """The text after `prompt` is complete: keep it, and update when it is time.
+
+        With `uniforms` it may be held out, once the drafter has changed: then the untouched one
+        writes to the same prompt, for the statistics, and nothing is learned from either text.
+        """
+        began, learned, untouched = perf_counter(), Learned(prompt, rounds), []
         self.served += 1
-        try:
-            logits = mask(np.concatenate(self._rows), self.pair.target.tokenizer.size)
-            probs = process(logits).astype(np.float32)
-            self.batch.append(make_example(self.pair, prompt, self._tokens, probs))
-        except OmnidraftError as error:  # NaN in the target's rows
-            self.skipped += 1
-            learned.note = f"skipped: {error}"
+        changed, size = self.pair.draft is not self.trainer.base, self.schedule.held_out
+        if uniforms and changed and size and (self.statistics.get("prompts", 0) + 1) % size == 0:
+            pair = copy(self.pair)
+            pair.draft = self.trainer.base
+            options = replace(self._options, stop=copy(self._options.stop), learn=False)
+            untouched = list(speculative(pair, prompt, options, uniforms))
+        else:
+            self._keep(learned)
         if self.served % self.schedule.every == 0:
             self._update(learned)
         elif self.schedule.head == "interleaved":
             self._train_head(256)
-        return self._count(learned, began)
+        return self._count(learned, began, untouched)
+
+    def _keep(self, learned: Learned) -> None:
+        """The text joins the next update's batch."""
+        try:
+            logits = mask(np.concatenate(self._rows), self.pair.target.tokenizer.size)
+            probs = process(logits).astype(np.float32)
+            self.batch.append(make_example(self.pair, learned.prompt, self._tokens, probs))
+        except OmnidraftError as error:  # NaN in the target's rows
+            self.skipped += 1
+            learned.note = f"skipped: {error}"
 
     def close(self) -> Learned:
         """Learn from an incomplete batch at the end of the stream."""
@@ -133,18 +152,24 @@ class Learner:
         self._update(learned)
         return self._count(learned, began)
 
-    def _count(self, learned: Learned, began: float) -> Learned:
-        """Add a prompt to the statistics; the prompts before any update are the baseline."""
+    def _count(self, learned: Learned, began: float, untouched: Sequence[Round] = ()) -> Learned:
+        """Add a prompt to the statistics, held out if there are rounds of the untouched drafter."""
         learned.seconds = perf_counter() - began
-        s, one = self.statistics, summarize(learned.rounds)
-        first = not s.get("updates")
+        s, one, other = self.statistics, summarize(learned.rounds), summarize(untouched)
+        changed = self.pair.draft is not self.trainer.base
         new = {"prompts": int(bool(learned.rounds)), "tokens": one.tokens, "rounds": one.rounds,
                "drafted": one.drafted, "kept": one.draft_kept, "seconds": one.seconds,
                "learning_seconds": learned.seconds, "updates": int(learned.updated),
-               "baseline_tokens": one.tokens * first, "baseline_seconds": one.seconds * first}
+               "learned_tokens": one.tokens * changed}  # with a drafter that has learned
+        if untouched:
+            new["held_out"] = 1
+            for name in ("rounds", "seconds"):  # per token; with sums of squares, for the errors
+                now, before = (getattr(part, name) / part.tokens for part in (one, other))
+                new |= {f"held_out_{name}": now, f"untouched_{name}": before,
+                        f"squared_{name}": (before - now) ** 2}
         s |= {name: s.get(name, 0) + value for name, value in new.items()}
-        unlearned = s["tokens"] * s["baseline_seconds"] / max(1, s["baseline_tokens"])
-        if s["updates"] and unlearned > s["seconds"] + s["learning_seconds"]:
+        (passes, sure), (seconds, error) = (saved(s, name) for name in ("rounds", "seconds"))
+        if passes > sure and (seconds - error) * s["learned_tokens"] > s["learning_seconds"]:
             s.setdefault("paid_after_tokens", s["tokens"])
         else:
             s.pop("paid_after_tokens", None)
@@ -185,24 +210,23 @@ class Learner:
             while size > self.schedule.memory_bytes and len(self.memory) > 1:
                 size -= self.memory.popleft().target_probs.nbytes
         self.updates += 1
-        self.pair.draft = self.trainer.model()
+        if not self.schedule.guard:
+            self.pair.draft = self.trainer.model()
 
     def _guarded(self, now: dict[str, np.ndarray]) -> str:
         """Ask the guard about the new texts before they are learned from; what it led to."""
-        note, s = self.guard.look(self.pair, self.batch[:2], now), self.statistics
-        if note:
+        better, s = self.guard.look(self.pair, self.batch[:4], now), self.statistics
+        if better is None:
+            return ""
+        share = s.get("rate_share", 1.0)
+        if better:
+            self.pair.draft = self.trainer.model()
+            s["rate_share"] = min(1.0, FASTER * share)
+        else:
             self.rollbacks += 1
-            share = s.get("rate_share", 1.0)
             s["rate_share"] = min(share, max(SLOWEST, SLOWER * share))
-            self.trainer.slow_down(s["rate_share"] / share)
-            note += f"; now at 1/{1 / s['rate_share']:.0f} of the rate"
-        if self.guard.turned():  # the new kind came with the last LATEST updates, this one included
-            new = (LATEST - 1) * self.schedule.every
-            self.memory = deque(list(self.memory)[-new:], self.schedule.memory)
-            self.trainer.slow_down(1 / s.pop("rate_share", 1.0))
-            note += "; " * bool(note) + ("texts of another kind: those before are no longer "
-                                         "replayed, the rate is restored")
-        return note
+        self.trainer.slow_down(s["rate_share"] / share)
+        return "" if better else f"rolled back; now at 1/{1 / s['rate_share']:.0f} of the rate"
 
     def _train_head(self, size: int) -> None:
         """One step of the head on the latest `size` labels, interleaved on drawn ones."""
@@ -248,4 +272,16 @@ def learn(learner: Learner, prompts: Iterable[str], options: Options,
         except OmnidraftError as error:
             yield Learned(prompt, [], note=f"passed over: {error}")
         else:
-            yield learner.finish(prompt, rounds)
+            yield learner.finish(prompt, rounds, uniforms)
+
+
+def saved(statistics: dict[str, Any], name: str) -> tuple[float, float]:
+    """What learning saves per token on the held-out prompts, "rounds" or "seconds", and 2 errors.
+
+    (0.0, inf) for less than two of them, so that "saved more than the error" is false.
+    """
+    s, n = statistics, statistics.get("held_out", 0)
+    if n < 2:
+        return 0.0, math.inf
+    mean = (s[f"untouched_{name}"] - s[f"held_out_{name}"]) / n
+    return mean, 2 * math.sqrt(max(0.0, s[f"squared_{name}"] / n - mean ** 2) / (n - 1))

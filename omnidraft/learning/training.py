@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from .. import losses
-from ..engine import backward
 from ..engine.config import ModelConfig
 from ..engine.llama import Llama
 from ..engine.weights import load_tensors
 from ..errors import OmnidraftError
+from . import backward
 from .lora import ATTENTION, HEAD, MLP, LoRA
 from .optimizer import AdamW, fill
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..engine.config import ModelConfig
+from ..engine.llama_plain import Tensors, angles, softmax, turn
 from ..errors import OmnidraftError
-from .config import ModelConfig
-from .llama_plain import Tensors, angles, softmax, turn
 
 Gradients = dict[str, np.ndarray | None]  # the wanted names; None until the gradient is known
 Back = Callable[[np.ndarray, Gradients], np.ndarray]
