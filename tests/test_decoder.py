@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from test_generation_api_torch import PROMPT, loaded, torch, transformers, two
 from vocabularies import REAL
@@ -9,7 +11,6 @@ from vocabularies import REAL
 import omnidraft
 from omnidraft import OmnidraftError, sampling_torch
 from omnidraft.exactness import distribution_of, total_variation
-from omnidraft.serving import decoder as module
 from omnidraft.stopping import FixedLength
 
 GREEDY = {"do_sample": False, "max_new_tokens": 24}
@@ -59,15 +60,14 @@ def test_the_output_class_its_scores_and_its_cache():
 
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 0.7, "top_k": 2}, {"repetition_penalty": 2.0, "top_p": 0.9}])
-def test_the_distribution_of_two_tokens_is_exact(how, monkeypatch):
+def test_the_distribution_of_two_tokens_is_exact(how):
     """Over all draws, at T = 1 and with what transformers makes of the settings; against the chain rule."""
     pair = omnidraft.pair(loaded("small", 1), loaded("small", 2))
     model, inputs = asked("small", "ab", do_sample=True, pad_token_id=0, **{"top_k": 0} | how)
     start = inputs["input_ids"].shape[1]
 
     def text(draws):
-        monkeypatch.setattr(module, "Uniforms", lambda _: draws)
-        decoder = pair.decoder(stop=FixedLength(1))
+        decoder = replace(pair.decoder(stop=FixedLength(1)), draws=lambda: draws)
         return tuple(model.generate(**inputs, max_new_tokens=2, custom_generate=decoder)[0, start:].tolist())
 
     def row(ids):  # what plain generate samples from, by its own scores

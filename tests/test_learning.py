@@ -361,7 +361,7 @@ def test_one_drafter_serves_two_targets_and_switching_is_exact(folders, tmp_path
     models = {}
     for target in ("target", "second"):
         pair = Pair(base, load(folders[target]))
-        learner = store.resume(pair, Recipe(rank=4, rate=1e-2), Schedule(every=2), np.random.default_rng(0))
+        learner = store.resume(pair, Recipe(rank=4, rate=1e-2), Schedule(every=2, guard=0), np.random.default_rng(0))
         serve(learner, PROMPTS)
         store.keep(learner)
         models[target] = pair.draft
