@@ -94,7 +94,7 @@ def test_a_sampled_story_reads_as_one():
 
 @embedded
 def test_chat_says_what_it_knows_and_reads_each_message_by_itself(monkeypatch):
-    from omnidraft.cli import chat
+    from omnidraft.cli import generate as chat
 
     monkeypatch.setattr(chat, "on_a_terminal", lambda: True)
     said = CliRunner().invoke(app, ["chat", "-n", "40"], input=f"{[*RIGHT][0]}\nhello\n")

@@ -171,3 +171,12 @@ def test_the_check_of_answers_knows_right_from_wrong():
         assert marks == [True, False]
     example = functions.request(rng, functions.KINDS[0], ("plain",))
     assert not check("code", example, example["response"].replace("+", "*"))["passes"]
+
+
+def test_a_mean_of_checkpoints_keeps_shares_and_number_type():
+    torch = pytest.importorskip("torch")
+    from recipes.average import mean
+
+    one, other = (torch.tensor(numbers, dtype=torch.float16) for numbers in ([1.0, 2.0], [5.0, -2.0]))
+    made = mean([({"a": one}, 0.25), ({"a": other}, 0.75)])["a"]
+    assert made.tolist() == [4.0, -1.0] and made.dtype == torch.float16
