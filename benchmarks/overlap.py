@@ -28,7 +28,7 @@ from omnidraft.stopping import FixedLength
 from omnidraft.verification import RULES
 from omnidraft.vocabulary import align
 
-PAIRS = ["draft-tasks:sibling", "draft-tasks:qwen-like"]
+PAIRS = ["draft-tasks:llama3-like", "draft-tasks:qwen-like"]
 PUBLISHED = ["gpt2-50k:qwen2-151k", "llama3-128k:qwen2-151k", "llama2-32k:llama3-128k",
              "llama2-32k:qwen2-151k", "tok512:llama2-32k"]
 
