@@ -104,9 +104,7 @@ def speed(figures: dict, shown: tuple[str, ...] | None = None) -> str:
              if shown is None or pair in shown]
     m, s, how = figures["machine"], figures["settings"], ""
     if s.get("backend") == "torch":
-        how = (", the target in PyTorch (by the own pass of an earlier version) with "
-               f"{m['torch_threads']} "
-               f"thread{'s' * (m['torch_threads'] > 1)}, the drafter "
+        how = (f", the target in PyTorch with {m['torch_threads']} thread{'s' * (m['torch_threads'] > 1)}, the drafter "
                f"{'too' if s.get('draft_backend') == 'torch' else 'in NumPy'}")
     return (f"{machine_line(figures)}{how}; greedy, wall clock, medians of {s['repeats']} repeats "
             "over held-out prompts, some of them of kinds that training never showed "
