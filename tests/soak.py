@@ -151,7 +151,7 @@ def one_mutation(base: Path, seed: int) -> str:
                 manifest["files"][name] = checksum(current.parent / manifest["folder"] / name)
             manifest.pop("checksum", None)
             current.write_text(json.dumps(manifest | {"checksum": seal(manifest)}))
-        except (ValueError, KeyError, TypeError, OSError, AttributeError):
+        except (ValueError, KeyError, TypeError, OSError, AttributeError, RecursionError):
             pass
     names = {"A": work / "adapters", "P": work / "prompts.txt", "D": work / "draft", "T": work / "target"}
     command = [str(names.get(word, word)) for word in rng.choice(COMMANDS)]
