@@ -215,7 +215,7 @@ class Pair(Pairing):
             raise OmnidraftError(f"give {min(wrong)} to generate, not to decoder")
         if not hasattr(self.target, "speaks"):
             raise OmnidraftError(f"{self.target.name} is no model of transformers: pair one")
-        from .decoder import Decoder
+        from .transformers_decoder import Decoder
 
         source = sys.modules["torch"].default_generator if generator is None else generator
         return Decoder(self, Options.of(**settings), lambda: uniforms_of(0, source), streamer)
