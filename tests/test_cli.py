@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -450,14 +451,18 @@ def command(*arguments: str) -> str:
     return f"from omnidraft.cli import app\ntry: app({list(arguments)!r})\nexcept SystemExit as e: assert not e.code"
 
 
+# before 0.26 typer is built on click; since then it brings its own copy
+CLICK = {"click"} if tuple(map(int, version("typer").split(".")[:2])) >= (0, 26) else set()
+
+
 def test_help_loads_no_framework():
-    assert not loaded_by(command("--help")) & {"torch", "transformers", "jinja2", "click", "rich.console"}
+    assert not loaded_by(command("--help")) & ({"torch", "transformers", "jinja2", "rich.console"} | CLICK)
 
 
 def test_generate_and_demo_never_load_torch(folders):
     for arguments in (["generate", "the thing", *pair(folders)], ["demo", *pair(folders)]):
         modules = loaded_by(command(*arguments))
-        assert "numpy" in modules and not modules & {"torch", "transformers", "click"}
+        assert "numpy" in modules and not modules & ({"torch", "transformers"} | CLICK)
 
 
 def test_every_public_name_is_there():

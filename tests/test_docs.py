@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,8 @@ COMMANDS = [shlex.split(line.replace("$'", "'").replace(r"\n", "\n"), comments=T
                                    ["-m", "benchmarks.report"]],
                          ids=["cli", "api", "real_pair", "results"])
 def test_generated_pages_are_fresh(build):
+    if build == ["docs/build.py"] and tuple(map(int, version("typer").split(".")[:2])) < (0, 26):
+        pytest.skip("an older typer words its help otherwise")
     done = subprocess.run([sys.executable, *build, "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
