@@ -4,6 +4,7 @@
     python -m benchmarks.speed --backend torch --pairs draft-tasks:qwen-like \\
         --json benchmarks/results/speed_torch.json
     (the same with --draft-backend torch and speed_both_torch.json)
+    OPENBLAS_CORETYPE=Haswell python -m benchmarks.speed --json benchmarks/results/speed_avx2.json
     python -m benchmarks.speed --before ../other-checkout --pairs draft-tasks:qwen-like --repeats 1
 
 Plain and speculative decoding take turns at every prompt; a figure is the median over repeats of

@@ -50,7 +50,7 @@ def texts_of(pair: od.Pair, prompts: list[str], rng: np.random.Generator) -> Ite
 def learn_target(draft: str, target: str, count: int, seed: int, more: bool = False) -> od.Learner:
     """Learn `count` texts; prints a line every 480."""
     pair, rng = od.Pair(od.load(draft), od.load(target)), np.random.default_rng(seed)
-    recipe, schedule = Recipe(rank=64), Schedule(every=10 ** 9)
+    recipe, schedule = Recipe(rank=64), Schedule(every=10 ** 9, held_out=0)
     learner = Adapters(SHIPPED).resume(pair, recipe, schedule, rng) if more else od.Learner(
         pair, Trainer(pair.draft, recipe, rng), rng, schedule)
     trainer, before = learner.trainer, learner.statistics.get("updates", 0)

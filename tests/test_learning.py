@@ -245,6 +245,7 @@ def test_learning_has_paid_off_only_beyond_the_error():
                "untouched_seconds": 0.4, "held_out_seconds": 0.3, "squared_seconds": 0.00251, "learned_tokens": 1000}
     assert online.saved(figures, "rounds") == pytest.approx((0.1, 2 * (0.000025 / 3) ** 0.5))
     assert online.saved({"held_out": 1}, "rounds") == (0.0, np.inf) == online.saved({}, "seconds")
+    assert online.saved({"held_out": 3}, "rounds") == (0.0, 0.0)  # a file may lack the sums
     for changes, paid in (({}, True), ({"learning_seconds": 24.0}, False), ({"squared_rounds": 0.2}, False),
                           ({"squared_seconds": 0.01}, False), ({"learned_tokens": 100}, False),
                           ({"held_out_rounds": 2.5}, False)):

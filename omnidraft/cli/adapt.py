@@ -130,7 +130,7 @@ def report(records: list[online.Learned], learner: Learner) -> str:
     paid = f"after {s['paid_after_tokens']} tokens" if "paid_after_tokens" in s else "not yet"
     (gain, error), n, held_out = online.saved(s, "rounds"), s.get("held_out", 0), "too few so far"
     if n > 1:
-        before, now = (n / s[f"{name}_rounds"] for name in ("untouched", "held_out"))
+        before, now = (n / (s.get(f"{one}_rounds") or n) for one in ("untouched", "held_out"))
         verdict = "gained" if gain > error else "lost" if gain < -error else "no gain beyond chance"
         held_out = (f"{before:.2f} tokens per target pass untouched, {now:.2f} learned "
                     f"({gain * before:+.1%} passes saved, ± {error * before:.1%}): {verdict}")

@@ -280,8 +280,8 @@ def saved(statistics: dict[str, Any], name: str) -> tuple[float, float]:
 
     (0.0, inf) for less than two of them, so that "saved more than the error" is false.
     """
-    s, n = statistics, statistics.get("held_out", 0)
+    n, parts = statistics.get("held_out", 0), ("untouched", "held_out", "squared")
     if n < 2:
         return 0.0, math.inf
-    mean = (s[f"untouched_{name}"] - s[f"held_out_{name}"]) / n
-    return mean, 2 * math.sqrt(max(0.0, s[f"squared_{name}"] / n - mean ** 2) / (n - 1))
+    before, now, square = (statistics.get(f"{part}_{name}", 0) / n for part in parts)
+    return before - now, 2 * math.sqrt(max(0.0, square - (before - now) * (before - now)) / (n - 1))
