@@ -137,9 +137,9 @@ class AcceptanceHead:
     def features(hidden: np.ndarray, embedding: np.ndarray, probability: float) -> np.ndarray:
         """The input (2 width + 1,) of a token: the hidden state (width,) before it, its embedding
         (width,), both at root mean square 1, and log(q / (1 - q)) of its probability q."""
-        scaled = [v * (len(v) ** 0.5 / (np.linalg.norm(v) + 1e-9)) for v in (hidden, embedding)]
+        scaled = [v * (len(v) / (v @ v + 1e-9)) ** 0.5 for v in (hidden, embedding)]
         q = min(max(probability, 1e-4), 1 - 1e-4)
-        return np.concatenate([*scaled, [np.log(q / (1 - q))]]).astype(np.float32)
+        return np.concatenate([*scaled, [np.log(q / (1 - q))]], dtype=np.float32)
 
     def __call__(self, features: np.ndarray) -> Any:
         """P(accepted): a number for one token (F,), or (n,) for (n, F)."""
