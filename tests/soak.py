@@ -1,4 +1,4 @@
-"""A soak: broken files, killed and cut-off writers, two writers at once, and long texts while the drafter learns.
+"""A soak: broken files, killed and cut-off writers, two writers at once, long texts while the drafter learns, many worlds.
 
 `make soak` runs it whole (ten minutes or more); `python tests/soak.py --scale 0.1 mutations kills` runs a tenth of some parts.
 Each part prints what it tried and what failed, with the seed of each failure; the exit status is 1 if anything did. Linux only.
@@ -31,6 +31,7 @@ from vocabularies import byte_level, sentencepiece
 from omnidraft import Options, Pair, Uniforms, load, plain, speculative
 from omnidraft.cli import app
 from omnidraft.decoding import Warm
+from omnidraft.exactness import TOLERANCE, check
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.online import Learner, Schedule
 from omnidraft.learning.training import Recipe
@@ -38,7 +39,7 @@ from omnidraft.learning.versions import checksum, manifest_of, seal
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.stopping import FixedLength
 
-WHOLE = {"mutations": 10_000, "kills": 200, "losses": 50, "writers": 100, "tokens": 1_000_000}  # at --scale 1
+WHOLE = {"mutations": 10_000, "kills": 200, "losses": 50, "writers": 100, "tokens": 1_000_000, "worlds": 2000}  # at --scale 1
 PROMPTS = ["the thing", "in the house", "a thin line", "and then the other", "ten things", "on the inside", "this",
            "that is it"]
 
@@ -468,6 +469,18 @@ def tokens(base: Path, count: int) -> list[str]:
           f"ties; {warm_up} MB after a quarter, {max(levels)} MB at most, {levels[-1]} MB at the end")
     if max(levels) > 1.1 * warm_up + 32:
         failures.append(f"memory grew from {warm_up} to {max(levels)} MB")
+    return failures
+
+
+def worlds(base: Path, count: int, first: int = 10_000) -> list[str]:
+    """So many random worlds for each exact rule, none of those of the tests: the distances that rounding does not explain."""
+    failures = []
+    for rule in ("lifted", "slem", "tli"):
+        found = check(rule, count, first)
+        failures += [f"{rule}, world {first + i}: {distance}" for i, distance in enumerate(found.distances)
+                     if not distance <= TOLERANCE]
+        seen = ", ".join(f"{name} {number}" for name, number in sorted(found.conditions.items()))
+        print(f"  {rule}: {found.runs:,} runs, largest distance {found.worst:.1e}; {seen}", flush=True)
     return failures
 
 

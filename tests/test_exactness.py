@@ -112,7 +112,7 @@ def distance(world: RoundWorld, **how) -> float:
 
 
 def test_a_round_is_exact(worlds):
-    assert max(map(distance, worlds)) < 1e-12
+    assert all(distance(world) < 1e-12 for world in worlds)  # up to the first that is not: mutants are tried with this
     for condition in ("merge accepted", "expansion", "uncovered token", "draft token without path"):
         assert sum(condition in world.seen for world in worlds) > 60, condition
 
@@ -122,9 +122,8 @@ def test_a_round_is_exact_where_there_is_room_for_one_proposal(worlds):
 
 
 def test_a_round_is_exact_with_healing(worlds):
-    distances = [distance(world, context=context) for world in worlds for context in range(len(world.draft))
-                 if world.lifting.longer(context)]
-    assert max(distances) < 1e-12 and len(distances) > 60
+    healed = [(world, context) for world in worlds for context in range(len(world.draft)) if world.lifting.longer(context)]
+    assert all(distance(world, context=context) < 1e-12 for world, context in healed) and len(healed) > 60
     assert sum("healing" in world.seen for world in worlds) > 60
 
 
