@@ -16,7 +16,7 @@ from statistics import median
 
 from rich.console import Console
 
-from benchmarks import report_overlap
+from benchmarks import report_note, report_overlap
 from benchmarks.common import RESULTS, ROOT, models, result
 from benchmarks.report_learning import (
     adaptive,
@@ -24,6 +24,8 @@ from benchmarks.report_learning import (
     machine_line,
     real,
     shift,
+    stop_rules,
+    stop_rules_line,
     table,
     wall_clock,
     wall_clock_line,
@@ -290,7 +292,7 @@ def summary(places: str) -> str:
     """The results in a few lines, each with a link to its table in the page `places`."""
     found, lines = {name: result(name) for name in (
         "speed", "speed_torch", "efficiency", "exactness", "wall_clock", "against_transformers",
-        "quality", "overhead")}, []
+        "quality", "overhead", "stop_rules")}, []
 
     def line(section: str, text: str) -> None:
         lines.append(f"- [{section}]({places}#{section.lower().replace(' ', '-')}): {text}")
@@ -325,6 +327,8 @@ def summary(places: str) -> str:
         parts = [f"{method} {min(some):.2f}× to {max(some):.2f}×"
                  for method, some in ratios.items()]
         line("Next to transformers", f"over its plain generation at T = 0: {', '.join(parts)}.")
+    if head := found["stop_rules"]:
+        line("Adaptive drafting", stop_rules_line(head))
     if cost := found["overhead"]:
         parts = [f"{backend} {rules[name]['T=1']['own_ms']:.2f} ms"
                  for backend, rules in cost["backends"].items()
@@ -351,7 +355,7 @@ def main() -> None:
         (ROOT / "README.md", "demo", written("demo", demo)),
         (ROOT / "README.md", "summary", summary("docs/results.md")),
         (docs / "reading.md", "files", files()), (docs / "exactness.md", "exactness", exact),
-        (docs / "learning.md", "learning", learn),
+        (docs / "learning.md", "learning", learn), (docs / "note.md", "note", report_note.note()),
     ):
         text = pages.get(path) or path.read_text(encoding="utf-8")
         marks = rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)"
@@ -363,7 +367,8 @@ def main() -> None:
              "Acceptance by overlap": written("overlap", report_overlap.report),
              "Learning": written("learning", learning, True),
              "Learning by the wall clock": written("wall_clock", wall_clock),
-             "Adaptive drafting": written("adaptive", adaptive), "Shift": written("shift", shift),
+             "Adaptive drafting": "\n\n".join([written("stop_rules", stop_rules), written("adaptive", adaptive)]),
+             "Shift": written("shift", shift),
              "Real models and data": written("real_adapt", real),
              "Next to transformers": written("against_transformers", against),
              "Other machines": elsewhere(), "Latency": written("latency", latency), "Overhead": written("overhead", overhead),

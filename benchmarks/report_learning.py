@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from statistics import median, median_high
+from statistics import fmean, median, median_high
 
 from omnidraft.cli.printing import sparkline
 
@@ -88,6 +88,7 @@ def adaptive(figures: dict) -> str:
             for pair, tasks in figures["sweep"].items() for task, row in tasks.items()}
     first = next(iter(runs.values()))
     names = [name for name in first["rules"] if not name.startswith("k = ") and name != "plain"]
+    means = ", ".join(f"{name} {fmean(row['rules'][name]['to_best_fixed'] for row in runs.values()):.3f}" for name in names)
     rules, qualities = [], []
     for where, row in runs.items():
         plain, best = (row["rules"][name]["tokens_per_second"]
@@ -103,11 +104,10 @@ def adaptive(figures: dict) -> str:
                 f"{f['speedup']:.2f}×"]
                for pair, tasks in figures["comparison"].items() for task, row in tasks.items()
                for name, f in row.items()]
-    return (f"{machine_line(figures)}; greedy, medians of repeats over {s['prompts']} held-out "
+    return (f"{machine_line(figures)}{s['note']}; greedy, medians of repeats over {s['prompts']} held-out "
             "prompts, with which all rules take turns (`benchmarks/paper/adaptive.py`). Tokens/s "
             "of the best fixed length in hindsight, and those of each rule over it; the threshold "
-            f"is {s['threshold']:g}, which `throughput` tuned when this was measured (it no longer "
-            "does, since it gained nothing):\n\n"
+            f"is {s['threshold']:g}. Means over the best fixed length: {means}.\n\n"
             + table(["pair, task", "repeats", "plain", "best fixed k", *names], rules)
             + "\n\nHow well acceptance is predicted on held-out prompts, by the drafter's own "
             f"confidence and by heads that learned on {s['stream']} others: area under the curve, "
@@ -117,6 +117,65 @@ def adaptive(figures: dict) -> str:
             f"{s['stream']} (LoRA rank 32, `lifted`; k = {s['fixed']} where there is no head):\n\n"
             + table(["pair, task", "method", "block efficiency", "draft tokens kept", "tok/s",
                      "over plain"], methods))
+
+
+def stop_rules(figures: dict) -> str:
+    """Confidence and head in the cost model and by the clock, next to the best rule there could be."""
+    s, cells, rows = figures["settings"], _cells(figures), []
+    for where, one in cells.items():
+        for at in ("T=0", "T=1"):
+            plain, head, best = one[at]["confidence"], one[at]["head"], one[at]["best"]
+            clock = [f"{one['clock'][name]:.2f}×" for name in ("confidence", "head")] if best else ["", ""]
+            rows.append([where, at, f"{plain['auc']:.3f} / {head['auc']:.3f}", f"{plain['default']:.2f}×",
+                         *(f"{rule['tuned']:.2f}× ({rule['threshold']:g})" for rule in (plain, head)),
+                         f"{head['expected value']:.2f}× ({head['worth']:.2f})",
+                         f"{head['without its time']:.2f}×", f"{best:.2f}×" if best else "", *clock])
+    costs = [one["costs"] for one in cells.values()]
+    low, high = ({name: how(cost[name] for cost in costs) for name in costs[0]} for how in (min, max))
+    parts = [f"{text} {low[name]:.3f} to {high[name]:.3f}" for name, text in (
+        ("step", "a draft step"), ("row", "a row more in the pass"), ("prediction", "a prediction of the head"),
+        ("rest", "the rest of a round"))]
+    swept = {at: {t: fmean(one[at]["sweep"][t] / one[at]["sweep"][f"{s['threshold']:g}"] for one in cells.values())
+                  for t in next(iter(cells.values()))[at]["sweep"]} for at in ("T=0", "T=1")}
+    tuned = [f"{max(curve, key=curve.get)} at {at} ({max(curve.values()):.3f} of the speed with {s['threshold']:g})"
+             for at, curve in swept.items()]
+    return (f"**Why the head does not pay** (`benchmarks/paper/stop_rules.py`, without noise: passes and draft tokens "
+            f"are counted, and weighed with the processor time of each, measured once per pair and task). In passes over one "
+            f"token: {', '.join(parts)}. Speed over plain decoding on {s['prompts']} held-out prompts, most 12 draft "
+            f"tokens; heads learned from {s['stream']} other texts, thresholds (in brackets) were tuned on the "
+            "same. *Expected value*: the threshold at which a token more is worth its cost. *Best*: the rule that knows "
+            "what will be kept. At T = 1 under block verification, labels included. By the clock, over the confidence "
+            f"rule with {s['threshold']:g}, which it takes turns with: {s['timed']} prompts, {s['repeats']} repeats. "
+            f"{machine_line(figures)}{s['note']}.\n\n"
+            + table(["pair, task", "", "area under the curve, confidence / head", f"confidence at {s['threshold']:g}",
+                     "confidence, tuned", "head, tuned", "head, expected value", "tuned head, its time not counted", "best",
+                     "clock: confidence, tuned", "head, tuned"], rows)
+            + f"\n\n{stop_rules_line(figures)} The best single threshold of the confidence rule for all of these is "
+            f"{' and '.join(tuned)}, means of the ratios.")
+
+
+def stop_rules_line(figures: dict) -> str:
+    """What tuning and a head gain over the confidence rule, and what could be gained."""
+    cells, at = [*_cells(figures).values()], ("T=0", "T=1")
+
+    def mean(who: str, name: str) -> str:
+        """At both temperatures, over the confidence rule at its default threshold."""
+        return " / ".join(f"{fmean(one[t][who][name] / one[t]['confidence']['default'] for one in cells):.3f}" for t in at)
+
+    aucs = " and ".join(" to ".join(f"{fmean(one[t][who]['auc'] for one in cells):.3f}" for who in ("confidence", "head"))
+                        for t in at)
+    best = fmean(one["T=0"]["best"] / one["T=0"]["confidence"]["default"] for one in cells)
+    clock = [f"{fmean(one['clock'][who] for one in cells):.2f}" for who in ("confidence", "head")]
+    return (f"Speed over the confidence rule at its default threshold, {figures['settings']['threshold']:g}, means over "
+            f"{len(cells)} pairs and tasks at T = 0 / T = 1: with a tuned threshold {mean('confidence', 'tuned')}; the learned "
+            f"head with a tuned one {mean('head', 'tuned')}, and if its predictions took no time "
+            f"{mean('head', 'without its time')}; a rule that knew what will be kept {best:.3f}. By the clock: tuned "
+            f"{clock[0]}, the head {clock[1]}. The head does not pay, though it orders tokens better: "
+            f"area under the curve {aucs}.")
+
+
+def _cells(figures: dict) -> dict[str, dict]:
+    return {f"{arrow(pair)}, {task}": one for pair, tasks in figures["pairs"].items() for task, one in tasks.items()}
 
 
 def shift(figures: dict) -> str:

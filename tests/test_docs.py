@@ -64,6 +64,13 @@ def test_the_readme_is_one_sitting():
     assert len(README.splitlines()) <= 150
 
 
+def test_the_note_has_four_pages():
+    """Of 600 words; and all of its figures are generated."""
+    note = (ROOT / "docs" / "note.md").read_text(encoding="utf-8")
+    assert len(note.split()) <= 2400
+    assert not re.search(r"\d ?(%|×|µs|ms)", re.sub(r"<!-- note:begin -->.*<!-- note:end -->", "", note, flags=re.S))
+
+
 def test_commands_of_the_readme_exist():
     from typer.main import get_command
 
