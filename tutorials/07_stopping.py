@@ -126,11 +126,10 @@ figure("cost per token", {"ms": [*costs.values()]}, [*costs])
 
 # %% [markdown]
 # In our measurements (docs/results.md, "Adaptive drafting") the head is *not* faster than the confidence if both thresholds
-# are tuned. There passes and draft tokens are counted, so that no noise hides why. The head mostly learns how far the
-# confidence is to be trusted, and another threshold says that, too. Where the two rules decide otherwise little is at stake
-# (by hand, lengths 4 to 16 had similar rates), so that even predictions that take no time would gain little, and they take
-# some at each draft token. To stop where a token is worth less than it costs, the last equation, is the threshold on the
-# product again.
+# are tuned. There passes and draft tokens are counted, so that no noise hides why. Without its time the head gains about
+# what another threshold gains: it seems that it mostly learns how far the confidence is to be trusted, and a threshold says
+# that, too. And its predictions take time, at each draft token. To stop where a token is worth less than it costs, the last
+# equation, is the threshold on the product again. A rule that knew what will be kept would be a good deal faster.
 #
 # ## Exercises
 #
