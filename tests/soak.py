@@ -1,6 +1,6 @@
 """A soak: broken files, killed and cut-off writers, two writers at once, long texts while the drafter learns, many worlds.
 
-`make soak` runs it whole (ten minutes or more); `python tests/soak.py --scale 0.1 mutations kills` runs a tenth of some parts.
+`make soak` runs it whole (half an hour or more); `python tests/soak.py --scale 0.1 mutations kills` runs a tenth of some parts.
 Each part prints what it tried and what failed, with the seed of each failure; the exit status is 1 if anything did. Linux only.
 """
 
