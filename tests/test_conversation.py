@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 
 import numpy as np
 import pytest
@@ -249,6 +250,14 @@ def test_commands_of_chat(folders, monkeypatch):  # noqa: F811
     monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: True)  # there it continues
     typed = ok("chat", *models_of(folders), input="/x\nthe thing\n/exit\n")
     assert typed.stderr.count("error: unknown command /x") == 1 and typed.stderr.count("tokens/s") == 1
+
+
+def test_a_folder_with_the_name_of_an_embedded_model_keeps_its_turns(folders, tmp_path, monkeypatch):  # noqa: F811
+    own, fresh = shutil.copytree(folders["target"], tmp_path / "qwen-like"), []
+    new = Conversation.new
+    monkeypatch.setattr(Conversation, "new", lambda talk: (fresh.append(talk), new(talk)))
+    ok("chat", "-d", folders["draft"], "-t", own, "-n", "4", input="the thing\nin\n")
+    assert len(fresh) == 1  # when it began, and at neither message
 
 
 @pytest.mark.parametrize(("arguments", "given", "expected"), [

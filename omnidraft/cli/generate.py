@@ -78,10 +78,10 @@ def chat(
     """Converse, one message per line (embedded models read each by itself). /exit ends."""
     how, uniforms = decoding.options(), options.uniforms_of(decoding.seed)
     pair, how = models.open(how)
-    talk, terminal = Conversation(pair, system), on_a_terminal()
+    talk, terminal, alone = Conversation(pair, system), on_a_terminal(), models.target in EMBEDDED
     if terminal:
         who = f"{pair.draft.name} drafts for " if isinstance(pair, Pair) else ""
-        note(f"{who}{talk.target.name}.{KNOWN * (talk.target.name in EMBEDDED)} {HELP}.")
+        note(f"{who}{talk.target.name}.{KNOWN * alone} {HELP}.")
     for message in read_messages(terminal):
         try:
             if message == "/help":
@@ -91,7 +91,7 @@ def chat(
             elif word := re.match(r"/\w*(?!\S)", message):
                 raise OmnidraftError(f"unknown command {word[0]}: {HELP}")
             else:
-                if talk.target.name in EMBEDDED:  # these have learned from single answers only
+                if alone:  # these have learned from single answers only
                     talk.new()
                 records = talk.ask(message, how, uniforms)
                 if talk.dropped:
