@@ -38,15 +38,15 @@ from omnidraft.serving.generation import Pair
 PAIRS = ["draft-tasks:qwen-like:math,code,text", *(f"{pair}:text" for pair in REAL_PAIRS[::-1])]
 Method = Callable[[str, list[int], int, int], list[Round]]  # prompt, its ids, new tokens, seed
 ASSISTED, FAR = "transformers assisted", 1e-3  # a total variation that rounding does not explain
-SETTINGS = ("prompts", "repeats", "tokens", "k", "threshold", "device")
+SETTINGS = ("prompts", "repeats", "tokens", "k", "threshold", "device", "assistant_tokens", "assistant_threshold")
 
 
-def side_by_side(models: Pair, options: Options) -> dict[str, Method]:
+def side_by_side(models: Pair, options: Options, assistant: dict[str, Any]) -> dict[str, Method]:
     """transformers' methods, ours on the same modules, and on CPUs ours with the NumPy engine."""
     from benchmarks.transformers_generation import decoders
 
     own = ours(models, options)
-    methods = decoders(models, options.temperature)
+    methods = decoders(models, options.temperature, assistant)
     methods |= {"omnidraft plain": own["plain"], "omnidraft": own["speculative"]}
     if models.target.device.type == "cpu":
         dtype = "float64" if str(models.target.dtype)[6:] == "float64" else "float32"
@@ -93,7 +93,7 @@ def compare(methods: dict[str, Method], prompts: Sequence[str], target: Any, how
             repeats: int, seed: int = 0) -> tuple[dict[str, dict], dict[str, list]]:
     """Figures per method (medians, ratios to the first, equal texts), and its texts as (ids, new).
 
-    The methods take turns at each prompt, after each has written the first one untimed. A method
+    The methods take turns at each prompt, after each has written the first three untimed. A method
     that returns no rounds has failed, and its row is empty.
     """
     asked, (base, *_) = [(prompt, check_prompt(target, prompt)) for prompt in prompts], methods
@@ -101,7 +101,7 @@ def compare(methods: dict[str, Method], prompts: Sequence[str], target: Any, how
     for repeat in range(repeats + 1):
         for name in methods:
             runs[name].append([])
-        for place, (prompt, ids) in enumerate(asked if repeat else asked[:1]):
+        for place, (prompt, ids) in enumerate(asked if repeat else asked[:3]):
             limit = min(how.max_new_tokens, target.context_size - len(ids))
             turn, draw = (repeat + place) % len(methods), seed + repeat * len(asked) + place
             for name in [*methods][turn:] + [*methods][:turn]:
@@ -168,6 +168,14 @@ def table(rows: dict[str, dict], timed: str) -> str:
             f"same text: greedy texts that equal the first method's{notes}")
 
 
+def headline(rows: dict[str, dict]) -> str:
+    """Equal modules compared: both libraries run the same PyTorch models."""
+    found = [rows.get(name, {}).get("ratio") for name in ("omnidraft", ASSISTED, "omnidraft plain")]
+    parts = [f"{name} {ratio:.2f}x" for name, ratio in zip(
+        ("omnidraft", ASSISTED, "omnidraft plain"), found, strict=True) if ratio]
+    return f"Both models in PyTorch, next to transformers' plain generation: {', '.join(parts)}."
+
+
 def excess(target, temperature: float, texts: list) -> dict[str, float]:
     """How likely the tokens are next to the target's own draws, 0 for an exact method.
 
@@ -189,11 +197,16 @@ def main() -> None:
     """Measure, print and write."""
     args = arguments(__doc__, "against_transformers", pairs=(PAIRS, "draft:target:task,task"),
                      prompts=12, repeats=3, tokens=96, temperatures=[0.0, 1.0], k=12, threshold=0.4,
-                     device="cpu", distances=(False, "only the distances of assisted sampling"))
+                     device="cpu", distances=(False, "only the distances of assisted sampling"),
+                     assistant_tokens=(0, "most tokens that transformers' assistant drafts; 0: its default"),
+                     assistant_threshold=(-1.0, "confidence at which it stops; -1: its default"))
     if not (find_spec("torch") and find_spec("transformers")):
         skip("transformers", "pip install 'omnidraft[torch]'")
     results = start(None, chosen(args, *SETTINGS), pairs={})
     results["machine"] |= versions()
+    assistant = {"num_assistant_tokens": args.assistant_tokens} if args.assistant_tokens else {}
+    if args.assistant_threshold >= 0:
+        assistant["assistant_confidence_threshold"] = args.assistant_threshold
     if args.distances:  # beside the speeds measured before, and on their machine
         results = result("against_transformers") or results
     for line in args.pairs:
@@ -205,7 +218,7 @@ def main() -> None:
             rows = results["pairs"].setdefault(name, {}).setdefault(where, {})
             if not args.distances:
                 how = Options.of(args.k, args.threshold, temperature=at, max_new_tokens=args.tokens)
-                measured, texts = compare(side_by_side(models, how), prompts, models.target, how,
+                measured, texts = compare(side_by_side(models, how, assistant), prompts, models.target, how,
                                           args.repeats)
                 rows |= measured
                 for method in texts if at else ():
@@ -214,6 +227,7 @@ def main() -> None:
                 rows.setdefault(ASSISTED, {}).update(distance(models, prompts, at))
             print(f"\n{name}, {where}", flush=True)
             print(table(rows, "whole calls, with reading the prompt"))
+            print(headline(rows))
     save(args.json, results)
 
 

@@ -184,6 +184,23 @@ def learning(figures: dict, all_of_it: bool = False) -> str:
             + table(["pair, task", *LEARNED.values()], short))
 
 
+# the rows of `against_transformers` by what runs the models
+ENGINES = {"omnidraft plain": "omnidraft plain, PyTorch", "omnidraft": "omnidraft, both in PyTorch",
+           "omnidraft, NumPy drafter": "omnidraft, drafter in NumPy (mixed)",
+           "omnidraft, NumPy": "omnidraft, both in NumPy"}
+
+
+def equal_modules(pairs: dict) -> str:
+    """The headline: the methods that run the very same PyTorch modules, on the pairs' T = 0 rows."""
+    def span(method: str) -> str:
+        found = [runs[method]["ratio"] for by in pairs.values() for at, runs in by.items()
+                 if at.endswith("T = 0") and "ratio" in runs.get(method, {})]
+        return f"{min(found):.2f}× to {max(found):.2f}×" if found else "—"
+
+    return (f"**On equal modules (both models in PyTorch) at T = 0: omnidraft {span('omnidraft')}, transformers' assisted "
+            f"generation {span('transformers assisted')}, omnidraft without a drafter {span('omnidraft plain')}.**")
+
+
 def against(figures: dict) -> str:
     """Ratios to transformers' plain generation, per method."""
     pairs = figures["pairs"]
@@ -204,8 +221,10 @@ def against(figures: dict) -> str:
             f"{s['tokens']} tokens, medians of {s['repeats']} "
             "(`benchmarks/against_transformers.py`). Speed over transformers' plain generation, "
             "and in brackets target tokens per target pass.\n\n"
-            + table(["pair", "", *methods], rows) + "\n\n*TV*: transformers' assisted generation at "
-            "T = 1 does not write the target's distribution, so these ratios are of another text. "
+            + equal_modules(pairs) + "\n\n"
+            + table(["pair", "", *(ENGINES.get(method, method) for method in methods)], rows)
+            + "\n\n*TV*: transformers' assisted generation at T = 1 does not write the target's "
+            "distribution, so these ratios are of another text. "
             "Its token-level intersection pairs probabilities with other tokens' ([report]"
             "(upstream/report.md)): the first token's total variation from the target's "
             "distribution, mean over the prompts; *excess*: how much likelier its tokens are than "

@@ -23,11 +23,11 @@ from omnidraft.engine.transformers_loading import one_line, quiet
 Method = Callable[[str, list[int], int, int], list[Round]]
 
 
-def decoders(pair: Any, temperature: float) -> dict[str, Method]:
+def decoders(pair: Any, temperature: float, assistant: dict[str, Any] | None = None) -> dict[str, Method]:
     """transformers' methods: functions (prompt, its ids, most new tokens, seed) -> rounds.
 
-    The rounds have no seconds. `pair` holds two TransformersModels. What transformers raises with
-    them comes at the first call.
+    The rounds have no seconds. `pair` holds two TransformersModels; `assistant` are settings of the
+    assisted drafting that replace its defaults. What transformers raises comes at the first call.
 
     >>> write = decoders(pair, 0.0)["transformers plain"]              # doctest: +SKIP
     >>> [one.emitted for one in write("a b", [17, 4], 2, 0)]           # doctest: +SKIP
@@ -38,7 +38,7 @@ def decoders(pair: Any, temperature: float) -> dict[str, Method]:
     if temperature:
         how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     config = GenerationConfig(eos_token_id=list(target.eos_ids) or None,
-                              pad_token_id=next(iter(target.eos_ids), 0), **how)
+                              pad_token_id=next(iter(target.eos_ids), 0), **how, **(assistant or {}))
     if not pair.one_vocabulary:
         if temperature:  # subtle: UAG-TLI cuts the drafter's layers to the intersection, for good
             assisted["assistant_model"] = copy.deepcopy(draft.model)

@@ -43,6 +43,7 @@ def figures(folders, prompts, *more: str, target: str = "target", repeats: int =
     found = json.loads(Path("out.json").read_text())
     [row] = found["tasks"]
     assert len(row["each"]) == repeats and row["speedup"] == median(row["each"])
+    assert f"({min(row['each']):.2f}-{max(row['each']):.2f})" in shown
     assert f"{row['speedup']:.2f}x" in shown and f"{row['speculative']['block_efficiency']:.2f}" in shown
     assert row["plain"]["rounds"] == row["plain"]["tokens"] and row["plain"]["drafted"] == 0
     assert found["machine"]["cpu"] and found["settings"]["draft"] == Path(folders["draft"]).name + (
@@ -86,12 +87,12 @@ def test_methods_take_turns_and_a_repeat_has_its_own_draws(monkeypatch):
     monkeypatch.setattr(bench, "plain", method("plain", 2.0))
     monkeypatch.setattr(bench, "speculative", method("fast", 0.5))
     monkeypatch.setattr(bench.options, "uniforms_of", draws.append)
-    row = bench.measure(SimpleNamespace(target=target), ["x", "y"], od.Options(), repeats=2, seed=3)
-    assert calls == [(name, prompt) for prompt, *names in (
-        ("x", "plain", "fast"), ("x", "fast", "plain"), ("y", "plain", "fast"), ("x", "plain", "fast"),
-        ("y", "fast", "plain")) for name in names]
-    assert draws == [3, 3, 5, 5, 6, 6, 7, 7, 8, 8]
-    assert row["each"] == [4, 4] and row["speedup"] == 4 and row["speculative"]["tokens"] == 8
+    row = bench.measure(SimpleNamespace(target=target), list("wxyz"), od.Options(), repeats=2, seed=3)
+    turns = [("plain", "fast"), ("fast", "plain")]
+    assert calls == [(name, prompt) for repeat, prompts in enumerate(["wxy", "wxyz", "wxyz"])  # three to warm up
+                     for place, prompt in enumerate(prompts) for name in turns[(repeat + place) % 2]]
+    assert draws[::2] == draws[1::2] == [3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14]
+    assert row["each"] == [4, 4] and row["speedup"] == 4 and row["speculative"]["tokens"] == 16
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [

@@ -37,6 +37,7 @@ def bench(
     check_writable(figures)
     pair, how = models.served(how)
     note(" drafts for ".join(f"{one.name} ({one.kernel})" for one in (pair.draft, pair.target)))
+    note(", ".join(f"{key} {value}" for key, value in machine().items()))
     row = measure(pair, prompts, how, repeats, decoding.seed)
     row["task"] = source if source in TASKS else "all"
     console()[0].print(speed_table([row]))
@@ -48,13 +49,13 @@ def bench(
 def measure(pair: Pair, prompts: list[str], how: Options, repeats: int, seed: int) -> dict:
     """Figures of all texts as `compare` has them; the speedup is the median over repeats.
 
-    Both methods take turns at each prompt, after each has written the first one untimed.
+    Both methods take turns at each prompt, after each has written the first three untimed.
     """
     asked, every = [(prompt, check_prompt(pair.target, prompt)) for prompt in prompts], []
     methods = [(plain, pair.target), (speculative, pair)]
     for repeat in range(repeats + 1):
         texts = []
-        for place, (prompt, ids) in enumerate(asked if repeat else asked[:1]):
+        for place, (prompt, ids) in enumerate(asked if repeat else asked[:3]):
             draw, done = seed + repeat * len(asked) + place, {}
             for decode, models in methods[::(-1) ** (repeat + place)]:
                 done[decode] = [*decode(models, prompt, how, options.uniforms_of(draw))]

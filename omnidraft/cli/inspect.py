@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import sys
 from math import prod
 from pathlib import Path
 from typing import Annotated
@@ -104,7 +105,7 @@ def models(adapters: options.Store = None) -> None:
     for store, whose in (Adapters(SHIPPED), "in the package"), (own, f"in {own.root}"):
         rows = [("adapter", "prompts", "tokens", "updates", "draft tokens kept", "per target pass")]
         for name, s in store.all().items():
-            counts = [str(s.get(key, 0)) for key in ("prompts", "tokens", "updates")]
+            counts = [str(s.get(key, 0)) for key in rows[0][1:4]]
             kept = f"{s.get('kept', 0) / max(1, s.get('drafted', 0)):.0%}"
             each = f"{s.get('tokens', 0) / max(1, s.get('rounds', 0)):.2f}"
             rows.append((name, s["error"]) if "error" in s else (name, *counts, kept, each))
@@ -126,17 +127,18 @@ def info() -> None:
 
 
 def machine() -> dict[str, str | int | bool]:
-    """CPU, cores, system, Python, NumPy and its BLAS, and the settings of the BLAS."""
+    """CPU, cores, system, Python, NumPy, its BLAS with settings, PyTorch where it is used."""
     info = Path("/proc/cpuinfo")
     text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
     name = re.search(r"^model name\s*: *(.*\S)", text, re.M)
     blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
     threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
-    return {
-        "cpu": name[1] if name else platform.processor() or platform.machine(),
-        "avx512": has_avx512(), "cores": os.cpu_count() or 1,
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(), "numpy": np.__version__,
-        "blas": f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip(),
-        "blas_kernels": os.environ.get("OPENBLAS_CORETYPE", "chosen by the library"),
-        "blas_threads": threads or "all cores"}
+    loaded = [library for library in ("torch", "transformers") if library in sys.modules]
+    return {"cpu": name[1] if name else platform.processor() or platform.machine(),
+            "avx512": has_avx512(), "cores": os.cpu_count() or 1,
+            "system": f"{platform.system()} {platform.machine()}",
+            "python": platform.python_version(), "numpy": np.__version__,
+            "blas": f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip(),
+            "blas_kernels": os.environ.get("OPENBLAS_CORETYPE", "chosen by the library"),
+            "blas_threads": threads or "all cores",
+            **{library: sys.modules[library].__version__ for library in loaded}}

@@ -113,8 +113,9 @@ def sameness(row: dict) -> str:
 
 def speed_table(rows: Sequence[dict]) -> Table:
     """The demo's figures, one row per text (keys as in its JSON); it fits into 80 columns."""
+    ranges = any("each" in row for row in rows)
     table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, caption_justify="left",
-                  caption="Wall clock of the decoding, without loading and prefill.\n"
+                  caption=f"Wall clock without loading and prefill{', median (range)' * ranges}.\n"
                           "block efficiency: target tokens written per target pass\n"
                           "drafted kept: share of the draft tokens that entered the text\n"
                           "proposed accepted: share of the proposed tokens, mean over rounds")
@@ -125,9 +126,11 @@ def speed_table(rows: Sequence[dict]) -> Table:
         table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
     for row in rows:
         fast, same = row["speculative"], sameness(row).replace(" ", "\n")
+        spread = f"\n({min(row['each']):.2f}-{max(row['each']):.2f})" if ranges else ""
         table.add_row(
             row["task"], f"{row['plain']['tokens_per_second']:.0f}",
-            f"{fast['tokens_per_second']:.0f}", Text(f"{row['speedup']:.2f}x", "bold"),
+            f"{fast['tokens_per_second']:.0f}",
+            Text.assemble((f"{row['speedup']:.2f}x", "bold"), spread),
             f"{fast['block_efficiency']:.2f}", f"{fast['acceptance_draft']:.0%}",
             f"{fast['acceptance_proposed']:.0%}", str(fast["merges"]),
             Text(same, {"yes": "green", "tie": "bold red", "NO": "bold red"}.get(same, "")))
