@@ -1,10 +1,11 @@
 """Build the lessons as Jupyter notebooks with their output, in notebooks/; one that exists is the reader's, and stays.
 
     python docs/notebooks.py [--repository https://github.com/you/omnidraft] [lesson ...]
-    python docs/notebooks.py --real-pair [--check]       docs/real_pair.ipynb, without output, of docs/real_pair.py
+    python docs/notebooks.py --stored [--check]          those in the repository, without output: docs/notebooks/*.ipynb
+                                                         of the lessons, docs/real_pair.ipynb of docs/real_pair.py
 
-Each begins with a badge that opens it in Colab, once notebooks/ is pushed to the repository's branch `notebooks`; there its
-first cell clones and installs the repository, for which a bare CPU runtime is enough.
+Each begins with a badge that opens the stored one in Colab; there its first cell clones and installs the repository, for
+which a bare CPU runtime is enough.
 """
 
 from __future__ import annotations
@@ -48,19 +49,27 @@ def badge(repository: str, place: str) -> str:
 def source(path: Path, repository: str) -> str:
     """A lesson as a py:percent script that finds its repository, or gets it."""
     repository = repository.removesuffix("/").removesuffix(".git")
-    head = badge(repository, f"notebooks/notebooks/{path.stem}")
+    head = badge(repository, f"main/docs/notebooks/{path.stem}")
     return f'{head}\n\n# %%\n{SETUP.replace("REPOSITORY", repository)}\n\n{path.read_text(encoding="utf-8")}'
 
 
-def real_pair() -> str:
-    """docs/real_pair.py as a notebook without output, which needs nothing but this repository to be built."""
+def stored() -> dict[Path, str]:
+    """The notebooks in the repository by their path."""
     script = (ROOT / "docs" / "real_pair.py").read_text(encoding="utf-8")
+    pair = without_output(f"{badge(HOMEPAGE, 'main/docs/real_pair')}\n\n{script}", accelerator="GPU")
+    return {ROOT / "docs" / "real_pair.ipynb": pair} | {
+        ROOT / "docs" / "notebooks" / f"{path.stem}.ipynb": without_output(source(path, HOMEPAGE))
+        for path in runner.lessons().values()}
+
+
+def without_output(script: str, **metadata: str) -> str:
+    """A py:percent script as a notebook, which needs nothing but this repository to be built."""
     made = []
-    for number, cell in enumerate(runner.cells(f"{badge(HOMEPAGE, 'main/docs/real_pair')}\n\n{script}")):
+    for number, cell in enumerate(runner.cells(script)):
         kind = {"cell_type": "markdown"} if cell.prose else {"cell_type": "code", "execution_count": None, "outputs": []}
         made.append(kind | {"id": f"cell-{number}", "metadata": {}, "source": cell.text.splitlines(keepends=True)})
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return json.dumps({"cells": made, "metadata": {"accelerator": "GPU", "kernelspec": kernel}, "nbformat": 4,
+    return json.dumps({"cells": made, "metadata": metadata | {"kernelspec": kernel}, "nbformat": 4,
                        "nbformat_minor": 5}, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -86,14 +95,17 @@ def main() -> None:
     parser.add_argument("lesson", type=int, nargs="*", help="numbers of lessons; all where none is given")
     parser.add_argument("--out", type=Path, default=ROOT / "notebooks")
     parser.add_argument("--repository", default=HOMEPAGE, help="the address that Colab installs from")
-    parser.add_argument("--real-pair", action="store_true", help="build docs/real_pair.ipynb instead")
-    parser.add_argument("--check", action="store_true", help="only say whether docs/real_pair.ipynb is stale")
+    parser.add_argument("--stored", action="store_true", help="write those in the repository instead")
+    parser.add_argument("--check", action="store_true", help="only say whether those are stale")
     args = parser.parse_args()
-    if args.real_pair:
-        path, text = ROOT / "docs" / "real_pair.ipynb", real_pair()
-        if args.check and path.read_text(encoding="utf-8") != text:
-            sys.exit(f"{path} is stale: run `python docs/notebooks.py --real-pair`")
-        return None if args.check else write_text(path, text)
+    if args.stored:
+        for path, text in stored().items():
+            if not args.check:
+                path.parent.mkdir(exist_ok=True)
+                write_text(path, text)
+            elif not path.exists() or path.read_text(encoding="utf-8") != text:
+                sys.exit(f"{path} is stale: run `python docs/notebooks.py --stored`")
+        return
     args.out.mkdir(parents=True, exist_ok=True)
     for number, path in runner.lessons().items():
         if not args.lesson or number in args.lesson:

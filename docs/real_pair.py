@@ -1,4 +1,4 @@
-"""A pair of published models on your machine; `python docs/notebooks.py --real-pair` makes docs/real_pair.ipynb of this."""
+"""A pair of published models on your machine; `python docs/notebooks.py --stored` makes docs/real_pair.ipynb of this."""
 # ruff: noqa: E402
 
 # %% [markdown]

@@ -28,7 +28,7 @@ COMMANDS = [shlex.split(line.replace("$'", "'").replace(r"\n", "\n"), comments=T
             for line in CONSOLE if line.startswith("omnidraft ")]
 
 
-@pytest.mark.parametrize("build", [["docs/build.py"], ["docs/api.py"], ["docs/notebooks.py", "--real-pair"],
+@pytest.mark.parametrize("build", [["docs/build.py"], ["docs/api.py"], ["docs/notebooks.py", "--stored"],
                                    ["-m", "benchmarks.report"]],
                          ids=["cli", "api", "real_pair", "results"])
 def test_generated_pages_are_fresh(build):

@@ -28,7 +28,7 @@ def test_a_notebook_that_exists_is_kept(notebooks, tmp_path, monkeypatch, capsys
     notebooks.main()
     assert (tmp_path / "02_two_tokenizers.ipynb").read_text() == "my answers" and len([*tmp_path.iterdir()]) == 1
     assert "is kept as it is" in capsys.readouterr().out
-    assert "notebooks/\n" in (ROOT / ".gitignore").read_text()
+    assert "/notebooks/\n" in (ROOT / ".gitignore").read_text()
     clean = (ROOT / "Makefile").read_text().split("\nclean:")[1].split("\n\n")[0]
     assert ".ipynb" not in clean and "notebooks/" not in clean
 
@@ -36,7 +36,7 @@ def test_a_notebook_that_exists_is_kept(notebooks, tmp_path, monkeypatch, capsys
 def test_it_begins_with_a_badge_and_finds_the_lessons(notebooks):
     made = notebooks.source(LESSON, "https://github.com/some/one.git")
     badge, setup, *rest = notebooks.runner.cells(made)
-    assert "(https://colab.research.google.com/github/some/one/blob/notebooks/notebooks/02_two_tokenizers.ipynb)" in badge.text
+    assert "(https://colab.research.google.com/github/some/one/blob/main/docs/notebooks/02_two_tokenizers.ipynb)" in badge.text
     assert rest == notebooks.runner.cells(LESSON.read_text(encoding="utf-8"))
     code = setup.text + "\nimport helpers, omnidraft\nprint(helpers.__file__)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "docs", capture_output=True, text=True)
@@ -51,6 +51,18 @@ def test_elsewhere_it_fetches_and_installs_the_repository_first(notebooks, tmp_p
     exec(notebooks.SETUP.replace("REPOSITORY", notebooks.HOMEPAGE), {})
     assert commands[0][:2] == ["git", "clone"] and commands[0][-2:] == [notebooks.HOMEPAGE, "omnidraft"]
     assert commands[1][1:3] == ["-m", "pip"] and sys.path[:2] == ["omnidraft", str(Path("omnidraft", "tutorials"))]
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_a_stored_one_runs_where_only_the_package_and_a_clone_are(notebooks, tmp_path, number):
+    [made] = (ROOT / "docs" / "notebooks").glob(f"{number:02}_*.ipynb")
+    cells = json.loads(made.read_text(encoding="utf-8"))["cells"]
+    assert f"/blob/main/docs/notebooks/{made.name})" in "".join(cells[0]["source"])
+    assert not any(cell.get("outputs") for cell in cells)
+    (tmp_path / "omnidraft").symlink_to(ROOT)  # what its first cell would clone
+    code = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and len(done.stdout) > 500, done.stderr
 
 
 def test_one_is_built_with_its_output(notebooks, tmp_path):
