@@ -3,14 +3,16 @@
     python -m recipes.rows FOLDER 7 250000 chunk_00007.npz      # tokenizer, seed, tokens
 
 A row holds whole examples only; `group` says which, so that none attends to its neighbours. Only responses are learned,
-digits of sums with twice the weight: they are few, but they must be right.
+digits of sums, and the words for what a story is about, with twice the weight: they are few, but they must be right.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ from .world import MIX, TASKS
 
 LENGTH = 256  # tokens in a row
 OPEN_ROWS = 48  # rows that are filled at the same time
-NUMBER_WEIGHT = 2
+WEIGHT = 2  # of a token in such a number or word
 
 
 def encode(tokenizer: Tokenizer, example: dict) -> tuple[list[int], list[int]]:
@@ -29,9 +31,12 @@ def encode(tokenizer: Tokenizer, example: dict) -> tuple[list[int], list[int]]:
     bos = list(tokenizer.roles.get("bos", ()))[:1]
     prompt = tokenizer.encode(example["prompt"])
     response = tokenizer.encode_continuation(example["response"])
-    digits = NUMBER_WEIGHT if example["task"] == "math" else 1
-    spelled = [(tokenizer.token_bytes[token] or b"").strip().isdigit() for token in response]
-    weights = [digits if number else 1 for number in spelled]
+    pieces = [tokenizer.token_bytes[token] or b"" for token in response]
+    ends = list(accumulate(len(piece) for piece in pieces))
+    weighty = rb"\d+" if example["task"] == "math" else "|".join(example.get("topics", ["$^"])).encode()
+    heavy = [match.span() for match in re.finditer(rb"\b(?:" + weighty + rb")\b", b"".join(pieces))]
+    weights = [WEIGHT if any(start < end and end - len(piece) < stop for start, stop in heavy) else 1
+               for piece, end in zip(pieces, ends, strict=True)]
     ids = bos + prompt + response + [tokenizer.roles["eos"][0]]
     return ids, [0] * (len(bos) + len(prompt)) + weights + [1]
 

@@ -66,7 +66,7 @@ def person(rng: random.Random, child: bool, looks: list[str], gendered: bool) ->
         look += "little "
     called = f" {rng.choice(['named', 'named', 'called'])} {name}" if named else ""
     return {"A": f"a {look}{kind}{called}", "H": name if named else f"the {kind}", "kind": kind,
-            "he": he, "him": him, "his": his, "home": home, "likes": likes,
+            "kinds": w.plural(kind), "he": he, "him": him, "his": his, "home": home, "likes": likes,
             "home2": re.sub("^an? ", "the ", home), "in": "on" if home.split()[-1] in ON else "in"}
 
 
@@ -101,14 +101,16 @@ def story(rng: random.Random) -> dict:
     opening = choose(rng, opening).format(first)
     if sort == "group":
         opening = re.sub(r"\bwas\b", "were", opening)
+    drawn = [str(value.n) if isinstance(value, Noun) else value for value in values.values()]
+    topics = sorted({word for value in drawn for word in re.findall("[A-Za-z]{2,}", value)} - {"the", "an"})
     text, he = tidy(f"{opening} {told}"), values["he"] if sort in ("hero", "child") else "they"
     if not asked:
         spoken, size = text.split(" "), rng.choice([3, 4, 4, 5, 6, 7, 8, 10])
         prompt, rest = " ".join(spoken[:size]), " ".join(spoken[size:])
-        return {"task": "text", "prompt": prompt, "response": " " + rest, "hero": he}
+        return {"task": "text", "prompt": prompt, "response": " " + rest, "hero": he, "topics": topics}
     ask = choose(rng, rng.choice(LISTS["ASKING_FOR_ANY" if rng.random() < 0.04 else "ASKING"]))
     ask = tidy(ask.format(choose(rng, rng.choice(about)).format(**values)))
     if rng.random() < 0.1:
         ask = ask.lower().rstrip("." if rng.random() < 0.5 else " ")
     ask += "\nStory:" if rng.random() < 0.1 else ""
-    return {"task": "text", "prompt": ask, "response": " " + text, "hero": he}
+    return {"task": "text", "prompt": ask, "response": " " + text, "hero": he, "topics": topics}

@@ -14,7 +14,7 @@ from omnidraft.engine.loading import folder
 from omnidraft.tokenizer import Tokenizer
 from recipes import functions, problems, words
 from recipes.other import ANSWER, other
-from recipes.rows import build
+from recipes.rows import build, encode
 from recipes.stories import story
 from recipes.world import ASKED, MIX, TASKS, fresh_prompts, prompts
 
@@ -120,6 +120,15 @@ def test_everything_else_has_one_answer():
     assert {example["response"] for example in drawn} == {ANSWER}
     assert all(example["prompt"].strip() for example in drawn)
     assert not any(re.search(r"[{}|]", example["prompt"]) for example in drawn)
+
+
+def test_numbers_and_the_words_of_the_topic_weigh_twice():
+    tokenizer = Tokenizer.load(folder("qwen-like"))
+    for response, topics, heavy in ((" 12 + 3 = 15.", None, "12315"), (" A cat saw the sea. Cats!", ["cat", "sea"], "catsea")):
+        example = {"task": "text" if topics else "math", "prompt": "Say 7 cats", "response": response, "topics": topics}
+        ids, weights = encode(tokenizer, example)
+        assert "".join(tokenizer.decode([token]).strip() for token, w in zip(ids, weights, strict=True) if w == 2) == heavy
+        assert weights[0] == 0 and weights[-1] == 1
 
 
 def test_rows_hold_whole_examples():
