@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -56,7 +57,8 @@ def test_plain_against_speculative(folders, prompts):
     slow, fast = found["tasks"][0]["plain"], found["tasks"][0]["speculative"]
     assert slow["tokens"] == fast["tokens"] == 3 * 2 * 12 and (found["tasks"][0]["same_text"] or found["tasks"][0]["tie"])
     assert 0 <= fast["acceptance_draft"] <= 1 and fast["drafted"] > 0
-    assert found["settings"]["count"] == 3 and "torch" not in found["machine"]
+    assert found["settings"]["count"] == 3
+    assert ("torch" in found["machine"]) == ("torch" in sys.modules)  # other tests of this process may have loaded it
 
 
 def test_prompts_come_from_a_task_a_text_file_or_a_pipe(folders, tmp_path):
