@@ -63,16 +63,12 @@ def make_folder_of(path: Path) -> None:
     check_writable(path)
 
 
-def write_text(path: Path, text: str) -> None:
-    """`write_bytes` of a text."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
+def write_text(path: Path, text: str | bytes) -> None:
     """Write a file so that a crash leaves the old one or the new one; OmnidraftError if it fails.
 
     Devices and pipes are written to directly.
     """
+    content = text if isinstance(text, bytes) else text.encode()
     with _writing(path):
         if path.exists() and not path.is_file():
             # subtle: a pipe that nobody reads cannot be opened so; only then do we risk waiting

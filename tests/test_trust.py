@@ -300,14 +300,25 @@ def test_numbers_beyond_what_fits(folders, tmp_path):  # noqa: F811
     assert result.exit_code == 1 and "rank is 9" in result.stderr and "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("entry", ["cli.py", "omnidraft/__main__.py"])
-def test_ctrl_c_while_modules_are_imported(entry, tmp_path):
-    """`omnidraft.cli` is replaced by one whose import is interrupted."""
-    code = ("import runpy, sys, types\nimport omnidraft\n"
-            "class Finder:\n    def find_spec(self, name, *_):\n        if name == 'omnidraft.cli':\n"
-            "            raise KeyboardInterrupt\n"
-            f"sys.meta_path.insert(0, Finder())\nsys.argv = ['{entry}']\n"
-            + ("runpy.run_module('omnidraft', run_name='__main__')" if "main" in entry
-               else "runpy.run_path('cli.py', run_name='__main__')"))
+ENTRIES = {"cli.py": "import runpy; runpy.run_path('cli.py', run_name='__main__')",
+           "omnidraft": "from omnidraft_main import main; main()",  # as the installed command does
+           "-m omnidraft": "import runpy; runpy.run_module('omnidraft', run_name='__main__')"}
+
+
+@pytest.mark.parametrize(("entry", "name", "status"), [
+    ("cli.py", "omnidraft", -2), ("omnidraft", "numpy", -2), ("omnidraft", "typer", -2),
+    ("-m omnidraft", "omnidraft.cli", 130)])
+def test_ctrl_c_while_modules_are_imported(entry, name, status):
+    """Ctrl-C comes when a module is first looked for; -2, ended by the signal, is 130 in a shell."""
+    code = ("import os, signal, sys\nclass Finder:\n    def find_spec(self, name, *_):\n"
+            f"        if name == {name!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+            f"sys.meta_path.insert(0, Finder())\n{ENTRIES[entry]}")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 130 and "Traceback" not in done.stderr
+    assert done.returncode == status and not done.stderr
+
+
+def test_a_run_that_ignores_ctrl_c_goes_on_ignoring_it():
+    code = ("import signal, sys\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nsys.argv = ['omnidraft', '--version']\n"
+            "from omnidraft_main import main\ntry: main()\nfinally: assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("omnidraft ") and not done.stderr
