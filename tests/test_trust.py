@@ -252,10 +252,40 @@ def test_what_cannot_be_saved_where_it_should_is_saved_elsewhere(folders, store,
     assert "total: 4 prompts" in result.stderr  # the report comes all the same
     place = result.stderr.strip().rsplit(" ", 1)[1]
     assert Adapters(place).load(paired(folders)).statistics["prompts"] == 4
-    learner = resumed(folders, store.root)
+    learner, before = resumed(folders, store.root), sorted(store.root.parent.iterdir())
     path.write_text("{}")  # damaged while it learned
+    monkeypatch.setattr(NGramCache, "save", lambda self, path: full(self, store.root))  # and no room beside it
+    with pytest.raises(OmnidraftError, match="damaged .* affected.$"):
+        store.keep(learner)
+    assert sorted(store.root.parent.iterdir()) == before  # no empty folders are left
+    monkeypatch.setattr(NGramCache, "save", real)
     with pytest.raises(OmnidraftError, match="damaged .* what was learned is in"):
         store.keep(learner)
+
+
+def test_a_pipe_for_a_lock_is_not_waited_for(folders, store):  # noqa: F811
+    (store.folder(paired(folders)) / "lock").unlink()
+    os.mkfifo(store.folder(paired(folders)) / "lock")
+    with store.writing(paired(folders)), pytest.raises(OmnidraftError, match="another process is learning"):
+        with Adapters(store.root).writing(paired(folders)):
+            pass
+
+
+def test_without_a_home_folder_all_works_that_keeps_nothing(folders, tmp_path, monkeypatch):  # noqa: F811
+    """As in a container whose user has no entry in its list of users."""
+    def unknown():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.delenv("OMNIDRAFT_CACHE", raising=False)
+    monkeypatch.delenv("OMNIDRAFT_HOME", raising=False)
+    models, some = ["-d", folders["draft"], "-t", folders["target"]], ["-n", "3", "--limit", "1"]
+    for arguments in (["demo", *models, "-n", "3", "--task", "math"], ["generate", "the", *models, "-n", "3"], ["models"],
+                      ["info"], ["adapt", "math", *models, *some, "--no-save"]):
+        assert run(*arguments).exit_code == 0, arguments
+    for arguments in (["cache", "prefill", folders["draft"], folders["target"]], ["adapt", "math", *models, *some]):
+        result = run(*arguments)
+        assert result.exit_code == 1 and "set-OMNIDRAFT_HOME" in result.stderr and result.stderr.count("\n") == 1
 
 
 def test_the_folder_of_a_version_is_on_the_disk_before_the_pointer(folders, tmp_path, monkeypatch):  # noqa: F811
