@@ -140,9 +140,10 @@ def placed(lora: LoRA, base: TransformersModel) -> TensorLoRA:
 
 def fresh(base: TransformersModel, rng: np.random.Generator, rank: int) -> TensorLoRA:
     """Adapters that change nothing yet, of the head and of every block."""
-    head = base.model.get_output_embeddings()
-    shapes = {f"{name}.weight": tuple(module.weight.shape[::-1 if isinstance(module, Conv1D) else 1])
-              for name, module in base.model.named_modules()
-              if isinstance(module, (torch.nn.Linear, Conv1D))
-              and (module is head or re.search(r"\.\d+\.", name))}
+    head, shapes = base.model.get_output_embeddings(), {}
+    for name, module in base.model.named_modules():
+        adapts = isinstance(module, (torch.nn.Linear, Conv1D))
+        if adapts and (module is head or re.search(r"\.\d+\.", name)):
+            shape = tuple(module.weight.shape)
+            shapes[f"{name}.weight"] = shape[::-1] if isinstance(module, Conv1D) else shape
     return placed(LoRA.fresh(shapes, rng, rank, "f8"), base)
