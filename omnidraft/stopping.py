@@ -4,8 +4,6 @@ The token that stops a draft is still proposed: without it the text would be bia
 2405.19715, section 3). Whether a round drafts at all depends only on what precedes its first draw.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -20,7 +18,7 @@ class Stop:
 
     limit: int  # most draft tokens in the coming round; 0: do not draft
     looks = True  # at every drafted token's probability
-    head: AcceptanceHead | None = None  # predicts acceptance from more than the probability
+    head: "AcceptanceHead | None" = None  # predicts acceptance from more than the probability
 
     def starts(self, confidence: float) -> bool:
         """Should the round draft, given the confidence of the likeliest first token?"""
@@ -57,7 +55,7 @@ class Confidence(Stop):
 
     limit: int = 12
     threshold: float = 0.4
-    head: AcceptanceHead | None = None
+    head: "AcceptanceHead | None" = None
 
     def starts(self, confidence: float) -> bool:
         return not confidence < self.threshold  # NaN drafts on; the error is raised later
@@ -76,7 +74,7 @@ class Throughput(Stop):
     """
 
     longest: int = 12  # most draft tokens in a round
-    head: AcceptanceHead | None = None
+    head: "AcceptanceHead | None" = None
     threshold: float = 0.4
     _pace: tuple[float, float] = 0.0, 0.0  # seconds and tokens since the last rest, fading
     _plain: float | None = None  # seconds of a plain step
@@ -123,7 +121,7 @@ class AcceptanceHead:
         self.parameters = {"out.weight": weight, "out.bias": np.zeros(1, np.float32)}
 
     @classmethod
-    def of(cls, parameters: dict[str, np.ndarray], width: int) -> AcceptanceHead:
+    def of(cls, parameters: dict[str, np.ndarray], width: int) -> "AcceptanceHead":
         """A head with given parameters; OmnidraftError for more layers or another width."""
         head = cls(width)
         if {k: v.shape for k, v in parameters.items()} != {
