@@ -14,7 +14,6 @@ rejection sampling compares them (`verification.lifted`), whatever the two token
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,10 +52,8 @@ class Lifting:
 
     def __init__(self, splits: dict[int, Split], paths: list[Split | None]) -> None:
         self.splits, self.paths = splits, paths
-        covered: dict[Split, int] = {}
-        for token, split in splits.items():
-            covered[split] = min(token, covered.get(split, token))
-        ordered = sorted(covered.items(), key=itemgetter(0))
+        backwards = sorted(zip(splits.values(), splits, strict=True), reverse=True)
+        ordered = [*dict(backwards).items()][::-1]  # each split, and the lowest token that has it
         self.order = np.array([token for _, token in ordered], np.int64)  # a node is a range
         self.first, self.last = [0], [0]  # per node: where its range begins, and where it ends
         self.token = [-1]  # per node: the target token that ends there, or -1

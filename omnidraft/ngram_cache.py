@@ -78,7 +78,6 @@ class NGramCache:
         return True
 
     def _add(self, entries: dict[NGram, tuple[int, int]]) -> None:
-        """Take in entries that are checked and new."""
         self._entries |= entries
         for ngram, (token, _) in entries.items():
             self._splits[token] = (*self._splits.get(token, ()), ngram)
@@ -173,8 +172,7 @@ class NGramCache:
     @classmethod
     def load(cls, path: str | Path, draft_fingerprint: str, target_fingerprint: str,
              sizes: tuple[int, int] = (2**31, 2**31)) -> "NGramCache":
-        """Read a saved cache; OmnidraftError if it is missing, damaged, beyond the `sizes` of the
-        vocabularies, or of another pair."""
+        """Read a saved cache; OmnidraftError if missing, damaged, beyond `sizes`, or another's."""
         if not Path(path).exists():
             raise OmnidraftError(f"no cache file {path}: observe or prefill, then save one")
         try:

@@ -90,9 +90,8 @@ class Pairing:
             # Of several target tokens with the same bytes (<0x41> and "A") the written one is
             # covered; of several draft tokens one is the atom, and the others go by it.
             splits = {to: (atom,) for atom, to in enumerate(same) if to >= 0 and back[to] == atom}
-            splits |= {token: self.cache.split_of(token) for _, token, _ in self.cache.items()
-                       if token < len(back) and back[token] < 0}
-            splits = {to: split for to, split in splits.items() if max(split) < len(same)}
+            splits |= {to: split for _, to, _ in self.cache.items() if to < len(back)
+                       and back[to] < 0 and max(split := self.cache.split_of(to)) < len(same)}
             direct = {token: (to,) for token, to in enumerate(same) if to >= 0}
             made = build_lifting(splits, self.spellings | direct, len(same))
             self._lifting = source, made

@@ -64,7 +64,7 @@ class Tokenizer:
             or part.get("prepend_scheme", "never") != "never" for part in before)
 
         added = raw.get_added_tokens_decoder()
-        strings = dict(zip(vocabulary.values(), vocabulary, strict=True))
+        strings = {token: string for string, token in vocabulary.items()}
         self.strings: list[str | None] = [*map(strings.get, range(self.size))]
         self.special = find_roles(self._config, raw, vocabulary, self.byte_level)
         self.roles = self.special.roles
