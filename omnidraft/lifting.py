@@ -55,8 +55,7 @@ class Lifting:
         backwards = sorted(zip(splits.values(), splits, strict=True), reverse=True)
         ordered = [*dict(backwards).items()][::-1]  # each split, and the lowest token that has it
         self.order = np.array([token for _, token in ordered], np.int64)  # a node is a range
-        self.first, self.last = [0], [0]  # per node: where its range begins, and where it ends
-        self.token = [-1]  # per node: the target token that ends there, or -1
+        self.first, self.last, self.token = [0], [0], [-1]  # a node's range, whose end it is, or -1
         self.children: list[dict[int, int]] = [{}]  # per node: atom -> child node
         for position, (split, token) in enumerate(ordered):
             node, self.last[ROOT] = ROOT, position + 1

@@ -184,10 +184,9 @@ class NGramCache:
             cache.tokens_seen = int(saved["tokens_seen"])
             entries = {tuple(ngram): (token, hits) for ngram, token, hits in entries}
             ids, values = np.array([*chain(*entries)]), np.array([*entries.values()])  # (n, 2)
-            if entries and not (
-                    ids.dtype == values.dtype == np.int64 and min(ids.min(), values.min()) >= 0
-                    and ids.max() < sizes[0] and values[:, 0].max() < sizes[1]
-                    and min(map(len, entries)) > 1):
+            if entries and not (ids.dtype == values.dtype == int and min(map(len, entries)) > 1
+                                and 0 <= min(ids.min(), values.min()) and ids.max() < sizes[0]
+                                and values[:, 0].max() < sizes[1]):
                 raise ValueError
             cache._add(entries)
         except (KeyError, TypeError, ValueError, OverflowError):  # OmnidraftError is a ValueError

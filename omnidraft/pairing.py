@@ -76,9 +76,8 @@ class Pairing:
 
     def span(self, token: int) -> int:
         """Draft tokens that a target token stands for: 1, or the length of its n-gram."""
-        if self.alignment.target_to_draft[token] >= 0:
-            return 1
-        return len(self.cache.split_of(token) or (0,))
+        direct = self.alignment.target_to_draft[token] >= 0
+        return 1 if direct else len(self.cache.split_of(token) or (0,))
 
     @property
     def lifting(self) -> Lifting:
@@ -93,6 +92,5 @@ class Pairing:
             splits |= {to: split for _, to, _ in self.cache.items() if to < len(back)
                        and back[to] < 0 and max(split := self.cache.split_of(to)) < len(same)}
             direct = {token: (to,) for token, to in enumerate(same) if to >= 0}
-            made = build_lifting(splits, self.spellings | direct, len(same))
-            self._lifting = source, made
+            self._lifting = source, build_lifting(splits, self.spellings | direct, len(same))
         return self._lifting[1]
