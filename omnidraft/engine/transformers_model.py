@@ -67,7 +67,6 @@ class TransformersModel:
         spread = getattr(model, "hf_device_map", None)
         places = spread.values() if spread else [model.get_input_embeddings().weight.device]
         self.device = torch.device(next((at for at in places if at not in ("cpu", "disk")), "cpu"))
-        self.sampler = sampling_torch.sampler_for(self.device)  # reads logits where they are
         config = model.config.get_text_config(decoder=True)
         sizes = (getattr(config, key, None) for key in ("max_position_embeddings", "max_seq_len"))
         self.context_size = next(filter(None, sizes), NO_LIMIT)
@@ -82,6 +81,11 @@ class TransformersModel:
         ends = (getattr(where, "eos_token_id", None) for where in (model.generation_config, config))
         self.eos_ids = tuple(token for token in flat_ids(*ends, tokenizer.roles["eos"])
                              if token < self.vocab_size)
+
+    @property
+    def sampler(self) -> type:
+        """The sampler that reads logits where they are."""
+        return sampling_torch.sampler_for(self.device)
 
     @classmethod
     def load(cls, name_or_folder: str | Path, dtype: str = "auto", device: str = "auto",
