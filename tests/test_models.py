@@ -364,6 +364,10 @@ def test_broken_folders_are_told_in_a_line(tmp_path: Path):
     fails("is not a safetensors index")
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"lm_head.weight": "two.safetensors"}}')
     fails("two.safetensors is missing")
+    for name in ("/dev/zero", "../two.safetensors", "", 5, "a\0b"):
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name, "b": name}}))
+        fails("is not a safetensors index|is missing")
+    (tmp_path / "model.safetensors.index.json").unlink()
 
     tensors = {name: np.ones(shape, np.float32) for name, shape in ModelConfig.parse(config).tensor_shapes().items()}
     file = tmp_path / "model.safetensors"

@@ -85,9 +85,9 @@ def load_tensors(folder: str | Path) -> Tensors:
     if not index.exists():
         raise OmnidraftError(f"{folder} has no model.safetensors and no {index.name} (weights in "
                              "another format, as pytorch_model.bin, are not read)")
-    try:
-        shards = sorted(set(read_json(index)["weight_map"].values()))
-    except (OmnidraftError, KeyError, AttributeError, TypeError):
+    try:  # `with_name` takes no name that leads to another folder
+        shards = {path.with_name(name) for name in read_json(index)["weight_map"].values()}
+    except (ValueError, KeyError, AttributeError, TypeError):  # OmnidraftError is a ValueError
         raise OmnidraftError(f"{index} is not a safetensors index (copy it again)") from None
-    return Tensors({name: array for shard in shards
-                    for name, array in read_safetensors(path.with_name(shard)).stored.items()})
+    return Tensors({name: array for shard in sorted(shards)
+                    for name, array in read_safetensors(shard).stored.items()})
