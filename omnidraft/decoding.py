@@ -131,10 +131,8 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         accepted = min(verdict.accepted, len(emitted))
         kinds = ["merged" if span > 1 else "accepted" for span in proposals.spans[:accepted]]
         kinds += verdict.kinds[accepted:len(emitted)]
-        record = Round(draft.tokens, proposals.tokens, proposals.spans, accepted, emitted, kinds,
-                       kept, seconds, done)
-        options.stop.record(record)
-        yield record
+        yield Round(draft.tokens, proposals.tokens, proposals.spans, accepted, emitted, kinds, kept,
+                    seconds, done)
         seconds = {}
 
 

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from .errors import OmnidraftError
-from .stopping import Confidence, Stop, Throughput
+from .stopping import Confidence, Stop
 from .verification import RULES
 
 
@@ -74,11 +74,11 @@ class Options:
 
     @classmethod
     def of(cls, draft_length: int = 12, threshold: float = 0.4, do_sample: bool | None = None,
-           tune: bool = False, **settings: Any) -> Options:
+           **settings: Any) -> Options:
         """Options by the names that transformers users know.
 
-        `draft_length` and `threshold` make the confidence rule, unless a `stop` is given; with
-        `tune` it rests where drafting does not pay. Raises OmnidraftError for an unknown name.
+        `draft_length` and `threshold` make the confidence rule, unless a `stop` is given.
+        Raises OmnidraftError for an unknown name.
 
         >>> Options.of(do_sample=True, top_p=0.9, draft_length=4).temperature
         1.0
@@ -86,9 +86,8 @@ class Options:
         known = {field.name for field in fields(cls)}
         if unknown := settings.keys() - known:
             raise OmnidraftError(f"unknown option {min(unknown)!r}: choose from draft_length, "
-                                 "threshold, do_sample, tune, " + ", ".join(sorted(known)))
+                                 "threshold, do_sample, " + ", ".join(sorted(known)))
         if not 0 <= threshold <= 1:
             raise OmnidraftError(f"threshold is {threshold}, but must be from 0 to 1")
-        rule = Throughput if tune else Confidence
-        settings.setdefault("stop", rule(draft_length, threshold=threshold))
+        settings.setdefault("stop", Confidence(draft_length, threshold=threshold))
         return cls(**settings, do_sample=do_sample)

@@ -35,7 +35,7 @@ from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.metrics import summarize
 from omnidraft.sampling import Uniforms
-from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength, Stop, Throughput
+from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength, Stop
 from recipes.world import fresh_prompts
 
 NOTHING = Schedule(every=10 ** 9, guard=0)
@@ -136,11 +136,9 @@ def sweep(names: str, task: str, args: Namespace) -> dict:
     predicted = {name: np.array([head(x) for x, _ in seen])
                  for name, head in {"confidence": blank, **heads}.items()}
     rules = {f"k = {k}": FixedLength(k) for k in range(1, 13)} | {
-        "confidence": Confidence(12, THRESHOLD), "entropy bound": EntropyBound(12),
-        "throughput": Throughput(12)}
+        "confidence": Confidence(12, THRESHOLD), "entropy bound": EntropyBound(12)}
     for how, head in heads.items():
-        rules |= {f"{how} head": Confidence(12, THRESHOLD, head),
-                  f"{how} head, throughput": Throughput(12, head)}
+        rules[f"{how} head"] = Confidence(12, THRESHOLD, head)
     settings = {"plain": (pair, None), **{name: (pair, rule) for name, rule in rules.items()}}
     found = speeds(settings, examples[:args.prompts], args.tokens, args.repeats)
     fixed = {name: found[name]["tokens_per_second"] for name in found if name.startswith("k = ")}
