@@ -119,7 +119,7 @@ MUTANTS = [Mutant(*fields) for fields in (
      "test_state.py::test_a_target_token_spans_its_ngram"),
     # ngram_cache, vocabulary
     ("ngram_cache", "len(ngram)}, reverse=True)", "len(ngram)})", NGRAMS),
-    ("ngram_cache", " and all(ours[start:end]):", ":", NGRAMS),
+    ("ngram_cache", " and all(ours[first:last]):", ":", NGRAMS),
     ("ngram_cache", "(-self.hits(ngram), len(ngram), ngram)", "(len(ngram), ngram)", NGRAMS),
     ("vocabulary", "produced[0] if len(produced) == 1 and produced[0] in plain else plain[0]", "plain[0]",
      "test_vocabulary.py -k produced_one"),
