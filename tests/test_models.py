@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from omnidraft.engine import cpu, llama_plain
+from omnidraft.engine import cpu
 from omnidraft.engine import loading as models
 from omnidraft.engine.config import ModelConfig, frequencies
 from omnidraft.engine.kernels import Layout, Linear, choose_layout, decide
@@ -133,7 +134,8 @@ def test_the_plain_pass_and_the_fast_one_agree(name: str, dtype, within: float):
     model = Llama.load(folder, dtype)
     ids = list(np.random.default_rng(3).integers(3, model.vocab_size, 60))
     tensors = {at: tensor.astype(dtype) for at, tensor in load_tensors(folder).items()}
-    plain, cache = llama_plain.forward(model.config, tensors, ids), model.new_cache()
+    textbook = runpy.run_path(str(Path(__file__).parent.parent / "tutorials" / "llama_plain.py"))
+    plain, cache = textbook["forward"](model.config, tensors, ids), model.new_cache()
     fast = np.concatenate([model.forward(ids[i:j], cache, rows=j - i) for i, j in ((0, 50), (50, 51), (51, 60))])
     assert plain.shape == fast.shape and plain.dtype == dtype
     assert np.abs(plain - fast).max() < within * np.abs(plain).max()

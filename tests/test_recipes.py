@@ -16,7 +16,7 @@ from recipes import functions, problems, words
 from recipes.other import ANSWER, other
 from recipes.rows import build, encode
 from recipes.stories import story
-from recipes.world import ASKED, MIX, TASKS, fresh_prompts, prompts
+from recipes.world import ASKED, MIX, TASKS, fresh_prompts, hand_written, prompts
 
 SUM = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)\.")
 
@@ -112,6 +112,15 @@ def test_stories_keep_to_their_topic():
         assert not re.search(r"[\[\]{}|_=]|  |,\w|//", text + example["prompt"])
         if match := re.search(r"story about an? (?:\w+ )?(\w+)[.?]?$", example["prompt"]):
             assert text.count(match[1]) > 1 and match[1] in text.split(". ")[0].rstrip(".")
+
+
+def test_stories_are_about_anything_and_no_hand_written_opening_is_trained():
+    rng, typed = random.Random(70), {example["prompt"] for example in hand_written("text")}
+    drawn = [story(rng) for _ in range(2000)]
+    assert not typed & {example["prompt"] for example in drawn}
+    form = re.compile("Write a (?:short )?story about an? (?:\\w+ )?(\\w+)[.]$")
+    asked = [match[1] for example in drawn if (match := form.match(example["prompt"]))]
+    assert len(set(asked)) > 0.7 * len(asked) > 20  # hardly any topic twice
 
 
 def test_everything_else_has_one_answer():

@@ -33,7 +33,7 @@ def check(result, *, text: bool = False) -> str:
 
 
 COMMANDS = {
-    "demo": ["demo", "-n", "4", "--task", "math"], "demo --learn": ["demo", "--learn", "--seconds", "0", "-n", "2"],
+    "demo": ["demo", "-n", "4", "--task", "math"],
     "generate": ["generate", "the", "-n", "4", "--rounds"], "chat": ["chat", "-n", "4"],
     "adapt": ["adapt", "math", "--limit", "2", "-n", "4", "--adapters", EVIL],
     "bench": ["bench", "-n", "4", "--count", "1", "--repeats", "1"]}
