@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from .errors import OmnidraftError
-from .stopping import Confidence, Stop
+from .stopping import Confidence, FixedLength
 from .verification import RULES
 
 
@@ -20,7 +20,7 @@ class Options:
     """
 
     verify: str = "lifted"  # one of verification.RULES; "lossless" is another name for "lifted"
-    stop: Stop = Confidence()  # noqa: RUF009 (frozen); its `limit` bounds the draft length
+    stop: FixedLength = Confidence()  # noqa: RUF009 (frozen); its `limit` bounds the draft length
     temperature: float = 0.0
     top_k: int = 0  # 0: off
     top_p: float = 1.0  # 1: off
@@ -42,7 +42,7 @@ class Options:
             own["verify"] = "lifted"
         if self.verify not in RULES:
             raise OmnidraftError(f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}")
-        if not isinstance(self.stop, Stop):
+        if not isinstance(self.stop, FixedLength):
             raise OmnidraftError(f"stop is {self.stop!r}, but must be a rule of `stopping`; texts "
                                  "to stop at are stop_strings of generate")
         if (ends := self.eos_token_id) is not None:

@@ -15,32 +15,27 @@ import numpy as np
 from .errors import OmnidraftError
 
 
-class Stop:
-    """A stop rule. Called with the confidence of every token drafted so far: draft no more?"""
+@dataclass(frozen=True)
+class FixedLength:
+    """Draft `limit` tokens in every round: the plainest stop rule, and what others build on.
 
-    limit: int  # most draft tokens in the coming round; 0: do not draft
-    looks = True  # at every drafted token's probability
-    head: AcceptanceHead | None = None  # predicts acceptance from more than the probability
+    A rule is called with the confidence of every token drafted so far: draft no more?
+    """
+
+    limit: int = 4  # most draft tokens in a round; 0: do not draft
+    looks = False  # at every drafted token's probability
+    head = None  # or what predicts acceptance from more than that
 
     def starts(self, confidence: float) -> bool:
         """Should the round draft, given the confidence of the likeliest first token?"""
         return True
 
     def __call__(self, confidences: list[float]) -> bool:
-        """Never, unless a rule says otherwise."""
         return False
 
 
 @dataclass(frozen=True)
-class FixedLength(Stop):
-    """Draft `limit` tokens in every round."""
-
-    limit: int = 4
-    looks = False
-
-
-@dataclass(frozen=True)
-class Confidence(Stop):
+class Confidence(FixedLength):
     """Stop once the product of the drafted tokens' confidences falls below `threshold`.
 
     A token's confidence is the drafter's probability of it, or what a `head` predicts; threshold =
@@ -55,6 +50,7 @@ class Confidence(Stop):
     limit: int = 12
     threshold: float = 0.4
     head: AcceptanceHead | None = None
+    looks = True
 
     def starts(self, confidence: float) -> bool:
         return not confidence < self.threshold  # NaN drafts on; the error is raised later

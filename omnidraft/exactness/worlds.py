@@ -16,7 +16,7 @@ from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import mask, process
-from ..stopping import AcceptanceHead, Confidence, FixedLength, Stop
+from ..stopping import AcceptanceHead, Confidence, FixedLength
 from .enumerate import Draws
 from .tables import OFTEN, TableModel, random_tokenizer
 
@@ -126,7 +126,7 @@ class World:
             f"end token {token}": token in self.pair.target.eos_ids})
 
 
-def stop_rule(kind: str, k: int, threshold: float, head: AcceptanceHead) -> Stop:
+def stop_rule(kind: str, k: int, threshold: float, head: AcceptanceHead) -> FixedLength:
     """One of `STOPS`."""
     if kind == "fixed length":
         return FixedLength(k)
