@@ -58,7 +58,7 @@ def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequenc
         if own >= 0:
             starts[-1] = len(draft_ids)
             draft_ids = [*draft_ids, own]
-    cut = max(0, len(draft_ids) - pair.draft.context_size)  # of a long prompt the beginning goes
+    cut = max(0, len(draft_ids) - pair.draft.context_size)  # a long prompt loses its beginning
     starts = [at - cut if at > cut else -1 for at in starts]
     return Example(draft_ids[cut:], ids, np.asarray(target_probs)[:len(ids)], starts)
 
@@ -160,7 +160,7 @@ def places(example: Example,
                 yield *drawn[begin + step.place], step.node, step.narrowed, p
                 inside = step.next_node != ROOT and token in lifting.below(step.next_node)
                 if step.ends != token and not inside:
-                    break  # the draft goes another way or spells a longer token
+                    break  # the draft differs from the text, or spells a longer token
         row = now + 1
 
 

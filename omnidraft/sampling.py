@@ -198,5 +198,5 @@ class Sampler:
         return lifting
 
     def finished(self, array: np.ndarray) -> np.ndarray:
-        """The array once it is computed, so that a model's seconds are its own."""
+        """The array once it is computed: a model's time does not include what follows."""
         return array

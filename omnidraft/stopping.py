@@ -53,7 +53,7 @@ class Confidence(FixedLength):
     looks = True
 
     def starts(self, confidence: float) -> bool:
-        return not confidence < self.threshold  # NaN drafts on; the error is raised later
+        return not confidence < self.threshold  # subtle: NaN drafts, and the error is raised later
 
     def __call__(self, confidences: list[float]) -> bool:
         return prod(confidences) < self.threshold

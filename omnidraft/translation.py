@@ -14,7 +14,7 @@ import numpy as np
 from .sampling import Rows
 from .tokenizer import Tokenizer
 
-WINDOW = 64  # how many tokens `retokenize` goes back at most
+WINDOW = 64  # how many tokens `retokenize` looks back at most
 
 
 class Direct:
