@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -30,7 +31,7 @@ BYTE_TO_CHARACTER = [chr(256 + _HIDDEN.index(b) if b in _HIDDEN else b) for b in
 CHARACTER_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_CHARACTER)}
 
 LARGEST = 2**27  # bytes of a tokenizer.json; those of 262k tokens have 33 MB
-GROWTH = 64  # a normalizer may make a text longer by this factor at most
+GROWTH = 64  # a normalizer may make a text longer by this factor, a post-processor by so many ids
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _PRE_TOKENIZERS = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "UnicodeScripts",
                    "Whitespace", "WhitespaceSplit", "FixedLength"}
@@ -54,7 +55,7 @@ class Tokenizer:
         vocabulary = raw.get_vocab(with_added_tokens=True)
         before = _parts(raw.normalizer) + _parts(raw.pre_tokenizer)
         self.size: int = max(vocabulary.values(), default=-1) + 1
-        if problem := _problem(raw.model, before, self.size, len(vocabulary)):
+        if problem := _problem(raw, before, self.size, len(vocabulary)):
             raise OmnidraftError(f"tokenizer {name!r} ({type(raw.model).__name__}) {problem}")
         parts = json.dumps(before + _parts(raw.decoder), ensure_ascii=False)
         self.byte_level: bool = '"ByteLevel"' in parts
@@ -229,15 +230,22 @@ def _run(raw: tokenizers.Tokenizer, text: str) -> list[int]:
         return raw.encode(text, add_special_tokens=False).ids
 
 
-def _problem(model: Any, before: list[dict[str, Any]], size: int, tokens: int) -> str:
+def _problem(raw: Any, before: list[dict[str, Any]], size: int, tokens: int) -> str:
     """Why such a tokenizer is refused, before any memory is taken for it; empty if it is not."""
-    marks = ("end_of_word_suffix", "continuing_subword_prefix")
+    marks, model = ("end_of_word_suffix", "continuing_subword_prefix"), raw.model
     if type(model).__name__ == "WordPiece" or any(getattr(model, mark, None) for mark in marks):
         return "marks word boundaries outside its bytes: use a SentencePiece or byte-level one"
     if size > 2 * tokens + 2**16:  # a list of all ids would be far larger than the file
         return f"has {tokens} tokens but ids up to {size - 1}: download its tokenizer.json again"
-    grown = prod(max(1, len(part.get("content") or part.get("prepend") or "")) for part in before)
+    grown = max(prod(map(_growth, before)), raw.num_special_tokens_to_add(False))
     return f"makes a text over {GROWTH} times longer: use another one" if grown > GROWTH else ""
+
+
+def _growth(part: dict[str, Any]) -> int:
+    """Most characters that a part of a normalizer writes for one."""
+    data = b64decode(part.get("precompiled_charsmap") or "")  # its trie, after the size, and texts
+    texts = data[4 + int.from_bytes(data[:4], "little"):].decode("utf-8", "replace").split("\0")
+    return max(1, *map(len, texts), len(part.get("content") or part.get("prepend") or ""))
 
 
 def _parts(component: Any) -> list[dict[str, Any]]:

@@ -16,9 +16,9 @@
 #                      else take the direct token; where there is none either, the proposals end.
 
 # %%
-import numpy as np
 from helpers import bar, check, examples, figure, paint, show
 
+import numpy as np
 from omnidraft import Options, Pair, Uniforms, load, speculative
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.stopping import FixedLength

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-
 from omnidraft.engine.config import ModelConfig, frequencies
 
 Tensors = dict[str, np.ndarray]  # by Hugging Face name

@@ -18,7 +18,7 @@ from safetensors.numpy import save
 
 from ..engine.weights import read_safetensors
 from ..errors import OmnidraftError
-from ..files import make_folder_of, read_json, write_bytes, write_text
+from ..files import make_folder_of, read_json, write_text
 
 PREFIX = "base_model.model."
 NAME = re.compile(re.escape(PREFIX) + r"((?:.+?\.(\d+)\.)?(?:.+\.)?(\w+))\.lora_A\.weight")
@@ -109,4 +109,4 @@ def save_tensors(path: Path, tensors: dict[str, np.ndarray], dtype: Any = None) 
     """Write safetensors in one step, as `dtype` if given; OmnidraftError where that fails."""
     make_folder_of(path)
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
-    write_bytes(path, save(arrays, {"format": "pt"}))
+    write_text(path, save(arrays, {"format": "pt"}))
