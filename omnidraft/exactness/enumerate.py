@@ -58,9 +58,8 @@ class Draw:
         self.draws, self.low, self.high = draws, 0.0, 1.0
 
     def __lt__(self, bound: float) -> bool:
-        if bound <= self.low or bound >= self.high:
+        if bound <= self.low or bound >= self.high:  # NaN is neither, and has no outcome
             return bool(bound >= self.high)
-        bound = float(bound)  # NaN has no outcome
         below = self.draws.decide((bound - self.low, self.high - bound)) == 0
         self.low, self.high = (self.low, bound) if below else (bound, self.high)
         return below

@@ -4,8 +4,6 @@ Vocabularies share most of what the target's longer tokens are made of, and both
 continue one stream of such tokens: merges are not only proposed, but accepted.
 """
 
-from __future__ import annotations
-
 from copy import copy, deepcopy
 from typing import Any
 
