@@ -27,7 +27,7 @@ from omnidraft.learning.online import Schedule
 from omnidraft.learning.optimizer import AdamW
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.lifting import build_lifting
-from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength, Throughput
+from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.verification import acceptances, rejection_sampling
 
 show(Confidence.__call__)  # the second equation in the package
@@ -111,13 +111,12 @@ for name, P in predictions.items():
     print(f"{name:10}  {bar(ordered, 30, '.2f')} in the right order; mean P {P.mean():.2f}, mean label {y[cut:].mean():.2f}")
 
 # %% [markdown]
-# What counts is the time per token. Five rules at temperature 0; `Throughput` compares, while it runs, the seconds per token
-# with and without a draft, and rests where drafting does not pay. Small differences are noise of the clock.
+# What counts is the time per token. Four rules at temperature 0; small differences are noise of the clock.
 
 # %%
 costs = {}
 for name, stop in {"no draft": FixedLength(0), "always 12": FixedLength(12), "confidence": Confidence(12, threshold=0.4),
-                   "head": Confidence(12, threshold=0.4, head=head), "throughput": Throughput(12)}.items():
+                   "head": Confidence(12, threshold=0.4, head=head)}.items():
     options = Options(stop=stop, max_new_tokens=48)
     s = metrics.summarize(r for prompt in prompts[:4] for r in speculative(models, prompt, options, Uniforms([])))
     costs[name] = 1000 * s.seconds / s.tokens
