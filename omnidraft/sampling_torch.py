@@ -195,17 +195,9 @@ class Sampler(sampling.Sampler):
 
 
 class CpuSampler(sampling.Sampler):
-    """For models on the CPU: NumPy's sampler with PyTorch's softmax, which takes half the time."""
+    """NumPy's sampler for models on the CPU, whose hidden states are tensors."""
 
-    to_numpy = staticmethod(Sampler.to_numpy)  # hidden states are tensors
-
-    @staticmethod
-    def process(logits: np.ndarray, *settings: float) -> np.ndarray:
-        """`sampling.process` of logits (V,)."""
-        probs = process(torch.from_numpy(logits), *settings).numpy()
-        if np.isnan(probs[0]):
-            raise OmnidraftError(BROKEN)
-        return probs
+    to_numpy = staticmethod(Sampler.to_numpy)
 
 
 def sampler_for(device: torch.device) -> type[sampling.Sampler]:

@@ -60,8 +60,7 @@ def test_observe_in_the_middle_of_a_text_and_with_special_tokens():
     assert cache.observe(np.array(ours), np.array(theirs), drafter, target) == 0
     inside = drafter.encode_continuation("flake")
     assert NGramCache().observe([*inside[:1], 2, *inside[1:]], target.encode("flake"), drafter, target) == 0
-    with pytest.raises(OmnidraftError, match="different texts"):
-        cache.observe(drafter.encode("Snow"), target.encode("flake"), drafter, target)
+    assert NGramCache().observe(drafter.encode("Snow"), target.encode("flake"), drafter, target) == 0  # another text
 
 
 def test_a_dummy_space_is_no_part_of_a_spelling():
