@@ -100,7 +100,7 @@ prompts = [example["prompt"] for example in examples("text", 24)]
 rng = np.random.default_rng(0)
 learner = Learner(models, Trainer(models.draft, Recipe(), rng), rng, Schedule(every=99, guard=0), head)
 six = Options(temperature=1, max_new_tokens=32, stop=Confidence(6, threshold=0, head=head))  # always six draft tokens
-cut = [len(learner.labelled) for _ in learn(learner, prompts[4:], six, Uniforms(rng))][11]
+cut = [len(learner.labelled) for _ in learn(learner, prompts[4:], six, Uniforms(rng))][11]  # after the first 12 texts
 features, y = map(np.array, zip(*learner.labelled, strict=True))
 optimizer = AdamW(head.parameters, rate=1e-3, decay=0)
 for some in rng.integers(cut, size=(150, 128)):
