@@ -114,12 +114,12 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("pairing", " and max(split := self.cache.split_of(to)) < len(same)}", " and (split := self.cache.split_of(to))}",
      "test_decoding.py -k no_logits_for"),
     ("pairing", "if to >= 0 and back[to] == atom}", "if to >= 0}",
-     "test_state.py::test_of_two_target_tokens_with_the_same_bytes_the_written_one_is_covered"),
+     "test_state.py::test_of_two_draft_tokens_with_the_same_bytes_the_written_one_is_the_atom"),
     ("pairing", "return 1 if direct else len(self.cache.split_of(token) or (0,))", "return 1",
      "test_state.py::test_a_target_token_spans_its_ngram"),
     # ngram_cache, vocabulary
     ("ngram_cache", "*map(len, entries)}, reverse=True)", "*map(len, entries)})", NGRAMS),
-    ("ngram_cache", " and all(ours[start:end]):", ":", NGRAMS),
+    ("ngram_cache", " and all(ours[first:last]):", ":", NGRAMS),
     ("ngram_cache", "(-self.hits(ngram), len(ngram), ngram)", "(len(ngram), ngram)", NGRAMS),
     ("vocabulary", "produced[0] if len(produced) == 1 and produced[0] in plain else plain[0]", "plain[0]",
      "test_vocabulary.py -k produced_one"),
@@ -127,7 +127,6 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("stopping", "return prod(confidences) < self.threshold", "return confidences[-1] < self.threshold",
      "test_stopping.py -k decides_the_draft_length"),
     ("stopping", "return not confidence < self.threshold", "return True", "test_decoding.py -k unsure"),
-    ("stopping", "min(256, 2 * self._pause)", "2 * self._pause", "test_stopping.py -k rests_grow"),
     ("stopping", "q = min(max(probability, 1e-4), 1 - 1e-4)", "q = probability", LABELS),
     # losses, and what the learner stores
     ("losses", "1.0 - np.minimum(target, draft).sum(-1)", "np.abs(target - draft).sum(-1)", "test_losses.py -k by_hand"),
