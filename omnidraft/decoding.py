@@ -126,8 +126,7 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         if learner is not None:
             learner.observe(draft, proposals, sampler.to_numpy(logits), emitted, kept, done)
         if options.learn:
-            fresh = len(emitted)
-            pair.cache.observe(drafter.ids[-8 * fresh:], ids[-fresh:], pair.draft.tokenizer,
+            pair.cache.observe(drafter.ids[-8 * len(emitted):], emitted, pair.draft.tokenizer,
                                target.tokenizer)
         seconds["other"] = perf_counter() - began - seconds["draft"] - seconds["target"]
         accepted = min(verdict.accepted, len(emitted))

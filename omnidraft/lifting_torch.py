@@ -23,7 +23,7 @@ class Lifting(lifting.Lifting):
 
     def __init__(self, host: lifting.Lifting, device: torch.device | str = "cpu") -> None:
         vars(self).update(vars(host))  # shared, not copied
-        self.host, self.device = host, device
+        self.device = device
 
     def uploaded(self, what: Any, ids: Any) -> Tensor:
         """Ids as a tensor, uploaded once for a device."""

@@ -44,7 +44,7 @@ class NGramCache:
             raise OmnidraftError(f"capacity is {capacity}: eviction {eviction!r} needs 1 or more")
         self.capacity, self.eviction = capacity, eviction
         self.draft_fingerprint, self.target_fingerprint = draft_fingerprint, target_fingerprint
-        self.tokens_seen = self.version = 0
+        self.version = 0
         # n-gram -> (target token, how often it was used); with eviction the last used comes last
         self._entries: dict[NGram, tuple[int, int]] = {}
         self._splits: dict[int, tuple[NGram, ...]] = {}  # target token -> its n-grams
@@ -52,9 +52,6 @@ class NGramCache:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def __contains__(self, ngram: Sequence[int]) -> bool:
-        return tuple(ngram) in self._entries
 
     def items(self) -> Iterator[tuple[NGram, int, int]]:
         """(n-gram, target token, hits) of each entry; the first to be evicted comes first."""
@@ -145,7 +142,6 @@ class NGramCache:
             if last - first > 1 and end - place == 1 and all(ours[first:last]):
                 ngram = draft_ids[size - last:size - first]
                 new += not self.touch(ngram) and self.insert(ngram, target_ids[-end], hits=1)
-        self.tokens_seen += len(target_ids)
         return new
 
     def save(self, path: str | Path) -> None:
@@ -153,7 +149,7 @@ class NGramCache:
         make_folder_of(Path(path))
         write_text(Path(path), json.dumps({
             "format": _FORMAT, "draft": self.draft_fingerprint, "target": self.target_fingerprint,
-            "capacity": self.capacity, "eviction": self.eviction, "tokens_seen": self.tokens_seen,
+            "capacity": self.capacity, "eviction": self.eviction,
             "entries": list(self.items())}))  # [draft ids, target id, hits], first evicted first
 
     @classmethod
@@ -167,7 +163,6 @@ class NGramCache:
             cache = cls(capacity, saved["eviction"], str(saved["draft"]), str(saved["target"]))
             if saved["format"] != _FORMAT or len(entries) > (capacity or len(entries)):
                 raise ValueError
-            cache.tokens_seen = int(saved["tokens_seen"])
             for ngram, token, hits in entries:
                 cache.insert(ngram, token, index(hits))
         except (KeyError, TypeError, ValueError, OverflowError):  # OmnidraftError is a ValueError

@@ -195,9 +195,17 @@ class Sampler(sampling.Sampler):
 
 
 class CpuSampler(sampling.Sampler):
-    """NumPy's sampler for models on the CPU, whose hidden states are tensors."""
+    """For models on the CPU: NumPy's sampler with PyTorch's softmax, which takes half the time."""
 
-    to_numpy = staticmethod(Sampler.to_numpy)
+    to_numpy = staticmethod(Sampler.to_numpy)  # hidden states are tensors
+
+    @staticmethod
+    def process(logits: np.ndarray, *settings: float) -> np.ndarray:
+        """`sampling.process` of logits (V,)."""
+        probs = process(torch.from_numpy(logits), *settings).numpy()
+        if np.isnan(probs[0]):
+            raise OmnidraftError(BROKEN)
+        return probs
 
 
 def sampler_for(device: torch.device) -> type[sampling.Sampler]:

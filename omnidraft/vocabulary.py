@@ -27,7 +27,6 @@ class Alignment:
     target_to_draft: np.ndarray  # (V_p,) int32
     shared_draft: int  # draft ids whose spelling the target has; pairs by role not counted
     shared_target: int  # target ids whose spelling the drafter has
-    role_pairs: int  # draft special tokens paired by role
 
     def fitted(self, draft_width: int, target_width: int) -> Alignment:
         """The same map for logits of these widths; ids that only a model has are never proposed."""
@@ -54,7 +53,7 @@ def align(draft: Tokenizer, target: Tokenizer, strings: bool = False) -> Alignme
     forth, back = partners(draft.special, target.special), partners(target.special, draft.special)
     draft_to_target[list(forth)] = list(forth.values())
     target_to_draft[list(back)] = list(back.values())
-    return Alignment(draft_to_target, target_to_draft, *shared, role_pairs=len(forth))
+    return Alignment(draft_to_target, target_to_draft, *shared)
 
 
 def canonical_ids(tokenizer: Tokenizer, keys: Sequence[Hashable]) -> dict[Hashable, int]:
