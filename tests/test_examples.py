@@ -31,8 +31,8 @@ RIGHT = {  # the number; the asserts; a story if there is neither
     "A book costs $6. How much do 4 books cost?": 24,
     "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?": 14,
     "Write a Python function that adds two numbers.": ["assert add(2, 3) == 5", "assert add(-4, 4) == 0"],
+    "Write a Python function named `dot` that returns the dot product of two lists.": ["assert dot([1, 2], [3, 4]) == 11"],
     "Write a story about a dog.": None,
-    "Tell a story about a fox who wants to fly.": None,
     "Once upon a time": None,
     "Once": None,
 }
