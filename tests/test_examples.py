@@ -128,12 +128,10 @@ SHORT = {"demo": ["-n", "8"], "adapt": ["--limit", "2", "-n", "8"], "bench": ["-
 
 
 def of_the_help() -> list[str]:
-    """All examples that the commands' help ends with, those of subcommands too."""
-    commands = get_command(app).commands
-    pages = [[name] for name in commands] + [["cache", name] for name in commands["cache"].commands]
+    """All examples that the commands' help ends with."""
     found: list[str] = []
-    for page in pages:
-        shown = CliRunner().invoke(app, [*page, "-h"], env={"COLUMNS": "200"}).output.partition("Examples:")[2]
+    for name in get_command(app).commands:
+        shown = CliRunner().invoke(app, [name, "-h"], env={"COLUMNS": "200"}).output.partition("Examples:")[2]
         found += [line.strip() for line in shown.splitlines() if line.strip()]
     return [*dict.fromkeys(found)]
 
