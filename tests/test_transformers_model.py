@@ -138,7 +138,7 @@ def test_logits_equal_the_numpy_engine(name: str):
         logits = np.concatenate([model.forward(ids[end - m:end], cache, m)
                                  for m, end in zip(pieces, np.cumsum(pieces), strict=True)])
         assert logits.dtype == np.float32 and logits.shape == expected.shape and expected.std() > 0.5
-        # subtle: the norm of all differences. Random ids are badly conditioned places, where the largest one follows the kernels
+        # subtle: not the largest difference, which at badly conditioned places (random ids) follows the kernels
         difference = np.linalg.norm(logits - expected) / np.linalg.norm(expected)
         print(f"{name}: largest difference {np.abs(logits - expected).max():.1e}, relative to the norm {difference:.1e}")
         assert difference < 2e-5
