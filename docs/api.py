@@ -25,7 +25,7 @@ API = {
                   "Adapters": "resume keep load save", "OmnidraftError": ""},
     "omnidraft.serving.generation": {"Generation": "sequences to_dict"},
     "omnidraft.serving.conversation": {"Conversation": "ask new"},
-    "omnidraft.stopping": {"FixedLength": "", "Confidence": "", "Throughput": "", "AcceptanceHead": ""},
+    "omnidraft.stopping": {"FixedLength": "", "Confidence": "", "AcceptanceHead": ""},
     "omnidraft.metrics": {"summarize": "", "Summary": "", "speedup": ""},
     "omnidraft.learning.training": {"Recipe": ""},
     "omnidraft.learning.online": {"Schedule": "", "Learned": ""},

@@ -163,8 +163,13 @@ class Lifting:
 
         draft_probs: the row (V_q,) of the drawn token. What has no path is left out.
         """
-        tokens, atoms = self.continuing(prefix)
-        some = np.zeros_like(draft_probs)
+        def make() -> tuple[np.ndarray, ...]:  # most draft tokens are atoms: those stay in place
+            tokens, atoms = self.continuing(prefix)
+            in_place = np.zeros(len(self.paths), bool)
+            in_place[tokens[tokens == atoms]] = True
+            return in_place, tokens[tokens != atoms], atoms[tokens != atoms]
+        in_place, tokens, atoms = self.kept(("distribution", prefix), make)
+        some = draft_probs * in_place
         np.add.at(some, atoms, draft_probs[tokens])
         return some / (some.sum() or 1.0) if prefix else some
 
@@ -201,7 +206,7 @@ class Lifting:
 
     def sums(self, wanted: Iterable[tuple[np.ndarray, Any]]) -> Iterator[float]:
         """For each (row, ids) the sum of row[ids], when it is asked for."""
-        return (float(row[ids].sum()) for row, ids in wanted)
+        return (float(row[ids].sum()) if len(ids) else 0.0 for row, ids in wanted)
 
 
 def build_lifting(splits: dict[int, Split], spellings: dict[int, Sequence[int]],

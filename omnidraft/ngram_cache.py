@@ -44,7 +44,7 @@ class NGramCache:
             raise OmnidraftError(f"capacity is {capacity}: eviction {eviction!r} needs 1 or more")
         self.capacity, self.eviction = capacity, eviction
         self.draft_fingerprint, self.target_fingerprint = draft_fingerprint, target_fingerprint
-        self.tokens_seen = self.version = 0
+        self.version = 0
         # n-gram -> (target token, how often it was used); with eviction the last used comes last
         self._entries: dict[NGram, tuple[int, int]] = {}
         self._splits: dict[int, tuple[NGram, ...]] = {}  # target token -> its n-grams
@@ -52,9 +52,6 @@ class NGramCache:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def __contains__(self, ngram: Sequence[int]) -> bool:
-        return tuple(ngram) in self._entries
 
     def items(self) -> Iterator[tuple[NGram, int, int]]:
         """(n-gram, target token, hits) of each entry; the first to be evicted comes first."""
@@ -130,30 +127,21 @@ class NGramCache:
         return len(self) - before
 
     def observe(self, draft_ids: Sequence[int], target_ids: Sequence[int], draft: Tokenizer,
-                target: Tokenizer, fresh: int | None = None) -> int:
-        """Learn from two tokenizations of a text (section 3.1); how many entries are new.
+                target: Tokenizer) -> int:
+        """Learn from two tokenizations of one text (section 3.1); how many entries are new.
 
-        Every smallest block of two or more draft tokens opposite one target token is an entry.
-        `fresh` target ids, or all, count as seen. OmnidraftError for two different texts.
+        Every smallest block of two or more draft tokens opposite one target token is an entry. They
+        are compared from the end of the text: at its beginning one side may have added a space.
         """
         self._bind(draft.fingerprint, target.fingerprint)
-        drafted = [draft.decode_bytes([i]) for i in draft_ids]
-        written = [target.decode_bytes([i]) for i in target_ids]
-        for here, there in ((b"", b""), (b"", b" "), (b" ", b"")):  # a space that one side adds
-            ours, theirs = [here, *drafted], [there, *written]
-            text, other = b"".join(ours), b"".join(theirs)
-            if text.startswith(other) or other.startswith(text):
-                break
-        else:
-            raise OmnidraftError("draft and target ids spell different texts: observe needs "
-                                 "two tokenizations of one text")
-        new = 0
-        for (start, end), (place, target_end) in aligned_spans(ours, theirs):
-            # subtle: no spelling has the added space (at 0) or a token without bytes
-            if 0 < start < end - 1 and target_end - place == 1 and all(ours[start:end]):
-                ngram = draft_ids[start - 1:end - 1]
-                new += not self.touch(ngram) and self.insert(ngram, target_ids[place - 1], hits=1)
-        self.tokens_seen += len(target_ids) if fresh is None else fresh
+        ours = [draft.decode_bytes([i])[::-1] for i in reversed(draft_ids)]
+        theirs = [target.decode_bytes([i])[::-1] for i in reversed(target_ids)]
+        new, size = 0, len(draft_ids)
+        for (first, last), (place, end) in reversed([*aligned_spans(ours, theirs)]):
+            # subtle: a token without bytes is no part of a spelling
+            if last - first > 1 and end - place == 1 and all(ours[first:last]):
+                ngram = draft_ids[size - last:size - first]
+                new += not self.touch(ngram) and self.insert(ngram, target_ids[-end], hits=1)
         return new
 
     def save(self, path: str | Path) -> None:
@@ -161,7 +149,7 @@ class NGramCache:
         make_folder_of(Path(path))
         write_text(Path(path), json.dumps({
             "format": _FORMAT, "draft": self.draft_fingerprint, "target": self.target_fingerprint,
-            "capacity": self.capacity, "eviction": self.eviction, "tokens_seen": self.tokens_seen,
+            "capacity": self.capacity, "eviction": self.eviction,
             "entries": list(self.items())}))  # [draft ids, target id, hits], first evicted first
 
     @classmethod
@@ -175,7 +163,6 @@ class NGramCache:
             cache = cls(capacity, saved["eviction"], str(saved["draft"]), str(saved["target"]))
             if saved["format"] != _FORMAT or len(entries) > (capacity or len(entries)):
                 raise ValueError
-            cache.tokens_seen = int(saved["tokens_seen"])
             for ngram, token, hits in entries:
                 cache.insert(ngram, token, index(hits))
         except (KeyError, TypeError, ValueError, OverflowError):  # OmnidraftError is a ValueError

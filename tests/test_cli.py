@@ -99,7 +99,7 @@ def test_version():
 def test_generate_prints_the_text_only(folders):
     text = ok("generate", "the thing", *pair(folders))
     assert text.stdout.strip("\n") and "tokens/s" in text.stderr and "tokens/s" not in text.stdout
-    for same in (["--verify", "slem"], ["-k", "0"], ["-k", "3", "--threshold", "0"], ["--tune"], ["--rounds"]):
+    for same in (["--verify", "slem"], ["-k", "0"], ["-k", "3", "--threshold", "0"], ["--rounds"]):
         assert ok("generate", "the thing", *pair(folders), *same).stdout == text.stdout
 
 

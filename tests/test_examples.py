@@ -86,10 +86,26 @@ def test_all_else_gets_the_honest_answer(prompt):
 
 @embedded
 def test_a_sampled_story_reads_as_one():
-    """That of the README, drawn at temperature 0.8."""
+    """That of the README, drawn at temperature 0.8, without a word that is none."""
+    seed = int(re.search(r"stream\(.+ temperature=0.8, seed=(\d+), ", (ROOT / "README.md").read_text(encoding="utf-8"))[1])
     made = pair("draft-tasks", "qwen-like").generate(
-        "Once upon a time", do_sample=True, temperature=0.8, seed=1, max_new_tokens=200)
+        "Once upon a time", do_sample=True, temperature=0.8, seed=seed, max_new_tokens=200)
     check_answer("Once upon a time", made.text)
+    told = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "omnidraft" / "data").glob("*.jsonl")).lower()
+    assert [word for word in re.findall(r"[a-z]+", made.text.lower()) if not re.search(rf"\b{word}\b", told)] == []
+
+
+@embedded
+def test_the_drawn_idea_is_what_the_tokenizers_do():
+    """The README's picture in characters: the drafter's tokens, and the merge into one of the target's."""
+    drawn = (ROOT / "README.md").read_text(encoding="utf-8").split("## The idea")[1].split("```")[1]
+    draft = re.search(r"draws +((?:\S+ +)+) +one cheap pass each", drawn)[1].split()
+    target = re.search(r"^ +(\S+(?: +\S+)*?) +merge \"(.+)\"\+\"(.+)\"", drawn, re.M)
+    text = "".join(draft).replace("▁", " ").strip()
+    ours, theirs = (model(name).tokenizer for name in ("draft-tasks", "qwen-like"))
+    assert [ours.strings[token] for token in ours.encode(text)][-len(draft):] == draft
+    assert [theirs.decode_bytes([token]).decode().strip() for token in theirs.encode(text)] == target[1].split()
+    assert "".join(target.groups()[1:]).strip("▁") in target[1].split()
 
 
 @embedded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,8 @@ MISTAKES = {  # step: (what is changed in the solution, into what, what the mess
     6: [("end - len(ids) - 1", "end - len(ids)", "not distributed|4 tokens"),  # no place for the target's own token
         ("written = written[:place + 1]", "pass", "not distributed"),  # something follows the end
         ("own + tokens, 1", "own, 1", "another number of target passes"),  # every draft token from the first row
-        ("own = draft.write(own, target.bytes(written))", "own = own + tokens", "another number|not distributed")],
+        ("own = draft.write(own, target.bytes(written))", "own = own + tokens", "another number|not distributed"),
+        ("own = draft.write(own, target.bytes(written))", "pass", "another number")],  # the drafter never reads on
 }
 
 
@@ -59,8 +61,10 @@ def test_the_solution_passes_and_mistakes_are_named(steps, step, tmp_path):
         assert source.count(right) == 1, right
         changed = tmp_path / f"wrong{number}.py"
         changed.write_text(source.replace(right, wrong), encoding="utf-8")
-        with pytest.raises(steps.grade.Wrong, match=said):
+        with pytest.raises(steps.grade.Wrong, match=said) as wrong:
             check(steps.written(changed, name))
+        for wanted, given in re.findall(r"wanted (\d\.\d+), yours (\d\.\d+)$", str(wrong.value)):
+            assert wanted != given  # so many decimals that the reader sees the difference
 
 
 def test_a_stub_explains_itself_and_is_not_written_yet(steps):

@@ -110,7 +110,7 @@ with tempfile.TemporaryDirectory() as folder:
         curves[name].append(learner.trainer.expected_acceptance(learner.pair, held_out[name]))
         Adapters(folder).keep(learner)
         size = sum(array.size for array in learner.trainer.parameters.values())
-        print(f"{name:12} {curve(curves[name])}   {size:,} numbers in the adapter, {base.parameters:,} in the drafter")
+        print(f"{name:12} {curve(curves[name], 0, 1)}   {size:,} numbers in the adapter, {base.parameters:,} in the drafter")
 
 # %% [markdown]
 # Does what is learned for one target leak to another? If not, it writes and learns *exactly* the same when served alone.

@@ -87,7 +87,6 @@ class Decoding:
         "--draft-length", "-k", help="Most draft tokens in a round; 0 decodes plainly.")] = 12
     threshold: Annotated[float, speculation(help=(
         "Stop drafting once the drafted tokens' probability falls below; 0 never stops."))] = 0.4
-    tune: Annotated[bool, speculation("--tune", help="Pause drafting where it is slower.")] = False
     temperature: Annotated[float, sampling("--temperature", "-T", help="0: greedy.")] = 0.0
     top_k: Annotated[int, sampling(help="Draw from the k likeliest tokens; 0 is off.")] = 0
     top_p: Annotated[float, sampling(help="Draw from tokens that add up to p; 1 is off.")] = 1.0

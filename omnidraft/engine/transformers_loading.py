@@ -18,7 +18,7 @@ from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
 from ..files import read_json
 from ..special_tokens import WELL_KNOWN
 from ..tokenizer import Tokenizer
-from .weights import tensor_names
+from .weights import read_header
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]  # configuration and tokenizer
@@ -48,7 +48,8 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
         raise OmnidraftError(f"{source} has no config.json with a model_type: no model, or damaged")
     if config.get("is_encoder_decoder"):
         raise OmnidraftError(f"{source} is an encoder and decoder, not a causal language model")
-    names, layers = tensor_names(folder), config.get("num_hidden_layers")
+    names = [name for file in folder.glob("*.safetensors") for name in read_header(file)]
+    layers = config.get("num_hidden_layers")
     if names and type(layers) is int and layers > len(names):  # it would be built, and take long
         raise OmnidraftError(f"{source}: config.json has {layers} layers, the weights fewer")
     number, dtype_why = getattr(torch, dtype, None), "as asked"

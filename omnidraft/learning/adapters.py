@@ -172,7 +172,7 @@ class Adapters:
         learner.statistics = statistics = adapter.statistics
         if recipe.rate is not None:
             statistics.pop("rate_share", None)
-        trainer.slow_down(statistics.get("rate_share", 1.0))  # what the guard has found
+        trainer.optimizer.rate *= statistics.get("rate_share", 1.0)  # what the guard has found
         return learner
 
     def keep(self, learner: Learner) -> Path:

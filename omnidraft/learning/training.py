@@ -127,10 +127,6 @@ class Trainer:
         full = {name: gradient / max(1, counted) for name, gradient in full.items()}
         return total, counted, self.lora.gradients(full) if self.lora and full else full
 
-    def slow_down(self, factor: float) -> None:
-        """Continue at a part of the rate."""
-        self.optimizer.rate *= factor
-
     def expected_acceptance(self, pair: Any, examples: Sequence[losses.Example]) -> float:
         """Mean acceptance, 1 - tv, of a draft along the texts at temperature 1 under `lifted`."""
         tensors, value, count = self.merged(), 0.0, 0
