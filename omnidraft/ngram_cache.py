@@ -4,10 +4,9 @@ An entry (d_1..d_n <-> t), n >= 2, pairs equal bytes (arXiv 2507.02659, section 
 draft, as n-gram caches elsewhere do: it translates, for one pair of tokenizers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from operator import index
 from pathlib import Path
 
@@ -72,11 +71,15 @@ class NGramCache:
             gone = next(self.items())[0] if full else ngram
             old, _ = self._entries.pop(gone)
             self._splits[old] = tuple(split for split in self._splits[old] if split != gone)
-        self._entries[ngram] = token, hits
-        self._splits[token] = (*self._splits.get(token, ()), ngram)
-        self._lengths = sorted({*self._lengths, len(ngram)}, reverse=True)
-        self.version += 1
+        self._add({ngram: (token, hits)})
         return True
+
+    def _add(self, entries: dict[NGram, tuple[int, int]]) -> None:
+        self._entries |= entries
+        for ngram, (token, _) in entries.items():
+            self._splits[token] = (*self._splits.get(token, ()), ngram)
+        self._lengths = sorted({*self._lengths, *map(len, entries)}, reverse=True)
+        self.version += 1
 
     def longest_match(self, draft_tokens: Sequence[int], start: int) -> tuple[int, int] | None:
         """(target token, n) of the longest entry that begins at `start`, or None; counts a use."""
@@ -88,8 +91,9 @@ class NGramCache:
 
     def split_of(self, token: int) -> NGram | None:
         """The n-gram that spells a target token: the most used (then shortest, lowest), or None."""
-        return min(self._splits.get(token, ()), default=None,
-                   key=lambda ngram: (-self.hits(ngram), len(ngram), ngram))
+        found = self._splits.get(token) or (None,)
+        return found[0] if len(found) == 1 else min(
+            found, key=lambda ngram: (-self.hits(ngram), len(ngram), ngram))
 
     def touch(self, ngram: Sequence[int]) -> bool:
         """Count a use of an entry; False if it is not there."""
@@ -114,17 +118,18 @@ class NGramCache:
         The split must be the same with and without a pre-tokenizer. Frequent (low) ids come first.
         """
         self._bind(draft.fingerprint, target.fingerprint)
-        before, canonical = len(self), canonical_ids(target, target.token_bytes)
+        new, canonical = {}, canonical_ids(target, target.token_bytes)
         for token in np.flatnonzero(alignment.target_to_draft[:target.size] < 0).tolist():
-            if len(self) == self.capacity:
+            if len(self) + len(new) == self.capacity:
                 break
             data = target.token_bytes[token]
-            split = list(draft.split(data) or ()) if data and canonical[data] == token else []
+            split = (draft.split(data) or ()) if data and canonical[data] == token else ()
             if len(split) > 1 and max(split) < len(alignment.draft_to_target):
                 text = data.decode(errors="replace")  # subtle: a cut character changes the text
-                if draft.encode_continuation(text) == split:
-                    self.insert(split, token)
-        return len(self) - before
+                if split not in self._entries and draft.encode_continuation(text) == [*split]:
+                    new[split] = token, 0
+        self._add(dict(sorted(new.items())))  # a trie of them is quicker to make in this order
+        return len(new)
 
     def observe(self, draft_ids: Sequence[int], target_ids: Sequence[int], draft: Tokenizer,
                 target: Tokenizer) -> int:
@@ -153,8 +158,9 @@ class NGramCache:
             "entries": list(self.items())}))  # [draft ids, target id, hits], first evicted first
 
     @classmethod
-    def load(cls, path: str | Path, draft_fingerprint: str, target_fingerprint: str) -> NGramCache:
-        """Read a saved cache; OmnidraftError if it is missing, damaged or of another pair."""
+    def load(cls, path: str | Path, draft_fingerprint: str, target_fingerprint: str,
+             sizes: tuple[int, int] = (2**31, 2**31)) -> "NGramCache":
+        """Read a saved cache; OmnidraftError if missing, damaged, beyond `sizes`, or another's."""
         if not Path(path).exists():
             raise OmnidraftError(f"no cache file {path}: observe or prefill, then save one")
         try:
@@ -163,8 +169,13 @@ class NGramCache:
             cache = cls(capacity, saved["eviction"], str(saved["draft"]), str(saved["target"]))
             if saved["format"] != _FORMAT or len(entries) > (capacity or len(entries)):
                 raise ValueError
-            for ngram, token, hits in entries:
-                cache.insert(ngram, token, index(hits))
+            entries = {tuple(ngram): (token, hits) for ngram, token, hits in entries}
+            ids, values = np.array([*chain(*entries)]), np.array([*entries.values()])  # (n, 2)
+            if entries and not (ids.dtype == values.dtype == int and min(map(len, entries)) > 1
+                                and 0 <= min(ids.min(), values.min()) and ids.max() < sizes[0]
+                                and values[:, 0].max() < sizes[1]):
+                raise ValueError
+            cache._add(entries)
         except (KeyError, TypeError, ValueError, OverflowError):  # OmnidraftError is a ValueError
             raise OmnidraftError(f"{path} is no readable n-gram cache (damaged or another format): "
                                  "delete it and it will be learned again") from None

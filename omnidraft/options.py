@@ -1,7 +1,5 @@
 """How to decode: the rule, how far to draft, how to sample, when to end; checked in one place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, fields
 from numbers import Integral, Real
@@ -74,7 +72,7 @@ class Options:
 
     @classmethod
     def of(cls, draft_length: int = 12, threshold: float = 0.4, do_sample: bool | None = None,
-           **settings: Any) -> Options:
+           **settings: Any) -> "Options":
         """Options by the names that transformers users know.
 
         `draft_length` and `threshold` make the confidence rule, unless a `stop` is given.

@@ -4,8 +4,6 @@ The token that stops a draft is still proposed: without it the text would be bia
 2405.19715, section 3). Whether a round drafts at all depends only on what precedes its first draw.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -49,7 +47,7 @@ class Confidence(FixedLength):
 
     limit: int = 12
     threshold: float = 0.4
-    head: AcceptanceHead | None = None
+    head: "AcceptanceHead | None" = None
     looks = True
 
     def starts(self, confidence: float) -> bool:
@@ -74,7 +72,7 @@ class AcceptanceHead:
         self.parameters = {"out.weight": weight, "out.bias": np.zeros(1, np.float32)}
 
     @classmethod
-    def of(cls, parameters: dict[str, np.ndarray], width: int) -> AcceptanceHead:
+    def of(cls, parameters: dict[str, np.ndarray], width: int) -> "AcceptanceHead":
         """A head with given parameters; OmnidraftError for more layers or another width."""
         head = cls(width)
         if {k: v.shape for k, v in parameters.items()} != {

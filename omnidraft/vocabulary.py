@@ -6,8 +6,6 @@ a run of spaces, "中") and pairs some tokens falsely ("é" is a letter in one v
 stand-in for byte 0xE9 in the other). Special tokens are paired by role (`special_tokens`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,7 +26,7 @@ class Alignment:
     shared_draft: int  # draft ids whose spelling the target has; pairs by role not counted
     shared_target: int  # target ids whose spelling the drafter has
 
-    def fitted(self, draft_width: int, target_width: int) -> Alignment:
+    def fitted(self, draft_width: int, target_width: int) -> "Alignment":
         """The same map for logits of these widths; ids that only a model has are never proposed."""
         def fit(table: np.ndarray, width: int, other_width: int) -> np.ndarray:
             fitted = np.full(width, -1, dtype=np.int32)
