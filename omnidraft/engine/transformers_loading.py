@@ -24,7 +24,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]  # configuration and tokenizer
 HUB_ID = r"[\w.-]+/[\w.-]+"
 CLEARER = {  # than what transformers says, by a sign in it
-    "trust_remote_code=True": "it has code of its own; if you trust it, give trust_remote_code=True",
+    "trust_remote_code=True": "it has own code; if you trust it, give trust_remote_code=True",
     "ignore_mismatched_sizes": "the weights have other shapes than config.json says",
     "Unrecognized configuration class": "it is not a causal language model",
     "weights_only": "its weights come with more than numbers: take a copy as safetensors",
