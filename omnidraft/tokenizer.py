@@ -5,8 +5,6 @@
 - Byte-level BPE (GPT-2, Llama-3, Qwen): each byte has a stand-in character, "Ġ" for a space.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -65,10 +63,11 @@ class Tokenizer:
             part["type"] == "Prepend" or part.get("add_prefix_space")
             or part.get("prepend_scheme", "never") != "never" for part in before)
 
-        self.strings: list[str | None] = [raw.id_to_token(token) for token in range(self.size)]
+        added = raw.get_added_tokens_decoder()
+        strings = {token: string for string, token in vocabulary.items()}
+        self.strings: list[str | None] = [*map(strings.get, range(self.size))]
         self.special = find_roles(self._config, raw, vocabulary, self.byte_level)
         self.roles = self.special.roles
-        added = raw.get_added_tokens_decoder()
         self.token_bytes = [self._bytes_of(token, token in added) for token in range(self.size)]
         self.byte_fallback = {  # byte -> the lowest token that spells it alone
             data[0]: i for i, data in reversed([*enumerate(self.token_bytes)])
@@ -78,7 +77,7 @@ class Tokenizer:
         self._unspellable = re.compile(f"([\udc80-\udcff{mark}]+)")
 
     @classmethod
-    def load(cls, folder: str | Path) -> Tokenizer:
+    def load(cls, folder: str | Path) -> "Tokenizer":
         """Read a Hugging Face folder; OmnidraftError where its tokenizer.json is not usable."""
         path = Path(folder, "tokenizer.json")
         if not path.exists():
@@ -92,7 +91,7 @@ class Tokenizer:
             config["eos_token_id"] += end if isinstance(end, list) else [end]
         return cls(raw, path.parent.resolve().name, config)
 
-    def within(self, size: int) -> Tokenizer:
+    def within(self, size: int) -> "Tokenizer":
         """Without added tokens beyond a model's `size` logits; OmnidraftError for ordinary ones."""
         if self.size <= size:
             return self

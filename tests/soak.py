@@ -133,7 +133,7 @@ def mutated(rng: random.Random, content: bytes) -> bytes:
 
 COMMANDS = [("generate", "the thing", "-n", "3"), ("generate", "the thing", "-n", "3", "--adapter", "--adapters", "A"),
             ("adapt", "P", "--limit", "2", "-n", "3", "--adapters", "A"), ("chat", "-n", "3"), ("models", "--adapters", "A"),
-            ("align", "D", "T", "the thing"), ("cache", "prefill", "D", "T")]
+            ("align", "D", "T", "the thing")]
 
 
 def one_mutation(base: Path, seed: int) -> str:
@@ -173,7 +173,6 @@ def mutations(base: Path, count: int) -> list[str]:
     assert run(good, "adapt", str(good / "prompts.jsonl"), "--limit", "38", "-n", "8", "--adapters", str(good / "adapters"),
                "--rank", "2", "--head", "joint").exit_code == 0  # long enough for sums of held-out prompts
     assert manifest_of(next((good / "adapters").iterdir()))["statistics"]["held_out"] > 1
-    assert run(good, "cache", "prefill", str(good / "draft"), str(good / "target")).exit_code == 0
     (good / "target" / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
     (good / "target" / "generation_config.json").write_text('{"eos_token_id": 1}')

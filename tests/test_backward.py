@@ -41,15 +41,15 @@ def random_model(architecture: str = "LlamaForCausalLM", sizes: dict | None = No
 
 
 def random_loss(config: ModelConfig, n: int, seed: int = 1):
-    """A linear function of logits and hidden state: its gradient by them is the two arrays that make it up."""
+    """A linear function of the logits: its gradient by them is the array that makes it up."""
     rng = np.random.default_rng(seed)
-    dlogits, dhidden = rng.standard_normal((n, config.vocab_size)), rng.standard_normal((n, config.width))
+    dlogits = rng.standard_normal((n, config.vocab_size))
     dlogits[[0, 4]] = 0  # positions that the loss does not count
 
     def loss(tensors: dict[str, np.ndarray]) -> float:
         trace = run(config, tensors, IDS[:n])
-        return float((trace.logits * dlogits).sum() + (trace.hidden * dhidden).sum())
-    return loss, dlogits, dhidden
+        return float((trace.logits * dlogits).sum())
+    return loss, dlogits
 
 
 def slope(loss, arrays: dict[str, np.ndarray], name: str, direction: np.ndarray, step: float = 1e-5) -> float:
@@ -80,8 +80,8 @@ def test_logits_equal_the_engine(case: str, dtype, within: float):
 @every_case
 def test_gradients_equal_central_differences(case: str):
     config, tensors = random_model(*CASES[case])
-    loss, dlogits, dhidden = random_loss(config, len(IDS))
-    found = gradients(run(config, tensors, IDS), dlogits, dhidden)
+    loss, dlogits = random_loss(config, len(IDS))
+    found = gradients(run(config, tensors, IDS), dlogits)
     assert {name: array.shape for name, array in found.items()} == config.tensor_shapes()
     rng = np.random.default_rng(3)
     for name, gradient in found.items():
@@ -92,8 +92,8 @@ def test_gradients_equal_central_differences(case: str):
 
 def test_one_number_of_each_tensor_at_a_time():
     config, tensors = random_model("Qwen2ForCausalLM")
-    loss, dlogits, dhidden = random_loss(config, len(IDS))
-    found = gradients(run(config, tensors, IDS), dlogits, dhidden)
+    loss, dlogits = random_loss(config, len(IDS))
+    found = gradients(run(config, tensors, IDS), dlogits)
     rng = np.random.default_rng(4)
     for name, gradient in found.items():
         at = tuple(rng.integers(0, gradient.shape)) if "embed" not in name else (11, 5)
@@ -104,9 +104,9 @@ def test_one_number_of_each_tensor_at_a_time():
 
 def test_float32_gradients_stay_float32_and_close():
     config, tensors = random_model()
-    _, dlogits, dhidden = random_loss(config, len(IDS))
-    exact = gradients(run(config, tensors, IDS), dlogits, dhidden)
-    single = gradients(run(config, {name: array.astype("f4") for name, array in tensors.items()}, IDS), dlogits, dhidden)
+    _, dlogits = random_loss(config, len(IDS))
+    exact = gradients(run(config, tensors, IDS), dlogits)
+    single = gradients(run(config, {name: array.astype("f4") for name, array in tensors.items()}, IDS), dlogits)
     for name, gradient in single.items():
         assert gradient.dtype == np.float32
         assert np.abs(gradient - exact[name]).max() <= 1e-4 * np.abs(exact[name]).max()
@@ -126,15 +126,15 @@ def test_no_token_learns_from_later_ones():
 def test_only_wanted_gradients_and_nothing_given_is_changed():
     config, tensors = random_model()
     before = {name: array.copy() for name, array in tensors.items()}
-    _, dlogits, dhidden = random_loss(config, len(IDS))
-    given = dlogits.copy(), dhidden.copy()
+    _, dlogits = random_loss(config, len(IDS))
+    given = dlogits.copy()
     trace = run(config, tensors | {"model.more": np.zeros(3, "i4")}, IDS)
-    whole = gradients(trace, dlogits, dhidden)
+    whole = gradients(trace, dlogits)
     wanted = ["model.layers.1.mlp.up_proj.weight", "model.norm.weight"]
-    some = gradients(trace, dlogits, dhidden, wanted)  # the same trace again
+    some = gradients(trace, dlogits, wanted)  # the same trace again
     assert list(some) == wanted and all((some[name] == whole[name]).all() for name in wanted)
     assert all((tensors[name] == before[name]).all() for name in before)
-    assert (given[0] == dlogits).all() and (given[1] == dhidden).all()
+    assert (given == dlogits).all()
 
 
 def test_the_examples_of_the_docstrings():
@@ -209,8 +209,8 @@ def test_the_start_has_the_variance_of_peft():
 def test_gradients_of_the_adapters_equal_central_differences(architecture: str):
     config, tensors = random_model(architecture)
     lora = trained(config, rank=2)
-    loss, dlogits, dhidden = random_loss(config, len(IDS))
-    full = gradients(run(config, lora.merged(tensors), IDS), dlogits, dhidden, wanted=lora.targets)
+    loss, dlogits = random_loss(config, len(IDS))
+    full = gradients(run(config, lora.merged(tensors), IDS), dlogits, wanted=lora.targets)
     found = lora.gradients(full)
     assert found.keys() == lora.parameters.keys() and full.keys() == lora.targets.keys()
     rng = np.random.default_rng(6)

@@ -159,6 +159,7 @@ def test_wrong_answers_get_a_hint(exercises, capsys):
         for wrong in (answer, "nonsense", -1, [], object()):
             assert not exercises.check(exercise, wrong), exercise
             told = capsys.readouterr().out
+            assert " object at 0x" not in told.replace(repr(wrong), "")
             assert told.startswith(f"{exercise} not yet") and f"Hint: {exercises.ANSWERS[exercise][1]}." in told
 
 

@@ -3,7 +3,7 @@
 #
 # A large language model writes one **token** (a word or a piece of one) per **pass** (one run of the model), and every pass
 # reads all of its weights. A pass over several tokens reads them only once, so it costs less than as many passes over one
-# token. How much less? Measure it on this machine, with the larger of two small models in the package.
+# token. How much less? Measure it on this machine, with one of the small models in the package.
 
 # %%
 from statistics import median

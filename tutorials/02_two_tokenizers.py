@@ -68,7 +68,7 @@ assert found == [("Ġthe", "Ġthe"), ("é", "Ã©"), (None, "Ċ")]
 show(canonical_ids)
 show(align)  # the pairs of equal bytes, then those of equal roles (below)
 drafter, target = load("draft-tasks").tokenizer, load("qwen-like").tokenizer
-by_bytes, by_strings = align(drafter, target), align(drafter, target, by="strings")
+by_bytes, by_strings = align(drafter, target), align(drafter, target, strings=True)
 print("how much of each vocabulary the other one has")
 for name, count, size in (("drafter's, by strings", by_strings.shared_draft, drafter.size),
                           ("drafter's, by bytes", by_bytes.shared_draft, drafter.size),

@@ -27,7 +27,7 @@ from omnidraft.learning.online import Schedule
 from omnidraft.learning.optimizer import AdamW
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.lifting import build_lifting
-from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength, Throughput
+from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.verification import acceptances, rejection_sampling
 
 show(Confidence.__call__)  # the second equation in the package
@@ -100,7 +100,7 @@ prompts = [example["prompt"] for example in examples("text", 24)]
 rng = np.random.default_rng(0)
 learner = Learner(models, Trainer(models.draft, Recipe(), rng), rng, Schedule(every=99, guard=0), head)
 six = Options(temperature=1, max_new_tokens=32, stop=Confidence(6, threshold=0, head=head))  # always six draft tokens
-cut = [len(learner.labelled) for _ in learn(learner, prompts[4:], six, Uniforms(rng))][11]
+cut = [len(learner.labelled) for _ in learn(learner, prompts[4:], six, Uniforms(rng))][11]  # after the first 12 texts
 features, y = map(np.array, zip(*learner.labelled, strict=True))
 optimizer = AdamW(head.parameters, rate=1e-3, decay=0)
 for some in rng.integers(cut, size=(150, 128)):
@@ -111,13 +111,12 @@ for name, P in predictions.items():
     print(f"{name:10}  {bar(ordered, 30, '.2f')} in the right order; mean P {P.mean():.2f}, mean label {y[cut:].mean():.2f}")
 
 # %% [markdown]
-# What counts is the time per token. Five rules at temperature 0; `Throughput` compares, while it runs, the seconds per token
-# with and without a draft, and rests where drafting does not pay. Small differences are noise of the clock.
+# What counts is the time per token. Four rules at temperature 0; small differences are noise of the clock.
 
 # %%
 costs = {}
 for name, stop in {"no draft": FixedLength(0), "always 12": FixedLength(12), "confidence": Confidence(12, threshold=0.4),
-                   "head": Confidence(12, threshold=0.4, head=head), "throughput": Throughput(12)}.items():
+                   "head": Confidence(12, threshold=0.4, head=head)}.items():
     options = Options(stop=stop, max_new_tokens=48)
     s = metrics.summarize(r for prompt in prompts[:4] for r in speculative(models, prompt, options, Uniforms([])))
     costs[name] = 1000 * s.seconds / s.tokens

@@ -114,7 +114,10 @@ def check(question, answer):
 def same(given, wanted):
     """Equal, as texts, or as numbers to three decimals; what was typed at a prompt may be any Python literal."""
     if isinstance(given, str) and (given[:1] in "\"'" or not isinstance(wanted, str)):
-        given = ast.literal_eval(given)
+        try:
+            given = ast.literal_eval(given)
+        except (ValueError, SyntaxError):
+            raise ValueError("write a number, a list such as [1, 2], or a text in quotes") from None
     if isinstance(wanted, str | bytes):
         return given == wanted
     if hasattr(wanted, "__len__"):

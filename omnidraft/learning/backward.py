@@ -174,12 +174,10 @@ def run(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> Trace:
     return Trace(tensors, ids, logits, hidden, [*backs, back_norm])
 
 
-def gradients(trace: Trace, dlogits: np.ndarray, dhidden: np.ndarray | None = None,
-              wanted: Iterable[str] | None = None) -> Tensors:
+def gradients(trace: Trace, dlogits: np.ndarray, wanted: Iterable[str] | None = None) -> Tensors:
     """∂L/∂W of the `wanted` tensors (default: all) by name, from dlogits = ∂L/∂logits (n, V).
 
-    That is softmax(logits) − one-hot for L = −Σ log q(next token); `dhidden` (n, width) comes from
-    a loss that reads `trace.hidden` itself, as an acceptance head's does.
+    That is softmax(logits) − one-hot for L = −Σ log q(next token).
     """
     grads: Gradients = dict.fromkeys(trace.tensors if wanted is None else wanted)
     head = "lm_head.weight" if "lm_head.weight" in trace.tensors else EMBEDDING
@@ -187,8 +185,8 @@ def gradients(trace: Trace, dlogits: np.ndarray, dhidden: np.ndarray | None = No
     dy = dlogits[rows].astype(trace.hidden.dtype)
     if head in grads:
         grads[head] = dy.T @ trace.hidden[rows]
-    dx = np.zeros_like(trace.hidden) if dhidden is None else dhidden.astype(trace.hidden.dtype)
-    dx[rows] += dy @ trace.tensors[head]
+    dx = np.zeros_like(trace.hidden)
+    dx[rows] = dy @ trace.tensors[head]
     *branches, back_norm = trace.backs
     dx = back_norm(dx, grads)
     for back in reversed(branches):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ class LoRA:
         """What `save` or PEFT wrote; OmnidraftError if missing, broken, or not plain LoRA."""
         arrays = read_safetensors(Path(folder) / "adapter_model.safetensors")
         parameters = {name: array.astype(dtype) for name, array in arrays.items()}
-        try:
+        with suppress(OSError, ValueError, KeyError, TypeError, IndexError):  # and OmnidraftError
             config = read_json(Path(folder) / "adapter_config.json")
             lora = cls(parameters, config["r"], float(config["lora_alpha"]))
             pairs = lora.targets.values()
@@ -100,8 +101,6 @@ class LoRA:
                     and lora.rank >= 0 and math.isfinite(lora.alpha)
                     and config["peft_type"] == "LORA" and not any(map(config.get, OTHER_KINDS))):
                 return lora
-        except (OSError, ValueError, KeyError, TypeError, IndexError):  # OmnidraftError: ValueError
-            pass
         raise OmnidraftError(f"{folder} holds no plain LoRA of one rank, or only a part of it")
 
 
