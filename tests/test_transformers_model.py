@@ -422,6 +422,25 @@ def test_broken_weights_and_full_memory_are_told(tmp_path: Path, monkeypatch):
     assert "out of memory" in complaint(lambda: load(folder))
 
 
+def test_code_that_a_folder_brings_or_names_is_not_run(tmp_path: Path):
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "ran",)
+
+    folder = saved(tmp_path / "model", BYTES)
+    config, whole = (folder / "config.json"), json.loads((folder / "config.json").read_text())
+    config.write_text(json.dumps(whole | {"attn_implementation": "someone/kernel"}))  # transformers would download it
+    assert "if you trust it" in complaint(lambda: load(folder))
+    config.write_text(json.dumps(whole))
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"a": Evil()}))
+    said = complaint(lambda: load(folder))
+    assert "take a copy as safetensors" in said and "weights_only" not in said  # PyTorch's advice is to switch it off
+    assert not (tmp_path / "ran").exists()
+
+
 def test_vocabularies_with_nothing_in_common_are_told(tmp_path: Path):
     """No token, no merge and no expansion; one shared character is something."""
     def letters(characters: str, *merges: str):
