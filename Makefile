@@ -12,8 +12,9 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # One BLAS thread: more gain nothing at these sizes, and the tests may run next to other work.
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
+PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-torch test-oldest mutants soak models bench picture site notebooks lint clean
+.PHONY: help demo test test-torch test-oldest mutants soak models bench picture site notebooks dist lint clean
 
 help:            ## what there is to make
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -22,18 +23,18 @@ demo: $(VENV)/.core  ## watch a small model draft for a bigger one with another 
 	@$(BIN)/python cli.py demo
 
 test: $(VENV)/.dev  ## all tests that NumPy is enough for
-	$(BIN)/python -m pytest
+	$(BIN)/python $(PYTEST)
 
 test-torch: $(TORCH_VENV)/.dev  ## all tests, those against PyTorch and transformers included
 	$(TORCH_BIN)/python -c "import torch, transformers; print('torch', torch.__version__, 'transformers', transformers.__version__)"
-	$(TORCH_BIN)/python -m pytest
+	$(TORCH_BIN)/python $(PYTEST)
 
 mutants: $(VENV)/.dev  ## small faults in the lesson: which do the tests not notice? (some minutes)
 	$(BIN)/python tests/mutants.py
 
 test-oldest: $(OLD_VENV)/.dev  ## the NumPy tests on the oldest versions that pyproject.toml allows
 	$(OLD_VENV)/bin/python -m pip freeze --disable-pip-version-check | grep -E "^(numpy|tokenizers|safetensors|typer|rich)=="
-	$(OLD_VENV)/bin/python -m pytest
+	$(OLD_VENV)/bin/python $(PYTEST)
 
 soak: $(VENV)/.dev  ## broken files, killed writers, a million tokens (half an hour or more; `make soak SCALE=0.01`: one)
 	$(BIN)/python tests/soak.py --scale $(SCALE)
@@ -74,6 +75,13 @@ models: $(TORCH_VENV)/.dev  ## the embedded targets, draft-tasks, prompts and ad
 	$(TORCH_BIN)/python -m recipes.world
 	$(BIN)/python -m recipes.adapters
 	$(BIN)/python -m tests.test_golden tests/golden.json
+
+dist:            ## wheel and source distribution; the demo of each, installed alone, from an empty folder
+	$(PYTHON) -m venv build/dist && build/dist/bin/python $(PIP_INSTALL) build
+	rm -rf dist && build/dist/bin/python -m build --outdir dist .
+	for made in dist/*; do rm -rf build/tried && $(PYTHON) -m venv build/tried && mkdir build/tried/empty && \
+	  build/tried/bin/python $(PIP_INSTALL) $$made && cd build/tried/empty && \
+	  env -u PYTHONPATH ../bin/omnidraft demo --task math --plain && cd ../../.. || exit; done
 
 clean:           ## remove the environments and all that was built, but no notebooks
 	rm -rf $(VENV) $(TORCH_VENV) $(DOCS_VENV) $(OLD_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

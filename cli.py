@@ -1,10 +1,6 @@
 """Launcher: `python cli.py demo` is the same program as the installed `omnidraft demo`."""
 
-import sys
+from omnidraft_main import main
 
 if __name__ == "__main__":
-    try:
-        from omnidraft.__main__ import main
-    except KeyboardInterrupt:
-        sys.exit(130)
     main()

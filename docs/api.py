@@ -25,7 +25,7 @@ API = {
                   "Adapters": "resume keep load save", "OmnidraftError": ""},
     "omnidraft.serving.generation": {"Generation": "sequences to_dict"},
     "omnidraft.serving.conversation": {"Conversation": "ask new"},
-    "omnidraft.stopping": {"FixedLength": "", "Confidence": "", "Throughput": "", "AcceptanceHead": ""},
+    "omnidraft.stopping": {"FixedLength": "", "Confidence": "", "AcceptanceHead": ""},
     "omnidraft.metrics": {"summarize": "", "Summary": "", "speedup": ""},
     "omnidraft.learning.training": {"Recipe": ""},
     "omnidraft.learning.online": {"Schedule": "", "Learned": ""},
@@ -71,6 +71,7 @@ def signature(name: str, node: ast.FunctionDef) -> str:
         del node.args.args[0]
     returned = ast.unparse(node.returns) if node.returns else "None"
     whole = f"{name}({ast.unparse(node.args)})" + f" -> {returned}" * (returned != "None")
+    whole = re.sub(r"-> '(.*)'$", r"-> \1", whole)  # a class that names itself
     whole = re.sub(r"(?<!,) ", "\0", whole)  # lines end after commas only
     lines = textwrap.wrap(whole, 100, subsequent_indent=" " * (len(name) + 1), break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines).replace("\0", " ")

@@ -13,8 +13,10 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -25,7 +27,7 @@ import tokenizers  # noqa: E402
 from tokenizers import AddedToken, decoders, models, pre_tokenizers  # noqa: E402
 
 import omnidraft  # noqa: E402
-from omnidraft import Adapters, Options, Pair, Uniforms, speculative  # noqa: E402
+from omnidraft import Adapters, Options, Pair, Uniforms, speculative, verification  # noqa: E402
 from omnidraft.files import write_text  # noqa: E402
 from omnidraft.learning.adapters import SHIPPED  # noqa: E402
 from omnidraft.lifting import ROOT as TOP  # noqa: E402
@@ -44,6 +46,7 @@ SCENES = [  # drafter, target, prompt, temperature
 ]
 CORPUS = "snow falls low snowflakes flow slow snow on snow fell as snowflakes fall slow flakes of snow " * 2
 BARS = 6
+KEEP = verification._keep
 
 
 def toy(name: str, merges: list[str], order: int) -> Any:
@@ -109,13 +112,21 @@ class ToyCache:
 
 
 class Recorder:
-    """What the loop shows to a learner, round by round."""
+    """What the loop shows to a learner, round by round, and the comparison that decided (None: all were kept)."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[Any, Any, np.ndarray]] = []
+        self.seen: list[tuple[Any, Any, np.ndarray, Any]] = []
+        self.decided = None
 
     def observe(self, draft: Any, proposals: Any, logits: np.ndarray, *_: Any) -> None:
-        self.seen.append((draft, proposals, np.array(logits)))
+        self.seen.append((draft, proposals, np.array(logits), self.decided))
+        self.decided = None
+
+    def keep(self, steps: list, *given: Any) -> tuple[int, Any]:
+        """`verification._keep`, which draws the comparison that decides, in passing."""
+        kept, left = KEEP(steps, *given)
+        self.decided = None if left is None else steps[kept]
+        return kept, left
 
 
 def text_of(tokenizer: Tokenizer, token: int) -> str:
@@ -127,33 +138,40 @@ def text_of(tokenizer: Tokenizer, token: int) -> str:
 
 def bars(pair: Pair, seen: tuple, record: Any, temperature: float) -> dict:
     """P and Q at the place where the round was decided: the likeliest atoms, and what ends there."""
-    draft, proposals, logits = seen
+    draft, proposals, logits, last = seen
     own, rows = pair.draft.tokenizer, process(logits[:, :pair.target.tokenizer.size], temperature or 1.0)
-    lifting, last = pair.lifting, None
-    if proposals.atoms:
-        done = 0
-        for choice in choices(proposals.atoms, proposals.drawn, lifting, rows):
-            last = choice
-            done += choice.ends >= 0
-            if done > record.accepted or (done == record.accepted and choice.row == record.accepted):
-                break
-    if last is None or last.row != record.accepted or record.kinds[-1] == "bonus":
-        row = rows[min(record.accepted, len(rows) - 1)]
+    lifting = pair.lifting
+    if temperature == 0 and record.kinds[-1] == "recovered":  # the first comparison of the token that was replaced
+        route = choices(proposals.atoms, proposals.drawn, lifting, rows)
+        last = next((choice for choice in route if choice.row == record.accepted), None)
+    if last is None:
+        row = rows[len(record.emitted) - 1]
         best = np.argsort(-row)[:BARS].tolist()
         chosen = record.emitted[-1]
         best = best if chosen in best else [*best[:-1], chosen]
         found = [[text_of(pair.target.tokenizer, t), float(row[t]), None, t == chosen] for t in best]
-        return {"title": "the target's own distribution of the next token", "rows": found, "node": TOP}
+        return {"title": "of the target's next token", "rows": found, "node": TOP}
     q = lifting.distribution(*proposals.drawn[last.place])
     atoms, P, Q = lifting.choice(last.node, rows[last.row], q)
     names = [text_of(own, int(atom)) for atom in atoms]
-    names.append("any other token" if last.node == TOP else "the token ends here")
+    names.append("others" if last.node == TOP else "stop")
     order = np.argsort(-np.maximum(P, Q))[:BARS].tolist()
     drafted = proposals.atoms[last.place]
     place = [*map(int, atoms)].index(drafted) if drafted in atoms else len(names) - 1
     order = order if place in order else [*order[:-1], place]
-    return {"title": "P (target) and Q (drafter) of the next atom", "node": last.node,
+    reached = "".join(text_of(own, atom) for atom in below(lifting, last.node))
+    return {"title": "of the next atom" + f" inside “{reached}”" * bool(reached), "node": last.node,
+            "r": float(last.before) if temperature else 1.0,
             "rows": [[names[i], float(P[i]), float(Q[i]), i == place] for i in order]}
+
+
+def below(lifting: Any, node: int) -> list[int]:
+    """The atoms that lead from the root to a node."""
+    for parent, children in enumerate(lifting.children):
+        for atom, child in children.items():
+            if child == node:
+                return [*below(lifting, parent), atom]
+    return []
 
 
 def record(pair: Pair, prompt: str, temperature: float, tokens: int, seed: int = 0) -> dict:
@@ -161,8 +179,8 @@ def record(pair: Pair, prompt: str, temperature: float, tokens: int, seed: int =
     recorder, rounds, text = Recorder(), [], prompt
     options = Options(temperature=temperature, max_new_tokens=tokens, stop=Confidence(8, threshold=0.2))
     draws = Uniforms(np.random.default_rng(seed))
-    for done in speculative(pair, prompt, options, draws, learner=recorder):
-        draft, proposals, _ = seen = recorder.seen[-1]
+    for done in watched(recorder, speculative(pair, prompt, options, draws, learner=recorder)):
+        draft, proposals, *_ = seen = recorder.seen[-1]
         own, goal = pair.draft.tokenizer, pair.target.tokenizer
         healed = "" if draft.taken_back is None else text_of(own, draft.taken_back)
         rounds.append({
@@ -175,6 +193,12 @@ def record(pair: Pair, prompt: str, temperature: float, tokens: int, seed: int =
         text += goal.decode_bytes(done.emitted).decode("utf-8", "replace")
     return {"prompt": prompt, "temperature": temperature, "rounds": rounds,
             "draft": pair.draft.name, "target": pair.target.name}
+
+
+def watched(recorder: Recorder, rounds: Iterator[Any]) -> Iterator[Any]:
+    """The rounds; while they run, the recorder sees which comparison decides."""
+    with mock.patch.object(verification, "_keep", recorder.keep):
+        yield from rounds
 
 
 def node_path(pair: Pair, proposals: Any, accepted: int) -> list[int]:
@@ -219,7 +243,8 @@ def recording(tokens: int = 60) -> list[dict]:
     for draft, target, prompt, temperature in SCENES:
         pair = pair_of(draft, target)
         scene = record(pair, prompt, temperature, 24 if draft.startswith("toy") else tokens, seed=39)
-        found.append(scene | {"title": f"{draft} → {target}", "trie": trie(pair) if draft.startswith("toy") else []})
+        nodes = trie(pair) if draft.startswith("toy") else []
+        found.append(scene | {"draft": draft, "title": f"{draft} → {target}", "trie": nodes})
     return found
 
 

@@ -3,8 +3,6 @@
 >>> import omnidraft
 >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")         # doctest: +SKIP
 >>> pair.generate("Once upon a time", max_new_tokens=32).text              # doctest: +SKIP
->>> for piece in pair.stream("Once upon a time", do_sample=True, seed=1):  # doctest: +SKIP
-...     print(piece, end="")
 """
 
 from .engine.cpu import prepare_blas

@@ -126,15 +126,14 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         if learner is not None:
             learner.observe(draft, proposals, sampler.to_numpy(logits), emitted, kept, done)
         if options.learn:
-            learn_ngrams(pair, drafter.ids, ids, len(emitted))
+            pair.cache.observe(drafter.ids[-8 * len(emitted):], emitted, pair.draft.tokenizer,
+                               target.tokenizer)
         seconds["other"] = perf_counter() - began - seconds["draft"] - seconds["target"]
         accepted = min(verdict.accepted, len(emitted))
         kinds = ["merged" if span > 1 else "accepted" for span in proposals.spans[:accepted]]
         kinds += verdict.kinds[accepted:len(emitted)]
-        record = Round(draft.tokens, proposals.tokens, proposals.spans, accepted, emitted, kinds,
-                       kept, seconds, done)
-        options.stop.record(record)
-        yield record
+        yield Round(draft.tokens, proposals.tokens, proposals.spans, accepted, emitted, kinds, kept,
+                    seconds, done)
         seconds = {}
 
 
@@ -192,17 +191,6 @@ def judge(proposals: Proposals, logits: Any, options: Options, sampler: Sampler,
     if options.verify == "lifted":
         return lifted(proposals.atoms, proposals.drawn, proposals.lifting, rows, uniforms, room)
     return rejection_sampling(tokens, proposals.rows, rows, uniforms, proposals.probs)
-
-
-def learn_ngrams(pair: Pairing, draft_ids: Sequence[int], ids: Sequence[int], fresh: int) -> None:
-    """Insert the n-grams of the last `fresh` target tokens into the pair's cache."""
-    draft, target = pair.draft.tokenizer, pair.target.tokenizer
-    # One token more only where the drafter spells across the beginning of the round.
-    for longest in (fresh, fresh + 1):
-        tails = translation.common_tail(draft, draft_ids, target, ids, longest)
-        if len(tails[1]) == longest:
-            break
-    pair.cache.observe(*tails, draft, target, fresh=fresh)
 
 
 def check_size(model: Any, text: str) -> None:

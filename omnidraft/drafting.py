@@ -6,8 +6,6 @@ longer token begins (the target wrote " ", the drafter knows " 9" as one token),
 back and drawn among those that begin with it, so the context is one that training has shown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,7 +42,7 @@ class Drafter:
     """
 
     def __init__(self, pair: Pairing, prompt: str | Sequence[int], options: Options,
-                 sampler: Sampler, before: Drafter | None = None) -> None:
+                 sampler: Sampler, before: "Drafter | None" = None) -> None:
         self.model, self.options, self.sampler = pair.draft, options, sampler
         tokenizer, stop = self.model.tokenizer, options.stop
         self.heals = options.heal and not pair.one_vocabulary  # there the target's tokens stand

@@ -5,8 +5,7 @@ class OmnidraftError(ValueError):
     """What is wrong, why, and what to do about it, in one line that can be printed as it is."""
 
 
-OUT_OF_MEMORY = (
-    "out of memory: take a smaller model, a shorter text, a smaller number type or another device")
+OUT_OF_MEMORY = "out of memory: take a smaller model or number type, a shorter text, another device"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

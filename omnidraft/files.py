@@ -18,14 +18,14 @@ def default_folder() -> Path:
     given = os.environ.get("OMNIDRAFT_HOME") or os.environ.get("OMNIDRAFT_CACHE")
     try:
         return Path(given) if given else Path.home() / ".cache" / "omnidraft"
-    except RuntimeError:
-        raise OmnidraftError("this user has no home folder: set OMNIDRAFT_HOME") from None
+    except RuntimeError:  # no home folder: nothing is found there, and nothing can be written
+        return Path(os.devnull, "set-OMNIDRAFT_HOME")
 
 
 def check_readable(path: Path, most: int = LARGEST) -> None:
     """Raise OmnidraftError unless `path` is an ordinary file (no pipe) of at most `most` bytes."""
-    if not path.is_file():
-        raise OmnidraftError(f"{path} is not an ordinary file: put a copy of the file there")
+    if not (path.is_file() and os.access(path, os.R_OK)):
+        raise OmnidraftError(f"{path} is missing, not an ordinary file or not readable: copy it")
     if (size := path.stat().st_size) > most:
         raise OmnidraftError(f"{path} has {size:,} bytes, over {most:,}: is it the right file?")
 
@@ -63,16 +63,12 @@ def make_folder_of(path: Path) -> None:
     check_writable(path)
 
 
-def write_text(path: Path, text: str) -> None:
-    """`write_bytes` of a text."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
+def write_text(path: Path, text: str | bytes) -> None:
     """Write a file so that a crash leaves the old one or the new one; OmnidraftError if it fails.
 
     Devices and pipes are written to directly.
     """
+    content = text if isinstance(text, bytes) else text.encode()
     with _writing(path):
         if path.exists() and not path.is_file():
             # subtle: a pipe that nobody reads cannot be opened so; only then do we risk waiting

@@ -13,7 +13,7 @@ rejection sampling compares them (`verification.lifted`), whatever the two token
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,13 +52,12 @@ class Lifting:
 
     def __init__(self, splits: dict[int, Split], paths: list[Split | None]) -> None:
         self.splits, self.paths = splits, paths
-        covered = {splits[token]: token for token in sorted(splits, reverse=True)}
-        ordered = sorted(covered)
-        self.order = np.array([covered[split] for split in ordered], np.int64)  # a node is a range
-        self.first, self.last = [0], [0]  # per node: where its range begins, and where it ends
-        self.token = [-1]  # per node: the target token that ends there, or -1
+        backwards = sorted(zip(splits.values(), splits, strict=True), reverse=True)
+        ordered = [*dict(backwards).items()][::-1]  # each split, and the lowest token that has it
+        self.order = np.array([token for _, token in ordered], np.int64)  # a node is a range
+        self.first, self.last, self.token = [0], [0], [-1]  # a node's range, whose end it is, or -1
         self.children: list[dict[int, int]] = [{}]  # per node: atom -> child node
-        for position, split in enumerate(ordered):
+        for position, (split, token) in enumerate(ordered):
             node, self.last[ROOT] = ROOT, position + 1
             for atom in split:
                 if atom not in self.children[node]:
@@ -69,7 +68,7 @@ class Lifting:
                     self.children.append({})
                 node = self.children[node][atom]
                 self.last[node] = position + 1
-            self.token[node] = covered[split]
+            self.token[node] = token
         # prefix of a path -> next atom -> the draft tokens whose path continues so
         self.after: dict[Split, dict[int, list[int]]] = {(): {}}
         for token, path in enumerate(paths):
@@ -163,8 +162,13 @@ class Lifting:
 
         draft_probs: the row (V_q,) of the drawn token. What has no path is left out.
         """
-        tokens, atoms = self.continuing(prefix)
-        some = np.zeros_like(draft_probs)
+        def make() -> tuple[np.ndarray, ...]:  # most draft tokens are atoms: those stay in place
+            tokens, atoms = self.continuing(prefix)
+            in_place = np.zeros(len(self.paths), bool)
+            in_place[tokens[tokens == atoms]] = True
+            return in_place, tokens[tokens != atoms], atoms[tokens != atoms]
+        in_place, tokens, atoms = self.kept(("distribution", prefix), make)
+        some = draft_probs * in_place
         np.add.at(some, atoms, draft_probs[tokens])
         return some / (some.sum() or 1.0) if prefix else some
 
@@ -201,7 +205,7 @@ class Lifting:
 
     def sums(self, wanted: Iterable[tuple[np.ndarray, Any]]) -> Iterator[float]:
         """For each (row, ids) the sum of row[ids], when it is asked for."""
-        return (float(row[ids].sum()) for row, ids in wanted)
+        return (float(row[ids].sum()) if len(ids) else 0.0 for row, ids in wanted)
 
 
 def build_lifting(splits: dict[int, Split], spellings: dict[int, Sequence[int]],
@@ -217,7 +221,6 @@ def build_lifting(splits: dict[int, Split], spellings: dict[int, Sequence[int]],
     for token, spelling in spellings.items():
         if all(target in splits for target in spelling):
             paths[token] = tuple(atom for target in spelling for atom in splits[target])
-    for split in splits.values():
-        for atom in split:
-            paths[atom] = (atom,)
+    for atom in {*chain.from_iterable(splits.values())}:
+        paths[atom] = (atom,)
     return Lifting(splits, paths)

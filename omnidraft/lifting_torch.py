@@ -19,11 +19,11 @@ def upload(ids: np.ndarray | Sequence[int], device: torch.device | str) -> Tenso
 
 
 class Lifting(lifting.Lifting):
-    """The NumPy lifting `host` for tensors on `device`; what adds up whole rows is done there."""
+    """The NumPy lifting `host` for tensors on `device`; sums over whole rows are done there."""
 
     def __init__(self, host: lifting.Lifting, device: torch.device | str = "cpu") -> None:
         vars(self).update(vars(host))  # shared, not copied
-        self.host, self.device = host, device
+        self.device = device
 
     def uploaded(self, what: Any, ids: Any) -> Tensor:
         """Ids as a tensor, uploaded once for a device."""

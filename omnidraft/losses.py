@@ -18,7 +18,8 @@ import numpy as np
 from .errors import OmnidraftError
 from .lifting import ROOT, Lifting, Split
 from .pairing import Pairing
-from .translation import common_prefix, extend, until_end
+from .translation import extend, until_end
+from .vocabulary import aligned_spans
 
 DIVERGENCES = ("forward", "reverse", "tv")
 FLOOR, TINY = 1e-12, 1e-30  # least P and least Q inside a logarithm
@@ -44,21 +45,20 @@ def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequenc
     if len(target_probs) < len(ids):
         raise OmnidraftError(f"{len(ids)} target tokens came with {len(target_probs)} rows")
     prompt_ids = draft.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
-    before, response = draft.decode_bytes(prompt_ids), target.decode_bytes(ids)
-    draft_ids = extend(draft, prompt_ids, response)
-    agreed = common_prefix(draft.decode_bytes(draft_ids), before + response)
-    offsets = accumulate((len(draft.decode_bytes([token])) for token in draft_ids), initial=0)
-    begins = {at: j for j, at in enumerate(offsets) if at < agreed}  # byte -> draft token
-    sizes = [len(target.decode_bytes([token])) for token in ids]
-    offsets = accumulate(sizes, initial=len(before))
-    starts = [begins.get(at, -1) if size else -1 for at, size in zip(offsets, sizes, strict=False)]
-    if ids and ids[-1] in ends and not sizes[-1]:  # the end token becomes the drafter's
+    draft_ids = extend(draft, prompt_ids, target.decode_bytes(ids))
+    spelled = [draft.decode_bytes([token]) for token in draft_ids]
+    written = [draft.decode_bytes(prompt_ids), *(target.decode_bytes([token]) for token in ids)]
+    starts = [-1] * len(ids)
+    for (start, end), (place, place_end) in aligned_spans(spelled, written):
+        if place > 0 and end > start and place_end > place:
+            starts[place - 1] = start
+    if ids and ids[-1] in ends and not written[-1]:  # the end token becomes the drafter's
         own = int(pair.alignment.target_to_draft[ids[-1]])
         own = own if own >= 0 else next(iter(pair.draft.eos_ids), -1)
         if own >= 0:
             starts[-1] = len(draft_ids)
             draft_ids = [*draft_ids, own]
-    cut = max(0, len(draft_ids) - pair.draft.context_size)  # of a long prompt the beginning goes
+    cut = max(0, len(draft_ids) - pair.draft.context_size)  # a long prompt loses its beginning
     starts = [at - cut if at > cut else -1 for at in starts]
     return Example(draft_ids[cut:], ids, np.asarray(target_probs)[:len(ids)], starts)
 
@@ -160,7 +160,7 @@ def places(example: Example,
                 yield *drawn[begin + step.place], step.node, step.narrowed, p
                 inside = step.next_node != ROOT and token in lifting.below(step.next_node)
                 if step.ends != token and not inside:
-                    break  # the draft goes another way or spells a longer token
+                    break  # the draft differs from the text, or spells a longer token
         row = now + 1
 
 

@@ -13,7 +13,6 @@ class Summary:
     tokens: int  # target tokens that entered the text
     rounds: int  # target passes
     seconds: float  # of decoding: drafter, target and everything else but the prefill
-    prefill_seconds: float  # reading the prompt
     draft_seconds: float
     target_seconds: float
     drafted: int  # draft tokens drawn
@@ -38,14 +37,14 @@ def summarize(rounds: Iterable[Round]) -> Summary:
     (2.0, 0.5)
     """
     rounds = list(rounds)
-    draft, target, other, prefill = (sum(r.seconds.get(part, 0.0) for r in rounds)
-                                     for part in ("draft", "target", "other", "prefill"))
+    draft, target, other = (sum(r.seconds.get(part, 0.0) for r in rounds)
+                            for part in ("draft", "target", "other"))
     seconds, tokens = draft + target + other, sum(len(r.emitted) for r in rounds)
     drafted, kept = sum(len(r.draft_tokens) for r in rounds), sum(r.draft_kept for r in rounds)
     shares = [r.accepted / len(r.proposals) for r in rounds if r.proposals]
     return Summary(
-        tokens=tokens, rounds=len(rounds), seconds=seconds, prefill_seconds=prefill,
-        draft_seconds=draft, target_seconds=target, drafted=drafted, draft_kept=kept,
+        tokens=tokens, rounds=len(rounds), seconds=seconds, draft_seconds=draft,
+        target_seconds=target, drafted=drafted, draft_kept=kept,
         proposed=sum(len(r.proposals) for r in rounds), accepted=sum(r.accepted for r in rounds),
         merges=sum(r.kinds.count("merged") for r in rounds),
         acceptance_draft=_ratio(kept, drafted),

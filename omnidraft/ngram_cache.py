@@ -4,10 +4,9 @@ An entry (d_1..d_n <-> t), n >= 2, pairs equal bytes (arXiv 2507.02659, section 
 draft, as n-gram caches elsewhere do: it translates, for one pair of tokenizers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from operator import index
 from pathlib import Path
 
@@ -44,7 +43,7 @@ class NGramCache:
             raise OmnidraftError(f"capacity is {capacity}: eviction {eviction!r} needs 1 or more")
         self.capacity, self.eviction = capacity, eviction
         self.draft_fingerprint, self.target_fingerprint = draft_fingerprint, target_fingerprint
-        self.tokens_seen = self.version = 0
+        self.version = 0
         # n-gram -> (target token, how often it was used); with eviction the last used comes last
         self._entries: dict[NGram, tuple[int, int]] = {}
         self._splits: dict[int, tuple[NGram, ...]] = {}  # target token -> its n-grams
@@ -52,9 +51,6 @@ class NGramCache:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def __contains__(self, ngram: Sequence[int]) -> bool:
-        return tuple(ngram) in self._entries
 
     def items(self) -> Iterator[tuple[NGram, int, int]]:
         """(n-gram, target token, hits) of each entry; the first to be evicted comes first."""
@@ -75,11 +71,15 @@ class NGramCache:
             gone = next(self.items())[0] if full else ngram
             old, _ = self._entries.pop(gone)
             self._splits[old] = tuple(split for split in self._splits[old] if split != gone)
-        self._entries[ngram] = token, hits
-        self._splits[token] = (*self._splits.get(token, ()), ngram)
-        self._lengths = sorted({*self._lengths, len(ngram)}, reverse=True)
-        self.version += 1
+        self._add({ngram: (token, hits)})
         return True
+
+    def _add(self, entries: dict[NGram, tuple[int, int]]) -> None:
+        self._entries |= entries
+        for ngram, (token, _) in entries.items():
+            self._splits[token] = (*self._splits.get(token, ()), ngram)
+        self._lengths = sorted({*self._lengths, *map(len, entries)}, reverse=True)
+        self.version += 1
 
     def longest_match(self, draft_tokens: Sequence[int], start: int) -> tuple[int, int] | None:
         """(target token, n) of the longest entry that begins at `start`, or None; counts a use."""
@@ -91,8 +91,9 @@ class NGramCache:
 
     def split_of(self, token: int) -> NGram | None:
         """The n-gram that spells a target token: the most used (then shortest, lowest), or None."""
-        return min(self._splits.get(token, ()), default=None,
-                   key=lambda ngram: (-self.hits(ngram), len(ngram), ngram))
+        found = self._splits.get(token) or (None,)
+        return found[0] if len(found) == 1 else min(
+            found, key=lambda ngram: (-self.hits(ngram), len(ngram), ngram))
 
     def touch(self, ngram: Sequence[int]) -> bool:
         """Count a use of an entry; False if it is not there."""
@@ -117,43 +118,35 @@ class NGramCache:
         The split must be the same with and without a pre-tokenizer. Frequent (low) ids come first.
         """
         self._bind(draft.fingerprint, target.fingerprint)
-        before, canonical = len(self), canonical_ids(target, target.token_bytes)
+        new, canonical = {}, canonical_ids(target, target.token_bytes)
         for token in np.flatnonzero(alignment.target_to_draft[:target.size] < 0).tolist():
-            if len(self) == self.capacity:
+            if len(self) + len(new) == self.capacity:
                 break
             data = target.token_bytes[token]
-            split = list(draft.split(data) or ()) if data and canonical[data] == token else []
+            split = (draft.split(data) or ()) if data and canonical[data] == token else ()
             if len(split) > 1 and max(split) < len(alignment.draft_to_target):
                 text = data.decode(errors="replace")  # subtle: a cut character changes the text
-                if draft.encode_continuation(text) == split:
-                    self.insert(split, token)
-        return len(self) - before
+                if split not in self._entries and draft.encode_continuation(text) == [*split]:
+                    new[split] = token, 0
+        self._add(dict(sorted(new.items())))  # a trie of them is quicker to make in this order
+        return len(new)
 
     def observe(self, draft_ids: Sequence[int], target_ids: Sequence[int], draft: Tokenizer,
-                target: Tokenizer, fresh: int | None = None) -> int:
-        """Learn from two tokenizations of a text (section 3.1); how many entries are new.
+                target: Tokenizer) -> int:
+        """Learn from two tokenizations of one text (section 3.1); how many entries are new.
 
-        Every smallest block of two or more draft tokens opposite one target token is an entry.
-        `fresh` target ids, or all, count as seen. OmnidraftError for two different texts.
+        Every smallest block of two or more draft tokens opposite one target token is an entry. They
+        are compared from the end of the text: at its beginning one side may have added a space.
         """
         self._bind(draft.fingerprint, target.fingerprint)
-        drafted = [draft.decode_bytes([i]) for i in draft_ids]
-        written = [target.decode_bytes([i]) for i in target_ids]
-        for here, there in ((b"", b""), (b"", b" "), (b" ", b"")):  # a space that one side adds
-            ours, theirs = [here, *drafted], [there, *written]
-            text, other = b"".join(ours), b"".join(theirs)
-            if text.startswith(other) or other.startswith(text):
-                break
-        else:
-            raise OmnidraftError("draft and target ids spell different texts: observe needs "
-                                 "two tokenizations of one text")
-        new = 0
-        for (start, end), (place, target_end) in aligned_spans(ours, theirs):
-            # subtle: no spelling has the added space (at 0) or a token without bytes
-            if 0 < start < end - 1 and target_end - place == 1 and all(ours[start:end]):
-                ngram = draft_ids[start - 1:end - 1]
-                new += not self.touch(ngram) and self.insert(ngram, target_ids[place - 1], hits=1)
-        self.tokens_seen += len(target_ids) if fresh is None else fresh
+        ours = [draft.decode_bytes([i])[::-1] for i in reversed(draft_ids)]
+        theirs = [target.decode_bytes([i])[::-1] for i in reversed(target_ids)]
+        new, size = 0, len(draft_ids)
+        for (first, last), (place, end) in reversed([*aligned_spans(ours, theirs)]):
+            # subtle: a token without bytes is no part of a spelling
+            if last - first > 1 and end - place == 1 and all(ours[first:last]):
+                ngram = draft_ids[size - last:size - first]
+                new += not self.touch(ngram) and self.insert(ngram, target_ids[-end], hits=1)
         return new
 
     def save(self, path: str | Path) -> None:
@@ -161,12 +154,13 @@ class NGramCache:
         make_folder_of(Path(path))
         write_text(Path(path), json.dumps({
             "format": _FORMAT, "draft": self.draft_fingerprint, "target": self.target_fingerprint,
-            "capacity": self.capacity, "eviction": self.eviction, "tokens_seen": self.tokens_seen,
+            "capacity": self.capacity, "eviction": self.eviction,
             "entries": list(self.items())}))  # [draft ids, target id, hits], first evicted first
 
     @classmethod
-    def load(cls, path: str | Path, draft_fingerprint: str, target_fingerprint: str) -> NGramCache:
-        """Read a saved cache; OmnidraftError if it is missing, damaged or of another pair."""
+    def load(cls, path: str | Path, draft_fingerprint: str, target_fingerprint: str,
+             sizes: tuple[int, int] = (2**31, 2**31)) -> "NGramCache":
+        """Read a saved cache; OmnidraftError if missing, damaged, beyond `sizes`, or another's."""
         if not Path(path).exists():
             raise OmnidraftError(f"no cache file {path}: observe or prefill, then save one")
         try:
@@ -175,9 +169,13 @@ class NGramCache:
             cache = cls(capacity, saved["eviction"], str(saved["draft"]), str(saved["target"]))
             if saved["format"] != _FORMAT or len(entries) > (capacity or len(entries)):
                 raise ValueError
-            cache.tokens_seen = int(saved["tokens_seen"])
-            for ngram, token, hits in entries:
-                cache.insert(ngram, token, index(hits))
+            entries = {tuple(ngram): (token, hits) for ngram, token, hits in entries}
+            ids, values = np.array([*chain(*entries)]), np.array([*entries.values()])  # (n, 2)
+            if entries and not (ids.dtype == values.dtype == int and min(map(len, entries)) > 1
+                                and 0 <= min(ids.min(), values.min()) and ids.max() < sizes[0]
+                                and values[:, 0].max() < sizes[1]):
+                raise ValueError
+            cache._add(entries)
         except (KeyError, TypeError, ValueError, OverflowError):  # OmnidraftError is a ValueError
             raise OmnidraftError(f"{path} is no readable n-gram cache (damaged or another format): "
                                  "delete it and it will be learned again") from None

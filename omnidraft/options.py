@@ -1,14 +1,12 @@
 """How to decode: the rule, how far to draft, how to sample, when to end; checked in one place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
 from .errors import OmnidraftError
-from .stopping import Confidence, Stop, Throughput
+from .stopping import Confidence, FixedLength
 from .verification import RULES
 
 
@@ -20,7 +18,7 @@ class Options:
     """
 
     verify: str = "lifted"  # one of verification.RULES; "lossless" is another name for "lifted"
-    stop: Stop = Confidence()  # noqa: RUF009 (frozen); its `limit` bounds the draft length
+    stop: FixedLength = Confidence()  # noqa: RUF009 (frozen); its `limit` bounds the draft length
     temperature: float = 0.0
     top_k: int = 0  # 0: off
     top_p: float = 1.0  # 1: off
@@ -42,7 +40,7 @@ class Options:
             own["verify"] = "lifted"
         if self.verify not in RULES:
             raise OmnidraftError(f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}")
-        if not isinstance(self.stop, Stop):
+        if not isinstance(self.stop, FixedLength):
             raise OmnidraftError(f"stop is {self.stop!r}, but must be a rule of `stopping`; texts "
                                  "to stop at are stop_strings of generate")
         if (ends := self.eos_token_id) is not None:
@@ -73,22 +71,19 @@ class Options:
         return model.eos_ids if self.eos_token_id is None else self.eos_token_id
 
     @classmethod
-    def of(cls, draft_length: int = 12, threshold: float = 0.4, do_sample: bool | None = None,
-           tune: bool = False, **settings: Any) -> Options:
+    def of(cls, draft_length: int = 12, threshold: float = 0.4, **settings: Any) -> "Options":
         """Options by the names that transformers users know.
 
-        `draft_length` and `threshold` make the confidence rule, unless a `stop` is given; with
-        `tune` it rests where drafting does not pay. Raises OmnidraftError for an unknown name.
+        `draft_length` and `threshold` make the confidence rule, unless a `stop` is given.
+        Raises OmnidraftError for an unknown name.
 
         >>> Options.of(do_sample=True, top_p=0.9, draft_length=4).temperature
         1.0
         """
-        known = {field.name for field in fields(cls)}
+        known = {field.name for field in fields(cls)} | {"do_sample"}
         if unknown := settings.keys() - known:
             raise OmnidraftError(f"unknown option {min(unknown)!r}: choose from draft_length, "
-                                 "threshold, do_sample, tune, " + ", ".join(sorted(known)))
+                                 "threshold, " + ", ".join(sorted(known)))
         if not 0 <= threshold <= 1:
             raise OmnidraftError(f"threshold is {threshold}, but must be from 0 to 1")
-        rule = Throughput if tune else Confidence
-        settings.setdefault("stop", rule(draft_length, threshold=threshold))
-        return cls(**settings, do_sample=do_sample)
+        return cls(**{"stop": Confidence(draft_length, threshold=threshold)} | settings)

@@ -10,7 +10,7 @@ from .lifting import Lifting, build_lifting
 from .ngram_cache import NGramCache
 from .sampling import Sampler
 from .translation import Direct
-from .vocabulary import Alignment, align
+from .vocabulary import align
 
 
 class Pairing:
@@ -23,13 +23,12 @@ class Pairing:
     """
 
     def __init__(self, draft: Any, target: Any, cache: NGramCache | None = None,
-                 prefill: bool = True, alignment: Alignment | None = None) -> None:
+                 prefill: bool = True) -> None:
         self.draft, self.target = draft, target
-        alignment = alignment or align(draft.tokenizer, target.tokenizer)
+        alignment = align(draft.tokenizer, target.tokenizer)
         self.alignment = alignment.fitted(draft.vocab_size, target.vocab_size)
-        self.cache = NGramCache() if cache is None else cache
-        if cache is None and prefill:
-            self.cache.prefill(draft.tokenizer, target.tokenizer, self.alignment)
+        fresh = NGramCache() if cache is None else cache
+        self.cache = self.between("splits") if cache is None and prefill else fresh
         if not (alignment.shared_draft or len(self.cache) or self.spellings):
             raise OmnidraftError(f"the vocabularies of {draft.name} and {target.name} have nothing "
                                  "in common: no token of one is spelled by tokens of the other; "
@@ -56,39 +55,42 @@ class Pairing:
     @cached_property
     def spellings(self) -> dict[int, tuple[int, ...]]:
         """Draft tokens without a direct token -> what the target writes for them."""
-        found, spoken = {}, self.target.tokenizer
-        unmapped = self.alignment.draft_to_target[:self.draft.tokenizer.size] < 0
-        for token in np.flatnonzero(unmapped).tolist():
-            data = self.draft.tokenizer.token_bytes[token] or b""
+        return {token: spelling for spelling, token, _ in self.between("spellings").items()}
+
+    def between(self, what: str) -> NGramCache:
+        """How one side spells the other: "splits" of target tokens, "spellings" of draft tokens."""
+        draft, target = self.draft.tokenizer, self.target.tokenizer
+        if what == "splits":
+            (cache := NGramCache()).prefill(draft, target, self.alignment)
+            return cache
+        cache = NGramCache(None, "none", target.fingerprint, draft.fingerprint)
+        for token in np.flatnonzero(self.alignment.draft_to_target[:draft.size] < 0).tolist():
+            data = draft.token_bytes[token] or b""
             try:
-                spelling = tuple(spoken.encode_continuation(data.decode("utf-8")))
+                spelling = target.encode_continuation(data.decode("utf-8"))
             except UnicodeDecodeError:
-                spelling = spoken.split(data) or ()
-            if spelling and spoken.decode_bytes(spelling) == data:
-                found[token] = spelling
-        return found
+                spelling = target.split(data) or ()
+            if len(spelling) > 1 and target.decode_bytes(spelling) == data:
+                cache.insert(spelling, token)
+        return cache
 
     def span(self, token: int) -> int:
         """Draft tokens that a target token stands for: 1, or the length of its n-gram."""
-        if self.alignment.target_to_draft[token] >= 0:
-            return 1
-        return len(self.cache.split_of(token) or (0,))
+        direct = self.alignment.target_to_draft[token] >= 0
+        return 1 if direct else len(self.cache.split_of(token) or (0,))
 
     @property
     def lifting(self) -> Lifting:
         """The trie of splits and the paths of atoms, made again when the cache has changed."""
         source = self.cache, self.cache.version
         if self._lifting[0] != source:
-            to_target = self.alignment.draft_to_target.tolist()
-            splits: dict[int, tuple[int, ...]] = {}
-            for token, atom in enumerate(self.alignment.target_to_draft.tolist()):
-                split = self.cache.split_of(token) if atom < 0 else (atom,)
-                # Of several target tokens with the same bytes (<0x41> and "A") the written one is
-                # covered; of several draft tokens one is the atom, and the others go by it.
-                written = atom < 0 or to_target[atom] == token
-                if split and max(split) < self.draft.vocab_size and written:
-                    splits[token] = split
-            direct = {token: (to,) for token, to in enumerate(to_target) if to >= 0}
-            made = build_lifting(splits, self.spellings | direct, self.draft.vocab_size)
-            self._lifting = source, made
+            same, back = (table.tolist() for table in (self.alignment.draft_to_target,
+                                                       self.alignment.target_to_draft))
+            # Of several target tokens with the same bytes (<0x41> and "A") the written one is
+            # covered; of several draft tokens one is the atom, and the others go by it.
+            splits = {to: (atom,) for atom, to in enumerate(same) if to >= 0 and back[to] == atom}
+            splits |= {to: split for _, to, _ in self.cache.items() if to < len(back)
+                       and back[to] < 0 and max(split := self.cache.split_of(to)) < len(same)}
+            direct = {token: (to,) for token, to in enumerate(same) if to >= 0}
+            self._lifting = source, build_lifting(splits, self.spellings | direct, len(same))
         return self._lifting[1]

@@ -4,7 +4,6 @@ Verification needs exactly the distribution that a token was drawn from: it is c
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from math import nextafter
 from typing import Any
 
@@ -31,11 +30,12 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
     if temperature == 0:
         return (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
     width = np.float32 if logits.dtype == np.float32 else np.float64
-    probs = np.subtract(logits, highest, dtype=width)
-    if temperature != 1:
+    if temperature == 1 and ((highest >= 0) & (highest < 60)).all():
+        probs = np.exp(logits, dtype=width)  # neither overflows nor loses more than the usual way
+    else:
         with np.errstate(over="ignore"):  # a tiny temperature: -inf, which is right
-            probs /= max(temperature, 1e-30)  # what float32 can hold
-    np.exp(probs, out=probs)  # in proportion to the probabilities
+            scaled = np.subtract(logits, highest, dtype=width) / width(max(temperature, 1e-30))
+        probs = np.exp(scaled)  # in proportion to the probabilities
     if 0 < top_k < logits.shape[-1]:
         least = np.partition(probs, -top_k, axis=-1)[..., -top_k, None]
         probs[probs < least] = 0.0
@@ -88,14 +88,16 @@ class Rows(Sequence):
     """make(item) for each of `items` when it is asked for: rows after a rejection cost nothing."""
 
     def __init__(self, items: Any, make: Callable[[Any], Any]) -> None:
-        self.items = items
-        self._made = cache(lambda row: make(items[row]))
+        self.items, self._make = items, make
+        self._made: dict[int, Any] = {}
 
     def __len__(self) -> int:
         return len(self.items)
 
     def __getitem__(self, row: int) -> Any:
-        return self._made(row)
+        if row not in self._made:
+            self._made[row] = self._make(self.items[row])
+        return self._made[row]
 
 
 class Uniforms:
@@ -196,5 +198,5 @@ class Sampler:
         return lifting
 
     def finished(self, array: np.ndarray) -> np.ndarray:
-        """The array once it is computed, so that a model's seconds are its own."""
+        """The array once it is computed: a model's time does not include what follows."""
         return array

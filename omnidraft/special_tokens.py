@@ -48,8 +48,7 @@ def find_roles(config: dict[str, Any], raw: tokenizers.Tokenizer, vocabulary: di
             ids += [i for i in found if not byte_level or i in added]
         special.update(ids)
         if role == "eos":
-            ends = config.get("eos_token_id") or ()
-            ids += [i for i in ends if isinstance(i, int) and 0 <= i < size]
+            ids += [i for i in config.get("eos_token_id") or () if type(i) is int and 0 <= i < size]
         roles[role] = tuple(dict.fromkeys(ids))
     return SpecialTokens(roles, special, {vocabulary[s] for s in END_OF_TURN if s in vocabulary})
 

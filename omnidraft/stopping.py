@@ -1,10 +1,8 @@
-"""When to stop drafting: after a fixed length, by confidence, or where it does not pay.
+"""When to stop drafting: after a fixed length, or by confidence.
 
 The token that stops a draft is still proposed: without it the text would be biased (arXiv
 2405.19715, section 3). Whether a round drafts at all depends only on what precedes its first draw.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
@@ -15,35 +13,27 @@ import numpy as np
 from .errors import OmnidraftError
 
 
-class Stop:
-    """A stop rule. Called with the confidence of every token drafted so far: draft no more?"""
+@dataclass(frozen=True)
+class FixedLength:
+    """Draft `limit` tokens in every round: the plainest stop rule, and what others build on.
 
-    limit: int  # most draft tokens in the coming round; 0: do not draft
-    looks = True  # at every drafted token's probability
-    head: AcceptanceHead | None = None  # predicts acceptance from more than the probability
+    A rule is called with the confidence of every token drafted so far: draft no more?
+    """
+
+    limit: int = 4  # most draft tokens in a round; 0: do not draft
+    looks = False  # at every drafted token's probability
+    head = None  # or what predicts acceptance from more than that
 
     def starts(self, confidence: float) -> bool:
         """Should the round draft, given the confidence of the likeliest first token?"""
         return True
 
     def __call__(self, confidences: list[float]) -> bool:
-        """Never, unless a rule says otherwise."""
         return False
 
-    def record(self, record: Any) -> None:
-        """Take a finished `Round` into account."""
-
 
 @dataclass(frozen=True)
-class FixedLength(Stop):
-    """Draft `limit` tokens in every round."""
-
-    limit: int = 4
-    looks = False
-
-
-@dataclass(frozen=True)
-class Confidence(Stop):
+class Confidence(FixedLength):
     """Stop once the product of the drafted tokens' confidences falls below `threshold`.
 
     A token's confidence is the drafter's probability of it, or what a `head` predicts; threshold =
@@ -57,55 +47,14 @@ class Confidence(Stop):
 
     limit: int = 12
     threshold: float = 0.4
-    head: AcceptanceHead | None = None
+    head: "AcceptanceHead | None" = None
+    looks = True
 
     def starts(self, confidence: float) -> bool:
-        return not confidence < self.threshold  # NaN drafts on; the error is raised later
+        return not confidence < self.threshold  # subtle: NaN drafts, and the error is raised later
 
     def __call__(self, confidences: list[float]) -> bool:
         return prod(confidences) < self.threshold
-
-
-@dataclass(eq=False)
-class Throughput(Stop):
-    """The confidence rule, which rests where drafting does not pay (this project's own).
-
-    Where a token of the drafting rounds takes longer than a plain step, `limit` reads 0 for the
-    next 32, 64, ... 256 tokens; after each rest 4 rounds decide again. Only past rounds count, so
-    the clock cannot bias the text.
-    """
-
-    longest: int = 12  # most draft tokens in a round
-    head: AcceptanceHead | None = None
-    threshold: float = 0.4
-    _pace: tuple[float, float] = 0.0, 0.0  # seconds and tokens since the last rest, fading
-    _plain: float | None = None  # seconds of a plain step
-    _untried: int = 8  # drafting rounds before the first decision
-    _rest: int = 0  # tokens to write without drafting
-    _pause: int = 32  # the next rest
-
-    starts, __call__ = Confidence.starts, Confidence.__call__
-
-    @property
-    def limit(self) -> int:
-        return 0 if self._rest else self.longest
-
-    def record(self, record: Any) -> None:
-        seconds = sum(record.seconds[part] for part in ("draft", "target", "other"))
-        tokens = len(record.emitted)
-        if self._rest:
-            self._plain = seconds if self._plain is None else 0.8 * self._plain + 0.2 * seconds
-            self._rest = max(0, self._rest - tokens)
-            return
-        self._pace = 0.9 * self._pace[0] + seconds, 0.9 * self._pace[1] + tokens
-        self._untried -= 1
-        if self._plain is None:
-            self._rest = int(self._untried <= 6)  # after two rounds one plain step is measured
-        elif self._untried <= 0 and self._pace[0] > self._plain * self._pace[1]:
-            self._rest, self._pause = self._pause, min(256, 2 * self._pause)
-            self._pace, self._untried = (0.0, 0.0), 4
-        elif self._untried <= 0:
-            self._pause = 32
 
 
 class AcceptanceHead:
@@ -123,7 +72,7 @@ class AcceptanceHead:
         self.parameters = {"out.weight": weight, "out.bias": np.zeros(1, np.float32)}
 
     @classmethod
-    def of(cls, parameters: dict[str, np.ndarray], width: int) -> AcceptanceHead:
+    def of(cls, parameters: dict[str, np.ndarray], width: int) -> "AcceptanceHead":
         """A head with given parameters; OmnidraftError for more layers or another width."""
         head = cls(width)
         if {k: v.shape for k, v in parameters.items()} != {

@@ -5,11 +5,10 @@
 - Byte-level BPE (GPT-2, Llama-3, Qwen): each byte has a stand-in character, "Ġ" for a space.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -30,7 +29,7 @@ BYTE_TO_CHARACTER = [chr(256 + _HIDDEN.index(b) if b in _HIDDEN else b) for b in
 CHARACTER_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_CHARACTER)}
 
 LARGEST = 2**27  # bytes of a tokenizer.json; those of 262k tokens have 33 MB
-GROWTH = 64  # a normalizer may make a text longer by this factor at most
+GROWTH = 64  # a normalizer may make a text longer by this factor, a post-processor by so many ids
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _PRE_TOKENIZERS = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "UnicodeScripts",
                    "Whitespace", "WhitespaceSplit", "FixedLength"}
@@ -54,7 +53,7 @@ class Tokenizer:
         vocabulary = raw.get_vocab(with_added_tokens=True)
         before = _parts(raw.normalizer) + _parts(raw.pre_tokenizer)
         self.size: int = max(vocabulary.values(), default=-1) + 1
-        if problem := _problem(raw.model, before, self.size, len(vocabulary)):
+        if problem := _problem(raw, before, self.size, len(vocabulary)):
             raise OmnidraftError(f"tokenizer {name!r} ({type(raw.model).__name__}) {problem}")
         parts = json.dumps(before + _parts(raw.decoder), ensure_ascii=False)
         self.byte_level: bool = '"ByteLevel"' in parts
@@ -64,10 +63,11 @@ class Tokenizer:
             part["type"] == "Prepend" or part.get("add_prefix_space")
             or part.get("prepend_scheme", "never") != "never" for part in before)
 
-        self.strings: list[str | None] = [raw.id_to_token(token) for token in range(self.size)]
+        added = raw.get_added_tokens_decoder()
+        strings = {token: string for string, token in vocabulary.items()}
+        self.strings: list[str | None] = [*map(strings.get, range(self.size))]
         self.special = find_roles(self._config, raw, vocabulary, self.byte_level)
         self.roles = self.special.roles
-        added = raw.get_added_tokens_decoder()
         self.token_bytes = [self._bytes_of(token, token in added) for token in range(self.size)]
         self.byte_fallback = {  # byte -> the lowest token that spells it alone
             data[0]: i for i, data in reversed([*enumerate(self.token_bytes)])
@@ -77,7 +77,7 @@ class Tokenizer:
         self._unspellable = re.compile(f"([\udc80-\udcff{mark}]+)")
 
     @classmethod
-    def load(cls, folder: str | Path) -> Tokenizer:
+    def load(cls, folder: str | Path) -> "Tokenizer":
         """Read a Hugging Face folder; OmnidraftError where its tokenizer.json is not usable."""
         path = Path(folder, "tokenizer.json")
         if not path.exists():
@@ -91,7 +91,7 @@ class Tokenizer:
             config["eos_token_id"] += end if isinstance(end, list) else [end]
         return cls(raw, path.parent.resolve().name, config)
 
-    def within(self, size: int) -> Tokenizer:
+    def within(self, size: int) -> "Tokenizer":
         """Without added tokens beyond a model's `size` logits; OmnidraftError for ordinary ones."""
         if self.size <= size:
             return self
@@ -229,15 +229,22 @@ def _run(raw: tokenizers.Tokenizer, text: str) -> list[int]:
         return raw.encode(text, add_special_tokens=False).ids
 
 
-def _problem(model: Any, before: list[dict[str, Any]], size: int, tokens: int) -> str:
+def _problem(raw: Any, before: list[dict[str, Any]], size: int, tokens: int) -> str:
     """Why such a tokenizer is refused, before any memory is taken for it; empty if it is not."""
-    marks = ("end_of_word_suffix", "continuing_subword_prefix")
+    marks, model = ("end_of_word_suffix", "continuing_subword_prefix"), raw.model
     if type(model).__name__ == "WordPiece" or any(getattr(model, mark, None) for mark in marks):
         return "marks word boundaries outside its bytes: use a SentencePiece or byte-level one"
     if size > 2 * tokens + 2**16:  # a list of all ids would be far larger than the file
         return f"has {tokens} tokens but ids up to {size - 1}: download its tokenizer.json again"
-    grown = prod(max(1, len(part.get("content") or part.get("prepend") or "")) for part in before)
+    grown = max(prod(map(_growth, before)), raw.num_special_tokens_to_add(False))
     return f"makes a text over {GROWTH} times longer: use another one" if grown > GROWTH else ""
+
+
+def _growth(part: dict[str, Any]) -> int:
+    """Most characters that a part of a normalizer writes for one."""
+    data = b64decode(part.get("precompiled_charsmap") or "")  # its trie, after the size, and texts
+    texts = data[4 + int.from_bytes(data[:4], "little"):].decode("utf-8", "replace").split("\0")
+    return max(1, *map(len, texts), len(part.get("content") or part.get("prepend") or ""))
 
 
 def _parts(component: Any) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import numpy as np
 from .sampling import Rows
 from .tokenizer import Tokenizer
 
-WINDOW = 64  # how many tokens `retokenize` goes back at most
+WINDOW = 64  # how many tokens `retokenize` looks back at most
 
 
 class Direct:
@@ -126,21 +126,6 @@ def continuation(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[
     start, made = retokenize(tokenizer, ids, data)
     old = len(ids) - start
     return made[old:] if made[:old] == list(ids[start:]) else extend(tokenizer, (), data)
-
-
-def common_tail(draft: Tokenizer, draft_ids: Sequence[int], target: Tokenizer,
-                target_ids: Sequence[int], longest: int) -> tuple[list[int], list[int]]:
-    """The longest ends of two tokenizations with equal bytes, of at most `longest` target ids."""
-    def ends(tokenizer: Tokenizer, ids: Sequence[int]) -> dict[bytes, Sequence[int]]:
-        found, data = {}, b""
-        for place in reversed(range(len(ids))):
-            data = tokenizer.decode_bytes([ids[place]]) + data
-            found.setdefault(data, ids[place:])
-        return found
-
-    ours, theirs = ends(target, target_ids[-longest:]), ends(draft, draft_ids[-8 * longest:])
-    common = max(ours.keys() & theirs.keys(), key=len, default=None)
-    return theirs.get(common, []), ours.get(common, [])
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -11,8 +11,6 @@ free token when every proposal was kept. Rules, lossless but for `omnidraft` abo
 `lifted`     this project's own, for any two tokenizers: blocks of atoms on lifted distributions
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,7 +31,7 @@ class Verdict:
     kinds: list[str] = field(default_factory=list)  # "accepted", "recovered" or "bonus", per token
     accepted: int = 0
 
-    def emit(self, token: int, kind: str) -> Verdict:
+    def emit(self, token: int, kind: str) -> "Verdict":
         """Append a token that enters the text."""
         self.emitted.append(int(token))
         self.kinds.append(kind)

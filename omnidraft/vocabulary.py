@@ -6,18 +6,14 @@ a run of spaces, "中") and pairs some tokens falsely ("é" is a letter in one v
 stand-in for byte 0xE9 in the other). Special tokens are paired by role (`special_tokens`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .errors import OmnidraftError
 from .special_tokens import partners
 from .tokenizer import Tokenizer
 
-DEFINITIONS = ("bytes", "strings")
 Span = tuple[int, int]
 
 
@@ -29,9 +25,8 @@ class Alignment:
     target_to_draft: np.ndarray  # (V_p,) int32
     shared_draft: int  # draft ids whose spelling the target has; pairs by role not counted
     shared_target: int  # target ids whose spelling the drafter has
-    role_pairs: int  # draft special tokens paired by role
 
-    def fitted(self, draft_width: int, target_width: int) -> Alignment:
+    def fitted(self, draft_width: int, target_width: int) -> "Alignment":
         """The same map for logits of these widths; ids that only a model has are never proposed."""
         def fit(table: np.ndarray, width: int, other_width: int) -> np.ndarray:
             fitted = np.full(width, -1, dtype=np.int32)
@@ -42,14 +37,12 @@ class Alignment:
                        target_to_draft=fit(self.target_to_draft, target_width, draft_width))
 
 
-def align(draft: Tokenizer, target: Tokenizer, by: str = "bytes") -> Alignment:
-    """Pair the tokens of two vocabularies by "bytes", or by "strings" as the paper does.
+def align(draft: Tokenizer, target: Tokenizer, strings: bool = False) -> Alignment:
+    """Pair the tokens of two vocabularies by their bytes, or by their `strings` as the paper does.
 
-    Of several tokens spelled alike the canonical one is taken; OmnidraftError for another `by`.
+    Of several tokens spelled alike the canonical one is taken.
     """
-    if by not in DEFINITIONS:
-        raise OmnidraftError(f"unknown definition {by!r}: align by 'bytes' or by 'strings'")
-    ours, theirs = (s.token_bytes if by == "bytes" else _strings(s) for s in (draft, target))
+    ours, theirs = (_strings(s) if strings else s.token_bytes for s in (draft, target))
     draft_ids, target_ids = canonical_ids(draft, ours), canonical_ids(target, theirs)
     draft_to_target = np.array([target_ids.get(key, -1) for key in ours], dtype=np.int32)
     target_to_draft = np.array([draft_ids.get(key, -1) for key in theirs], dtype=np.int32)
@@ -58,7 +51,7 @@ def align(draft: Tokenizer, target: Tokenizer, by: str = "bytes") -> Alignment:
     forth, back = partners(draft.special, target.special), partners(target.special, draft.special)
     draft_to_target[list(forth)] = list(forth.values())
     target_to_draft[list(back)] = list(back.values())
-    return Alignment(draft_to_target, target_to_draft, *shared, role_pairs=len(forth))
+    return Alignment(draft_to_target, target_to_draft, *shared)
 
 
 def canonical_ids(tokenizer: Tokenizer, keys: Sequence[Hashable]) -> dict[Hashable, int]:

@@ -12,12 +12,50 @@ from typing import Any
 
 import numpy as np
 
+from omnidraft import verification
 from omnidraft.exactness import Draws, distribution_of
-from omnidraft.lifting import Split, build_lifting
-from omnidraft.verification import Verdict, lifted
+from omnidraft.lifting import Choice, Split, build_lifting
+from omnidraft.verification import Verdict
 
 TEXTS = [text for n in (1, 2, 3) for text in map("".join, product("ab", repeat=n))]
+SHARED = {name: getattr(verification, name) for name in ("choices", "categories", "residual")}
 COMMON = np.repeat([6.0, 2.0, 1.0], [2, 4, 8])  # short tokens make long ones spellable
+
+
+class Judged:
+    """One draft before `verification.lifted`, which judges it once per outcome of its draws.
+
+    What follows from the draft alone, `SHARED`, is worked out by `verification` once for all.
+    """
+
+    def __init__(self, given: tuple[Any, ...], limit: int | None) -> None:
+        self.given, self.limit, self.whole, self.left = given, limit, {}, {}
+        self.steps = [*SHARED["choices"](*given, limit)]
+
+    def verdict(self, draws: Draws) -> Verdict:
+        """That of one outcome."""
+        for name in SHARED:
+            setattr(verification, name, getattr(self, name))
+        try:
+            return verification.lifted(*self.given, draws, self.limit)
+        finally:
+            vars(verification).update(SHARED)
+
+    def choices(self, *_: Any) -> list[Choice]:
+        """What `verification.choices` gives."""
+        return self.steps
+
+    def categories(self, step: Choice, *_: Any) -> tuple[Any, Any]:
+        """What `verification.categories` gives."""
+        if step not in self.whole:
+            self.whole[step] = SHARED["categories"](step, *self.given[1:])
+        return self.whole[step]
+
+    def residual(self, p: Any, q: Any, scale: float) -> Any:
+        """What `verification.residual` gives for rows of `categories`."""
+        if (id(q), scale) not in self.left:
+            self.left[id(q), scale] = SHARED["residual"](p, q, scale)
+        return self.left[id(q), scale]
 
 
 class RoundWorld:
@@ -47,6 +85,7 @@ class RoundWorld:
                 self.spellings[token] = ways[rng.integers(len(ways))]
         self.lifting = build_lifting(self.splits, self.spellings, len(self.draft))
         self._rows: dict[Any, np.ndarray] = {}
+        self._judged: dict[Any, Judged] = {}
 
     def cuts(self, text: str, vocabulary: list[str]) -> Iterator[Split]:
         """All ways to write a text with tokens of a vocabulary, the first one of each spelling."""
@@ -86,12 +125,20 @@ class RoundWorld:
             rows.append(row)
         return tokens, rows
 
-    def verify(self, draws: Draws, tokens: list[int], rows: list[np.ndarray],
-               limit: int | None = None, in_text: Split = ()) -> Verdict:
-        """The verdict of `verification.lifted`."""
+    def given(self, tokens: list[int], rows: list[np.ndarray], in_text: Split,
+              limit: int | None) -> tuple[Any, ...]:
+        """What `verification.lifted` is given: atoms, drawn, lifting and the target's rows."""
         atoms, drawn = self.lifting.reveal(tokens, rows, in_text)
         target_rows = self.target_rows(self.lifting.walk(atoms)[0][:limit])
-        return lifted(atoms, drawn, self.lifting, target_rows, draws, limit)
+        return atoms, drawn, self.lifting, target_rows
+
+    def verify(self, draws: Draws, tokens: list[int], rows: list[np.ndarray],
+               limit: int | None = None, in_text: Split = ()) -> Verdict:
+        """The verdict of `verification.lifted`; the rows follow from the tokens."""
+        key = (*tokens,), in_text, limit
+        if key not in self._judged:
+            self._judged[key] = Judged(self.given(tokens, rows, in_text, limit), limit)
+        return self._judged[key].verdict(draws)
 
     def lossless(self, draws: Draws, limit: int | None = None,
                  context: int | None = None) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ def models(base: Path) -> Path:
     base.mkdir(parents=True, exist_ok=True)
     write_model(base / "draft", sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft"), 1)
     write_model(base / "target", byte_level("Ġ t, h e, Ġt he, i n, in g, Ġ a", name="target"), 2)
-    (base / "prompts.txt").write_text("\n".join(PROMPTS))
+    (base / "prompts.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS * 5))
     return base
 
 
@@ -133,7 +133,7 @@ def mutated(rng: random.Random, content: bytes) -> bytes:
 
 COMMANDS = [("generate", "the thing", "-n", "3"), ("generate", "the thing", "-n", "3", "--adapter", "--adapters", "A"),
             ("adapt", "P", "--limit", "2", "-n", "3", "--adapters", "A"), ("chat", "-n", "3"), ("models", "--adapters", "A"),
-            ("align", "D", "T", "the thing"), ("cache", "prefill", "D", "T")]
+            ("align", "D", "T", "the thing")]
 
 
 def one_mutation(base: Path, seed: int) -> str:
@@ -142,7 +142,7 @@ def one_mutation(base: Path, seed: int) -> str:
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(base / "good", work)
     os.environ["OMNIDRAFT_HOME"] = str(work / "home")
-    path = rng.choice([path for path in sorted(work.rglob("*")) if path.is_file() and path.name not in ("lock", "prompts.txt")])
+    path = rng.choice([path for path in sorted(work.rglob("*")) if path.is_file() and path.name != "lock"])
     path.write_bytes(mutated(rng, path.read_bytes()))
     current = next((work / "adapters").glob("*/current.json"))
     if current.parent in path.parents and rng.random() < 0.7:  # as someone who means it would do
@@ -154,7 +154,7 @@ def one_mutation(base: Path, seed: int) -> str:
             current.write_text(json.dumps(manifest | {"checksum": seal(manifest)}))
         except (ValueError, KeyError, TypeError, OSError, AttributeError, RecursionError):
             pass
-    names = {"A": work / "adapters", "P": work / "prompts.txt", "D": work / "draft", "T": work / "target"}
+    names = {"A": work / "adapters", "P": work / "prompts.jsonl", "D": work / "draft", "T": work / "target"}
     command = [str(names.get(word, word)) for word in rng.choice(COMMANDS)]
     result = run(work, *command)
     said = (result.stderr.strip().splitlines() or [""])[-1]
@@ -166,18 +166,18 @@ def one_mutation(base: Path, seed: int) -> str:
     return what if {*result.stderr} & {*map(chr, (*range(9), *range(11, 32), 127))} else ""
 
 
-def mutations(base: Path, count: int) -> list[str]:
+def mutations(base: Path, count: int, first: int = 0) -> list[str]:
     """Files that are not what they should be, each in a process that ends after 10 s of a processor or 1 GB."""
     good = models(base / "good")
     os.environ["OMNIDRAFT_HOME"] = str(good / "home")
-    assert run(good, "adapt", str(good / "prompts.txt"), "--limit", "4", "-n", "8", "--adapters", str(good / "adapters"),
-               "--rank", "2", "--head", "joint").exit_code == 0
-    assert run(good, "cache", "prefill", str(good / "draft"), str(good / "target")).exit_code == 0
+    assert run(good, "adapt", str(good / "prompts.jsonl"), "--limit", "38", "-n", "8", "--adapters", str(good / "adapters"),
+               "--rank", "2", "--head", "joint").exit_code == 0  # long enough for sums of held-out prompts
+    assert manifest_of(next((good / "adapters").iterdir()))["statistics"]["held_out"] > 1
     (good / "target" / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
     (good / "target" / "generation_config.json").write_text('{"eos_token_id": 1}')
     (good / "target" / "tokenizer_config.json").write_text('{"eos_token": "x"}')
-    failures, seed = [], 0
+    failures, seed, count = [], first, first + count
     while seed < count:
         read, write = os.pipe()
         if not (child := os.fork()):
@@ -369,7 +369,7 @@ def writers(base: Path, count: int) -> list[str]:
             if not (child := os.fork()):
                 try:
                     if by_command:
-                        result = run(base, "adapt", str(base / "prompts.txt"), "--limit", "4", "-n", "4", "--rank", "2",
+                        result = run(base, "adapt", str(base / "prompts.jsonl"), "--limit", "4", "-n", "4", "--rank", "2",
                                      "--adapters", str(base / "adapters"), "--seed", str(who))
                         said = result.stderr
                     else:

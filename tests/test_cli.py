@@ -77,7 +77,7 @@ def pair(folders) -> list[str]:
 # ------------------------------------------------------------------------------------------------------------ help
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], [], ["demo", "-h"], ["generate", "-h"], ["align", "-h"],
-                                       ["cache", "-h"], ["cache", "prefill", "-h"], ["models", "-h"], ["info", "-h"]])
+                                       ["models", "-h"], ["info", "-h"]])
 def test_help_ends_with_examples(arguments):
     result = run(*arguments)
     assert result.exit_code in (0, 2 if not arguments else 0)
@@ -87,7 +87,7 @@ def test_help_ends_with_examples(arguments):
 def test_help_lists_the_commands_from_the_first_one_to_try_on():
     lines = ok("--help").output.split("Commands:")[1].split("Examples:")[0].splitlines()
     listed = [line.split()[0] for line in lines if line.strip()]
-    assert listed == ["demo", "generate", "chat", "adapt", "bench", "align", "check", "cache", "models", "tutorial", "info"]
+    assert listed == ["demo", "generate", "chat", "adapt", "bench", "align", "check", "models", "tutorial", "info"]
 
 
 def test_version():
@@ -99,7 +99,7 @@ def test_version():
 def test_generate_prints_the_text_only(folders):
     text = ok("generate", "the thing", *pair(folders))
     assert text.stdout.strip("\n") and "tokens/s" in text.stderr and "tokens/s" not in text.stdout
-    for same in (["--verify", "slem"], ["-k", "0"], ["-k", "3", "--threshold", "0"], ["--tune"], ["--rounds"]):
+    for same in (["--verify", "slem"], ["-k", "0"], ["-k", "3", "--threshold", "0"], ["--rounds"]):
         assert ok("generate", "the thing", *pair(folders), *same).stdout == text.stdout
 
 
@@ -267,17 +267,36 @@ def test_align_says_where_a_side_cannot_spell_the_text(folders, tmp_path):
     assert "=\\xe6" not in shown and "=b" in shown  # one byte of "日" is not the "b" opposite it
 
 
-def test_a_prefilled_cache_is_what_a_pair_begins_with(folders):
-    both, caches = [folders["draft"], folders["target"]], Path(os.environ["OMNIDRAFT_CACHE"])
-    text = ok("generate", "the thing", *pair(folders)).stdout
-    filled = ok("cache", "prefill", *both).stdout
-    [file] = caches.glob("ngrams-*")
-    stored = json.loads(file.read_text())["entries"]
-    assert filled == f"{len(stored)} n-grams stored in {file}\n"
-    assert stored == [[list(ngram), token, 0] for ngram, token, _ in omnidraft.pair(*both).cache.items()]
-    assert ok("generate", "the thing", *pair(folders)).stdout == text
-    file.write_text("{")
-    check_refused(run("generate", "the thing", *pair(folders)), "is no readable n-gram cache")
+def test_what_large_vocabularies_decide_is_kept_and_checked_before_use(folders, monkeypatch):
+    caches, ask = Path(os.environ["OMNIDRAFT_CACHE"]), ("generate", "the thing", *pair(folders))
+    first, line = ok(*ask), "is found out, once"
+    assert line not in first.stderr and not [*caches.glob("s*.json")]  # small ones are quicker without
+    monkeypatch.setattr("omnidraft.serving.generation.LARGE", 0)
+    cold = ok(*ask)
+    files = sorted(caches.glob("s*.json"))
+    assert [file.name.split("-")[0] for file in files] == ["spellings", "splits"]
+    assert cold.stderr.count(line) == 2 and cold.stdout == first.stdout
+    both = [folders["draft"], folders["target"]]
+    plain = omnidraft.pair(*both)
+    assert [json.loads(file.read_text())["entries"] for file in files] == [
+        [[list(spelling), token, 0] for spelling, token, _ in plain.between(what).items()]
+        for what in ("spellings", "splits")]
+    warm = ok(*ask)
+    assert line not in warm.stderr and warm.stdout == first.stdout
+    whole = files[1].read_text()
+    saved = json.loads(whole)
+    ngram, token, hits = saved["entries"][0]
+    for entry in ([ngram, 10**6, hits], [[*ngram, 10**6], token, hits], [ngram, -1, hits], [[1.5, 2], token, hits],
+                  [[1], token, hits], [ngram, "1", hits], [ngram, token], None):
+        files[1].write_text(json.dumps(saved | {"entries": [entry, *saved["entries"][1:]]}))
+        assert line in (done := ok(*ask)).stderr and done.stdout == first.stdout
+        assert files[1].read_text() == whole  # put right
+    for broken in ("{", json.dumps(saved | {"draft": "another"}), json.dumps(saved | {"format": "x"})):
+        files[1].write_text(broken)
+        assert line in ok(*ask).stderr and files[1].read_text() == whole
+    monkeypatch.setenv("OMNIDRAFT_HOME", str(files[0] / "no folder"))  # where nothing can be kept
+    done = ok(*ask)
+    assert done.stderr.count(line) == 2 and done.stdout == first.stdout
 
 
 def test_info_names_versions_and_machine():
@@ -394,16 +413,9 @@ def test_more_bad_input(arguments, expected, folders, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("arguments", [["align", "gpt-5", "{draft}"], ["align", "{draft}", "{empty}"],
-                                       ["cache", "prefill", "{draft}", "gpt-5"]])
+@pytest.mark.parametrize("arguments", [["align", "gpt-5", "{draft}"], ["align", "{draft}", "{empty}"]])
 def test_bad_input_of_the_others(arguments, bad_folders):
     check_refused(run(*[argument.format(**bad_folders) for argument in arguments]), "")
-
-
-def test_a_cache_that_cannot_be_written_is_one_line(folders, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "file" / "caches"))
-    check_refused(run("cache", "prefill", folders["draft"], folders["target"]), "cannot write")
 
 
 def test_an_existing_result_is_replaced_whole_or_kept(folders):

@@ -100,8 +100,7 @@ def test_commands_of_the_readme_run(tmp_path, monkeypatch):
     for words in COMMANDS:
         if "transformers" in words:
             continue
-        less = ["--seconds", "1"] if words[:2] == ["demo", "--learn"] else short.get(words[0], [])
-        result = CliRunner().invoke(app, [*words, *less], input="Hello\n")
+        result = CliRunner().invoke(app, [*words, *short.get(words[0], [])], input="Hello\n")
         assert result.exit_code == 0 and result.output.strip(), (words, result.stderr, result.exception)
 
 

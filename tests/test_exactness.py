@@ -133,7 +133,7 @@ def test_a_round_without_its_last_token_is_biased(worlds):
         keep = len(tokens) - (rows[-1][tokens[-1]] < 0.2)
         return tuple(world.verify(draws, tokens[:keep], rows[:keep]).emitted)
 
-    assert max(total_variation(w.two_tokens(partial(cut, w)), w.truth()) for w in worlds[:60]) > 1e-3
+    assert any(total_variation(w.two_tokens(partial(cut, w)), w.truth()) > 1e-3 for w in worlds[:60])
 
 
 def test_what_cannot_have_been_drawn_is_refused():

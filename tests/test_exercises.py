@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,23 +18,31 @@ MISTAKES = {  # step: (what is changed in the solution, into what, what the mess
         ("min(1, p[i][x] / q[i][x])", "p[i][x]", "not distributed as the target's own"),  # p instead of p / q
         ("return [*written, draws.choose(residual)]", "x = draws.choose(residual)", "mean number of tokens"),  # goes on
         ("for i, x in enumerate(draft):", "for i, x in enumerate(draft[:1]):\n        p = p[:2]\n        draft = draft[:1]",
-         "mean number of tokens")],
+         "mean number of tokens"),
+        ("return [*written, draws.choose(p[len(draft)])]", "return written or [draws.choose(p[0])]", "wanted 1.6")],  # no bonus
     2: [("range(len(draft) - place, 1, -1)", "range(2, len(draft) - place + 1)", "draft f la ke"),  # the shortest first
         ("place += length", "place += 1", "wanted"),  # n-grams overlap
-        ("return proposals\n            prop", "place += 1\n                continue\n            prop", "wanted")],  # skips
+        ("return proposals\n            prop", "place += 1\n                continue\n            prop", "wanted"),  # skips
+        ("        for length", "        if draft[place] not in direct:\n            return proposals\n        for length",
+         "draft ke s")],  # an n-gram only where a direct token would do
     3: [("mass[node] / mass[parent]", "mass[node]", "the choice at node"),  # not relative to the node
         ('    mass[()] = sum(p.values())', "    # mass[()]", "the choice at the root"),  # the uncovered tokens are lost
-        ("range(len(split) + 1)", "range(len(split), len(split) + 1)", "the choice at")],  # inner nodes get no mass of theirs
+        ("range(len(split) + 1)", "range(len(split), len(split) + 1)", "the choice at"),  # inner nodes get no mass of theirs
+        ("1 - sum(choice.values())", "(0.0 if node else 1 - sum(choice.values()))", "stop  ")],  # a node's token never ends
     4: [('proposal = atom if atom in P else "stop"', "proposal = atom", "not distributed as P"),  # no stop
         ("max(0, P[c] - Q[c])", "P[c]", "not distributed as P"),  # the residual is P itself
-        ('Q["stop"] = 1 - sum(Q[child] for child in P if child != "stop")', 'Q["stop"] = q[atom]', "not distributed as P")],
+        ('Q["stop"] = 1 - sum(Q[child] for child in P if child != "stop")', 'Q["stop"] = q[atom]', "not distributed as P"),
+        ('    if "stop" in P:', '    if "none" in P:\n        Q["none"] = 1 - sum(Q.values())\n    if "stop" in P:',
+         "none  ")],  # as if the uncovered were drafted
     5: [("drawn(x) - sum(drawn(n) for n in nearest)", "drawn(x)", "the first proposal"),  # Eq. 1 as it is
         ("for n in nearest", "for n in longer", "the first proposal"),  # takes off twice what is nested
-        ("+ list(ngrams)", "", "ab ")],  # the n-grams themselves are forgotten
+        ("+ list(ngrams)", "", "ab "),  # the n-grams themselves are forgotten
+        ("row(letters[:i])", "row(())", "after a")],  # every letter from the first row
     6: [("end - len(ids) - 1", "end - len(ids)", "not distributed|4 tokens"),  # no place for the target's own token
         ("written = written[:place + 1]", "pass", "not distributed"),  # something follows the end
         ("own + tokens, 1", "own, 1", "another number of target passes"),  # every draft token from the first row
-        ("own = draft.write(own, target.bytes(written))", "own = own + tokens", "another number|not distributed")],
+        ("own = draft.write(own, target.bytes(written))", "own = own + tokens", "another number|not distributed"),
+        ("own = draft.write(own, target.bytes(written))", "pass", "another number")],  # the drafter never reads on
 }
 
 
@@ -59,8 +68,10 @@ def test_the_solution_passes_and_mistakes_are_named(steps, step, tmp_path):
         assert source.count(right) == 1, right
         changed = tmp_path / f"wrong{number}.py"
         changed.write_text(source.replace(right, wrong), encoding="utf-8")
-        with pytest.raises(steps.grade.Wrong, match=said):
+        with pytest.raises(steps.grade.Wrong, match=said) as wrong:
             check(steps.written(changed, name))
+        for wanted, given in re.findall(r"wanted (\d\.\d+), yours (\d\.\d+)$", str(wrong.value)):
+            assert wanted != given  # so many decimals that the reader sees the difference
 
 
 def test_a_stub_explains_itself_and_is_not_written_yet(steps):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from omnidraft.errors import OmnidraftError
-from omnidraft.files import check_writable, default_folder, read_json, write_text
+from omnidraft.files import check_readable, check_writable, default_folder, make_folder_of, read_json, write_text
 
 
 def test_a_text_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
@@ -53,6 +53,14 @@ def test_devices_and_pipes(tmp_path):
     assert check_null.is_symlink()
 
 
+def test_a_file_without_permission(tmp_path, monkeypatch):
+    (tmp_path / "weights").write_text("")
+    check_readable(tmp_path / "weights")
+    monkeypatch.setattr(os, "access", lambda path, how: False)  # root may read all
+    with pytest.raises(OmnidraftError, match="not readable"):
+        check_readable(tmp_path / "weights")
+
+
 def test_what_cannot_be_written_is_found_before(tmp_path):
     (tmp_path / "file").write_text("kept")
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
@@ -83,8 +91,10 @@ def test_without_a_home_folder(monkeypatch):
     monkeypatch.setattr(Path, "home", unknown)
     monkeypatch.delenv("OMNIDRAFT_CACHE", raising=False)
     monkeypatch.delenv("OMNIDRAFT_HOME", raising=False)
-    with pytest.raises(OmnidraftError, match="set OMNIDRAFT_HOME"):
-        default_folder()
+    nowhere = default_folder()
+    assert not nowhere.exists() and not [*nowhere.glob("*/*")]
+    with pytest.raises(OmnidraftError, match="cannot write .*set-OMNIDRAFT_HOME"):
+        make_folder_of(nowhere / "any")
     monkeypatch.setenv("OMNIDRAFT_CACHE", "elsewhere")
     assert default_folder() == Path("elsewhere")
     monkeypatch.setenv("OMNIDRAFT_HOME", "home")

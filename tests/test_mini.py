@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,11 @@ def test_it_is_one_short_file_of_numpy():
     text = FILE.read_text(encoding="utf-8")
     imported = {alias.name for node in ast.parse(text).body if isinstance(node, ast.Import) for alias in node.names}
     assert len(text.splitlines()) <= 250 and imported == {"numpy", "re", "sys"}
+
+
+def test_an_unknown_word_on_its_line_is_refused():
+    done = subprocess.run([sys.executable, FILE, "--embeded"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "usage: python tutorials/mini.py [--embedded]\n")
 
 
 def test_every_outcome_together_is_the_targets_distribution(mini, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from omnidraft.engine import cpu, llama_plain
+from omnidraft.engine import cpu
 from omnidraft.engine import loading as models
 from omnidraft.engine.config import ModelConfig, frequencies
 from omnidraft.engine.kernels import Layout, Linear, choose_layout, decide
@@ -133,10 +134,13 @@ def test_the_plain_pass_and_the_fast_one_agree(name: str, dtype, within: float):
     model = Llama.load(folder, dtype)
     ids = list(np.random.default_rng(3).integers(3, model.vocab_size, 60))
     tensors = {at: tensor.astype(dtype) for at, tensor in load_tensors(folder).items()}
-    plain, cache = llama_plain.forward(model.config, tensors, ids), model.new_cache()
+    textbook = runpy.run_path(str(Path(__file__).parent.parent / "tutorials" / "llama_plain.py"))
+    plain, cache = textbook["forward"](model.config, tensors, ids), model.new_cache()
     fast = np.concatenate([model.forward(ids[i:j], cache, rows=j - i) for i, j in ((0, 50), (50, 51), (51, 60))])
     assert plain.shape == fast.shape and plain.dtype == dtype
-    assert np.abs(plain - fast).max() < within * np.abs(plain).max()
+    # subtle: the norm of all differences, not the largest one. At places that are badly conditioned (random ids, large
+    # activations) the plain pass itself is off from float64 by 7e-6 in float32; in float64 both measures are 1e-14.
+    assert np.linalg.norm(plain - fast) < within * np.linalg.norm(plain)
 
 
 def test_a_real_folder_loads_with_its_tokenizer():
@@ -360,6 +364,10 @@ def test_broken_folders_are_told_in_a_line(tmp_path: Path):
     fails("is not a safetensors index")
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"lm_head.weight": "two.safetensors"}}')
     fails("two.safetensors is missing")
+    for name in ("/dev/zero", "../two.safetensors", "", 5, "a\0b"):
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name, "b": name}}))
+        fails("is not a safetensors index|is missing")
+    (tmp_path / "model.safetensors.index.json").unlink()
 
     tensors = {name: np.ones(shape, np.float32) for name, shape in ModelConfig.parse(config).tensor_shapes().items()}
     file = tmp_path / "model.safetensors"

@@ -38,7 +38,7 @@ def test_the_papers_figure():
     assert cache.longest_match(draft_tokens, 1) == (flake, 3)
     assert cache.longest_match(draft_tokens[:-1], 1) is None  # nothing completes it
     assert cache.split_of(flake) == ngram and cache.split_of(target.raw.token_to_id("Snow")) is None
-    assert cache.hits(ngram) == 2 and ngram in cache and len(cache) == 1
+    assert cache.hits(ngram) == 2 and len(cache) == 1
 
 
 def test_observing_again_counts_and_changes_nothing():
@@ -46,7 +46,6 @@ def test_observing_again_counts_and_changes_nothing():
     version, (ngram, _, hits) = cache.version, next(cache.items())
     assert cache.observe(drafter.encode("Snowflake"), target.encode("Snowflake"), drafter, target) == 0
     assert cache.version == version and cache.hits(ngram) == hits + 1
-    assert cache.tokens_seen == 4
 
 
 def test_observe_in_the_middle_of_a_text_and_with_special_tokens():
@@ -60,8 +59,7 @@ def test_observe_in_the_middle_of_a_text_and_with_special_tokens():
     assert cache.observe(np.array(ours), np.array(theirs), drafter, target) == 0
     inside = drafter.encode_continuation("flake")
     assert NGramCache().observe([*inside[:1], 2, *inside[1:]], target.encode("flake"), drafter, target) == 0
-    with pytest.raises(OmnidraftError, match="different texts"):
-        cache.observe(drafter.encode("Snow"), target.encode("flake"), drafter, target)
+    assert NGramCache().observe(drafter.encode("Snow"), target.encode("flake"), drafter, target) == 0  # another text
 
 
 def test_a_dummy_space_is_no_part_of_a_spelling():
@@ -201,11 +199,10 @@ def answers(cache):
 def test_save_and_load(tmp_path_factory, eviction, steps):
     path = tmp_path_factory.mktemp("cache") / "new" / "cache.json"
     cache = stepped(NGramCache(8, eviction, "draft", "target"), steps)
-    cache.tokens_seen = 77
     cache.save(path)
     again = NGramCache.load(path, "draft", "target")
     assert list(again.items()) == list(cache.items())
-    assert (again.capacity, again.eviction, again.tokens_seen) == (8, eviction, 77)
+    assert (again.capacity, again.eviction) == (8, eviction)
     assert [p.name for p in path.parent.iterdir()] == [path.name]  # no temporary left
     for ngram in ((9, 9), (9, 8), (9, 7)):  # and it forgets in the same order from there on
         cache.insert(ngram, 5)
@@ -240,10 +237,10 @@ def test_wrong_pair_and_damaged_files(tmp_path):
     {"entries": [[[1, 2], 4, 1], [[3], 5, 1]]}, {"entries": [[[1, 2], -1, 1]]}, {"entries": [[[1, -2], 4, 1]]},
     {"entries": [[[1, 2], 4]]}, {"entries": [[[1, 2], 4, -1]]}, {"entries": [[[1, 2**40], 4, 1]]}, {"entries": 3},
     {"entries": [[[1, 2.5], 4, 1]]}, {"entries": [[[1, 2], 4, 0.5]]}, {"capacity": 1}, {"draft": 5},
-    {"eviction": "fifo"}, {"capacity": "9"}, {"capacity": 0}, {"tokens_seen": "x"}])
+    {"eviction": "fifo"}, {"capacity": "9"}, {"capacity": 0}])
 def test_inconsistent_files(tmp_path, change):
     good = {"format": "omnidraft n-gram cache 2", "draft": "a", "target": "b", "capacity": None, "eviction": "none",
-            "tokens_seen": 0, "entries": [[[1, 2], 4, 1], [[3, 4], 5, 1]]}
+            "entries": [[[1, 2], 4, 1], [[3, 4], 5, 1]]}
     path = tmp_path / "cache"
     path.write_text(json.dumps(good))
     assert NGramCache.load(path, "a", "b").split_of(5) == (3, 4)

@@ -31,6 +31,15 @@ def check_scene(scene):
         assert len(r["emitted"]) == r["accepted"] + 1 or r is scene["rounds"][-1] or r["emitted"][-1][1] != "bonus"
         assert r["bars"]["rows"] and all(0 <= p <= 1 + 1e-6 and (q is None or 0 <= q <= 1 + 1e-6)
                                          for _, p, q, _ in r["bars"]["rows"])
+        token, kind = r["emitted"][-1]
+        if reached := re.search("inside “(.+)”", r["bars"]["title"]):  # what was written instead begins where it was decided
+            assert kind == "recovered" and token.startswith(reached[1])
+        [marked] = [name for name, _, _, chosen in r["bars"]["rows"] if chosen]
+        if r["bars"]["rows"][0][2] is None:  # the target's own distribution: what was written is marked
+            assert marked == token
+        elif marked != "stop" and not reached:
+            kept = "".join(r["proposals"][:r["accepted"]])
+            assert marked == "others" or "".join(r["draft"]).removeprefix(r["healed"] + kept).startswith(marked)
         text += "".join(token for token, _ in r["emitted"] if token != "<end>")
 
 
@@ -41,6 +50,7 @@ def test_the_toy_pair_shows_merges_expansions_and_healing(play):
     kinds = {kind for r in scene["rounds"] for _, kind in r["emitted"]}
     assert {"accepted", "merged", "recovered"} <= kinds and any(r["healed"] for r in scene["rounds"])
     assert any(len(r["proposals"]) > len(r["draft"]) for r in scene["rounds"])  # an expansion
+    assert any("inside" in r["bars"]["title"] for r in scene["rounds"])  # decided inside a token, by *stop*
     nodes = play.trie(pair)
     assert 10 < len(nodes) < 40 and all(0 <= node["parent"] < i for i, node in enumerate(nodes) if i)
     lit = [node for r in scene["rounds"] for node in r["path"]]
@@ -89,5 +99,25 @@ def test_chromium_draws_every_step(written, tmp_path):
                                f"{written.as_uri()}#0.{step}"],
                               capture_output=True, text=True, timeout=120)
         assert "Uncaught" not in done.stderr
-        assert "Where it was decided" in done.stdout and 'stroke-width="3"' in done.stdout
+        assert "Probabilities of" in done.stdout and 'stroke-width="3"' in done.stdout
         assert re.search(r'id="counts">target passes: <b>\d+', done.stdout) and done.stdout.count("<rect") > 5
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="no Chromium here")
+def test_keys_slider_and_theme(written, tmp_path):
+    """Arrows and the slider step, space plays and pauses, but on a button it is the button's; the theme changes."""
+    played = tmp_path / "played.html"
+    played.write_text(written.read_text(encoding="utf-8").replace("</body>", """<script>
+      const key = (k, on) => (on || document.body).dispatchEvent(new KeyboardEvent("keydown", { key: k, bubbles: true }));
+      const seen = [], note = () => seen.push($("step").value), slider = $("step");
+      note(); key("ArrowRight"); key("ArrowRight"); note(); key("ArrowLeft"); note();
+      slider.value = 5; slider.dispatchEvent(new Event("input")); note();
+      $("next").click(); note(); $("back").click(); $("back").click(); note();
+      key(" "); seen.push($("play").textContent); key(" ", $("next")); key(" "); seen.push($("play").textContent);
+      $("theme").click(); seen.push(document.documentElement.dataset.theme);
+      document.title = seen.join("|");
+    </script></body>"""), encoding="utf-8")
+    done = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+                           "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", played.as_uri()],
+                          capture_output=True, text=True, timeout=120)
+    assert re.search("<title>(.+?)</title>", done.stdout)[1] == "0|2|1|5|6|4|❚❚ pause|▶ play|dark"

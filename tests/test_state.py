@@ -103,6 +103,16 @@ def test_of_two_target_tokens_with_the_same_bytes_the_written_one_is_covered():
     raise AssertionError("no world has such tokens")
 
 
+def test_of_two_draft_tokens_with_the_same_bytes_the_written_one_is_the_atom():
+    pair = Pair(FakeModel(PIECES, 0), FakeModel(BYTES, 1))
+    forth, back = pair.alignment.draft_to_target, pair.alignment.target_to_draft
+    written = int(np.flatnonzero(forth >= 0)[-2])
+    for twin in (written - 1, written + 1):  # whichever comes first
+        forth[twin] = to = forth[written]
+        pair.cache.version += 1
+        assert back[to] == written and pair.lifting.splits[to] == pair.lifting.paths[written] == (written,)
+
+
 def test_a_target_token_spans_its_ngram():
     pair = Pair(FakeModel(PIECES, 0), FakeModel(BYTES, 1))
     for text in ("a", "ab", "aba", "abab"):

@@ -33,7 +33,7 @@ def check(result, *, text: bool = False) -> str:
 
 
 COMMANDS = {
-    "demo": ["demo", "-n", "4", "--task", "math"], "demo --learn": ["demo", "--learn", "--seconds", "0", "-n", "2"],
+    "demo": ["demo", "-n", "4", "--task", "math"],
     "generate": ["generate", "the", "-n", "4", "--rounds"], "chat": ["chat", "-n", "4"],
     "adapt": ["adapt", "math", "--limit", "2", "-n", "4", "--adapters", EVIL],
     "bench": ["bench", "-n", "4", "--count", "1", "--repeats", "1"]}
@@ -48,7 +48,7 @@ def test_names_of_folders(command, evil, monkeypatch):
 
 def test_names_of_folders_in_the_others(evil, tmp_path):
     pair = [evil[1], evil[3]]
-    for arguments in (["align", *pair], ["cache", "prefill", *pair], ["generate", "the", *evil, "--adapter"],
+    for arguments in (["align", *pair], ["generate", "the", *evil, "--adapter"],
                       ["align", EVIL, EVIL]):
         assert check(run(*arguments)).strip()
     ok("adapt", "math", *evil, "--limit", "2", "-n", "4", "--adapters", tmp_path / EVIL)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import struct
+from base64 import b64encode
+from contextlib import nullcontext
 
 import pytest
 import tokenizers
@@ -193,6 +196,9 @@ def test_panics_of_the_library_are_one_line(tmp_path):
     path.write_text(changed(pre_tokenizer={"type": "FixedLength", "length": 0}))
     with pytest.raises(OmnidraftError, match="cannot encode"):
         Tokenizer.load(tmp_path).encode("text")
+    path.write_text(json.dumps({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}}))
+    with pytest.raises(OmnidraftError, match="cannot encode"):
+        Tokenizer.load(tmp_path).encode("text")
 
 
 def test_dropout_is_switched_off(tmp_path):
@@ -210,6 +216,29 @@ def test_normalizers_that_bloat_a_text_are_refused(tmp_path, contents):
     parts = [{"type": "Replace", "pattern": {"String": "A"}, "content": text} for text in contents]
     (tmp_path / "tokenizer.json").write_text(
         changed(normalizer={"type": "Sequence", "normalizers": parts}))
+    with pytest.raises(OmnidraftError, match="64 times longer"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_character_map_that_bloats_a_text_is_refused(tmp_path):
+    """It holds a trie of 32-bit units and the texts that they point to; this one knows "a" only."""
+    units = [0] * 512
+    units[0], units[256 ^ 97], units[511] = 256 << 10, 97 | 1 << 8 | (256 ^ 97 ^ 511) << 10, 0
+    for size, refused in ((60, False), (100, True)):
+        data = struct.pack("<I512I", 2048, *units) + b"A" * size + b"\0"
+        normalizer = {"type": "Precompiled", "precompiled_charsmap": b64encode(data).decode()}
+        (tmp_path / "tokenizer.json").write_text(changed(normalizer=normalizer))
+        with pytest.raises(OmnidraftError, match="64 times longer") if refused else nullcontext():
+            assert len(Tokenizer.load(tmp_path).encode("xax")) == size + 2
+
+
+def test_a_post_processor_that_adds_many_tokens_is_refused(tmp_path):
+    """From 50 kB come a million tokens before every text."""
+    begin = {"SpecialToken": {"id": "B", "type_id": 0}}
+    processor = {"type": "TemplateProcessing", "single": [begin] * 1000 + [{"Sequence": {"id": "A", "type_id": 0}}],
+                 "pair": [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"],
+                 "special_tokens": {"B": {"id": "B", "ids": [0] * 1000, "tokens": ["x"] * 1000}}}
+    (tmp_path / "tokenizer.json").write_text(changed(post_processor=processor))
     with pytest.raises(OmnidraftError, match="64 times longer"):
         Tokenizer.load(tmp_path)
 

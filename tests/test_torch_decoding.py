@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fakes import FakeModel
+from test_decoding import SMALL_BYTES, SMALL_PIECES, Narrow
 from test_embedded import held_out
 from vocabularies import REAL
 
@@ -20,6 +22,7 @@ from test_transformers_model import BYTES, PIECES, SIZES, TransformersModel, ran
 
 from omnidraft import sampling, sampling_torch, translation  # noqa: E402
 from omnidraft.decoding import plain, speculative  # noqa: E402
+from omnidraft.drafting import Drafter  # noqa: E402
 from omnidraft.engine import loading as models  # noqa: E402
 from omnidraft.errors import OmnidraftError  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
@@ -71,6 +74,33 @@ def seeded(seed: int) -> Uniforms:
 
 def trace(rounds) -> list[tuple]:
     return [(r.draft_tokens, r.proposals, r.spans, r.accepted, r.emitted, r.kinds, r.draft_kept, r.done) for r in rounds]
+
+
+class NarrowTensors(Narrow):
+    """Its rows as tensors."""
+
+    device = torch.device("cpu")
+
+    def new_cache(self, on_device=False):
+        return super().new_cache()
+
+    def forward(self, *arguments):
+        return torch.from_numpy(super().forward(*arguments))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_healing_draws_what_it_draws_in_numpy_where_the_model_rules_it_out(temperature: float):
+    """All tokens that healing may draw have logit -inf."""
+    healed = 0
+    for seed in range(20):
+        drafts = []
+        for kind, sampler in ((Narrow, sampling.Sampler), (NarrowTensors, sampling_torch.Sampler)):
+            both = Pair(kind(SMALL_PIECES, 0), FakeModel(SMALL_BYTES, 50))
+            how, options = sampler(seeded(seed), temperature), Options(temperature=temperature)
+            drafts.append(Drafter(both, "ab a ", options, how).draft(how.lifting(both.lifting, both.draft), 3))
+        assert drafts[0].tokens == drafts[1].tokens and drafts[0].taken_back == drafts[1].taken_back
+        healed += drafts[0].taken_back is not None
+    assert healed > 3 or not temperature
 
 
 # ---- the same text ---------------------------------------------------------------------------------------------------

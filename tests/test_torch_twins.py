@@ -290,20 +290,16 @@ class TorchWorld(RoundWorld):
     def __init__(self, seed: int):
         super().__init__(seed)
         self.twin, self.kind = lifting_torch.Lifting(self.lifting), ("host", "device")[seed % 2]
-        self.revealed: dict = {}
 
-    def verify(self, draws, tokens, rows, limit=None, in_text=()) -> verification.Verdict:
-        key = tuple(tokens), in_text  # the rows follow from the tokens
-        if key not in self.revealed:
-            atoms, drawn = self.twin.reveal(tokens, torch.from_numpy(np.array(rows)), in_text)
-            self.revealed[key] = atoms, drawn, given(self.target_rows(self.twin.walk(atoms)[0]), self.kind)
-        atoms, drawn, target_probs = self.revealed[key]
-        return verification.lifted(atoms, drawn, self.twin, target_probs, draws, limit)
+    def given(self, tokens, rows, in_text, limit):
+        atoms, drawn = self.twin.reveal(tokens, torch.from_numpy(np.array(rows)), in_text)
+        return atoms, drawn, self.twin, given(self.target_rows(self.twin.walk(atoms)[0][:limit]), self.kind)
 
 
-def test_lossless_is_exact_in_torch():
+@pytest.mark.parametrize("first", range(0, 240, 60))
+def test_lossless_is_exact_in_torch(first):
     worst, healed = 0.0, 0
-    for seed in range(240):
+    for seed in range(first, first + 60):
         world = TorchWorld(seed)
         truth = world.truth()
         worst = max(worst, total_variation(world.two_tokens(world.lossless), truth))
@@ -311,7 +307,7 @@ def test_lossless_is_exact_in_torch():
             if world.lifting.longer(context) and seed < 120:
                 found = world.two_tokens(partial(world.lossless, context=context))
                 worst, healed = max(worst, total_variation(found, truth)), healed + 1
-    assert worst < 1e-10 and healed > 20
+    assert worst < 1e-10 and (healed > 20 or first >= 120)
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------

@@ -271,8 +271,7 @@ def test_a_drafter_without_files_is_known_by_its_numbers(folders, tmp_path):
 def test_fresh_adapters_are_those_of_numpy(folders):
     for kind in DRAFTERS:
         one = training_torch.fresh(drafter(folders, kind, "torch"), np.random.default_rng(3), 2)
-        config, _ = training.untied(drafter(folders, kind, "numpy"))
-        other = LoRA.fresh(config, np.random.default_rng(3), 2, projections=(*training.ATTENTION, *training.MLP, training.HEAD))
+        other = training.Trainer(drafter(folders, kind, "numpy"), Recipe(rank=2), np.random.default_rng(3)).lora
         assert list(one.parameters) == list(other.parameters)
         assert all((one.parameters[name].numpy() == array).all() for name, array in other.parameters.items())
 

@@ -14,7 +14,6 @@ from omnidraft.translation import (
     Direct,
     _restart,
     common_prefix,
-    common_tail,
     continuation,
     extend,
     merge,
@@ -140,10 +139,3 @@ def test_growing_word_by_word_gives_the_whole_texts_ids(name):
     for place in range(0, len(text), 5):
         ids = extend(tokenizer, ids, text[place:place + 5].encode())
     assert ids == tokenizer.encode_continuation(text)
-
-
-def test_common_tails_spell_the_same():
-    draft, target = real("tokenizers/llama2-32k"), real("tokenizers/llama3-128k")
-    text = "The quick brown foxes jumped over thirteen snowflakes"
-    ours, theirs = common_tail(draft, draft.encode(text), target, target.encode(text), 4)
-    assert 1 <= len(theirs) <= 4 and draft.decode_bytes(ours) == target.decode_bytes(theirs) != b""

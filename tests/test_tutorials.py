@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -24,13 +25,18 @@ embedded = pytest.mark.skipif(not all((EMBEDDED / name).is_dir() for name in ("d
 def test_lesson_runs_without_torch(lesson, tmp_path):
     for name in ("torch", "transformers"):  # stand-ins that end the run when they are imported
         (tmp_path / f"{name}.py").write_text(f"import sys\nsys.exit('{name} was imported')\n")
+    (tmp_path / "sitecustomize.py").write_text(  # what the BLAS of a reader who has set nothing is told
+        "import atexit, os\natexit.register(lambda: print(os.environ.get('OPENBLAS_NUM_THREADS'), 'thread of BLAS'))\n")
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONUTF8": "1", "NO_COLOR": "1"}
+    for name in ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"):
+        environment.pop(name, None)
     done = subprocess.run([sys.executable, "-W", "error::RuntimeWarning", lesson], cwd=tmp_path, env=environment,
                           timeout=600, capture_output=True, encoding="utf-8")
     assert done.returncode == 0 and not done.stderr, done.stderr
     asked = re.findall(r'^check\("(.+?)", ', lesson.read_text(encoding="utf-8"), re.M)
     assert len(asked) >= 2 and all(f"{question} open.\n" in done.stdout for question in asked)
     assert "\033" not in done.stdout and "█" in done.stdout
+    assert done.stdout.endswith("1 thread of BLAS\n")  # more would spin: beside other work up to six times the processor time
 
 
 def test_there_are_eight_lessons():
@@ -48,6 +54,10 @@ def test_lesson_is_short_and_sourced(lesson):
     assert not re.search(r"^#     .*\*\*", text, re.MULTILINE)  # in an equation's block the stars would be shown
     heading = next(line for line in text.splitlines() if line.startswith("# ## The equation"))
     assert re.search(r"\(.*(arXiv \d{4}\.\d{5}, |this project's own).*\)", heading)
+    for node in ast.walk(ast.parse(text)):  # one statement per line: a, b = ... is for two of a kind
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+            kinds = {(type(value), ast.dump(value.func) if isinstance(value, ast.Call) else "") for value in node.value.elts}
+            assert len(kinds) == 1, ast.unparse(node)
     for cell in re.split(r"^# %%", text, flags=re.MULTILINE)[1:]:  # prose cells hold prose only
         assert not cell.startswith(" [markdown]") or all(
             line.startswith("#") for line in cell.splitlines()[1:] if line.strip())
@@ -149,6 +159,7 @@ def test_wrong_answers_get_a_hint(exercises, capsys):
         for wrong in (answer, "nonsense", -1, [], object()):
             assert not exercises.check(exercise, wrong), exercise
             told = capsys.readouterr().out
+            assert " object at 0x" not in told.replace(repr(wrong), "")
             assert told.startswith(f"{exercise} not yet") and f"Hint: {exercises.ANSWERS[exercise][1]}." in told
 
 

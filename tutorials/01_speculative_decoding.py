@@ -3,15 +3,15 @@
 #
 # A large language model writes one **token** (a word or a piece of one) per **pass** (one run of the model), and every pass
 # reads all of its weights. A pass over several tokens reads them only once, so it costs less than as many passes over one
-# token. Here is what a pass over n tokens takes on this machine, by the larger of two small models in the package:
+# token. How much less? Measure it on this machine, with one of the small models in the package.
 
 # %%
 from statistics import median
 from time import perf_counter
 
-import numpy as np
 from helpers import bar, check, distribution_of, figure, paint, show
 
+import numpy as np
 from omnidraft import Options, Uniforms, load, metrics, pair, plain, speculative
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import rejection_sampling, residual
@@ -100,12 +100,13 @@ assert np.allclose([written[x] for x in range(3)], p, rtol=0, atol=1e-12)
 # The two models have different vocabularies (lists of tokens), which is what the other lessons are about. Here the drafter
 # may only draw tokens that both have, and the rule applies as it is. (The package calls this `tli`, token-level
 # intersection, arXiv 2502.05202.) First at *temperature 0*, where a model always takes its likeliest token: a draft token
-# is accepted if the target takes it, too. Then at *temperature 1*, where tokens are drawn from the models' own p and q.
+# is accepted if the target takes it, too. Then at *temperature 1*, where tokens are drawn from the models' own p and q,
+# and after a prompt that leaves more open.
 
 # %%
-def decode(models, k, temperature):
+def decode(models, k, temperature, text=prompt):
     options = Options(verify="tli", stop=FixedLength(k), temperature=temperature, max_new_tokens=40)
-    return list(speculative(models, prompt, options, Uniforms(np.random.default_rng(1))))
+    return list(speculative(models, text, options, Uniforms(np.random.default_rng(1))))
 
 
 exact = pair("draft-tasks", "qwen-like", dtype="float64")  # in 64 bits: no ties by rounding
@@ -114,7 +115,7 @@ greedy = decode(exact, 4, temperature=0)
 paint(exact.target.tokenizer, greedy, legend=True)
 assert [token for r in greedy for token in r.emitted] == [token for r in alone for token in r.emitted]
 print(f"the same text as the target's own, in {len(greedy)} passes instead of {len(alone)}\n")
-paint(exact.target.tokenizer, decode(exact, 4, temperature=1))
+paint(exact.target.tokenizer, decode(exact, 4, temperature=1, text="Write a story about a trip to the cave."))
 
 # %% [markdown]
 # The decoding loop itself, with all that the later lessons add to it. Its steps are numbered.
@@ -140,7 +141,7 @@ figure("draft length k", {"block efficiency": [run.block_efficiency for run in r
 # ## Exercises: answer at the prompt of `omnidraft tutorial 1`, or in place of the `...` (numbers to three decimals)
 #
 # 1. What is beta for p = (0.1, 0.6, 0.3) and q = (0.4, 0.4, 0.2)?
-# 2. A tempting mistake: a rejection draws from p itself, not from the residual. How probable is token a by hand then?
+# 2. A tempting mistake: after a rejection, draw from p itself. How probable is token a of the example by hand then?
 # 3. Build it: write the rule for a whole round in tutorials/exercises/step1_verify.py. `omnidraft tutorial 1 --check` runs
 #    it for every outcome, as above, and shows the case where it fails. (Explained solutions are in exercises/solutions.)
 

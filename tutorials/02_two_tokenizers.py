@@ -22,14 +22,14 @@
 # %%
 from collections import Counter
 
-import numpy as np
 from helpers import bar, check, draw_blocks, escape, examples, show
-from rich.console import Console
-from rich.text import Text
 
+import numpy as np
 from omnidraft import load
 from omnidraft.tokenizer import CHARACTER_TO_BYTE
 from omnidraft.vocabulary import align, aligned_spans, canonical_ids
+from rich.console import Console
+from rich.text import Text
 
 # %% [markdown]
 # ## By hand
@@ -51,7 +51,8 @@ target_strings = ["Ġthe", "é", "Ċ", "Ã©"]
 of_bytes = {byte_level_bytes(string): string for string in target_strings}
 found = []
 for string in ("▁the", "é", "<0x0A>"):
-    spelled, data = string.replace("▁", "Ġ"), sentence_piece_bytes(string)
+    spelled = string.replace("▁", "Ġ")
+    data = sentence_piece_bytes(string)
     found.append((spelled if spelled in target_strings else None, of_bytes.get(data)))
     print(f"{string:6}  {str(data):11}  by strings {found[-1][0]!s:4}  by bytes {found[-1][1]}")
 assert found == [("Ġthe", "Ġthe"), ("é", "Ã©"), (None, "Ċ")]
@@ -67,7 +68,7 @@ assert found == [("Ġthe", "Ġthe"), ("é", "Ã©"), (None, "Ċ")]
 show(canonical_ids)
 show(align)  # the pairs of equal bytes, then those of equal roles (below)
 drafter, target = load("draft-tasks").tokenizer, load("qwen-like").tokenizer
-by_bytes, by_strings = align(drafter, target), align(drafter, target, by="strings")
+by_bytes, by_strings = align(drafter, target), align(drafter, target, strings=True)
 print("how much of each vocabulary the other one has")
 for name, count, size in (("drafter's, by strings", by_strings.shared_draft, drafter.size),
                           ("drafter's, by bytes", by_bytes.shared_draft, drafter.size),
@@ -92,8 +93,8 @@ assert draft_end not in drafter.encode(drafter.strings[draft_end])
 # Now one text in both tokenizations. `aligned_spans` cuts it wherever both have a token boundary, into **blocks**: mostly
 # one token on each side (1:1), else several draft tokens against one target token (n:1), the reverse (1:n), or several
 # against several (n:n). SentencePiece puts a "dummy space" before a text; `encode_continuation` leaves it out, so that both
-# sides spell the same bytes. Blocks other than 1:1 have signs below: `*` is n:1, `!` is 1:n, `-` is n:n. Then the blocks of
-# 90 texts are counted.
+# sides spell the same bytes. Each block is in brackets below; `*` marks n:1, `!` 1:n, and `-` n:n. Then the blocks of 90
+# texts are counted.
 
 # %%
 SIGNS = {"1:1": ("", ""), "n:1": ("*", "cyan underline"), "1:n": ("!", "bold yellow"), "n:n": ("-", "red")}

@@ -18,9 +18,9 @@
 # q'), normalised. The package calls it `omnidraft`.
 
 # %%
-import numpy as np
 from helpers import bar, check, distribution_of, figure, paint, show, total_variation
 
+import numpy as np
 from omnidraft import Options, Uniforms, pair, plain, speculative
 from omnidraft.sampling import process
 from omnidraft.stopping import FixedLength

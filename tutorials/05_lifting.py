@@ -1,10 +1,10 @@
 # %% [markdown]
 # # 5 · Lifting: exact verification for any two tokenizers
 #
-# Lesson 4 needed the probability of a whole *proposal*, which is too costly to compute. Smaller steps are cheap. A target
-# token has a split (lesson 3): the draft token with the same bytes, or an n-gram; else it is **uncovered**. The draft
-# tokens in splits are called **atoms**. To write "ab" is to write the atom a, then the atom b: both models can be seen as
-# writing atoms, and the distribution of the *next atom* is known exactly on both sides.
+# Lesson 4 needed the probability that a whole *token* is proposed, which is too costly to compute. Smaller steps are cheap. A
+# target token has a split (lesson 3): the draft token with the same bytes, or an n-gram; else it is **uncovered**. The draft
+# tokens in splits are called **atoms**. To write "ab" is to write the atom a, then the atom b. So both models can be seen as
+# writing one atom after another; this view is called **lifting**. The probability of the *next atom* is known for both.
 #
 # The splits form a **trie**: a tree in which each step down is one atom. A **node** stands for the beginning of a split,
 # the **root** for the empty beginning. The **mass** of a node is the total p of the target tokens whose split begins so.
@@ -14,71 +14,69 @@
 #           │          └─ b     0.4     the token ab
 #           └─ b  0.2                   the token b
 #
-# At node a the target has two ways to continue. It may write b, which completes the token ab. Or it may **stop**: the token
-# a ends here. No atom says "stop". It shows in what comes next: an atom that is no child of the node means that the token
-# ended before it. Such an atom proposes *stop*; once that is accepted, the same atom begins the next token.
+# At node a the target may write b, which completes the token ab. Or it may **stop**: the token a ends here. No atom says
+# "stop". It shows in what comes next: an atom that is no child of the node means that the token ended before it. Such an atom
+# proposes *stop*; once that is accepted, the same atom begins the next token.
 #
 # ## By hand
-# The drafter draws a from (a 0.6, b 0.4), then a again from (a 0.3, b 0.7). Three comparisons follow:
-# 1. At the root the first a proposes the child a. P = p(a) + p(ab) = 0.8 and Q = 0.6: kept.
+# The drafter draws a from (a 0.6, b 0.4), then a again from (a 0.3, b 0.7). Call P and Q the target's and the drafter's
+# probability of what is proposed. Three comparisons follow, each judged like a token of lesson 1:
+# 1. At the root the first a proposes the child a. P = p(a) + p(ab) = 0.8 and Q = 0.6: kept for certain.
 # 2. At node a the second a is no child, so it proposes *stop*. P = 0.4 / 0.8 = 0.5. Every atom except b means stop, so Q =
-#    1 - 0.7 = 0.3: kept. The target token a is written.
-# 3. At the root again (the target's next row is p, too) it proposes the child a. P = 0.8. This atom is no b, so Q = 0.3 /
-#    0.3 = 1: kept with 0.8. If it is, the next token is drawn from p among those whose split begins with a.
+#    1 - 0.7 = 0.3: kept for certain. The target token a is written.
+# 3. At the root again (let the target's next row be p, too) it proposes the child a. P = 0.8. By now it is known to be no b, so
+#    Q = 1: kept with 0.8. Then the draft ends inside a token, which p draws among those whose split begins with a.
+#
+# ## The equation (this project's own)
+#     at the root        P(c) = mass(c)              Q(c) = q(c)                   for each child c
+#                        P(uncovered) = the rest     Q(uncovered) = 0              all uncovered tokens together
+#     inside node n      P(c) = mass(c) / mass(n)    Q(c) = q(c)                   for each child c
+#                        P(stop) = p(t) / mass(n)    Q(stop) = 1 - sum_c Q(c)      t is the token of node n
+#
+# (q is the drafter's distribution of this atom, given what is known of it.) At each node these are two distributions over the
+# same few choices, so the rule of lesson 1 is exact: accept with min(1, P / Q); else draw a choice from max(0, P - Q), then
+# from p one of the tokens that it leaves, which ends the round.
+#
+# But it keeps less than it could. The draft b, a is kept with 0.2 / 0.4, then with 1: half of the time both are thrown away.
+# Yet the target writes them with 0.2 · 0.8 = 0.16, more often than the drafter with 0.4 · 0.3. **Block verification** (arXiv
+# 2403.10444) judges the draft as a whole. It begins with r = 1, and each comparison makes r' = min(1, r P / Q) of it: for b, a
+# that is 0.5, then 1. All is kept with the last r, here always. Else a part is kept, and what follows it is drawn from
+# max(0, r P - Q), r being the one before that comparison. Both ways for all four drafts:
 
 # %%
-from functools import partial
-from itertools import product
-
-import numpy as np
 from helpers import bar, check, distribution_of, draw_trie, examples, show, total_variation
 
-from omnidraft import Options, Uniforms, metrics, pair, plain, speculative
+import numpy as np
+from omnidraft import Options, Uniforms, pair, plain, speculative
 from omnidraft.lifting import ROOT, Lifting, build_lifting
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import choices, lifted
 
 a, b, ab = 0, 1, 2
-p, splits = np.array([0.4, 0.2, 0.4]), {a: (0,), b: (1,), ab: (0, 1)}
+p = np.array([0.4, 0.2, 0.4])
+splits = {a: (0,), b: (1,), ab: (0, 1)}
 lifting = build_lifting(splits, {}, draft_size=2)
 draw_trie("the trie, with masses", lifting, p, tokens=["a", "b", "ab"], atoms="ab")
 rows = [np.array([0.6, 0.4]), np.array([0.3, 0.7])]
-whole = np.zeros(2)
-for drafted in product((a, b), repeat=2):
-    one_by_one = 1.0
-    for c in choices(*lifting.reveal(drafted, rows), lifting, [p, p, p]):
-        one_by_one *= min(1, c.target_prob / c.draft_prob)
-        place, proposed = "root" if c.node == ROOT else "node a", "stop" if c.stop else "ab"[drafted[c.place]]
-        print(*("ab"[d] for d in drafted), f" {place:6}  {proposed:4}  P = {c.target_prob:.1f}  Q = {c.draft_prob:.1f}  kept:",
-              f"one by one {one_by_one:.1f}, as a block {c.after:.1f}")
-    whole += rows[0][drafted[0]] * rows[1][drafted[1]] * np.array([one_by_one, c.after])
-print("\nall of a draft is kept\none by one", bar(whole[0], 40, ".2f"), "\nas a block", bar(whole[1], 40, ".2f"))
-assert whole[1] > whole[0]
-
-# %% [markdown]
-# ## The equation (this project's own)
-#     at the root        P(c) = mass(c)              Q(c) = q(c)                   for each child c
-#                        P(uncovered) = the rest     Q(uncovered) = 0              uncovered tokens: no split
-#     inside node n      P(c) = mass(c) / mass(n)    Q(c) = q(c)                   for each child c
-#                        P(stop) = p(t) / mass(n)    Q(stop) = 1 - sum_c Q(c)      t is the token of node n
-#
-# Lesson 1 would accept with min(1, P / Q), one by one. For the draft b, a that is 0.5, then 1: half of the time both are thrown
-# away, although the target writes them with 0.2 · 0.8, more than the 0.4 · 0.3 of the drafter. **Block verification** (arXiv
-# 2403.10444) begins with r = 1, and each comparison makes r' = min(1, r P / Q) of it. All is kept with the last r: for b, a
-# that is 0.5, then 1, so always. Else a part is kept; max(0, r P - Q) draws what follows it, then p a token within that.
-# Seeing both distributions over atoms is called **lifting**; the rule is named `lifted`, and it is the package's default.
-
-# %%
+kept = np.zeros(2)
+for draft in (a, a), (a, b), (b, a), (b, b):
+    singly = 1.0
+    for c in choices(*lifting.reveal(draft, rows), lifting, [p, p, p]):
+        singly *= min(1, c.target_prob / c.draft_prob)
+        proposed = "stop" if c.stop else "ab"[draft[c.place]]
+        print(*("ab"[d] for d in draft), f" {'root  ' if c.node == ROOT else 'node a'}  {proposed:4}  P = {c.target_prob:.1f}",
+              f" Q = {c.draft_prob:.1f}   kept one by one: {singly:.2f}, as a block: {c.after:.2f}")
+    kept += rows[0][draft[0]] * rows[1][draft[1]] * np.array([singly, c.after])
+print("\na whole draft is kept\none by one", bar(kept[0], 40, ".2f"), "\nas a block", bar(kept[1], 40, ".2f"), "\n")
 show(Lifting.choice)  # the equation: P and Q at a node
-show(lifted)  # the rule; help(lifted) says why it is exact
+show(lifted)  # block verification of atoms, the package's default rule; help(lifted) says why it is exact
 
 # %% [markdown]
-# The reverse: give the drafter a third token "ba", which the target writes with two tokens: an **expansion**. Its **path**
-# is the atoms b, a. `reveal` gives each atom with the row that it came from and the atoms of its own token before it. So
-# Q(b) counts b and ba, and after the b of "ba" the a is certain.
-#
-# Is `lifted` **lossless**? We enumerate the first *two* tokens that it writes (if it writes one, the second is drawn from
-# p) in twenty random worlds of this kind, where p and q depend on the token before.
+# The reverse of a merge: give the drafter a third token "ba", which the target writes with two tokens. This is an
+# **expansion**. The **path** of "ba" is the atoms b, a. `reveal` gives each atom with the row that it came from and the atoms
+# of its own token before it. So Q(b) counts b and ba, and after the b of "ba" the a is certain.
+# Is the rule `lifted` **lossless**? We enumerate the first *two* tokens that it writes (if it writes one, the second is drawn
+# from p) in twenty random worlds of this kind, where p and q depend on the token before.
 
 # %%
 both = build_lifting(splits, {2: (b, a)}, draft_size=3)
@@ -87,54 +85,57 @@ both = build_lifting(splits, {2: (b, a)}, draft_size=3)
 def two_tokens(p, q, draws):  # p[t] and q[d]: the rows after t and d; p[-1] and q[-1]: the first ones
     first = draws.choose(q[-1])
     atoms, drawn = both.reveal([first, draws.choose(q[first])], q[[-1, first]])
-    proposals, _ = both.walk(atoms)
-    written = lifted(atoms, drawn, both, p[[-1, *proposals]], draws).emitted
+    written = lifted(atoms, drawn, both, p[[-1, *both.walk(atoms)[0]]], draws).emitted  # the rows along the proposals
     return tuple(written[:2]) if len(written) > 1 else (*written, draws.choose(p[written[0]]))
 
 
 gaps = []
 for p_rows, q_rows in np.random.default_rng(0).dirichlet(np.ones(3), size=(20, 2, 4)):
     wanted = {(s, t): p_rows[-1][s] * p_rows[s][t] for s in range(3) for t in range(3)}
-    gaps.append(total_variation(distribution_of(partial(two_tokens, p_rows, q_rows)), wanted))
+    gaps.append(total_variation(distribution_of(lambda draws, p=p_rows, q=q_rows: two_tokens(p, q, draws)), wanted))
 print(f"{len(gaps)} random worlds: a total variation of at most {max(gaps):.0e}")
-assert max(gaps) < 1e-12  # rounding errors only
+assert max(gaps) < 1e-12  # lossless, up to rounding errors
 
 # %% [markdown]
 # ## Healing
-# Suppose the target wrote the b at the end of the text. The drafter would have written "ba" as one token, so it hardly ever
-# saw an a after a lone b in training and guesses badly. **Healing** takes this b back: the drafter draws again, from its
-# row before b, among b and the longer tokens that begin with it. Drawing b changes nothing. Drawing "ba" drafts the atom a
-# (`in_text`: the text has this b already).
+# The target has just written the token b. The drafter would have written "ba" as one token, so in training it hardly ever saw
+# an a after a lone b, and now it guesses badly. **Healing** takes the b back: the drafter draws again from its row before b,
+# among b and the longer tokens that begin with it. If it draws b, nothing has changed. If it draws "ba", the draft is the atom
+# a, because the text has the b already (`in_text`). This is exact, too:
 
 # %%
 def after_b(draws):
-    before, after = np.array([0, 0.4, 0.6]), np.array([0.1, 0.7, 0.2])  # before b: cut down to b and ba
+    before, after = np.array([0, 0.4, 0.6]), np.array([0.1, 0.7, 0.2])  # the row before b is cut down to b and ba
     ba = draws.choose(before) == 2
     healed = both.reveal([2], [before], in_text=(b,)) if ba else both.reveal([draws.choose(after)], [after])
     return lifted(*healed, both, [p, p, p], draws).emitted[0]
 
 
-assert both.longer(b) == [2] and total_variation(distribution_of(after_b), dict(enumerate(p))) < 1e-12
+gap = total_variation(distribution_of(after_b), dict(enumerate(p)))
+print(f"after healing: a total variation of {gap:.0e}")
+assert gap < 1e-12
 
 # %% [markdown]
 # ## The real thing
-# The embedded models at T = 1: the whole decoding loop is enumerated, with two tokens to choose from at each place. Then
-# the block efficiency of four rules: `tli` (lesson 1), `slem` (arXiv 2502.05202: write the draft with the target's tokenizer,
-# keep tokens while the target's own draws agree), `omnidraft` (lesson 4, the only biased one), `lifted`.
+# The embedded models at T = 1: the whole decoding loop is enumerated, with two tokens to choose from at each place. Then the
+# block efficiency of four rules on twelve texts, with its standard error: `tli` (lesson 1), `slem` (arXiv 2502.05202: write the
+# draft with the target's tokenizer, keep tokens while the target's own draws agree), `omnidraft` (lesson 4, the only biased
+# one) and `lifted`. Twelve texts are few: a difference of less than two errors says nothing. docs/results.md has more.
 
 # %%
-exact, prompt = pair("draft-tasks", "qwen-like", dtype="float64"), "The fox found a"
+exact = pair("draft-tasks", "qwen-like", dtype="float64")
 few = Options(stop=FixedLength(2), temperature=1, top_k=2, max_new_tokens=3)
-wanted = distribution_of(lambda draws: next(plain(exact.target, prompt, few, draws)).emitted[0])
-written = distribution_of(lambda draws: next(speculative(exact, prompt, few, draws)).emitted[0])
+wanted = distribution_of(lambda draws: next(plain(exact.target, "The fox found a", few, draws)).emitted[0])
+written = distribution_of(lambda draws: next(speculative(exact, "The fox found a", few, draws)).emitted[0])
 print(f"total variation of the first token: {total_variation(written, wanted):.0e}")
 assert total_variation(written, wanted) < 1e-9
 
-fast, draws = pair("draft-tasks", "qwen-like"), Uniforms(np.random.default_rng(0))
+fast = pair("draft-tasks", "qwen-like")
 for rule in ("tli", "slem", "omnidraft", "lifted"):
     options = Options(verify=rule, stop=FixedLength(6), temperature=1, max_new_tokens=32)
-    rounds = [one for example in examples("text", 8) for one in speculative(fast, example["prompt"], options, draws)]
-    print(f"{rule:9} {bar(metrics.summarize(rounds).block_efficiency, 10, '.2f')}")
+    draws = Uniforms(np.random.default_rng(0))
+    lengths = [len(r.emitted) for example in examples("text", 12) for r in speculative(fast, example["prompt"], options, draws)]
+    print(f"{rule:9} {bar(np.mean(lengths), 8, '.2f')} ± {np.std(lengths) / len(lengths) ** 0.5:.2f}")
 
 # %% [markdown]
 # ## Exercises
@@ -142,8 +143,7 @@ for rule in ("tli", "slem", "omnidraft", "lifted"):
 # 1. What is P(stop) inside node a?
 # 2. Inside node ab, where r = 0.4, the draft row is (a 0.2, b 0.6, c 0.2) and c is drawn. What is r after it, and how much
 #    would 0.4 become one by one? Answer with a list of two.
-# 3. Build it: the trie in tutorials/exercises/step3_trie.py, then one choice in step4_choice.py, in the same folder;
-#    `omnidraft tutorial 5 --check` tests both.
+# 3. Build it: tutorials/exercises/step3_trie.py, then step4_choice.py there; `omnidraft tutorial 5 --check` tests both.
 
 # %%
 check("5.1", ...)

@@ -1,30 +1,30 @@
 # %% [markdown]
 # # 6 · Learning from the target: hybrid distillation and the lifted loss
 #
-# Under a lossless rule a bad drafter makes the text slow, never wrong. So it may change at any time, even in use. And a
-# teacher is at hand: for each token written a round computes the target's whole row p, then throws it away. Kept, the rows
-# show for free how probable the target found *every* token there. Training a small model to have the rows of a large one is
-# called **distillation**. It is **on-policy** if the texts are those that arise in use: the drafter then learns about the
-# places where it is asked. The target is never changed.
+# Under a lossless rule a bad drafter makes the text slow, never wrong. So it may change at any time, even in use. And it has a
+# teacher: for each token of the text, a round computes the target's whole row p. The row says how probable the target found
+# *every* token there, and so far it was thrown away. Training a small model to have the rows of a large one is called
+# **distillation**. It is **on-policy** if the texts are those that arise in use: the drafter then learns about the places
+# where it is asked. The target is never changed.
 #
 # ## The equations (dm, hybrid: arXiv 2507.02659, Eq. 3 and 4; lifted: this project's own; KL: Kullback, Leibler 1951)
 #
-# A **loss** is a number that training makes smaller, often a **divergence**, which is 0 if two distributions are equal and
-# else more than 0. The paper's losses are `dm` and `hybrid`; its lambda is 0.2.
+# A **loss** is a number that training makes smaller. Here it sums up a **divergence**, which is 0 if two distributions are
+# equal and else more than 0. The paper's losses are `dm` and `hybrid`; its lambda is 0.2.
 #
 #     KL(q || p)   =  sum_x q(x) · log(q(x) / p(x))
-#     dm           =  sum of KL(q || p), cut down to the direct map and normalised, wherever the text has a token of it
+#     dm           =  sum of KL(q || p) wherever the text has a token of the direct map; both rows cut down to it, normalised
 #     hybrid       =  dm + lambda · sum of -log q(d) over the draft tokens d of the n-grams in the text
 #     lifted       =  sum of D(P, Q) over the choices of lesson 5 along the text; D is KL(P || Q) ("forward"),
 #                     KL(Q || P) ("reverse"), or their total variation 1 - sum_c min(P(c), Q(c)) ("tv")
 #
 # A model computes **logits** z, and q = **softmax**(z): q(x) = exp(z_x) / sum_y exp(z_y). The derivatives of a loss along
-# all z_x are its **gradient**; a small step against it makes the loss smaller. Of KL(p || q) the gradient is q - p.
+# all z_x are its **gradient**; a small step against it makes the loss smaller. The gradient of KL(p || q) is q - p.
 
 # %%
-import numpy as np
 from helpers import bar, check, curve, distribution_of, examples, figure, paint, show
 
+import numpy as np
 from omnidraft import Learner, Options, Uniforms, learn, load, metrics, pair, speculative
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer
@@ -36,11 +36,13 @@ from omnidraft.verification import rejection_sampling
 # %% [markdown]
 # ## By hand
 #
-# p = (3/4, 1/4) and z = (0, 0), so q = (1/2, 1/2). The gradient q - p is (-1/4, 1/4): the first logit should rise. A few
-# steps of size 1 follow. The total variation of p and q is exactly the probability that the rule of lesson 1 rejects.
+# p = (3/4, 1/4) and z = (0, 0), so q = (1/2, 1/2). The gradient q - p is (-1/4, 1/4), so a step against it lets the first
+# logit rise. Here are four steps of size 1. The total variation of p and q is exactly the probability that the rule of
+# lesson 1 rejects.
 
 # %%
-p, z = np.array([0.75, 0.25]), np.zeros(2)
+p = np.array([0.75, 0.25])
+z = np.zeros(2)
 for step in range(5):
     q = process(z)  # softmax
     kept = distribution_of(lambda draws, q=q: rejection_sampling([draws.choose(q)], [q], np.array([p, p]), draws).accepted)
@@ -51,8 +53,8 @@ for step in range(5):
 # %% [markdown]
 # What do `dm` and `hybrid` not see? In the world of lesson 4, p = (a 0.4, b 0.2, ab 0.4). For the best acceptance the
 # drafter should draw a with P(a) = p(a) + p(ab) = 0.8. But `dm` compares a and b alone, and wants q = (2/3, 1/3). The
-# n-gram term sees that ab was written, not how often it should be, and wants as much a as possible. Lambda decides where
-# their sum is least. `lifted` knows P. Here each loss is computed for all q(a); where is it least?
+# n-gram term sees that ab was written, but not how often it should be: it wants as much a as possible. Where their sum is
+# least depends on lambda. `lifted` compares q with P itself. Here each loss is computed for all q(a). Where is it least?
 
 # %%
 def kl(x, y):
@@ -72,11 +74,13 @@ for name, loss in {"dm": dm, "hybrid, lambda 0.2": dm + 0.2 * surprise, "hybrid,
 # %% [markdown]
 # ## The real thing
 #
-# A `Learner` keeps what the pair writes, with the target's rows. Four of twelve texts are **held out**: nothing is learned
-# from them. From the other eight a drafter learns by each loss, from the same beginning, in six steps. Not its weights W
-# change but **LoRA adapters** A, B (arXiv 2106.09685): the drafter computes with W + B · A, and A has only 32 rows, its
-# **rank**. The figure is the acceptance to be expected on the held-out texts, 1 - tv. (docs/results.md has the losses after
-# thousands of texts.) This is a step in the package; omnidraft/learning/backward.py has the gradients of the weights.
+# A `Learner` keeps each text that the pair writes, with the target's rows. Of twelve texts four are **held out**: nothing is
+# learned from them, they show what was learned. From the other eight a drafter learns by each loss, always from the same
+# beginning, in six steps. Its weights W stay as they are. What learns are **LoRA adapters** (arXiv 2106.09685), two thin
+# matrices A and B for each W: the drafter computes with W + B · A. A has only 32 rows, its **rank**. The bars show the
+# acceptance to be expected on the held-out texts, the mean of 1 - tv. Six steps say little about which loss is best;
+# docs/results.md compares them after two thousand texts. This is a step in the package
+# (omnidraft/learning/backward.py has the gradients of the weights):
 
 # %%
 show(Trainer.step)
@@ -97,7 +101,8 @@ for name in LOSSES:
 
 # %% [markdown]
 # Now online (arXiv 2507.02659, Algorithm 2): serve a prompt, keep the text, and after every second prompt take two steps on
-# the new texts and four earlier ones (**replay**). The curve is the acceptance on the held-out texts after each update.
+# the new texts and four earlier ones (**replay**). The curve is the acceptance to be expected on the held-out texts, before
+# learning and after each update. Then a held-out prompt is served at temperature 0, before and after.
 
 # %%
 trainer = Trainer(base, Recipe("lifted", rank=32), np.random.default_rng(0))

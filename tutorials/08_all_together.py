@@ -3,30 +3,30 @@
 #
 # All parts are there: drafts in the drafter's own tokens (lessons 1 to 3), exact verification for any target (4 and 5),
 # distillation (6), a draft of the right length (7). What remains is *when* the drafter learns, and *for whom*. Prompts
-# arrive one after another, as a **stream**. One drafter is to serve many targets, though what is good for one may be bad
-# for the next. So its weights W never change, and each target t has LoRA adapters A_t, B_t (lesson 6), an n-gram cache and
-# an acceptance head of its own.
+# arrive one after another, as a **stream**. One drafter serves many targets, and what is good for one may be bad for the
+# next. So its weights W never change. Each target t has its own LoRA adapters A_t, B_t (lesson 6), its own n-gram cache and
+# its own acceptance head.
 #
 # ## The equations (arXiv 2507.02659, Algorithm 2; the mean: Polyak and Juditsky 1992; guard and payoff: this project's own)
 #
-#     drafter of target t        W + B_t · A_t                        together theta_t; W belongs to all and never changes
-#     each prompt for t          decode; put the text with the rows p into the buffer Q_t
-#     each I-th prompt for t     theta_t <- theta_t - step against the gradient of the loss on Q_t;  empty Q_t
-#     the running mean           mean_t <- mean_t + s · (theta_t - mean_t) is what drafts: steps on few texts vary much
-#     the guard                  the mean drafts once it accepts more on new texts, beyond the error; where it
-#                                accepts less: theta_t <- the best so far, and a quarter of the rate
-#     learning has paid off      after n tokens: n · (1 / r_before - 1 / r_after) = seconds of learning; r is tokens per second
+#     1  the drafter of target t     W + B_t · A_t, where theta_t = (A_t, B_t) is what learns
+#     2  each prompt for t           decode; put the text with its rows p into the buffer Q_t
+#     3  each I-th prompt for t      a step of theta_t against the gradient of the loss on Q_t;  empty Q_t
+#     4  after each step             mean_t <- mean_t + s · (theta_t - mean_t)
+#     5  learning has paid off       after n tokens:  n · (1 / r_before - 1 / r_after) = seconds of learning
 #
-# Q_t is a **buffer**. The **running mean** varies less than the weights that take the steps. This lesson leaves out the
-# **guard** and the head. (The head may learn on the same texts, **joint**, Algorithm 3, or between updates from a buffer
-# that is kept, **interleaved**, Algorithm 4.) The second and third line in the package:
+# Q_t is a **buffer**; in line 5, r is tokens per second. mean_t is a **running mean**, and it is what drafts: theta_t itself
+# jumps about, since each step sees few texts only. What if new texts make it worse? The package has a **guard**: mean_t drafts
+# only once it was better on texts that are new to it, by more than the error, and what becomes worse is rolled back.
+# This lesson leaves out the guard and the head. (A head learns on the same texts as the drafter, **joint**, Algorithm 3, or
+# between its updates, from a buffer that is kept, **interleaved**, Algorithm 4.) Lines 2 and 3 in the package:
 
 # %%
 import tempfile
 
-import numpy as np
 from helpers import bar, check, curve, examples, figure, paint, show
 
+import numpy as np
 from omnidraft import Adapters, Learner, Options, Uniforms, learn, load, metrics, pair, speculative
 from omnidraft.learning.adapters import SHIPPED
 from omnidraft.learning.online import Schedule
@@ -34,22 +34,25 @@ from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.sampling import process
 from omnidraft.stopping import FixedLength
 
-show(learn)
-show(Learner.finish)
+show(learn)  # `learner.finish` puts the text into the buffer and calls this at each I-th prompt:
+show(Learner._steps)
 
 # %% [markdown]
 # ## By hand
 #
-# Target x writes a or b with (0.8, 0.2), target y with (0.1, 0.9). The drafter has logits z = (0, 0), so q = (1/2, 1/2); of
-# its drafts beta = 0.5 + 0.2 are accepted by x. The gradient of KL(p || q) is q - p = (-0.3, 0.3) (lesson 6). A step of
-# size 1 leads to z = (0.3, -0.3), q = (0.65, 0.35), beta = 0.85. Now the stream is x, then y, then x again: a
-# **distribution shift**, twice. One z for both forgets x while it learns y. With a z for each target nothing is forgotten.
+# Target x writes a or b with (0.8, 0.2), target y with (0.1, 0.9). The drafter has logits z = (0, 0), so q = (1/2, 1/2), and
+# x accepts beta = 0.5 + 0.2 of its drafts. The gradient of KL(p || q) is q - p = (-0.3, 0.3) (lesson 6). A step of size 1
+# against it leads to z = (0.3, -0.3), q = (0.65, 0.35), beta = 0.85. Let the stream be x, then y, then x again: a
+# **distribution shift**, twice. One z for both forgets x while it learns y. With a z for each target nothing is forgotten:
+# back at x, the second is where it was, and even better than it was in its last step there.
 
 # %%
 def betas(place):  # along the stream; `place` says which z is used and learned for a target
-    learned, found = {"x": np.zeros(2), "y": np.zeros(2)}, []
+    learned = {"x": np.zeros(2), "y": np.zeros(2)}
+    found = []
     for target in "x" * 8 + "y" * 8 + "x" * 8:
-        z, p = learned[place[target]], np.array({"x": [0.8, 0.2], "y": [0.1, 0.9]}[target])
+        z = learned[place[target]]
+        p = np.array({"x": [0.8, 0.2], "y": [0.1, 0.9]}[target])
         found.append(np.minimum(p, process(z)).sum())
         z -= process(z) - p
     return found
@@ -64,16 +67,18 @@ assert apart[16] > apart[7] > together[16]
 
 # %% [markdown]
 # What does it cost? Memory: an adapter of rank r for W with m rows and n columns has r · (m + n) numbers. Time: if 20 s of
-# learning make 150 of 100 tokens per second, they are back after n · (1/100 - 1/150) = 20, that is n = 6000 tokens.
+# learning raise the speed from 100 to 150 tokens per second, they are back when n · (1/100 - 1/150) = 20, so after n = 6000
+# tokens.
 #
 # ## The real thing
 #
-# One drafter that knows general text only, and two targets with other tokenizers.
-# Each prompt of the stream goes to both, in turn. The curves are the expected acceptance on two texts of each target
-# that are held out. The adapters are then kept on disk under the names of drafter and target, as PEFT files.
+# One drafter that knows general text only, and two targets with other tokenizers. Each prompt of the stream goes to both, in
+# turn. The curves are the acceptance to be expected on two texts of each target that are held out. The adapters are then kept
+# on disk under the names of drafter and target, as files in the format of PEFT.
 
 # %%
-base, names = load("draft-general"), ("qwen-like", "llama3-like")
+base = load("draft-general")
+names = ("qwen-like", "llama3-like")
 prompts = [example["prompt"] for example in examples("math", 8)]
 options = Options(temperature=1, max_new_tokens=32)
 
@@ -88,11 +93,13 @@ def serve(learner, draws, texts):  # the tokens that were written
     return [token for learned in learn(learner, texts, options, draws) for r in learned.rounds for token in r.emitted]
 
 
-held_out, serving, curves, written = {}, {}, {}, {name: [] for name in names}
+held_out, serving = {}, {}
+curves, written = ({name: [] for name in names} for _ in range(2))
 for name in names:
     keeper, draws = start(name, every=99)  # no update: it only keeps the texts
     serve(keeper, draws, prompts[:2])
-    held_out[name], serving[name], curves[name] = keeper.batch, start(name, every=2, steps=2, replay=2), []
+    held_out[name] = keeper.batch
+    serving[name] = start(name, every=2, steps=2, replay=2)
 for place, prompt in enumerate(prompts[2:]):
     for name, (learner, draws) in serving.items():  # in turn
         if place % 2 == 0:
@@ -103,7 +110,7 @@ with tempfile.TemporaryDirectory() as folder:
         curves[name].append(learner.trainer.expected_acceptance(learner.pair, held_out[name]))
         Adapters(folder).keep(learner)
         size = sum(array.size for array in learner.trainer.parameters.values())
-        print(f"{name:12} {curve(curves[name])}   {size:,} numbers in the adapter, {base.parameters:,} in the drafter")
+        print(f"{name:12} {curve(curves[name], 0, 1)}   {size:,} numbers in the adapter, {base.parameters:,} in the drafter")
 
 # %% [markdown]
 # Does what is learned for one target leak to another? If not, it writes and learns *exactly* the same when served alone.
@@ -114,8 +121,8 @@ assert serve(alone, draws, prompts[2:]) == written["qwen-like"]
 assert all(np.array_equal(array, serving["qwen-like"][0].trainer.served[name]) for name, array in alone.trainer.served.items())
 
 # %% [markdown]
-# Six prompts are a beginning. The package comes with an adapter for each of the two targets that has learned in the same
-# way from thousands of its target's texts. Block efficiency of the general drafter on three prompts at temperature 0,
+# Six prompts are only a beginning. The package has an adapter for each of the two targets that learned in the same way, from
+# thousands of its target's texts. Here is the block efficiency of the general drafter on three prompts at temperature 0,
 # without and with it:
 
 # %%

@@ -11,11 +11,6 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
-from figures import draw_blocks, draw_trie, figure  # noqa: F401
-from rich.console import Console
-from rich.text import Text
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # so that the lessons run in a fresh clone, too
 
@@ -23,6 +18,13 @@ from omnidraft.cli import render  # noqa: E402
 from omnidraft.exactness import distribution_of, total_variation  # noqa: E402, F401
 
 escape = render.escape  # makes a token safe to print
+
+# subtle: NumPy comes after omnidraft, which says how many threads it is to use (one: a lesson's matrices are small)
+from figures import draw_blocks, draw_trie, figure  # noqa: E402, F401
+
+import numpy as np  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.text import Text  # noqa: E402
 
 if hasattr(sys.stdout, "reconfigure"):  # an output that lacks a character must not end a lesson
     sys.stdout.reconfigure(errors="backslashreplace")
@@ -112,7 +114,10 @@ def check(question, answer):
 def same(given, wanted):
     """Equal, as texts, or as numbers to three decimals; what was typed at a prompt may be any Python literal."""
     if isinstance(given, str) and (given[:1] in "\"'" or not isinstance(wanted, str)):
-        given = ast.literal_eval(given)
+        try:
+            given = ast.literal_eval(given)
+        except (ValueError, SyntaxError):
+            raise ValueError("write a number, a list such as [1, 2], or a text in quotes") from None
     if isinstance(wanted, str | bytes):
         return given == wanted
     if hasattr(wanted, "__len__"):

@@ -2,8 +2,7 @@
 
 A small drafter q writes a few tokens ahead in its own vocabulary. A large target p checks all of them in one pass, keeps
 what it might have written itself, and adds a token of its own. Every text stays exactly as probable as if the target had
-written it alone, at any temperature. (After arXiv 2507.02659, with this project's own verification.) Read from top to bottom;
-the package does the same, faster and for large models.
+written it alone, at any temperature. (After arXiv 2507.02659, with this project's own verification.) Read it top to bottom.
 
     python tutorials/mini.py                two bigram models, and the proof: every possible outcome, weighed and added up
     python tutorials/mini.py --embedded     two small language models of the package
@@ -223,7 +222,7 @@ def tables(new=3):
     return models
 
 # ---- 7. Models of the package ----------------------------------------------------------------------------------------
-def embedded(draft="draft-tasks", target="qwen-like", prompt="Once upon a time"):
+def embedded(draft="draft-tasks", target="qwen-like", prompt="Write a story about a dog."):
     from omnidraft import load, translation
 
     def wrap(model):
@@ -241,8 +240,9 @@ def embedded(draft="draft-tasks", target="qwen-like", prompt="Once upon a time")
     pair = [*map(wrap, models)]
     return *pair, Trie(*pair), *(m.tokenizer.encode(prompt, bos=True) for m in models)
 
-
 if __name__ == "__main__":
+    if sys.argv[1:] not in ([], ["--embedded"]):
+        sys.exit("usage: python tutorials/mini.py [--embedded]")
     models = embedded() if "--embedded" in sys.argv else tables()
     for temperature in (0, 1):
         rounds = list(speculate(*models, 4, 40, temperature, Draws(iter(np.random.default_rng(0).random, None))))

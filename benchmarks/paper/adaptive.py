@@ -35,7 +35,7 @@ from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.metrics import summarize
 from omnidraft.sampling import Uniforms
-from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength, Stop, Throughput
+from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from recipes.world import fresh_prompts
 
 NOTHING = Schedule(every=10 ** 9, guard=0)
@@ -46,7 +46,7 @@ FIXED, THRESHOLD = 4, 0.4  # of the comparison
 
 
 @dataclass(frozen=True)
-class EntropyBound(Stop):
+class EntropyBound(FixedLength):
     """Stop once 1 - sqrt(weight * H(q)), a lower bound on the acceptance, falls below `threshold`.
 
     H is the entropy of the last token's row (arXiv 2410.18351; AdaEDL also moves the threshold with
@@ -61,6 +61,7 @@ class EntropyBound(Stop):
     limit: int = 12
     threshold: float = 0.4
     weight: float = 0.2
+    looks = True
 
     def bound(self, row: np.ndarray) -> float:
         """A token's confidence from the row of probabilities (V,) that it was drawn from."""
@@ -83,13 +84,13 @@ def serve(pair: Pair, texts: list[str], schedule: Schedule, options: Options,
     return learner
 
 
-def speeds(settings: dict[str, tuple[Pair, Stop | None]], examples: list[dict], tokens: int,
+def speeds(settings: dict[str, tuple[Pair, FixedLength | None]], examples: list[dict], tokens: int,
            repeats: int) -> dict:
     """Figures by name of the settings, each a pair and its stop rule, or None for plain decoding.
 
     Of prompts from templates that training showed the tokens per second are given separately too.
     """
-    def decode(pair: Pair, stop: Stop | None, text: str) -> list[Round]:
+    def decode(pair: Pair, stop: FixedLength | None, text: str) -> list[Round]:
         if stop is None:
             return write_plainly(pair.target, text, Options(max_new_tokens=tokens))
         return write(pair, text, Options(stop=stop, max_new_tokens=tokens))
@@ -136,11 +137,9 @@ def sweep(names: str, task: str, args: Namespace) -> dict:
     predicted = {name: np.array([head(x) for x, _ in seen])
                  for name, head in {"confidence": blank, **heads}.items()}
     rules = {f"k = {k}": FixedLength(k) for k in range(1, 13)} | {
-        "confidence": Confidence(12, THRESHOLD), "entropy bound": EntropyBound(12),
-        "throughput": Throughput(12)}
+        "confidence": Confidence(12, THRESHOLD), "entropy bound": EntropyBound(12)}
     for how, head in heads.items():
-        rules |= {f"{how} head": Confidence(12, THRESHOLD, head),
-                  f"{how} head, throughput": Throughput(12, head)}
+        rules[f"{how} head"] = Confidence(12, THRESHOLD, head)
     settings = {"plain": (pair, None), **{name: (pair, rule) for name, rule in rules.items()}}
     found = speeds(settings, examples[:args.prompts], args.tokens, args.repeats)
     fixed = {name: found[name]["tokens_per_second"] for name in found if name.startswith("k = ")}

@@ -37,7 +37,7 @@ def main() -> None:
                 taken.append(ended - began)
         row = results["targets"][Path(folder).name] = {
             "by_bytes": by_bytes.shared_draft,
-            "by_strings": align(draft, target, by="strings").shared_draft,
+            "by_strings": align(draft, target, strings=True).shared_draft,
             "seconds": {part: round(median(some), 4) for part, some in seconds.items()}}
         print(Path(folder).name, row, flush=True)
     save(args.json, results)

@@ -1,4 +1,4 @@
-"""`omnidraft demo`: tokens coloured by their fate, the speed next to plain, a drafter learning."""
+"""`omnidraft demo`: tokens coloured by their fate, and the speed next to plain decoding."""
 
 import random
 import time
@@ -6,17 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain, speculative
 from ..decoding import check_prompt
 from ..files import check_writable
-from ..learning import online
-from ..learning.training import Recipe, Trainer
-from ..metrics import summarize
 from . import options
-from .adapt import report
 from .bench import compare, save_figures
 from .common import command
 from .generate import on_a_terminal
@@ -37,8 +32,6 @@ PAUSE = 0.35  # seconds between two steps of --slow
 def demo(
     models: options.Served, decoding: options.Decoding,
     task: Annotated[str | None, options.models(help="Only math, code or text.")] = None,
-    learn: Annotated[bool, options.models("--learn", help="Learn from prompts of a task.")] = False,
-    seconds: Annotated[float, options.models(help="How long --learn serves prompts.")] = 120.0,
     slow: Annotated[bool, options.output(
         "--slow", help="Each draft, then the verdict: space steps, Enter lets it run.")] = False,
     signs: options.Plain = False, figures: options.Json = None,
@@ -46,18 +39,13 @@ def demo(
     """Watch a small model draft for a bigger one. `--seed` picks the prompts."""
     how, prompts = decoding.options(), choose_prompts(task, decoding.seed)
     check_writable(figures)
-    if learn and models.adapter:
-        raise OmnidraftError("--learn begins with the drafter as it is: leave out --adapter")
     usual = models.draft == USUAL_DRAFTER
     pair = replace(models, draft="draft-general" if usual else models.draft).pair()
-    if models.adapter or usual and not learn:
+    if models.adapter or usual:
         how = options.use_adapter(pair, models.adapters, how, needed=models.adapter)
     for prompt in prompts.values():
         check_prompt(pair.target, prompt)
-    if learn:
-        rows = watch(pair, task or "math", how, seconds, decoding.seed, signs)
-    else:
-        rows = show(pair, prompts, how, decoding.seed, signs, slow)
+    rows = show(pair, prompts, how, decoding.seed, signs, slow)
     if figures:
         save_figures(figures, pair, vars(decoding) | {"verify": how.verify}, rows)
 
@@ -130,28 +118,3 @@ def play(out: Any, begin: Any, records: Iterable[Round], painter: Any, drafter: 
                     time.sleep(PAUSE)
         screen.update(text)
     return done
-
-
-def watch(pair: Pair, task: str, how: Options, seconds: float, seed: int, signs: bool) -> dict:
-    """Serve prompts for about `seconds`, a line each; return the figures."""
-    from .render import Painter, Text, legend
-
-    (out, signs), (errors, _) = console(signs), console(signs, stderr=True)
-    rng, schedule = np.random.default_rng(seed), online.Schedule(every=2, replay=6)
-    learner = online.Learner(pair, Trainer(pair.draft, Recipe(), rng), rng, schedule)
-    note(f"{pair.draft.name} learns {pair.target.name} from {task}: tokens per target pass, draft "
-         "tokens kept, tokens/s, * an update of the drafter")
-    errors.print(legend(signs), soft_wrap=True)
-    began, records, prompts = time.perf_counter(), [], read_prompts(task)[0]
-    for learned in online.learn(learner, prompts, how, options.uniforms_of(seed)):
-        records.append(learned)
-        s, painter = summarize(learned.rounds), Painter(pair.target.tokenizer, signs, one_line=True)
-        line = (f"{len(records):3} {s.block_efficiency:5.2f} {s.acceptance_draft:4.0%} "
-                f"{s.tokens_per_second:5.0f}/s {'*' if learned.updated else ' '} ")
-        out.print(Text.assemble(line, *map(painter.paint, learned.rounds)), overflow="crop",
-                  no_wrap=True)
-        if time.perf_counter() - began > seconds:
-            break
-    note("\n" + report(records, learner))
-    each = [vars(summarize(learned.rounds)) for learned in records]
-    return {"task": task, **learner.statistics, "prompts": each}

@@ -1,4 +1,4 @@
-"""`omnidraft align`, `cache`, `models`, `info`: a text in two vocabularies, and what is here."""
+"""`omnidraft align`, `models`, `info`: a text in two vocabularies, and what is here."""
 
 import os
 import platform
@@ -11,16 +11,15 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from .. import Adapters, OmnidraftError, Tokenizer, __version__, vocabulary
+from .. import Adapters, OmnidraftError, Tokenizer, __version__
 from ..engine.config import ModelConfig
 from ..engine.cpu import has_avx512
 from ..engine.loading import EMBEDDED, folder, load
 from ..files import default_folder
 from ..learning.adapters import SHIPPED
-from ..ngram_cache import NGramCache
 from ..vocabulary import aligned_spans
 from . import options
-from .common import app, command, examples
+from .common import command
 from .printing import columns, console, say, show_bytes
 
 SAMPLE = " Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
@@ -68,22 +67,6 @@ def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.
                               f"{name} side has {show_bytes(b''.join(rest))}"))
     legend = [Text(f"{sign} " * signs + meaning, style) for style, sign, meaning in BLOCKS.values()]
     out.print(Text("\n").join([*lines, Text(), Text("   ").join(legend)]), soft_wrap=True)
-
-
-PREFILL = "omnidraft cache prefill draft-tasks qwen-like"
-cache = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=examples(PREFILL),
-                    help="Keep the n-gram cache of two tokenizers on disk.")
-app.add_typer(cache, name="cache")
-
-
-@command(PREFILL, to=cache)
-def prefill(draft: options.Side, target: options.Side) -> None:
-    """Fill and store a cache: large vocabularies start sooner."""
-    one, other = tokenizers(draft, target)
-    filled = NGramCache()
-    filled.prefill(one, other, vocabulary.align(one, other))
-    filled.save(path := options.cache_file(one, other))
-    say(f"{len(filled):,} n-grams stored in {path}")
 
 
 @command("omnidraft models")

@@ -7,10 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import Adapters, OmnidraftError, Options, Pair, Tokenizer
+from .. import Adapters, OmnidraftError, Options, Pair
 from ..engine.loading import load, load_two
-from ..files import default_folder
-from ..ngram_cache import NGramCache
 from ..serving.generation import uniforms_of
 from ..verification import RULES
 from .printing import note
@@ -45,13 +43,9 @@ class Models:
         help="Spread the target over devices: auto, balanced, sequential.")] = None
 
     def pair(self) -> Pair:
-        """The pair, with the n-gram cache that `omnidraft cache prefill` has stored for it."""
-        draft, target = load_two(self.draft, self.target, self.backend, device=self.device,
-                                 dtype=self.dtype, device_map=self.device_map)
-        one, other, cache = draft.tokenizer, target.tokenizer, None
-        if (path := cache_file(one, other)).is_file():
-            cache = NGramCache.load(path, one.fingerprint, other.fingerprint)
-        return Pair(draft, target, cache)
+        """The pair."""
+        return Pair(*load_two(self.draft, self.target, self.backend, device=self.device,
+                              dtype=self.dtype, device_map=self.device_map))
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,6 @@ class Decoding:
         "--draft-length", "-k", help="Most draft tokens in a round; 0 decodes plainly.")] = 12
     threshold: Annotated[float, speculation(help=(
         "Stop drafting once the drafted tokens' probability falls below; 0 never stops."))] = 0.4
-    tune: Annotated[bool, speculation("--tune", help="Pause drafting where it is slower.")] = False
     temperature: Annotated[float, sampling("--temperature", "-T", help="0: greedy.")] = 0.0
     top_k: Annotated[int, sampling(help="Draw from the k likeliest tokens; 0 is off.")] = 0
     top_p: Annotated[float, sampling(help="Draw from tokens that add up to p; 1 is off.")] = 1.0
@@ -98,11 +91,6 @@ class Decoding:
         """These as Options; raises OmnidraftError for values out of range."""
         uniforms_of(self.seed)
         return Options.of(**{k: v for k, v in vars(self).items() if k != "seed"})
-
-
-def cache_file(draft: Tokenizer, target: Tokenizer) -> Path:
-    """Where the n-gram cache of two tokenizers is kept."""
-    return default_folder() / f"ngrams-{draft.fingerprint[:16]}-{target.fingerprint[:16]}.json"
 
 
 def use_adapter(pair: Pair, root: Path | None, options: Options, needed: bool = True) -> Options:

@@ -85,7 +85,7 @@ def legend(signs: bool = False, rounds: bool = False) -> Text:
         name, _, rest = meaning.partition(":")
         lines.append(Text.assemble("  ", f"[{sign} " * signs, (name, style), "]" * signs, rest))
     if rounds:
-        lines.append(Text(f"  {END} end of a round: of one pass of the target", "dim"))
+        lines.append(Text(f"  {END} end of a round, which is one pass of the target", "dim"))
     return Text("\n").join(lines)
 
 

@@ -22,8 +22,6 @@ FAMILIES = {"Llama": (None, 2048), "Mistral": (8, 131072), "Qwen2": (32, 32768)}
 # what each kind of RoPE needs besides its base
 ROPES = {"default": (), "linear": ("factor",),
          "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_context")}
-
-
 MOST = 2**60, 10_000  # any size; layers, whose tensors are listed before the weights are read
 
 

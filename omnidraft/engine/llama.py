@@ -1,6 +1,6 @@
 """Llama, Mistral and Qwen2 in NumPy, fast on a CPU.
 
-The models of arXiv 2302.13971, 2310.06825, 2407.10671; `llama_plain` is what a textbook has. Here a
+The models of arXiv 2302.13971, 2310.06825, 2407.10671 (plainly: tutorials/llama_plain.py). Here a
 pass over m tokens costs little more than over one (`kernels`), and a step is few NumPy calls: the
 weights hold the constant factors, as the norms' gains and 1/sqrt(head_dim) of the queries.
 """

@@ -71,7 +71,7 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
     "torch" has the options of `TransformersModel.load`. Raises OmnidraftError with one line.
     """
     more = {option: value for option, value in more.items() if value is not None}
-    dtype = _name_of(dtype)
+    dtype = getattr(dtype, "__name__", str(dtype).removeprefix("torch."))  # np.float64 and others
     if backend not in BACKENDS:
         raise OmnidraftError(f"unknown backend {backend!r}: choose {' or '.join(BACKENDS)}")
     if backend == "numpy":
@@ -117,8 +117,3 @@ def _small_in_numpy(name: str | PathLike, device: str = "auto", dtype: Any = "au
         if choose_device(device)[0] == "cpu" and sum(map(prod, shapes)) < NUMPY_IS_FASTER:
             return load(name, dtype)
     return None
-
-
-def _name_of(dtype: Any) -> str:
-    """The same for np.float64, torch.float64 and "float64"."""
-    return getattr(dtype, "__name__", str(dtype).removeprefix("torch."))

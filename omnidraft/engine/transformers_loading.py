@@ -18,16 +18,16 @@ from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
 from ..files import read_json
 from ..special_tokens import WELL_KNOWN
 from ..tokenizer import Tokenizer
-from .weights import tensor_names
+from .weights import read_header
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]  # configuration and tokenizer
 HUB_ID = r"[\w.-]+/[\w.-]+"
 CLEARER = {  # than what transformers says, by a sign in it
-    "trust_remote_code=True":
-        "it has Python code of its own; if you trust it, give trust_remote_code=True",
+    "trust_remote_code=True": "it has own code; if you trust it, give trust_remote_code=True",
     "ignore_mismatched_sizes": "the weights have other shapes than config.json says",
     "Unrecognized configuration class": "it is not a causal language model",
+    "weights_only": "its weights come with more than numbers: take a copy as safetensors",
     "outgoing traffic": "the Hugging Face hub is out of reach, and no earlier download is here"}
 
 
@@ -48,7 +48,10 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
         raise OmnidraftError(f"{source} has no config.json with a model_type: no model, or damaged")
     if config.get("is_encoder_decoder"):
         raise OmnidraftError(f"{source} is an encoder and decoder, not a causal language model")
-    names, layers = tensor_names(folder), config.get("num_hidden_layers")
+    if "/" in str(config.get("attn_implementation")) and not trust_remote_code:  # of a hub
+        raise OmnidraftError(f"{source}: {CLEARER['trust_remote_code=True']}")
+    names = [name for file in folder.glob("*.safetensors") for name in read_header(file)]
+    layers = config.get("num_hidden_layers")
     if names and type(layers) is int and layers > len(names):  # it would be built, and take long
         raise OmnidraftError(f"{source}: config.json has {layers} layers, the weights fewer")
     number, dtype_why = getattr(torch, dtype, None), "as asked"

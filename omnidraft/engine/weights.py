@@ -44,45 +44,31 @@ def read_safetensors(path: str | Path) -> Tensors:
 
     Raises OmnidraftError where the file is missing, cut short or holds other (quantized) numbers.
     """
-    stored, path = {}, Path(path)
-    names = _names(path)
-    try:
-        raw = np.asarray(np.memmap(path, np.uint8, mode="r"))  # the subclass is slow to index
-        start = 8 + int(raw[:8].view("<u8")[0])
-        header = json.loads(raw[8:start].tobytes())
-        for name in names:
-            entry = header[name]
-            if (kind := entry["dtype"]) not in NUMBERS:
-                raise OmnidraftError(f"{path}: {name} holds {kind} numbers; the NumPy engine reads "
-                                     f"{', '.join(NUMBERS)} (use --backend torch)")
-            begin, end = (start + offset for offset in entry["data_offsets"])
-            stored[name] = raw[begin:end].view(NUMBERS[kind]).reshape(entry["shape"])
-    except OmnidraftError:
-        raise
-    except (OSError, ValueError, KeyError):
-        raise _not_whole(path) from None
+    header, stored = read_header(path), {}
+    raw = np.asarray(np.memmap(path, np.uint8, mode="r"))  # the subclass is slow to index
+    start = 8 + int(raw[:8].view("<u8")[0])
+    for name, entry in header.items():
+        if (kind := entry["dtype"]) not in NUMBERS:
+            raise OmnidraftError(f"{path}: {name} holds {kind} numbers; the NumPy engine reads "
+                                 f"{', '.join(NUMBERS)} (use --backend torch)")
+        begin, end = (start + offset for offset in entry["data_offsets"])
+        stored[name] = raw[begin:end].view(NUMBERS[kind]).reshape(entry["shape"])
     return Tensors(stored)
 
 
-def tensor_names(folder: Path) -> list[str]:
-    """The names in all safetensors files of a folder, which are checked."""
-    return [name for path in sorted(folder.glob("*.safetensors")) for name in _names(path)]
+def read_header(path: str | Path) -> dict[str, dict]:
+    """What a safetensors file that the library finds whole says of its tensors, by name.
 
-
-def _names(path: Path) -> list[str]:
-    """The names in a safetensors file that the library finds whole."""
-    if not path.exists():
-        raise OmnidraftError(f"{path} is missing (copy the model's folder again)")
+    Each has a "dtype", a "shape" and "data_offsets". Raises OmnidraftError for any other file.
+    """
+    path = Path(path)
     check_readable(path, 2**62)  # a pipe would be waited for
     try:
-        with safe_open(path, "numpy") as file:
-            return [*file.keys()]
-    except (OSError, SafetensorError):
-        raise _not_whole(path) from None
-
-
-def _not_whole(path: Path) -> OmnidraftError:
-    return OmnidraftError(f"{path} is not a whole safetensors file (cut short?)")
+        with safe_open(path, "numpy") as checked, path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            return {name: header[name] for name in checked.keys()}
+    except (OSError, ValueError, KeyError, SafetensorError):
+        raise OmnidraftError(f"{path} is not a whole safetensors file (cut short?)") from None
 
 
 def load_tensors(folder: str | Path) -> Tensors:
@@ -97,9 +83,9 @@ def load_tensors(folder: str | Path) -> Tensors:
     if not index.exists():
         raise OmnidraftError(f"{folder} has no model.safetensors and no {index.name} (weights in "
                              "another format, as pytorch_model.bin, are not read)")
-    try:
-        shards = sorted(set(read_json(index)["weight_map"].values()))
-    except (OmnidraftError, KeyError, AttributeError, TypeError):
+    try:  # `with_name` takes no name that leads to another folder
+        shards = {path.with_name(name) for name in read_json(index)["weight_map"].values()}
+    except (ValueError, KeyError, AttributeError, TypeError):  # OmnidraftError is a ValueError
         raise OmnidraftError(f"{index} is not a safetensors index (copy it again)") from None
-    return Tensors({name: array for shard in shards
-                    for name, array in read_safetensors(path.with_name(shard)).stored.items()})
+    return Tensors({name: array for shard in sorted(shards)
+                    for name, array in read_safetensors(shard).stored.items()})

@@ -4,8 +4,6 @@
 >>> check("lifted", 300).worst < 1e-12  # total variation; within a minute
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from statistics import fmean

@@ -29,10 +29,10 @@ class Draws(Uniforms):
 
     def decide(self, weights: Sequence[float]) -> int:
         """One index of `weights` above 0; raises OmnidraftError if there is none."""
-        possible = [i for i, weight in enumerate(weights) if weight > 0]
-        if not possible:
-            raise OmnidraftError("a draw has no possible outcome: the weights are NaN or all 0")
         if self.taken == len(self.decisions):
+            possible = [i for i, weight in enumerate(weights) if weight > 0]
+            if not possible:
+                raise OmnidraftError("a draw has no possible outcome: the weights are NaN or all 0")
             self.open += [[*self.decisions, other] for other in possible[1:]]
             self.decisions.append(possible[0])
         made = self.decisions[self.taken]
@@ -58,7 +58,8 @@ class Draw:
         self.draws, self.low, self.high = draws, 0.0, 1.0
 
     def __lt__(self, bound: float) -> bool:
-        bound = min(max(float(bound), self.low), self.high)  # NaN stays NaN
+        if bound <= self.low or bound >= self.high:  # NaN is neither, and has no outcome
+            return bool(bound >= self.high)
         below = self.draws.decide((bound - self.low, self.high - bound)) == 0
         self.low, self.high = (self.low, bound) if below else (bound, self.high)
         return below

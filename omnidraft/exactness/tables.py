@@ -1,7 +1,5 @@
 """Table models: tiny random tokenizers, and models whose logits after a text are looked up."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,24 +4,22 @@ Vocabularies share most of what the target's longer tokens are made of, and both
 continue one stream of such tokens: merges are not only proposed, but accepted.
 """
 
-from __future__ import annotations
-
 from copy import copy, deepcopy
 from typing import Any
 
 import numpy as np
 
-from ..decoding import Round, Warm, speculative
+from ..decoding import Warm, speculative
 from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import mask, process
-from ..stopping import AcceptanceHead, Confidence, FixedLength, Stop, Throughput
+from ..stopping import AcceptanceHead, Confidence, FixedLength
 from .enumerate import Draws
 from .tables import OFTEN, TableModel, random_tokenizer
 
 RARELY = 0.2  # how often a world has what most worlds lack
-STOPS = ("acceptance head", "confidence", "fixed length", "throughput")
+STOPS = ("acceptance head", "confidence", "fixed length")
 
 
 class World:
@@ -49,7 +47,7 @@ class World:
         stream = text.encode() + target.decode_bytes(rng.choice(pool, 30))
         self.pair.draft.stream = self.pair.target.stream = stream
 
-        head, stop = AcceptanceHead(2), STOPS[rng.integers(4)]
+        head, stop = AcceptanceHead(2), STOPS[rng.integers(3)]
         head.parameters = {name: rng.normal(0, 0.3, array.shape)
                            for name, array in head.parameters.items()}
         self.stop = stop_rule(stop, k, float(rng.choice([0.0, 0.1, 0.2])), head)
@@ -126,27 +124,11 @@ class World:
             f"end token {token}": token in self.pair.target.eos_ids})
 
 
-class Clocked(Throughput):
-    """The throughput rule by a clock of its own, so that a run can be repeated."""
-
-    def record(self, record: Round) -> None:
-        """Take a round into account, with seconds that depend on its draft."""
-        drafted = len(record.draft_tokens)
-        record.seconds |= {"draft": 0.2 * drafted, "target": 1.0 + 0.1 * drafted, "other": 0.0}
-        super().record(record)
-
-
-def stop_rule(kind: str, k: int, threshold: float, head: AcceptanceHead) -> Stop:
-    """One of `STOPS`; that of the throughput has seen a dozen rounds and decides after each."""
+def stop_rule(kind: str, k: int, threshold: float, head: AcceptanceHead) -> FixedLength:
+    """One of `STOPS`."""
     if kind == "fixed length":
         return FixedLength(k)
-    if kind != "throughput":
-        return Confidence(k, threshold, head if kind == "acceptance head" else None)
-    rule = Clocked(k, head, threshold)
-    for drafted in (1, 2, 3) * 4:
-        drafted *= rule.limit > 0
-        rule.record(Round([0] * drafted, emitted=[0] * (1 + drafted), draft_kept=drafted))
-    return rule
+    return Confidence(k, threshold, head if kind == "acceptance head" else None)
 
 
 def names_of(facts: dict[str, bool]) -> set[str]:

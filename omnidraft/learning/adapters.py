@@ -11,7 +11,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import chain
@@ -172,15 +172,14 @@ class Adapters:
         learner.statistics = statistics = adapter.statistics
         if recipe.rate is not None:
             statistics.pop("rate_share", None)
-        trainer.slow_down(statistics.get("rate_share", 1.0))  # what the guard has found
+        trainer.optimizer.rate *= statistics.get("rate_share", 1.0)  # what the guard has found
         return learner
 
     def keep(self, learner: Learner) -> Path:
         """Save what a learner has learned, with all that it needs to continue; its folder.
 
-        What cannot be saved here (the disk is full, the adapter damaged, another process was
-        faster) is saved next to this store, or in the system's folder for temporary files; the
-        OmnidraftError says where.
+        What cannot be saved here (a full disk, a damaged adapter, another process was faster) is
+        saved next to this store or among temporary files; the OmnidraftError says where.
         """
         trainer, state = learner.trainer, learner.trainer.state()
         weights = under("served.", learner.guard.best or state)  # what drafts
@@ -198,9 +197,11 @@ class Adapters:
         except OmnidraftError as error:
             reason = str(error)
         for beside in (self.root.parent, None):
-            with suppress(OSError, OmnidraftError):
+            with suppress(OSError, OmnidraftError), ExitStack() as failing:
                 root = tempfile.mkdtemp("", f"{self.root.name}-rescued-", beside)
+                failing.callback(shutil.rmtree, root, ignore_errors=True)
                 Adapters(root).save(learner.pair, adapter, trainer.base)
+                failing.pop_all()
                 reason += f"; what was learned is in {root}: continue with --adapters {root}"
                 break
         raise OmnidraftError(reason)

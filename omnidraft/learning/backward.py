@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..engine.config import ModelConfig
-from ..engine.llama_plain import Tensors, angles, softmax, turn
+from ..engine.config import ModelConfig, frequencies
 from ..errors import OmnidraftError
 
+Tensors = dict[str, np.ndarray]  # by Hugging Face name
 Gradients = dict[str, np.ndarray | None]  # the wanted names; None until the gradient is known
 Back = Callable[[np.ndarray, Gradients], np.ndarray]
 Forward = tuple[np.ndarray, Back]
@@ -81,7 +81,8 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, 
     q, k, v = stack(q) * d ** -0.5, stack(k), stack(v)
     scores = q @ k.swapaxes(1, 2)  # (kv_heads, heads of a group · n, n)
     scores.reshape(-1, n, n)[...] += np.triu(np.full((n, n), -np.inf, q.dtype), 1)
-    weights = softmax(scores)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
     o = weights @ v
 
     def back(do: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -93,13 +94,20 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, 
     return unstack(o), back
 
 
+def turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """Rotary positions (RoPE, arXiv 2104.09864): numbers i and i + d/2 of a head (n, h, d) turn."""
+    a, b = np.split(x, 2, axis=-1)  # (n, h, d / 2) each
+    return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+
+
 def attention_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, at: str) -> Forward:
     """What attention adds to the residual stream (n, width), from its norm to its output."""
     y, back_norm = rms_norm(x, tensors, f"{at}.input_layernorm", config.eps)
     (q, back_q), (k, back_k), (v, back_v) = (
         linear(y, tensors, f"{at}.self_attn.{part}_proj") for part in "qkv")
     q, k, v = (heads.reshape(len(x), -1, config.head_dim) for heads in (q, k, v))
-    cos, sin = angles(len(x), config, x.dtype)
+    turns = np.outer(np.arange(len(x)), frequencies(config))[:, None]  # (n, 1, d / 2)
+    cos, sin = (part(turns).astype(x.dtype) for part in (np.cos, np.sin))
     mixed, back_attention = attention(turn(q, cos, sin), turn(k, cos, sin), v)
     out, back_out = linear(mixed.reshape(len(x), -1), tensors, f"{at}.self_attn.o_proj")
 
@@ -166,12 +174,10 @@ def run(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> Trace:
     return Trace(tensors, ids, logits, hidden, [*backs, back_norm])
 
 
-def gradients(trace: Trace, dlogits: np.ndarray, dhidden: np.ndarray | None = None,
-              wanted: Iterable[str] | None = None) -> Tensors:
+def gradients(trace: Trace, dlogits: np.ndarray, wanted: Iterable[str] | None = None) -> Tensors:
     """∂L/∂W of the `wanted` tensors (default: all) by name, from dlogits = ∂L/∂logits (n, V).
 
-    That is softmax(logits) − one-hot for L = −Σ log q(next token); `dhidden` (n, width) comes from
-    a loss that reads `trace.hidden` itself, as an acceptance head's does.
+    That is softmax(logits) − one-hot for L = −Σ log q(next token).
     """
     grads: Gradients = dict.fromkeys(trace.tensors if wanted is None else wanted)
     head = "lm_head.weight" if "lm_head.weight" in trace.tensors else EMBEDDING
@@ -179,8 +185,8 @@ def gradients(trace: Trace, dlogits: np.ndarray, dhidden: np.ndarray | None = No
     dy = dlogits[rows].astype(trace.hidden.dtype)
     if head in grads:
         grads[head] = dy.T @ trace.hidden[rows]
-    dx = np.zeros_like(trace.hidden) if dhidden is None else dhidden.astype(trace.hidden.dtype)
-    dx[rows] += dy @ trace.tensors[head]
+    dx = np.zeros_like(trace.hidden)
+    dx[rows] = dy @ trace.tensors[head]
     *branches, back_norm = trace.backs
     dx = back_norm(dx, grads)
     for back in reversed(branches):

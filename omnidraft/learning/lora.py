@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from ..engine.config import ModelConfig
 from ..engine.weights import read_safetensors
 from ..errors import OmnidraftError
-from ..files import make_folder_of, read_json, write_bytes, write_text
+from ..files import make_folder_of, read_json, write_text
 
-ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-MLP = ("gate_proj", "up_proj", "down_proj")
-HEAD = "lm_head"
 PREFIX = "base_model.model."
 NAME = re.compile(re.escape(PREFIX) + r"((?:.+?\.(\d+)\.)?(?:.+\.)?(\w+))\.lora_A\.weight")
 OTHER_KINDS = ("use_dora", "use_rslora", "use_qalora", "rank_pattern", "alpha_pattern",
@@ -40,28 +36,21 @@ class LoRA:
     alpha: float
 
     @classmethod
-    def fresh(cls, config: ModelConfig, rng: np.random.Generator, rank: int = 32,
-              alpha: float | None = None, projections: Iterable[str] = ATTENTION + MLP,
+    def fresh(cls, shapes: dict[str, tuple[int, int]], rng: np.random.Generator, rank: int = 32,
               dtype: Any = "f4") -> LoRA:
-        """Adapters that change nothing yet, on `projections` of every layer, or HEAD."""
-        lora, shapes = cls({}, rank, rank if alpha is None else alpha), config.tensor_shapes()
-        targets = [HEAD] * (HEAD in projections) + [
-            f"model.layers.{i}.{'mlp' if part in MLP else 'self_attn'}.{part}"
-            for part in projections if part != HEAD for i in range(config.layers)]
-        for target in targets if rank else ():
-            if f"{target}.weight" not in shapes:
-                raise OmnidraftError(f"the model has no {target} (LoRA adapts "
-                                     f"{', '.join((*ATTENTION, *MLP))}, and an untied {HEAD})")
-            lora.add(target, shapes[f"{target}.weight"], rng, dtype)
-        return lora
+        """Adapters that change nothing yet, of the weights with these shapes (out, in), by name.
 
-    def add(self, target: str, shape: tuple[int, int], rng: np.random.Generator,
-            dtype: Any = "f4") -> None:
-        """A fresh adapter for the module `target`, whose weight has this `shape` (out, in)."""
-        # A is normal with variance 1 / (3 in), that of PEFT's uniform start (arXiv 1502.01852)
-        a = rng.standard_normal((self.rank, shape[1])) / (3 * shape[1]) ** 0.5
-        self.parameters[f"{PREFIX}{target}.lora_A.weight"] = a.astype(dtype)
-        self.parameters[f"{PREFIX}{target}.lora_B.weight"] = np.zeros((shape[0], self.rank), dtype)
+        Drawn for the head first, then for each kind of weight in all layers.
+        """
+        lora, kind = cls({}, rank, rank), {name: re.sub(r"\d+", "", name) for name in shapes}
+        kinds = [*kind.values()]
+        for name in sorted(shapes, key=lambda name: (kind[name] != name, kinds.index(kind[name]))):
+            (outputs, inputs), at = shapes[name], PREFIX + name.removesuffix("weight")
+            # normal with variance 1 / (3 in), that of PEFT's uniform start (arXiv 1502.01852)
+            a = rng.standard_normal((rank, inputs)) / (3 * inputs) ** 0.5
+            lora.parameters[f"{at}lora_A.weight"] = a.astype(dtype)
+            lora.parameters[f"{at}lora_B.weight"] = np.zeros((outputs, rank), dtype)
+        return lora
 
     @property
     def targets(self) -> dict[str, tuple[str, str]]:
@@ -103,7 +92,7 @@ class LoRA:
         """What `save` or PEFT wrote; OmnidraftError if missing, broken, or not plain LoRA."""
         arrays = read_safetensors(Path(folder) / "adapter_model.safetensors")
         parameters = {name: array.astype(dtype) for name, array in arrays.items()}
-        try:
+        with suppress(OSError, ValueError, KeyError, TypeError, IndexError):  # and OmnidraftError
             config = read_json(Path(folder) / "adapter_config.json")
             lora = cls(parameters, config["r"], float(config["lora_alpha"]))
             pairs = lora.targets.values()
@@ -112,8 +101,6 @@ class LoRA:
                     and lora.rank >= 0 and math.isfinite(lora.alpha)
                     and config["peft_type"] == "LORA" and not any(map(config.get, OTHER_KINDS))):
                 return lora
-        except (OSError, ValueError, KeyError, TypeError, IndexError):  # OmnidraftError: ValueError
-            pass
         raise OmnidraftError(f"{folder} holds no plain LoRA of one rank, or only a part of it")
 
 
@@ -121,4 +108,4 @@ def save_tensors(path: Path, tensors: dict[str, np.ndarray], dtype: Any = None) 
     """Write safetensors in one step, as `dtype` if given; OmnidraftError where that fails."""
     make_folder_of(path)
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
-    write_bytes(path, save(arrays, {"format": "pt"}))
+    write_text(path, save(arrays, {"format": "pt"}))

@@ -225,7 +225,7 @@ class Learner:
         else:
             self.rollbacks += 1
             s["rate_share"] = min(share, max(SLOWEST, SLOWER * share))
-        self.trainer.slow_down(s["rate_share"] / share)
+        self.trainer.optimizer.rate *= s["rate_share"] / share
         return "" if better else f"rolled back; now at 1/{1 / s['rate_share']:.0f} of the rate"
 
     def _train_head(self, size: int) -> None:

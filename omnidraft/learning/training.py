@@ -20,7 +20,7 @@ from ..engine.llama import Llama
 from ..engine.weights import load_tensors
 from ..errors import OmnidraftError
 from . import backward
-from .lora import ATTENTION, HEAD, MLP, LoRA
+from .lora import LoRA
 from .optimizer import AdamW, fill
 
 SHARE_OF_A = 1 / 16  # of the rate, for A in W + B A; long runs diverge at 1 (arXiv 2402.12354)
@@ -75,8 +75,9 @@ class Trainer:
                                  "(for others: training_torch.Trainer)")
         self.base, self.recipe = base, recipe
         self.config, self.tensors = untied(base) if recipe.rank else (base.config, tensors_of(base))
-        self.lora = LoRA.fresh(self.config, rng, recipe.rank, dtype=base.dtype, projections=(
-            *ATTENTION, *MLP, HEAD)) if recipe.rank else None
+        matrices = {name: shape for name, shape in self.config.tensor_shapes().items()
+                    if len(shape) == 2 and name != backward.EMBEDDING}
+        self.lora = LoRA.fresh(matrices, rng, recipe.rank, base.dtype) if recipe.rank else None
         self.parameters = self.lora.parameters if self.lora else {
             name: self.tensors[name].copy() for name in self.config.tensor_shapes()}
         self._start()
@@ -125,10 +126,6 @@ class Trainer:
                 full[name] = full.get(name, 0) + gradient
         full = {name: gradient / max(1, counted) for name, gradient in full.items()}
         return total, counted, self.lora.gradients(full) if self.lora and full else full
-
-    def slow_down(self, factor: float) -> None:
-        """Continue at a part of the rate."""
-        self.optimizer.rate *= factor
 
     def expected_acceptance(self, pair: Any, examples: Sequence[losses.Example]) -> float:
         """Mean acceptance, 1 - tv, of a draft along the texts at temperature 1 under `lifted`."""

@@ -139,14 +139,11 @@ def placed(lora: LoRA, base: TransformersModel) -> TensorLoRA:
 
 
 def fresh(base: TransformersModel, rng: np.random.Generator, rank: int) -> TensorLoRA:
-    """Adapters that change nothing yet, drawn in the order of `LoRA.fresh` for a Llama."""
-    lora, head = LoRA({}, rank, rank), base.model.get_output_embeddings()
-    found = {name: module for name, module in base.model.named_modules()
-             if isinstance(module, (torch.nn.Linear, Conv1D))
-             and (module is head or re.search(r"\.\d+\.", name))}
-    kind = {name: re.sub(r"\d+", "", name) for name in found}  # without its layer
-    kinds = list(kind.values())
-    for name in sorted(found, key=lambda name: (found[name] is not head, kinds.index(kind[name]))):
-        shape = tuple(found[name].weight.shape)
-        lora.add(name, shape[::-1] if isinstance(found[name], Conv1D) else shape, rng, "f8")
-    return placed(lora, base)
+    """Adapters that change nothing yet, of the head and of every block."""
+    head, shapes = base.model.get_output_embeddings(), {}
+    for name, module in base.model.named_modules():
+        adapts = isinstance(module, (torch.nn.Linear, Conv1D))
+        if adapts and (module is head or re.search(r"\.\d+\.", name)):
+            shape = tuple(module.weight.shape)
+            shapes[f"{name}.weight"] = shape[::-1] if isinstance(module, Conv1D) else shape
+    return placed(LoRA.fresh(shapes, rng, rank, "f8"), base)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ def locked(folder: Path) -> Iterator[None]:
     The system opens the lock when the process ends, however it ends.
     """
     make_folder_of(folder / "lock")
-    with open(folder / "lock", "ab") as file:
+    with open(folder / "lock", "a+b", 0) as file:  # subtle: a pipe would be waited for by "ab"
         try:
             if fcntl:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,7 +51,7 @@ def locked(folder: Path) -> Iterator[None]:
 def manifest_of(folder: Path) -> dict[str, Any] | None:
     """What current.json says, None where there is none; OmnidraftError where it is not whole."""
     path = folder / "current.json"
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # and OmnidraftError
         if not path.exists():
             return None
         manifest = read_json(path)
@@ -59,8 +59,6 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
             manifest.setdefault("folder", f"v{manifest['version']}")
             if _is_valid(manifest):
                 return manifest
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # OmnidraftError: ValueError
-        pass
     raise damaged(path)
 
 

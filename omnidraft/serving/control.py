@@ -1,10 +1,9 @@
 """What changes the target's rows and ends a text, by the names that transformers gives it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from numbers import Real
 from typing import Any
 
@@ -53,10 +52,7 @@ class Control:
         steps += [options.processor] if options.processor else []
 
         def run(ids: list[int], row: Any) -> Any:
-            for step in steps:
-                row = step(ids, row)
-            return row
-
+            return reduce(lambda row, step: step(ids, row), steps, row)
         return run if steps else None
 
 

@@ -6,7 +6,6 @@ puts around it and the new message are encoded, and only these are fed to the mo
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from ..decoding import Round, Warm, check_prompt, check_size, plain, speculative
@@ -87,9 +86,8 @@ class View:
     def __init__(self, model: Any, source: str | None = None, other: str | None = None) -> None:
         self.tokenizer, self.ends = model.tokenizer, model.eos_ids
         self.text, self.answer, self.ids = "", "", []  # latest prompt, answer to it, ids of both
-        with self._one_line():
-            own, self.names = template_of(model)
-            self.source = source or own or other
+        own, self.names = template_of(model)
+        self.source = source or own or other
         if self.source and not template.is_usable():
             raise OmnidraftError(template.NEEDED)
         tokens = zip(self.tokenizer.strings, self.tokenizer.token_bytes, strict=True)
@@ -112,8 +110,7 @@ class View:
         messages = [one | {"content": self.mark(one["content"])} for one in messages]
         if not self.source:
             return "".join(PLAIN[one["role"]].format(one["content"]) for one in messages)
-        with self._one_line():
-            return template.run(self.source, self.names, messages)
+        return template.run(self.source, self.names, messages, self.tokenizer.name)
 
     def mark(self, content: str) -> str:
         """A message with its special tokens marked as text, so that it cannot end its turn."""
@@ -133,18 +130,6 @@ class View:
             ids += self.tokenizer.encode(part[size:], specials=True)
         return ids
 
-    @contextmanager
-    def _one_line(self) -> Iterator[None]:
-        """Say in one line what a template, which is a program, raises."""
-        try:
-            yield
-        except OmnidraftError:
-            raise
-        except Exception as error:
-            kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
-            raise OmnidraftError(f"the chat template of {self.tokenizer.name} fails, {kind}{error}"
-                                 .splitlines()[0]) from error
-
 
 def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
     """The template in a model's folder (of several the default), and the tokens it may name."""
@@ -154,10 +139,13 @@ def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
     for file in ("chat_template.json", "special_tokens_map.json", "tokenizer_config.json"):
         found |= {name: value for name, value in read_json(folder / file).items() if value}
     path, source = folder / "chat_template.jinja", found.get("chat_template")
-    if path.exists():
-        check_readable(path)
-        source = path.read_text(encoding="utf-8")
-    elif isinstance(source, list):
-        source = {one["name"]: one["template"] for one in source}["default"]
-    return source, {name: value["content"] if isinstance(value, dict) else value
-                    for name, value in found.items() if name.endswith("_token")}
+    try:
+        if path.exists():
+            check_readable(path)
+            source = path.read_text(encoding="utf-8")
+        elif isinstance(source, list):
+            source = {one["name"]: one["template"] for one in source}["default"]
+        return source, {name: value["content"] if isinstance(value, dict) else value
+                        for name, value in found.items() if name.endswith("_token")}
+    except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise template.broken(model.tokenizer.name, repr(error)) from error

@@ -1,16 +1,14 @@
 """Texts by a pair: `generate` returns them, `stream` their pieces, by transformers' names.
 
-A prompt is a text, ids (list, array or tensor of shape (n,), or (1, n)), what a tokenizer of
-transformers returns, or a chat: a list of {"role", "content"}. A list of prompts of one kind, or
-ids of shape (B, n), is a batch, whose texts are written one after another.
+A prompt is a text, ids (list, array, tensor: (n,) or (1, n)), what a tokenizer of transformers
+gives, or a chat: a list of {"role", "content"}. Prompts of one kind, or ids (B, n), are a batch.
 """
-
-from __future__ import annotations
 
 import codecs
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from numbers import Integral
 from typing import Any, Literal, overload
@@ -20,6 +18,8 @@ import numpy as np
 from ..decoding import Round, check_prompt, speculative
 from ..engine.loading import load_two, loaded
 from ..errors import OmnidraftError
+from ..files import default_folder
+from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
@@ -27,6 +27,7 @@ from .control import Control, as_batch, takes_tensors
 from .prompts import several, split
 
 Reason = Literal["eos", "length", "stop", "context"]
+LARGE = 2**16  # tokens of two vocabularies; how they spell each other is kept on disk
 TRANSFORMERS = {"temperature", "top_k", "top_p", "min_p", "max_new_tokens", "processor",
                 "eos_token_id", "do_sample"}  # what its `generate` has prepared for a decoder
 
@@ -53,15 +54,14 @@ class Generation:
 
     def to_dict(self) -> dict[str, Any]:
         """All but `scores`, for JSON."""
-        found = asdict(replace(self, scores=None))
-        del found["scores"]
-        return json.loads(json.dumps(found, default=lambda number: number.item()))
+        found = asdict(replace(self, scores=None)).items()
+        return json.loads(json.dumps(dict([*found][:-1]), default=lambda number: number.item()))
 
 
 class Text:
     """One text being written: iterate for its pieces, then ask for its `result`."""
 
-    def __init__(self, pair: Pair, prompt: Any, options: Options, control: Control,
+    def __init__(self, pair: "Pair", prompt: Any, options: Options, control: Control,
                  uniforms: Uniforms, streamer: Any = None, output_scores: bool = False) -> None:
         self.pair, self.control, self.uniforms, self.streamer = pair, control, uniforms, streamer
         self.prompts = pair.read(prompt)
@@ -137,6 +137,20 @@ class Text:
 
 class Pair(Pairing):
     """A pairing that writes texts; `omnidraft.pair` makes one."""
+
+    def between(self, what: str) -> NGramCache:
+        sides = [self.draft.tokenizer, self.target.tokenizer][::1 if what == "splits" else -1]
+        if sum(sizes := [side.size for side in sides]) < LARGE:
+            return super().between(what)
+        one, other = (side.fingerprint for side in sides)
+        with suppress(OmnidraftError):  # not there, damaged, or of other vocabularies
+            path = default_folder() / f"{what}-{one[:16]}-{other[:16]}.json"
+            return NGramCache.load(path, one, other, sizes)
+        sys.stderr.write(f"how {sizes[0]:,} tokens spell {sizes[1]:,} others is found out, once\n")
+        made = super().between(what)
+        with suppress(OmnidraftError, NameError):  # where nothing can be written, each time
+            made.save(path)
+        return made
 
     def __repr__(self) -> str:
         return f"Pair(draft={self.draft.name!r}, target={self.target.name!r})"
@@ -216,32 +230,25 @@ class Pair(Pairing):
         if not hasattr(self.target, "speaks"):
             raise OmnidraftError(f"{self.target.name} is no model of transformers: pair one")
         from .transformers_decoder import Decoder
-
         source = sys.modules["torch"].default_generator if generator is None else generator
         return Decoder(self, Options.of(**settings), lambda: uniforms_of(0, source), streamer)
 
     def read(self, prompt: Any) -> tuple[list[int], list[int]]:
         """What target and drafter read for one prompt; with one vocabulary the same ids."""
-        target, draft = self.target, self.draft
+        target, draft, other = self.target, self.draft, None
         if isinstance(prompt, str):
-            ids = check_prompt(target, prompt)
-            other = draft.tokenizer.encode(prompt, bos=True)
+            ids, other = check_prompt(target, prompt), draft.tokenizer.encode(prompt, bos=True)
         elif isinstance(prompt[0], Mapping):
             if getattr(target, "speaks", None) is None:
                 raise OmnidraftError(f"{target.name} came without a tokenizer of transformers, "
                                      "whose chat template reads messages: give (model, tokenizer)")
-            ids = target.chat(prompt)
-            templated = getattr(getattr(draft, "speaks", None), "chat_template", None)
-            other = draft.chat(prompt) if templated else self._again(ids)
+            ids, own = target.chat(prompt), getattr(draft, "speaks", None)
+            other = draft.chat(prompt) if getattr(own, "chat_template", None) else None
         else:
-            ids = prompt
-            other = self._again(ids)
-        ids = check_prompt(target, ids)
-        return ids, ids if self.one_vocabulary else other
-
-    def _again(self, ids: list[int]) -> list[int]:
-        """Ids of the target's as the drafter spells their text."""
-        return self.draft.tokenizer.encode(self.target.tokenizer.decode(ids), bos=True)
+            ids = check_prompt(target, prompt)
+        if other is None:  # then the drafter reads the text of the target's ids
+            other = draft.tokenizer.encode(target.tokenizer.decode(ids), bos=True)
+        return check_prompt(target, ids), ids if self.one_vocabulary else other
 
 
 def _options(options: Options | None, settings: dict[str, Any]) -> Options:
@@ -257,16 +264,15 @@ def uniforms_of(seed: int, generator: Any = None) -> Uniforms:
     >>> uniforms_of(0).accept(0.7)  # the first draw is 0.637
     True
     """
-    if isinstance(generator, np.random.Generator):
-        return Uniforms(generator)
+    own = isinstance(generator, np.random.Generator)
     if type(generator).__module__.startswith("torch"):
         torch = sys.modules["torch"]
         seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
-    elif generator is not None:
+    elif generator is not None and not own:
         raise OmnidraftError(f"generator is {generator!r}, but must be NumPy's or PyTorch's")
     if not isinstance(seed, Integral) or seed < 0:
         raise OmnidraftError(f"seed is {seed!r}, but must be a whole number of 0 or more")
-    return Uniforms(np.random.default_rng(seed))
+    return Uniforms(generator if own else np.random.default_rng(seed))
 
 
 def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy",

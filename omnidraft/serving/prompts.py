@@ -1,7 +1,5 @@
 """Prompts as people have them: a text, ids, a chat, or a batch of one kind."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -42,8 +40,7 @@ def kind_of(value: Any) -> str:
     """What a value is: "text", "id", "ids", "message", "chat" (messages), or "?"."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         return "id"
-    if isinstance(value, Mapping) and all(isinstance(value.get(key), str)
-                                          for key in ("role", "content")):
+    if isinstance(value, Mapping) and {type(value.get(k)) for k in ("role", "content")} == {str}:
         return "message"
     kinds = {kind_of(one) for one in value} if isinstance(value, list) else set()
     plural = {"id": "ids", "message": "chat"}

@@ -25,8 +25,8 @@ def is_usable() -> bool:
         return False
 
 
-def run(source: str, names: dict[str, Any], messages: list[dict[str, str]]) -> str:
-    """The text that an answer to `messages` continues; RuntimeError, in a line, if it fails."""
+def run(source: str, names: dict[str, Any], messages: list[dict[str, str]], owner: str) -> str:
+    """The text that an answer to `messages` continues; OmnidraftError, in a line, if it fails."""
     job = {"path": sys.path, "seconds": SECONDS, "source": source, "names": names,
            "messages": messages}
     try:  # -I: this folder's modules are not found by their names alone; a template cannot sleep
@@ -34,10 +34,17 @@ def run(source: str, names: dict[str, Any], messages: list[dict[str, str]]) -> s
                               capture_output=True, timeout=100 * SECONDS)
         found = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
-        raise RuntimeError(f"it takes over {SECONDS} s, or too much memory") from None
-    if "text" in found:
-        return found["text"]
-    raise RuntimeError(found["error"].splitlines()[0])
+        found = {"error": f"it takes over {SECONDS} s, or too much memory"}
+    if "text" not in found:
+        raise broken(owner, found["error"])
+    return found["text"]
+
+
+def broken(owner: str, why: str) -> Exception:
+    """The error for a template, which is a program that somebody else wrote."""
+    from ..errors import OmnidraftError  # here: as a script this file is in no package
+
+    return OmnidraftError(f"the chat template of {owner} fails, {why}".splitlines()[0])
 
 
 def compiled(source: str) -> Any:

@@ -22,15 +22,22 @@ def compare(what, case, wanted, given, name=str):
     keys = sorted({*wanted, *given}, key=lambda key: -abs(wanted.get(key, 0) - given.get(key, 0)))
     if all(abs(wanted.get(key, 0) - given.get(key, 0)) < CLOSE for key in keys):
         return
-    lines = [f"{what}\n{case}\n\n{'':16} wanted    yours"]
-    lines += [f"{name(key):16} {wanted.get(key, 0):6.4f}   {given.get(key, 0):6.4f}" for key in keys[:8]]
+    n = decimals(wanted.get(keys[0], 0), given.get(keys[0], 0))
+    lines = [f"{what}\n{case}\n\n{'':16} {'wanted':{n + 5}}yours"]
+    lines += [f"{name(key):16} {wanted.get(key, 0):.{n}f}   {given.get(key, 0):.{n}f}" for key in keys[:8]]
     raise Wrong("\n".join(lines))
 
 
 def number(what, case, wanted, given):
     """Raise `Wrong` unless two numbers are equal."""
     if abs(wanted - given) > CLOSE:
-        raise Wrong(f"{what}\n{case}\n\nwanted {wanted:.4f}, yours {given:.4f}")
+        n = decimals(wanted, given)
+        raise Wrong(f"{what}\n{case}\n\nwanted {wanted:.{n}f}, yours {given:.{n}f}")
+
+
+def decimals(wanted, given):
+    """As many as show that the two numbers differ, but at least four."""
+    return next((n for n in range(4, 12) if f"{wanted:.{n}f}" != f"{given:.{n}f}"), 12)
 
 
 def show(row, names="abcdefgh"):

@@ -1,6 +1,7 @@
-"""The forward pass of a Llama, Mistral or Qwen2 as a textbook has it: the reference for `llama`.
+"""The forward pass of a Llama, Mistral or Qwen2 as a textbook has it: what a pass of a model computes.
 
-One text at a time, read whole, without a cache: simple and slow. Shapes: n tokens, width w of the
+One text at a time, read whole, without a cache: simple and slow. `omnidraft/engine/llama.py` is the
+fast one; tests hold the two together. Shapes: n tokens, width w of the
 residual stream, h heads, g key-value heads (h / g queries share one), head dimension d, width f of
 the feed-forward layer, vocabulary size V.
 """
@@ -11,8 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-
-from .config import ModelConfig, frequencies
+from omnidraft.engine.config import ModelConfig, frequencies
 
 Tensors = dict[str, np.ndarray]  # by Hugging Face name
 
