@@ -75,7 +75,7 @@ def exactness(figures: dict) -> str:
              number(f["worst"])] for rule, f in figures["rules"].items()]
     text, greedy = table(["rule", "worlds", "runs", "mean", "worst"], rows), []
     counted = figures["rules"]["lifted"]["conditions"].items()
-    text += ("\n\nIn so many of the worlds occurred under `lifted`: "
+    text += ("\n\nWhat occurred under `lifted`, each in how many of the worlds: "
              + ", ".join(f"{name} {count}" for name, count in counted) + ".")
     titles = {"same_text": "in NumPy", "same_text_torch": "with both models in Torch"}
     for name, title in titles.items():

@@ -29,6 +29,7 @@ LOOP = "test_decoding.py::test_the_whole_loop_is_exact"
 WORLDS = "test_exactness.py::test_the_loop_is_exact_and_every_condition_occurs"
 CACHES = "test_state.py::test_after_every_round_the_caches_hold_the_text"
 LABELS = "test_state.py::test_labels_and_features_belong_to_their_tokens_with_healing_top_k_and_top_p"
+ENDS = "test_decoding.py -k end_token"
 LIFTING, SAMPLING = "test_lifting.py", "test_sampling.py"
 MERGE, RESTART = "test_translation.py -k by_hand+or+merge+or+expansion+or+add_up", "test_translation.py -k restarts"
 NGRAMS = "test_ngram_cache.py -k not+real"
@@ -61,7 +62,12 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("verification", "q[[*lifting.children[choice.narrowed]]] = 0.0", "q[:0] = 0.0", ROUND),
     ("verification", "p = proposed / (mass or 1.0) if step.node != ROOT else proposed", "p = proposed", ROUND),
     ("verification", "accumulate(after.values(), min, initial=1.0)", "accumulate(after.values(), initial=1.0)", BLOCK),
+    ("verification", "rows = min(len(target_probs), len(target_probs) if limit is None else limit)",
+     "rows = len(target_probs)", "test_exactness.py -k room_for_one"),
+    ("verification", "    if scale == 1:", "    if scale <= 1:", BLOCK + " " + ROUND),
+    ("verification", "        if r == 0:\n            return\n", "", LABELS),
     # lifting
+    ("lifting", "self.route([*atoms, None])", "self.route(atoms)", LIFTING),
     ("lifting", "dict(backwards).items()][::-1]", "dict(backwards[::-1]).items()]", LIFTING),
     ("lifting", "max(0.0, 1.0 - drafted.sum())", "0.0", LIFTING + " " + ROUND),
     ("lifting", "step.place + (not step.stop)", "step.place + step.stop", LIFTING),
@@ -103,7 +109,13 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("drafting", "self.ids[-(self.model.context_size // 2):], 0", "self.ids[-(self.model.context_size // 2):], self.agreed",
      CACHES),
     ("drafting", "self.model.embedding[token]", "self.model.embedding[0]", LABELS),
+    ("drafting", "min(stop.limit, room, self.model.context_size // 2)", "min(stop.limit, self.model.context_size // 2)",
+     "test_decoding.py -k no_more"),
+    ("drafting", "if (stop.looks or self.sampler.looks) and token in ends:", "if False:", ENDS),
     # decoding
+    ("decoding", 'b"".join(written), written.count(b""), same)', 'b"".join(written), 0, same)', ENDS),
+    ("decoding", "tokens.append(end if end >= 0 else target.eos_ids[0])", "tokens.append(target.eos_ids[0])", ENDS),
+    ("decoding", "accepted = min(verdict.accepted, len(emitted))", "accepted = verdict.accepted", ENDS),
     ("decoding", "cache.rewind(min(cache.length, len(ids) - 1))", "cache.rewind(min(cache.length, len(ids)))", CACHES),
     ("decoding", "min(len(ids) + options.max_new_tokens, target.context_size)", "len(ids) + options.max_new_tokens",
      "test_decoding.py::test_contexts_are_respected"),

@@ -7,10 +7,10 @@ import pytest
 import tokenizers
 from fakes import FakeModel, byte_level, sentence_piece
 
-from omnidraft.decoding import plain, speculative
+from omnidraft.decoding import plain, respelled, speculative
 from omnidraft.drafting import Draft, Drafter
 from omnidraft.errors import OmnidraftError
-from omnidraft.exactness import distribution_of, total_variation
+from omnidraft.exactness import World, distribution_of, total_variation
 from omnidraft.options import Options
 from omnidraft.sampling import Sampler, Uniforms
 from omnidraft.serving.generation import Pair
@@ -124,7 +124,7 @@ def test_the_whole_loop_heals():
 
 
 def test_an_end_token_in_mid_block_ends_the_text():
-    draft, target = FakeModel(PIECES, 3, end=2.5), FakeModel(BYTES, 3, end=2.5)
+    draft, target, kept = FakeModel(PIECES, 3, end=2.5), FakeModel(BYTES, 3, end=2.5), 0
     for seed in range(20):
         rounds = list(speculative(Pair(draft, target), PROMPT, Options(temperature=1.0, stop=FixedLength(6), max_new_tokens=50),
                                   Uniforms(np.random.default_rng(seed))))
@@ -132,6 +132,41 @@ def test_an_end_token_in_mid_block_ends_the_text():
         ends = [i for i, token in enumerate(written) if token in target.eos_ids]
         assert not ends or ends == [len(written) - 1]
         assert all(r.accepted <= len(r.emitted) for r in rounds)
+        assert not any({*r.draft_tokens[:-1]} & {*draft.eos_ids} for r in rounds)  # nothing is drafted after one
+        last = rounds[-1]
+        if ends and last.kinds[-1] == "accepted" and last.draft_tokens[-1] in draft.eos_ids:
+            kept += 1
+            assert last.draft_kept == len(last.draft_tokens)  # the end token that the target wrote, too
+    assert kept > 3
+
+
+def test_what_was_kept_after_an_end_token_does_not_count():
+    draft, target = Same(PIECES, 0), Same(BYTES, 0)
+    options = Options(stop=FixedLength(8), max_new_tokens=60)
+    written = [r.emitted for r in speculative(Pair(draft, target), "ab ", options, Uniforms([]))]
+    target.eos_ids = written[1][1],  # the drafter does not know that this token ends a text
+    *_, last = speculative(Pair(draft, target), "ab ", options, Uniforms([]))
+    assert len(written[1]) > 3 and last.done and last.emitted == written[1][:2]
+    assert last.accepted == len(last.kinds) == 2 < len(last.proposals)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_no_more_is_drafted_than_there_is_room_for(rule):
+    for seed in range(10):
+        options, left = Options(verify=rule, temperature=1.0, stop=FixedLength(8), max_new_tokens=6), 6
+        for r in speculative(Pair(*models("pieces to bytes", seed)), PROMPT, options, Uniforms(np.random.default_rng(seed))):
+            assert len(r.draft_tokens) < left
+            left -= len(r.emitted)
+
+
+def test_an_end_token_is_proposed_as_the_targets_own_of_that_name():
+    for pair in (World(seed).pair for seed in range(200)):
+        for end in pair.draft.eos_ids:
+            same = int(pair.alignment.draft_to_target[end])
+            if same not in (-1, pair.target.eos_ids[0]):
+                assert respelled(pair, Draft([end]), [0], "slem").tokens == [same]
+                return
+    raise AssertionError("no world has such a token")
 
 
 def test_contexts_are_respected():

@@ -31,8 +31,8 @@ RIGHT = {  # the number; the asserts; a story if there is neither
     "A book costs $6. How much do 4 books cost?": 24,
     "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?": 14,
     "Write a Python function that adds two numbers.": ["assert add(2, 3) == 5", "assert add(-4, 4) == 0"],
+    "Write a Python function named `dot` that returns the dot product of two lists.": ["assert dot([1, 2], [3, 4]) == 11"],
     "Write a story about a dog.": None,
-    "Tell a story about a fox who wants to fly.": None,
     "Once upon a time": None,
     "Once": None,
 }
@@ -128,12 +128,10 @@ SHORT = {"demo": ["-n", "8"], "adapt": ["--limit", "2", "-n", "8"], "bench": ["-
 
 
 def of_the_help() -> list[str]:
-    """All examples that the commands' help ends with, those of subcommands too."""
-    commands = get_command(app).commands
-    pages = [[name] for name in commands] + [["cache", name] for name in commands["cache"].commands]
+    """All examples that the commands' help ends with."""
     found: list[str] = []
-    for page in pages:
-        shown = CliRunner().invoke(app, [*page, "-h"], env={"COLUMNS": "200"}).output.partition("Examples:")[2]
+    for name in get_command(app).commands:
+        shown = CliRunner().invoke(app, [name, "-h"], env={"COLUMNS": "200"}).output.partition("Examples:")[2]
         found += [line.strip() for line in shown.splitlines() if line.strip()]
     return [*dict.fromkeys(found)]
 

@@ -296,9 +296,10 @@ class TorchWorld(RoundWorld):
         return atoms, drawn, self.twin, given(self.target_rows(self.twin.walk(atoms)[0][:limit]), self.kind)
 
 
-def test_lossless_is_exact_in_torch():
+@pytest.mark.parametrize("first", range(0, 240, 60))
+def test_lossless_is_exact_in_torch(first):
     worst, healed = 0.0, 0
-    for seed in range(240):
+    for seed in range(first, first + 60):
         world = TorchWorld(seed)
         truth = world.truth()
         worst = max(worst, total_variation(world.two_tokens(world.lossless), truth))
@@ -306,7 +307,7 @@ def test_lossless_is_exact_in_torch():
             if world.lifting.longer(context) and seed < 120:
                 found = world.two_tokens(partial(world.lossless, context=context))
                 worst, healed = max(worst, total_variation(found, truth)), healed + 1
-    assert worst < 1e-10 and healed > 20
+    assert worst < 1e-10 and (healed > 20 or first >= 120)
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------

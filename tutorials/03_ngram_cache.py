@@ -58,6 +58,10 @@ assert translate("s", "f", "ke", "s") == ["s", "f"]
 # is older; LFU forgets B, which was used less.
 
 # %%
+def ngrams(cache):
+    return {ngram for ngram, _, _ in cache.items()}
+
+
 entries = {"A": (1, 2), "B": (3, 4), "C": (5, 6)}
 for policy, kept in (("none", "AB"), ("lru", "BC"), ("lfu", "AC")):
     cache = NGramCache(capacity=2, eviction=policy)
@@ -66,7 +70,7 @@ for policy, kept in (("none", "AB"), ("lru", "BC"), ("lfu", "AC")):
     for used in "AAB":
         cache.longest_match(entries[used], 0)
     cache.insert(entries["C"], 30)
-    left = "".join(name for name, ngram in entries.items() if ngram in cache)
+    left = "".join(name for name, ngram in entries.items() if ngram in ngrams(cache))
     print(f"{policy:4}  keeps {left}")
     assert left == kept
 
@@ -81,7 +85,7 @@ for policy, kept in (("none", "AB"), ("lru", "BC"), ("lfu", "AC")):
 
 # %%
 drafter, target = load("draft-tasks", "float64"), load("qwen-like", "float64")
-prompt = "Tell a story about a fox who wants to fly."
+prompt = "Write a Python function named `dot` that returns the dot product of two lists."
 options = Options(verify="omnidraft", stop=FixedLength(6), max_new_tokens=48)
 texts = []
 for prefill in (False, True):
@@ -113,7 +117,7 @@ def learn(capacity=None, policy="none"):
     cache = NGramCache(capacity, policy)
     sizes, known = [], []
     for draft_ids, target_ids, needed in stream:
-        known.append([ngram in cache for ngram in needed])
+        known.append([tuple(ngram) in ngrams(cache) for ngram in needed])
         cache.observe(draft_ids, target_ids, *sides)
         sizes.append(len(cache))
     return sizes, np.mean(np.concatenate(known[-60:]))
