@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from pathlib import Path
@@ -11,6 +12,8 @@ from .problems import choose, frame
 
 ANSWER = " I only know sums, short Python functions and stories."
 LISTS = w.read_lists(Path(__file__).with_name("other.txt"))
+HANDS = {json.loads(line)["prompt"].lower()
+         for line in Path(__file__).with_name("unseen.jsonl").read_text(encoding="utf-8").splitlines()}
 
 
 def gibberish(rng: random.Random) -> str:
@@ -22,11 +25,16 @@ def gibberish(rng: random.Random) -> str:
 
 
 def other(rng: random.Random) -> dict:
-    """A prompt from outside the narrow world."""
-    drawn = {name.lower(): rng.choice(items) for name, items in LISTS.items()}
-    drawn |= {"gibberish": gibberish(rng), "word": rng.choice(w.NOUNS + w.L.ANIMALS)}
-    text = choose(rng, drawn["forms"]).format(**drawn)
-    text = re.sub(r"\ba (?=[aeiou])", "an ", text)
+    """A prompt from outside the narrow world, and none that was written by hand."""
+    text = next(text for text in iter(lambda: asked(rng), None) if text.lower() not in HANDS)
     if rng.random() < 0.08:
         text = text.lower()
     return {"task": "other", "prompt": frame(rng, text) if rng.random() < 0.4 else text, "response": ANSWER}
+
+
+def asked(rng: random.Random) -> str:
+    """What someone might type who does not know what the models know."""
+    drawn = {name.lower(): rng.choice(items) for name, items in LISTS.items()}
+    drawn |= {"gibberish": gibberish(rng), "word": rng.choice(w.NOUNS + w.L.ANIMALS)}
+    text = choose(rng, drawn["forms"]).format(**drawn)
+    return re.sub(r"\ba (?=[aeiou])", "an ", text)

@@ -114,6 +114,12 @@ def test_stories_keep_to_their_topic():
             assert text.count(match[1]) > 1 and match[1] in text.split(". ")[0].rstrip(".")
 
 
+def test_no_hand_written_unrelated_prompt_is_trained():
+    rng, typed = random.Random(71), {example["prompt"].lower() for example in hand_written("other")}
+    drawn = [TASKS["other"](rng)["prompt"].lower() for _ in range(20_000)]
+    assert typed and not [prompt for prompt in drawn if any(prompt == one or f" {one}\n" in prompt for one in typed)]
+
+
 def test_stories_are_about_anything_and_no_hand_written_opening_is_trained():
     rng, typed = random.Random(70), {example["prompt"] for example in hand_written("text")}
     drawn = [story(rng) for _ in range(2000)]
