@@ -64,7 +64,7 @@ def make_folder_of(path: Path) -> None:
 
 
 def write_text(path: Path, text: str | bytes) -> None:
-    """Write a file: after a crash the old one is there, or the new one; OmnidraftError if it fails."""
+    """Write a file: after a crash there is the old or the new one; OmnidraftError if it fails."""
     content = text if isinstance(text, bytes) else text.encode()
     with _writing(path):
         if path.exists() and not path.is_file():  # a device or pipe is written to directly

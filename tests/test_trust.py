@@ -364,7 +364,8 @@ def test_ctrl_c_while_modules_are_imported(entry, name, status):
 
     Tests in the background ignore it, hence Python's own handler is put back first.
     """
-    code = ("import os, signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nclass Finder:\n    def find_spec(self, name, *_):\n"
+    code = ("import os, signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            "class Finder:\n    def find_spec(self, name, *_):\n"
             f"        if name == {name!r}: os.kill(os.getpid(), signal.SIGINT)\n"
             f"sys.meta_path.insert(0, Finder())\n{ENTRIES[entry]}")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
