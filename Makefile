@@ -14,7 +14,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-torch test-oldest mutants soak models bench picture site notebooks lint clean
+.PHONY: help demo test test-torch test-oldest mutants soak models bench picture site notebooks dist lint clean
 
 help:            ## what there is to make
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -75,6 +75,13 @@ models: $(TORCH_VENV)/.dev  ## the embedded targets, draft-tasks, prompts and ad
 	$(TORCH_BIN)/python -m recipes.world
 	$(BIN)/python -m recipes.adapters
 	$(BIN)/python -m tests.test_golden tests/golden.json
+
+dist:            ## wheel and source distribution; the demo of each, installed alone, from an empty folder
+	$(PYTHON) -m venv build/dist && build/dist/bin/python $(PIP_INSTALL) build
+	rm -rf dist && build/dist/bin/python -m build --outdir dist .
+	for made in dist/*; do rm -rf build/tried && $(PYTHON) -m venv build/tried && mkdir build/tried/empty && \
+	  build/tried/bin/python $(PIP_INSTALL) $$made && cd build/tried/empty && \
+	  env -u PYTHONPATH ../bin/omnidraft demo --task math --plain && cd ../../.. || exit; done
 
 clean:           ## remove the environments and all that was built, but no notebooks
 	rm -rf $(VENV) $(TORCH_VENV) $(DOCS_VENV) $(OLD_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

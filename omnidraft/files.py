@@ -25,7 +25,7 @@ def default_folder() -> Path:
 def check_readable(path: Path, most: int = LARGEST) -> None:
     """Raise OmnidraftError unless `path` is an ordinary file (no pipe) of at most `most` bytes."""
     if not (path.is_file() and os.access(path, os.R_OK)):
-        raise OmnidraftError(f"{path} is not an ordinary file, or not readable: put a copy there")
+        raise OmnidraftError(f"{path} is missing, not an ordinary file or not readable: copy it")
     if (size := path.stat().st_size) > most:
         raise OmnidraftError(f"{path} has {size:,} bytes, over {most:,}: is it the right file?")
 

@@ -166,7 +166,7 @@ def one_mutation(base: Path, seed: int) -> str:
     return what if {*result.stderr} & {*map(chr, (*range(9), *range(11, 32), 127))} else ""
 
 
-def mutations(base: Path, count: int) -> list[str]:
+def mutations(base: Path, count: int, first: int = 0) -> list[str]:
     """Files that are not what they should be, each in a process that ends after 10 s of a processor or 1 GB."""
     good = models(base / "good")
     os.environ["OMNIDRAFT_HOME"] = str(good / "home")
@@ -177,7 +177,7 @@ def mutations(base: Path, count: int) -> list[str]:
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
     (good / "target" / "generation_config.json").write_text('{"eos_token_id": 1}')
     (good / "target" / "tokenizer_config.json").write_text('{"eos_token": "x"}')
-    failures, seed = [], 0
+    failures, seed, count = [], first, first + count
     while seed < count:
         read, write = os.pipe()
         if not (child := os.fork()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -56,9 +57,21 @@ def test_lines_have_at_most_100_columns():
                 for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if len(line) > 100]
 
 
-@pytest.mark.parametrize(("place", "most"), [("lesson", 2865), ("engine", 1430), ("learning", 1442), ("exactness", 369),
-                                             ("serving", 790), ("cli", 1430)])
+@pytest.mark.parametrize(("place", "most"), [("lesson", 2863), ("engine", 1430), ("learning", 1442), ("exactness", 369),
+                                             ("serving", 789), ("cli", 1430)])
 def test_rooms_do_not_grow(place, most):
     """The lesson is on its way to 2,700 lines, a workshop to 1,400: lower these bounds, never raise them."""
     assert sum(path.read_text(encoding="utf-8").count("\n") for module, path in MODULES.items()
                if room(module) == place) <= most
+
+
+def test_a_source_distribution_holds_the_whole_repository():
+    root, given = PACKAGE.parent, (PACKAGE.parent / "MANIFEST.in").read_text(encoding="utf-8").split()
+    listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=False).stdout.splitlines()
+    if not listed:
+        pytest.skip("this is no repository")
+    for path in map(Path, listed):
+        if len(path.parts) > 1:
+            assert path.parts[0] in (*given, "omnidraft"), path
+        else:  # the last two always are
+            assert {path.name, f"*{path.suffix}"} & {*given, "LICENSE", "pyproject.toml"}, path

@@ -196,6 +196,9 @@ def test_panics_of_the_library_are_one_line(tmp_path):
     path.write_text(changed(pre_tokenizer={"type": "FixedLength", "length": 0}))
     with pytest.raises(OmnidraftError, match="cannot encode"):
         Tokenizer.load(tmp_path).encode("text")
+    path.write_text(json.dumps({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}}))
+    with pytest.raises(OmnidraftError, match="cannot encode"):
+        Tokenizer.load(tmp_path).encode("text")
 
 
 def test_dropout_is_switched_off(tmp_path):

@@ -138,8 +138,10 @@ def test_logits_equal_the_numpy_engine(name: str):
         logits = np.concatenate([model.forward(ids[end - m:end], cache, m)
                                  for m, end in zip(pieces, np.cumsum(pieces), strict=True)])
         assert logits.dtype == np.float32 and logits.shape == expected.shape and expected.std() > 0.5
-        print(f"{name}: largest difference {np.abs(logits - expected).max():.1e}")
-        assert np.abs(logits - expected).max() < 1e-3
+        # subtle: not the largest difference, which at badly conditioned places (random ids) follows the kernels
+        difference = np.linalg.norm(logits - expected) / np.linalg.norm(expected)
+        print(f"{name}: largest difference {np.abs(logits - expected).max():.1e}, relative to the norm {difference:.1e}")
+        assert difference < 2e-5
 
 
 def test_stories_greedy_text_is_that_of_transformers():
@@ -418,6 +420,25 @@ def test_broken_weights_and_full_memory_are_told(tmp_path: Path, monkeypatch):
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory")
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", full)
     assert "out of memory" in complaint(lambda: load(folder))
+
+
+def test_code_that_a_folder_brings_or_names_is_not_run(tmp_path: Path):
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "ran",)
+
+    folder = saved(tmp_path / "model", BYTES)
+    config, whole = (folder / "config.json"), json.loads((folder / "config.json").read_text())
+    config.write_text(json.dumps(whole | {"attn_implementation": "someone/kernel"}))  # transformers would download it
+    assert "if you trust it" in complaint(lambda: load(folder))
+    config.write_text(json.dumps(whole))
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"a": Evil()}))
+    said = complaint(lambda: load(folder))
+    assert "take a copy as safetensors" in said and "weights_only" not in said  # PyTorch's advice is to switch it off
+    assert not (tmp_path / "ran").exists()
 
 
 def test_vocabularies_with_nothing_in_common_are_told(tmp_path: Path):

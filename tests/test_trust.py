@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -120,6 +121,25 @@ def test_a_prompt_longer_than_any_context_is_not_encoded(folders, monkeypatch): 
     [short] = cut(["the thing in " * 10**6])
     assert cut.count == 1 and ("the thing in " * 999).endswith(short) and max(seen) < 10**5
     assert [*cut(["the thing"])] == ["the thing"] and cut.count == 1
+
+
+def test_deep_lines_of_prompts_are_one_line(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    for line in ("[" * 100_000, '{"prompt": ' + "[" * 100_000):
+        path.write_text(line)
+        with pytest.raises(OmnidraftError, match="no JSON object") as caught:
+            next(read_prompts(str(path))[0])
+        assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
+
+
+def test_broken_weights_are_one_line_without_warnings(folders, tmp_path):  # noqa: F811
+    """NumPy warns of infinite numbers before the line that names their cause."""
+    target = Path(shutil.copytree(folders["target"], tmp_path / "target"))
+    tensors = load_file(target / "model.safetensors")
+    save_file({name: np.full_like(array, 3e38) for name, array in tensors.items()}, target / "model.safetensors")
+    done = subprocess.run([sys.executable, "cli.py", "generate", "the", "-d", folders["draft"], "-t", str(target)], cwd=ROOT,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "NaN or infinite" in done.stderr
 
 
 def test_prompts_come_from_ordinary_files(tmp_path):

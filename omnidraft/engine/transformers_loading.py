@@ -24,10 +24,10 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]  # configuration and tokenizer
 HUB_ID = r"[\w.-]+/[\w.-]+"
 CLEARER = {  # than what transformers says, by a sign in it
-    "trust_remote_code=True":
-        "it has Python code of its own; if you trust it, give trust_remote_code=True",
+    "trust_remote_code=True": "it has own code; if you trust it, give trust_remote_code=True",
     "ignore_mismatched_sizes": "the weights have other shapes than config.json says",
     "Unrecognized configuration class": "it is not a causal language model",
+    "weights_only": "its weights come with more than numbers: take a copy as safetensors",
     "outgoing traffic": "the Hugging Face hub is out of reach, and no earlier download is here"}
 
 
@@ -48,6 +48,8 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
         raise OmnidraftError(f"{source} has no config.json with a model_type: no model, or damaged")
     if config.get("is_encoder_decoder"):
         raise OmnidraftError(f"{source} is an encoder and decoder, not a causal language model")
+    if "/" in str(config.get("attn_implementation")) and not trust_remote_code:  # of a hub
+        raise OmnidraftError(f"{source}: {CLEARER['trust_remote_code=True']}")
     names = [name for file in folder.glob("*.safetensors") for name in read_header(file)]
     layers = config.get("num_hidden_layers")
     if names and type(layers) is int and layers > len(names):  # it would be built, and take long

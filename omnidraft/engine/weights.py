@@ -62,8 +62,6 @@ def read_header(path: str | Path) -> dict[str, dict]:
     Each has a "dtype", a "shape" and "data_offsets". Raises OmnidraftError for any other file.
     """
     path = Path(path)
-    if not path.exists():
-        raise OmnidraftError(f"{path} is missing (copy the model's folder again)")
     check_readable(path, 2**62)  # a pipe would be waited for
     try:
         with safe_open(path, "numpy") as checked, path.open("rb") as file:
