@@ -71,8 +71,7 @@ class Options:
         return model.eos_ids if self.eos_token_id is None else self.eos_token_id
 
     @classmethod
-    def of(cls, draft_length: int = 12, threshold: float = 0.4, do_sample: bool | None = None,
-           **settings: Any) -> "Options":
+    def of(cls, draft_length: int = 12, threshold: float = 0.4, **settings: Any) -> "Options":
         """Options by the names that transformers users know.
 
         `draft_length` and `threshold` make the confidence rule, unless a `stop` is given.
@@ -81,11 +80,10 @@ class Options:
         >>> Options.of(do_sample=True, top_p=0.9, draft_length=4).temperature
         1.0
         """
-        known = {field.name for field in fields(cls)}
+        known = {field.name for field in fields(cls)} | {"do_sample"}
         if unknown := settings.keys() - known:
             raise OmnidraftError(f"unknown option {min(unknown)!r}: choose from draft_length, "
-                                 "threshold, do_sample, " + ", ".join(sorted(known)))
+                                 "threshold, " + ", ".join(sorted(known)))
         if not 0 <= threshold <= 1:
             raise OmnidraftError(f"threshold is {threshold}, but must be from 0 to 1")
-        settings.setdefault("stop", Confidence(draft_length, threshold=threshold))
-        return cls(**settings, do_sample=do_sample)
+        return cls(**{"stop": Confidence(draft_length, threshold=threshold)} | settings)

@@ -87,8 +87,6 @@ def person(rng: random.Random, child: bool, looks: list[str], gendered: bool) ->
     name, (him, his) = rng.choice(names) if rng.random() < 0.9 else w.capital(made_up(rng)), PRONOUNS[he]
     coats = [] if group in ("MEN", "WOMEN") else LISTS["COATS"]
     look = rng.choice(LISTS["LOOKS"] + coats) + " " if rng.random() < (0.4, 0.1)[child] else ""
-    if not child and rng.random() < 0.1:
-        look = rng.choice(LISTS["ADJECTIVES"]) + " "
     if looks and rng.random() < 0.5:
         look = rng.choice(looks) + " "
     if 0 < len(look) < 9 and "little" not in look and rng.random() < 0.2:
@@ -182,7 +180,7 @@ def told(rng: random.Random) -> dict:
     if not asked and sort in ("trio", "pair") and rng.random() < 0.3:  # "A hen and a duck lived side by side"
         opening = f"{first} {rng.choice(['lived in one house', 'were neighbors', 'went for a walk'])}."
     if sort in ("group", "trio"):
-        opening = re.sub(r"\bwas\b(?= (?:two|three|four|a|[A-Z]))", "were", opening)
+        opening = re.sub(r"\bwas\b(?=( once)? (?:two|three|four|an? |[A-Z]))", "were", opening)
     drawn = [" ".join(value.__dict__.values()) if isinstance(value, Noun) else value for value in values.values()]
     topics = sorted({word for value in drawn for word in re.findall("[A-Za-z]{2,}", value)} - {"the", "an", "with", "in", "on"})
     text, he = tidy(f"{opening} {rest}".strip()), values["he"] if sort in ("hero", "child", "any") else "they"

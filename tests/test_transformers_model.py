@@ -138,8 +138,10 @@ def test_logits_equal_the_numpy_engine(name: str):
         logits = np.concatenate([model.forward(ids[end - m:end], cache, m)
                                  for m, end in zip(pieces, np.cumsum(pieces), strict=True)])
         assert logits.dtype == np.float32 and logits.shape == expected.shape and expected.std() > 0.5
-        print(f"{name}: largest difference {np.abs(logits - expected).max():.1e}")
-        assert np.abs(logits - expected).max() < 1e-3
+        # subtle: not the largest difference, which at badly conditioned places (random ids) follows the kernels
+        difference = np.linalg.norm(logits - expected) / np.linalg.norm(expected)
+        print(f"{name}: largest difference {np.abs(logits - expected).max():.1e}, relative to the norm {difference:.1e}")
+        assert difference < 2e-5
 
 
 def test_stories_greedy_text_is_that_of_transformers():

@@ -17,7 +17,7 @@ from ..losses import Example
 
 WINDOW = 8  # latest updates whose new texts decide
 SURE = 2.0  # standard errors that a difference of two weights must have
-WORSE = 0.01  # that is borne while weights only learn: first steps are noise, a gain comes later
+SMALL = 0.01  # a difference that decides nothing: first steps are noise, tiny gains may be luck
 SPREAD = 0.01  # of the difference on a text, as one more text: two may agree by chance
 
 
@@ -54,7 +54,7 @@ class Guard:
         gain = (after - before).mean()
         n = len(after)  # texts; with few of them their own spread says little
         sure = SURE * math.hypot((after - before).std() / math.sqrt(n), SPREAD / n)
-        if -max(sure, WORSE) <= gain <= sure and (gain > 0 or self.asked < self.patience):
+        if abs(gain) <= max(sure, SMALL) and (gain > 0 or self.asked < self.patience):
             return None
         self.compared.clear()
         self.asked = 0
