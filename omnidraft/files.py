@@ -64,13 +64,10 @@ def make_folder_of(path: Path) -> None:
 
 
 def write_text(path: Path, text: str | bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one; OmnidraftError if it fails.
-
-    Devices and pipes are written to directly.
-    """
+    """Write a file: after a crash there is the old or the new one; OmnidraftError if it fails."""
     content = text if isinstance(text, bytes) else text.encode()
     with _writing(path):
-        if path.exists() and not path.is_file():
+        if path.exists() and not path.is_file():  # a device or pipe is written to directly
             # subtle: a pipe that nobody reads cannot be opened so; only then do we risk waiting
             with open(os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0)), "wb"):
                 path.write_bytes(content)
@@ -102,7 +99,9 @@ def _sync(folder: Path) -> None:
 def _writing(path: Path) -> Iterator[None]:
     """Say in one line why a path cannot be written."""
     try:
+        with suppress(FileNotFoundError):
+            path.stat()  # raises for links in a circle; `resolve` does so before Python 3.13 only
         yield
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
+        reason = error.strerror or error
         raise OmnidraftError(f"cannot write {path}: {reason}; choose another file") from None

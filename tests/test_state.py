@@ -7,7 +7,7 @@ from math import log
 import numpy as np
 import pytest
 from fakes import FakeModel
-from mutants import MUTANTS, misplaced
+from mutants import MUTANTS, ROOT, misplaced
 from test_decoding import BYTES, PIECES, SMALL_BYTES, SMALL_PIECES
 
 from omnidraft import sampling
@@ -188,3 +188,4 @@ def test_a_table_model_takes_only_what_it_may_be_fed():
 def test_every_mutant_still_fits_the_code():
     """`make mutants` runs them; here only their texts are looked for."""
     assert len(MUTANTS) >= 40 and not misplaced()
+    assert f"puts {len(MUTANTS)} small faults" in (ROOT / "docs" / "exactness.md").read_text(encoding="utf-8")

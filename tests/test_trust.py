@@ -360,8 +360,12 @@ ENTRIES = {"cli.py": "import runpy; runpy.run_path('cli.py', run_name='__main__'
     ("cli.py", "omnidraft", -2), ("omnidraft", "numpy", -2), ("omnidraft", "typer", -2),
     ("-m omnidraft", "omnidraft.cli", 130)])
 def test_ctrl_c_while_modules_are_imported(entry, name, status):
-    """Ctrl-C comes when a module is first looked for; -2, ended by the signal, is 130 in a shell."""
-    code = ("import os, signal, sys\nclass Finder:\n    def find_spec(self, name, *_):\n"
+    """Ctrl-C comes when a module is first looked for; -2, ended by the signal, is 130 in a shell.
+
+    Tests in the background ignore it, hence Python's own handler is put back first.
+    """
+    code = ("import os, signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            "class Finder:\n    def find_spec(self, name, *_):\n"
             f"        if name == {name!r}: os.kill(os.getpid(), signal.SIGINT)\n"
             f"sys.meta_path.insert(0, Finder())\n{ENTRIES[entry]}")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
