@@ -107,7 +107,9 @@ def adaptive(figures: dict) -> str:
     return (f"{machine_line(figures)}{s['note']}; greedy, medians of repeats over {s['prompts']} held-out "
             "prompts, with which all rules take turns (`benchmarks/paper/adaptive.py`). Tokens/s "
             "of the best fixed length in hindsight, and those of each rule over it; the threshold "
-            f"is {s['threshold']:g}. Means over the best fixed length: {means}.\n\n"
+            f"is {s['threshold']:g}. Means over the best fixed length: {means}."
+            + " *Throughput* rested where drafting did not pay; it was no gain and is gone." * (
+                "throughput" in names) + "\n\n"
             + table(["pair, task", "repeats", "plain", "best fixed k", *names], rules)
             + "\n\nHow well acceptance is predicted on held-out prompts, by the drafter's own "
             f"confidence and by heads that learned on {s['stream']} others: area under the curve, "

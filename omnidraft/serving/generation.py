@@ -54,8 +54,8 @@ class Generation:
 
     def to_dict(self) -> dict[str, Any]:
         """All but `scores`, for JSON."""
-        found = asdict(replace(self, scores=None)).items()
-        return json.loads(json.dumps(dict([*found][:-1]), default=lambda number: number.item()))
+        found = {k: v for k, v in asdict(replace(self, scores=None)).items() if k != "scores"}
+        return json.loads(json.dumps(found, default=lambda number: number.item()))
 
 
 class Text:
@@ -143,12 +143,12 @@ class Pair(Pairing):
         if sum(sizes := [side.size for side in sides]) < LARGE:
             return super().between(what)
         one, other = (side.fingerprint for side in sides)
+        path = default_folder() / f"{what}-{one[:16]}-{other[:16]}.json"
         with suppress(OmnidraftError):  # not there, damaged, or of other vocabularies
-            path = default_folder() / f"{what}-{one[:16]}-{other[:16]}.json"
             return NGramCache.load(path, one, other, sizes)
         sys.stderr.write(f"how {sizes[0]:,} tokens spell {sizes[1]:,} others is found out, once\n")
         made = super().between(what)
-        with suppress(OmnidraftError, NameError):  # where nothing can be written, each time
+        with suppress(OmnidraftError):  # where nothing can be written, each time
             made.save(path)
         return made
 
