@@ -9,7 +9,7 @@ import typer
 
 from .. import Adapters, OmnidraftError, Options, Pair
 from ..engine.loading import load, load_two
-from ..serving.generation import uniforms_of
+from ..serving.control import uniforms_of
 from ..verification import RULES
 from .printing import note
 
