@@ -49,6 +49,8 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
     `draft_backend` "auto" gives a small drafter on a CPU to the NumPy engine, whatever runs the
     target. `device_map` spreads the target alone; the drafter goes to its first device.
     """
+    if how and not any(isinstance(one, (str, PathLike)) for one in (draft, target)):
+        raise OmnidraftError(f"{min(how)} is for loading, but both models are loaded already")
     if isinstance(target, (str, PathLike)):
         place = {"device": "auto", "device_map": device_map} if device_map else {}
         target = load(target, **{"backend": backend, **how, **place})
