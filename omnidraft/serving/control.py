@@ -48,7 +48,7 @@ class Control:
     def processor(self, target: Any, options: Options) -> Callable[[list[int], Any], Any] | None:
         """All processors in transformers' order as one, or None."""
         ends, steps = options.ends(target), []
-        if not {*chain(*self.words)} <= {*range(target.vocab_size)}:
+        if not all(token in range(target.vocab_size) for token in chain(*self.words)):
             raise OmnidraftError(f"bad_words_ids has ids that {target.name} does not have")
         if self.penalty != 1:
             steps.append(lambda ids, row: penalise(ids, row, self.penalty))
