@@ -98,12 +98,10 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
 def folder(name: str | Path) -> Path:
     """The folder of an embedded model or at the path `name`; OmnidraftError where there is none."""
     embedded = Path(__file__).parent / "embedded" / str(name)
-    try:
+    with suppress(OSError, RuntimeError):  # a name too long for the system; no such ~user
         path = embedded if name in EMBEDDED else Path(name).expanduser()
         if path.is_dir():
             return path
-    except (OSError, RuntimeError):  # a name too long for the system; no such ~user
-        pass
     raise OmnidraftError(f"unknown model {str(name)!r}: neither a folder nor an embedded model "
                          f"({', '.join(EMBEDDED)}; `make models` installs them); for a hub id "
                          "use --backend torch")

@@ -202,8 +202,7 @@ class Pair(Pairing):
                                  "a batch is one list")
         options = options or Options.of(**settings)
         if not isinstance(count, Integral) or count < 1 or count > 1 and not options.temperature:
-            raise OmnidraftError(f"num_return_sequences is {count!r}, but must be 1, or more with "
-                                 "do_sample=True")
+            raise OmnidraftError(f"num_return_sequences is {count!r}: 1, or more with do_sample")
         prompts, batch = split(prompt, self.target.tokenizer.roles["pad"])
         if streamer is not None and (len(prompts) * count > 1 or not hasattr(streamer, "put")):
             raise OmnidraftError("a streamer has `put` and `end` and shows one text of one prompt")
