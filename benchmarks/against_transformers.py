@@ -7,7 +7,10 @@ on stories; temperatures 0 and 1. Figures are those of `omnidraft bench`: median
 of whole calls in one process, methods taking turns, with as many threads as the libraries choose
 (torch: one for each core; NumPy here: one). Two figures say how far the texts of UAG-TLI are from
 the target's distribution: the total variation of their first token, and their excess of log p.
---distances measures the first of them alone, and adds it to the file.
+--distances measures the first of them alone, and adds it to the file. The rows "custom_generate" and
+"folder" draft inside transformers' `generate`; --draws N tests the first two tokens that they write
+at temperature 1 against the target's exact distribution, alone, and adds p to the file:
+results/inside_transformers.json with --inside, which measures only these two and assisted generation.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from omnidraft.errors import OmnidraftError
 from omnidraft.metrics import summarize
 from omnidraft.sampling import mask, process
 from omnidraft.serving.generation import Pair
+from omnidraft.stopping import FixedLength
 
 PAIRS = ["draft-tasks:qwen-like:math,code,text", *(f"{pair}:text" for pair in REAL_PAIRS[::-1])]
 Method = Callable[[str, list[int], int, int], list[Round]]  # prompt, its ids, new tokens, seed
@@ -41,13 +45,21 @@ ASSISTED, FAR = "transformers assisted", 1e-3  # a total variation that rounding
 SETTINGS = ("prompts", "repeats", "tokens", "k", "threshold", "device", "assistant_tokens", "assistant_threshold")
 
 
-def side_by_side(models: Pair, options: Options, assistant: dict[str, Any]) -> dict[str, Method]:
-    """transformers' methods, ours on the same modules, and on CPUs ours with the NumPy engine."""
-    from benchmarks.transformers_generation import decoders
+def side_by_side(models: Pair, options: Options, assistant: dict[str, Any], only_inside: bool) -> dict[str, Method]:
+    """transformers' methods, ours on the same modules, and on CPUs ours with the NumPy engine.
+
+    `only_inside`: drafting inside its `generate`, and what that is compared with.
+    """
+    from benchmarks.transformers_generation import decoders, inside
 
     own = ours(models, options)
     methods = decoders(models, options.temperature, assistant)
     methods |= {"omnidraft plain": own["plain"], "omnidraft": own["speculative"]}
+    within = inside(models, options.temperature, stop=options.stop)
+    if only_inside:
+        methods = {name: methods[name] for name in ("transformers plain", ASSISTED)} | within
+        return {name: whole_calls(name, method) for name, method in methods.items()}
+    methods |= within
     if models.target.device.type == "cpu":
         dtype = "float64" if str(models.target.dtype)[6:] == "float64" else "float32"
         try:
@@ -197,7 +209,10 @@ def main() -> None:
     """Measure, print and write."""
     args = arguments(__doc__, "against_transformers", pairs=(PAIRS, "draft:target:task,task"),
                      prompts=12, repeats=3, tokens=96, temperatures=[0.0, 1.0], k=12, threshold=0.4,
-                     device="cpu", distances=(False, "only the distances of assisted sampling"),
+                     device="cpu", inside=(False, "only drafting inside generate, next to its plain and assisted generation"),
+                     draws=(0, "only the test of so many texts' first two tokens"),
+                     methods=(["custom_generate", "folder"], "that are tested so"),
+                     distances=(False, "only the distances of assisted sampling"),
                      assistant_tokens=(0, "most tokens that transformers' assistant drafts; 0: its default"),
                      assistant_threshold=(-1.0, "confidence at which it stops; -1: its default"))
     if not (find_spec("torch") and find_spec("transformers")):
@@ -207,27 +222,40 @@ def main() -> None:
     assistant = {"num_assistant_tokens": args.assistant_tokens} if args.assistant_tokens else {}
     if args.assistant_threshold >= 0:
         assistant["assistant_confidence_threshold"] = args.assistant_threshold
-    if args.distances:  # beside the speeds measured before, and on their machine
-        results = result("against_transformers") or results
+    if args.inside:
+        args.json = args.json and args.json.with_name("inside_transformers.json")
+    if args.distances or args.draws:  # beside the speeds measured before, and on their machine
+        results = result("inside_transformers" if args.inside else "against_transformers") or results
     for line in args.pairs:
         draft, target, tasks = line.split(":")
         models = pair(draft, target, backend="torch", draft_backend="torch", device=args.device)
         name = f"{models.draft.name}:{models.target.name}"
+        if args.draws:
+            from benchmarks.transformers_generation import inside, p_value, remember
+            prompt, tests = texts_of(tasks.split(",")[0], 1)[0], results.setdefault("first_two_tokens", {}).setdefault(name, {})
+            methods = {f"omnidraft, {method}" for method in args.methods}
+            for one in (models.draft, models.target):
+                remember(one)  # for the decoder: the folder calls the modules
+            for method, write in inside(models, 1.0, stop=FixedLength(2)).items():
+                if method in methods:
+                    tests[method] = {"draws": args.draws, "p": p_value(write, models.target, prompt, args.draws)}
+                    print(name, method, tests[method], flush=True)
+            continue
         for task, at in product(tasks.split(","), args.temperatures):
             prompts, where = texts_of(task, args.prompts), f"{task} T = {at:g}"
             rows = results["pairs"].setdefault(name, {}).setdefault(where, {})
             if not args.distances:
                 how = Options.of(args.k, args.threshold, temperature=at, max_new_tokens=args.tokens)
-                measured, texts = compare(side_by_side(models, how, assistant), prompts, models.target, how,
-                                          args.repeats)
+                measured, texts = compare(side_by_side(models, how, assistant, args.inside), prompts, models.target,
+                                          how, args.repeats)
                 rows |= measured
                 for method in texts if at else ():
                     rows[method] |= excess(models.target, at, texts[method])
-            if at and not models.one_vocabulary:
+            if at and not models.one_vocabulary and not args.inside:
                 rows.setdefault(ASSISTED, {}).update(distance(models, prompts, at))
             print(f"\n{name}, {where}", flush=True)
             print(table(rows, "whole calls, with reading the prompt"))
-            print(headline(rows))
+            print("" if args.inside else headline(rows))
     save(args.json, results)
 
 

@@ -7,8 +7,9 @@ stories of tinystories1000, greedy or at temperature 1, and learns from them; me
 after on the last ones, which it never sees. The drafter was trained to the end on such stories, so
 the usual rate is too large for it: measured are what the guard makes of that, and smaller rates.
 The embedded draft-general -> qwen-like serves a few prompts of each data set through
-`omnidraft adapt`, as a user would. The material is not part of the repository: its folder is
-$OMNIDRAFT_REAL_DATA. What the result file has already is not run again.
+`omnidraft adapt`, as a user would, from the drafter as it is (--rank 32), not from the adapter in
+the package; of each eight prompts one is held out and served both ways. The material is not part of
+the repository: its folder is $OMNIDRAFT_REAL_DATA. What the result file has already is not run again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from argparse import Namespace
 from functools import partial
 from itertools import product
@@ -26,7 +28,7 @@ from benchmarks.common import REAL, ROOT, arguments, chosen, run_all, skip, star
 from benchmarks.writing import efficiency, learning_share, write
 from omnidraft import Learner, Options, Pair, learn
 from omnidraft.engine.loading import load
-from omnidraft.learning.online import Schedule
+from omnidraft.learning.online import Schedule, saved
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.metrics import summarize
 from omnidraft.sampling import Uniforms
@@ -69,16 +71,20 @@ def stories(recipe: Recipe, temperature: float, seed: int, args: Namespace) -> d
 
 def served(name: str, prompts: int) -> dict:
     """`omnidraft adapt FILE`: its first and last quarter of the prompts, or its error."""
-    command = ["cli.py", "adapt", REAL / "data" / f"{name}.jsonl", "--limit", str(prompts),
-               "-n", "48", "--no-save", "--json"]
-    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as empty:  # else it would go on from what this machine's user has
+        command = ["cli.py", "adapt", REAL / "data" / f"{name}.jsonl", "--limit", str(prompts),
+                   "-n", "48", "--rank", "32", "--adapters", empty, "--no-save", "--json"]
+        done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         return {"fails": done.stderr.strip().splitlines()[-1]}
     *each, last = map(json.loads, done.stdout.splitlines())
     quarter = max(1, len(each) // 4)
     ends = {name: round(float(np.mean([one["block_efficiency"] for one in part])), 3)
             for name, part in (("first", each[:quarter]), ("last", each[-quarter:]))}
-    return {**{name: last[name] for name in ("prompts", "tokens", "updates")},
+    gain, error = saved(last, "rounds")
+    n, share = last.get("held_out", 0), last.get("untouched_rounds", 0.0) / max(1, last.get("held_out", 0))
+    held_out = {"held_out": n, "saved": gain / share, "saved_error": error / share} if n > 1 else {"held_out": n}
+    return {**{name: last[name] for name in ("prompts", "tokens", "updates", "rollbacks")}, **held_out,
             "passed_over": sum(one["note"].startswith("passed over") for one in each),
             "cut": any(" were cut to " in line for line in done.stderr.splitlines()), **ends}
 
@@ -89,6 +95,7 @@ def main() -> None:
         __doc__, "real_adapt", stories=(480, "to learn from"), held_out=32, tokens=96,
         prompts=(24, "served of each data set"), seeds=[0],
         recipes={"nargs": "*", "default": list(RECIPES), "choices": list(RECIPES)},
+        data={"nargs": "*", "default": list(DATA), "choices": list(DATA)},
         temperatures=([0.0, 1.0], "at which the stories are served"))
     if not REAL.is_dir():
         skip("learning_real", "set OMNIDRAFT_REAL_DATA to a folder with the models and data")
@@ -96,7 +103,7 @@ def main() -> None:
     jobs = {("stories", f"T = {t:g}, {name}, seed {seed}"):
             partial(stories, RECIPES[name], t, seed, args)
             for name, t, seed in product(args.recipes, args.temperatures, args.seeds)}
-    jobs |= {("data", name): partial(served, name, args.prompts) for name in DATA}
+    jobs |= {("data", name): partial(served, name, args.prompts) for name in args.data}
     run_all(args.json, start(args.json, settings, stories={}, data={}), jobs)
 
 

@@ -201,6 +201,25 @@ def equal_modules(pairs: dict) -> str:
             f"generation {span('transformers assisted')}, omnidraft without a drafter {span('omnidraft plain')}.**")
 
 
+def inside(figures: dict) -> str:
+    """Drafting inside transformers' own `generate`: speed, and what the first two tokens' test found."""
+    names = {"transformers assisted": "its assisted generation", "omnidraft, custom_generate": "`pair.decoder()`",
+             "omnidraft, folder": "[the folder](../integrations/custom_generate/README.md)"}
+    rows, s = [], figures["settings"]
+    for pair, at, found in ((pair, at, found) for pair, runs in figures["pairs"].items() for at, found in runs.items()):
+        cells = [found.get(name, {}) for name in names]
+        rows.append([arrow(pair), at, *(f"{one['ratio']:.2f}× ({one['block_efficiency']:.2f})" if "ratio" in one else "fails"
+                                        for one in cells)])
+    tests = [f"{arrow(pair)} {names.get(name, name)} p = {test['p']:.2f} ({test['draws']:,} texts)"
+             for pair, tests in figures.get("first_two_tokens", {}).items() for name, test in tests.items()]
+    law = ("\n\nThe first two tokens at T = 1 against the target's exact distribution, chi-squared: " + "; ".join(tests) + ".")
+    return ("Inside transformers' `generate`, by `custom_generate`: speed over its plain generation, whole calls, and in "
+            f"brackets target tokens per target pass; {s['prompts']} prompts × {s['tokens']} tokens, medians of "
+            f"{s['repeats']}, {figures['machine']['torch_threads']} threads (`benchmarks/against_transformers.py --inside`). "
+            "The folder drafts by transformers' own forward pass, and reads both vocabularies in each call.\n\n"
+            + table(["pair", "", *names.values()], rows) + law * bool(tests))
+
+
 def against(figures: dict) -> str:
     """Ratios to transformers' plain generation, per method."""
     pairs = figures["pairs"]
@@ -389,7 +408,8 @@ def main() -> None:
              "Adaptive drafting": "\n\n".join([written("stop_rules", stop_rules), written("adaptive", adaptive)]),
              "Shift": written("shift", shift),
              "Real models and data": written("real_adapt", real),
-             "Next to transformers": written("against_transformers", against),
+             "Next to transformers": "\n\n".join([written("against_transformers", against)] + [
+                 written(name, inside) for name in ["inside_transformers"] if result(name)]),
              "Other machines": elsewhere(), "Latency": written("latency", latency), "Overhead": written("overhead", overhead),
              "Quality": good, "Exactness": exact}
     everything = ("# Results\n\nWritten by `python -m benchmarks.report` from "

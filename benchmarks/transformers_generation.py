@@ -2,17 +2,21 @@
 
 Plain; assisted by the drafter (across tokenizers: universal assisted generation at temperature 0,
 above it UAG-TLI, arXiv 2502.05202); prompt lookup. Each by transformers' own defaults, without
-penalties that a model's folder asks for.
+penalties that a model's folder asks for. And drafting inside its `generate`, by `custom_generate`:
+`pair.decoder()`, and the folder integrations/custom_generate as it would lie on the hub.
 """
 
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoTokenizer, GenerationConfig
 from transformers.generation import candidate_generator
@@ -21,6 +25,7 @@ from omnidraft.decoding import Round
 from omnidraft.engine.transformers_loading import one_line, quiet
 
 Method = Callable[[str, list[int], int, int], list[Round]]
+FOLDER = Path(__file__).resolve().parent.parent / "integrations" / "custom_generate"
 
 
 def decoders(pair: Any, temperature: float, assistant: dict[str, Any] | None = None) -> dict[str, Method]:
@@ -48,6 +53,63 @@ def decoders(pair: Any, temperature: float, assistant: dict[str, Any] | None = N
     methods = {"plain": {}, "assisted": assisted, "prompt lookup": {"prompt_lookup_num_tokens": 10}}
     return {f"transformers {name}": partial(_generate, target.model, config, method)
             for name, method in methods.items()}
+
+
+def inside(pair: Any, temperature: float, **drafting: Any) -> dict[str, Method]:
+    """`custom_generate` with the pair's decoder (`drafting`: its settings), and with the folder, by its defaults.
+
+    Functions as in `decoders`; of a round only the number of tokens is known, in its first pass.
+    """
+    target = pair.target
+    how: dict[str, Any] = {"do_sample": bool(temperature)}
+    how |= {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
+    config = GenerationConfig(eos_token_id=list(target.eos_ids) or None, pad_token_id=next(iter(target.eos_ids), 0), **how)
+    tokenizer, other = (AutoTokenizer.from_pretrained(one.folder) for one in (target, pair.draft))
+    folder = {"custom_generate": str(FOLDER), "trust_remote_code": True, "assistant_model": pair.draft.model,
+              "tokenizer": tokenizer, "assistant_tokenizer": other}
+    return {"omnidraft, custom_generate": partial(_custom, target, config, {"custom_generate": pair.decoder(**drafting)}),
+            "omnidraft, folder": partial(_custom, target, config, folder)}
+
+
+def remember(model: Any) -> None:
+    """Let a TransformersModel compute the logits after each text once: they do not change."""
+    forward, known = model.forward, {}
+
+    def remembered(ids: list[int], cache: Any, rows: int = 1) -> np.ndarray:
+        cache.ids += ids
+        texts = [tuple(cache.ids[:len(cache.ids) - back]) for back in reversed(range(rows))]
+        for text in texts:
+            if text not in known:
+                known[text] = forward([*text], model.new_cache())[0]
+        return np.stack([known[text] for text in texts])
+
+    model.forward = remembered
+
+
+def p_value(write: Method, target: Any, prompt: str, draws: int) -> float:
+    """Of a chi-squared test of the first two tokens at temperature 1 against the target's exact distribution.
+
+    Cells that are expected less than five times are one.
+    """
+    ids, counts = target.tokenizer.encode(prompt, bos=True), Counter()
+    for seed in range(draws):
+        [first, *_] = write(prompt, ids, 3, seed)
+        counts[tuple(first.emitted[:2])] += 1
+
+    def rows(texts: list[list[int]]) -> torch.Tensor:
+        with torch.no_grad():
+            return target.model(torch.tensor(texts)).logits[:, -1, :target.tokenizer.size].double().softmax(-1)
+
+    p, expected = rows([ids])[0], {}
+    after = rows([[*ids, token] for token in range(len(p))])
+    for token, share in enumerate(p.tolist()):
+        ended = token in target.eos_ids
+        expected |= {(token,): share} if ended else {(token, b): share * q for b, q in enumerate(after[token].tolist())}
+    often = [cell for cell, share in expected.items() if share * draws >= 5]
+    seen, wanted = [counts[cell] for cell in often], [draws * expected[cell] for cell in often]
+    seen, wanted = [*seen, draws - sum(seen)], [*wanted, draws - sum(wanted)]
+    statistic = sum((s - e) ** 2 / e for s, e in zip(seen, wanted, strict=True))
+    return float(torch.special.gammaincc(torch.tensor((len(seen) - 1) / 2).double(), torch.tensor(statistic / 2).double()))
 
 
 def first_token_distance(pair: Any, prompts: list[str], temperature: float) -> list[float]:
@@ -78,6 +140,35 @@ def first_token_distance(pair: Any, prompts: list[str], temperature: float) -> l
         sampled = kept + (1 - kept.sum()) * left / left.sum()
         found.append(float((sampled - p).abs().sum() / 2))
     return found
+
+
+def _custom(target: Any, config: Any, how: dict[str, Any], _: str, ids: list[int], limit: int, seed: int) -> list[Round]:
+    """One call of `model.generate` with `custom_generate`; passes are counted where the target makes them."""
+    passes, model, forward = [], target.model, target.forward
+
+    def counted(*args: Any, **given: Any) -> Any:
+        passes.append(None)
+        return forward(*args, **given)
+
+    def read(*_: Any) -> None:
+        passes.append(None)
+
+    decoder = callable(how["custom_generate"])  # then its pass may be the package's own, which no hook sees
+    hook = None if decoder else model.register_forward_hook(read)
+    own, prompt = model.generation_config, torch.tensor([ids], device=model.get_input_embeddings().weight.device)
+    torch.manual_seed(seed)
+    try:
+        model.generation_config = copy.deepcopy(config)
+        if decoder:
+            target.forward = counted
+        with quiet():
+            made = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=limit, **how)
+    finally:
+        model.generation_config = own
+        target.forward = forward
+        if hook:
+            hook.remove()
+    return [Round(emitted=made[0, len(ids):].tolist()), *(Round() for _ in passes[1:])]
 
 
 def _generate(model: Any, config: Any, how: dict[str, Any], _: str, ids: list[int], limit: int,

@@ -55,7 +55,7 @@ def folders(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def own_caches(tmp_path, tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path_factory.mktemp("caches")))
+    monkeypatch.setenv("OMNIDRAFT_HOME", str(tmp_path_factory.mktemp("caches")))
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(tmp_path)
 
@@ -268,7 +268,7 @@ def test_align_says_where_a_side_cannot_spell_the_text(folders, tmp_path):
 
 
 def test_what_large_vocabularies_decide_is_kept_and_checked_before_use(folders, monkeypatch):
-    caches, ask = Path(os.environ["OMNIDRAFT_CACHE"]), ("generate", "the thing", *pair(folders))
+    caches, ask = Path(os.environ["OMNIDRAFT_HOME"]), ("generate", "the thing", *pair(folders))
     first, line = ok(*ask), "is found out, once"
     assert line not in first.stderr and not [*caches.glob("s*.json")]  # small ones are quicker without
     monkeypatch.setattr("omnidraft.serving.generation.LARGE", 0)

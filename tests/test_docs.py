@@ -90,7 +90,7 @@ def test_commands_of_the_readme_run(tmp_path, monkeypatch):
     from omnidraft.cli import app
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMNIDRAFT_HOME", str(tmp_path / "cache"))
     shutil.copy(ROOT / "omnidraft" / "data" / "math.jsonl", "prompts.jsonl")
     for folders, name in ((("path/to/drafter", "my-drafter"), "draft-tasks"), (("path/to/target", "my-target"), "qwen-like")):
         for folder in folders:

@@ -140,7 +140,7 @@ def of_the_help() -> list[str]:
 def test_examples_of_the_help_print_something(tmp_path, monkeypatch):
     """Each runs as it stands, made short, in a folder that has the files it names; those that need PyTorch and a hub do not."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMNIDRAFT_HOME", str(tmp_path / "cache"))
     for name, folders in (("draft-tasks", "my-drafter llama2-32k a"), ("qwen-like", "my-target qwen2-151k b")):
         for folder in folders.split():
             shutil.copytree(EMBEDDED / name, folder)

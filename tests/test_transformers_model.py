@@ -317,7 +317,7 @@ def run(*arguments):
 
 
 def test_command_line(pair_of_folders, tmp_path, monkeypatch):
-    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path))
+    monkeypatch.setenv("OMNIDRAFT_HOME", str(tmp_path))
     draft, target = pair_of_folders
     both = ["generate", "the thing", "--draft", draft, "--target", target, "-n", "24"]
     expected = run(*both, "--dtype", "float64")
@@ -462,7 +462,7 @@ def test_memory_that_is_full_outside_a_pass_is_told(pair_of_folders, monkeypatch
     def full(*arguments, **more):
         raise error
 
-    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path))
+    monkeypatch.setenv("OMNIDRAFT_HOME", str(tmp_path))
     monkeypatch.setattr("omnidraft.sampling_torch.CpuSampler.choices", full)
     line = ["generate", "the", "-t", pair_of_folders[1], "-k", "0", "--backend", "torch", "--device", "cpu"]
     result = run(*line)
