@@ -115,14 +115,15 @@ class Trainer:
 
     def _gradients(self, pair: Any, examples: Sequence[losses.Example]) -> tuple[float, int, dict]:
         """Sum of the loss over the comparisons, their count, and the gradients of the mean."""
-        tensors, wanted = self.merged(served=False), list(self.lora.targets) if self.lora else None
+        tensors = self.merged(served=False)
+        wanted = list(self.lora.targets if self.lora else self.parameters)
         loss, options = losses.LOSSES[self.recipe.loss], self.recipe.options()
         total, counted, full = 0.0, 0, {}
         for example in examples:
             trace = self._run(tensors, example)
             value, slope, count = loss(trace.logits, example, pair, **options)
             total, counted = total + value, counted + count
-            for name, gradient in backward.gradients(trace, slope, wanted=wanted).items():
+            for name, gradient in self._back(trace, slope, wanted).items():
                 full[name] = full.get(name, 0) + gradient
         full = {name: gradient / max(1, counted) for name, gradient in full.items()}
         return total, counted, self.lora.gradients(full) if self.lora and full else full
@@ -153,6 +154,8 @@ class Trainer:
     def _run(self, tensors: dict[str, np.ndarray], example: losses.Example) -> backward.Trace:
         """A pass whose `logits` are (n, V)."""
         return backward.run(self.config, tensors, example.draft_ids[:self.base.context_size])
+
+    _back = staticmethod(backward.gradients)  # of a pass
 
 
 def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
