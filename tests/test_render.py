@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.text import Text
 
-from omnidraft.cli.printing import escape, sparkline
+from benchmarks.common import sparkline
+from omnidraft.cli.printing import escape
 from omnidraft.cli.render import FATES, Painter, drafted, headline, legend, speed_table
 from omnidraft.decoding import Round
 
@@ -76,7 +77,6 @@ def test_new_lines_break_the_line_except_where_they_were_rejected():
     record = Round(proposals=[5], accepted=0, emitted=[5, 0], kinds=["recovered", "bonus"])
     assert Painter(WORDS).paint(record).plain == "\\n\n We"
     assert Painter(WORDS, signs=True).paint(record).plain == "[-\\n][!\\n]\n[^ We]"
-    assert Painter(WORDS, signs=True, one_line=True).paint(record).plain == "[-\\n][!\\n][^ We]"
 
 
 def test_characters_of_several_tokens_appear_with_the_last_one():

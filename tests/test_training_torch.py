@@ -307,7 +307,7 @@ def test_adapt_learns_with_either_backend_by_turns(folders, tmp_path):
         assert result.exit_code == 0, result.output
         assert json.loads(result.stdout.splitlines()[-1])["prompts"] == served
     generate = ["generate", "the thing", "-d", folders["llama, tied"], "-t", folders["target"], "-n", "12"]
-    texts = {run(*generate, "--adapter", "--adapters", "kept", "--backend", backend).stdout for backend in ENGINES}
+    texts = {run(*generate, "--adapter", "auto", "--adapters", "kept", "--backend", backend).stdout for backend in ENGINES}
     assert texts == {run(*generate).stdout}  # greedy: the same text
 
 
@@ -335,7 +335,7 @@ def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monke
     assert result.exit_code == 0, result.output
     assert any((head().parameters[name] != array).any() for name, array in before.parameters.items())
     generate = ["generate", "the thing", "-d", folders["llama, tied"], "-t", folders["target"], "-n", "12"]
-    adapted = run(*generate, "--adapter", "--adapters", "kept", "--backend", "torch")
+    adapted = run(*generate, "--adapter", "auto", "--adapters", "kept", "--backend", "torch")
     assert adapted.exit_code == 0 and adapted.stdout == run(*generate).stdout
 
 

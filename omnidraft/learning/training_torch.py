@@ -35,33 +35,22 @@ class Trainer(training.Trainer):
             raise OmnidraftError("this trainer needs a drafter run by transformers, "
                                  "not quantized and on one device")
         self.base, self.recipe, self.tensors = base, recipe, tensors_of(base)
-        self.lora = fresh(base, rng, recipe.rank) if recipe.rank else None
-        self.parameters: Tensors = self.lora.parameters if self.lora else {
-            name: self.tensors[name].clone() for name, _ in base.model.named_parameters()}
-        self._drafter = copied(base, untie=self.lora is not None)
-        self._start()
+        lora = fresh(base, rng, recipe.rank) if recipe.rank else None
+        self._drafter = copied(base, untie=lora is not None)
+        self._start(lora, [name for name, _ in base.model.named_parameters()])
 
     def model(self) -> TransformersModel:
         """The drafter with the served weights, always the same copy: use new caches with it."""
         return filled(self._drafter, self.merged())
 
-    step = torch.no_grad()(training.Trainer.step)  # the optimizer writes into autograd's leaves
-
+    expected_acceptance = torch.no_grad()(training.Trainer.expected_acceptance)
     _gradients = torch.enable_grad()(training.Trainer._gradients)
-
-    def state(self) -> dict[str, np.ndarray]:
-        """A copy of parameters, served ones and optimizer, flat."""
-        live = {name: torch.as_tensor(tensor) for name, tensor in self._live().items()}
-        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in live.items()}
-
-    @torch.no_grad()
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Return to a `state`; raises OmnidraftError where it belongs to other parameters."""
-        super().restore({name: torch.tensor(array) for name, array in state.items()})
+    _like = staticmethod(torch.as_tensor)
 
     def _run(self, tensors: Tensors, example: Example) -> Any:
         """A pass whose `logits` (n, V) are NumPy's, for the losses; `output` is their tensor."""
-        tensors = {k: v.requires_grad_(torch.is_grad_enabled()) for k, v in tensors.items()}
+        wanted = torch.is_grad_enabled()
+        tensors = {name: one.detach().requires_grad_(wanted) for name, one in tensors.items()}
         ids = torch.tensor([example.draft_ids[:self.base.context_size]], device=self.base.device)
         given = {"input_ids": ids, "use_cache": False}
         trace = functional_call(self._drafter.model, tensors, (), given)
@@ -75,6 +64,10 @@ class Trainer(training.Trainer):
         found = torch.autograd.grad(trace.output, leaves, torch.from_numpy(slope).to(trace.output),
                                     materialize_grads=True)
         return dict(zip(wanted, found, strict=True))
+
+    @staticmethod
+    def _host(array: torch.Tensor | np.ndarray) -> np.ndarray:
+        return torch.as_tensor(array).cpu().numpy().copy()
 
 
 def copied(base: TransformersModel, untie: bool) -> TransformersModel:
