@@ -87,7 +87,8 @@ def adaptive(figures: dict) -> str:
     runs = {f"{arrow(pair)}, {task}": row
             for pair, tasks in figures["sweep"].items() for task, row in tasks.items()}
     first = next(iter(runs.values()))
-    names = [name for name in first["rules"] if not name.startswith("k = ") and name != "plain"]
+    names = [name for name in first["rules"]  # "throughput" was no gain and is gone
+             if not name.startswith("k = ") and name != "plain" and "throughput" not in name]
     means = ", ".join(f"{name} {fmean(row['rules'][name]['to_best_fixed'] for row in runs.values()):.3f}" for name in names)
     rules, qualities = [], []
     for where, row in runs.items():
@@ -108,9 +109,7 @@ def adaptive(figures: dict) -> str:
             "prompts, with which all rules take turns (`benchmarks/paper/adaptive.py`). Tokens/s "
             "of the best fixed length in hindsight, and those of each rule over it; the threshold "
             f"is {s['threshold']:g}. Means over the best fixed length: {means}."
-            + " *Throughput* rested where drafting did not pay; it was no gain and is gone." * (
-                "throughput" in names) + "\n\n"
-            + table(["pair, task", "repeats", "plain", "best fixed k", *names], rules)
+            + "\n\n" + table(["pair, task", "repeats", "plain", "best fixed k", *names], rules)
             + "\n\nHow well acceptance is predicted on held-out prompts, by the drafter's own "
             f"confidence and by heads that learned on {s['stream']} others: area under the curve, "
             "calibration error, cross-entropy.\n\n"
@@ -133,6 +132,7 @@ def stop_rules(figures: dict) -> str:
                          f"{head['expected value']:.2f}× ({head['worth']:.2f})",
                          f"{head['without its time']:.2f}×", f"{best:.2f}×" if best else "", *clock])
     costs = [one["costs"] for one in cells.values()]
+    clock = [f"{fmean(one['clock'][who] for one in cells.values()):.2f}" for who in ("confidence", "head")]
     low, high = ({name: how(cost[name] for cost in costs) for name in costs[0]} for how in (min, max))
     parts = [f"{text} {low[name]:.3f} to {high[name]:.3f}" for name, text in (
         ("step", "a draft step"), ("row", "a row more in the pass"), ("prediction", "a prediction of the head"),
@@ -152,7 +152,8 @@ def stop_rules(figures: dict) -> str:
             + table(["pair, task", "", "area under the curve, confidence / head", f"confidence at {s['threshold']:g}",
                      "confidence, tuned", "head, tuned", "head, expected value", "tuned head, its time not counted", "best",
                      "clock: confidence, tuned", "head, tuned"], rows)
-            + f"\n\n{stop_rules_line(figures)} The best single threshold of the confidence rule for all of these is "
+            + f"\n\nIn short, means over {len(cells)} pairs and tasks: {stop_rules_line(figures)} By the clock: tuned "
+            f"{clock[0]}, the head {clock[1]}. The best single threshold of the confidence rule for all of these is "
             f"{' and '.join(tuned)}, means of the ratios.")
 
 
@@ -162,18 +163,15 @@ def stop_rules_line(figures: dict) -> str:
 
     def mean(who: str, name: str) -> str:
         """At both temperatures, over the confidence rule at its default threshold."""
-        return " / ".join(f"{fmean(one[t][who][name] / one[t]['confidence']['default'] for one in cells):.3f}" for t in at)
+        return " / ".join(f"{fmean(one[t][who][name] / one[t]['confidence']['default'] for one in cells):.2f}" for t in at)
 
     aucs = " and ".join(" to ".join(f"{fmean(one[t][who]['auc'] for one in cells):.3f}" for who in ("confidence", "head"))
                         for t in at)
     best = fmean(one["T=0"]["best"] / one["T=0"]["confidence"]["default"] for one in cells)
-    clock = [f"{fmean(one['clock'][who] for one in cells):.2f}" for who in ("confidence", "head")]
-    return (f"Speed over the confidence rule at its default threshold, {figures['settings']['threshold']:g}, means over "
-            f"{len(cells)} pairs and tasks at T = 0 / T = 1: with a tuned threshold {mean('confidence', 'tuned')}; the learned "
-            f"head with a tuned one {mean('head', 'tuned')}, and if its predictions took no time "
-            f"{mean('head', 'without its time')}; a rule that knew what will be kept {best:.3f}. By the clock: tuned "
-            f"{clock[0]}, the head {clock[1]}. The head does not pay, though it orders tokens better: "
-            f"area under the curve {aucs}.")
+    return (f"speed over the confidence rule as it comes, T = 0 / T = 1: its threshold tuned {mean('confidence', 'tuned')}, "
+            f"the learned head tuned {mean('head', 'tuned')} ({mean('head', 'without its time')} if it took no time), a rule "
+            f"that knew what will be kept {best:.2f} / –. The head orders tokens better (area under the curve {aucs}), "
+            "but that does not pay.")
 
 
 def _cells(figures: dict) -> dict[str, dict]:

@@ -90,5 +90,5 @@ def stop_rules(figures: dict) -> str:
     """The acceptance head."""
     share = fmean(one["costs"]["prediction"] / (one["costs"]["step"] + one["costs"]["row"])
                   for tasks in figures["pairs"].values() for one in tasks.values())
-    return (f"*Stopping* (`benchmarks/paper/stop_rules.py`). {stop_rules_line(figures)} Without its time it gains about what "
+    return (f"*Stopping* (`benchmarks/paper/stop_rules.py`), {stop_rules_line(figures)} Without its time it gains about what "
             f"tuning the threshold does, and a prediction takes {100 * share:.0f} % of what a draft token costs.")

@@ -132,8 +132,8 @@ def mutated(rng: random.Random, content: bytes) -> bytes:
 
 
 COMMANDS = [("generate", "the thing", "-n", "3"), ("generate", "the thing", "-n", "3", "--adapter", "auto", "--adapters", "A"),
-            ("adapt", "P", "--limit", "2", "-n", "3", "--adapters", "A"), ("chat", "-n", "3"), ("adapters", "list", "--adapters", "A"),
-            ("align", "D", "T", "the thing")]
+            ("adapt", "P", "--limit", "2", "-n", "3", "--adapters", "A"), ("chat", "-n", "3"),
+            ("adapters", "list", "--adapters", "A"), ("align", "D", "T", "the thing")]
 
 
 def one_mutation(base: Path, seed: int) -> str:

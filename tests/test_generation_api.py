@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.sampling import Uniforms, process
 from omnidraft.serving.control import Control, forbid, penalise
 from omnidraft.serving.generation import Text
-from omnidraft.serving.prompts import split
+from omnidraft.serving.prompts import ids_of, split
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import RULES
 
@@ -40,6 +41,32 @@ def test_a_prompt_is_a_text_ids_or_arrays_of_them_and_all_give_the_same_text():
     for prompt in (ids, tuple(ids), np.array(ids), np.array([ids]), list(np.array(ids)), {"input_ids": ids}, masked):
         found = one.generate(prompt, max_new_tokens=12)
         assert found.tokens == wanted.tokens and found.text == wanted.text and found.prompt_tokens == ids
+
+
+@pytest.mark.parametrize("kind", ["text", "ids", "chat"])
+def test_a_prompt_goes_one_way_until_both_models_have_read_it(kind):
+    """From `generate` on, no room is entered with it more than twice: as a text or chat, or as the ids made of it."""
+    both, ids = made(), BYTES.encode(PROMPT, bos=True)
+    prompt = {"text": PROMPT, "ids": ids, "chat": [{"role": "user", "content": PROMPT}]}[kind]
+    same, rooms = [prompt, *ids_of(both, prompt)], []
+
+    def enter(frame, event, _) -> None:
+        module, code = frame.f_globals.get("__name__", ""), frame.f_code
+        if event == "call" and module.startswith("omnidraft."):
+            given = [frame.f_locals.get(name) for name in code.co_varnames[:code.co_argcount]]
+            held = [type(one) in (str, list) and {*map(type, one)} <= {str, int, dict} and one in same for one in given]
+            if any(held) and rooms[-1:] != [module]:
+                rooms.append(module)
+            if code.co_name == "draft":
+                sys.setprofile(None)
+
+    sys.setprofile(enter)
+    try:
+        both.generate(prompt, temperature=1.0, max_new_tokens=4)
+    finally:
+        sys.setprofile(None)
+    assert rooms[0] == "omnidraft.serving.generation" and rooms.count("omnidraft.drafting") > 0
+    assert max(rooms.count(module) for module in rooms) <= 2, rooms
 
 
 def test_a_list_of_prompts_is_a_batch_in_order():
@@ -151,7 +178,7 @@ def test_the_text_has_the_distribution_of_the_processed_target(rule):
         options = Options(stop=FixedLength(2), verify=rule, **settings)
 
         def text(draws, both=both, options=options, ids=ids):
-            found = Text(both, "ab", options, Control(**control), draws)
+            found = Text(both, ids_of(both, "ab"), options, Control(**control), draws)
             list(found)
             return tuple(found.ids[len(ids):len(ids) + 2])
 

@@ -18,7 +18,9 @@ from omnidraft import OmnidraftError, Options, sampling_torch  # noqa: E402
 from omnidraft.exactness import distribution_of, total_variation  # noqa: E402
 from omnidraft.sampling import process  # noqa: E402
 from omnidraft.serving.control import Control, forbid, penalise  # noqa: E402
+from omnidraft.serving.conversation import Conversation  # noqa: E402
 from omnidraft.serving.generation import Text  # noqa: E402
+from omnidraft.serving.prompts import ids_of  # noqa: E402
 from omnidraft.stopping import FixedLength  # noqa: E402
 
 BYTES = byte_level([("a", "b"), ("b", "a"), ("ab", "a")], "abcdef ")  # transformers' stop strings need these letters
@@ -134,7 +136,7 @@ def test_a_processor_of_tensors_keeps_the_distribution_exact():
     control = Control(logits_processor=[transformers.RepetitionPenaltyLogitsProcessor(2.0)])
 
     def text(draws):
-        found = Text(pair, "ab", options, control, draws)
+        found = Text(pair, ids_of(pair, "ab"), options, control, draws)
         list(found)
         return tuple(found.ids[len(ids):])
 
@@ -168,10 +170,11 @@ def test_rows_on_a_device_are_processed_as_those_on_the_host(monkeypatch):
 def test_a_chat_is_read_by_the_tokenizers_template():
     small, (model, _) = loaded("pieces", 1), loaded("bytes", 2)
     messages = [{"role": "user", "content": "ab a"}]
-    with pytest.raises(OmnidraftError, match="cannot read a chat"):
-        two().generate(messages)
-    with pytest.raises(OmnidraftError, match="came without a tokenizer of transformers"):
-        omnidraft.pair("draft-general", "draft-general").generate(messages)
+    for pair in (two(), omnidraft.pair("draft-general", "draft-general")):  # no template: as a conversation reads them
+        wanted = [view.read(messages)[1] for view in Conversation(pair).views]
+        found = pair.generate(messages, max_new_tokens=8)
+        assert found.prompt_tokens == wanted[0] and b"ab a" in pair.target.tokenizer.decode_bytes(wanted[0])
+        assert found.tokens == pair.generate(wanted[0], max_new_tokens=8).tokens
     template = ("{% for one in messages %}{{ one.role[:1] }} {{ one.content }}b{% endfor %}"
                 "{% if add_generation_prompt %} a{% endif %}")
     speaking = fast(BYTES)

@@ -15,7 +15,7 @@ from .. import Adapters, OmnidraftError, Options, Pair
 from ..engine.loading import load, load_two
 from ..files import check_readable
 from ..learning.adapters import SHIPPED
-from ..serving.generation import uniforms_of
+from ..serving.control import uniforms_of
 from ..verification import RULES
 from .printing import note
 

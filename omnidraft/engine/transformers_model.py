@@ -114,15 +114,6 @@ class TransformersModel:
         made.tokenizer, made.speaks = made.tokenizer.within(made.vocab_size), tokenizer
         return made
 
-    def chat(self, messages: Sequence[Any]) -> list[int]:
-        """Ids of {"role", "content"}, up to where the answer begins, by the tokenizer's template.
-
-        Raises OmnidraftError where there is none, or it refuses the messages.
-        """
-        with one_line(f"{self.name} cannot read a chat"):
-            return self.speaks.apply_chat_template(
-                [*messages], add_generation_prompt=True, return_dict=False)
-
     @property
     def kernel(self) -> str:
         """Where and how this model runs, and why, in a line."""

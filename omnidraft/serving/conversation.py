@@ -109,7 +109,7 @@ class View:
         """The text that an answer to the last message continues."""
         messages = [one | {"content": self.mark(one["content"])} for one in messages]
         if not self.source:
-            return "".join(PLAIN[one["role"]].format(one["content"]) for one in messages)
+            return "".join(PLAIN.get(m["role"], "{}\n").format(m["content"]) for m in messages)
         return template.run(self.source, self.names, messages, self.tokenizer.name)
 
     def mark(self, content: str) -> str:
@@ -132,7 +132,11 @@ class View:
 
 
 def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
-    """The template in a model's folder (of several the default), and the tokens it may name."""
+    """The template of a model (of several the default), and the tokens it may name."""
+    if (loaded := getattr(model, "speaks", None)) is not None:
+        source = loaded.chat_template
+        source = source.get("default") if isinstance(source, dict) else source
+        return source, loaded.special_tokens_map
     if (folder := getattr(model, "folder", None)) is None:
         return None, {}
     found: dict[str, Any] = {}

@@ -1,21 +1,18 @@
 """Texts by a pair: `generate` returns them, `stream` their pieces, by transformers' names.
 
-A prompt is a text, ids (list, array, tensor: (n,) or (1, n)), what a tokenizer of transformers
-gives, or a chat: a list of {"role", "content"}. Prompts of one kind, or ids (B, n), are a batch.
+A prompt goes one way: `prompts.read` makes ids of it, a `Text` writes what follows them.
 """
 
 import codecs
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from numbers import Integral
 from typing import Any, Literal, overload
 
-import numpy as np
-
-from ..decoding import Round, check_prompt, speculative
+from ..decoding import Round, speculative
 from ..engine.loading import load_two, loaded
 from ..errors import OmnidraftError
 from ..files import default_folder
@@ -23,8 +20,8 @@ from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
-from .control import Control, as_batch, takes_tensors
-from .prompts import several, split
+from .control import Control, as_batch, several, takes_tensors, uniforms_of
+from .prompts import read
 
 Reason = Literal["eos", "length", "stop", "context"]
 LARGE = 2**16  # tokens of two vocabularies; how they spell each other is kept on disk
@@ -61,28 +58,29 @@ class Generation:
 class Text:
     """One text being written: iterate for its pieces, then ask for its `result`."""
 
-    def __init__(self, pair: "Pair", prompt: Any, options: Options, control: Control,
-                 uniforms: Uniforms, streamer: Any = None, output_scores: bool = False) -> None:
+    def __init__(self, pair: "Pair", prompts: tuple[list[int], list[int]], options: Options,
+                 control: Control, uniforms: Uniforms, streamer: Any = None,
+                 output_scores: bool = False) -> None:
         self.pair, self.control, self.uniforms, self.streamer = pair, control, uniforms, streamer
-        self.prompts = pair.read(prompt)
-        self.ids, self.rounds, self.data = [*self.prompts[0]], [], b""
+        self.prompts, self.ids, self.rounds, self.data = prompts, [*prompts[0]], [], b""
         self.reason: Reason | None = None
         # By place: a row after a rejection is replaced in the next round.
         self.scores: dict[int, Any] | None = {} if output_scores else None
-        run = control.processor(pair.target, options)
+        self.options = options
+
+    def __iter__(self) -> Iterator[str]:
+        run = self.control.processor(self.pair.target, self.options)
 
         def keep(ids: list[int], row: Any) -> Any:
             row = run(ids, row) if run else row
             self.scores[len(ids)] = row + 0
             return row
 
-        self.options = replace(options, processor=keep if output_scores else run)
-
-    def __iter__(self) -> Iterator[str]:
+        options = replace(self.options, processor=run if self.scores is None else keep)
         spell = self.pair.target.tokenizer
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._show(self.ids)
-        for record in speculative(self.pair, self.prompts, self.options, self.uniforms):
+        for record in speculative(self.pair, self.prompts, options, self.uniforms):
             for count, token in enumerate(record.emitted, 1):
                 self.ids.append(token)
                 self.reason = self._ends(token) or (
@@ -163,57 +161,54 @@ class Pair(Pairing):
     @overload
     def generate(self, prompt: Any, options: Options | None = None, **settings: Any) -> Any: ...
 
-    def generate(self, prompt: Any, options: Options | None = None, *, seed: int = 0,
-                 generator: Any = None, num_return_sequences: int = 1,
-                 return_dict_in_generate: bool = True, output_scores: bool = False,
-                 streamer: Any = None, stop_strings: str | Sequence[str] | None = None,
-                 stopping_criteria: Any = None, logits_processor: Any = None,
-                 repetition_penalty: float | None = None,
-                 bad_words_ids: Sequence[Sequence[int]] | None = None, **settings: Any) -> Any:
+    def generate(self, prompt: Any, options: Options | None = None, *,
+                 num_return_sequences: int = 1, return_dict_in_generate: bool = True,
+                 **settings: Any) -> Any:
         """Continue a prompt: a `Generation`; of a batch, or several sequences of one, a list.
 
-        `settings` are those of `Options.of` (max_new_tokens, do_sample, top_p, min_p,
-        eos_token_id, ...), if no `options` are given; the others are called as in transformers.
-        `generator` is NumPy's or PyTorch's, in place of `seed`; without return_dict_in_generate
-        ids are returned. Raises OmnidraftError for a prompt or setting that will not do.
+        A prompt is a text, ids (list, array, tensor: (n,) or (1, n)), what a tokenizer of
+        transformers gives, or a chat: a list of {"role", "content"}. Prompts of one kind, or ids
+        (B, n), are a batch. `settings`: seed, or NumPy's or PyTorch's `generator`; streamer;
+        output_scores; stop_strings, stopping_criteria, logits_processor, repetition_penalty and
+        bad_words_ids, as in transformers; and, if no `options` are given, those of `Options.of`
+        (max_new_tokens, do_sample, top_p, ...). Without return_dict_in_generate ids are returned.
+        Raises OmnidraftError for what will not do.
 
         >>> pair.generate("Once", max_new_tokens=8).finish_reason  # doctest: +SKIP
         'length'
         """
-        control = Control(stop_strings, stopping_criteria, logits_processor, repetition_penalty,
-                          bad_words_ids)
-        options = _options(options, settings)
-        prompts, batch = split(prompt, self.target.tokenizer.roles["pad"])
-        count = num_return_sequences
+        texts, batch = self._texts(prompt, options, num_return_sequences, **settings)
+        made = [text.result("".join(text)) for text in texts]
+        found = made if return_dict_in_generate else [one.sequences for one in made]
+        return found if batch or num_return_sequences > 1 else found[0]
+
+    def stream(self, prompt: Any, options: Options | None = None, *,
+               rounds: list[Round] | None = None, **settings: Any) -> Iterator[str]:
+        """The text of `generate` in pieces of whole characters; `rounds` collects the rounds."""
+        (text, *_), batch = self._texts(prompt, options, **settings)
+        if batch:
+            raise OmnidraftError("stream writes one text: give one prompt, or take generate")
+        text.rounds = text.rounds if rounds is None else rounds
+        yield from text
+
+    def _texts(self, prompt: Any, options: Options | None, count: int = 1, seed: int = 0,
+               generator: Any = None, streamer: Any = None, output_scores: bool = False,
+               **settings: Any) -> tuple[list[Text], bool]:
+        """The texts to be written, and whether they are a batch; arguments as in `generate`."""
+        control = Control(**{name: settings.pop(name) for name in (*settings,)
+                             if name in Control.__dataclass_fields__})
+        uniforms = uniforms_of(seed, generator)
+        if options is not None and settings:
+            raise OmnidraftError(f"give options or {min(settings)}, not both")
+        options = options or Options.of(**settings)
         if not isinstance(count, Integral) or count < 1 or count > 1 and not options.temperature:
             raise OmnidraftError(f"num_return_sequences is {count!r}, but must be 1, or more with "
                                  "do_sample=True")
+        prompts, batch = read(self, prompt)
         if streamer is not None and len(prompts) * count > 1:
             raise OmnidraftError("a streamer shows one text: give one prompt")
-        uniforms, made = uniforms_of(seed, generator), []
-        for one in prompts:
-            for _ in range(count):
-                text = Text(self, one, options, control, uniforms, streamer, output_scores)
-                made.append(text.result("".join(text)))
-        found = made if return_dict_in_generate else [one.sequences for one in made]
-        return found if batch or count > 1 else found[0]
-
-    def stream(self, prompt: Any, options: Options | None = None, *, seed: int = 0,
-               generator: Any = None, rounds: list[Round] | None = None,
-               **settings: Any) -> Iterator[str]:
-        """The text of `generate` piece by piece, never cut inside a character.
-
-        `settings` as there, for one prompt; `rounds` collects the rounds.
-        """
-        control = Control(**{name: settings.pop(name) for name in (*settings,)
-                             if name in Control.__dataclass_fields__})
-        options = _options(options, settings)
-        prompts, batch = split(prompt, self.target.tokenizer.roles["pad"])
-        if batch:
-            raise OmnidraftError("stream writes one text: give one prompt, or take generate")
-        text = Text(self, prompts[0], options, control, uniforms_of(seed, generator))
-        text.rounds = text.rounds if rounds is None else rounds
-        yield from text
+        return [Text(self, one, options, control, uniforms, streamer, output_scores)
+                for one in prompts for _ in range(count)], batch
 
     def decoder(self, *, generator: Any = None, streamer: Any = None, **settings: Any) -> Any:
         """For transformers' own `generate` of the target: `custom_generate=pair.decoder()`.
@@ -232,47 +227,6 @@ class Pair(Pairing):
         from .transformers_decoder import Decoder
         source = sys.modules["torch"].default_generator if generator is None else generator
         return Decoder(self, Options.of(**settings), lambda: uniforms_of(0, source), streamer)
-
-    def read(self, prompt: Any) -> tuple[list[int], list[int]]:
-        """What target and drafter read for one prompt; with one vocabulary the same ids."""
-        target, draft, other = self.target, self.draft, None
-        if isinstance(prompt, str):
-            ids, other = check_prompt(target, prompt), draft.tokenizer.encode(prompt, bos=True)
-        elif isinstance(prompt[0], Mapping):
-            if getattr(target, "speaks", None) is None:
-                raise OmnidraftError(f"{target.name} came without a tokenizer of transformers, "
-                                     "whose chat template reads messages: give (model, tokenizer)")
-            ids, own = target.chat(prompt), getattr(draft, "speaks", None)
-            other = draft.chat(prompt) if getattr(own, "chat_template", None) else None
-        else:
-            ids = check_prompt(target, prompt)
-        if other is None:  # then the drafter reads the text of the target's ids
-            other = draft.tokenizer.encode(target.tokenizer.decode(ids), bos=True)
-        return check_prompt(target, ids), ids if self.one_vocabulary else other
-
-
-def _options(options: Options | None, settings: dict[str, Any]) -> Options:
-    """The options, or made of settings; not both."""
-    if options is not None and settings:
-        raise OmnidraftError(f"give options or {min(settings)}, not both")
-    return options or Options.of(**settings)
-
-
-def uniforms_of(seed: int, generator: Any = None) -> Uniforms:
-    """Draws by a seed, or by NumPy's generator; PyTorch's gives a seed. OmnidraftError for others.
-
-    >>> uniforms_of(0).accept(0.7)  # the first draw is 0.637
-    True
-    """
-    own = isinstance(generator, np.random.Generator)
-    if type(generator).__module__.startswith("torch"):
-        torch = sys.modules["torch"]
-        seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
-    elif generator is not None and not own:
-        raise OmnidraftError(f"generator is {generator!r}, but must be NumPy's or PyTorch's")
-    if not isinstance(seed, Integral) or seed < 0:
-        raise OmnidraftError(f"seed is {seed!r}, but must be a whole number of 0 or more")
-    return Uniforms(generator if own else np.random.default_rng(seed))
 
 
 def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy",

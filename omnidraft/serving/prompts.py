@@ -4,7 +4,29 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
+from ..decoding import check_prompt
 from ..errors import OmnidraftError
+from ..pairing import Pairing
+from .conversation import Conversation
+
+
+def read(pair: Pairing, prompt: Any) -> tuple[list[tuple[list[int], list[int]]], bool]:
+    """What target and drafter read for a prompt, or for each of a batch, and whether it is one.
+
+    Raises OmnidraftError for what is no prompt of `Pair.generate`, or cannot be continued.
+    """
+    prompts, batch = split(prompt, pair.target.tokenizer.roles["pad"])
+    return [ids_of(pair, one) for one in prompts], batch
+
+
+def ids_of(pair: Pairing, prompt: str | list[Any]) -> tuple[list[int], list[int]]:
+    """What target and drafter read for one text, list of ids or chat."""
+    if kind_of(prompt) == "chat":
+        ids, other = (view.read(prompt)[1] for view in Conversation(pair).views)
+        return check_prompt(pair.target, ids), other
+    ids = check_prompt(pair.target, prompt)
+    text = prompt if isinstance(prompt, str) else pair.target.tokenizer.decode(ids)
+    return ids, ids if pair.one_vocabulary else pair.draft.tokenizer.encode(text, bos=True)
 
 
 def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
@@ -52,8 +74,3 @@ def as_lists(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     return [as_lists(one) for one in value] if isinstance(value, (list, tuple)) else value
-
-
-def several(value: Any) -> Sequence[Any]:
-    """One thing or a list of them, as a list; None is none."""
-    return [] if value is None else value if isinstance(value, (list, tuple)) else [value]

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..decoding import Warm, check_prompt, speculative
+from ..decoding import Warm, speculative
 from ..errors import OmnidraftError
 from ..options import Options
 from ..sampling import Uniforms
+from .prompts import ids_of
 
 PREPARED = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep",
             "synced_gpus"}
@@ -34,8 +35,8 @@ class Decoder:
 
         config, target, keeps = generation_config, self.pair.target, generation_config.output_scores
         pad, cache = self._check(model, input_ids, logits_processor, config, prepared)
-        before, ids = input_ids[0, :pad].tolist(), check_prompt(target, input_ids[0, pad:].tolist())
-        kept, start = {}, len(ids)
+        before, given = (part.tolist() for part in input_ids[0].tensor_split([pad]))
+        ids, kept, prompts = [*given], {}, ids_of(self.pair, given)
         heat = (config.temperature or 1.0) if config.do_sample else 0.0
 
         def whole(ids: list[int], device: Any) -> Any:
@@ -57,12 +58,12 @@ class Decoder:
             warm.cache.ids += warm.ids
         put = self.streamer.put if self.streamer else lambda ids: None
         put(input_ids.cpu())
-        records = speculative(self.pair, self.pair.read(ids), options, uniforms, warm=warm)
+        records = speculative(self.pair, prompts, options, uniforms, warm=warm)
         for token in (token for record in records for token in record.emitted):
             ids.append(token)
             put(torch.tensor([token]))
             made = whole(ids, input_ids.device)
-            scores = tuple(kept[n] for n in range(start, len(ids))) if keeps else None
+            scores = tuple(kept[n] for n in range(len(given), len(ids))) if keeps else None
             if token in options.ends(target) or stopping_criteria(made, scores).all():
                 break
         if self.streamer:
