@@ -22,7 +22,7 @@ from omnidraft.files import write_text  # noqa: E402
 API = {
     "omnidraft": {"pair": "", "Pair": "generate stream decoder", "Options": "of", "load": "", "speculative": "", "plain": "",
                   "Round": "", "Uniforms": "", "Tokenizer": "load encode decode", "Learner": "begin finish close", "learn": "",
-                  "Adapters": "resume keep load save", "OmnidraftError": ""},
+                  "Adapters": "resume keep load save named all", "OmnidraftError": ""},
     "omnidraft.serving.generation": {"Generation": "sequences to_dict"},
     "omnidraft.serving.conversation": {"Conversation": "ask new"},
     "omnidraft.stopping": {"FixedLength": "", "Confidence": "", "AcceptanceHead": ""},

@@ -288,6 +288,8 @@ def test_another_file_of_the_same_name_begins_at_its_beginning(folders, tmp_path
     (tmp_path / "two" / "prompts.txt").write_text("\n".join(PROMPTS[:4]))
     found = adapt(folders, "two/prompts.txt", "--adapters", str(tmp_path / "kept"), "--json")
     assert last(found)["prompts"] == 6 and "continuing after the first 2 prompts" in found.stderr
+    [current] = (tmp_path / "kept").glob("*/current.json")
+    assert "prompts.txt" not in current.read_text() and str(tmp_path) not in current.read_text()  # it may be given away
 
 
 def test_ctrl_c_before_the_first_prompt_says_so(folders, monkeypatch):  # noqa: F811

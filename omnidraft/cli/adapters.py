@@ -17,7 +17,7 @@ from ..files import make_folder_of, read_json, write_text
 from ..learning.adapters import SHIPPED, Adapter, read
 from ..learning.lora import save_tensors
 from ..learning.training import untied
-from ..learning.versions import known
+from ..learning.versions import known, manifest_of
 from . import options
 from .adapt import verdict
 from .common import app, command
@@ -53,13 +53,13 @@ def list(adapters: options.Store = None, as_json: options.AsJson = False) -> Non
 @command("omnidraft adapters show draft-general--qwen-like", to=group)
 def show(which: Which, adapters: options.Store = None, as_json: options.AsJson = False) -> None:
     """Show all that is known of an adapter, and whether learning has paid off."""
-    found = facts(Adapters(adapters).named(which))
+    folder = Adapters(adapters).named(which)
+    found = facts(folder) | manifest_of(folder)  # which raises what `facts` has as an error
     if as_json:
         return emit(found)
     parts = {key: one if isinstance(one, dict) else {"": one} for key, one in found.items()}
     say(columns([(f"{key} {k}", str(v)) for key, part in parts.items() for k, v in part.items()]))
-    if "statistics" in found:
-        say(verdict(found["statistics"]))
+    say(verdict(found["statistics"]))
 
 
 def facts(folder: Path) -> dict[str, Any]:
@@ -93,6 +93,7 @@ def delete(which: Which, yes: Annotated[bool, typer.Option("--yes", help="Do not
     with store.writing(folder):
         (folder / "current.json").unlink()  # from here on there is none, whatever happens
         shutil.rmtree(folder)
+    note(f"deleted {folder}")
 
 
 def own_folder(store: Adapters, which: str) -> Path:
@@ -110,8 +111,7 @@ def export(which: Which, folder: Annotated[Path, typer.Argument(help="A new or e
            backend: options.Backend = "numpy", adapters: options.Store = None) -> None:
     """Merge an adapter into its drafter, as a Hugging Face folder for any other program."""
     saved = Adapters(adapters).named(which)
-    if "error" in (found := facts(saved)):
-        raise OmnidraftError(found["error"])
+    found = facts(saved) | manifest_of(saved)
     base = load(draft or found["draft"]["name"], "float32", backend, "cpu")
     error = write_merged(base, read(saved, found, draft=base), found, folder)
     note(f"{folder} gives the adapted drafter's logits, up to {error:.1e}")
@@ -141,8 +141,8 @@ def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path
             drafter.model.save_pretrained(part)
         card = (SHIPPED.parents[2] / "data" / "card.md").read_text(encoding="utf-8")
         names = [re.sub(r"[^\w .-]", "_", found[role]["name"]) for role in ("draft", "target")]
-        words = *names, found["rank"], found["fingerprint"], verdict(found["statistics"])
-        write_text(part / "README.md", card.format(*words))
+        write_text(part / "README.md", card.format(
+            *names, found["rank"], found["fingerprint"], verdict(found["statistics"])))
         again = load(part, "float32", "numpy" if isinstance(base, Llama) else "torch", "cpu")
         ids = np.linspace(0, base.vocab_size - 1, min(64, base.context_size)).astype(int).tolist()
         one, other = (model.forward(ids, model.new_cache(), len(ids)) for model in (drafter, again))

@@ -116,9 +116,8 @@ def use_adapter(pair: Pair, root: Path | None, which: str, options: Options) -> 
         pair.draft.name += " with its adapter"
         return with_head(options, adapter.head)
     if which == "auto":
-        names = f"-d {draft.name} -t {pair.target.name}"
-        raise OmnidraftError(f"nothing was learned yet by this drafter for this target: run "
-                             f"`omnidraft adapt math {names}`, or leave out --adapter")
+        raise OmnidraftError("nothing was learned yet for this pair: run `omnidraft adapt math -d "
+                             f"{draft.name} -t {pair.target.name}`, or leave out --adapter")
     return options
 
 

@@ -29,11 +29,11 @@ END = "│"  # of a round: one pass of the target
 class Painter:
     """Turns the rounds of one text into coloured pieces, with `signs` such as [+ We][- to][! that].
 
-    A character of several tokens appears with the last one.
+    A character of several tokens appears with the last one. With `one_line` no new line is begun.
     """
 
-    def __init__(self, tokenizer: Tokenizer, signs: bool = False) -> None:
-        self.tokenizer, self.signs = tokenizer, signs
+    def __init__(self, tokenizer: Tokenizer, signs: bool = False, one_line: bool = False) -> None:
+        self.tokenizer, self.signs, self.one_line = tokenizer, signs, one_line
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def paint(self, record: Round) -> Text:
@@ -62,7 +62,7 @@ class Painter:
         if not data:  # end tokens and the like
             return
         piece = self._decoder.decode(data)
-        breaks = "" if fate == "rejected" else "\n"
+        breaks = "" if self.one_line or fate == "rejected" else "\n"
         if not self.signs:
             text.append(escape(piece, breaks + "\t"), style)
             return
