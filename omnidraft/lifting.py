@@ -51,7 +51,7 @@ class Lifting:
     """
 
     def __init__(self, splits: dict[int, Split], paths: list[Split | None]) -> None:
-        self.splits, self.paths = splits, paths
+        self.splits, self.paths, self._kept = splits, paths, {}
         backwards = sorted(zip(splits.values(), splits, strict=True), reverse=True)
         ordered = [*dict(backwards).items()][::-1]  # each split, and the lowest token that has it
         self.order = np.array([token for _, token in ordered], np.int64)  # a node is a range
@@ -69,12 +69,6 @@ class Lifting:
                 node = self.children[node][atom]
                 self.last[node] = position + 1
             self.token[node] = token
-        # prefix of a path -> next atom -> the draft tokens whose path continues so
-        self.after: dict[Split, dict[int, list[int]]] = {(): {}}
-        for token, path in enumerate(paths):
-            for cut, atom in enumerate(path or ()):
-                self.after.setdefault(path[:cut], {}).setdefault(atom, []).append(token)
-        self._kept: dict[Any, Any] = {}
 
     def kept(self, what: Any, make: Callable[[], Any]) -> Any:
         """What `make` gives, made once: index arrays, or with `lifting_torch` tensors."""
@@ -164,25 +158,34 @@ class Lifting:
         """
         def make() -> tuple[np.ndarray, ...]:  # most draft tokens are atoms: those stay in place
             tokens, atoms = self.continuing(prefix)
-            in_place = np.zeros(len(self.paths), bool)
-            in_place[tokens[tokens == atoms]] = True
+            in_place = np.isin(np.arange(len(self.paths)), tokens[tokens == atoms])
             return in_place, tokens[tokens != atoms], atoms[tokens != atoms]
         in_place, tokens, atoms = self.kept(("distribution", prefix), make)
         some = draft_probs * in_place
         np.add.at(some, atoms, draft_probs[tokens])
         return some / (some.sum() or 1.0) if prefix else some
 
+    def after(self, prefix: Split) -> dict[int, list[int]]:
+        """Next atom -> the draft tokens whose path continues `prefix` with it."""
+        def make() -> dict[int, list[int]]:
+            size, found = len(prefix), {}
+            inside = self.after(prefix[:-1]).get(prefix[-1], ()) if size else range(len(self.paths))
+            for token in inside:
+                for atom in (self.paths[token] or ())[size:size + 1]:
+                    found.setdefault(atom, []).append(token)
+            return found
+        return self.kept(("after", prefix), make)
+
     def continuing(self, prefix: Split) -> np.ndarray:
         """The draft tokens whose path continues `prefix`, and their next atoms: (2, n)."""
-        def make() -> np.ndarray:
-            pairs = ((token, atom) for atom, some in self.after[prefix].items() for token in some)
-            return np.array([*pairs], np.int64).reshape(-1, 2).T
-        return self.kept(("continuing", prefix), make)
+        pairs = ((token, atom) for atom, some in self.after(prefix).items() for token in some)
+        return self.kept(("continuing", prefix),
+                         lambda: np.array([*pairs], np.int64).reshape(-1, 2).T)
 
     def longer(self, draft_token: int) -> list[int]:
         """Draft tokens whose path begins with this token's and is longer: the cases for healing."""
         path = self.paths[draft_token]
-        return sorted(self.continuing(path)[0].tolist()) if path and path in self.after else []
+        return sorted(self.continuing(path)[0].tolist()) if path else []
 
     def reveal(self, draft_tokens: Sequence[int], draft_probs: Sequence[np.ndarray],
                in_text: Split = ()) -> tuple[list[int | None], list[tuple[np.ndarray, Split]]]:
@@ -197,9 +200,8 @@ class Lifting:
             path = self.paths[draft_token]
             if path is None:
                 return [*atoms, None], [*drawn, (row, ())]
-            for place in range(len(in_text), len(path)):
-                atoms.append(path[place])
-                drawn.append((row, path[:place]))
+            atoms += path[len(in_text):]
+            drawn += [(row, path[:place]) for place in range(len(in_text), len(path))]
             in_text = ()
         return atoms, drawn
 
@@ -219,8 +221,8 @@ def build_lifting(splits: dict[int, Split], spellings: dict[int, Sequence[int]],
     """
     paths: list[Split | None] = [None] * draft_size
     for token, spelling in spellings.items():
-        if all(target in splits for target in spelling):
-            paths[token] = tuple(atom for target in spelling for atom in splits[target])
+        if None not in (parts := [*map(splits.get, spelling)]):
+            paths[token] = tuple(chain.from_iterable(parts))
     for atom in {*chain.from_iterable(splits.values())}:
         paths[atom] = (atom,)
     return Lifting(splits, paths)

@@ -169,8 +169,7 @@ def _parts(step: Choice, atom: int | None, drawn: Sequence[tuple[Any, Split]], l
            target_probs: Sequence[Any]) -> list[tuple[Any, Any]]:
     """The (row, ids) to add up at a comparison: P's mass, Q's, and what Q is relative to."""
     (q, prefix), children = drawn[step.place], lifting.children[step.node]
-    after = lifting.after[prefix]
-    possible = lifting.continuing(prefix)[0] if prefix else []
+    after, possible = lifting.after(prefix), (lifting.continuing(prefix)[0] if prefix else [])
     if atom in children:
         within, drafted = lifting.below(children[atom]), after.get(atom, [])
     else:

@@ -52,7 +52,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("verification", "left += target_probs * (left.sum() == 0)", "left += target_probs", ROUND),
     ("verification", "if choice != proposal:", "if choice == proposal:", LOOP + " -k slem"),
     ("lifting", "node, narrowed = next_node, node if stop else ROOT", "node, narrowed = next_node, ROOT", ROUND),
-    ("verification", "possible = lifting.continuing(prefix)[0] if prefix else []", "possible = []", ROUND),
+    ("verification", "(lifting.continuing(prefix)[0] if prefix else [])", "[]", ROUND),
     ("verification", "left, share = q if step.narrowed != ROOT else 1.0,", "left, share = 1.0,", ROUND),
     ("verification", "ratio(r * p, q)", "ratio(p, q)", BLOCK),
     ("verification", "if draw < ratio(*total):", "if draw < steps[i].before:", BLOCK),
@@ -74,7 +74,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("lifting", "            in_text = ()\n", "", ROUND),
     ("lifting", "return [*atoms, None], [*drawn, (row, ())]", "return atoms, drawn", ROUND),
     ("lifting", "return some / (some.sum() or 1.0) if prefix else some", "return some", ROUND),
-    ("lifting", "if all(target in splits for target in spelling):", "if any(target in splits for target in spelling):",
+    ("lifting", "if None not in (parts := [*map(splits.get, spelling)]):", "if any(parts := [*map(splits.get, spelling)]):",
      LIFTING + " " + ROUND),
     # sampling
     ("sampling", "probs < least", "probs <= least", SAMPLING),

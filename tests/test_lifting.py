@@ -48,6 +48,13 @@ def test_walk_is_decided_by_the_next_atom_only(lifting):
     assert Lifting({0: (A, B)}, [(A,), (B,), (C,)]).walk([A, C]) == ([], [])  # no token ends where the atoms part
 
 
+def test_what_continues_a_prefix(lifting):
+    assert lifting.after(()) == {A: [A], B: [B, BA], C: [C]} and lifting.after((B,)) == {A: [BA]}
+    assert lifting.after((A,)) == lifting.after((B, A)) == lifting.after((Z, A)) == {}
+    assert sorted(lifting.continuing(()).T.tolist()) == [[A, A], [B, B], [C, C], [BA, B]]
+    assert lifting.continuing((B,)).tolist() == [[BA], [A]] and lifting.continuing((A,)).shape == (2, 0)
+
+
 def test_reveal_of_an_expansion_and_of_a_healed_one(lifting):
     q = np.array([0.4, 0.2, 0.1, 0.2, 0.1])
     atoms, drawn = lifting.reveal([BA, Z], [q, q])
