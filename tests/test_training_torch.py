@@ -264,8 +264,9 @@ def test_a_drafter_without_files_is_known_by_its_numbers(folders, tmp_path):
     assert names["layers_to_transform"] == [0, 1]
     again = store.resume(made(0), Recipe(rank=4), schedule, np.random.default_rng(0))
     np.testing.assert_allclose(rows(again.pair.draft), rows(learner.pair.draft), atol=1e-5)
+    assert store.load(made(0)).folder == place and store.load(made(1)) is None
     with pytest.raises(OmnidraftError, match="another draft"):
-        store.load(made(1))
+        store.load(made(1), place.name)
 
 
 def test_fresh_adapters_are_those_of_numpy(folders):
