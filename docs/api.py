@@ -20,10 +20,10 @@ from omnidraft.files import write_text  # noqa: E402
 
 # Module -> its public names, each with the methods that are shown; what `omnidraft` exports is checked to be here.
 API = {
-    "omnidraft": {"pair": "", "Pair": "generate stream decoder", "Options": "of", "load": "", "speculative": "", "plain": "",
-                  "Round": "", "Uniforms": "", "Tokenizer": "load encode decode", "Learner": "begin finish close", "learn": "",
-                  "Adapters": "resume keep load save named all", "OmnidraftError": ""},
-    "omnidraft.serving.generation": {"Generation": "sequences to_dict"},
+    "omnidraft": {"pair": "", "Pair": "generate stream decoder", "Generation": "sequences to_dict", "Options": "of", "load": "",
+                  "speculative": "", "plain": "", "Round": "", "Uniforms": "", "Tokenizer": "load encode decode",
+                  "Learner": "begin finish close", "learn": "", "Adapters": "resume keep load save named all",
+                  "OmnidraftError": ""},
     "omnidraft.serving.conversation": {"Conversation": "ask new"},
     "omnidraft.stopping": {"FixedLength": "", "Confidence": "", "AcceptanceHead": ""},
     "omnidraft.metrics": {"summarize": "", "Summary": "", "speedup": ""},

@@ -45,7 +45,6 @@ class Drafter:
                  sampler: Sampler, before: "Drafter | None" = None) -> None:
         self.model, self.options, self.sampler = pair.draft, options, sampler
         tokenizer, stop = self.model.tokenizer, options.stop
-        self.heals = options.heal and not pair.one_vocabulary  # there the target's tokens stand
         self.ids = tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
         known = before is not None and before.model is self.model
         held = before.fed if known else []
@@ -70,7 +69,7 @@ class Drafter:
         stop, ends = self.options.stop, self.model.eos_ids
         limit = min(stop.limit, room, self.model.context_size // 2)
         self._trim(limit)
-        heals = lifting is not None and self.heals and len(self.ids) > 1
+        heals = lifting is not None and self.options.heal and len(self.ids) > 1
         longer = lifting.longer(self.ids[-1]) if heals else []
         draft, logits = Draft(), self._catch_up(rows=2 if longer else 1)
         if longer:

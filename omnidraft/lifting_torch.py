@@ -22,8 +22,7 @@ class Lifting(lifting.Lifting):
     """The NumPy lifting `host` for tensors on `device`; sums over whole rows are done there."""
 
     def __init__(self, host: lifting.Lifting, device: torch.device | str = "cpu") -> None:
-        vars(self).update(vars(host))  # shared, not copied
-        self.device = device
+        vars(self).update(vars(host), host=host, device=device)  # shared, not copied
 
     def uploaded(self, what: Any, ids: Any) -> Tensor:
         """Ids as a tensor, uploaded once for a device."""

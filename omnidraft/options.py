@@ -84,6 +84,6 @@ class Options:
         if unknown := settings.keys() - known:
             raise OmnidraftError(f"unknown option {min(unknown)!r}: choose from draft_length, "
                                  "threshold, " + ", ".join(sorted(known)))
-        if not 0 <= threshold <= 1:
-            raise OmnidraftError(f"threshold is {threshold}, but must be from 0 to 1")
+        if not (isinstance(threshold, Real) and 0 <= threshold <= 1):
+            raise OmnidraftError(f"threshold is {threshold!r}, but must be from 0 to 1")
         return cls(**{"stop": Confidence(draft_length, threshold=threshold)} | settings)

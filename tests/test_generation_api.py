@@ -101,6 +101,9 @@ def test_padding_without_a_mask_is_refused():
         one.generate(np.array([[0, 1, 0], [0, 1, pad]]))
     with pytest.raises(OmnidraftError, match="one text"):
         list(one.stream(["a", "b"]))
+    for mask in ([[1, 1, 1]], [[0, 0]], [[1], [1]]):
+        with pytest.raises(OmnidraftError, match="attention_mask has another shape than the ids, or hides a prompt"):
+            one.generate({"input_ids": [[0, 1]], "attention_mask": mask})
     assert split([[0, 1, pad]], [pad]) == ([[0, 1, pad]], True)  # a list may say what it likes
 
 
@@ -312,7 +315,11 @@ def test_a_streamer_gets_prompt_and_tokens():
     ({"repetition_penalty": 0}, "above 0"), ({"bad_words_ids": [3]}, "lists of ids"), ({"bad_words_ids": [[]]}, "lists of ids"),
     ({"min_p": 2.0}, "min-p"), ({"eos_token_id": "."}, "eos_token_id"), ({"generator": 3}, "generator"), ({"seed": -1}, "seed"),
     ({"num_return_sequences": 0}, "num_return_sequences"), ({"max_length": 3}, "unknown option"),
-    ({"logits_processor": lambda ids, row: row[0]}, r"shape \(1, "), ({"options": Options(), "top_p": 0.5}, "top_p")])
+    ({"logits_processor": lambda ids, row: row[0]}, r"shape \(1, "), ({"options": Options(), "top_p": 0.5}, "top_p"),
+    ({"logits_processor": 3}, "logits_processor is 3"), ({"stopping_criteria": [3]}, "must be callable"),
+    ({"streamer": 3}, "`put` and `end`"), ({"threshold": "a"}, "threshold is 'a'"),
+    ({"options": PROMPT}, "a batch is one list"),
+    ({"bad_words_ids": [[10**9]]}, "does not have"), ({"bad_words_ids": [[-1]]}, "does not have")])
 def test_a_wrong_setting_is_one_clear_line(wrong, says):
     with pytest.raises(OmnidraftError, match=says) as caught:
         made().generate(PROMPT, **wrong)
@@ -341,3 +348,5 @@ def test_models_and_names_are_mixed_and_anything_else_is_refused():
                         (("draft-tasks", model, "numpy", BYTES), "has a tokenizer")):
         with pytest.raises(OmnidraftError, match=says):
             pair(*wrong)
+    with pytest.raises(OmnidraftError, match="dtype is for loading, but both models are loaded"):
+        pair(model, model, dtype="float64")

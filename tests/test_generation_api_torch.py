@@ -186,6 +186,16 @@ def test_a_chat_is_read_by_the_tokenizers_template():
     assert [one.tokens for one in pair.generate([messages, messages], max_new_tokens=8)] == [wanted.tokens] * 2
 
 
+def test_a_text_that_names_a_special_token_is_refused_where_transformers_would_read_one():
+    pair, end = two(), loaded("bytes", 2)[1].eos_token
+    with pytest.raises(OmnidraftError, match="special to transformers, but text here"):
+        pair.generate(f"{PROMPT}{end}{PROMPT}")
+    ids = loaded("bytes", 2)[1](f"{PROMPT}{end}{PROMPT}")["input_ids"]
+    assert pair.generate(ids, max_new_tokens=4).prompt_tokens == ids and pair.target.eos_ids[0] in ids
+    named = omnidraft.pair("draft-tasks", "draft-tasks").generate("a </s> b", max_new_tokens=1)  # no other reading is expected
+    assert not {*named.prompt_tokens} & {*pair.target.tokenizer.special.ids}
+
+
 def test_generators_of_pytorch_give_the_draws():
     pair, how = two(), {"do_sample": True, "max_new_tokens": 16}
     one, same, other = (pair.generate(PROMPT, generator=torch.Generator().manual_seed(seed), **how).tokens

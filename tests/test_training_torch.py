@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 from test_backward_torch import exact  # noqa: E402, F401 (a fixture)
 from test_transformers_model import KINDS, random_model  # noqa: E402
 
-from omnidraft import losses, stopping  # noqa: E402
+from omnidraft import losses, sampling_torch, stopping  # noqa: E402
 from omnidraft.engine import loading as models  # noqa: E402
 from omnidraft.engine.loading import load  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
@@ -322,7 +322,9 @@ def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, monkeypatch, ar
     assert result.exit_code == 1 and says in result.stderr and result.stderr.strip().count("error:") == 1
 
 
-def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monkeypatch):
+@pytest.mark.parametrize("sampler", [sampling_torch.CpuSampler, sampling_torch.Sampler])  # the latter is that of a GPU
+def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monkeypatch, sampler):
+    monkeypatch.setattr(sampling_torch, "sampler_for", lambda device: sampler)
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     assert adapt(folders, "prompts.txt", "--head", "interleaved").exit_code == 0
     monkeypatch.setattr(models, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter
@@ -332,7 +334,7 @@ def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monke
         return Adapters("kept").load(Pair(base, load(folders["target"]))).head
 
     before = head()
-    result = adapt(folders, "prompts.txt", "--head", "interleaved", "--backend", "torch")
+    result = adapt(folders, "prompts.txt", "--head", "interleaved", "--backend", "torch", "-T", "1")
     assert result.exit_code == 0, result.output
     assert any((head().parameters[name] != array).any() for name, array in before.parameters.items())
     generate = ["generate", "the thing", "-d", folders["llama, tied"], "-t", folders["target"], "-n", "12"]

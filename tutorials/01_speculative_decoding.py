@@ -6,36 +6,41 @@
 # token. How much less? Measure it on this machine, with one of the small models in the package.
 
 # %%
-from statistics import median
-from time import perf_counter
+from timeit import repeat
 
 from helpers import bar, check, distribution_of, figure, paint, show
+from llama_plain import forward
 
 import numpy as np
 from omnidraft import Options, Uniforms, load, metrics, pair, plain, speculative
+from omnidraft.engine.weights import load_tensors
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import rejection_sampling, residual
 
 
-def seconds(n):  # the median time of a pass over n tokens after the prompt
-    times = []
-    for _ in range(15):
-        began = perf_counter()
-        model.forward(ids[:n], cache, rows=n)
-        times.append(perf_counter() - began)
-        cache.rewind(len(ids))
-    return median(times)
+def step(n):  # a pass over n tokens after the prompt, which are then taken back
+    model.forward(ids[:n], cache, rows=n)
+    cache.rewind(len(ids))
 
 
 prompt = "Question: Anna has 4 boxes with 3 pens each. How many pens does she have?\nAnswer:"
 model = load("qwen-like")
 ids = model.tokenizer.encode(prompt)
 cache = model.new_cache()
-model.forward(ids, cache)
-passes = {n: seconds(n) for n in (1, 2, 4, 8, 16)}
+after = model.forward(ids, cache)
+passes = {n: min(repeat(lambda n=n: step(n), number=1, repeat=15)) for n in (1, 2, 4, 8, 16)}  # the fastest of 15
 for n, time in passes.items():
     print(f"{n:2} tokens  {bar(time / passes[1], 8)} {1000 * time:.1f} ms, {time / passes[1]:.1f} times a pass over one")
 figure("a pass over n tokens, in ms", {"measured": [1000 * time for time in passes.values()]}, [*passes])
+
+# %% [markdown]
+# What happens in a pass? A list of numbers for each token goes through the layers, where it also takes in those of the tokens
+# before it; at last every token that may follow gets a number, the higher the likelier. As a textbook writes it (and slower):
+
+# %%
+show(forward)
+weights = {name: tensor.astype(np.float32) for name, tensor in load_tensors(model.folder).items()}
+assert np.allclose(forward(model.config, weights, ids)[-1], after[0], rtol=0, atol=1e-2)
 
 # %% [markdown]
 # So let a small, fast model guess the next few tokens, and let the large one check all of them in one pass.
@@ -116,12 +121,7 @@ paint(exact.target.tokenizer, greedy, legend=True)
 assert [token for r in greedy for token in r.emitted] == [token for r in alone for token in r.emitted]
 print(f"the same text as the target's own, in {len(greedy)} passes instead of {len(alone)}\n")
 paint(exact.target.tokenizer, decode(exact, 4, temperature=1, text="Write a story about a trip to the cave."))
-
-# %% [markdown]
-# The decoding loop itself, with all that the later lessons add to it. Its steps are numbered.
-
-# %%
-show(speculative)
+show(speculative)  # the decoding loop itself, with all that the later lessons add to it; its steps are numbered
 
 # %% [markdown]
 # **Block efficiency** is the mean number of tokens written per target pass. The k-th draft token counts only if the k - 1

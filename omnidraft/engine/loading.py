@@ -49,6 +49,8 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
     `draft_backend` "auto" gives a small drafter on a CPU to the NumPy engine, whatever runs the
     target. `device_map` spreads the target alone; the drafter goes to its first device.
     """
+    if how and not any(isinstance(one, (str, PathLike)) for one in (draft, target)):
+        raise OmnidraftError(f"{min(how)} is for loading, but both models are loaded already")
     if isinstance(target, (str, PathLike)):
         place = {"device": "auto", "device_map": device_map} if device_map else {}
         target = load(target, **{"backend": backend, **how, **place})
@@ -96,12 +98,10 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
 def folder(name: str | Path) -> Path:
     """The folder of an embedded model or at the path `name`; OmnidraftError where there is none."""
     embedded = Path(__file__).parent / "embedded" / str(name)
-    try:
+    with suppress(OSError, RuntimeError):  # a name too long for the system; no such ~user
         path = embedded if name in EMBEDDED else Path(name).expanduser()
         if path.is_dir():
             return path
-    except (OSError, RuntimeError):  # a name too long for the system; no such ~user
-        pass
     raise OmnidraftError(f"unknown model {str(name)!r}: neither a folder nor an embedded model "
                          f"({', '.join(EMBEDDED)}; `make models` installs them); for a hub id "
                          "use --backend torch")

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from numbers import Integral, Real
 from typing import Any
 
@@ -31,19 +32,24 @@ class Control:
 
     def __post_init__(self) -> None:
         strings, words = several(self.stop_strings), self.bad_words_ids or []
-        if not all(isinstance(one, str) and one for one in strings):
-            raise OmnidraftError(f"stop_strings is {self.stop_strings!r}, but must be texts")
         penalty = 1.0 if self.repetition_penalty is None else self.repetition_penalty
-        if not isinstance(penalty, Real) or not penalty > 0:
-            raise OmnidraftError(f"repetition_penalty is {penalty!r}, but must be above 0")
-        if not all(kind_of(word) == "ids" for word in words):
-            raise OmnidraftError(f"bad_words_ids is {words!r}, but must be lists of ids")
+        for name, holds, needed in (
+            ("stop_strings", all(isinstance(one, str) and one for one in strings), "texts"),
+            ("repetition_penalty", isinstance(penalty, Real) and penalty > 0, "above 0"),
+            ("bad_words_ids", all(kind_of(word) == "ids" for word in words), "lists of ids"),
+            ("logits_processor", all(map(callable, several(self.logits_processor))), "callable"),
+            ("stopping_criteria", all(map(callable, several(self.stopping_criteria))), "callable"),
+        ):
+            if not holds:
+                raise OmnidraftError(f"{name} is {getattr(self, name)!r}, but must be {needed}")
         self.strings, self.penalty = [one.encode() for one in strings], penalty
         self.words = [[int(token) for token in word] for word in words]
 
     def processor(self, target: Any, options: Options) -> Callable[[list[int], Any], Any] | None:
         """All processors in transformers' order as one, or None."""
         ends, steps = options.ends(target), []
+        if not all(token in range(target.vocab_size) for token in chain(*self.words)):
+            raise OmnidraftError(f"bad_words_ids has ids that {target.name} does not have")
         if self.penalty != 1:
             steps.append(lambda ids, row: penalise(ids, row, self.penalty))
         if words := [word for word in self.words if len(word) > 1 or word[0] not in ends]:

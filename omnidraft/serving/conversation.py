@@ -90,9 +90,8 @@ class View:
         self.source = source or own or other
         if self.source and not template.is_usable():
             raise OmnidraftError(template.NEEDED)
-        tokens = zip(self.tokenizer.strings, self.tokenizer.token_bytes, strict=True)
-        special = sorted((name for name, data in tokens if name and data is None), key=len)
-        self._special = re.compile("|".join(map(re.escape, special[::-1])) or "(?!)")
+        names = [self.tokenizer.strings[token] for token in self.tokenizer.special.ids]
+        self._special = re.compile("|".join(map(re.escape, sorted(names, key=len)[::-1])) or "(?!)")
 
     def read(self, messages: list[dict[str, str]]) -> tuple[str, list[int]]:
         """The messages as a text, and its ids; the latest answer's are those that were written."""

@@ -1,6 +1,6 @@
 """Texts by a pair: `generate` returns them, `stream` their pieces, by transformers' names.
 
-A prompt goes one way: `prompts.read` makes ids of it, a `Text` writes what follows them.
+A prompt goes one way: `prompts.ids_of` reads it, a `Text` writes what follows.
 """
 
 import codecs
@@ -21,7 +21,7 @@ from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
 from .control import Control, as_batch, several, takes_tensors, uniforms_of
-from .prompts import read
+from .prompts import ids_of, split
 
 Reason = Literal["eos", "length", "stop", "context"]
 LARGE = 2**16  # tokens of two vocabularies; how they spell each other is kept on disk
@@ -65,8 +65,7 @@ class Text:
         self.prompts, self.ids, self.rounds, self.data = prompts, [*prompts[0]], [], b""
         self.reason: Reason | None = None
         # By place: a row after a rejection is replaced in the next round.
-        self.scores: dict[int, Any] | None = {} if output_scores else None
-        self.options = options
+        self.options, self.scores = options, {} if output_scores else None
 
     def __iter__(self) -> Iterator[str]:
         run = self.control.processor(self.pair.target, self.options)
@@ -138,7 +137,7 @@ class Pair(Pairing):
 
     def between(self, what: str) -> NGramCache:
         sides = [self.draft.tokenizer, self.target.tokenizer][::1 if what == "splits" else -1]
-        if sum(sizes := [side.size for side in sides]) < LARGE:
+        if self.one_vocabulary or sum(sizes := [side.size for side in sides]) < LARGE:
             return super().between(what)
         one, other = (side.fingerprint for side in sides)
         path = default_folder() / f"{what}-{one[:16]}-{other[:16]}.json"
@@ -198,17 +197,17 @@ class Pair(Pairing):
         control = Control(**{name: settings.pop(name) for name in (*settings,)
                              if name in Control.__dataclass_fields__})
         uniforms = uniforms_of(seed, generator)
-        if options is not None and settings:
-            raise OmnidraftError(f"give options or {min(settings)}, not both")
+        if options is not None and (settings or not isinstance(options, Options)):
+            raise OmnidraftError(f"give Options or {min(settings, default='settings')}, not both; "
+                                 "a batch is one list")
         options = options or Options.of(**settings)
         if not isinstance(count, Integral) or count < 1 or count > 1 and not options.temperature:
-            raise OmnidraftError(f"num_return_sequences is {count!r}, but must be 1, or more with "
-                                 "do_sample=True")
-        prompts, batch = read(self, prompt)
-        if streamer is not None and len(prompts) * count > 1:
-            raise OmnidraftError("a streamer shows one text: give one prompt")
-        return [Text(self, one, options, control, uniforms, streamer, output_scores)
-                for one in prompts for _ in range(count)], batch
+            raise OmnidraftError(f"num_return_sequences is {count!r}: 1, or more with do_sample")
+        prompts, batch = split(prompt, self.target.tokenizer.roles["pad"])
+        if streamer is not None and (len(prompts) * count > 1 or not hasattr(streamer, "put")):
+            raise OmnidraftError("a streamer has `put` and `end` and shows one text of one prompt")
+        return [Text(self, ids, options, control, uniforms, streamer, output_scores)
+                for ids in (ids_of(self, one) for one in prompts) for _ in range(count)], batch
 
     def decoder(self, *, generator: Any = None, streamer: Any = None, **settings: Any) -> Any:
         """For transformers' own `generate` of the target: `custom_generate=pair.decoder()`.
@@ -216,7 +215,8 @@ class Pair(Pairing):
         It takes what transformers prepared (sampling, processors, criteria, cache) for one prompt,
         and draws by `generator`, else as torch.manual_seed says. `settings` are those of
         `Options.of` on drafting. Raises OmnidraftError for a target that is not transformers', and
-        when called for what it would ignore.
+        when called for what it would ignore. transformers keeps a `streamer` for itself: give it
+        here; and stop strings as its StopStringCriteria.
 
         >>> model.generate(**inputs, custom_generate=pair.decoder(draft_length=6))  # doctest: +SKIP
         """

@@ -10,22 +10,17 @@ from ..pairing import Pairing
 from .conversation import Conversation
 
 
-def read(pair: Pairing, prompt: Any) -> tuple[list[tuple[list[int], list[int]]], bool]:
-    """What target and drafter read for a prompt, or for each of a batch, and whether it is one.
-
-    Raises OmnidraftError for what is no prompt of `Pair.generate`, or cannot be continued.
-    """
-    prompts, batch = split(prompt, pair.target.tokenizer.roles["pad"])
-    return [ids_of(pair, one) for one in prompts], batch
-
-
 def ids_of(pair: Pairing, prompt: str | list[Any]) -> tuple[list[int], list[int]]:
     """What target and drafter read for one text, list of ids or chat."""
     if kind_of(prompt) == "chat":
         ids, other = (view.read(prompt)[1] for view in Conversation(pair).views)
         return check_prompt(pair.target, ids), other
-    ids = check_prompt(pair.target, prompt)
-    text = prompt if isinstance(prompt, str) else pair.target.tokenizer.decode(ids)
+    ids, spell = check_prompt(pair.target, prompt), pair.target.tokenizer
+    text = prompt if isinstance(prompt, str) else spell.decode(ids)
+    for name in map(spell.strings.__getitem__, spell.special.ids if text is prompt else ()):
+        if name in text and getattr(pair.target, "speaks", None):
+            raise OmnidraftError(f"the prompt has {name!r}, special to transformers, but text "
+                                 "here: give the ids of the one that you mean, or a chat")
     return ids, ids if pair.one_vocabulary else pair.draft.tokenizer.encode(text, bos=True)
 
 
@@ -41,16 +36,16 @@ def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
     if isinstance(prompt, Mapping) and "input_ids" in prompt:
         mask, prompt, table = as_lists(prompt.get("attention_mask")), prompt["input_ids"], True
     prompt = as_lists(prompt)
-    if kind_of(prompt) == "ids" and table:
+    if (kind := kind_of(prompt)) == "ids" and table:
         prompt, mask = [prompt], mask and [mask]
-    if kind_of(prompt) in ("text", "ids", "chat"):
+    elif kind in ("text", "ids", "chat"):
         return [prompt], False
-    kinds = {kind_of(one) for one in prompt} if isinstance(prompt, list) else set()
-    if len(kinds) != 1 or not kinds <= {"text", "ids", "chat"}:
-        raise OmnidraftError(f"{str(prompt)[:40]!r} is no prompt, or prompts of several kinds: "
-                             "give a text, ids of shape (n,) or (1, n), or a chat of "
-                             "{'role', 'content'}; a list of prompts of one kind is a batch")
+    elif kind != "prompts":
+        raise OmnidraftError(f"{str(prompt)[:40]!r} is no prompt: give a text, ids (n,) or (1, n), "
+                             "a chat of role, content; a list of prompts of one kind is a batch")
     if mask:
+        if [*map(len, mask)] != [*map(len, prompt)] or not all(map(any, mask)):
+            raise OmnidraftError("attention_mask has another shape than the ids, or hides a prompt")
         prompt = [[token for token, seen in zip(row, shown, strict=True) if seen]
                   for row, shown in zip(prompt, mask, strict=True)]
     elif table and any(row[0] in pads or row[-1] in pads for row in prompt):
@@ -59,13 +54,13 @@ def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is: "text", "id", "ids", "message", "chat" (messages), or "?"."""
+    """What a value is: "text", "id", "ids", "message", "chat" (messages), "prompts", or "?"."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         return "id"
     if isinstance(value, Mapping) and {type(value.get(k)) for k in ("role", "content")} == {str}:
         return "message"
     kinds = {kind_of(one) for one in value} if isinstance(value, list) else set()
-    plural = {"id": "ids", "message": "chat"}
+    plural = {"id": "ids", "message": "chat", **dict.fromkeys(("text", "ids", "chat"), "prompts")}
     return "text" if isinstance(value, str) else plural.get(*kinds, "?") if len(kinds) == 1 else "?"
 
 
