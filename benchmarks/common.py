@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +139,14 @@ def result(name: str) -> dict | None:
     """A benchmark's figures, or None if it has not been run."""
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def sparkline(values: Sequence[float], scale: Sequence[float] = ()) -> str:
+    """A curve in one line; those to be compared share a scale if each is given all values as it.
+
+    >>> sparkline([1.0, 2.0, 3.0]), sparkline([1.0, 2.0], scale=[1.0, 2.0, 3.0])
+    ('▁▅█  min 1.00, max 3.00', '▁▅  min 1.00, max 2.00')
+    """
+    low, high = min([*values, *scale]), max([*values, *scale])
+    bars = "".join("▁▂▃▄▅▆▇█"[round(7 * (v - low) / ((high - low) or 1))] for v in values)
+    return f"{bars}  min {min(values):.2f}, max {max(values):.2f}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from statistics import fmean, median, median_high
 
-from omnidraft.cli.printing import sparkline
+from benchmarks.common import sparkline
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

@@ -22,7 +22,8 @@ from omnidraft.files import write_text  # noqa: E402
 API = {
     "omnidraft": {"pair": "", "Pair": "generate stream decoder", "Generation": "sequences to_dict", "Options": "of", "load": "",
                   "speculative": "", "plain": "", "Round": "", "Uniforms": "", "Tokenizer": "load encode decode",
-                  "Learner": "begin finish close", "learn": "", "Adapters": "resume keep load save", "OmnidraftError": ""},
+                  "Learner": "begin finish close", "learn": "", "Adapters": "resume keep load save named all",
+                  "OmnidraftError": ""},
     "omnidraft.serving.conversation": {"Conversation": "ask new"},
     "omnidraft.stopping": {"FixedLength": "", "Confidence": "", "AcceptanceHead": ""},
     "omnidraft.metrics": {"summarize": "", "Summary": "", "speedup": ""},

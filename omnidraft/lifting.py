@@ -121,7 +121,7 @@ class Lifting:
         drafted = draft_probs[atoms]
         if node != ROOT:
             masses, draft_end = masses / (masses.sum() or 1.0), max(0.0, 1.0 - drafted.sum())
-        return atoms, masses, np.append(drafted, draft_end)
+        return atoms, masses, np.append(drafted, drafted.dtype.type(draft_end))
 
     def route(self, atoms: Sequence[int | None]) -> Iterator[Choice]:
         """The comparisons while every proposal is accepted, which the atoms alone decide; no P, Q.

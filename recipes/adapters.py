@@ -12,6 +12,7 @@ once and replayed about once, and the learning rate falls to zero over the last 
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -90,8 +91,11 @@ def main() -> None:
     args = parser.parse_args()
     for target in args.targets:
         learner = learn_target(args.draft, target, args.texts, args.seed, args.more)
-        adapter = Adapter(replace(learner.trainer.lora, parameters=learner.trainer.served), statistics=learner.statistics)
-        folder = Adapters(SHIPPED).save(learner.pair, adapter, learner.trainer.base, np.float16)
+        halves = {name: array.astype(np.float16) for name, array in learner.trainer.served.items()}
+        adapter = Adapter(replace(learner.trainer.lora, parameters=halves), statistics=learner.statistics)
+        if not args.more:  # one of other weights with these names would stay beside it
+            shutil.rmtree(SHIPPED / f"{args.draft}--{target}", ignore_errors=True)
+        folder = Adapters(SHIPPED).save(learner.pair, adapter)
         print(f"{folder}: {sum(f.stat().st_size for f in folder.rglob('*') if f.is_file()) / 1e6:.2f} MB")
 
 

@@ -131,9 +131,9 @@ def mutated(rng: random.Random, content: bytes) -> bytes:
     return bytes(data)
 
 
-COMMANDS = [("generate", "the thing", "-n", "3"), ("generate", "the thing", "-n", "3", "--adapter", "--adapters", "A"),
-            ("adapt", "P", "--limit", "2", "-n", "3", "--adapters", "A"), ("chat", "-n", "3"), ("models", "--adapters", "A"),
-            ("align", "D", "T", "the thing")]
+COMMANDS = [("generate", "the thing", "-n", "3"), ("generate", "the thing", "-n", "3", "--adapter", "auto", "--adapters", "A"),
+            ("adapt", "P", "--limit", "2", "-n", "3", "--adapters", "A"), ("chat", "-n", "3"),
+            ("adapters", "list", "--adapters", "A"), ("align", "D", "T", "the thing")]
 
 
 def one_mutation(base: Path, seed: int) -> str:
@@ -217,7 +217,7 @@ def mutations(base: Path, count: int, first: int = 0) -> list[str]:
 def whole(base: Path, least: int) -> int:
     """The version of the adapter, which loads with its cache; raises where it does not, or is older than `least`."""
     pair, store = Pair(load(base / "draft"), load(base / "target")), Adapters(base / "adapters")
-    version = store.version(store.folder(pair))
+    version = (manifest_of(store.folder(pair)) or {"version": 0})["version"]
     assert version >= least, f"version {version} after {least}"
     assert (store.load(pair) is None) == (version == 0)
     if (base / "ngrams.json").exists():

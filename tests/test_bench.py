@@ -71,8 +71,8 @@ def test_prompts_come_from_a_task_a_text_file_or_a_pipe(folders, tmp_path):
 
 def test_bench_drafts_with_an_adapter_if_asked(folders, prompts):
     assert ok("adapt", prompts, "-d", folders["draft"], "-t", folders["target"], "-n", "8", "--rank", "4", "--every", "1")
-    found = figures(folders, prompts, "--adapter")
-    assert found["settings"]["adapter"] is True and found["tasks"][0]["same_text"]
+    found = figures(folders, prompts, "--adapter", "auto")
+    assert found["settings"]["adapter"] == "auto" and found["tasks"][0]["same_text"]
 
 
 def test_methods_take_turns_and_a_repeat_has_its_own_draws(monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -11,7 +10,6 @@ pytest.importorskip("transformers")
 from test_transformers_model import BYTES, PIECES, SIZES, random_model, saved  # noqa: E402
 
 import omnidraft  # noqa: E402
-from omnidraft.cli import app  # noqa: E402
 from omnidraft.engine.loading import load_two  # noqa: E402
 
 PROMPT = "the king and the thing"
@@ -66,14 +64,3 @@ def test_the_map_is_the_targets(monkeypatch, folders):
     asked.clear()
     load_two(*folders, backend="torch", draft_backend="torch", device_map=None, device="cpu")
     assert asked == 2 * [{"backend": "torch", "device": "cpu"}]
-
-
-def test_device_map_on_the_command_line(folders, expected):
-    both = ["generate", PROMPT, "-d", folders[0], "-t", folders[1], "-n", "24", "--device-map", "auto"]
-    line = CliRunner().invoke(app, both)
-    assert line.exit_code == 1 and "the NumPy engine has no device_map" in line.stderr and line.stderr.count("\n") == 1
-    pytest.importorskip("accelerate")
-    done = CliRunner().invoke(app, [*both, "--backend", "torch", "--dtype", "float64"])
-    assert done.exit_code == 0 and done.stdout == expected[0] + "\n", done.output
-    line = CliRunner().invoke(app, [*both, "--backend", "torch", "--device-map", "everywhere"])
-    assert line.exit_code == 1 and line.stderr.startswith("error: ") and line.stderr.count("\n") == 1

@@ -80,6 +80,7 @@ def test_commands_of_the_readme_exist():
     assert len(COMMANDS) > 10
     for words in COMMANDS:
         command = commands[words[0]]
+        command = command.commands[words[1]] if hasattr(command, "commands") else command
         known = {opt for param in command.params for opt in [*param.opts, *param.secondary_opts]}
         assert {word for word in words[1:] if re.match(r"--?[a-z]", word)} <= known, words
 

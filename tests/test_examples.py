@@ -130,8 +130,10 @@ SHORT = {"demo": ["-n", "8"], "adapt": ["--limit", "2", "-n", "8"], "bench": ["-
 def of_the_help() -> list[str]:
     """All examples that the commands' help ends with."""
     found: list[str] = []
-    for name in get_command(app).commands:
-        shown = CliRunner().invoke(app, [name, "-h"], env={"COLUMNS": "200"}).output.partition("Examples:")[2]
+    for name, command in get_command(app).commands.items():
+        helps = [CliRunner().invoke(app, [name, *sub, "-h"], env={"COLUMNS": "200"}).output.partition("Examples:")[2]
+                 for sub in ([[sub] for sub in command.commands] if hasattr(command, "commands") else [[]])]
+        shown = "\n".join(helps)
         found += [line.strip() for line in shown.splitlines() if line.strip()]
     return [*dict.fromkeys(found)]
 

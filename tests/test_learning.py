@@ -14,11 +14,11 @@ from test_cli import LETTERS, own_caches, run, write_model  # noqa: F401 (a fixt
 from vocabularies import byte_level, sentencepiece
 
 from omnidraft import losses
-from omnidraft.cli.prompts import Shortener, read_prompts
+from omnidraft.cli.options import read_prompts
 from omnidraft.decoding import plain
 from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
-from omnidraft.learning import adapters, lora, online
+from omnidraft.learning import lora, online, versions
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.guard import Guard
 from omnidraft.learning.online import Learner, Schedule, learn
@@ -288,7 +288,7 @@ def test_heads_learn_along(folders, mode):
 def test_settings_that_make_no_sense_are_one_line(folders):
     for make in (lambda: Recipe(loss="mse"), lambda: Recipe(divergence="x"), lambda: Recipe(rank=-1),
                  lambda: Recipe(rate=np.nan), lambda: Schedule(every=0), lambda: Schedule(memory=-1),
-                 lambda: Schedule(head="x"), lambda: learner_of(paired(folders), Schedule(head="joint"))):
+                 lambda: Schedule(head="x")):
         with pytest.raises(OmnidraftError) as error:
             make()
         assert "\n" not in str(error.value)
@@ -325,7 +325,7 @@ def test_a_crash_leaves_the_old_version_or_the_new_one(folders, tmp_path, monkey
             def die(*_):
                 raise KeyboardInterrupt
 
-            patch.setattr(lora if name == "save_tensors" else adapters, name, die)
+            patch.setattr(lora if name == "save_tensors" else versions, name, die)
             with pytest.raises(KeyboardInterrupt):
                 store.keep(learner)
         assert all((old[k] == v).all() for k, v in store.load(learner.pair).lora.parameters.items())
@@ -349,12 +349,13 @@ def test_damaged_and_foreign_adapters_are_refused_and_others_stay_usable(folders
         store.load(first)
     assert store.load(second).lora is not None and set(store.all()) == {"tiny-draft--tiny-target", "tiny-draft--second"}
     foreign = Pair(load(folders["other"]), second.target)
-    store.folder(second).rename(store.folder(foreign))
+    place = store.folder(second).rename(store.folder(foreign))
+    assert store.load(foreign) is None and store.load(second).folder == place  # found by its models, not by its name
     with pytest.raises(OmnidraftError, match="learned with another draft"):
-        store.load(foreign)
-    (store.folder(foreign) / "current.json").write_text("{")
+        store.load(foreign, place.name)
+    (place / "current.json").write_text("{")
     with pytest.raises(OmnidraftError, match="damaged"):
-        store.load(foreign)
+        Adapters(place.parent).load(Pair(foreign.draft, second.target))
 
 
 def test_one_drafter_serves_two_targets_and_switching_is_exact(folders, tmp_path):
@@ -393,18 +394,18 @@ def test_adapt_learns_saves_and_goes_on(folders, tmp_path):
     assert third.exit_code == 0 and json.loads(third.stdout.splitlines()[-1])["prompts"] == 16
 
 
-def test_generate_drafts_with_the_adapter_and_models_lists_it(folders, tmp_path):
+def test_generate_drafts_with_the_adapter_and_it_is_listed(folders, tmp_path):
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     generate = ["generate", "the thing", "-d", folders["draft"], "-t", folders["target"], "-n", "12"]
-    without = run(*generate, "--adapter", "--adapters", "kept")
+    without = run(*generate, "--adapter", "auto", "--adapters", "kept")
     assert without.exit_code == 1 and "nothing was learned yet" in without.stderr
     assert adapt(folders, "prompts.txt", "--head", "interleaved").exit_code == 0
-    adapted = run(*generate, "--adapter", "--adapters", "kept")
+    adapted = run(*generate, "--adapter", "auto", "--adapters", "kept")
     assert adapted.exit_code == 0 and adapted.stdout == run(*generate).stdout  # greedy: the same text
-    listed = run("models", "--adapters", "kept").stdout
-    assert "tiny-draft--tiny-target" in listed and "per target pass" in listed
+    listed = run("adapters", "list", "--adapters", "kept").stdout
+    assert "tiny-draft--tiny-target" in listed and "fingerprint" in listed
     next((tmp_path / "kept").glob("*/current.json")).write_text("{")
-    assert "is damaged" in run("models", "--adapters", "kept").stdout
+    assert "is damaged" in run("adapters", "list", "--adapters", "kept").stdout
 
 
 def test_adapt_reads_jsonl_and_pipes(folders, tmp_path):
@@ -435,16 +436,11 @@ def test_adapt_finds_the_prompts_of_usual_data_sets(folders, tmp_path, name):
         next(prompts)
 
 
-def test_adapt_cuts_prompts_that_leave_no_room(folders, tmp_path):
-    pair = paired(folders)
-    (tmp_path / "long.txt").write_text("the thing\n" + "and then the other " * 400 + "ends é so\n")
+def test_adapt_passes_over_prompts_that_leave_no_room(folders, tmp_path):
+    (tmp_path / "long.txt").write_text("the thing\n" + "and then the other " * 400 + "ends é so\nin the house\n")
     done = adapt(folders, "long.txt", "--no-save", "--json", "--seed", "1")
-    assert done.exit_code == 0 and "1 prompts were cut to their last" in done.stderr
-    assert [json.loads(line)["tokens"] for line in done.stdout.splitlines()[:2]] == [16, 16]
-    short = Shortener(pair.target, 16)
-    kept = list(short(["the thing", "and then the other " * 400 + "ends é so"]))
-    assert kept[0] == "the thing" and kept[1].endswith("the other ends é so") and short.count == 1
-    assert len(pair.target.tokenizer.encode(kept[1], bos=True)) <= short.limit + 1
+    assert done.exit_code == 0 and done.stderr.count("passed over: the prompt has") == 1
+    assert [json.loads(line)["tokens"] for line in done.stdout.splitlines()[:3]] == [16, 0, 16]
 
 
 REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", Path(__file__).resolve().parents[2] / "shared" / "real"))
@@ -455,7 +451,7 @@ def test_adapt_serves_real_data(folders, monkeypatch):
     """A prompt or two of every data set; and of stories by the pair that writes such ones."""
     for path in sorted((REAL / "data").glob("*.jsonl")):
         done = adapt(folders, str(path), "--limit", "2", "--no-save")
-        assert done.exit_code == 0, (path, done.output)
+        assert done.exit_code == 0 or "no prompt that could be served (passed over: the prompt has" in done.stderr, path
     stories = [str(REAL / "models" / name) for name in ("babyllama-tok361", "stories260K")]
     done = run("adapt", str(REAL / "data" / "tinystories1000.jsonl"), "-d", stories[0], "-t", stories[1], "-n", "24", "--limit",
                "4", "--no-save", "--json")

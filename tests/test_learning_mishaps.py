@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import cycle
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from test_cli import own_caches, run  # noqa: F401 (a fixture)
 from test_learning import PROMPTS, adapt, folders, learner_of, paired, resumed, serve  # noqa: F401 (fixtures)
 
@@ -107,7 +109,7 @@ def test_what_was_kept_without_its_optimizer_is_gone_on_from(folders, tmp_path):
     again = resumed(folders, tmp_path)
     assert all((again.trainer.served[k] == v).all() for k, v in lora.parameters.items())
     assert any(v.any() for k, v in lora.parameters.items() if "lora_B" in k)
-    assert "tiny-draft--tiny-target" in run("models", "--adapters", str(tmp_path)).stdout  # it has no statistics
+    assert "tiny-draft--tiny-target" in run("adapters", "list", "--adapters", str(tmp_path)).stdout  # it has no statistics
 
 
 def test_every_changed_byte_of_the_manifest_is_found(folders, tmp_path, monkeypatch):  # noqa: F811
@@ -126,15 +128,15 @@ def test_a_save_while_another_process_reads_is_not_taken_for_damage(folders, tmp
     store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
     serve(learner, PROMPTS[:2])
     store.keep(learner)
-    identity, saved = adapters.identity, []
+    check, saved = adapters.check, []
 
-    def meanwhile(*models):
+    def meanwhile(*given, **models):
         if not saved:
             saved.append(1)
             store.keep(learner)
-        return identity(*models)
+        return check(*given, **models)
 
-    monkeypatch.setattr(adapters, "identity", meanwhile)
+    monkeypatch.setattr(adapters, "check", meanwhile)
     assert store.load(paired(folders)).lora is not None
 
 
@@ -146,20 +148,73 @@ def test_a_full_disk_stays_no_fuller(folders, tmp_path, monkeypatch):  # noqa: F
     def full(*_):
         raise OmnidraftError("No space left on device")
 
-    monkeypatch.setattr(NGramCache, "save", full)
+    monkeypatch.setattr(adapters, "write_manifest", full)
     with pytest.raises(OmnidraftError, match="No space"):
         store.keep(learner)
     assert [p.name[:3] for p in store.folder(learner.pair).glob("v*")] == ["v1-"]
 
 
-def test_another_target_of_the_same_name_and_tokenizer_is_refused(folders, tmp_path):  # noqa: F811
+def test_another_target_of_the_same_name_and_tokenizer_has_an_adapter_of_its_own(folders, tmp_path):  # noqa: F811
     store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
     serve(learner, PROMPTS[:2])
-    store.keep(learner)
+    place = store.keep(learner)
     foreign = paired(folders, target="second")
     foreign.target.name = "tiny-target"
+    assert store.load(foreign) is None
     with pytest.raises(OmnidraftError, match="learned with another target"):
-        store.load(foreign)
+        store.load(foreign, "tiny-draft--tiny-target")
+    other = store.resume(foreign, Recipe(rank=4), Schedule(every=2, guard=0), np.random.default_rng(0))
+    serve(other, PROMPTS[:2])
+    beside = store.keep(other)
+    assert beside != place and beside.name.startswith("tiny-draft--tiny-target--")
+    assert store.load(paired(folders)).folder == place and store.load(foreign).folder == beside
+
+
+def test_a_pair_finds_its_adapter_wherever_its_models_lie(folders, tmp_path):  # noqa: F811
+    """Copies in other folders with other names are the same models; one other number makes another one."""
+    store, learner = Adapters(tmp_path / "kept"), resumed(folders, tmp_path / "kept")
+    serve(learner, PROMPTS[:2])
+    place = store.keep(learner)
+    copies = {role: str(shutil.copytree(folders[role], tmp_path / f"copied {role}")) for role in ("draft", "target")}
+    place.rename(place.with_name("mine"))
+    moved = paired(copies)
+    assert store.folder(moved) == tmp_path / "kept" / "mine" and store.load(moved).statistics["prompts"] == 2
+    other = store.resume(moved, Recipe(rank=4), Schedule(every=2, guard=0), np.random.default_rng(0))
+    serve(other, PROMPTS[2:4])
+    assert store.keep(other).name == "mine" and [*store.all()] == ["mine"] and other.version == 2
+    weights = load_file(tmp_path / "copied draft" / "model.safetensors")
+    weights["model.norm.weight"][0] += 1
+    save_file(weights, tmp_path / "copied draft" / "model.safetensors")
+    assert store.load(paired(copies)) is None
+
+
+def test_of_several_adapters_of_a_pair_the_latest_counts(folders, tmp_path):  # noqa: F811
+    store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
+    serve(learner, PROMPTS[:2])
+    place = store.keep(learner)
+    shutil.copytree(place, tmp_path / "zzz-backup")
+    serve(learner, PROMPTS[2:4])
+    learner.version = None  # it was the copy that would have been found: the name comes last
+    place = store.keep(learner)
+    assert store.load(paired(folders)).folder == place == tmp_path / "zzz-backup"
+    fingerprint = store.all()["zzz-backup"]["fingerprint"]
+    with pytest.raises(OmnidraftError, match="is each of tiny-draft--tiny-target, zzz-backup: give a name"):
+        store.named(fingerprint[:8])
+    assert store.named("tiny-draft--tiny-target") == tmp_path / "tiny-draft--tiny-target"
+
+
+def test_without_the_optimizer_s_file_an_adapter_is_whole_and_goes_on(folders, tmp_path):  # noqa: F811
+    store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
+    serve(learner, PROMPTS[:4])
+    place = store.keep(learner)
+    [states] = place.glob("v1-*/optimizer.safetensors")
+    weights = next(place.glob("v1-*/adapter_model.safetensors"))
+    assert states.stat().st_size > 2 * weights.stat().st_size  # what need not travel
+    states.unlink()
+    assert not store.load(paired(folders)).states
+    again = resumed(folders, tmp_path)
+    assert all((again.trainer.served[k] == v).all() for k, v in learner.trainer.served.items()) and again.version == 1
+    assert serve(again, PROMPTS[4:6])[1].updated and again.trainer.optimizer.steps == 1
 
 
 def test_the_lifting_is_that_of_the_cache_in_use(folders):  # noqa: F811
@@ -233,6 +288,8 @@ def test_another_file_of_the_same_name_begins_at_its_beginning(folders, tmp_path
     (tmp_path / "two" / "prompts.txt").write_text("\n".join(PROMPTS[:4]))
     found = adapt(folders, "two/prompts.txt", "--adapters", str(tmp_path / "kept"), "--json")
     assert last(found)["prompts"] == 6 and "continuing after the first 2 prompts" in found.stderr
+    [current] = (tmp_path / "kept").glob("*/current.json")
+    assert "prompts.txt" not in current.read_text() and str(tmp_path) not in current.read_text()  # it may be given away
 
 
 def test_ctrl_c_before_the_first_prompt_says_so(folders, monkeypatch):  # noqa: F811

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.text import Text
 
-from omnidraft.cli.printing import escape, sparkline
+from benchmarks.common import sparkline
+from omnidraft.cli.printing import escape
 from omnidraft.cli.render import FATES, Painter, drafted, headline, legend, speed_table
 from omnidraft.decoding import Round
 

@@ -34,7 +34,7 @@ def check(result, *, text: bool = False) -> str:
 
 COMMANDS = {
     "demo": ["demo", "-n", "4", "--task", "math"],
-    "generate": ["generate", "the", "-n", "4", "--rounds"], "chat": ["chat", "-n", "4"],
+    "generate": ["generate", "the", "-n", "4"], "chat": ["chat", "-n", "4"],
     "adapt": ["adapt", "math", "--limit", "2", "-n", "4", "--adapters", EVIL],
     "bench": ["bench", "-n", "4", "--count", "1", "--repeats", "1"]}
 
@@ -48,12 +48,17 @@ def test_names_of_folders(command, evil, monkeypatch):
 
 def test_names_of_folders_in_the_others(evil, tmp_path):
     pair = [evil[1], evil[3]]
-    for arguments in (["align", *pair], ["generate", "the", *evil, "--adapter"],
+    for arguments in (["align", *pair], ["generate", "the", *evil, "--adapter", "auto"],
                       ["align", EVIL, EVIL]):
         assert check(run(*arguments)).strip()
     ok("adapt", "math", *evil, "--limit", "2", "-n", "4", "--adapters", tmp_path / EVIL)
-    listed = check(ok("models", "--adapters", tmp_path / EVIL))
-    assert "means since the first prompt" in listed and r"\x1b]52" in listed
+    listed = check(ok("adapters", "list", "--adapters", tmp_path / EVIL))
+    assert "prompts" in listed and r"\x1b]52" in listed
+    name = next((tmp_path / EVIL).iterdir()).name
+    assert r"\x1b]52" in check(ok("adapters", "show", name, "--adapters", tmp_path / EVIL))
+    assert r"\x1b]52" in check(run("adapters", "delete", name, "--adapters", tmp_path / EVIL, input="n\n"))
+    ok("adapters", "export", name, tmp_path / "out", "-d", evil[1], "--adapters", tmp_path / EVIL)
+    assert not UNSAFE & set((tmp_path / "out" / "README.md").read_text())
 
 
 REFUSAL = r"{{ raise_exception('\x1b]52;c;ZXZpbA==\x07\x1b[2J') }}"

@@ -264,8 +264,9 @@ def test_a_drafter_without_files_is_known_by_its_numbers(folders, tmp_path):
     assert names["layers_to_transform"] == [0, 1]
     again = store.resume(made(0), Recipe(rank=4), schedule, np.random.default_rng(0))
     np.testing.assert_allclose(rows(again.pair.draft), rows(learner.pair.draft), atol=1e-5)
+    assert store.load(made(0)).folder == place and store.load(made(1)) is None
     with pytest.raises(OmnidraftError, match="another draft"):
-        store.load(made(1))
+        store.load(made(1), place.name)
 
 
 def test_fresh_adapters_are_those_of_numpy(folders):
@@ -307,7 +308,7 @@ def test_adapt_learns_with_either_backend_by_turns(folders, tmp_path):
         assert result.exit_code == 0, result.output
         assert json.loads(result.stdout.splitlines()[-1])["prompts"] == served
     generate = ["generate", "the thing", "-d", folders["llama, tied"], "-t", folders["target"], "-n", "12"]
-    texts = {run(*generate, "--adapter", "--adapters", "kept", "--backend", backend).stdout for backend in ENGINES}
+    texts = {run(*generate, "--adapter", "auto", "--adapters", "kept", "--backend", backend).stdout for backend in ENGINES}
     assert texts == {run(*generate).stdout}  # greedy: the same text
 
 
@@ -337,7 +338,7 @@ def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monke
     assert result.exit_code == 0, result.output
     assert any((head().parameters[name] != array).any() for name, array in before.parameters.items())
     generate = ["generate", "the thing", "-d", folders["llama, tied"], "-t", folders["target"], "-n", "12"]
-    adapted = run(*generate, "--adapter", "--adapters", "kept", "--backend", "torch")
+    adapted = run(*generate, "--adapter", "auto", "--adapters", "kept", "--backend", "torch")
     assert adapted.exit_code == 0 and adapted.stdout == run(*generate).stdout
 
 

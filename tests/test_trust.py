@@ -18,15 +18,15 @@ from test_cli import ROOT, run
 from test_learning import PROMPTS, adapt, folders, own_caches, paired, resumed, serve  # noqa: F401 (fixtures)
 from test_template import USER, folder_of, ours
 
-from omnidraft.cli.prompts import Shortener, read_prompts
+from omnidraft.cli.options import read_prompts
 from omnidraft.decoding import check_prompt
 from omnidraft.engine.config import ModelConfig
 from omnidraft.engine.loading import load
 from omnidraft.engine.weights import load_tensors, read_header, read_safetensors
 from omnidraft.errors import OmnidraftError
+from omnidraft.learning import adapters
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.versions import checksum, seal
-from omnidraft.ngram_cache import NGramCache
 from omnidraft.serving import template
 
 # ---------------------------------------------------------------------------------------------------------- weights
@@ -117,10 +117,6 @@ def test_a_prompt_longer_than_any_context_is_not_encoded(folders, monkeypatch): 
     with pytest.raises(OmnidraftError, match="characters"):
         check_prompt(target, "the thing in " * 10**6)
     assert not seen
-    cut = Shortener(target, 24)
-    [short] = cut(["the thing in " * 10**6])
-    assert cut.count == 1 and ("the thing in " * 999).endswith(short) and max(seen) < 10**5
-    assert [*cut(["the thing"])] == ["the thing"] and cut.count == 1
 
 
 def test_deep_lines_of_prompts_are_one_line(tmp_path):
@@ -178,8 +174,8 @@ def reseal(folder: Path, change: dict, files: dict[str, dict] = {}) -> None:  # 
 
 MANIFESTS = [{"version": None}, {"version": "1"}, {"version": -1.5}, {"files": []}, {"files": None}, {"draft": None},
              {"draft": "x"}, {"draft": {}}, {"target": {"name": 1, "tokenizer": 2, "weights": 3}}, {"statistics": []},
-             {"statistics": {"tokens": "many"}}, {"statistics": {"tokens": float("nan")}}, {"statistics": {"places": [1]}},
-             {"statistics": {"places": {"a": "b"}}}, {"statistics": {"rate_share": 0}}, {"statistics": {"error": 5}},
+             {"statistics": {"tokens": "many"}}, {"statistics": {"tokens": float("nan")}}, {"statistics": {"served": [1]}},
+             {"statistics": {"served math": "b"}}, {"statistics": {"rate_share": 0}}, {"statistics": {"error": 5}},
              {"folder": "../other"}, {"folder": 7}, {"files": {"/etc/passwd": "0"}}, {"files": {"a": 1}}, {"format": 3}]
 
 
@@ -189,7 +185,7 @@ def test_fields_of_an_adapter_are_checked(folders, store, change):  # noqa: F811
     reseal(store.folder(pair), change)
     with pytest.raises(OmnidraftError, match="damaged or missing") as caught:
         store.load(pair)
-    assert "\n" not in str(caught.value) and "damaged" in run("models", "--adapters", str(store.root)).stdout
+    assert "\n" not in str(caught.value) and "damaged" in run("adapters", "list", "--adapters", str(store.root)).stdout
 
 
 def spoil(arrays: dict, key: str, value: float) -> dict:
@@ -210,8 +206,7 @@ def test_numbers_and_shapes_of_an_adapter_are_checked_before_anything_is_served(
                   {"optimizer.safetensors": {k: v.reshape(-1, 1) for k, v in states.items()}},
                   {"adapter_config.json": {"r": 2.0}}, {"adapter_config.json": {"lora_alpha": float("nan")}},
                   {"head.safetensors": {"out.weight": np.zeros(0, "f4"), "out.bias": np.zeros(1, "f4")}},
-                  {"head.safetensors": {"out.weight": np.zeros(33, "f4"), "out.bias": np.zeros((1, 1), "f4")}},
-                  {"ngrams.json": {"draft": 5}}, {"ngrams.json": {"entries": [[[1, -2], 3, 4]]}}):
+                  {"head.safetensors": {"out.weight": np.zeros(33, "f4"), "out.bias": np.zeros((1, 1), "f4")}}):
         reseal(folder, {}, files)
         with pytest.raises(OmnidraftError) as caught:
             resumed(folders, store.root)
@@ -258,14 +253,14 @@ def test_the_later_of_two_learners_loses_nothing(folders, store):  # noqa: F811
 
 def test_what_cannot_be_saved_where_it_should_is_saved_elsewhere(folders, store, monkeypatch):  # noqa: F811
     path = store.folder(paired(folders)) / "current.json"
-    real = NGramCache.save
+    real = adapters.write_manifest
 
-    def full(self, path):
-        if path.is_relative_to(store.root):
+    def full(place, *more):
+        if place.is_relative_to(store.root):
             raise OmnidraftError("No space left on device")
-        real(self, path)
+        real(place, *more)
 
-    monkeypatch.setattr(NGramCache, "save", full)
+    monkeypatch.setattr(adapters, "write_manifest", full)
     (store.root.parent / "prompts.txt").write_text("\n".join(PROMPTS))
     result = adapt(folders, str(store.root.parent / "prompts.txt"), "--adapters", str(store.root), "--limit", "2")
     assert result.exit_code == 1 and "No space left on device; what was learned is in" in result.stderr
@@ -274,11 +269,11 @@ def test_what_cannot_be_saved_where_it_should_is_saved_elsewhere(folders, store,
     assert Adapters(place).load(paired(folders)).statistics["prompts"] == 4
     learner, before = resumed(folders, store.root), sorted(store.root.parent.iterdir())
     path.write_text("{}")  # damaged while it learned
-    monkeypatch.setattr(NGramCache, "save", lambda self, path: full(self, store.root))  # and no room beside it
+    monkeypatch.setattr(adapters, "write_manifest", lambda *more: full(store.root))  # and no room beside it
     with pytest.raises(OmnidraftError, match="damaged .* affected.$"):
         store.keep(learner)
     assert sorted(store.root.parent.iterdir()) == before  # no empty folders are left
-    monkeypatch.setattr(NGramCache, "save", real)
+    monkeypatch.setattr(adapters, "write_manifest", real)
     with pytest.raises(OmnidraftError, match="damaged .* what was learned is in"):
         store.keep(learner)
 
@@ -301,7 +296,7 @@ def test_without_a_home_folder_all_works_that_keeps_nothing(folders, tmp_path, m
     monkeypatch.delenv("OMNIDRAFT_HOME", raising=False)
     models, some = ["-d", folders["draft"], "-t", folders["target"]], ["-n", "3", "--limit", "1"]
     for arguments in (["demo", *models, "-n", "3", "--task", "math"], ["generate", "the", *models, "-n", "3"], ["models"],
-                      ["info"], ["adapt", "math", *models, *some, "--no-save"]):
+                      ["adapters", "list"], ["adapt", "math", *models, *some, "--no-save"]):
         assert run(*arguments).exit_code == 0, arguments
     result = run("adapt", "math", *models, *some)
     assert result.exit_code == 1 and "set-OMNIDRAFT_HOME" in result.stderr and result.stderr.count("\n") == 1

@@ -32,7 +32,7 @@ def test_a_lesson_that_is_not_there_is_one_line(asked):
 
 
 def test_without_the_repository_it_is_one_line(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys.modules["omnidraft.cli.tutorial"], "LESSONS", tmp_path)
+    monkeypatch.setattr(sys.modules["omnidraft.cli.inspect"], "LESSONS", tmp_path)
     result = CliRunner().invoke(app, ["tutorial"])
     assert result.exit_code == 1 and not result.stdout
     assert result.stderr == "error: an installed package has no lessons: clone the repository for them\n"

@@ -26,10 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import TARGETS, arguments, chosen, run_all, start, texts_of
+from benchmarks.common import TARGETS, arguments, chosen, run_all, sparkline, start, texts_of
 from benchmarks.writing import efficiency, emitted, write
 from omnidraft import Adapters, Options, Pair, Round, learn
-from omnidraft.cli.printing import sparkline
 from omnidraft.engine.loading import load
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import adapt, bench, check, demo, generate, inspect, tutorial  # noqa: F401
+from . import adapt, adapters, bench, check, demo, generate, inspect  # noqa: F401
 from .common import app
 from .printing import note, say
 

@@ -3,6 +3,7 @@
 import math
 import sys
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,8 +18,8 @@ from ..metrics import summarize
 from . import options
 from .common import command
 from .generate import describe
-from .printing import console, emit, escape, note, sparkline
-from .prompts import TASKS, Shortener, read_prompts
+from .options import TASKS, read_prompts
+from .printing import console, emit, escape, note
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Teaching:
 
     def resume(self, store: Adapters, pair: Any, seed: int) -> Learner:
         """Continue what is saved for the pair or in the package; with a rank, what is saved."""
-        rank = store.rank(pair) if self.rank is None else self.rank
+        rank = Recipe.rank if self.rank is None else self.rank
         recipe = Recipe(self.loss, rank=rank, rate=self.rate)
         schedule = online.Schedule(self.every, replay=6, head=self.head)
         return store.resume(pair, recipe, schedule, np.random.default_rng(seed), self.rank is None)
@@ -64,25 +65,25 @@ def adapt(
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
     prompts, total = read_prompts(source)
     pair, store = models.pair(), Adapters(adapters)
-    own = store.version(store.folder(pair)) > 0
     if save:  # another run that learns into the same adapter is refused here, before it begins
         context.with_resource(store.writing(pair))
     learner = teaching.resume(store, pair, decoding.seed)
-    if learner.statistics and not own:
+    if learner.statistics and not learner.version:
         note("continuing from the adapter in the package (--rank 32 starts a new one)")
-    how, places = options.with_head(how, learner.head), learner.statistics.setdefault("places", {})
+    how = options.with_head(how, learner.head)
     where = source if source in (*TASKS, "-") else str(Path(source).resolve())
-    served = places.get(where, 0)
+    where = f"served {sha256(where.encode()).hexdigest()[:12]}"  # an adapter travels: no paths
+    served = learner.statistics.get(where, 0)
     if done := served if served < (total or 0) else 0:  # all of it was served: it starts again
         note(f"continuing after the first {done} prompts of {source}")
-    cut, records, failed = Shortener(pair.target, decoding.max_new_tokens), [], None
-    stream = cut(islice(prompts, done, min(done + limit, sys.maxsize)))
+    records, failed = [], None
+    stream = islice(prompts, done, min(done + limit, sys.maxsize))
     try:
         with Progress(console=console(stderr=True)[0]) as bar:
             learning = online.learn(learner, stream, how, options.uniforms_of(decoding.seed))
             for learned in bar.track(learning, total and min(total - done, limit)):
                 records.append(learned)
-                places[where] = done + len(records)
+                learner.statistics[where] = done + len(records)
                 tau = summarize(r for one in records[-16:] for r in one.rounds).block_efficiency
                 bar.update(bar.task_ids[0], description=f"{tau:.2f} tokens per target pass")
                 if learned.note:
@@ -105,8 +106,6 @@ def adapt(
         raise failed or OmnidraftError(f"{source} holds no prompt that could be served{reason}")
     if last := learner.close().note:
         note(last)
-    if cut.count:
-        note(f"{cut.count} prompts were cut to their last {cut.limit} tokens")
     try:
         if save:
             note(f"saved in {store.keep(learner)}")
@@ -121,12 +120,19 @@ def adapt(
 
 
 def report(records: list[online.Learned], learner: Learner) -> str:
-    """A run in five lines: first and last prompts, a curve, held-out prompts, what has paid off."""
-    size, s = max(1, min(16, len(records) // 2)), learner.statistics
-    groups = [summarize(r for one in records[i:i + size] for r in one.rounds)
-              for i in range(0, len(records), size)]
-    curve = sparkline([group.block_efficiency for group in groups])
-    share = s["learning_seconds"] / (s["seconds"] + s["learning_seconds"])
+    """A run in four lines: first and last prompts, and the `verdict`."""
+    size = max(1, min(16, len(records) // 2))
+    first, last = (describe(summarize(r for one in some for r in one.rounds))
+                   for some in (records[:size], records[-size:]))
+    return (f"first prompts: {first}\nlast prompts: {last}\n{verdict(learner.statistics)}; "
+            f"{learner.rollbacks} rolled back in this run")
+
+
+def verdict(s: dict[str, Any]) -> str:
+    """What held-out prompts say, and whether learning has paid off, in two lines."""
+    learning, prompts, tokens, updates = (
+        s.get(name, 0) for name in ("learning_seconds", "prompts", "tokens", "updates"))
+    share = learning / (s.get("seconds", 0) + learning or 1)
     paid = f"after {s['paid_after_tokens']} tokens" if "paid_after_tokens" in s else "not yet"
     (gain, error), n, held_out = online.saved(s, "rounds"), s.get("held_out", 0), "too few so far"
     if n > 1:
@@ -134,9 +140,6 @@ def report(records: list[online.Learned], learner: Learner) -> str:
         verdict = "gained" if gain > error else "lost" if gain < -error else "no gain beyond chance"
         held_out = (f"{before:.2f} tokens per target pass untouched, {now:.2f} learned "
                     f"({gain * before:+.1%} passes saved, ± {error * before:.1%}): {verdict}")
-    return (f"first prompts: {describe(groups[0])}\nlast prompts: {describe(groups[-1])}\n"
-            f"tokens per target pass, {size} prompts each: {curve}\n"
-            f"{n} held-out prompts, served both ways: {held_out}\n"
-            f"total: {s['prompts']} prompts, {s['tokens']} tokens, {s['updates']} updates, "
-            f"{learner.rollbacks} rolled back; learning took {share:.0%} of the time; "
-            f"paid off, compared with the untouched drafter: {paid}")
+    return (f"{n} held-out prompts, served both ways: {held_out}\n"
+            f"total: {prompts} prompts, {tokens} tokens, {updates} updates; learning took "
+            f"{share:.0%} of the time; paid off, compared with the untouched drafter: {paid}")

@@ -14,11 +14,11 @@ from ..translation import common_prefix
 from . import options
 from .common import command
 from .inspect import machine
+from .options import TASKS, read_prompts
 from .printing import console, note
-from .prompts import TASKS, read_prompts
 
 
-@command("omnidraft bench", "omnidraft bench -d draft-general --adapter",
+@command("omnidraft bench", "omnidraft bench -d draft-general --adapter auto",
          "omnidraft bench --task code --target llama3-like --repeats 5 --json bench.json",
          "omnidraft bench -d ./my-drafter -t ./my-target --prompts my.jsonl")
 def bench(

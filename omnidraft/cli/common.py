@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
 from .printing import note
 
-ORDER = "demo generate chat adapt bench align check models tutorial info".split()  # in help
+ORDER = "demo generate chat adapt adapters bench align check models tutorial".split()  # in help
 
 
 class OneLineErrors(TyperGroup):

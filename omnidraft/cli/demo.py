@@ -15,8 +15,8 @@ from . import options
 from .bench import compare, save_figures
 from .common import command
 from .generate import on_a_terminal
+from .options import TASKS, read_prompts
 from .printing import console, escape, note
-from .prompts import TASKS, read_prompts
 
 USUAL = {"math": "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?",
          "code": "Write a Python function that adds two numbers.",
@@ -41,8 +41,8 @@ def demo(
     check_writable(figures)
     usual = models.draft == USUAL_DRAFTER
     pair = replace(models, draft="draft-general" if usual else models.draft).pair()
-    if models.adapter or usual:
-        how = options.use_adapter(pair, models.adapters, how, needed=models.adapter)
+    which = "any" if usual and models.adapter == "none" else models.adapter
+    how = options.use_adapter(pair, models.adapters, which, how)
     for prompt in prompts.values():
         check_prompt(pair.target, prompt)
     rows = show(pair, prompts, how, decoding.seed, signs, slow)

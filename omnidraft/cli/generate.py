@@ -3,9 +3,9 @@
 import codecs
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,9 +16,8 @@ from ..metrics import Summary, summarize
 from ..serving.conversation import Conversation
 from . import options
 from .common import command
-from .printing import console, emit, note, say
+from .printing import emit, note, say
 
-Show = Callable[[int, Round, bytes], None]
 HELP = "/new starts again, /exit ends, /help shows this; Ctrl-C stops an answer"
 KNOWN = (" It knows sums told as stories, short Python functions, short stories; to all else it "
          "says so. It reads each message by itself.")
@@ -27,21 +26,17 @@ KNOWN = (" It knows sums told as stories, short Python functions, short stories;
 @command("omnidraft generate 'Write a Python function that adds two numbers.'",
          "cat prompt.txt | omnidraft generate -k 8 --json",
          "omnidraft generate - --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
-         "omnidraft generate -d ./my-drafter -t ./my-target -T 0.8 --seed 7 --rounds < prompt.txt",
+         "omnidraft generate -d ./my-drafter -t ./my-target -T 0.8 --seed 7 < prompt.txt",
          "omnidraft generate --chat 'Ann has 3 boxes of 12 pens. How many pens does she have?'")
 def generate(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
         show_default=False, help="Text to continue; - or nothing reads stdin.")] = None,
     chat: Annotated[bool, options.models("--chat", help="Answer by the chat template.")] = False,
-    rounds: options.Rounds = False, json_lines: options.JsonLines = False,
-    signs: options.Plain = False,
+    json_lines: options.JsonLines = False,
 ) -> None:
     """Continue a text by speculative decoding."""
-    how = decoding.options()
-    if json_lines and rounds:
-        raise OmnidraftError("--json has every round already: leave out --rounds")
-    prompt = read_prompt(prompt)
+    how, prompt = decoding.options(), read_prompt(prompt)
     pair, how = models.open(how)
     target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
     check_prompt(target, prompt)
@@ -49,8 +44,7 @@ def generate(
         records = Conversation(pair).ask(prompt, how, uniforms)
     else:
         records = (speculative if isinstance(pair, Pair) else plain)(pair, prompt, how, uniforms)
-    show = emit_round if json_lines else show_rounds(pair, signs) if rounds else None
-    done, text = write(records, target.tokenizer, show)
+    done, text = write(records, target.tokenizer, as_json=json_lines)
     if json_lines:
         emit({"type": "summary", **vars(summarize(done)), "text": text})
     else:
@@ -66,7 +60,7 @@ def read_prompt(prompt: str | None) -> str:
     return sys.stdin.read().removesuffix("\n")
 
 
-@command("omnidraft chat", "omnidraft chat --draft draft-general --adapter --temperature 0.8",
+@command("omnidraft chat", "omnidraft chat --draft draft-general --adapter auto -T 0.8",
          "omnidraft chat --system 'Answer in one line.' < questions.txt > answers.txt",
          "omnidraft chat --backend torch -d ./my-drafter -t Qwen/Qwen2.5-1.5B-Instruct -T 0.7",
          max_new_tokens=256)
@@ -133,46 +127,22 @@ def read_messages(terminal: bool) -> Iterator[str]:
         raise OmnidraftError("no message: write one per line on stdin")
 
 
-def write(records: Iterable[Round], tokenizer: Tokenizer, show: Show | None = None,
-          strip: str = "") -> tuple[list[Round], str]:
-    """Print a text without leading `strip`, piece by piece; return its rounds and the text.
-
-    With `show` each round is shown instead, and the text follows at the end, except after JSON.
-    """
+def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",
+          as_json: bool = False) -> tuple[list[Round], str]:
+    """Print a text without leading `strip`, or its rounds; return its rounds and the text."""
     decoder, done, text = codecs.getincrementaldecoder("utf-8")("replace"), [], ""
     for record in records:
         done.append(record)
         data = tokenizer.decode_bytes(record.emitted)
         piece = decoder.decode(data, final=record.done).lstrip("" if text else strip)
         text += piece
-        if show:
-            show(len(done), record, data)
+        if as_json:
+            emit({"type": "round", **vars(record), "text": data.decode("utf-8", "replace")})
         else:
             say(piece, end="", exact=True)
-    if show is not emit_round:
-        say(text if show else "", exact=True)
+    if not as_json:
+        say("")
     return done, text
-
-
-def emit_round(number: int, record: Round, data: bytes) -> None:
-    """Print a round as a line of JSON."""
-    emit({"type": "round", **vars(record), "text": data.decode("utf-8", "replace")})
-
-
-def show_rounds(pair: Any, signs: bool) -> Show:
-    """Print a legend on stderr; return what shows a round: its draft, its tokens in colours."""
-    from .render import Painter, Text, drafted, legend
-
-    (errors, signs), draft = console(signs, stderr=True), getattr(pair, "draft", pair).tokenizer
-    painter = Painter(getattr(pair, "target", pair).tokenizer, signs, one_line=True)
-    errors.print(legend(signs))
-
-    def show(number: int, record: Round, data: bytes) -> None:
-        start = f"{number:4} {len(record.draft_tokens):2} drafted "
-        errors.print(Text.assemble(start, drafted(record, draft), " -> ", painter.paint(record)),
-                     soft_wrap=True)
-
-    return show
 
 
 def describe(s: Summary) -> str:

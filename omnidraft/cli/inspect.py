@@ -1,27 +1,24 @@
-"""`omnidraft align`, `models`, `info`: a text in two vocabularies, and what is here."""
+"""`omnidraft align`, `models`, `tutorial`: a text in two vocabularies; what ships; the lessons."""
 
 import os
 import platform
 import re
 import sys
-from math import prod
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from .. import Adapters, OmnidraftError, Tokenizer, __version__
-from ..engine.config import ModelConfig
+from .. import OmnidraftError, Tokenizer
 from ..engine.cpu import has_avx512
-from ..engine.loading import EMBEDDED, folder, load
-from ..files import default_folder
-from ..learning.adapters import SHIPPED
+from ..engine.loading import EMBEDDED, folder
 from ..vocabulary import aligned_spans
 from . import options
 from .common import command
-from .printing import columns, console, say, show_bytes
+from .printing import console, say, show_bytes
 
+LESSONS = Path(__file__).parents[2] / "tutorials"  # in the repository; a wheel has none
 SAMPLE = " Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
 # a block of so many draft and target tokens (2: several): style, sign, what the legend says
 BLOCKS = {(1, 1): ("green", "=", "same token"),
@@ -70,43 +67,27 @@ def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.
 
 
 @command("omnidraft models")
-def models(adapters: options.Store = None) -> None:
-    """List the embedded models and all adapters."""
-    rows = [("name", "parameters", "layers", "width", "entries", "tokenizer", "context", "folder")]
-    for name in EMBEDDED:
-        try:
-            config, [tokenizer] = ModelConfig.load(folder(name)), tokenizers(name)
-        except OmnidraftError as error:
-            rows.append((name, str(error)))
-            continue
-        parameters = sum(map(prod, config.tensor_shapes().values())) / 1e6
-        kind = "byte-level BPE" if tokenizer.byte_level else "SentencePiece BPE"
-        rows.append((name, f"{parameters:.1f} M", f"{config.layers}", f"{config.width}",
-                     f"{tokenizer.size:,}", kind, f"{config.context_size}", str(folder(name))))
-    say(columns(rows))
-    own = Adapters(adapters)
-    for store, whose in (Adapters(SHIPPED), "in the package"), (own, f"in {own.root}"):
-        rows = [("adapter", "prompts", "tokens", "updates", "draft tokens kept", "per target pass")]
-        for name, s in store.all().items():
-            counts = [str(s.get(key, 0)) for key in rows[0][1:4]]
-            kept = f"{s.get('kept', 0) / max(1, s.get('drafted', 0)):.0%}"
-            each = f"{s.get('tokens', 0) / max(1, s.get('rounds', 0)):.2f}"
-            rows.append((name, s["error"]) if "error" in s else (name, *counts, kept, each))
-        if rows[1:]:
-            say(f"\n{columns(rows)}\n({whose}, means since the first prompt)")
+def models() -> None:
+    """Say what the embedded models are: their sizes, what they can do, and what they cannot."""
+    say((folder(EMBEDDED[0]).parent / "README.md").read_text(encoding="utf-8").split("---\n")[-1])
 
 
-@command("omnidraft info")
-def info() -> None:
-    """Show the machine, and the kernels chosen for it."""
-    rows = [("omnidraft", __version__), ("caches", str(default_folder()))]
-    rows += [(name.replace("_", " "), str(value)) for name, value in machine().items()]
-    for name in EMBEDDED:
-        try:
-            rows.append((f"kernels, {name}", load(name).kernel))
-        except OmnidraftError as error:
-            rows.append((f"kernels, {name}", str(error)))
-    say(columns(rows))
+@command("omnidraft tutorial", "omnidraft tutorial 1", "omnidraft tutorial 1 --check")
+def tutorial(
+    lesson: Annotated[str | None, typer.Argument(
+        help="Number of the lesson; without it they are listed.", show_default=False)] = None,
+    check: Annotated[bool, options.output(
+        "--check", help="Test the functions that you built for it.")] = False,
+) -> None:
+    """Step through a lesson: prose, code and its output. On a terminal Enter continues, q quits."""
+    if not (LESSONS / "runner.py").is_file():
+        raise OmnidraftError("an installed package has no lessons: clone the repository for them")
+    sys.path.append(str(LESSONS))  # the lessons import from there, too
+    import runner
+
+    wait = sys.stdin.isatty() and sys.stdout.isatty()
+    if failed := runner.teach(lesson, console()[0], wait, check):
+        raise typer.Exit(failed)
 
 
 def machine() -> dict[str, str | int | bool]:

@@ -1,7 +1,11 @@
-"""The options that several commands share, in groups, and what they stand for."""
+"""The options that several commands share, in groups, and what they stand for: models, prompts."""
 
+import json
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +13,8 @@ import typer
 
 from .. import Adapters, OmnidraftError, Options, Pair
 from ..engine.loading import load, load_two
+from ..files import check_readable
+from ..learning.adapters import SHIPPED
 from ..serving.control import uniforms_of
 from ..verification import RULES
 from .printing import note
@@ -16,10 +22,11 @@ from .printing import note
 models, speculation, sampling, learning, output = (
     partial(typer.Option, rich_help_panel=topic)
     for topic in ("Models", "Speculation", "Sampling", "Learning", "Output"))
+TASKS = ("math", "code", "text")
+FIELDS = ("prompt", "instruction", "question", "document", "text")  # the first one counts
 MODEL = "an embedded model (see `omnidraft models`), a folder, or with --backend torch a hub id"
 Side = Annotated[str, typer.Argument(help="An embedded model, or a folder with a tokenizer.json.")]
 Plain = Annotated[bool, output("--plain", help="Signs + * - ! ^ . instead of colours.")]
-Rounds = Annotated[bool, output("--rounds", help="Show every round in colour, on stderr.")]
 Store = Annotated[Path | None, output(
     metavar="FOLDER", help="Where adapters are.", show_default="~/.cache/omnidraft/adapters")]
 SOURCE = ("math, code or text (they ship), a .jsonl file with a `prompt` (or instruction, "
@@ -27,6 +34,9 @@ SOURCE = ("math, code or text (they ship), a .jsonl file with a `prompt` (or ins
 Prompts = Annotated[str, models("--task", "--prompts", metavar="SOURCE", help=SOURCE)]
 Json = Annotated[Path | None, output("--json", metavar="FILE", help="Save every figure.")]
 JsonLines = Annotated[bool, output("--json", help="An object per round or prompt, and a summary.")]
+AsJson = Annotated[bool, output("--json", help="As JSON.")]
+Backend = Annotated[str, models(
+    help="numpy (Llama, Mistral, Qwen2 on a CPU) or torch (all of transformers).")]
 
 
 @dataclass(frozen=True)
@@ -35,40 +45,37 @@ class Models:
 
     draft: Annotated[str, models("--draft", "-d", help=f"Drafter: {MODEL}.")] = "draft-tasks"
     target: Annotated[str, models("--target", "-t", help=f"Target: {MODEL}.")] = "qwen-like"
-    backend: Annotated[str, models(
-        help="numpy (Llama, Mistral, Qwen2 on a CPU) or torch (all of transformers).")] = "numpy"
+    backend: Backend = "numpy"
     device: Annotated[str, models(help="With torch: cpu, cuda, cuda:1, mps, auto.")] = "auto"
     dtype: Annotated[str, models(help="float32, float64; torch: also bfloat16, float16.")] = "auto"
-    device_map: Annotated[str | None, models(
-        help="Spread the target over devices: auto, balanced, sequential.")] = None
 
     def pair(self) -> Pair:
         """The pair."""
         return Pair(*load_two(self.draft, self.target, self.backend, device=self.device,
-                              dtype=self.dtype, device_map=self.device_map))
+                              dtype=self.dtype))
 
 
 @dataclass(frozen=True)
 class Served(Models):
     """Models, and on request what the drafter has learned."""
 
-    adapter: Annotated[bool, models(
-        "--adapter", help="Draft with what `omnidraft adapt` has learned for the pair.")] = False
+    adapter: Annotated[str, models(metavar="WHICH", help=(
+        "Draft with what was learned: auto (for the pair), none, or as in `omnidraft adapters`, "
+        "a name, the beginning of a fingerprint, or a folder."))] = "none"
     adapters: Store = None
 
     def served(self, options: Options) -> tuple[Pair, Options]:
         """The pair and its options, both with what was learned if that is asked for."""
         pair = self.pair()
-        return pair, use_adapter(pair, self.adapters, options) if self.adapter else options
+        return pair, use_adapter(pair, self.adapters, self.adapter, options)
 
     def open(self, options: Options) -> tuple[Any, Options]:
         """As `served`, or for draft length 0 the target alone."""
         if options.stop.limit:
             return self.served(options)
-        if self.adapter:
+        if self.adapter != "none":
             raise OmnidraftError("-k 0 decodes plainly, without --adapter: leave one of them out")
-        return load(self.target, self.dtype, self.backend, self.device,
-                    device_map=self.device_map), options
+        return load(self.target, self.dtype, self.backend, self.device), options
 
 
 @dataclass(frozen=True)
@@ -93,26 +100,62 @@ class Decoding:
         return Options.of(**{k: v for k, v in vars(self).items() if k != "seed"})
 
 
-def use_adapter(pair: Pair, root: Path | None, options: Options, needed: bool = True) -> Options:
+def use_adapter(pair: Pair, root: Path | None, which: str, options: Options) -> Options:
     """Give the pair what was learned for it, and the options its acceptance head, if it has one.
 
-    Raises OmnidraftError where nothing was learned, if it is `needed`.
+    which: see --adapter; "any" is "auto" if there is one. OmnidraftError where there is none.
     """
-    store, draft, target = Adapters(root), pair.draft, pair.target
-    own = store.version(store.folder(pair)) > 0
-    if adapter := store.load(pair, shipped=True):
-        where = f"your own, in {store.folder(pair)}" if own else "the one in the package"
+    if which == "none":
+        return options
+    draft, auto = pair.draft, which in ("auto", "any")
+    if adapter := Adapters(root).load(pair, None if auto else which, shipped=True):
+        shipped = adapter.folder.parent == SHIPPED
+        where = "the one in the package" if shipped else f"your own, in {adapter.folder}"
         note(f"{draft.name} drafts with an adapter: {where}")
-        pair.draft, pair.cache = adapter.drafter(draft), adapter.cache or pair.cache
+        pair.draft = adapter.drafter(draft)
         pair.draft.name += " with its adapter"
         return with_head(options, adapter.head)
-    if needed:
-        raise OmnidraftError(
-            f"nothing was learned yet for {draft.name} -> {target.name}: run `omnidraft adapt math "
-            f"-d {draft.name} -t {target.name}`, or leave out --adapter")
+    if which == "auto":
+        raise OmnidraftError("nothing was learned yet for this pair: run `omnidraft adapt math -d "
+                             f"{draft.name} -t {pair.target.name}`, or leave out --adapter")
     return options
 
 
 def with_head(options: Options, head: Any) -> Options:
     """The options with an acceptance head, if there is one."""
     return replace(options, stop=replace(options.stop, head=head)) if head else options
+
+
+def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
+    """The prompts and their number (unknown for stdin); OmnidraftError where there is none."""
+    if source == "-":  # JSON lines if the first begins as an object does
+        lines = filter(str.strip, sys.stdin or ())
+        first = [*islice(lines, 1)]
+        is_json = "".join(first).lstrip().startswith("{")
+        return (_prompt(line, is_json, "stdin") for line in chain(first, lines)), None
+    shipped = Path(__file__).parents[1] / "data" / f"{source}.jsonl"
+    path = shipped if source in TASKS else Path(source)
+    try:
+        if path.exists():
+            check_readable(path, 2**28)
+        lines = [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise OmnidraftError(f"cannot read prompts from {source}: {reason}; give math, code, text, "
+                             "a file, or -") from None
+    if not lines:
+        raise OmnidraftError(f"{source} is empty: give at least one prompt")
+    return (_prompt(line, path.suffix == ".jsonl", source) for line in lines), len(lines)
+
+
+def _prompt(line: str, is_json: bool, source: str) -> str:
+    if not is_json:
+        return line.rstrip("\n")
+    try:
+        found = json.loads(line)
+        name = next(name for name in FIELDS if isinstance(found.get(name), str))
+    except (ValueError, AttributeError, StopIteration, RecursionError):
+        raise OmnidraftError(f"{source}: a line is no JSON object with a text in one of "
+                             f"{', '.join(FIELDS)}: {line[:60].strip()!r}") from None
+    more = found.get("input") if name == "instruction" else None  # as alpaca has them
+    return f"{found[name]}\n{more}" if isinstance(more, str) and more else found[name]

@@ -63,14 +63,3 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     sizes = [max(map(len, column)) for column in zip(*(
         row for row in rows if len(row) == max(map(len, rows))), strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, sizes)).rstrip() for row in rows)
-
-
-def sparkline(values: Sequence[float], scale: Sequence[float] = ()) -> str:
-    """A curve in one line; those to be compared share a scale if each is given all values as it.
-
-    >>> sparkline([1.0, 2.0, 3.0]), sparkline([1.0, 2.0], scale=[1.0, 2.0, 3.0])
-    ('▁▅█  min 1.00, max 3.00', '▁▅  min 1.00, max 2.00')
-    """
-    low, high = min([*values, *scale]), max([*values, *scale])
-    bars = "".join("▁▂▃▄▅▆▇█"[round(7 * (v - low) / ((high - low) or 1))] for v in values)
-    return f"{bars}  min {min(values):.2f}, max {max(values):.2f}"

@@ -34,6 +34,7 @@ class LoRA:
     parameters: dict[str, np.ndarray]  # A and B of each projection, under PEFT's names
     rank: int
     alpha: float
+    turned: tuple[str, ...] = ()  # weights that are stored as (in, out): GPT-2's
 
     @classmethod
     def fresh(cls, shapes: dict[str, tuple[int, int]], rng: np.random.Generator, rank: int = 32,
@@ -63,6 +64,7 @@ class LoRA:
         merged = dict(tensors)
         for name, (a, b) in self.targets.items():
             change = self.alpha / self.rank * self.parameters[b] @ self.parameters[a]
+            change = change.T if name in self.turned else change
             if name not in tensors or tensors[name].shape != change.shape:
                 raise OmnidraftError("the adapter belongs to another model: "
                                      f"{name} is not {change.shape} here")
@@ -74,6 +76,7 @@ class LoRA:
         grads = {}
         for name, (a, b) in self.targets.items():
             change = self.alpha / self.rank * full[name]
+            change = change.T if name in self.turned else change
             grads |= {a: self.parameters[b].T @ change, b: change @ self.parameters[a].T}
         return grads
 

@@ -81,10 +81,11 @@ class Learner:
 
     def __init__(self, pair: Pairing, trainer: Trainer, rng: np.random.Generator,
                  schedule: Schedule | None = None, head: AcceptanceHead | None = None) -> None:
-        self.pair, self.trainer, self.rng, self.head = pair, trainer, rng, head
+        self.pair, self.trainer, self.rng = pair, trainer, rng
         schedule = self.schedule = schedule or Schedule()
         if schedule.head != "none" and head is None:
-            raise OmnidraftError(f"{schedule.head} training needs an acceptance head")
+            head = AcceptanceHead(trainer.base.embedding.shape[1])
+        self.head = head
         self.head_optimizer = head and AdamW(head.parameters, schedule.head_rate, decay=0.0)
         self.batch: list[Example] = []
         self.memory: deque[Example] = deque(maxlen=schedule.memory)

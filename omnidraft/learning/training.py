@@ -7,7 +7,7 @@ running mean (Polyak and Juditsky 1992). The base model is never changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -52,11 +52,6 @@ class Recipe:
                 raise OmnidraftError(f"{name} is {value!r}, but must be a number of 0 or more"
                                      + ", or dynamic" * (name == "weight"))
 
-    def options(self) -> dict[str, Any]:
-        """The arguments that the loss takes."""
-        own = {"lifted": {"divergence": self.divergence}, "dm": {}}
-        return own.get(self.loss, {"weight": self.weight})
-
     def step_size(self, drafter: Any) -> float:
         """The rate; by default what suits 0.6 M parameters, above 10 M the paper's 1e-4."""
         default = 1e-4 if drafter.parameters > 10_000_000 else 0.01 if self.rank else 0.003
@@ -77,13 +72,13 @@ class Trainer:
         self.config, self.tensors = untied(base) if recipe.rank else (base.config, tensors_of(base))
         matrices = {name: shape for name, shape in self.config.tensor_shapes().items()
                     if len(shape) == 2 and name != backward.EMBEDDING}
-        self.lora = LoRA.fresh(matrices, rng, recipe.rank, base.dtype) if recipe.rank else None
-        self.parameters = self.lora.parameters if self.lora else {
-            name: self.tensors[name].copy() for name in self.config.tensor_shapes()}
-        self._start()
+        lora = LoRA.fresh(matrices, rng, recipe.rank, base.dtype) if recipe.rank else None
+        self._start(lora, self.config.tensor_shapes())
 
-    def _start(self) -> None:
-        """A new optimizer, and the parameters as they are for the running mean."""
+    def _start(self, lora: LoRA | None, names: Iterable[str]) -> None:
+        """The adapters or the weights of these `names`, a new optimizer, and the running mean."""
+        self.lora, self.parameters = lora, lora.parameters if lora else {
+            name: deepcopy(self.tensors[name]) for name in names}
         shares = {name: SHARE_OF_A for name in self.parameters if ".lora_A." in name}
         self.optimizer = AdamW(self.parameters, self.recipe.step_size(self.base), clip=1.0,
                                decay=self.recipe.decay, shares=shares)
@@ -115,14 +110,16 @@ class Trainer:
 
     def _gradients(self, pair: Any, examples: Sequence[losses.Example]) -> tuple[float, int, dict]:
         """Sum of the loss over the comparisons, their count, and the gradients of the mean."""
-        tensors, wanted = self.merged(served=False), list(self.lora.targets) if self.lora else None
-        loss, options = losses.LOSSES[self.recipe.loss], self.recipe.options()
+        tensors = self.merged(served=False)
+        wanted = list(self.lora.targets if self.lora else self.parameters)
+        recipe, loss = self.recipe, losses.LOSSES[self.recipe.loss]
+        options = {"lifted": {"divergence": recipe.divergence}, "hybrid": {"weight": recipe.weight}}
         total, counted, full = 0.0, 0, {}
         for example in examples:
             trace = self._run(tensors, example)
-            value, slope, count = loss(trace.logits, example, pair, **options)
+            value, slope, count = loss(trace.logits, example, pair, **options.get(recipe.loss, {}))
             total, counted = total + value, counted + count
-            for name, gradient in backward.gradients(trace, slope, wanted=wanted).items():
+            for name, gradient in self._back(trace, slope, wanted).items():
                 full[name] = full.get(name, 0) + gradient
         full = {name: gradient / max(1, counted) for name, gradient in full.items()}
         return total, counted, self.lora.gradients(full) if self.lora and full else full
@@ -138,11 +135,11 @@ class Trainer:
 
     def state(self) -> dict[str, np.ndarray]:
         """A copy of parameters, served ones and optimizer, flat."""
-        return {name: np.array(array) for name, array in self._live().items()}
+        return {name: self._host(array) for name, array in self._live().items()}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Return to a `state`; raises OmnidraftError where it belongs to other parameters."""
-        fill(self._live(), state)
+        fill(self._live(), {name: self._like(array) for name, array in state.items()})
 
     def _live(self) -> dict[str, np.ndarray]:
         """What steps change, by its name in `state`."""
@@ -153,6 +150,9 @@ class Trainer:
     def _run(self, tensors: dict[str, np.ndarray], example: losses.Example) -> backward.Trace:
         """A pass whose `logits` are (n, V)."""
         return backward.run(self.config, tensors, example.draft_ids[:self.base.context_size])
+
+    # what the twin in PyTorch has in its own way
+    _back, _host, _like = map(staticmethod, (backward.gradients, np.array, np.asarray))
 
 
 def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

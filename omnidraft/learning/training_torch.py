@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from copy import copy, deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ..engine.transformers_model import TransformersModel
 from ..errors import OmnidraftError
-from ..losses import LOSSES, Example
+from ..losses import Example
 from . import training
 from .lora import LoRA
 from .training import Recipe
@@ -36,52 +35,39 @@ class Trainer(training.Trainer):
             raise OmnidraftError("this trainer needs a drafter run by transformers, "
                                  "not quantized and on one device")
         self.base, self.recipe, self.tensors = base, recipe, tensors_of(base)
-        self.lora = fresh(base, rng, recipe.rank) if recipe.rank else None
-        self.parameters: Tensors = self.lora.parameters if self.lora else {
-            name: self.tensors[name].clone() for name, _ in base.model.named_parameters()}
-        self._drafter = copied(base, untie=self.lora is not None)
-        self._start()
-        for tensor in self.parameters.values():
-            tensor.requires_grad_()
+        lora = fresh(base, rng, recipe.rank) if recipe.rank else None
+        self._drafter = copied(base, untie=lora is not None)
+        self._start(lora, [name for name, _ in base.model.named_parameters()])
 
     def model(self) -> TransformersModel:
         """The drafter with the served weights, always the same copy: use new caches with it."""
         return filled(self._drafter, self.merged())
 
-    step = torch.no_grad()(training.Trainer.step)  # the optimizer writes into autograd's leaves
-
-    @torch.enable_grad()
-    def _gradients(self, pair: Any, examples: Sequence[Example]) -> tuple:
-        loss, options = LOSSES[self.recipe.loss], self.recipe.options()
-        total, counted = 0.0, 0
-        for tensor in self.parameters.values():
-            tensor.grad = torch.zeros_like(tensor)
-        for example in examples:
-            trace = self._run(self.merged(served=False), example)
-            value, slope, count = loss(trace.logits, example, pair, **options)
-            trace.output.backward(torch.from_numpy(slope).to(trace.output))
-            total, counted = total + value, counted + count
-        return total, counted, {name: tensor.grad / max(1, counted)
-                                for name, tensor in self.parameters.items()}
-
-    def state(self) -> dict[str, np.ndarray]:
-        """A copy of parameters, served ones and optimizer, flat."""
-        live = {name: torch.as_tensor(tensor) for name, tensor in self._live().items()}
-        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in live.items()}
-
-    @torch.no_grad()
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Return to a `state`; raises OmnidraftError where it belongs to other parameters."""
-        super().restore({name: torch.tensor(array) for name, array in state.items()})
+    expected_acceptance = torch.no_grad()(training.Trainer.expected_acceptance)
+    _gradients = torch.enable_grad()(training.Trainer._gradients)
+    _like = staticmethod(torch.as_tensor)
 
     def _run(self, tensors: Tensors, example: Example) -> Any:
         """A pass whose `logits` (n, V) are NumPy's, for the losses; `output` is their tensor."""
+        wanted = torch.is_grad_enabled()
+        tensors = {name: one.detach().requires_grad_(wanted) for name, one in tensors.items()}
         ids = torch.tensor([example.draft_ids[:self.base.context_size]], device=self.base.device)
         given = {"input_ids": ids, "use_cache": False}
         trace = functional_call(self._drafter.model, tensors, (), given)
         trace.output = trace.logits[0]
-        trace.logits = trace.output.detach().cpu().numpy()
+        trace.logits, trace.tensors = trace.output.detach().cpu().numpy(), tensors
         return trace
+
+    @staticmethod
+    def _back(trace: Any, slope: np.ndarray, wanted: Sequence[str]) -> Tensors:
+        leaves = [trace.tensors[name] for name in wanted]
+        found = torch.autograd.grad(trace.output, leaves, torch.from_numpy(slope).to(trace.output),
+                                    materialize_grads=True)
+        return dict(zip(wanted, found, strict=True))
+
+    @staticmethod
+    def _host(array: torch.Tensor | np.ndarray) -> np.ndarray:
+        return torch.as_tensor(array).cpu().numpy().copy()
 
 
 def copied(base: TransformersModel, untie: bool) -> TransformersModel:
@@ -116,29 +102,17 @@ def tensors_of(base: TransformersModel) -> Tensors:
     return {name: tensor.detach().to(dtype) for name, tensor in named}
 
 
-@dataclass
-class TensorLoRA(LoRA):
-    """LoRA with tensors instead of arrays, for a head and every block of any transformer."""
-
-    flat: list[str]  # weights of GPT-2's Conv1D, which are (in, out)
-
-    def merged(self, tensors: Tensors) -> Tensors:
-        """See `LoRA.merged`."""
-        new = super().merged(tensors | {name: tensors[name].T for name in self.flat})
-        return new | {name: new[name].T for name in self.flat}
-
-
-def placed(lora: LoRA, base: TransformersModel) -> TensorLoRA:
+def placed(lora: LoRA, base: TransformersModel) -> LoRA:
     """Adapters in arrays, as tensors where the model is."""
     dtype = torch.promote_types(base.dtype, torch.float32)
     parameters = {name: torch.tensor(array).to(base.device, dtype)
                   for name, array in lora.parameters.items()}
-    flat = [f"{name}.weight" for name, module in base.model.named_modules()
-            if isinstance(module, Conv1D)]
-    return TensorLoRA(parameters, lora.rank, lora.alpha, flat)
+    turned = tuple(f"{name}.weight" for name, module in base.model.named_modules()
+                   if isinstance(module, Conv1D))
+    return LoRA(parameters, lora.rank, lora.alpha, turned)
 
 
-def fresh(base: TransformersModel, rng: np.random.Generator, rank: int) -> TensorLoRA:
+def fresh(base: TransformersModel, rng: np.random.Generator, rank: int) -> LoRA:
     """Adapters that change nothing yet, of the head and of every block."""
     head, shapes = base.model.get_output_embeddings(), {}
     for name, module in base.model.named_modules():

@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import OmnidraftError
-from ..files import make_folder_of, read_json
+from ..files import make_folder_of, read_json, write_text
 
 try:
     import fcntl
@@ -26,7 +28,8 @@ except ImportError:  # Windows
 FORMAT = "omnidraft adapter 1"
 FIELDS = {"version": int, "folder": str, "draft": dict, "target": dict, "files": dict,
           "statistics": dict}
-OWNER = ("name", "tokenizer", "weights")  # what is known of each of the two models
+OWNER = ("name", "tokenizer", "weights")  # what is known of each model
+ROLES = ("draft", "target")
 
 
 @contextmanager
@@ -57,15 +60,16 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
         manifest = read_json(path)
         if manifest.pop("checksum") == seal(manifest) and manifest["format"] == FORMAT:
             manifest.setdefault("folder", f"v{manifest['version']}")
+            manifest["statistics"].pop("places", None)  # of an earlier version
             if _is_valid(manifest):
-                return manifest
+                return with_fingerprint(manifest)
     raise damaged(path)
 
 
 def damaged(path: Path) -> OmnidraftError:
     """The error for a file of an adapter that cannot be used."""
-    return OmnidraftError(f"{path} is damaged or missing: delete the adapter's folder to learn "
-                          "again (other adapters are not affected)")
+    return OmnidraftError(f"{path} is damaged or missing: `omnidraft adapters delete` makes room "
+                          "for learning again (other adapters are not affected)")
 
 
 def seal(manifest: dict[str, Any]) -> str:
@@ -73,55 +77,84 @@ def seal(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
+def write_manifest(place: Path, version: int, owners: dict, statistics: dict[str, Any]) -> None:
+    """Make what is in a version's folder the adapter of its parent."""
+    manifest = {"format": FORMAT, "version": version, "folder": place.name, **owners,
+                "files": {path.name: checksum(path) for path in sorted(place.iterdir())},
+                "statistics": statistics}
+    manifest["checksum"] = seal(manifest)
+    write_text(place.parent / "current.json", json.dumps(manifest, indent=1) + "\n")
+
+
+def check(folder: Path, manifest: dict[str, Any], files: Iterable[str], **models: Any) -> None:
+    """Raise OmnidraftError where an adapter belongs to others, or one of its files is not whole."""
+    for role, model in models.items():
+        for key, own in owner(model, role).items():
+            if key != "name" and manifest[role][key] != own:
+                raise OmnidraftError(f"{folder} was learned with another {role}: "
+                                     f"{manifest[role]['name']}, other {key}; choose another one")
+    for path in (folder / manifest["folder"] / name for name in files):
+        if not path.is_file() or checksum(path) != manifest["files"][path.name]:
+            raise damaged(path)
+
+
 def checksum(path: Path) -> str:
     """sha256 (hex) of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    return hashlib.sha256(_content(path)).hexdigest()
 
 
-def identity(draft: Any, target: Any) -> dict[str, dict[str, str]]:
-    """What an adapter belongs to: names, tokenizers and checksums of weights of both models.
+def _content(path: Path) -> np.ndarray:
+    """A file's bytes, mapped; an empty file has no map."""
+    return np.memmap(path, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
+
+
+def owner(model: Any, role: str) -> dict[str, str]:
+    """What an adapter knows of a model ("draft", "target"): its name, tokenizer and weights.
 
     Of a drafter made in memory its numbers count, of the target's files 64 kB each.
     """
-    whole, sample = hashlib.sha256(), hashlib.sha256()
-    files = _files(draft, "safetensors") or _files(draft, "bin")
-    for path in files:
-        whole.update(checksum(path).encode())
-    for parameter in () if files else draft.model.parameters():
-        whole.update(parameter.detach().cpu().double().numpy().tobytes())
-    files = _files(target, "safetensors")
-    for path in files:
-        size = path.stat().st_size
-        sample.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            file.seek(size // 2)
-            sample.update(file.read(1 << 16))
-    both = {"draft": (draft, whole.hexdigest()),
-            "target": (target, sample.hexdigest() if files else "")}
-    return {role: {"name": model.name, "tokenizer": model.tokenizer.fingerprint, "weights": weights}
-            for role, (model, weights) in both.items()}
+    folder, digest = getattr(model, "folder", None), hashlib.sha256()
+    files = sorted(Path(folder).glob("*.safetensors")) if folder else []
+    if role == "target":
+        for path, part in zip(files, map(_content, files), strict=True):
+            digest.update(f"{path.name} {part.size} ".encode())
+            digest.update(part[part.size // 2:][:1 << 16].tobytes())
+    else:
+        files = files or (sorted(Path(folder).glob("*.bin")) if folder else [])
+        for path in files:
+            digest.update(checksum(path).encode())
+        for parameter in () if files else model.model.parameters():
+            digest.update(parameter.detach().cpu().double().numpy().tobytes())
+    weights = digest.hexdigest() if files or role == "draft" else ""
+    return {"name": model.name, "tokenizer": model.tokenizer.fingerprint, "weights": weights}
 
 
-def _files(model: Any, kind: str) -> list[Path]:
-    """The model's weight files of one kind, in order; none where it was made in memory."""
-    folder = getattr(model, "folder", None)
-    return sorted(Path(folder).glob(f"*.{kind}")) if folder else []
+def identity(pair: Any) -> dict[str, Any]:
+    """What an adapter knows of a pair: each `owner`, and their `fingerprint`."""
+    return with_fingerprint({role: owner(getattr(pair, role), role) for role in ROLES})
+
+
+def with_fingerprint(found: dict[str, Any]) -> dict[str, Any]:
+    """With what a pair is known by (hex), wherever its models lie, whatever they are called."""
+    sums = [found[role][key] for role in ROLES for key in ("tokenizer", "weights")]
+    return found | {"fingerprint": hashlib.sha256(" ".join(sums).encode()).hexdigest()}
+
+
+def known(folder: Path) -> dict[str, Any]:
+    """As `manifest_of`, with an `error` where the adapter is damaged, empty where there is none."""
+    try:
+        return manifest_of(folder) or {}
+    except OmnidraftError as error:
+        return {"error": str(error)}
 
 
 def _is_valid(manifest: dict[str, Any]) -> bool:
     """Whether all fields are there, of their kinds, and name nothing outside the folder."""
-    statistics = {"places": {}, "rate_share": 1.0} | manifest["statistics"]
-    places = statistics.pop("places")
+    statistics = {"rate_share": 1.0} | manifest["statistics"]
     names = [manifest["folder"], *manifest["files"]]
-    sums = [manifest[role][key] for role in ("draft", "target") for key in OWNER]
-    numbers = [*places.values(), *statistics.values()]
+    sums = [manifest[role][key] for role in ROLES for key in OWNER]
     return (all(type(manifest[name]) is kind for name, kind in FIELDS.items())
             and all(re.fullmatch(r"\w[\w.-]*", name) for name in names)
             and all(type(one) is str for one in (*sums, *manifest["files"].values()))
-            and all(type(one) in (int, float) and 0 <= one < 2**60 for one in numbers)
-            and all(type(one) is int for one in places.values())
+            and all(type(one) in (int, float) and 0 <= one < 2**60 for one in statistics.values())
             and 0 < statistics["rate_share"] <= 1 and "error" not in statistics)

@@ -1,0 +1,156 @@
+"""`omnidraft adapters`: list, show, rename or delete what was learned, or take it along."""
+
+import json
+import re
+import secrets
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from .. import Adapters, OmnidraftError
+from ..engine.llama import Llama
+from ..engine.loading import load
+from ..files import make_folder_of, read_json, write_text
+from ..learning.adapters import SHIPPED, Adapter, read
+from ..learning.lora import save_tensors
+from ..learning.training import untied
+from ..learning.versions import known, manifest_of
+from . import options
+from .adapt import verdict
+from .common import app, command
+from .printing import columns, emit, escape, note, say
+
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(group, name="adapters", help="List, show, rename, delete or export what was learned.")
+Which = Annotated[str, typer.Argument(help="A name, the beginning of a fingerprint, or a folder.")]
+TOLERANCE = 1e-4  # of the logits that an exported folder gives again
+OTHERS = (".json", ".model", ".txt", ".jinja")  # the tokenizer's files, and settings
+
+
+@command("omnidraft adapters list", "omnidraft adapters list --json", to=group)
+def list(adapters: options.Store = None, as_json: options.AsJson = False) -> None:
+    """List the adapters of all drafters: your own, and those in the package."""
+    rows = [("name", "drafter", "target", "prompts", "updates", "version", "kB", "fingerprint")]
+    own = Adapters(adapters)
+    for folder in (store.root / name for store in (own, Adapters(SHIPPED)) for name in store.all()):
+        found, shipped = facts(folder), folder.parent == SHIPPED
+        if as_json:
+            emit({"name": folder.name, "shipped": shipped, **found})
+        elif "error" in found:
+            rows.append((folder.name, found["error"]))
+        else:
+            counts = [found["statistics"].get(key, 0) for key in ("prompts", "updates")]
+            counts = map(str, (*counts, found["version"], found["bytes"] // 1000))
+            rows.append((folder.name + " (in the package)" * shipped, found["draft"]["name"],
+                         found["target"]["name"], *counts, found["fingerprint"][:8]))
+    if not as_json:
+        say(f"{columns(rows)}\n(your own are in {own.root})")
+
+
+@command("omnidraft adapters show draft-general--qwen-like", to=group)
+def show(which: Which, adapters: options.Store = None, as_json: options.AsJson = False) -> None:
+    """Show all that is known of an adapter, and whether learning has paid off."""
+    folder = Adapters(adapters).named(which)
+    found = facts(folder) | manifest_of(folder)  # which raises what `facts` has as an error
+    if as_json:
+        return emit(found)
+    parts = {key: one if isinstance(one, dict) else {"": one} for key, one in found.items()}
+    say(columns([(f"{key} {k}", str(v)) for key, part in parts.items() for k, v in part.items()]))
+    say(verdict(found["statistics"]))
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    """What is `known` of the adapter in a folder, its size on the disk, and its rank."""
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    found = {"in": str(folder), "bytes": size, **known(folder)}
+    settings = read_json(folder / found.get("folder", "") / "adapter_config.json")
+    return found | {"rank": settings.get("r", "all weights")}
+
+
+@command("omnidraft adapters rename draft-general--qwen-like sums", to=group)
+def rename(which: Which, name: Annotated[str, typer.Argument(help="What it is called then.")],
+           adapters: options.Store = None) -> None:
+    """Give one of your own adapters another name; its pair finds it all the same."""
+    store = Adapters(adapters)
+    new = store.root / name
+    if not re.fullmatch(r"\w[\w.-]*", name) or name in ("auto", "none") or new.exists():
+        raise OmnidraftError(f"{name!r} is taken, or no name: give letters, digits, - and _")
+    with store.writing(own_folder(store, which)) as folder:
+        note(f"now in {folder.rename(new)}")
+
+
+@command("omnidraft adapters delete sums --yes", to=group)
+def delete(which: Which, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+           adapters: options.Store = None) -> None:
+    """Delete one of your own adapters; not while something learns into it."""
+    store = Adapters(adapters)
+    folder = own_folder(store, which)
+    if not yes:
+        typer.confirm(escape(f"Delete {folder}, with all that was learned?"), abort=True, err=True)
+    with store.writing(folder):
+        (folder / "current.json").unlink()  # from here on there is none, whatever happens
+        shutil.rmtree(folder)
+    note(f"deleted {folder}")
+
+
+def own_folder(store: Adapters, which: str) -> Path:
+    """The folder of an adapter that may be changed; OmnidraftError for one of the package."""
+    folder = store.named(which)
+    if folder.parent != store.root or folder.parent.resolve() == SHIPPED.resolve():
+        raise OmnidraftError(f"{folder} is not one of your own: only those can be changed")
+    return folder
+
+
+@command("omnidraft adapters export draft-general--qwen-like ./draft-for-qwen-like", to=group)
+def export(which: Which, folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
+           draft: Annotated[str | None, options.models(
+               "--draft", "-d", show_default="by its name", help="Who learned it.")] = None,
+           backend: options.Backend = "numpy", adapters: options.Store = None) -> None:
+    """Merge an adapter into its drafter, as a Hugging Face folder for any other program."""
+    saved = Adapters(adapters).named(which)
+    found = facts(saved) | manifest_of(saved)
+    base = load(draft or found["draft"]["name"], "float32", backend, "cpu")
+    error = write_merged(base, read(saved, found, draft=base), found, folder)
+    note(f"{folder} gives the adapted drafter's logits, up to {error:.1e}")
+
+
+def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path) -> float:
+    """Write the drafter with its adapter, load it again; the largest difference of its logits.
+
+    Raises OmnidraftError above TOLERANCE, and where `place` is not empty: nothing is written then.
+    """
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise OmnidraftError(f"{place} is there already: name a new folder, or an empty one")
+    drafter, part = adapter.drafter(base), place.with_name(f".{secrets.token_hex(8)}")
+    make_folder_of(part / "any")
+    try:
+        for path in base.folder.iterdir():
+            if path.suffix in OTHERS and not path.name.endswith(".index.json"):
+                write_text(part / path.name, path.read_bytes())
+        if isinstance(base, Llama):
+            settings = {"tie_word_embeddings": drafter.config.tied, "dtype": "float32"}
+            config = read_json(base.folder / "config.json") | settings
+            write_text(part / "config.json", json.dumps(config, indent=2) + "\n")
+            # subtle: LoRA changes the head, and not the embedding that it was tied to
+            merged = adapter.lora.merged(untied(base)[1]) if adapter.lora else adapter.weights
+            save_tensors(part / "model.safetensors", merged, np.float32)
+        else:
+            drafter.model.save_pretrained(part)
+        card = (SHIPPED.parents[2] / "data" / "card.md").read_text(encoding="utf-8")
+        names = [re.sub(r"[^\w .-]", "_", found[role]["name"]) for role in ("draft", "target")]
+        write_text(part / "README.md", card.format(
+            *names, found["rank"], found["fingerprint"], verdict(found["statistics"])))
+        again = load(part, "float32", "numpy" if isinstance(base, Llama) else "torch", "cpu")
+        ids = np.linspace(0, base.vocab_size - 1, min(64, base.context_size)).astype(int).tolist()
+        one, other = (model.forward(ids, model.new_cache(), len(ids)) for model in (drafter, again))
+        if (error := float(np.abs(one - other).max())) > TOLERANCE:
+            raise OmnidraftError(f"{place} would have other logits, by {error:.1e}: not written")
+        if place.exists():
+            place.rmdir()
+        part.rename(place)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return error
