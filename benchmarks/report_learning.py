@@ -244,7 +244,7 @@ def real(figures: dict) -> str:
                f"efficiency on {s['held_out']} others, k = 12 (`benchmarks/learning_real.py`):\n\n"
                + table(["served at, learned by", "while learning", "T = 0", "T = 1", "rolled back",
                         "last rate", "time spent learning"], rows) + "\n\n")
-    return (stories * bool(rows) + "`omnidraft adapt FILE --rank 32 -n 48`, draft-general → qwen-like, from the drafter as it is "
+    return (stories * bool(rows) + "`omnidraft adapt FILE --rank 32 -n 48`, draft-general → qwen-like, from the drafter itself "
             "(`benchmarks/learning_real.py`): block efficiency of the first and last quarter, and the target passes saved on "
             "the prompts that were held out and served both ways, with two standard errors:\n\n"
             + table(["data", "prompts", "first", "last", "passes saved"], data))
