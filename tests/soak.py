@@ -170,7 +170,7 @@ def mutations(base: Path, count: int, first: int = 0) -> list[str]:
     """Files that are not what they should be, each in a process that ends after 10 s of a processor or 1 GB."""
     good = models(base / "good")
     os.environ["OMNIDRAFT_HOME"] = str(good / "home")
-    assert run(good, "adapt", str(good / "prompts.jsonl"), "--limit", "38", "-n", "8", "--adapters", str(good / "adapters"),
+    assert run(good, "adapt", str(good / "prompts.jsonl"), "--limit", "54", "-n", "8", "--adapters", str(good / "adapters"),
                "--rank", "2", "--head", "joint").exit_code == 0  # long enough for sums of held-out prompts
     assert manifest_of(next((good / "adapters").iterdir()))["statistics"]["held_out"] > 1
     (good / "target" / "chat_template.jinja").write_text(
