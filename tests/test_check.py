@@ -1,10 +1,12 @@
-"""`omnidraft check`: coverage and translation of two tokenizers, counted by hand."""
+"""`omnidraft check`: coverage and translation of two tokenizers counted by hand, costs and break-even of two models."""
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_cli import check_refused, embedded, ok, own_caches, run, write_model  # noqa: F401 (a fixture)
@@ -16,6 +18,10 @@ from omnidraft.cli import check
 TEXT = ["Snowflake"]
 
 
+def side(tokenizer: Tokenizer) -> SimpleNamespace:
+    return SimpleNamespace(tokenizer=tokenizer, vocab_size=tokenizer.size, name=tokenizer.name)
+
+
 def save(tokenizer: Tokenizer, folder: Path) -> str:
     folder.mkdir()
     tokenizer.raw.save(str(folder / "tokenizer.json"))
@@ -25,7 +31,7 @@ def save(tokenizer: Tokenizer, folder: Path) -> str:
 def test_coverage_both_ways():
     draft = sentencepiece("abc", "a b, b c", name="draft")  # <unk> <s> </s>, 256 bytes, a b c, ab bc
     target = byte_level("a b, ab c", name="target")  # 256 bytes, ab abc, <|endoftext|>
-    found = check.check_pair(draft, target, ["abc"])
+    found = check.check_pair(side(draft), side(target), ["abc"])
     # of the drafter all but the three special tokens and bc, which the target spells as b and c; </s> has a partner by role
     assert found["draft"] == {"name": "draft", "entries": 264, "same": 256 + 3 + 1, "spelled": 256 + 3 + 1 + 1 + 1}
     # abc is no token of the drafter, but an n-gram; the end token has its partner
@@ -40,16 +46,59 @@ def test_coverage_both_ways():
     (byte_level("a b"), byte_level(""), "ab", {"expansion": 1}),
     (byte_level(""), byte_level("a b"), "cabc", {"direct": 2, "merge": 2})])
 def test_how_a_text_translates(draft, target, text, expected):
-    found = check.check_pair(draft, target, [text])
+    found = check.check_pair(side(draft), side(target), [text])
     total = sum(expected.values())
-    assert found["tokens"] == total
+    assert found["tokens"] == total and "costs" not in found
     assert found["of_tokens"] == {way: pytest.approx(expected.get(way, 0) / total) for way in check.WAYS}
     assert sum(found["of_bytes"].values()) == pytest.approx(1)
 
 
 def test_bytes_and_tokens_are_weighed_apart():
-    found = check.check_pair(byte_level("a b, ab c, abc d"), byte_level(""), ["abcde"])
+    found = check.check_pair(side(byte_level("a b, ab c, abc d")), side(byte_level("")), ["abcde"])
     assert found["of_tokens"]["expansion"] == 0.5 and found["of_bytes"]["expansion"] == 0.8
+
+
+def test_break_even_is_the_round_over_a_plain_step(monkeypatch):
+    clock = iter(range(10**6))
+
+    class Model:
+        def __init__(self, name, costs):
+            self.name, self.costs, self.context_size, self.reads = name, costs, 100, []
+            self.tokenizer = SimpleNamespace(encode=lambda text, bos: [1, 2, 3])
+
+        def new_cache(self):
+            return SimpleNamespace(rewind=self.reads.append)
+
+        def forward(self, ids, cache, rows=1):
+            for _ in range(self.costs(len(ids)) - 1):  # one more is the call of the clock itself
+                next(clock)
+
+    monkeypatch.setattr(check, "perf_counter", lambda: next(clock))
+    draft, target = Model("draft", lambda n: 2), Model("target", lambda n: 10 + n)
+    found = check.costs(draft, target, "any", repeats=2)
+    assert found["step_ms"] == 11_000
+    for k, one in ((int(k), one) for k, one in found["lengths"].items()):
+        assert one["draft_ms"] == 2_000 * k and one["target_ms"] == 1_000 * (11 + k)
+        assert one["break_even"] == pytest.approx((2 * k + 11 + k) / 11)
+    assert set(target.reads) == {3}  # the cache holds the text again after every pass
+
+
+def test_a_slow_turn_does_not_count(monkeypatch):
+    waits = iter([0.0, 5.0])
+    real = time.perf_counter
+
+    class Model:
+        name, context_size, tokenizer = "m", 100, SimpleNamespace(encode=lambda text, bos: [1])
+
+        def new_cache(self):
+            return SimpleNamespace(rewind=lambda length: None)
+
+        def forward(self, ids, cache, rows=1):
+            late[0] += next(waits, 0.0)
+
+    late = [0.0]
+    monkeypatch.setattr(check, "perf_counter", lambda: real() + late[0])
+    assert check.costs(Model(), Model(), "any", repeats=3)["step_ms"] < 1000
 
 
 def test_two_tokenizers_are_enough_by_folder_or_file(tmp_path):
@@ -58,9 +107,20 @@ def test_two_tokenizers_are_enough_by_folder_or_file(tmp_path):
     lines.write_text("flake\n")
     for names in ((draft, target), (f"{draft}/tokenizer.json", f"{target}/tokenizer.json")):
         shown = ok("check", *names, "--text", str(lines))
-        assert re.search("merged with others into one +100.0% +100.0%", shown.stdout)
+        assert re.search("merged with others into one +100.0% +100.0%", shown.stdout) and "pays above" not in shown.stdout
+        assert "costs are not measured" in shown.stderr
     found = json.loads(ok("check", draft, target, "--text", str(lines), "--json").stdout)
     assert found["of_tokens"]["merge"] == 1 and found["tokens"] == 3
+
+
+def test_models_at_hand_are_measured(tmp_path):
+    more = {"model_type": "llama", "num_key_value_heads": 2, "eos_token_id": None}
+    pair = [str(write_model(tmp_path / name, tokenizer, 1, **more))
+            for name, tokenizer in (("one", byte_level("a b", name="one")), ("two", byte_level("b c", name="two")))]
+    found = json.loads(ok("check", *pair, "--text", "text", "--json").stdout)
+    assert found["costs"]["step_ms"] > 0 and [*found["costs"]["lengths"]] == ["2", "4", "6", "12"]
+    assert all(one["break_even"] > 0 for one in found["costs"]["lengths"].values())
+    assert "pays above (tokens per pass)" in ok("check", *pair, "--text", "text").stdout
 
 
 @embedded
@@ -77,7 +137,7 @@ def test_bad_input_is_one_line(arguments, expected):
 
 
 def test_nothing_in_common_and_nothing_to_translate_are_errors():
-    letters, digits = (sentencepiece(some, fallback=False) for some in ("ab", "12"))
+    letters, digits = (side(sentencepiece(some, fallback=False)) for some in ("ab", "12"))
     with pytest.raises(OmnidraftError, match="nothing in common"):
         check.check_pair(letters, digits, ["ab"])
     with pytest.raises(OmnidraftError, match="no token to translate"):

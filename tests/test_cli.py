@@ -146,6 +146,12 @@ def test_demo_on_other_models(folders):
     assert all(row["same_text"] or row["tie"] for row in found["tasks"])
 
 
+def test_demo_continues_a_prompt_of_ones_own(folders):
+    run = ok("demo", "one two", *pair(folders), "--plain", "-n", "6")
+    assert "one two[" in run.stdout.replace("\n", "") and "--- yours ---" in run.stderr
+    assert "--- math ---" not in run.stderr and "passes ->" in run.stderr
+
+
 @pytest.mark.parametrize(("rule", "expected"), [
     ("lossless", "exact (lifted)"), ("lifted", "exact (lifted)"), ("omnidraft", "biased (omnidraft)"),
     ("slem", "exact (slem)"), ("tli", "exact (tli)")])

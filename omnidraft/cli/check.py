@@ -1,15 +1,18 @@
 """`omnidraft check`: do two vocabularies suit each other; is a rule's text exactly the target's?"""
 
-from itertools import islice
+from itertools import islice, product
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
 
-from .. import OmnidraftError, Options, Tokenizer
+from .. import OmnidraftError, Options
+from ..engine.loading import load_two
 from ..exactness import TOLERANCE, Finding
 from ..exactness import check as enumerated
 from ..pairing import Pairing
+from ..sampling import Sampler, Uniforms
 from ..translation import merge
 from ..verification import RULES
 from . import options
@@ -21,22 +24,24 @@ from .printing import columns, emit, note, say
 BIASED = ("omnidraft",)  # above temperature 0, as its paper says
 WAYS = {"direct": "the same token", "merge": "merged with others into one",
         "expansion": "several tokens", "none": "not at all"}
+LENGTHS = (2, 4, 6, 12)  # draft tokens in a round
 
 
 @command("omnidraft check draft-tasks qwen-like", "omnidraft check ./a/tokenizer.json ./b",
          "omnidraft check exactness", "omnidraft check exactness --rule lifted --worlds 2000")
 def check(
-    draft: Annotated[str, typer.Argument(help="An embedded model, folder or tokenizer.json; "
+    draft: Annotated[str, typer.Argument(help="A model, folder or tokenizer.json; "
                                               "`exactness`: check the rules instead.")],
     target: Annotated[str | None, typer.Argument(help="As the first.")] = None,
     text: Annotated[str | None, options.models(help="math, code, text, a file, or - (stdin).",
                                                show_default="all three")] = None,
+    backend: options.Backend = "numpy",
     rule: Annotated[str, options.speculation(help=f"{', '.join(RULES)}, or all.")] = "all",
     worlds: Annotated[int, options.speculation(help="Random worlds for each rule.")] = 300,
     seed: Annotated[int, options.speculation(help="Of the first world.")] = 0,
     figures: options.AsJson = False,
 ) -> None:
-    """Say how two vocabularies fit; or enumerate the rules.
+    """Say how two vocabularies fit and from where on drafting pays; or enumerate the rules.
 
     `exactness` runs the loop through every outcome of its draws in random worlds: pairs of random
     tokenizers and models with random options.
@@ -44,35 +49,46 @@ def check(
     if target:
         texts = [line for source in ([text] if text else TASKS)
                  for line in islice(read_prompts(source)[0], 40)]
-        names = (name.removesuffix("tokenizer.json") or "." for name in (draft, target))
-        (emit if figures else show_pair)(check_pair(*tokenizers(*names), texts))
+        (emit if figures else show_pair)(check_pair(*sides(draft, target, backend), texts))
     elif draft == "exactness":
         check_exactness(rule, worlds, seed, figures)
     else:
         raise OmnidraftError(f"{draft} alone cannot be checked: name a target too, or `exactness`")
 
 
-def check_pair(ours: Tokenizer, target: Tokenizer, texts: list[str]) -> dict[str, Any]:
-    """Coverage both ways, and how the drafter's tokens of the texts translate.
+def sides(draft: str, target: str, backend: str) -> list[Any]:
+    """Two models, or the two tokenizers alone where one of the models does not load."""
+    names = [name.removesuffix("tokenizer.json") or "." for name in (draft, target)]
+    try:
+        return [*load_two(*names, backend=backend)]
+    except OmnidraftError as error:
+        found = tokenizers(*names)
+        note(f"tokenizers alone, costs are not measured: {error}")
+    return [SimpleNamespace(tokenizer=one, vocab_size=one.size, name=one.name) for one in found]
+
+
+def check_pair(draft: Any, target: Any, texts: list[str]) -> dict[str, Any]:
+    """Coverage both ways, how the drafter's tokens of the texts translate, costs of two models.
 
     OmnidraftError for vocabularies without anything in common, and for texts without a token.
     """
-    pair = Pairing(*(SimpleNamespace(tokenizer=one, vocab_size=one.size, name=one.name)
-                     for one in (ours, target)))
-    same, size = pair.alignment, target.size
+    pair, ours = Pairing(draft, target), draft.tokenizer
+    same, size = pair.alignment, target.tokenizer.size
     parts = [part for text in texts for part in ways(pair, ours.encode_continuation(text))]
     if not parts:
         raise OmnidraftError("the texts have no token to translate: give others")
     spelled = [to >= 0 or token in pair.spellings for token, to in enumerate(same.draft_to_target)]
     found: dict[str, Any] = {
         "tokens": sum(len(ids) for _, ids in parts),
-        "draft": {"name": ours.name, "entries": ours.size,
+        "draft": {"name": draft.name, "entries": ours.size,
                   "same": same.shared_draft, "spelled": sum(spelled)},
         "target": {"name": target.name, "entries": size, "same": same.shared_target,
                    "spelled": sum(pair.span(token) > 0 for token in range(size))}}
     for name, size in (("of_tokens", len), ("of_bytes", lambda ids: len(ours.decode_bytes(ids)))):
         counts = {way: sum(size(ids) for is_, ids in parts if is_ == way) for way in WAYS}
         found[name] = {way: count / (sum(counts.values()) or 1) for way, count in counts.items()}
+    if all(hasattr(one, "forward") for one in (draft, target)):
+        found["costs"] = costs(draft, target, max(texts, key=len))
     return found
 
 
@@ -91,6 +107,28 @@ def ways(pair: Pairing, ids: list[int]) -> list[tuple[str, list[int]]]:
     return made
 
 
+def costs(draft: Any, target: Any, text: str, repeats: int = 9) -> dict[str, Any]:
+    """Milliseconds of passes, and by k the block efficiency at which drafting breaks even.
+
+    That is (k c_q + c_p(k + 1)) / c_p(1), by each pass's least time; the models alone.
+    """
+    times: dict[tuple[Any, int], list[float]] = {}
+    for model, widths in ((draft, [1]), (target, [1, *(k + 1 for k in LENGTHS)])):
+        sampler = getattr(model, "sampler", Sampler)(Uniforms([]))
+        cache, room = sampler.new_cache(model), model.context_size - max(widths)
+        ids = model.tokenizer.encode(text, bos=True)[:min(64, room)]
+        model.forward(ids, cache)
+        for _, width in product(range(repeats), widths):
+            began = perf_counter()
+            sampler.finished(model.forward((ids * width)[:width], cache, width))
+            times.setdefault((model, width), []).append(1e3 * (perf_counter() - began))
+            cache.rewind(len(ids))
+    ms = {key: min(each) for key, each in times.items()}
+    return {"step_ms": ms[target, 1], "lengths": {str(k): {
+        "draft_ms": k * ms[draft, 1], "target_ms": ms[target, k + 1],
+        "break_even": (k * ms[draft, 1] + ms[target, k + 1]) / ms[target, 1]} for k in LENGTHS}}
+
+
 def show_pair(found: dict[str, Any]) -> None:
     """Print what `check_pair` found."""
     rows = [("", "entries", "the other has too", "the other can spell")]
@@ -102,6 +140,10 @@ def show_pair(found: dict[str, Any]) -> None:
     text += [(mean, *(f"{found[of][way]:.1%}" for of in ("of_tokens", "of_bytes")))
              for way, mean in WAYS.items()]
     say(f"{columns(rows)}\n\n{columns(text)}")
+    if cost := found.get("costs"):
+        rows = [("draft tokens", "drafting, ms", "target, ms", "pays above (tokens per pass)")]
+        rows += [(k, *map("{:.2f}".format, one.values())) for k, one in cost["lengths"].items()]
+        say(f"\n{columns(rows)}\na plain step takes {cost['step_ms']:.2f} ms")
 
 
 def check_exactness(rule: str, worlds: int, seed: int, figures: bool) -> None:

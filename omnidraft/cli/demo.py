@@ -26,18 +26,22 @@ PAUSE = 0.35  # seconds between two steps of --slow
 
 
 @command("omnidraft demo", "omnidraft demo --task code --slow",
+         "omnidraft demo 'Once upon a time' --draft ./my-drafter --target ./my-target",
          "omnidraft demo --target llama3-like --verify slem --seed 7",
          "omnidraft demo --temperature 1 --plain --json figures.json",
          draft=USUAL_DRAFTER, max_new_tokens=192)
 def demo(
     models: options.Served, decoding: options.Decoding,
+    prompt: Annotated[str | None, typer.Argument(
+        show_default="one of each task", help="What the pair continues.")] = None,
     task: Annotated[str | None, options.models(help="Only math, code or text.")] = None,
     slow: Annotated[bool, options.output(
         "--slow", help="Each draft, then the verdict: space steps, Enter lets it run.")] = False,
     signs: options.Plain = False, figures: options.Json = None,
 ) -> None:
     """Watch a small model draft for a bigger one. `--seed` picks the prompts."""
-    how, prompts = decoding.options(), choose_prompts(task, decoding.seed)
+    how = decoding.options()
+    prompts = {"yours": prompt} if prompt else choose_prompts(task, decoding.seed)
     check_writable(figures)
     usual = models.draft == USUAL_DRAFTER
     pair = replace(models, draft="draft-general" if usual else models.draft).pair()

@@ -6,7 +6,7 @@ A prompt goes one way: `prompts.ids_of` reads it, a `Text` writes what follows.
 import codecs
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from numbers import Integral
@@ -27,6 +27,7 @@ Reason = Literal["eos", "length", "stop", "context"]
 LARGE = 2**16  # tokens of two vocabularies; how they spell each other is kept on disk
 TRANSFORMERS = {"temperature", "top_k", "top_p", "min_p", "max_new_tokens", "processor",
                 "eos_token_id", "do_sample"}  # what its `generate` has prepared for a decoder
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -162,21 +163,27 @@ class Pair(Pairing):
 
     def generate(self, prompt: Any, options: Options | None = None, *,
                  num_return_sequences: int = 1, return_dict_in_generate: bool = True,
-                 **settings: Any) -> Any:
+                 output_scores: bool = False, seed: int = 0, generator: Any = None,
+                 streamer: Any = None, stop_strings: str | Sequence[str] | None = None,
+                 stopping_criteria: Any = None, logits_processor: Any = None,
+                 repetition_penalty: float | None = None,
+                 bad_words_ids: Sequence[Sequence[int]] | None = None, **settings: Any) -> Any:
         """Continue a prompt: a `Generation`; of a batch, or several sequences of one, a list.
 
         A prompt is a text, ids (list, array, tensor: (n,) or (1, n)), what a tokenizer of
         transformers gives, or a chat: a list of {"role", "content"}. Prompts of one kind, or ids
-        (B, n), are a batch. `settings`: seed, or NumPy's or PyTorch's `generator`; streamer;
-        output_scores; stop_strings, stopping_criteria, logits_processor, repetition_penalty and
-        bad_words_ids, as in transformers; and, if no `options` are given, those of `Options.of`
-        (max_new_tokens, do_sample, top_p, ...). Without return_dict_in_generate ids are returned.
-        Raises OmnidraftError for what will not do.
+        (B, n), are a batch. The names are transformers'; `generator` is NumPy's or PyTorch's, in
+        place of `seed`. `settings` are those of `Options.of` (max_new_tokens, do_sample, ...), if
+        no `options` are given. Without return_dict_in_generate ids are returned. Raises
+        OmnidraftError for what will not do.
 
         >>> pair.generate("Once", max_new_tokens=8).finish_reason  # doctest: +SKIP
         'length'
         """
-        texts, batch = self._texts(prompt, options, num_return_sequences, **settings)
+        control = Control(stop_strings, stopping_criteria, logits_processor, repetition_penalty,
+                          bad_words_ids)
+        texts, batch = self._texts(prompt, options, control, num_return_sequences, seed, generator,
+                                   streamer, output_scores, **settings)
         made = [text.result("".join(text)) for text in texts]
         found = made if return_dict_in_generate else [one.sequences for one in made]
         return found if batch or num_return_sequences > 1 else found[0]
@@ -184,18 +191,18 @@ class Pair(Pairing):
     def stream(self, prompt: Any, options: Options | None = None, *,
                rounds: list[Round] | None = None, **settings: Any) -> Iterator[str]:
         """The text of `generate` in pieces of whole characters; `rounds` collects the rounds."""
-        (text, *_), batch = self._texts(prompt, options, **settings)
+        control = Control(**{name: settings.pop(name) for name in (*settings,)
+                             if name in Control.__dataclass_fields__})
+        (text, *_), batch = self._texts(prompt, options, control, **settings)
         if batch:
             raise OmnidraftError("stream writes one text: give one prompt, or take generate")
         text.rounds = text.rounds if rounds is None else rounds
         yield from text
 
-    def _texts(self, prompt: Any, options: Options | None, count: int = 1, seed: int = 0,
-               generator: Any = None, streamer: Any = None, output_scores: bool = False,
-               **settings: Any) -> tuple[list[Text], bool]:
+    def _texts(self, prompt: Any, options: Options | None, control: Control, count: int = 1,
+               seed: int = 0, generator: Any = None, streamer: Any = None,
+               output_scores: bool = False, **settings: Any) -> tuple[list[Text], bool]:
         """The texts to be written, and whether they are a batch; arguments as in `generate`."""
-        control = Control(**{name: settings.pop(name) for name in (*settings,)
-                             if name in Control.__dataclass_fields__})
         uniforms = uniforms_of(seed, generator)
         if options is not None and (settings or not isinstance(options, Options)):
             raise OmnidraftError(f"give Options or {min(settings, default='settings')}, not both; "
