@@ -19,7 +19,7 @@ from omnidraft.engine.loading import load
 from omnidraft.stopping import FixedLength
 
 PAIRS = [f"{draft}:{target}" for draft in ("draft-tasks", "draft-general") for target in TARGETS]
-RULES = ["tli", "slem", "omnidraft", "lossless", "lossless-unhealed"]
+RULES = ["tli", "slem", "omnidraft", "lifted", "lifted-unhealed"]
 
 
 def measure(pair: Pair, texts: list[str], options: Options, least: int) -> dict:

@@ -118,7 +118,7 @@ def speed(figures: dict, shown: tuple[str, ...] | None = None) -> str:
 
 def efficiency(figures: dict, shown: tuple[str, ...] | None = None) -> str:
     """Block efficiency of the four rules."""
-    rules = ["tli", "slem", "omnidraft", "lossless"]
+    rules = ["tli", "slem", "omnidraft", "lifted"]
     rows = [[arrow(pair), task, at,
              *(f"{f[rule]['block_efficiency']:.2f} ± {f[rule]['error']:.2f}" for rule in rules)]
             for pair, tasks in figures["pairs"].items() if shown is None or pair in shown
@@ -266,7 +266,7 @@ def latency(figures: dict) -> str:
     return (f"Random weights in the `{s['shape']}` shapes (small ones keep only its vocabularies), "
             f"{m['dtype']} on {on}, torch {m['torch']}, after {s['context']} tokens, medians of "
             f"{s['repeats']} (`benchmarks/paper/latency.py`). A drafted token takes "
-            f"{figures['draft_ms']:.2f} ms; *own work* is all of a `lossless` round with k = "
+            f"{figures['draft_ms']:.2f} ms; *own work* is all of a `lifted` round with k = "
             f"{s['k']} but the models.\n\n{table(head, times)}\n\nThe speedups that follow from "
             "the acceptance rates of arXiv 2507.02659 (Llama-68M drafts), and its own (A100). The "
             "range is between two readings of that rate: the chance that a token is kept after "
@@ -345,7 +345,7 @@ def summary(places: str) -> str:
     if rules := found["efficiency"]:
         parts = [f"{arrow(pair)} {f['tli']['block_efficiency']:.2f} / "
                  f"{f['omnidraft']['block_efficiency']:.2f} / "
-                 f"{f['lossless']['block_efficiency']:.2f}"
+                 f"{f['lifted']['block_efficiency']:.2f}"
                  for pair in REAL_PAIRS if pair in rules["pairs"]
                  for f in [next(iter(rules["pairs"][pair].values()))["T=1"]]]
         line("Block efficiency", "tokens per target pass at T = 1 of two published models, `tli` / "

@@ -55,7 +55,7 @@ def efficiency(figures: dict) -> str:
     for pair, tasks in figures["pairs"].items():
         if "stories260K" in pair:
             found = next(iter(tasks.values()))["T=1"]
-            values = " / ".join(f"{found[rule]['block_efficiency']:.2f}" for rule in ("tli", "slem", "omnidraft", "lossless"))
+            values = " / ".join(f"{found[rule]['block_efficiency']:.2f}" for rule in ("tli", "slem", "omnidraft", "lifted"))
             parts.append(f"{arrow(pair)} {values}")
     return (f"*Two published models* (`benchmarks/efficiency.py`), tokens per target pass at T = 1, k = {figures['k']}, `tli` "
             f"/ `slem` / `omnidraft` (biased) / `lifted`: {', '.join(parts)}.")

@@ -5,7 +5,7 @@
 The weights are random: a pass costs the same. `--shape paper` (the default with CUDA, in bfloat16)
 is arXiv 2507.02659's: a drafter of 2 layers x 768 and 32,000 entries; targets like Llama-2-7B and
 Qwen2-7B. `--shape small` keeps the vocabularies and shrinks the rest, for a CPU. Our own work
-(`overhead`) is a whole `lossless` round around models that answer at once with stored random rows,
+(`overhead`) is a whole `lifted` round around models that answer at once with stored random rows,
 for the tokenizers of $OMNIDRAFT_REAL_DATA, else the embedded ones.
 
 With the paper's acceptance rates a, k drafted tokens, and t_d, t_p(m), t_o for a drafted token, a

@@ -7,7 +7,7 @@
 and without learning; and a drafter that learned on the second task alone, for every seed (each with
 prompts of its own). *target*: X, then Y, then X again, each with an adapter of its own, kept on
 disk and loaded by name. *three*: the targets in one process, prompts in turn, against processes
-that serve one only. Everything at temperature 1, `lossless`, LoRA rank 32, an update every two
+that serve one only. Everything at temperature 1, `lifted`, LoRA rank 32, an update every two
 prompts, six draft tokens a round (*three*: as many as the acceptance head says). What the result
 file has already is not run again.
 """

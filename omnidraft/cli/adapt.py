@@ -57,7 +57,7 @@ def adapt(
     save: Annotated[bool, options.output(help="Keep what was learned.")] = True,
     json_lines: options.JsonLines = False,
 ) -> None:
-    """Serve prompts and learn from the texts. Ctrl-C stops, the next run continues from there."""
+    """Serve prompts and learn. Ctrl-C stops, the next run continues; replay takes 1 GB at most."""
     from rich.progress import Progress
 
     how = decoding.options()
