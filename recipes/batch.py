@@ -35,6 +35,7 @@ class Batch:
         self.lengths[slot] = length
         return logits
 
+    @np.errstate(over="ignore")  # SwiGLU's exponential, as in the engine
     def step(self, ids: list[int]) -> np.ndarray:
         """Feed one token to every slot, also to those whose texts have ended; the logits after it (size, V)."""
         model, c, at, size = self.model, self.model.config, self.lengths, len(ids)

@@ -223,6 +223,20 @@ def test_an_exported_folder_is_the_adapted_drafter(folders, draft, rank):
     assert again == ok("generate", "the thing", "-d", folders[draft], "-t", folders["target"], "-n", "12").stdout
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
+def test_export_reads_files_only_and_writes_into_an_empty_folder_where_it_stands(folders, monkeypatch, tmp_path):
+    place, _ = learned(folders)
+    hostile = shutil.copytree(folders["draft"], tmp_path / "hostile")
+    os.mkfifo(hostile / "tokens.json")  # whose reader would wait for ever
+    (hostile / "more.json").mkdir()
+    store, here = Path("kept").resolve(), tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    ok("adapters", "export", place.name, ".", "-d", str(hostile), "--adapters", str(store))
+    names = {path.name for path in here.iterdir()}
+    assert "model.safetensors" in names and not names & {"tokens.json", "more.json"}
+
+
 def test_export_refuses_and_then_writes_nothing(folders, tmp_path, monkeypatch):
     place, _ = learned(folders)
     (tmp_path / "full").mkdir()

@@ -147,9 +147,10 @@ def test_demo_on_other_models(folders):
 
 
 def test_demo_continues_a_prompt_of_ones_own(folders):
-    run = ok("demo", "one two", *pair(folders), "--plain", "-n", "6")
-    assert "one two[" in run.stdout.replace("\n", "") and "--- yours ---" in run.stderr
-    assert "--- math ---" not in run.stderr and "passes ->" in run.stderr
+    shown = ok("demo", "one two", *pair(folders), "--plain", "-n", "6")
+    assert "one two[" in shown.stdout.replace("\n", "") and "--- yours ---" in shown.stderr
+    assert "--- math ---" not in shown.stderr and "passes ->" in shown.stderr
+    check_refused(run("demo", "one two", *pair(folders), "--task", "math"), "or a prompt instead")
 
 
 @pytest.mark.parametrize(("rule", "expected"), [

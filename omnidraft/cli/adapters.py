@@ -113,7 +113,7 @@ def export(which: Which, folder: Annotated[Path, typer.Argument(help="A new or e
     saved = Adapters(adapters).named(which)
     found = facts(saved) | manifest_of(saved)
     base = load(draft or found["draft"]["name"], "float32", backend, "cpu")
-    error = write_merged(base, read(saved, found, draft=base), found, folder)
+    error = write_merged(base, read(saved, found, draft=base), found, folder.resolve())
     note(f"{folder} gives the adapted drafter's logits, up to {error:.1e}")
 
 
@@ -128,8 +128,8 @@ def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path
     make_folder_of(part / "any")
     try:
         for path in base.folder.iterdir():
-            if path.suffix in OTHERS and not path.name.endswith(".index.json"):
-                write_text(part / path.name, path.read_bytes())
+            if path.is_file() and path.suffix in OTHERS and not path.name.endswith(".index.json"):
+                shutil.copyfile(path, part / path.name)
         if isinstance(base, Llama):
             settings = {"tie_word_embeddings": drafter.config.tied, "dtype": "float32"}
             config = read_json(base.folder / "config.json") | settings

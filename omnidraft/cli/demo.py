@@ -40,8 +40,7 @@ def demo(
     signs: options.Plain = False, figures: options.Json = None,
 ) -> None:
     """Watch a small model draft for a bigger one. `--seed` picks the prompts."""
-    how = decoding.options()
-    prompts = {"yours": prompt} if prompt else choose_prompts(task, decoding.seed)
+    how, prompts = decoding.options(), choose_prompts(task, decoding.seed, prompt)
     check_writable(figures)
     usual = models.draft == USUAL_DRAFTER
     pair = replace(models, draft="draft-general" if usual else models.draft).pair()
@@ -54,13 +53,14 @@ def demo(
         save_figures(figures, pair, vars(decoding) | {"verify": how.verify}, rows)
 
 
-def choose_prompts(task: str | None, seed: int) -> dict[str, str]:
-    """One prompt per task (or of one task): with seed 0 the usual ones, else held-out ones."""
-    if task not in (None, *TASKS):
-        raise OmnidraftError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}")
+def choose_prompts(task: str | None, seed: int, own: str | None) -> dict[str, str]:
+    """One's own, or one per task (or of one task): with seed 0 the usual ones, else held-out."""
+    if task not in (None, *TASKS) or task and own is not None:
+        raise OmnidraftError(f"--task is {task!r}: give {', '.join(TASKS)}, or a prompt instead")
     rng = random.Random(seed)
-    return {name: rng.choice([*read_prompts(name)[0]]) if seed else USUAL[name]
-            for name in ([task] if task else TASKS)}
+    return {"yours": own} if own is not None else {
+        name: rng.choice([*read_prompts(name)[0]]) if seed else USUAL[name]
+        for name in ([task] if task else TASKS)}
 
 
 def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bool,
