@@ -216,7 +216,7 @@ def inside(figures: dict) -> str:
     return ("Inside transformers' `generate`, by `custom_generate`: speed over its plain generation, whole calls, and in "
             f"brackets target tokens per target pass; {s['prompts']} prompts × {s['tokens']} tokens, medians of "
             f"{s['repeats']}, {figures['machine']['torch_threads']} threads (`benchmarks/against_transformers.py --inside`). "
-            "The folder drafts by transformers' own forward pass, and reads both vocabularies in each call.\n\n"
+            "The folder drafts by transformers' own forward pass.\n\n"
             + table(["pair", "", *names.values()], rows) + law * bool(tests))
 
 

@@ -15,6 +15,8 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 
 import torch
 from transformers import StoppingCriteriaList, StopStringCriteria
@@ -33,8 +35,7 @@ class Vocabulary:
         self.tokenizer, self.raw = tokenizer, tokenizer.backend_tokenizer
         parts = json.loads(self.raw.to_str())
         self.byte_level = '"ByteLevel"' in json.dumps([parts["pre_tokenizer"], parts["decoder"]])
-        added = self.raw.get_added_tokens_decoder().values()
-        special = {token.content for token in added if token.special}
+        special = {t.content for t in self.raw.get_added_tokens_decoder().values() if t.special}
         self.fallback, self.bytes = {}, [None] * size
         for string, token in sorted(self.raw.get_vocab().items(), key=lambda item: item[1]):
             if token < size and string not in special:
@@ -55,10 +56,9 @@ class Vocabulary:
             text = "".join(CHARACTER[b] for b in data) if self.byte_level else (
                 data.decode("utf-8").replace(" ", "▁"))
             ids = [token.id for token in self.raw.model.tokenize(text)]
-        except Exception:  # no unknown token, or bytes that are no text
+            return tuple(ids) if b"".join(self.bytes[i] for i in ids) == data else ()
+        except Exception:  # bytes that are no text, or a token that is unknown or has none
             return ()
-        fits = all(i < len(self.bytes) and self.bytes[i] is not None for i in ids)
-        return tuple(ids) if fits and b"".join(self.bytes[i] for i in ids) == data else ()
 
 
 class Lifting:
@@ -85,13 +85,11 @@ class Lifting:
         self.paths = [None] * len(draft.bytes)
         atoms = {atom for split in covered for atom in split}
         for token, data in enumerate(draft.bytes):
-            if data and atom_of[data] in atoms:  # of tokens with the same bytes one is the atom
-                self.paths[token] = (atom_of[data],)
+            if atom_of.get(data, token) in atoms:  # of tokens with the same bytes one is the atom
+                self.paths[token] = (atom_of.get(data, token),)
             elif data and all(t in splits for t in target.split(data)):
                 self.paths[token] = tuple(a for t in target.split(data) for a in splits[t]) or None
-        if target_ends and draft_ends:
-            self.paths[draft_ends[0]] = (draft_ends[0],)
-        self.children, self.token, first, last = [{}], [-1], [0], [len(covered)]
+        self.children, self.token, self.range = [{}], [-1], [[0, len(covered)]]
         for place, split in enumerate(sorted(covered)):
             node = ROOT
             for atom in split:
@@ -99,26 +97,24 @@ class Lifting:
                     self.children[node][atom] = len(self.token)
                     self.children.append({})
                     self.token.append(-1)
-                    first.append(place)
-                    last.append(place)
+                    self.range.append([place, place])
                 node = self.children[node][atom]
-                last[node] = place + 1
+                self.range[node][1] = place + 1
             self.token[node] = covered[split]
-        self.range = list(zip(first, last, strict=True))
-        self.order = torch.tensor([covered[s] for s in sorted(covered)], dtype=torch.long,
-                                  device=device)
-        after = {}  # prefix of a path -> draft tokens that continue it, and their next atoms
+        self._kept, self._how = {}, {"dtype": torch.long, "device": device}
+        self.order = torch.tensor([covered[split] for split in sorted(covered)], **self._how)
+        self.uncovered = torch.tensor([*{*range(len(target.bytes))} - splits.keys()], **self._how)
+        after = {(): []}  # prefix of a path -> draft tokens that continue it, with their next atoms
         for token, path in enumerate(self.paths):
             for cut in range(len(path or ())):
-                pair = after.setdefault(path[:cut], ([], []))
-                pair[0].append(token)
-                pair[1].append(path[cut])
-        self.after, self.device, self._kept = after, device, {}
+                after.setdefault(path[:cut], []).append((token, path[cut]))
+        self.after = {some: torch.tensor(pairs, **self._how).reshape(-1, 2).T
+                      for some, pairs in after.items()}
 
     def kept(self, key, make):
-        """The tensor of the numbers that `make` gives, made once."""
+        """The tensor that `make` gives, or of its numbers, made once."""
         if key not in self._kept:
-            self._kept[key] = torch.tensor(make(), dtype=torch.long, device=self.device)
+            self._kept[key] = torch.as_tensor(make(), **self._how)
         return self._kept[key]
 
     def below(self, node):
@@ -136,24 +132,25 @@ class Lifting:
         category = self.kept((node, "category"), lambda: own + [
             i for i, (first, last) in enumerate(sizes) for _ in range(first, last)])
         made = p.new_zeros(len(sizes) + 1).index_add_(0, category, p[self.below(node)])
-        if node == ROOT:
-            made[-1] = (p.sum() - made.sum()).clamp(min=0)  # uncovered tokens
+        made[-1] += p[self.uncovered].sum() * (node == ROOT)
         return made
 
-    def draw(self, node, category, p, generator):
-        """A target token of one category at `node`, drawn from p restricted to it."""
+    def members(self, node, category):
+        """The target tokens of one category at `node`."""
         if category < len(self.children[node]):
-            within = self.below([*self.children[node].values()][category])
-            return int(within[choose(p[within], generator)])
-        if node != ROOT:
-            return self.token[node]
-        rest = p.clone()
-        rest[self.order] = 0
-        return choose(rest, generator)
+            return self.below([*self.children[node].values()][category])
+        return self.below(node)[:1] if node != ROOT else self.uncovered
+
+    def drafted(self, prefix, node, atom):
+        """The draft tokens that continue `prefix` with the atom; if no child, with a child's."""
+        tokens, atoms = self.after[prefix]
+        atom = atom if atom in self.children[node] else None
+        wanted = self.atoms(node) if atom is None else atom
+        return self.kept((prefix, node, atom), lambda: tokens[torch.isin(atoms, wanted)])
 
     def next_atom(self, q, prefix):
         """Q (V_q,) of the atom after `prefix`, given that the drawn token's path continues so."""
-        tokens, atoms = self.kept(prefix, lambda: self.after.get(prefix, ((), ())))
+        tokens, atoms = self.after[prefix]
         made = torch.zeros_like(q).index_add_(0, atoms, q[tokens])
         return made / made.sum().clamp(min=1e-38) if prefix else made
 
@@ -164,23 +161,28 @@ class Lifting:
             path = self.paths[token] or (None,)
             atoms += path
             drawn += [(number, path[:place]) for place in range(len(path))]
-            if path == (None,):
-                break
         return atoms, drawn
 
+    def route(self, atoms):
+        """The comparisons while all stay, up to an atom that nothing can follow.
+
+        An atom that is no child of a node inside the trie proposes that the node's token ends
+        there, and is then compared again at the root, given that.
+        """
+        place, row, node, narrowed = 0, 0, ROOT, ROOT
+        while place < len(atoms):
+            child = self.children[node].get(atoms[place])
+            whole = child is None or not self.children[child]
+            ends = self.token[node if child is None else child] if whole else -1
+            yield Step(place, row, node, child, ends, ROOT if whole else child, narrowed)
+            if whole and ends < 0:
+                return
+            place, row = place + (child is not None), row + whole
+            node, narrowed = ROOT if whole else child, node if child is None else ROOT
+
     def walk(self, atoms):
-        """The target tokens that the atoms spell; each end is decided by the next atom only."""
-        tokens, node = [], ROOT
-        for atom in [*atoms, None]:
-            if node != ROOT and atom not in self.children[node]:
-                if self.token[node] < 0:
-                    break
-                tokens.append(self.token[node])
-                node = ROOT
-            if atom not in self.children[node]:
-                break
-            node = self.children[node][atom]
-        return tokens
+        """The target tokens that the atoms spell; what ends with the last atom counts."""
+        return [step.ends for step in self.route([*atoms, None]) if step.ends >= 0]
 
 
 def choose(weights, generator):
@@ -195,47 +197,55 @@ def accept(probability, generator, device):
 
 @dataclass
 class Step:
-    """One comparison: P and Q of what is next at a node, what was proposed, and r before it."""
+    """One comparison: where its atom and row are, what is proposed, and r before it."""
 
-    node: int
+    place: int
     row: int
-    P: torch.Tensor
-    Q: torch.Tensor
+    node: int
+    child: int | None  # that the atom proposes, or that a token ends at the node
     ends: int  # the target token that enters the text if the proposal stays, or -1
     next_node: int
-    ratio: float
+    narrowed: int  # the node at which the same atom has just proposed an end, or ROOT
+    left: float = 1.0  # Q of that end
+    ratio: float = 1.0
 
 
 def compare(atoms, drawn, q_rows, p_rows, lifting, limit):
     """The comparisons of a round as if all stayed, and r after the last.
 
-    r_i = min(1, r_{i-1} P_i / Q_i). An atom that is no child of a node inside the trie proposes
-    that the node's token ends there, and is then compared again at the root, given that.
+    r_i = min(1, r_{i-1} P_i / Q_i). Only P and Q of what is proposed are worked out, all at once.
     """
-    steps, place, row, node, ratio, narrowed, q_end = [], 0, 0, ROOT, 1.0, None, 1.0
-    while place < len(atoms) and row < min(limit, len(p_rows)) and ratio > 0:
-        number, prefix = drawn[place]
-        q = lifting.next_atom(q_rows[number], prefix)
-        if narrowed is not None:  # the same atom has just proposed an end there
-            q[lifting.atoms(narrowed)] = 0
-            q = q / q_end
-        children = lifting.children[node]
-        P, drafted = lifting.masses(node, p_rows[row]), q[lifting.atoms(node)]
-        end = (1 - drafted.sum()).clamp(min=0) * (node != ROOT)
-        P = P / P.sum().clamp(min=1e-38) if node != ROOT else P
-        Q = torch.cat([drafted, end[None]])
-        child = children.get(atoms[place])
-        category = len(children) if child is None else [*children].index(atoms[place])
-        whole = child is None or not lifting.children[child]
-        ends = lifting.token[node if child is None else child] if whole else -1
-        steps.append(Step(node, row, P, Q, ends, ROOT if whole else child, ratio))
-        proposed, drawn_with = float(P[category]), float(Q[category])
-        if child is None and (node == ROOT or ends < 0):
-            proposed = 0.0  # nothing can follow
-        ratio = min(1.0, ratio * proposed / drawn_with) if drawn_with > 0 else 0.0
-        narrowed, q_end = (node if child is None and node != ROOT else None), drawn_with
-        place, row, node = place + (child is not None), row + whole, steps[-1].next_node
+    steps, parts, last = [], [], min(limit, len(p_rows))
+    for step in takewhile(lambda step: step.row < last, lifting.route(atoms)):
+        steps.append(step)
+        number, prefix = drawn[step.place]
+        p, q, own = p_rows[step.row], q_rows[number], lifting.token[step.node] >= 0
+        within = lifting.below(step.node)[:own] if step.child is None else lifting.below(step.child)
+        parts += [p[within].sum(), q[lifting.drafted(prefix, step.node, atoms[step.place])].sum()]
+        parts += [q[lifting.after[prefix][0]].sum() if prefix else q.new_ones(())]
+    mass, left, ratio = 1.0, 1.0, 1.0
+    numbers = torch.stack(parts).reshape(-1, 3).tolist() if steps else []
+    for step, (proposed, drafted, possible) in zip(steps, numbers, strict=True):
+        share, step.left, step.ratio = drafted / (possible or 1.0), left, ratio
+        drawn_with = (share if step.child is not None else max(0.0, 1 - share)) / (left or 1.0)
+        ratio = min(1.0, ratio * proposed / mass / drawn_with) if drawn_with > 0 else 0.0
+        if ratio == 0:
+            return steps[:steps.index(step) + 1], ratio
+        mass = 1.0 if step.next_node == ROOT else proposed
+        left = drawn_with if step.child is None else 1.0
     return steps, ratio
+
+
+def categories(step, drawn, q_rows, p_rows, lifting):
+    """P and Q (C + 1,) of all that can be next at a comparison: children, or that a token ends."""
+    number, prefix = drawn[step.place]
+    q = lifting.next_atom(q_rows[number], prefix)
+    if step.narrowed != ROOT:
+        q[lifting.atoms(step.narrowed)] = 0
+        q /= step.left
+    P, drafted = lifting.masses(step.node, p_rows[step.row]), q[lifting.atoms(step.node)]
+    end = (1 - drafted.sum()).clamp(min=0) * (step.node != ROOT)
+    return P / P.sum().clamp(min=1e-38) if step.node != ROOT else P, torch.cat([drafted, end[None]])
 
 
 def verify(tokens, q_rows, p_rows, lifting, limit, generator):
@@ -251,59 +261,59 @@ def verify(tokens, q_rows, p_rows, lifting, limit, generator):
     stays = len(steps)
     if not accept(ratio, generator, device):
         for stays in reversed(range(len(steps))):
-            step = steps[stays]
-            weights = (step.ratio * step.P - step.Q).clamp(min=0)
+            r = steps[stays].ratio  # as h <= r, r alone refuses most
+            if r < 1 and not accept(r, generator, device):
+                continue
+            P, Q = categories(steps[stays], drawn, q_rows, p_rows, lifting)
+            weights = (r * P - Q).clamp(min=0)
             left = float(weights.sum())
-            if left == 0:
-                weights = step.P
-            if step.ratio == 1 or accept(left / (left + 1 - step.ratio), generator, device):
+            if r == 1 or accept(left / (left + 1 - r) / r, generator, device):
                 break
+        weights = P if left == 0 else weights
     written = [step.ends for step in steps[:stays] if step.ends >= 0]
+    node, p = steps[-1].next_node if steps else ROOT, p_rows[len(written)]
     if stays < len(steps):
-        step = steps[stays]
-        category = choose(weights, generator)
-        return [*written, lifting.draw(step.node, category, p_rows[step.row], generator)]
-    node = steps[-1].next_node if steps else ROOT
-    if node != ROOT:  # the atoms ran out inside a token
+        within = lifting.members(steps[stays].node, choose(weights, generator))
+    elif node != ROOT:  # the atoms ran out inside a token
         within = lifting.below(node)
-        written.append(int(within[choose(p_rows[len(written)][within], generator)]))
-        if written[-1] != lifting.token[node]:
-            return written
-    return [*written, choose(p_rows[len(written)], generator)]
+    else:
+        return [*written, choose(p, generator)]
+    written.append(int(within[choose(p[within], generator)]))
+    if stays == len(steps) and written[-1] == lifting.token[node]:
+        written.append(choose(p_rows[len(written)], generator))
+    return written
 
 
 class Assistant:
     """The assistant's tokens of the text, their cache, and its drafts."""
 
-    def __init__(self, model, vocabulary, temperature, tokens, threshold, device):
-        self.model, self.vocabulary, self.temperature = model, vocabulary, temperature
-        self.tokens, self.threshold, self.device = tokens, threshold, device
+    def __init__(self, model, tokenizer, config, device):
+        self.model, self.tokenizer, self.config, self.device = model, tokenizer, config, device
         self.fed, self.cache, self.ends = [], None, ends_of(model)
         self.longest = getattr(model.config, "max_position_embeddings", 1 << 30)
 
+    @torch.inference_mode()
     def draft(self, text, room, generator):
         """Up to `room` tokens that may follow `text`, and the rows (k, V_q) of them."""
-        ids = self.vocabulary.tokenizer(text)["input_ids"]
+        ids = self.tokenizer(text)["input_ids"]
         ids = ids[:-1] if ids and ids[-1] in self.ends else ids  # some tokenizers close a text
-        room = min(room, self.tokens, self.longest - len(ids))
-        if not ids or room < 1:
-            return [], []
+        room = min(room, self.longest - len(ids), self.config.num_assistant_tokens or 20)
         same = len(os.path.commonprefix([self.fed, ids[:-1]]))
-        if self.cache is not None and same < len(self.fed):
+        if same < len(self.fed):
             self.cache.crop(same - len(self.fed))
-        self.fed, new, tokens, rows = ids, ids[same:], [], []
-        while len(tokens) < room:
+        self.fed, new, tokens, rows = ids[:same], ids[same:], [], []
+        threshold = self.config.assistant_confidence_threshold or 0.0
+        while ids and len(tokens) < room:
             out = self.model(torch.tensor([new], device=self.model.device), use_cache=True,
                              past_key_values=self.cache, logits_to_keep=1)
-            self.cache = out.past_key_values
-            row = (out.logits[0, -1].float() / (self.temperature or 1.0)).softmax(-1)
-            token = choose(row, generator) if self.temperature else int(row.argmax())
+            self.cache, self.fed = out.past_key_values, self.fed + new
+            row = (out.logits[0, -1].float() / (self.config.temperature or 1.0)).softmax(-1)
+            token = choose(row, generator) if self.config.do_sample else int(row.argmax())
+            new = [token]
             tokens.append(token)
             rows.append(row.to(self.device))
-            if token in self.ends or float(row[token]) < self.threshold:
+            if token in self.ends or float(row[token]) < threshold:
                 break
-            new = [token]
-            self.fed = self.fed + new * (len(tokens) < room)
         return tokens, rows
 
 
@@ -313,74 +323,64 @@ def ends_of(model):
     return ends if isinstance(ends, list) else [] if ends is None else [int(ends)]
 
 
-def decoding(tokenizer, assistant_model, assistant_tokenizer, streamer=None, generator=None):
-    """A decoding method for `generate(custom_generate=...)` that drafts with the assistant."""
-
-    @torch.no_grad()
-    def decode(model, input_ids, logits_processor, stopping_criteria, generation_config,
-               **model_kwargs):
-        if len(input_ids) != 1:
-            raise ValueError(f"the batch has {len(input_ids)} prompts: give one at a time")
-        mask = model_kwargs.get("attention_mask")
-        if mask is not None and not mask.all():
-            raise ValueError("the attention mask hides tokens: leave padding out")
-        if model.config.is_encoder_decoder or getattr(model, "_is_stateful", False):
-            raise ValueError("the target must be a decoder whose cache can be cut")
-        sampled, device = generation_config.do_sample, input_ids.device
-        target = Vocabulary(tokenizer, model.config.get_text_config().vocab_size)
-        draft = Vocabulary(assistant_tokenizer, assistant_model.config.get_text_config().vocab_size)
-        key = id(tokenizer), str(device)
-        known = assistant_tokenizer.__dict__.setdefault("_liftings", {})  # made once
-        if key not in known:
-            known[key] = Lifting(target, draft, ends_of(model), ends_of(assistant_model), device)
-        lifting, limit = known[key], generation_config.num_assistant_tokens or 20
-        temperature = (generation_config.temperature or 1.0) if sampled else 0.0
-        threshold = generation_config.assistant_confidence_threshold or 0.0
-        assistant = Assistant(assistant_model, draft, temperature, limit, threshold, device)
-        cache, scores = model_kwargs.get("past_key_values"), []
-        longest, done = generation_config.max_length, False
-        fed = cache.get_seq_length() if cache is not None else 0
-        put = streamer.put if streamer is not None else lambda ids: None
-        put(input_ids.cpu())
-        while not done:
-            count = input_ids.shape[1]
-            data = b"".join(target.bytes[i] or b"" for i in input_ids[0].tolist())
-            text = data.decode("utf-8", "ignore")
-            text = text if target.byte_level else text.removeprefix(" ")
-            room = longest - count - 1  # one token is the target's own
-            drafted, q_rows = assistant.draft(text, room, generator)
-            proposed = lifting.walk(lifting.reveal(drafted)[0])[:room]
-            ids = torch.cat([input_ids, input_ids.new_tensor([proposed])], 1)
-            out = model(ids[:, fed:], past_key_values=cache, use_cache=True,
-                        logits_to_keep=len(proposed) + 1)
-            cache, rows = out.past_key_values, []
-            for place in range(len(proposed) + 1):  # a processor may read the text before
-                row = out.logits[:, place].to(torch.float32)
-                rows.append(logits_processor(ids[:, :count + place], row)[0])
-            if sampled:
-                p_rows = torch.stack(rows).softmax(-1)
-                written = verify(drafted, q_rows, p_rows, lifting, room, generator)
-            else:
-                best = [int(row.argmax()) for row in rows]
-                written = best[:len(os.path.commonprefix([proposed, best])) + 1]
-            for place, token in enumerate(written):
-                input_ids = torch.cat([input_ids, input_ids.new_tensor([[token]])], 1)
-                scores.append(rows[place][None])
-                if done := bool(stopping_criteria(input_ids, tuple(scores)).all()):
-                    break
-            put(input_ids[0, count:].cpu())
-            fed, held = input_ids.shape[1] - 1, cache.get_seq_length()
-            if fed < held:
-                cache.crop(fed - held)
-        if streamer is not None:
-            streamer.end()
-        if generation_config.return_dict_in_generate:
-            kept = tuple(scores) if generation_config.output_scores else None
-            return GenerateDecoderOnlyOutput(sequences=input_ids, scores=kept,
-                                             past_key_values=cache)
+@torch.no_grad()
+def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator, model, input_ids,
+           logits_processor, stopping_criteria, generation_config, **model_kwargs):
+    """What `generate(custom_generate=...)` calls, given the first five: prompt and text (1, n)."""
+    if len(input_ids) != 1:
+        raise ValueError(f"the batch has {len(input_ids)} prompts: give one at a time")
+    mask, device = model_kwargs.get("attention_mask"), input_ids.device
+    if mask is not None and not mask.all():
+        raise ValueError("the attention mask hides tokens: leave padding out")
+    if model.config.is_encoder_decoder or getattr(model, "_is_stateful", False):
+        raise ValueError("the target must be a decoder whose cache can be cut")
+    known = assistant_tokenizer.__dict__.setdefault("_liftings", {})  # made once
+    ends = ends_of(model), ends_of(assistant_model)
+    sizes = [one.config.get_text_config().vocab_size for one in (model, assistant_model)]
+    key = id(tokenizer), str(device), *sizes, str(ends)
+    if key not in known:
+        both = Vocabulary(tokenizer, sizes[0]), Vocabulary(assistant_tokenizer, sizes[1])
+        known[key] = both[0], Lifting(*both, *ends, device)
+    target, lifting = known[key]
+    assistant = Assistant(assistant_model, assistant_tokenizer, generation_config, device)
+    cache, scores, done = model_kwargs.get("past_key_values"), [], False
+    fed = cache.get_seq_length() if cache is not None else 0
+    put = streamer.put if streamer is not None else lambda ids: None
+    put(input_ids.cpu())
+    while not done:
+        count = input_ids.shape[1]
+        data = b"".join(target.bytes[token] or b"" for token in input_ids[0].tolist())
+        text = data.decode("utf-8", "ignore").removeprefix("" if target.byte_level else " ")
+        room = generation_config.max_length - count - 1  # one token is the target's own
+        drafted, q_rows = assistant.draft(text, room, generator)
+        proposed = lifting.walk(lifting.reveal(drafted)[0])[:room]
+        ids = torch.cat([input_ids, input_ids.new_tensor([proposed])], 1)
+        out = model(ids[:, fed:], past_key_values=cache, use_cache=True,
+                    logits_to_keep=len(proposed) + 1)
+        cache, logits = out.past_key_values, out.logits.to(torch.float32)
+        rows = torch.cat([  # a processor may read the text before
+            logits_processor(ids[:, :count + place], logits[:, place])
+            for place in range(len(proposed) + 1)])
+        if generation_config.do_sample:
+            written = verify(drafted, q_rows, rows.softmax(-1), lifting, room, generator)
+        else:
+            best = rows.argmax(-1).tolist()
+            written = best[:len(os.path.commonprefix([proposed, best])) + 1]
+        for place, token in enumerate(written):
+            input_ids = torch.cat([input_ids, input_ids.new_tensor([[token]])], 1)
+            scores.append(rows[place, None])
+            if done := bool(stopping_criteria(input_ids, tuple(scores)).all()):
+                break
+        put(input_ids[0, count:].cpu())
+        fed, held = input_ids.shape[1] - 1, cache.get_seq_length()
+        if fed < held:
+            cache.crop(fed - held)
+    if streamer is not None:
+        streamer.end()
+    if not generation_config.return_dict_in_generate:
         return input_ids
-
-    return decode
+    kept = tuple(scores) if generation_config.output_scores else None
+    return GenerateDecoderOnlyOutput(sequences=input_ids, scores=kept, past_key_values=cache)
 
 
 def generate(model, *args, tokenizer=None, assistant_model=None, assistant_tokenizer=None,
@@ -396,5 +396,5 @@ def generate(model, *args, tokenizer=None, assistant_model=None, assistant_token
     if strings := kwargs.pop("stop_strings", None):
         criteria.append(StopStringCriteria(tokenizer, strings))
     kwargs = {name: value for name, value in kwargs.items() if value is not None}
-    method = decoding(tokenizer, assistant_model, assistant_tokenizer, streamer, generator)
+    method = partial(decode, tokenizer, assistant_model, assistant_tokenizer, streamer, generator)
     return model.generate(*args, custom_generate=method, stopping_criteria=criteria, **kwargs)
