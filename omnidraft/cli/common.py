@@ -12,7 +12,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
+from ..engine.loading import OUT_OF_MEMORY, is_out_of_memory
+from ..errors import OmnidraftError
 from .printing import note
 
 ORDER = "demo generate chat adapt adapters bench align check models tutorial".split()  # in help

@@ -1,7 +1,5 @@
 """Models by name, folder or hub id."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from math import prod
 from os import PathLike
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
 EMBEDDED = ("draft-general", "draft-tasks", "qwen-like", "llama3-like")
 BACKENDS = ("numpy", "torch")
 NUMPY_DTYPES = ("auto", "float32", "float64")
+OUT_OF_MEMORY = "out of memory: take a smaller model or number type, a shorter text, another device"
 NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs more than computing
 
 
@@ -66,7 +65,7 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
 
 
 def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: str = "auto",
-         **more: Any) -> Llama | TransformersModel:
+         **more: Any) -> "Llama | TransformersModel":
     """Load an embedded model by name, a Hugging Face folder, or with backend "torch" a hub id.
 
     Backend "numpy" runs Llama, Mistral and Qwen2 on the CPU, in float32 ("auto") or float64;
@@ -108,7 +107,7 @@ def folder(name: str | Path) -> Path:
 
 
 def _small_in_numpy(name: str | PathLike, device: str = "auto", dtype: Any = "auto",
-                    **_: Any) -> Llama | None:
+                    **_: Any) -> "Llama | None":
     """The model in the NumPy engine, where that runs it, and faster than PyTorch on the CPU."""
     from .transformers_loading import choose_device
 
@@ -117,3 +116,13 @@ def _small_in_numpy(name: str | PathLike, device: str = "auto", dtype: Any = "au
         if choose_device(device)[0] == "cpu" and sum(map(prod, shapes)) < NUMPY_IS_FASTER:
             return load(name, dtype)
     return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception of Python, NumPy or PyTorch says that memory is full.
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("no such kernel"))
+    (True, False)
+    """
+    says = f"{type(error)} {error}".lower()
+    return isinstance(error, (MemoryError, RuntimeError)) and "memory" in says
