@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 EMBEDDED = ("draft-general", "draft-tasks", "qwen-like", "llama3-like")
 BACKENDS = ("numpy", "torch")
 NUMPY_DTYPES = ("auto", "float32", "float64")
-OUT_OF_MEMORY = "out of memory: take a smaller model or number type, a shorter text, another device"
 NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs more than computing
 
 
@@ -116,13 +115,3 @@ def _small_in_numpy(name: str | PathLike, device: str = "auto", dtype: Any = "au
         if choose_device(device)[0] == "cpu" and sum(map(prod, shapes)) < NUMPY_IS_FASTER:
             return load(name, dtype)
     return None
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception of Python, NumPy or PyTorch says that memory is full.
-
-    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("no such kernel"))
-    (True, False)
-    """
-    says = f"{type(error)} {error}".lower()
-    return isinstance(error, (MemoryError, RuntimeError)) and "memory" in says
