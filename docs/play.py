@@ -122,11 +122,10 @@ class Recorder:
         self.seen.append((draft, proposals, np.array(logits), self.decided))
         self.decided = None
 
-    def keep(self, steps: list, *given: Any) -> tuple[int, Any]:
+    def keep(self, steps: Any, *given: Any) -> tuple[list, Any, Any]:
         """`verification._keep`, which draws the comparison that decides, in passing."""
-        kept, left = KEEP(steps, *given)
-        self.decided = None if left is None else steps[kept]
-        return kept, left
+        kept, self.decided, left = KEEP(steps, *given)
+        return kept, self.decided, left
 
 
 def text_of(tokenizer: Tokenizer, token: int) -> str:

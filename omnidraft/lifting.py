@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-ROOT = 0
+ROOT, TINY = 0, np.finfo(np.float32).tiny
 Split = tuple[int, ...]
 
 
@@ -37,6 +37,8 @@ class Choice(NamedTuple):
     left: float = 1.0  # Q of that *stop*: the atom is known to be no child of `narrowed`
     before: float = 1.0  # r of `verification.lifted`,
     after: float = 1.0  # and after this comparison
+    behind: int = 0  # comparisons that follow this one,
+    most: float = 1.0  # and what r is at most after any of them
 
 
 class Lifting:
@@ -76,6 +78,16 @@ class Lifting:
             self._kept[what] = make()
         return self._kept[what]
 
+    def index(self, what: Any, ids: np.ndarray) -> Any:
+        """Ids (..., n) as an index of rows; `what` names them."""
+        return ids
+
+    def added(self, index: Any, values: Any, size: int) -> Any:
+        """Values (n,) added up by their index: (size,)."""
+        made = np.zeros(size, values.dtype)
+        np.add.at(made, index, values)
+        return made
+
     # ---- target side ----------------------------------------------------------------------------
     def below(self, node: int) -> np.ndarray:
         """Target tokens (n,) whose split passes through `node`, its own token first."""
@@ -114,14 +126,18 @@ class Lifting:
         = p(t_n) / mass(node), Q(stop) = 1 - sum Q(child), since any atom that is no child proposes
         it. At the root it is the uncovered tokens, which no atom proposes: Q = 0.
         """
-        atoms, draft_end = self.atoms(node), 0.0
-        tokens, category = self.categories(node, len(target_probs))
-        masses = np.zeros(len(atoms) + 1, target_probs.dtype)
-        np.add.at(masses, category, target_probs[tokens])
-        drafted = draft_probs[atoms]
+        tokens, category = self.categories(node, size := len(target_probs))
+        atoms = self.atoms(node)
         if node != ROOT:
-            masses, draft_end = masses / (masses.sum() or 1.0), max(0.0, 1.0 - drafted.sum())
-        return atoms, masses, np.append(drafted, drafted.dtype.type(draft_end))
+            target_probs = target_probs[self.index(("tokens", node), tokens)]
+        category = self.index(("categories", node, size), category)
+        masses = self.added(category, target_probs, len(atoms) + 1)
+        drafted = draft_probs[self.index(("atoms and one", node), np.append(atoms, 0))]
+        drafted[-1] = 0.0
+        if node != ROOT:
+            masses = masses / masses.sum().clip(TINY)
+            drafted[-1] = (1.0 - drafted.sum()).clip(0)
+        return atoms, masses, drafted
 
     def route(self, atoms: Sequence[int | None]) -> Iterator[Choice]:
         """The comparisons while every proposal is accepted, which the atoms alone decide; no P, Q.
@@ -156,14 +172,10 @@ class Lifting:
 
         draft_probs: the row (V_q,) of the drawn token. What has no path is left out.
         """
-        def make() -> tuple[np.ndarray, ...]:  # most draft tokens are atoms: those stay in place
-            tokens, atoms = self.continuing(prefix)
-            in_place = np.isin(np.arange(len(self.paths)), tokens[tokens == atoms])
-            return in_place, tokens[tokens != atoms], atoms[tokens != atoms]
-        in_place, tokens, atoms = self.kept(("distribution", prefix), make)
-        some = draft_probs * in_place
-        np.add.at(some, atoms, draft_probs[tokens])
-        return some / (some.sum() or 1.0) if prefix else some
+        tokens, atoms = self.index(("continuing", prefix), self.continuing(prefix))
+        some = draft_probs[tokens]
+        some = some / some.sum().clip(TINY) if prefix else some
+        return self.added(atoms, some, len(draft_probs))
 
     def after(self, prefix: Split) -> dict[int, list[int]]:
         """Next atom -> the draft tokens whose path continues `prefix` with it."""
@@ -207,7 +219,8 @@ class Lifting:
 
     def sums(self, wanted: Iterable[tuple[np.ndarray, Any]]) -> Iterator[float]:
         """For each (row, ids) the sum of row[ids], when it is asked for."""
-        return (float(row[ids].sum()) if len(ids) else 0.0 for row, ids in wanted)
+        return (float(row[ids[0]] if len(ids) == 1 else row[ids].sum()) if len(ids) else 0.0
+                for row, ids in wanted)
 
 
 def build_lifting(splits: dict[int, Split], spellings: dict[int, Sequence[int]],

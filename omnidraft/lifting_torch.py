@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import lifting
-from .lifting import ROOT, Split
+from .lifting import Split
 
 
 def upload(ids: np.ndarray | Sequence[int], device: torch.device | str) -> Tensor:
@@ -24,32 +24,11 @@ class Lifting(lifting.Lifting):
     def __init__(self, host: lifting.Lifting, device: torch.device | str = "cpu") -> None:
         vars(self).update(vars(host), host=host, device=device)  # shared, not copied
 
-    def uploaded(self, what: Any, ids: Any) -> Tensor:
-        """Ids as a tensor, uploaded once for a device."""
+    def index(self, what: Any, ids: np.ndarray) -> Tensor:
         return self.kept((str(self.device), what), lambda: upload(ids, self.device))
 
-    def choice(self, node: int, target_probs: Tensor,
-               draft_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        size = len(target_probs)
-        tokens, category = self.categories(node, size)
-        atoms = self.uploaded(("atoms", node), self.atoms(node))
-        if node != ROOT:
-            target_probs = target_probs[self.uploaded(("tokens", node), tokens)]
-        masses = target_probs.new_zeros(len(atoms) + 1)
-        masses.index_add_(0, self.uploaded(("categories", node, size), category), target_probs)
-        drafted = draft_probs.index_select(0, atoms)
-        draft_end = drafted.new_zeros(1)
-        if node != ROOT:
-            masses = masses / masses.sum()
-            draft_end = (1.0 - drafted.sum(0, keepdim=True)).clamp(min=0)
-        return atoms, masses, torch.cat([drafted, draft_end])
-
-    def distribution(self, draft_probs: Tensor, prefix: Split) -> Tensor:
-        tokens, atoms = self.uploaded(("continuing", prefix), self.continuing(prefix))
-        some = draft_probs.index_select(0, tokens)
-        if prefix:
-            some = some / some.sum().clamp(min=torch.finfo(some.dtype).tiny)
-        return torch.zeros_like(draft_probs).index_add_(0, atoms, some)
+    def added(self, index: Tensor, values: Tensor, size: int) -> Tensor:
+        return values.new_zeros(size).index_add_(0, index, values)
 
     def reveal(self, draft_tokens: Sequence[int], draft_probs: Sequence[Tensor],
                in_text: Split = ()) -> tuple[list[int | None], list[tuple[Tensor, Split]]]:

@@ -13,6 +13,7 @@ from .errors import OmnidraftError
 
 BLOCK = 256
 BELOW_ONE = 1 - 2**-52  # the greatest draw: rounded, a product with it stays below the total
+NO_FILTERS = 0, 1.0, 0.0  # top_k, top_p, min_p
 BROKEN = "the model's logits are NaN or infinite: broken weights, or the number type is too small"
 
 
@@ -23,19 +24,22 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
     float32 stays float32, anything else becomes float64. Temperature 0 gives the argmax as a
     one-hot row. Raises OmnidraftError for a row that holds no finite logit or a NaN.
     """
-    logits = np.asarray(logits)
-    highest = logits.max(axis=-1, keepdims=True)  # (..., 1)
-    if not np.isfinite(highest).all():
-        raise OmnidraftError(BROKEN)
-    if temperature == 0:
-        return (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
+    logits, total = np.asarray(logits), np.zeros(1)
     width = np.float32 if logits.dtype == np.float32 else np.float64
-    if temperature == 1 and ((highest >= 0) & (highest < 60)).all():
-        probs = np.exp(logits, dtype=width)  # neither overflows nor loses more than the usual way
-    else:
+    if temperature == 1:  # usually this neither overflows nor loses anything
+        with np.errstate(over="ignore"):
+            probs = np.exp(logits, dtype=width)
+        total = probs.sum(axis=-1, keepdims=True)  # (..., 1)
+    if not ((total >= 1) & (total < np.inf)).all():
+        highest = logits.max(axis=-1, keepdims=True)
+        if not np.isfinite(highest).all():
+            raise OmnidraftError(BROKEN)
+        if temperature == 0:
+            return (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
         with np.errstate(over="ignore"):  # a tiny temperature: -inf, which is right
             scaled = np.subtract(logits, highest, dtype=width) / width(max(temperature, 1e-30))
         probs = np.exp(scaled)  # in proportion to the probabilities
+        total = probs.sum(axis=-1, keepdims=True)
     if 0 < top_k < logits.shape[-1]:
         least = np.partition(probs, -top_k, axis=-1)[..., -top_k, None]
         probs[probs < least] = 0.0
@@ -48,7 +52,9 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
         np.put_along_axis(probs, order, ordered, -1)
     if min_p > 0:
         probs[probs < min_p * probs.max(-1, keepdims=True)] = 0.0
-    probs /= probs.sum(-1, keepdims=True)
+    if (top_k, top_p, min_p) != NO_FILTERS:
+        total = probs.sum(axis=-1, keepdims=True)
+    probs /= total
     return probs
 
 
@@ -85,10 +91,13 @@ def locate(weights: np.ndarray, draw: float) -> int:
 
 
 class Rows(Sequence):
-    """make(item) for each of `items` when it is asked for: rows after a rejection cost nothing."""
+    """make(item) for each of `items` when it is asked for: rows after a rejection cost nothing.
 
-    def __init__(self, items: Any, make: Callable[[Any], Any]) -> None:
-        self.items, self._make = items, make
+    `positive`: of probabilities, none is 0.
+    """
+
+    def __init__(self, items: Any, make: Callable[[Any], Any], positive: bool = False) -> None:
+        self.items, self._make, self.positive = items, make, positive
         self._made: dict[int, Any] = {}
 
     def __len__(self) -> int:
@@ -151,13 +160,10 @@ class Sampler:
         """A cache with which `model.forward` gives the arrays that this sampler takes."""
         return model.new_cache()
 
-    def distribution(self, logits: Any) -> Any:
-        """What is sampled from (V,), of logits (V,)."""
-        return self.process(logits, *self.settings)
-
     def rows(self, logits: np.ndarray, size: int) -> Sequence[np.ndarray]:
         """The distributions (n, V) of logits (n, V) over a tokenizer's `size` ids."""
-        return Rows(mask(logits, size), self.distribution)
+        return Rows(mask(logits, size), lambda row: self.process(row, *self.settings),
+                    self.settings[1:] in ((), NO_FILTERS))
 
     def choices(self, logits: np.ndarray, size: int) -> Iterable[int]:
         """The token that the model itself writes after each of n rows of logits (n, V)."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from . import lifting_torch, sampling
 from .errors import OmnidraftError
 from .lifting_torch import upload
-from .sampling import BROKEN, Rows, mask
+from .sampling import BROKEN, NO_FILTERS, Rows, mask
 from .translation import until_end
 
 
@@ -34,20 +34,20 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
     if temperature != 1:  # the highest first: no quotient overflows
         logits = (logits - logits.amax(-1, keepdim=True)) / temperature
     probs = torch.softmax(logits, -1)
+    if (top_k, top_p, min_p) == NO_FILTERS:
+        return probs
     if 0 < top_k < logits.shape[-1]:
         least = probs.topk(top_k, -1).values[..., -1:]
         probs = torch.where(probs >= least, probs, 0.0)
-        probs /= probs.sum(-1, keepdim=True)
     if top_p < 1:
         ordered, order = torch.sort(probs, dim=-1, descending=True, stable=True)
         # A token stays while those before it hold less than top_p: the one that crosses it stays.
-        ordered.masked_fill_(ordered.cumsum(-1) - ordered >= top_p, 0.0)
+        running = ordered.cumsum(-1)
+        ordered.masked_fill_(running - ordered >= top_p * running[..., -1:], 0.0)
         probs = torch.zeros_like(probs).scatter_(-1, order, ordered)
-        probs /= probs.sum(-1, keepdim=True)
     if min_p > 0:
         probs = torch.where(probs < min_p * probs.amax(-1, keepdim=True), 0.0, probs)
-        probs /= probs.sum(-1, keepdim=True)
-    return probs
+    return probs / probs.sum(-1, keepdim=True)
 
 
 def best(logits: Tensor) -> Tensor:
@@ -133,8 +133,8 @@ class Sampler(sampling.Sampler):
 
     def rows(self, logits: Tensor, size: int) -> Sequence[Tensor]:
         """The distributions (n, V) of logits (n, V); all at once where they are drawn from."""
-        logits, self._size = mask(logits, size), logits.shape[-1]
-        return self.distribution(logits) if self.temperature else Rows(logits, self.distribution)
+        self._size, rows = logits.shape[-1], super().rows(logits, size)
+        return self.process(rows.items, *self.settings) if self.temperature else rows
 
     def choices(self, logits: Tensor, size: int) -> Iterable[int]:
         """The token that the model itself writes after each row of logits (n, V); one copy."""

@@ -10,7 +10,7 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import takewhile
 from math import prod
@@ -27,6 +27,7 @@ from .special_tokens import find_roles
 _HIDDEN = [*range(33), *range(127, 161), 173]
 BYTE_TO_CHARACTER = [chr(256 + _HIDDEN.index(b) if b in _HIDDEN else b) for b in range(256)]
 CHARACTER_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_CHARACTER)}
+_TO_LATIN_1 = {b: "\uffff" for b in _HIDDEN} | {ord(c): b for c, b in CHARACTER_TO_BYTE.items()}
 
 LARGEST = 2**27  # bytes of a tokenizer.json; those of 262k tokens have 33 MB
 GROWTH = 64  # a normalizer may make a text longer by this factor, a post-processor by so many ids
@@ -207,9 +208,9 @@ class Tokenizer:
             return bytes([int(string[3:5], 16)])
         if not self.byte_level:
             return (string.replace("▁", " ") if self._space else string).encode()
-        if added or not CHARACTER_TO_BYTE.keys() >= set(string):  # added tokens are plain text
-            return string.encode()
-        return bytes([CHARACTER_TO_BYTE[character] for character in string])
+        with suppress(UnicodeEncodeError):  # of a character that stands for no byte
+            return string.encode() if added else string.translate(_TO_LATIN_1).encode("latin-1")
+        return string.encode()  # plain text, as added tokens are
 
 
 @contextmanager

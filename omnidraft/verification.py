@@ -14,7 +14,8 @@ free token when every proposal was kept. Rules, lossless but for `omnidraft` abo
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, pairwise, takewhile, tee
+from itertools import accumulate, chain, pairwise, takewhile, tee
+from operator import mul
 from typing import Any
 
 from .lifting import ROOT, Choice, Lifting, Split
@@ -108,15 +109,18 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
        P), by the residual with max(0, r P - Q); together r P.
     3. Judged one by one, comparisons would be kept with the product of all min(1, P/Q). That is
        never more than r, and less where P > Q comes after P < Q.
+
+    As P <= 1, no r further on is above r / (product of the Q until there). A draw above that
+    refuses what follows before its rows are worked out, where `target_probs` are `sampling.Rows`.
     """
-    steps, verdict = [*choices(atoms, drawn, lifting, target_probs, limit)], Verdict()
-    kept, left = _keep(steps, drawn, lifting, target_probs, uniforms)
-    for step in steps[:kept]:
+    steps, verdict = choices(atoms, drawn, lifting, target_probs, limit), Verdict()
+    kept, refused, left = _keep(steps, drawn, lifting, target_probs, uniforms)
+    for step in kept:
         if step.ends >= 0:
             verdict.emit(step.ends, "accepted")
-    p, node = target_probs[verdict.accepted], steps[-1].next_node if steps else ROOT
-    if left is not None:
-        within = lifting.members(steps[kept].node, uniforms.choose(left), len(p))
+    p, node = target_probs[verdict.accepted], kept[-1].next_node if kept else ROOT
+    if refused is not None:
+        within = lifting.members(refused.node, uniforms.choose(left), len(p))
         return verdict.emit(within[uniforms.choose(p[within])], "recovered")
     if node != ROOT:
         below = lifting.below(node)
@@ -128,54 +132,68 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
     return verdict.emit(uniforms.choose(p), "bonus")
 
 
-def _keep(steps: list[Choice], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
-          target_probs: Sequence[Any], uniforms: Uniforms) -> tuple[int, Any]:
-    """How many comparisons are kept, and the residual (C + 1,) of the next: None if all are."""
-    if not steps or uniforms.accept(steps[-1].after):
-        return len(steps), None
-    left = cache(lambda i: residual(*categories(steps[i], drawn, lifting, target_probs),
-                                    steps[i].before))
-    sure = max(i for i, step in enumerate(steps) if step.before == 1)  # h = 1
-    draws = [(i, uniforms.next(), steps[i].before) for i in range(len(steps) - 1, sure, -1)]
+def _keep(steps: Iterable[Choice], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
+          target_probs: Sequence[Any],
+          uniforms: Uniforms) -> tuple[list[Choice], Choice | None, Any]:
+    """The comparisons that are kept; the next and its residual (C + 1,), None if all are kept."""
+    steps, known, draw = iter(steps), [], 1.0
+    for step in steps:
+        draw = draw if known else uniforms.next()
+        known.append(step)
+        if draw >= step.most:  # some are refused, whatever the rows of what follows
+            break
+    if not known or draw < known[-1].after:
+        return known, None, None
+    left = cache(lambda i: residual(*categories(known[i], drawn, lifting, target_probs),
+                                    known[i].before))
+    sure, last = max(i for i, step in enumerate(known) if step.before == 1), known[-1]  # h = 1
+    draws = [(i, uniforms.next()) for i in range(len(known) - 1 + last.behind, sure, -1)]
+    if any(draw < last.most for _, draw in draws):
+        known += steps
     # As h <= r, r alone refuses most, and no whole distribution is worked out for them.
-    some, same = tee((i, draw, r) for i, draw, r in draws if draw < r)
+    some = [(i, draw, known[i].before) for i, draw in draws if i < len(known)]
+    some, same = tee((i, draw, r) for i, draw, r in some if draw < r)
     totals = uniforms.floats((z := left(i).sum(), z + (1 - r)) for i, _, r in same)
     for (i, draw, _), total in zip(some, totals, strict=True):
         if draw < ratio(*total):
-            return i, left(i)
-    return sure, left(sure)
+            return known[:i], known[i], left(i)
+    return known[:sure], known[sure], left(sure)
 
 
 def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
             target_probs: Sequence[Any], limit: int | None = None) -> Iterator[Choice]:
     """The comparisons of a round, up to the first with P = 0; arguments as in `lifted`."""
     rows = min(len(target_probs), len(target_probs) if limit is None else limit)
-    steps, same = tee(takewhile(lambda step: step.row < rows, lifting.route(atoms)))
-    numbers = lifting.sums(part for step in same for part in
-                           _parts(step, atoms[step.place], drawn, lifting, target_probs))
-    mass, q, r = 1.0, 1.0, 1.0  # of the proposal before: its mass under p, its Q, and r
-    for step in steps:
-        proposed, drafted, possible = next(numbers), next(numbers), next(numbers)
-        p = proposed / (mass or 1.0) if step.node != ROOT else proposed
-        left, share = q if step.narrowed != ROOT else 1.0, drafted / (possible or 1.0)
+    route = [*takewhile(lambda step: step.row < rows, lifting.route(atoms))]
+    masses, drafted = [], []  # (row, ids) to add up: P's mass; Q's, and what that is a share of
+    for step in route:
+        (q, prefix), children = drawn[step.place], lifting.children[step.node]
+        after, atom = lifting.after(prefix), atoms[step.place]
+        if atom in children:
+            within, same = lifting.below(children[atom]), after.get(atom, [])
+        else:
+            within = lifting.below(step.node)[:lifting.token[step.node] >= 0]
+            same = [token for other in children if step.stop for token in after.get(other, ())]
+        masses.append((step.row, within))
+        drafted += [(q, same), (q, lifting.continuing(prefix)[0] if prefix else [])]
+    # The drafter's rows are there; one of the target is worked out when its number is asked for.
+    numbers = lifting.sums(chain(drafted, ((target_probs[row], ids) for row, ids in masses)))
+    q, proposals = 1.0, []
+    for step in route:
+        left, share = q if step.narrowed != ROOT else 1.0, next(numbers) / (next(numbers) or 1.0)
         q = (max(0.0, 1.0 - share) if step.stop else share) / (left or 1.0)
-        mass, before, r = proposed, r, ratio(r * p, q)
-        yield step._replace(target_prob=p, draft_prob=q, left=left, before=before, after=r)
+        proposals.append((left, q))
+    later = [*accumulate((q for _, q in proposals[:0:-1]), mul, initial=1.0)]  # Q of all behind
+    mass, r = 1.0, 1.0  # of the proposal before: its mass under p, and r
+    for step, (left, q), proposed in zip(route, proposals, numbers, strict=True):
+        p, before = proposed / (mass or 1.0) if step.node != ROOT else proposed, r
+        mass, r, behind = proposed, ratio(r * p, q), later.pop()
+        lazy = behind and getattr(target_probs, "positive", False)
+        yield step._replace(target_prob=p, draft_prob=q, left=left, before=before, after=r,
+                            most=min(1.0, r / behind) if lazy else 1.0,
+                            behind=len(later) if r else 0)
         if r == 0:
             return
-
-
-def _parts(step: Choice, atom: int | None, drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
-           target_probs: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """The (row, ids) to add up at a comparison: P's mass, Q's, and what Q is relative to."""
-    (q, prefix), children = drawn[step.place], lifting.children[step.node]
-    after, possible = lifting.after(prefix), (lifting.continuing(prefix)[0] if prefix else [])
-    if atom in children:
-        within, drafted = lifting.below(children[atom]), after.get(atom, [])
-    else:
-        within = lifting.below(step.node)[:lifting.token[step.node] >= 0]
-        drafted = [token for other in children if step.stop for token in after.get(other, ())]
-    return [(target_probs[step.row], within), (q, drafted), (q, possible)]
 
 
 def categories(choice: Choice, drawn: Sequence[tuple[Any, Split]], lifting: Lifting,

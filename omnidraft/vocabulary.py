@@ -6,6 +6,7 @@ a run of spaces, "中") and pairs some tokens falsely ("é" is a letter in one v
 stand-in for byte 0xE9 in the other). Special tokens are paired by role (`special_tokens`).
 """
 
+import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -42,7 +43,10 @@ def align(draft: Tokenizer, target: Tokenizer, strings: bool = False) -> Alignme
 
     Of several tokens spelled alike the canonical one is taken.
     """
-    ours, theirs = (_strings(s) if strings else s.token_bytes for s in (draft, target))
+    ours, theirs = draft.token_bytes, target.token_bytes
+    if strings:  # with special tokens, a leading "▁" turned into "Ġ"
+        ours, theirs = ([string if side.byte_level else re.sub("^▁", "Ġ", string or "")
+                         for string in side.strings] for side in (draft, target))
     draft_ids, target_ids = canonical_ids(draft, ours), canonical_ids(target, theirs)
     draft_to_target = np.array([target_ids.get(key, -1) for key in ours], dtype=np.int32)
     target_to_draft = np.array([draft_ids.get(key, -1) for key in theirs], dtype=np.int32)
@@ -95,11 +99,3 @@ def aligned_spans(draft: Sequence[bytes], target: Sequence[bytes]) -> Iterator[t
                 return
             yield (start_i, i), (start_j, j)
             start_i, start_j = i, j
-
-
-def _strings(tokenizer: Tokenizer) -> Sequence[str | None]:
-    """Spellings as in the paper's count: with special tokens, a leading "▁" turned into "Ġ"."""
-    if tokenizer.byte_level:
-        return tokenizer.strings
-    return ["Ġ" + string[1:] if (string or "").startswith("▁") else string
-            for string in tokenizer.strings]

@@ -11,6 +11,7 @@ from rounds import RoundWorld
 from omnidraft import verification
 from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.lifting import ROOT, build_lifting
+from omnidraft.sampling import Rows
 
 WORLDS = 40
 
@@ -18,8 +19,9 @@ WORLDS = 40
 class Merging(RoundWorld):
     """The drafter writes a and b, the target longer tokens, too; both mostly agree, so merges are kept."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, positive: bool = False):
         super().__init__(seed)
+        self.positive = positive  # what is said of the target's rows
         self.k, self.counts = 2 + seed % 2, Counter()
         self.draft = ["a", "b"] + ["ba"] * (seed % 4 == 0)
         self.target = ["a", "b", "ab", "ba", "abb"][:3 + seed % 3]
@@ -41,8 +43,10 @@ class Merging(RoundWorld):
         tokens, rows = self.draw(draws)
         atoms, drawn = self.lifting.reveal(tokens, rows)
         walked, lengths = self.lifting.walk(atoms)
-        given = atoms, drawn, self.lifting, self.target_rows(walked)
+        rows = Rows(self.target_rows(walked), lambda row: row, self.positive)
+        given = atoms, drawn, self.lifting, rows
         verdict = verification.lifted(*given, draws)
+        self.counts["unread"] += len(rows) - len(rows._made)
         self.counts["merged"] += any(length > 1 for length in lengths[:verdict.accepted])
         alone, ended = 1.0, 0
         for step in verification.choices(*given):
@@ -64,6 +68,15 @@ def test_exact_where_merges_are_kept_and_blocks_rescued(worlds):
     assert sum(w.counts["rescued"] > 0 for w in worlds) > WORLDS / 2, [w.counts for w in worlds]
 
 
+def test_exact_where_a_sure_rejection_leaves_rows_unread(worlds):
+    """Though they hold zeros: those only end the comparisons, and so the draws, later."""
+    lazy = [Merging(seed, positive=True) for seed in range(WORLDS // 2)]
+    assert max(total_variation(w.two_tokens(w.lossless), w.truth()) for w in lazy) < 1e-12
+    for world in worlds[:WORLDS // 2]:
+        world.counts["unread"] or world.two_tokens(world.lossless)
+    assert sum(w.counts["unread"] for w in lazy) > sum(w.counts["unread"] for w in worlds[:WORLDS // 2])
+
+
 def test_r_is_the_probability_that_what_was_drafted_so_far_is_kept(worlds):
     """Over all that may be drafted after it; so it is, too, for expansions and a stop rule that sees the draws."""
     compared = 0
@@ -73,7 +86,7 @@ def test_r_is_the_probability_that_what_was_drafted_so_far_is_kept(worlds):
             atoms, drawn = world.lifting.reveal(tokens, rows)
             probs = world.target_rows(world.lifting.walk(atoms)[0])
             steps = [*verification.choices(atoms, drawn, world.lifting, probs)]
-            kept = verification._keep(steps, drawn, world.lifting, probs, draws)[0]
+            kept = len(verification._keep(steps, drawn, world.lifting, probs, draws)[0])
             # What is known when a comparison is made: the atoms, and where the draft tokens begin among them.
             seen = [(tuple(atoms[:s.place + 1]), tuple(prefix for _, prefix in drawn[:s.place + 1]), i, s.after)
                     for i, s in enumerate(steps)]

@@ -12,7 +12,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
+from ..engine.memory import OUT_OF_MEMORY, is_out_of_memory
+from ..errors import OmnidraftError
 from .printing import note
 
 ORDER = "demo generate chat adapt adapters bench align check models tutorial".split()  # in help
@@ -35,12 +36,11 @@ class OneLineErrors(TyperGroup):
                 warnings.simplefilter("ignore")  # of NumPy, about numbers that are refused later
                 return super().main(args, **more)
         except Exception as error:
-            line = str(error).replace("\n", " ")
-            if is_out_of_memory(error):
-                line = OUT_OF_MEMORY
-            elif isinstance(error, UnicodeDecodeError):
+            full = is_out_of_memory(error)
+            line = OUT_OF_MEMORY if full else str(error).replace("\n", " ")
+            if isinstance(error, UnicodeDecodeError):
                 line += ": not UTF-8 text"
-            elif not isinstance(error, (OmnidraftError, OSError)):
+            elif not (full or isinstance(error, (OmnidraftError, OSError))):
                 line = (f"{type(error).__name__}: {line}; this is a mistake of the program: please "
                         "report it with what `omnidraft --debug` shows")
             note(f"error: {line}")

@@ -4,8 +4,6 @@ Llama, Mistral and Qwen2 differ in biases, defaults and sliding windows. A windo
 until a text is longer than it, so here it ends the context: longer texts need --backend torch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,7 +44,7 @@ class ModelConfig:
     eos_ids: tuple[int, ...] = ()
 
     @classmethod
-    def load(cls, folder: str | Path) -> ModelConfig:
+    def load(cls, folder: str | Path) -> "ModelConfig":
         """Read config.json and generation_config.json, whose end tokens come first.
 
         Raises OmnidraftError where config.json is missing, broken, or of a model not run here.
@@ -61,7 +59,7 @@ class ModelConfig:
         return cls.parse(config | {"eos_token_id": ends}, str(folder))
 
     @classmethod
-    def parse(cls, config: dict[str, Any], name: str = "config") -> ModelConfig:
+    def parse(cls, config: dict[str, Any], name: str = "config") -> "ModelConfig":
         """Read what config.json holds; `name` stands in the OmnidraftErrors."""
         try:
             return _parse(config)

@@ -4,8 +4,6 @@ NumPy's wheels pick AVX2 kernels on processors they do not know, even where AVX-
 cost of a pass over several tokens; and at this project's sizes a second thread only costs time.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

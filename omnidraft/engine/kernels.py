@@ -11,8 +11,6 @@ into another order: with plain `x @ W` two tokens cost 2.4 times one. Four cures
 - *packing* the weights once, for OpenBLAS' AVX2 kernel (`packed`), in a second copy of them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Rewinding is only a shorter length: what follows it is never read, and the next pass overwrites it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

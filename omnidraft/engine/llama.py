@@ -5,8 +5,6 @@ pass over m tokens costs little more than over one (`kernels`), and a step is fe
 weights hold the constant factors, as the norms' gains and 1/sqrt(head_dim) of the queries.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -59,7 +57,7 @@ class Llama:
         self._later = np.triu(np.full((LONGEST_PASS, LONGEST_PASS), -np.inf, self.dtype), 1)
 
     @classmethod
-    def load(cls, folder: str | Path, dtype: Any = np.float32) -> Llama:
+    def load(cls, folder: str | Path, dtype: Any = np.float32) -> "Llama":
         """Read config.json, weights and tokenizer.json; raises OmnidraftError with one line."""
         folder = Path(folder)
         config = ModelConfig.load(folder)

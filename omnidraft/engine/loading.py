@@ -1,7 +1,5 @@
 """Models by name, folder or hub id."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from math import prod
 from os import PathLike
@@ -66,7 +64,7 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
 
 
 def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: str = "auto",
-         **more: Any) -> Llama | TransformersModel:
+         **more: Any) -> "Llama | TransformersModel":
     """Load an embedded model by name, a Hugging Face folder, or with backend "torch" a hub id.
 
     Backend "numpy" runs Llama, Mistral and Qwen2 on the CPU, in float32 ("auto") or float64;
@@ -108,7 +106,7 @@ def folder(name: str | Path) -> Path:
 
 
 def _small_in_numpy(name: str | PathLike, device: str = "auto", dtype: Any = "auto",
-                    **_: Any) -> Llama | None:
+                    **_: Any) -> "Llama | None":
     """The model in the NumPy engine, where that runs it, and faster than PyTorch on the CPU."""
     from .transformers_loading import choose_device
 

@@ -6,8 +6,6 @@ the weights are packed once: 8 tokens then cost two thirds of `x @ W`. Known is 
 OpenBLAS 0.3; without it, or where its product is not NumPy's, `kernel` gives None.
 """
 
-from __future__ import annotations
-
 import ctypes
 from contextlib import suppress
 from functools import cache

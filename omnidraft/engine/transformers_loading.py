@@ -1,7 +1,5 @@
 """Loading for `transformers_model`: folder or hub id, device, number type, tokenizer, errors."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator
@@ -14,10 +12,11 @@ import transformers
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import RepositoryNotFoundError
 
-from ..errors import OUT_OF_MEMORY, OmnidraftError, is_out_of_memory
+from ..errors import OmnidraftError
 from ..files import read_json
 from ..special_tokens import WELL_KNOWN
 from ..tokenizer import Tokenizer
+from .memory import OUT_OF_MEMORY, is_out_of_memory
 from .weights import read_header
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")

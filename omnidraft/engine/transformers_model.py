@@ -4,8 +4,6 @@ Every round takes rejected tokens back (arXiv 2507.02659, Algorithm 1). A cache 
 token is cut; with any other (state spaces, linear attention) every pass reads the whole text again.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,7 +87,7 @@ class TransformersModel:
 
     @classmethod
     def load(cls, name_or_folder: str | Path, dtype: str = "auto", device: str = "auto",
-             **more: Any) -> TransformersModel:
+             **more: Any) -> "TransformersModel":
         """Load a Hugging Face folder or hub id; raises OmnidraftError with one line.
 
         `dtype` "auto" is the stored one, on a CPU float32; `device` "auto" is cuda, else mps, else
@@ -101,7 +99,7 @@ class TransformersModel:
         return made
 
     @classmethod
-    def of(cls, model: Any, tokenizer: Any) -> TransformersModel:
+    def of(cls, model: Any, tokenizer: Any) -> "TransformersModel":
         """A loaded model and tokenizer of transformers as they are, both left unchanged.
 
         Raises OmnidraftError for a model in training mode, or a tokenizer that is not its own.

@@ -5,8 +5,6 @@ on the model's own matrices. As x W^T two tokens cost half as much again as one;
 four cost no more than one. `choose` tries both; any other model runs transformers' forward.
 """
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from typing import Any

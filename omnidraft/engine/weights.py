@@ -5,8 +5,6 @@ NumPy bfloat16, so what it has checked is read here; the arrays look into the ma
 Format: https://huggingface.co/docs/safetensors
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
