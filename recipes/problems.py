@@ -74,6 +74,7 @@ def read_schemas(text: str) -> list[Schema]:
 
 SCHEMAS = read_schemas(Path(__file__).with_name("schemas.txt").read_text(encoding="utf-8"))
 SHARES = [len(schema.wordings) for schema in SCHEMAS]  # the usual kinds have the most wordings
+TRAINED = [share * int(schema.settings.get("more", 1)) for schema, share in zip(SCHEMAS, SHARES, strict=True)]
 
 
 def choose(rng: random.Random, text: str) -> str:
@@ -374,7 +375,15 @@ def draw_sum(rng: random.Random) -> tuple[int, str, int, int]:
 
 
 def bare_sum(rng: random.Random) -> dict:
-    """A sum without a story."""
+    """A sum without a story, now and then a division with a rest."""
+    if rng.random() < 0.12:
+        y, times = rng.randint(3, 12), rng.randint(1, 16)
+        rest = rng.randint(1, y - 1)
+        n = y * times + rest
+        if n <= LIMIT:
+            prompt = frame(rng, rng.choice(L.REST).format(x=n, y=y))
+            return {"task": "math", "prompt": prompt, "answer": rest,
+                    "response": f" {y} * {times} = {y * times}. {n} - {y * times} = {rest}.\n#### {rest}"}
     x, operation, y, z = draw_sum(rng)
     if rng.random() < 0.7:
         text = f"{x} {operation} {y}" if rng.random() < 0.85 else f"{x}{operation}{y}"
