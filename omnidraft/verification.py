@@ -148,7 +148,7 @@ def _keep(steps: Iterable[Choice], drawn: Sequence[tuple[Any, Split]], lifting: 
                                     known[i].before))
     sure, last = max(i for i, step in enumerate(known) if step.before == 1), known[-1]  # h = 1
     draws = [(i, uniforms.next()) for i in range(len(known) - 1 + last.behind, sure, -1)]
-    if any(draw < last.most for _, draw in draws):
+    if any(i >= len(known) and draw < last.most for i, draw in draws):
         known += steps
     # As h <= r, r alone refuses most, and no whole distribution is worked out for them.
     some = [(i, draw, known[i].before) for i, draw in draws if i < len(known)]

@@ -25,7 +25,7 @@ HERE, PROMPTS, SEED = Path(__file__).parent, 200, 1_000_003
 
 
 def math(rng: random.Random) -> dict:
-    """A word problem, or, for about a fifth of the tokens, bare sums."""
+    """A word problem, or, for about an eighth of the tokens, bare sums."""
     luck = rng.random()
     return bare_sum(rng) if luck < 0.16 else many_sums(rng) if luck < 0.19 else problem(
         rng, rng.choices(SCHEMAS, TRAINED)[0])
