@@ -5,7 +5,8 @@
 The pair babyllama-tok361 -> stories260K (two published models with two tokenizers) serves the first
 stories of tinystories1000, greedy or at temperature 1, and learns from them; measured before and
 after on the last ones, which it never sees. The drafter was trained to the end on such stories, so
-the usual rate is too large for it: measured are what the guard makes of that, and smaller rates.
+the usual rate is too large for it: measured are what the guard makes of that (the default is warmed
+up and falls with each roll-back), and smaller rates.
 The embedded draft-general -> qwen-like serves a few prompts of each data set through
 `omnidraft adapt`, as a user would, from the drafter as it is (--rank 32), not from the adapter in
 the package; of each eight prompts one is held out and served both ways. The material is not part of

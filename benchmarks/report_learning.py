@@ -235,7 +235,7 @@ def real(figures: dict) -> str:
     scale = [tau for run in figures["stories"].values() for tau in run["curve"]]
     rows = [[name, f"`{sparkline(run['curve'], scale)}`",
              *(change(run["before"][at], run["after"][at]) for at in ("T=0", "T=1")),
-             f"{run['rollbacks']} of {run['updates'] // 4}", f"{run['rate']:.1g}",
+             f"{run['rollbacks']} in {run['updates']} updates", f"{run['rate']:.1g}",
              f"{100 * run['learning_share']:.0f} %"] for name, run in figures["stories"].items()]
     data = [[name, run["fails"], "", "", ""] if "fails" in run else
             [name, f"{run['prompts']}" + ", cut to their ends" * run["cut"],
