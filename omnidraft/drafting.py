@@ -81,7 +81,7 @@ class Drafter:
                 logits = self.model.forward(drawn[-1:], self.cache)
             rows = self._rows(logits, self.allowed)
             if not (draft.tokens or drawn or stop.starts(0.0)):  # it depends on the row
-                if not stop.starts(self._judge(self.sampler.likeliest(rows), rows)[1]):
+                if not stop.starts(self._judge(self.sampler.draw(rows, True), rows)[1]):
                     return draft
             drawn.append(self.sampler.draw(rows))
             if self.options.temperature:

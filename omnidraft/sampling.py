@@ -17,6 +17,7 @@ NO_FILTERS = 0, 1.0, 0.0  # top_k, top_p, min_p
 BROKEN = "the model's logits are NaN or infinite: broken weights, or the number type is too small"
 
 
+@np.errstate(over="ignore")  # of high logits, and with a tiny temperature: -inf, which is right
 def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
             min_p: float = 0.0) -> np.ndarray:
     """Probabilities (..., V) of logits (..., V) after temperature, top-k (0: off), top-p and min-p.
@@ -27,8 +28,7 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
     logits, total = np.asarray(logits), np.zeros(1)
     width = np.float32 if logits.dtype == np.float32 else np.float64
     if temperature == 1:  # usually this neither overflows nor loses anything
-        with np.errstate(over="ignore"):
-            probs = np.exp(logits, dtype=width)
+        probs = np.exp(logits, dtype=width)
         total = probs.sum(axis=-1, keepdims=True)  # (..., 1)
     if not ((total >= 1) & (total < np.inf)).all():
         highest = logits.max(axis=-1, keepdims=True)
@@ -36,8 +36,7 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
             raise OmnidraftError(BROKEN)
         if temperature == 0:
             return (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
-        with np.errstate(over="ignore"):  # a tiny temperature: -inf, which is right
-            scaled = np.subtract(logits, highest, dtype=width) / width(max(temperature, 1e-30))
+        scaled = np.subtract(logits, highest, dtype=width) / width(max(temperature, 1e-30))
         probs = np.exp(scaled)  # in proportion to the probabilities
         total = probs.sum(axis=-1, keepdims=True)
     if 0 < top_k < logits.shape[-1]:
@@ -119,10 +118,11 @@ class Uniforms:
     def __init__(self, source: np.random.Generator | Iterable[float]) -> None:
         draws = iter(source.random, None) if isinstance(source, np.random.Generator) else source
         self._draws: Iterator[float] = iter(draws)
+        self._back: list[float] = []  # given back to `sampling_torch.Uniforms`, the next one last
 
     def next(self) -> float:
-        """The next draw."""
-        return next(self._draws)
+        """The next draw, of those given back first."""
+        return self._back.pop() if self._back else next(self._draws)
 
     def accept(self, probability: float) -> bool:
         """True with the given probability (values above 1 count as 1)."""
@@ -149,7 +149,7 @@ class Sampler:
     """
 
     looks = True  # at each drafted token: free here, while the twin would wait for the device
-    process, to_numpy = staticmethod(process), staticmethod(np.asarray)
+    process, best, to_numpy = staticmethod(process), staticmethod(best), staticmethod(np.asarray)
 
     def __init__(self, uniforms: Uniforms, temperature: float = 1.0, top_k: int = 0,
                  top_p: float = 1.0, min_p: float = 0.0) -> None:
@@ -169,15 +169,12 @@ class Sampler:
         """The token that the model itself writes after each of n rows of logits (n, V)."""
         if self.temperature:
             return self.uniforms.samples(self.rows(logits, size))
-        return best(mask(logits, size))
+        return self.best(mask(logits, size))
 
-    def draw(self, rows: Rows) -> int:
-        """One token of the first of the distributions that `rows` gave."""
-        return self.uniforms.choose(rows[0]) if self.temperature else self.likeliest(rows)
-
-    def likeliest(self, rows: Rows) -> int:
-        """The token that temperature 0 draws; it needs no probabilities."""
-        return best(rows.items[:1])[0]
+    def draw(self, rows: Rows, likeliest: bool = False) -> int:
+        """One token of the first distribution of `rows`, or what temperature 0 draws."""
+        greedy = likeliest or not self.temperature  # needs no probabilities
+        return best(rows.items[:1])[0] if greedy else self.uniforms.choose(rows[0])
 
     def read(self, token: int, rows: Rows) -> tuple[int, float]:
         """A drawn token and its probability in the row (V,) that it was drawn from."""

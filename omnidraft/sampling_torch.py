@@ -15,7 +15,7 @@ from torch import Tensor
 from . import lifting_torch, sampling
 from .errors import OmnidraftError
 from .lifting_torch import upload
-from .sampling import BROKEN, NO_FILTERS, Rows, mask
+from .sampling import BROKEN, NO_FILTERS, Rows
 from .translation import until_end
 
 
@@ -79,14 +79,6 @@ def to_host(indices: Tensor, size: int) -> list[int]:
 class Uniforms(sampling.Uniforms):
     """Uniform draws in [0, 1), made on the host; what is chosen by them stays on the device."""
 
-    def __init__(self, source: np.random.Generator | Iterable[float]) -> None:
-        super().__init__(source)
-        self._back: list[float] = []  # draws given back, the next one last
-
-    def next(self) -> float:
-        """The next draw, of those given back first."""
-        return self._back.pop() if self._back else super().next()
-
     def give_back(self, draws: Sequence[float]) -> None:
         """Make draws that were taken the next ones again."""
         self._back += reversed(draws)
@@ -118,6 +110,7 @@ class Sampler(sampling.Sampler):
 
     looks = False  # unless the stop rule asks: the host would wait for the device
     process = staticmethod(process)
+    best = staticmethod(lambda logits: to_host(best(logits), logits.shape[-1]))  # one copy
 
     def __init__(self, uniforms: sampling.Uniforms, temperature: float = 1.0, top_k: int = 0,
                  top_p: float = 1.0, min_p: float = 0.0) -> None:
@@ -136,21 +129,12 @@ class Sampler(sampling.Sampler):
         self._size, rows = logits.shape[-1], super().rows(logits, size)
         return self.process(rows.items, *self.settings) if self.temperature else rows
 
-    def choices(self, logits: Tensor, size: int) -> Iterable[int]:
-        """The token that the model itself writes after each row of logits (n, V); one copy."""
-        if self.temperature:
-            return self.uniforms.samples(self.rows(logits, size))
-        return to_host(best(mask(logits, size)), size)
-
-    def draw(self, rows: Sequence[Tensor]) -> Tensor:
-        """One token (1,) of the first of the distributions that `rows` gave."""
-        if not self.temperature:
-            return self.likeliest(rows)
+    def draw(self, rows: Sequence[Tensor], likeliest: bool = False) -> Tensor:
+        """One token (1,) of the first distribution of `rows`, or what temperature 0 draws."""
+        if likeliest or not self.temperature:
+            return best(rows.items[:1] if isinstance(rows, Rows) else rows[:1])
         self._used.append(self.uniforms.next())
         return locate(rows[0], self._used[-1])
-
-    def likeliest(self, rows: Sequence[Tensor]) -> Tensor:
-        return best(rows.items[:1] if isinstance(rows, Rows) else rows[:1])
 
     def read(self, token: Tensor, rows: Sequence[Tensor]) -> tuple[int, float]:
         """A drawn token and its probability in the row (V,) that it was drawn from; one copy."""

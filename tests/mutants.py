@@ -56,7 +56,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("verification", "left, share = q if step.narrowed != ROOT else 1.0,", "left, share = 1.0,", ROUND),
     ("verification", "ratio(r * p, q)", "ratio(p, q)", BLOCK),
     ("verification", "if draw < ratio(*total):", "if draw < known[i].before:", BLOCK),
-    ("verification", "known[i].before))", "1.0))", BLOCK),
+    ("verification", "target_probs),\n                                    known[i].before))", "target_probs), 1.0))", BLOCK),
     ("verification", "return known[:sure], known[sure], left(sure)", "return [], known[0], left(0)", BLOCK),
     ("verification", "q /= choice.left", "q /= 1.0", ROUND),
     ("verification", "q[[*lifting.children[choice.narrowed]]] = 0.0", "q[:0] = 0.0", ROUND),

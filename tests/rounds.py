@@ -18,7 +18,7 @@ from omnidraft.lifting import Choice, Split, build_lifting
 from omnidraft.verification import Verdict
 
 TEXTS = [text for n in (1, 2, 3) for text in map("".join, product("ab", repeat=n))]
-SHARED = {name: getattr(verification, name) for name in ("choices", "categories", "residual")}
+SHARED = {name: getattr(verification, name) for name in ("_keep", "categories", "choices", "residual")}
 COMMON = np.repeat([6.0, 2.0, 1.0], [2, 4, 8])  # short tokens make long ones spellable
 
 
@@ -29,7 +29,7 @@ class Judged:
     """
 
     def __init__(self, given: tuple[Any, ...], limit: int | None) -> None:
-        self.given, self.limit, self.whole, self.left = given, limit, {}, {}
+        self.given, self.limit, self.whole, self.left, self.kept = given, limit, {}, {}, {}
         self.steps = [*SHARED["choices"](*given, limit)]
 
     def verdict(self, draws: Draws) -> Verdict:
@@ -50,6 +50,19 @@ class Judged:
         if step not in self.whole:
             self.whole[step] = SHARED["categories"](step, *self.given[1:])
         return self.whole[step]
+
+    def _keep(self, *given: Any) -> tuple[Any, ...]:
+        """What `verification._keep` gives: enumerated apart, so that equal ends are one."""
+        def run(draws: Draws) -> tuple[Any, ...]:
+            kept, refused, left = made = SHARED["_keep"](*given[:-1], draws)
+            end = *kept, refused, *(() if left is None else left.tolist())
+            self.kept[end] = made
+            return end
+
+        if not self.kept:
+            self.shares = distribution_of(run)
+        ends = [*self.shares]
+        return self.kept[ends[given[-1].choose([*self.shares.values()])]]
 
     def residual(self, p: Any, q: Any, scale: float) -> Any:
         """What `verification.residual` gives for rows of `categories`."""

@@ -4,8 +4,10 @@ and the enumeration itself.
 
 from __future__ import annotations
 
-from copy import copy
+from dataclasses import replace
 from functools import partial
+from math import comb
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -42,7 +44,7 @@ def test_the_papers_rule_is_biased_at_temperature_above_zero():
     found = check("omnidraft", 60)
     assert found.worst > 0.1 and found.mean > 0.01
     cold = [distance for seed, distance in enumerate(found.distances)
-            if World(seed, "omnidraft").sampling["temperature"] == 0]
+            if World(seed, "omnidraft").options.temperature == 0]
     assert len(cold) > 4 and not any(cold)
 
 
@@ -83,8 +85,7 @@ def test_a_dropped_last_token_shows(monkeypatch):
 def unchecked(world: World, draws: Draws) -> tuple[int, ...]:
     """`World.run` without what it asserts."""
     written: list[int] = []
-    options = decoding.Options(stop=copy(world.stop), **world.settings | {"learn": False})
-    for record in decoding.speculative(world.pair, world.prompt, options, draws):
+    for record in decoding.speculative(world.pair, world.prompt, replace(world.options, learn=False), draws):
         written += record.emitted
         if len(written) >= world.count or record.done:
             break
@@ -174,6 +175,66 @@ def test_draws_are_those_of_uniforms():
 def test_a_draw_without_outcome_is_an_error(bad):
     with pytest.raises(OmnidraftError, match="no possible outcome"):
         distribution_of(bad)
+
+
+def test_runs_that_pause_in_one_state_are_one_from_there_on():
+    runs = []
+
+    def run(draws, forget=False):
+        runs.append(1)
+        heads = 0
+        for _ in range(10):
+            heads += draws.accept(0.25)
+            if draws.pause(None if forget else heads):
+                return None
+        return heads
+
+    found = distribution_of(run)
+    assert len(runs) < 140 and found == pytest.approx({n: comb(10, n) * 0.25**n * 0.75**(10 - n) for n in range(11)})
+    assert distribution_of(partial(run, forget=True)) != pytest.approx(found)  # a state that lacks something shows
+
+
+def test_no_draw_from_before_a_pause_counts_after_it():
+    def run(draws):
+        draw = draws.next()
+        return draw < 0.5 if draws.accept(0.5) and not draws.pause("") else None
+
+    with pytest.raises(OmnidraftError, match="before a pause"):
+        distribution_of(run)
+
+
+def merged_and_whole(rule: str, monkeypatch) -> list[tuple[World, World, float]]:
+    """Worlds whose runs pause and worlds whose runs do not, and the distance between what they write."""
+    seeds, found = range(2, 30), []
+    merged = [(world, distribution_of(world.run)) for world in (World(seed, rule) for seed in seeds)]
+    with monkeypatch.context() as patched:
+        patched.setattr(Draws, "pause", lambda self, state: False)
+        for seed, (world, written) in zip(seeds, merged, strict=True):
+            whole = World(seed, rule)
+            found.append((world, whole, total_variation(distribution_of(whole.run), written)))
+    return found
+
+
+@pytest.mark.parametrize("rule", verification.RULES)
+def test_the_state_of_a_world_at_a_pause_is_all_that_decides_how_it_goes_on(rule, monkeypatch):
+    found = merged_and_whole(rule, monkeypatch)
+    assert all(apart < 1e-14 and world.conditions() == whole.conditions() for world, whole, apart in found)
+    assert sum(world.runs for world, *_ in found) < sum(whole.runs for _, whole, _ in found)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_state_that_is_kept_elsewhere_would_be_noticed(hidden, monkeypatch):
+    """A drafter that drafts by a coin that it threw in the round before, under the one rule whose text shows that."""
+    draft, elsewhere = decoding.Drafter.draft, WeakKeyDictionary()
+
+    def remember(self, lifting, room):
+        coins = elsewhere.setdefault(self, {}) if hidden else vars(self)
+        made = draft(self, lifting, room if coins.get("coin", False) else 1)
+        coins["coin"] = self.sampler.uniforms.accept(0.5)
+        return made
+
+    monkeypatch.setattr(decoding.Drafter, "draft", remember)
+    assert (max(apart for *_, apart in merged_and_whole("omnidraft", monkeypatch)) > 1e-3) == hidden
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def test_replay_takes_no_more_memory_than_it_may(folders):  # noqa: F811
 
 def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path, monkeypatch):  # noqa: F811
     store, schedule = Adapters(tmp_path), Schedule(every=1)
-    learner = store.resume(paired(folders), Recipe(rank=4), schedule, np.random.default_rng(0))
+    learner = store.resume(paired(folders), Recipe(rank=4, rate=0.01), schedule, np.random.default_rng(0))
     values = cycle([0.6, 0.5])  # the best weights, then the present ones: each update is rolled back
     monkeypatch.setattr(learner.trainer, "expected_acceptance", lambda pair, texts: next(values))
     serve(learner, PROMPTS[:3])
@@ -98,7 +98,7 @@ def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path, monkeypatc
     assert learner.rollbacks == 6 and learner.trainer.optimizer.rate == 0.01 / 64
     learner.statistics["rate_share"] = 1 / 256  # kept when there was no least rate: a roll-back does not raise it
     serve(learner, PROMPTS[:1])
-    assert learner.rollbacks == 7 and learner.trainer.optimizer.rate == 0.01 / 64
+    assert learner.rollbacks == 7 and learner.trainer.optimizer.rate == 0.01 / 256
 
 
 def test_what_was_kept_without_its_optimizer_is_gone_on_from(folders, tmp_path):  # noqa: F811

@@ -30,7 +30,7 @@ class Teaching:
     rank: Annotated[int | None, options.learning(
         help="Of LoRA, 0 trains all weights; by default the saved adapter's, else 32.")] = None
     rate: Annotated[float | None, options.learning(
-        help="Learning rate; by default by the rank and the drafter's size.")] = None
+        help="Learning rate; by default by rank and size, warmed up while it helps.")] = None
     every: Annotated[int, options.learning(help="Prompts between two updates.")] = 2
     head: Annotated[str, options.learning(
         help="Learning of an acceptance head: none, joint or interleaved.")] = "none"

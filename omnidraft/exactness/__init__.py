@@ -24,7 +24,7 @@ class Finding:
     distances: list[float]  # total variation, per world
     worst: float  # of the distances
     mean: float
-    runs: int  # of the loop, one per outcome of its draws
+    runs: int  # of the loop; two that a round leaves in one state go on as one
     conditions: Counter[str]  # in how many worlds each occurred
 
 

@@ -7,6 +7,7 @@ with a bound inside it forks, so that one number may decide several questions.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -23,12 +24,22 @@ class Draws(Uniforms):
     (1, True, 0.125, [[2], [1, 1]])
     """
 
-    def __init__(self, decisions: Sequence[int]) -> None:
-        self.decisions, self.taken, self.probability = [*decisions], 0, 1.0
+    def __init__(self, decisions: Sequence[int], given: int = 0, share: float = 1.0) -> None:
+        self.decisions, self.taken, self.probability = [*decisions], 0, share
+        self.given, self.pauses = given, 0  # `share` is the probability of the `given` first ones
         self.open: list[list[int]] = []
+        self.state: Hashable = None
 
-    def decide(self, weights: Sequence[float]) -> int:
-        """One index of `weights` above 0; raises OmnidraftError if there is none."""
+    def pause(self, state: Any) -> bool:
+        """Must the run end here? An equal one goes on, by `state`; no draw from before counts."""
+        self.pauses += 1
+        if self.taken > self.given:
+            self.state = json.dumps(state, default=vars)
+        return self.state is not None
+
+    def choose(self, weights: Any) -> int:
+        """One index of weights (N,) above 0, as `sampling.locate`; OmnidraftError without one."""
+        weights = weights.tolist() if hasattr(weights, "tolist") else weights
         if self.taken == len(self.decisions):
             possible = [i for i, weight in enumerate(weights) if weight > 0]
             if not possible:
@@ -37,16 +48,13 @@ class Draws(Uniforms):
             self.decisions.append(possible[0])
         made = self.decisions[self.taken]
         self.taken += 1
-        self.probability *= weights[made] / sum(weights)
+        if self.taken > self.given:
+            self.probability *= weights[made] / sum(weights)
         return made
 
     def next(self) -> Draw:
         """The next draw, of which nothing is known yet."""
         return Draw(self)
-
-    def choose(self, weights: Any) -> int:
-        """Index of weights (N,), an array or tensor: what `sampling.locate` finds for a draw."""
-        return self.decide(weights.tolist() if hasattr(weights, "tolist") else weights)
 
 
 class Draw:
@@ -55,12 +63,14 @@ class Draw:
     __array_ufunc__ = None  # so that a comparison with one of NumPy's numbers comes here
 
     def __init__(self, draws: Draws) -> None:
-        self.draws, self.low, self.high = draws, 0.0, 1.0
+        self.draws, self.low, self.high, self.made = draws, 0.0, 1.0, draws.pauses
 
     def __lt__(self, bound: float) -> bool:
+        if self.made != self.draws.pauses:
+            raise OmnidraftError("a draw made before a pause is compared after it")
         if bound <= self.low or bound >= self.high:  # NaN is neither, and has no outcome
             return bool(bound >= self.high)
-        below = self.draws.decide((bound - self.low, self.high - bound)) == 0
+        below = self.draws.choose((bound - self.low, self.high - bound)) == 0
         self.low, self.high = (self.low, bound) if below else (bound, self.high)
         return below
 
@@ -77,11 +87,19 @@ def distribution_of(run: Callable[[Draws], Hashable]) -> dict[Hashable, float]:
     {True: 0.625, False: 0.375}
     """
     found: dict[Hashable, float] = defaultdict(float)
-    pending: list[list[int]] = [[]]
-    while pending:
-        draws = Draws(pending.pop())
-        found[run(draws)] += draws.probability
-        pending += draws.open
+    states: dict[Any, Any] = {None: ([], 1.0)}
+    while states:  # at one pause: the first way to each, and how likely all ways to it are
+        now, states = states, {}
+        for way, share in now.values():
+            pending = [way]
+            while pending:
+                draws = Draws(pending.pop(), len(way), share)
+                outcome = run(draws)
+                pending += draws.open
+                if draws.state is None:
+                    found[outcome] += draws.probability
+                else:
+                    states.setdefault(draws.state, [draws.decisions, 0.0])[1] += draws.probability
     return dict(found)
 
 

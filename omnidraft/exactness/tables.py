@@ -30,7 +30,7 @@ class TableModel:
     """A model that looks its rows up. Few tokens are possible: those that continue `stream`, and
     two others; what is beyond the tokenizer's ids has the highest logit, so that it would show."""
 
-    stream = b""
+    stream, new_cache = b"", Cache
 
     def __init__(self, tokenizer: Tokenizer, seed: int, context_size: int = 512,
                  padding: int = 2) -> None:
@@ -39,10 +39,6 @@ class TableModel:
         self.eos_ids = tokenizer.roles["eos"]
         self.embedding = np.random.default_rng(seed).standard_normal((self.vocab_size, 2))
         self._rows: dict[tuple[int, ...], np.ndarray] = {}
-
-    def new_cache(self) -> Cache:
-        """An empty cache."""
-        return Cache()
 
     def forward(self, ids: Sequence[int], cache: Cache, rows: int = 1) -> np.ndarray:
         """Logits (rows, V) after the last of `ids`, which the cache holds then."""
@@ -83,16 +79,15 @@ def random_tokenizer(rng: np.random.Generator, most: int) -> Tokenizer:
             merges.append(pair)
             pieces.append("".join(pair))
     special = ["<|endoftext|>" if byte_level else "</s>"] + ["<|im_end|>"] * two
+    strings = pieces + [""] * odd if byte_level else [
+        "<unk>", *["<0xC3>", "<0xA9>", "<0x61>"] * odd, *pieces]
+    unknown = {} if byte_level else {"unk_token": "<unk>", "byte_fallback": bool(odd)}
+    raw = tokenizers.Tokenizer(models.BPE({s: i for i, s in enumerate(strings)}, merges, **unknown))
     if byte_level:
-        strings = pieces + [""] * odd
-        raw = tokenizers.Tokenizer(models.BPE({s: i for i, s in enumerate(strings)}, merges))
         raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         raw.decoder = decoders.ByteLevel()
         raw.add_tokens([AddedToken(" a", normalized=False)] * twin)
     else:
-        strings = ["<unk>", *["<0xC3>", "<0xA9>", "<0x61>"] * odd, *pieces]
-        raw = tokenizers.Tokenizer(models.BPE({s: i for i, s in enumerate(strings)}, merges,
-                                              unk_token="<unk>", byte_fallback=bool(odd)))
         raw.normalizer = normalizers.Sequence([normalizers.Prepend("▁"),
                                                normalizers.Replace(" ", "▁")])
         raw.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(),

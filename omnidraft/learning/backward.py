@@ -7,8 +7,6 @@ puts dW into the dictionary `grads` if its name is in it. The model is the opera
 gradients that come back are added.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,10 +1,9 @@
 """The guard of online learning, against instability on new data (arXiv 2507.02659, limitation 1).
 
 Only weights that were found better draft (this project's own): at first the untouched ones, then
-those that expected more acceptance on texts which neither had learned from.
+those that expected more acceptance on texts which neither had learned from. Both read the same
+texts, so the error of the difference is that of paired samples, and much smaller than theirs.
 """
-
-from __future__ import annotations
 
 import math
 from collections import deque
@@ -16,9 +15,8 @@ import numpy as np
 from ..losses import Example
 
 WINDOW = 8  # latest updates whose new texts decide
-SURE = 2.0  # standard errors that a difference of two weights must have
-SMALL = 0.01  # a difference that decides nothing: first steps are noise, tiny gains may be luck
-SPREAD = 0.01  # of the difference on a text, as one more text: two may agree by chance
+SURE = 3.0  # standard errors that a difference of two weights must have: many looks, few lucky ones
+SPREAD = 0.03  # of the difference on a text, where there are too few texts to estimate it
 
 
 class Guard:
@@ -51,15 +49,24 @@ class Guard:
         self.compared.append(np.nan_to_num(found))  # weights without a finite value accept nothing
         self.asked += 1
         before, after = np.concatenate(self.compared, axis=1)
-        gain = (after - before).mean()
-        n = len(after)  # texts; with few of them their own spread says little
-        sure = SURE * math.hypot((after - before).std() / math.sqrt(n), SPREAD / n)
-        if abs(gain) <= max(sure, SMALL) and (gain > 0 or self.asked < self.patience):
+        gain, sure = (after - before).mean(), SURE * error(after - before)
+        if abs(gain) <= sure and (gain > 0 or self.asked < self.patience):
             return None
         self.compared.clear()
         self.asked = 0
         if gain > 0:
             self.best = now
         else:
-            self.trainer.restore(self.best)
+            # not Adam's moments: its first steps are large and rough, and need not be made again
+            moments = {k: v for k, v in now.items() if k.startswith("optimizer.")}
+            self.trainer.restore(self.best | moments)
         return bool(gain > 0)
+
+
+def error(differences: np.ndarray) -> float:
+    """The standard error of the mean of paired differences (n,), of which there may be few.
+
+    Over n - 3 where n - 1 is usual: that is the spread of Student's t, whose own error is counted.
+    """
+    n = len(differences)
+    return (differences.std() / math.sqrt(n - 3)) if n > 3 else SPREAD / math.sqrt(n)

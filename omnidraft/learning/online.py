@@ -1,10 +1,10 @@
 """Online learning: the drafter aligns with its target while it serves (arXiv 2507.02659).
 
 Every few prompts the drafter is updated on the texts that were written (Algorithm 2). An acceptance
-head may learn along: on the same batch (Algorithm 3), or between the updates (Algorithm 4).
+head may learn along: on the same batch (Algorithm 3), or between the updates (Algorithm 4). The
+rate is warmed up by what the `guard` finds: it grows with weights that are better, and falls with
+worse ones. So a drafter that knows nothing soon learns fast, and a good one slowly.
 """
-
-from __future__ import annotations
 
 import math
 from collections import deque
@@ -30,7 +30,8 @@ from .guard import Guard
 from .optimizer import AdamW
 from .training import Trainer
 
-SLOWER, FASTER = 1 / 4, 2  # the rate after a roll-back, and after weights that were found better
+WARM_UP = 1 / 16  # of the default rate, to begin with: the drafter may be a good one already
+SLOWER, FASTER = 1 / 4, 4  # the rate after a roll-back, and after weights that were found better
 SLOWEST = 1 / 64  # of the rate, after all roll-backs: the stream may still change slowly
 HEAD_MEMORY = 4096  # drafted tokens in the head's replay buffer, the latest ones
 
@@ -216,18 +217,17 @@ class Learner:
 
     def _guarded(self, now: dict[str, np.ndarray]) -> str:
         """Ask the guard about the new texts before they are learned from; what it led to."""
-        better, s = self.guard.look(self.pair, self.batch[:4], now), self.statistics
-        if better is None:
-            return ""
-        share = s.get("rate_share", 1.0)
+        better, s, recipe = (self.guard.look(self.pair, self.batch[:4], now), self.statistics,
+                             self.trainer.recipe)
+        share = s.get("rate_share", WARM_UP if recipe.rate is None else 1.0)
         if better:
             self.pair.draft = self.trainer.model()
-            s["rate_share"] = min(1.0, FASTER * share)
-        else:
+            share = s["rate_share"] = min(1.0, FASTER * share)
+        elif better is False:
             self.rollbacks += 1
-            s["rate_share"] = min(share, max(SLOWEST, SLOWER * share))
-        self.trainer.optimizer.rate *= s["rate_share"] / share
-        return "" if better else f"rolled back; now at 1/{1 / s['rate_share']:.0f} of the rate"
+            share = s["rate_share"] = min(share, max(SLOWEST, SLOWER * share))
+        self.trainer.optimizer.rate = recipe.step_size(self.trainer.base) * share
+        return "" if better is not False else f"rolled back; now at 1/{1 / share:.0f} of the rate"
 
     def _train_head(self, size: int) -> None:
         """One step of the head on the latest `size` labels, interleaved on drawn ones."""

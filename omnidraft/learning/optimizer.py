@@ -1,7 +1,5 @@
 """AdamW (arXiv 1711.05101, Algorithm 2) over named arrays or tensors, changed in place."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

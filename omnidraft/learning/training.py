@@ -4,8 +4,6 @@ At a constant rate the weights wander about what they have learned, so what is s
 running mean (Polyak and Juditsky 1992). The base model is never changed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
@@ -53,7 +51,10 @@ class Recipe:
                                      + ", or dynamic" * (name == "weight"))
 
     def step_size(self, drafter: Any) -> float:
-        """The rate; by default what suits 0.6 M parameters, above 10 M the paper's 1e-4."""
+        """The rate; by default what suits 0.6 M parameters, above 10 M the paper's 1e-4.
+
+        A guarded learner begins with a small part of the default (`online.WARM_UP`).
+        """
         default = 1e-4 if drafter.parameters > 10_000_000 else 0.01 if self.rank else 0.003
         return default if self.rate is None else self.rate
 

@@ -4,8 +4,6 @@ Parameters are float64 where the base is, else float32. Public names, arguments 
 `state` are those of `training`: either backend continues what the other has learned.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from copy import copy, deepcopy

@@ -5,8 +5,6 @@ checksums of its files and of both models. A save replaces it last: the old vers
 new one, also after a power loss. What others wrote is checked here before it is used.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -59,8 +57,6 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
             return None
         manifest = read_json(path)
         if manifest.pop("checksum") == seal(manifest) and manifest["format"] == FORMAT:
-            manifest.setdefault("folder", f"v{manifest['version']}")
-            manifest["statistics"].pop("places", None)  # of an earlier version
             if _is_valid(manifest):
                 return with_fingerprint(manifest)
     raise damaged(path)
