@@ -1,6 +1,7 @@
 """The installed command `omnidraft`, outside the package so that Ctrl-C ends it while that is imported."""
 
 import signal
+import sys
 
 
 def main() -> None:
@@ -8,9 +9,11 @@ def main() -> None:
     python = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored, as after nohup
     if python:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from omnidraft.__main__ import main as run
-    from omnidraft.cli import app  # noqa: F401 (all that takes time)
+    from omnidraft.cli import app  # takes time
 
-    if python:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    run()
+    try:
+        if python:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)

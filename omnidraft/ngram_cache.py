@@ -6,7 +6,7 @@ draft, as n-gram caches elsewhere do: it translates, for one pair of tokenizers.
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from operator import index
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from .tokenizer import Tokenizer
 from .vocabulary import Alignment, aligned_spans, canonical_ids
 
 NGram = tuple[int, ...]
-_FORMAT = "omnidraft n-gram cache 2"
+_FORMAT = "omnidraft n-gram cache 3"
 
 
 class NGramCache:
@@ -95,6 +95,11 @@ class NGramCache:
         return found[0] if len(found) == 1 else min(
             found, key=lambda ngram: (-self.hits(ngram), len(ngram), ngram))
 
+    def splits(self) -> dict[int, NGram]:
+        """Each target token that has n-grams -> the one that spells it (`split_of`)."""
+        return {token: found[0] if len(found) == 1 else self.split_of(token)
+                for token, found in self._splits.items() if found}
+
     def touch(self, ngram: Sequence[int]) -> bool:
         """Count a use of an entry; False if it is not there."""
         ngram = tuple(map(index, ngram))
@@ -149,37 +154,40 @@ class NGramCache:
                 new += not self.touch(ngram) and self.insert(ngram, target_ids[-end], hits=1)
         return new
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, owner: str = "") -> None:
         """Write all entries to a JSON file; raises OmnidraftError if it cannot be written."""
         make_folder_of(Path(path))
-        write_text(Path(path), json.dumps({
-            "format": _FORMAT, "draft": self.draft_fingerprint, "target": self.target_fingerprint,
-            "capacity": self.capacity, "eviction": self.eviction,
-            "entries": list(self.items())}))  # [draft ids, target id, hits], first evicted first
+        ngrams, tokens, hits = zip(*self.items(), strict=True) if len(self) else ((), (), ())
+        write_text(Path(path), json.dumps({  # in columns, which are read quickly
+            "format": _FORMAT, "owner": owner, "draft": self.draft_fingerprint,
+            "target": self.target_fingerprint, "capacity": self.capacity, "eviction": self.eviction,
+            "columns": ([*chain(*ngrams)], [*map(len, ngrams)], tokens, hits)}))
 
     @classmethod
-    def load(cls, path: str | Path, draft_fingerprint: str, target_fingerprint: str,
-             sizes: tuple[int, int] = (2**31, 2**31)) -> "NGramCache":
+    def load(cls, path: str | Path, draft_fingerprint: str = "", target_fingerprint: str = "",
+             sizes: tuple[int, int] = (2**31, 2**31), owner: str = "") -> "NGramCache":
         """Read a saved cache; OmnidraftError if missing, damaged, beyond `sizes`, or another's."""
         if not Path(path).exists():
             raise OmnidraftError(f"no cache file {path}: observe or prefill, then save one")
         try:
             saved = read_json(Path(path))
-            entries, capacity = saved["entries"], saved["capacity"]
-            cache = cls(capacity, saved["eviction"], str(saved["draft"]), str(saved["target"]))
-            if saved["format"] != _FORMAT or len(entries) > (capacity or len(entries)):
+            cache = cls(*(saved[name] for name in ("capacity", "eviction", "draft", "target")))
+            ids, lengths, tokens, hits = saved["columns"]
+            flat, table = np.array([0, *ids]), np.array([[2, *lengths], [0, *tokens], [0, *hits]])
+            if not ((saved["format"], saved["owner"]) == (_FORMAT, owner)
+                    and len(tokens) <= (cache.capacity or len(tokens)) and sum(lengths) == len(ids)
+                    and flat.dtype == table.dtype == int and table[0].min() > 1
+                    and 0 <= min(flat.min(), table.min()) and flat.max() < sizes[0]
+                    and table[1].max() < sizes[1]):
                 raise ValueError
-            entries = {tuple(ngram): (token, hits) for ngram, token, hits in entries}
-            ids, values = np.array([*chain(*entries)]), np.array([*entries.values()])  # (n, 2)
-            if entries and not (ids.dtype == values.dtype == int and min(map(len, entries)) > 1
-                                and 0 <= min(ids.min(), values.min()) and ids.max() < sizes[0]
-                                and values[:, 0].max() < sizes[1]):
-                raise ValueError
-            cache._add(entries)
+            rest = iter(ids)
+            ngrams = [tuple(islice(rest, length)) for length in lengths]
+            cache._add(dict(zip(ngrams, zip(tokens, hits, strict=True), strict=True)))
         except (KeyError, TypeError, ValueError, OverflowError):  # OmnidraftError is a ValueError
             raise OmnidraftError(f"{path} is no readable n-gram cache (damaged or another format): "
                                  "delete it and it will be learned again") from None
-        cache._bind(draft_fingerprint, target_fingerprint)
+        cache._bind(draft_fingerprint or cache.draft_fingerprint,
+                    target_fingerprint or cache.target_fingerprint)
         return cache
 
     def _bind(self, draft: str, target: str) -> None:

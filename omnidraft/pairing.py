@@ -89,8 +89,8 @@ class Pairing:
             # Of several target tokens with the same bytes (<0x41> and "A") the written one is
             # covered; of several draft tokens one is the atom, and the others go by it.
             splits = {to: (atom,) for atom, to in enumerate(same) if to >= 0 and back[to] == atom}
-            splits |= {to: split for _, to, _ in self.cache.items() if to < len(back)
-                       and back[to] < 0 and max(split := self.cache.split_of(to)) < len(same)}
+            splits |= {to: split for to, split in self.cache.splits().items() if to < len(back)
+                       and back[to] < 0 and max(split) < len(same)}
             direct = {token: (to,) for token, to in enumerate(same) if to >= 0}
             self._lifting = source, build_lifting(splits, self.spellings | direct, len(same))
         return self._lifting[1]

@@ -17,6 +17,7 @@ NO_FILTERS = 0, 1.0, 0.0  # top_k, top_p, min_p
 BROKEN = "the model's logits are NaN or infinite: broken weights, or the number type is too small"
 
 
+@np.errstate(over="ignore")  # of high logits, and with a tiny temperature: -inf, which is right
 def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
             min_p: float = 0.0) -> np.ndarray:
     """Probabilities (..., V) of logits (..., V) after temperature, top-k (0: off), top-p and min-p.
@@ -27,8 +28,7 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
     logits, total = np.asarray(logits), np.zeros(1)
     width = np.float32 if logits.dtype == np.float32 else np.float64
     if temperature == 1:  # usually this neither overflows nor loses anything
-        with np.errstate(over="ignore"):
-            probs = np.exp(logits, dtype=width)
+        probs = np.exp(logits, dtype=width)
         total = probs.sum(axis=-1, keepdims=True)  # (..., 1)
     if not ((total >= 1) & (total < np.inf)).all():
         highest = logits.max(axis=-1, keepdims=True)
@@ -36,8 +36,7 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
             raise OmnidraftError(BROKEN)
         if temperature == 0:
             return (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
-        with np.errstate(over="ignore"):  # a tiny temperature: -inf, which is right
-            scaled = np.subtract(logits, highest, dtype=width) / width(max(temperature, 1e-30))
+        scaled = np.subtract(logits, highest, dtype=width) / width(max(temperature, 1e-30))
         probs = np.exp(scaled)  # in proportion to the probabilities
         total = probs.sum(axis=-1, keepdims=True)
     if 0 < top_k < logits.shape[-1]:

@@ -10,7 +10,7 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import takewhile
 from math import prod
@@ -40,12 +40,12 @@ _NO_DUMMY_SPACE = {"prepend_scheme": "never", "add_prefix_space": False}
 class Tokenizer:
     """A tokenizer and the bytes of its tokens; `config` is that of `special_tokens.find_roles`.
 
-    `raw` is taken over: truncation, padding and BPE dropout are switched off. OmnidraftError where
-    pieces do not add up to the text (WordPiece).
+    `raw` is taken over: truncation, padding and BPE dropout are switched off. Equal `key`s: what it
+    was read from is equal. OmnidraftError where pieces do not add up to the text (WordPiece).
     """
 
     def __init__(self, raw: tokenizers.Tokenizer, name: str = "",
-                 config: dict[str, Any] | None = None) -> None:
+                 config: dict[str, Any] | None = None, key: str = "") -> None:
         raw.no_truncation()
         raw.no_padding()
         if getattr(raw.model, "dropout", None):
@@ -58,7 +58,7 @@ class Tokenizer:
             raise OmnidraftError(f"tokenizer {name!r} ({type(raw.model).__name__}) {problem}")
         parts = json.dumps(before + _parts(raw.decoder), ensure_ascii=False)
         self.byte_level: bool = '"ByteLevel"' in parts
-        self._fallback = '"ByteFallback"' in parts or getattr(raw.model, "byte_fallback", False)
+        fallback = '"ByteFallback"' in parts or getattr(raw.model, "byte_fallback", False)
         self._space = "▁" in parts  # it stands for a space
         self.prefix_space: bool = any(
             part["type"] == "Prepend" or part.get("add_prefix_space")
@@ -69,13 +69,19 @@ class Tokenizer:
         self.strings: list[str | None] = [*map(strings.get, range(self.size))]
         self.special = find_roles(self._config, raw, vocabulary, self.byte_level)
         self.roles = self.special.roles
-        self.token_bytes = [self._bytes_of(token, token in added) for token in range(self.size)]
+        self.fallback = {i: bytes.fromhex(byte[1]) for i, string in strings.items()  # <0xNN>
+                         if fallback and (byte := _FALLBACK.fullmatch(string))}
+        own = {i: strings[i].encode() for i in added if self.byte_level} | self.fallback
+        self.token_bytes = [*map(self._bytes_of, self.strings)]
+        for token, data in (own | dict.fromkeys(self.special.ids)).items():
+            self.token_bytes[token] = data
         self.byte_fallback = {  # byte -> the lowest token that spells it alone
             data[0]: i for i, data in reversed([*enumerate(self.token_bytes)])
-            if len(data or ()) == 1 and (self.is_fallback(i) or self.byte_level and i not in added)}
+            if len(data or ()) == 1 and (i in self.fallback or self.byte_level and i not in added)}
         # Pieces cannot spell bytes that are not UTF-8 (surrogate escapes), nor a "▁" of the text.
         mark = "▁" if self._space and self.byte_fallback.keys() >= set("▁".encode()) else ""
         self._unspellable = re.compile(f"([\udc80-\udcff{mark}]+)")
+        self.key = key or self.fingerprint
 
     @classmethod
     def load(cls, folder: str | Path) -> "Tokenizer":
@@ -85,12 +91,13 @@ class Tokenizer:
             raise OmnidraftError(f"no tokenizer.json in {folder}: pass a Hugging Face folder")
         check_readable(path, LARGEST)
         with _library(f"{path} is not a readable tokenizer.json: download it again"):
-            raw = tokenizers.Tokenizer.from_file(str(path))
+            raw = tokenizers.Tokenizer.from_buffer(content := path.read_bytes())
         config = read_json(path.with_name("tokenizer_config.json")) | {"eos_token_id": []}
         for file in ("generation_config.json", "config.json"):
             end = read_json(path.with_name(file)).get("eos_token_id")
             config["eos_token_id"] += end if isinstance(end, list) else [end]
-        return cls(raw, path.parent.resolve().name, config)
+        key = hashlib.sha256(content).hexdigest()  # quicker to find than the fingerprint
+        return cls(raw, path.parent.resolve().name, config, key)
 
     def within(self, size: int) -> "Tokenizer":
         """Without added tokens beyond a model's `size` logits; OmnidraftError for ordinary ones."""
@@ -113,10 +120,6 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """sha256 (hex) of the tokenizer.json as the library writes it: equal bytes, equal ids."""
         return hashlib.sha256(self.raw.to_str().encode()).hexdigest()
-
-    def is_fallback(self, token: int) -> bool:
-        """True for a byte-fallback token, spelled <0xNN>; never in a byte-level vocabulary."""
-        return bool(self._fallback and _FALLBACK.fullmatch(self.strings[token] or ""))
 
     def encode(self, text: str, bos: bool = False, specials: bool = False) -> list[int]:
         """Ids of a whole text, as the library gives them; with `bos` after the begin token, if any.
@@ -199,18 +202,16 @@ class Tokenizer:
                 ids += run(part)
         return ids
 
-    def _bytes_of(self, token: int, added: bool) -> bytes | None:
-        """The bytes of a token; None if it is special or unused."""
-        string = self.strings[token]
-        if string is None or token in self.special.ids:
+    def _bytes_of(self, string: str | None) -> bytes | None:
+        """What a token of this spelling stands for; None if it is unused."""
+        if string is None:
             return None
-        if self.is_fallback(token):
-            return bytes([int(string[3:5], 16)])
         if not self.byte_level:
             return (string.replace("▁", " ") if self._space else string).encode()
-        with suppress(UnicodeEncodeError):  # of a character that stands for no byte
-            return string.encode() if added else string.translate(_TO_LATIN_1).encode("latin-1")
-        return string.encode()  # plain text, as added tokens are
+        try:
+            return string.translate(_TO_LATIN_1).encode("latin-1")
+        except UnicodeEncodeError:  # of a character that stands for no byte: plain text
+            return string.encode()
 
 
 @contextmanager

@@ -79,9 +79,8 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
     after a rejection. Lossless if each proposal was drawn from its row.
     """
     verdict = Verdict()
-    if proposed is None:
-        proposed = [draft_probs[row][token] for row, token in enumerate(proposals)]
-    pairs = ((target_probs[row][token], proposed[row]) for row, token in enumerate(proposals))
+    pairs = ((target_probs[row][token], proposed[row] if proposed else draft_probs[row][token])
+             for row, token in enumerate(proposals))
     for row, (p, q) in enumerate(uniforms.floats(pairs)):
         if q <= 0 or not uniforms.accept(ratio(p, q)):
             left = residual(target_probs[row], draft_probs[row])
@@ -151,10 +150,9 @@ def _keep(steps: Iterable[Choice], drawn: Sequence[tuple[Any, Split]], lifting: 
     if any(i >= len(known) and draw < last.most for i, draw in draws):
         known += steps
     # As h <= r, r alone refuses most, and no whole distribution is worked out for them.
-    some = [(i, draw, known[i].before) for i, draw in draws if i < len(known)]
-    some, same = tee((i, draw, r) for i, draw, r in some if draw < r)
-    totals = uniforms.floats((z := left(i).sum(), z + (1 - r)) for i, _, r in same)
-    for (i, draw, _), total in zip(some, totals, strict=True):
+    some, same = tee((i, draw) for i, draw in draws if i < len(known) and draw < known[i].before)
+    totals = uniforms.floats((z := left(i).sum(), z + (1 - known[i].before)) for i, _ in same)
+    for (i, draw), total in zip(some, totals, strict=True):
         if draw < ratio(*total):
             return known[:i], known[i], left(i)
     return known[:sure], known[sure], left(sure)

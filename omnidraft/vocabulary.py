@@ -69,7 +69,7 @@ def canonical_ids(tokenizer: Tokenizer, keys: Sequence[Hashable]) -> dict[Hashab
         if key and ids.setdefault(key, i) != i:
             twins.setdefault(key, [ids[key]]).append(i)
     for key, same in twins.items():
-        plain = [i for i in same if not tokenizer.is_fallback(i)] or same
+        plain = [i for i in same if i not in tokenizer.fallback] or same
         produced = tokenizer.split(tokenizer.token_bytes[same[0]] or b"") or ()
         ids[key] = produced[0] if len(produced) == 1 and produced[0] in plain else plain[0]
     return ids

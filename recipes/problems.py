@@ -72,9 +72,10 @@ def read_schemas(text: str) -> list[Schema]:
     return schemas
 
 
-SCHEMAS = read_schemas(Path(__file__).with_name("schemas.txt").read_text(encoding="utf-8"))
+OLD, NEW = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("schemas.txt", "schemas_new.txt"))
+SCHEMAS, TRAINED = read_schemas(OLD), read_schemas(OLD + NEW)  # what the package's models know; what training draws
 SHARES = [len(schema.wordings) for schema in SCHEMAS]  # the usual kinds have the most wordings
-TRAINED = [share * int(schema.settings.get("more", 1)) for schema, share in zip(SCHEMAS, SHARES, strict=True)]
+TRAINED_SHARES = [len(schema.wordings) * int(schema.settings.get("more", 1)) for schema in TRAINED]
 
 
 def choose(rng: random.Random, text: str) -> str:
@@ -160,6 +161,8 @@ def draw_subject(rng: random.Random) -> Subject:
     kind = rng.choices(["name", "I", "we", "you", "two", "kin", "friend", "job"], [60, 13, 5, 5, 3, 6, 3, 5])[0]
     girl = rng.random() < 0.5
     he, him, his = ("she", "her", "her") if girl else ("he", "him", "his")
+    if kind == "name" and rng.random() < 0.06:
+        return Subject(w.made_up(rng).capitalize(), he, him, his, True, he, True)
     if kind == "name":
         return Subject(rng.choice(L.GIRLS if girl else L.BOYS), he, him, his, True, he, True)
     if kind in ("I", "we", "you"):
@@ -198,6 +201,8 @@ class Telling:
         pool = schema.settings.get("o", "any")
         self.nouns["o"] = noun = rng.choice(POOLS[pool])
         plain = " of " in noun or "{color" in wording or "{state" in wording
+        if pool == "any" and not plain and rng.random() < 0.08:
+            self.nouns["o"] = noun = w.made_up(rng)
         if pool in ("any", "food") and not plain and rng.random() < 0.12:
             looks = L.LOOKS[:8] if noun in L.FOOD else L.LOOKS
             self.nouns["o"] = f"{rng.choice(looks)} {noun}"
@@ -302,6 +307,16 @@ FRAMES = [("{}", 56), ("Question: {}\nAnswer:", 27), ("Q: {}\nA:", 4), ("Problem
           ("{}\n", 3), ("Please help me: {}", 1), ("{} Answer:", 2)]
 
 
+def misspelled(rng: random.Random, prompt: str) -> str:
+    """A letter of one longer word is missing, doubled, another one, or in the place of the next."""
+    word = rng.choice([*re.finditer(r"\b[a-z]{5,}\b", prompt)] or [None])
+    if not word or word[0].removesuffix("teen") in L.ONES or word[0] in L.TENS:
+        return prompt
+    at = rng.randrange(word.start() + 1, word.end() - 1)
+    new = rng.choice(["", prompt[at] * 2, rng.choice("aeiourstln"), prompt[at + 1] + prompt[at]])
+    return prompt[:at] + new + prompt[at + 1 + (len(new) == 2 and new[1] == prompt[at] != new[0]):]
+
+
 def frame(rng: random.Random, prompt: str, led: bool = False) -> str:
     """A prompt as people write it: bare, with "Question:", sometimes in small letters or without a question mark.
 
@@ -310,6 +325,10 @@ def frame(rng: random.Random, prompt: str, led: bool = False) -> str:
     if led and rng.random() < 0.04:
         names = {"day": rng.choice(L.DAYS), "name": rng.choice(L.GIRLS + L.BOYS), "age": rng.randint(5, 15)}
         prompt = f"{rng.choice(L.LEADS).format(**names)} {prompt}"
+    if led and rng.random() < 0.07:  # where or when, which does not matter either
+        prompt = re.sub(r"(?<=[a-z])\. ", f" {rng.choice(L.TAILS)}. ", prompt, count=1)
+    if led and rng.random() < 0.05:
+        prompt = misspelled(rng, prompt)
     luck = rng.random()
     if luck < 0.07:
         prompt = prompt.lower()

@@ -52,15 +52,9 @@ class Noun(SimpleNamespace):
                          many=w.plural(bare) if first == f"a {bare}" else first)
 
 
-def made_up(rng: random.Random) -> str:
-    """A word that is none: "tabbo", "lirum"."""
-    return "".join(rng.choice("bdfghklmnprstvwz") + rng.choice("aaeeiioou") for _ in range(rng.choice([1, 2, 2, 3]))
-                   ) + rng.choice(["", "", "bo", "n", "rim", "x", "llo", "t", "ck", "sy"])
-
-
 def anything(rng: random.Random) -> Noun:
     """A noun of any kind, or a word that is none, maybe after another noun or an adjective, maybe with where it is."""
-    noun = made_up(rng) if rng.random() < 0.1 else rng.choice(ANYTHING).replace("_", " ")
+    noun = w.made_up(rng) if rng.random() < 0.1 else rng.choice(ANYTHING).replace("_", " ")
     if " " not in noun and rng.random() < 0.2:
         noun = f"{rng.choice(LISTS['STUFFS'])} {noun}"
     look = rng.choice(LISTS["ADJECTIVES"]) + " " if rng.random() < 0.45 else ""
@@ -84,7 +78,7 @@ def person(rng: random.Random, child: bool, looks: list[str], gendered: bool) ->
     names = w.L.GIRLS if he == "she" else w.L.BOYS
     if child and rng.random() < 0.6:
         names = LISTS["GIRLHEROES" if he == "she" else "BOYHEROES"]
-    name, (him, his) = rng.choice(names) if rng.random() < 0.9 else w.capital(made_up(rng)), PRONOUNS[he]
+    name, (him, his) = rng.choice(names) if rng.random() < 0.9 else w.capital(w.made_up(rng)), PRONOUNS[he]
     coats = [] if group in ("MEN", "WOMEN") else LISTS["COATS"]
     look = rng.choice(LISTS["LOOKS"] + coats) + " " if rng.random() < (0.4, 0.1)[child] else ""
     if looks and rng.random() < 0.5:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,3 +94,9 @@ def number_word(n: int) -> str:
 def capital(text: str) -> str:
     """`text` with a capital first letter."""
     return text[:1].upper() + text[1:]
+
+
+def made_up(rng: random.Random) -> str:
+    """A word that is none: "tabbo", "lirum"."""
+    return "".join(rng.choice("bdfghklmnprstvwz") + rng.choice("aaeeiioou") for _ in range(rng.choice([1, 2, 2, 3]))
+                   ) + rng.choice(["", "", "bo", "n", "rim", "x", "llo", "t", "ck", "sy"])

@@ -56,7 +56,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("verification", "left, share = q if step.narrowed != ROOT else 1.0,", "left, share = 1.0,", ROUND),
     ("verification", "ratio(r * p, q)", "ratio(p, q)", BLOCK),
     ("verification", "if draw < ratio(*total):", "if draw < known[i].before:", BLOCK),
-    ("verification", "known[i].before))", "1.0))", BLOCK),
+    ("verification", "target_probs),\n                                    known[i].before))", "target_probs), 1.0))", BLOCK),
     ("verification", "return known[:sure], known[sure], left(sure)", "return [], known[0], left(0)", BLOCK),
     ("verification", "q /= choice.left", "q /= 1.0", ROUND),
     ("verification", "q[[*lifting.children[choice.narrowed]]] = 0.0", "q[:0] = 0.0", ROUND),
@@ -123,7 +123,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     # pairing
     ("pairing", "source = self.cache, self.cache.version", "source = self.cache, 0",
      "test_state.py::test_the_lifting_follows_the_cache"),
-    ("pairing", " and max(split := self.cache.split_of(to)) < len(same)}", " and (split := self.cache.split_of(to))}",
+    ("pairing", " and max(split) < len(same)}", " and (split := self.cache.split_of(to))}",
      "test_decoding.py -k no_logits_for"),
     ("pairing", "if to >= 0 and back[to] == atom}", "if to >= 0}",
      "test_state.py::test_of_two_draft_tokens_with_the_same_bytes_the_written_one_is_the_atom"),

@@ -123,6 +123,17 @@ def test_delete_asks_and_leaves_nothing(folders):
     assert not place.exists()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_delete_of_a_link_leaves_what_it_leads_to(folders):
+    place, _ = learned(folders)
+    elsewhere = place.rename("elsewhere")
+    place.symlink_to(elsewhere.resolve(), target_is_directory=True)
+    content = {path.name for path in elsewhere.rglob("*")}
+    kept("delete", place.name, "--yes")
+    assert not place.is_symlink() and not [*Path("kept").iterdir()]
+    assert {path.name for path in elsewhere.rglob("*")} == content and (elsewhere / "current.json").exists()
+
+
 @embedded
 @pytest.mark.parametrize("action", [["delete", "--yes"], ["rename"]])
 def test_what_ships_is_never_changed(folders, tmp_path, action):

@@ -19,6 +19,7 @@ import omnidraft
 from omnidraft.cli import app
 from omnidraft.engine.config import ModelConfig
 from omnidraft.engine.loading import EMBEDDED
+from omnidraft.ngram_cache import NGramCache
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ROOT / "omnidraft" / "engine" / "embedded"
@@ -269,20 +270,22 @@ def test_what_large_vocabularies_decide_is_kept_and_checked_before_use(folders, 
     assert cold.stderr.count(line) == 2 and cold.stdout == first.stdout
     both = [folders["draft"], folders["target"]]
     plain = omnidraft.pair(*both)
-    assert [json.loads(file.read_text())["entries"] for file in files] == [
-        [[list(spelling), token, 0] for spelling, token, _ in plain.between(what).items()]
-        for what in ("spellings", "splits")]
+    for file, what in zip(files, ("spellings", "splits"), strict=True):
+        entries = [*plain.between(what).items()]
+        assert [*NGramCache.load(file, owner=json.loads(file.read_text())["owner"]).items()] == entries
     warm = ok(*ask)
     assert line not in warm.stderr and warm.stdout == first.stdout
     whole = files[1].read_text()
     saved = json.loads(whole)
-    ngram, token, hits = saved["entries"][0]
-    for entry in ([ngram, 10**6, hits], [[*ngram, 10**6], token, hits], [ngram, -1, hits], [[1.5, 2], token, hits],
-                  [[1], token, hits], [ngram, "1", hits], [ngram, token], None):
-        files[1].write_text(json.dumps(saved | {"entries": [entry, *saved["entries"][1:]]}))
+    ids, lengths, tokens, hits = saved["columns"]
+    for columns in ([ids, lengths, [10**6, *tokens[1:]], hits], [[10**6, *ids[1:]], lengths, tokens, hits],
+                    [[-1, *ids[1:]], lengths, tokens, hits], [[1.5, *ids[1:]], lengths, tokens, hits],
+                    [ids, [lengths[0] + 1, *lengths[1:]], tokens, hits], [ids, lengths, ["1", *tokens[1:]], hits],
+                    [ids, lengths, tokens], None):
+        files[1].write_text(json.dumps(saved | {"columns": columns}))
         assert line in (done := ok(*ask)).stderr and done.stdout == first.stdout
         assert files[1].read_text() == whole  # put right
-    for broken in ("{", json.dumps(saved | {"draft": "another"}), json.dumps(saved | {"format": "x"})):
+    for broken in ("{", json.dumps(saved | {"owner": "another"}), json.dumps(saved | {"format": "x"})):
         files[1].write_text(broken)
         assert line in ok(*ask).stderr and files[1].read_text() == whole
     monkeypatch.setenv("OMNIDRAFT_HOME", str(files[0] / "no folder"))  # where nothing can be kept

@@ -350,3 +350,9 @@ def test_models_and_names_are_mixed_and_anything_else_is_refused():
             pair(*wrong)
     with pytest.raises(OmnidraftError, match="dtype is for loading, but both models are loaded"):
         pair(model, model, dtype="float64")
+    with pytest.raises(OmnidraftError, match="backend 'jax' is for loading, but both models are loaded"):
+        pair(model, model, backend="jax")
+    for one, other in ((model, "qwen-like"), ("draft-tasks", model)):
+        with pytest.raises(OmnidraftError, match="unknown backend 'jax': choose numpy or torch"):
+            pair(one, other, backend="jax")
+    assert pair(model, model, backend="torch").target is model  # a loaded model stays what it is

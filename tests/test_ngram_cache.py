@@ -224,7 +224,7 @@ def test_wrong_pair_and_damaged_files(tmp_path):
     with pytest.raises(OmnidraftError, match="no cache file"):
         NGramCache.load(tmp_path / "none", "", "")
     good = path.read_bytes()
-    for bad in (b"", b"{}", b"[]", b"[" * 100_000, good[:-3], b"\xff" * 40, good.replace(b"gram cache 2", b"gram cache 9")):
+    for bad in (b"", b"{}", b"[]", b"[" * 100_000, good[:-3], b"\xff" * 40, good.replace(b"gram cache 3", b"gram cache 9")):
         path.write_bytes(bad)
         with pytest.raises(OmnidraftError, match="no readable n-gram cache") as caught:
             NGramCache.load(path, drafter.fingerprint, target.fingerprint)
@@ -233,20 +233,42 @@ def test_wrong_pair_and_damaged_files(tmp_path):
         cache.save(path / "below" / "a file")
 
 
+COLUMNS = [[1, 2, 3, 4], [2, 2], [4, 5], [1, 1]]  # ids, lengths, tokens, hits
+
+
+def columns(**change):
+    names = ("ids", "lengths", "tokens", "hits")
+    return {"columns": [change.get(name, column) for name, column in zip(names, COLUMNS, strict=True)]}
+
+
 @pytest.mark.parametrize("change", [
-    {"entries": [[[1, 2], 4, 1], [[3], 5, 1]]}, {"entries": [[[1, 2], -1, 1]]}, {"entries": [[[1, -2], 4, 1]]},
-    {"entries": [[[1, 2], 4]]}, {"entries": [[[1, 2], 4, -1]]}, {"entries": [[[1, 2**40], 4, 1]]}, {"entries": 3},
-    {"entries": [[[1, 2.5], 4, 1]]}, {"entries": [[[1, 2], 4, 0.5]]}, {"capacity": 1}, {"draft": 5},
-    {"eviction": "fifo"}, {"capacity": "9"}, {"capacity": 0}])
+    columns(lengths=[3, 1]), columns(lengths=[2, 3]), columns(ids=[1, 2, 3]), columns(ids=[1, 2, 3, 4, 5]),
+    columns(tokens=[-1, 5]), columns(ids=[1, -2, 3, 4]), columns(tokens=[4]), columns(hits=[1]), columns(hits=[-1, 1]),
+    columns(ids=[1, 2**40, 3, 4]), columns(ids=[1, 2**70, 3, 4]), columns(ids=[1, 2.5, 3, 4]), columns(hits=[0.5, 1]),
+    columns(tokens=["4", 5]), columns(ids=[[1, 2], 3, 4]), columns(hits=[True, "x"]), columns(lengths=[4, 0]),
+    columns(lengths=[[2], 2]), {"columns": 3}, {"columns": COLUMNS[:3]}, {"capacity": 1}, {"draft": 5},
+    {"eviction": "fifo"}, {"capacity": "9"}, {"capacity": 0}, {"owner": "another"}])
 def test_inconsistent_files(tmp_path, change):
-    good = {"format": "omnidraft n-gram cache 2", "draft": "a", "target": "b", "capacity": None, "eviction": "none",
-            "entries": [[[1, 2], 4, 1], [[3, 4], 5, 1]]}
+    good = {"format": "omnidraft n-gram cache 3", "owner": "", "draft": "a", "target": "b", "capacity": None,
+            "eviction": "none", **columns()}
     path = tmp_path / "cache"
     path.write_text(json.dumps(good))
-    assert NGramCache.load(path, "a", "b").split_of(5) == (3, 4)
+    for cache in (NGramCache.load(path, "a", "b"), NGramCache.load(path)):
+        assert [*cache.items()] == [((1, 2), 4, 1), ((3, 4), 5, 1)] and cache.split_of(5) == (3, 4)
+        assert cache.splits() == {4: (1, 2), 5: (3, 4)}
     path.write_text(json.dumps(good | change))
     with pytest.raises(OmnidraftError, match="no readable|another draft"):
         NGramCache.load(path, "a", "b")
+
+
+def test_a_file_may_have_an_owner(tmp_path):
+    cache, drafter, target = learnt()
+    cache.save(tmp_path / "cache", "this one")
+    assert len(NGramCache.load(tmp_path / "cache", sizes=(drafter.size, target.size), owner="this one")) == 1
+    for wrong in ({}, {"owner": "another"}, {"owner": "this one", "sizes": (3, target.size)},
+                  {"owner": "this one", "sizes": (drafter.size, 3)}):
+        with pytest.raises(OmnidraftError, match="no readable"):
+            NGramCache.load(tmp_path / "cache", **wrong)
 
 
 @pytest.mark.parametrize("eviction", ["none", "lru", "lfu"])

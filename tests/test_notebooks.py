@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from vocabularies import REAL
 
 ROOT = Path(__file__).resolve().parent.parent
 LESSON = ROOT / "tutorials" / "02_two_tokenizers.py"
@@ -86,6 +88,30 @@ def test_the_notebook_of_a_real_pair_is_the_script_and_has_its_parameters_on_top
     assert all(compile(one, "cell", "exec") and one in script for one in code)
     assert "/blob/main/docs/real_pair.ipynb)" in "".join(made["cells"][0]["source"])
     assert "DRAFT = " in code[1] and "TARGET = " in code[1] and not any(cell.get("outputs") for cell in made["cells"])
+
+
+def test_all_its_cells_run_on_local_folders(tmp_path):
+    """As on Colab: the cells in order, in one namespace, in an empty folder; small settings, the CPU."""
+    pytest.importorskip("transformers")
+    folders = {side: REAL / "models" / name for side, name in (("DRAFT", "babyllama-tok361"), ("TARGET", "stories260K"))}
+    if not all(folder.is_dir() for folder in folders.values()):
+        pytest.skip("no published models here")
+    (tmp_path / "prompts").write_text("".join(f"Once upon a time there was a {one}\n" for one in "abcdefghij"))
+    wanted = folders | {"PROMPTS": "prompts", "COUNT": 2, "LEARN": 5, "TOKENS": 8, "OUT": "figures.json"}
+    made = json.loads((ROOT / "docs" / "real_pair.ipynb").read_text(encoding="utf-8"))
+    code = ["".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "code"]
+    whole = f"for code in {code!r}:\n    exec(compile(code, 'cell', 'exec'), globals())"
+    env = os.environ | {f"REAL_PAIR_{name}": str(value) for name, value in wanted.items()} | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-c", whole], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "figures.json").read_text())
+    assert found["learning"]["prompts"] > 0 and found["settings"]["prompts"] == 2
+    for at, methods in found["runs"].items():
+        assert len(methods) == 5 and not [name for name, one in methods.items() if "omnidraft" in name and "fails" in one], at
+    greedy = found["runs"]["T = 0"]
+    assert {one["same_text"] for one in greedy.values()} == {2}
+    for one in ("omnidraft in generate", "omnidraft, adapted", "T = 1"):
+        assert one in done.stdout
 
 
 def test_its_figures_have_a_place_in_the_results(tmp_path, monkeypatch):

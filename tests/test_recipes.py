@@ -22,9 +22,9 @@ SUM = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)\.")
 
 
 @pytest.mark.parametrize("schema", problems.SCHEMAS, ids=lambda schema: " ".join(schema.steps))
-def test_a_problem_is_told_and_solved(schema):
+def test_a_problem_is_told_and_solved(schema, draws=12):
     rng = random.Random(1)
-    for _ in range(12):
+    for _ in range(draws):
         example = problems.problem(rng, schema)
         steps, marked = example["response"].split("\n#### ")
         sums = [(int(x), op, int(y), int(z)) for x, op, y, z in SUM.findall(steps)]
@@ -39,6 +39,19 @@ def test_a_problem_is_told_and_solved(schema):
         assert x in known or re.search(rf"\b{x}\b", told) or words.number_word(x) in told or "twice" in told
         said = steps[SUM.search(steps).end():]
         assert str(example["answer"]) in said
+
+
+def test_so_are_the_kinds_that_only_training_draws():
+    new = problems.TRAINED[len(problems.SCHEMAS):]
+    assert len(new) > 1000
+    for schema in new:
+        test_a_problem_is_told_and_solved(schema, draws=4)
+
+
+def test_misspelling_spares_numbers():
+    rng, text = random.Random(5), "Eleven friends share seventeen green apples and thirty pears."
+    made = {problems.misspelled(rng, text) for _ in range(200)}
+    assert len(made) > 50 and all(word in one for one in made for word in ("Eleven", "seventeen", "thirty"))
 
 
 def test_there_are_many_schemas_and_subjects():

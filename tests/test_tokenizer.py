@@ -49,13 +49,13 @@ def test_snowflake_by_hand():
 def test_byte_fallback_and_the_piece_character():
     drafter, target = snow_drafter(), snow_target()
     newline = drafter.raw.token_to_id("<0x0A>")
-    assert drafter.byte_fallback[10] == newline and drafter.is_fallback(newline)
+    assert drafter.byte_fallback[10] == newline and newline in drafter.fallback
     assert drafter.token_bytes[newline] == b"\n"
     assert drafter.encode_continuation("▁") == [drafter.byte_fallback[b] for b in "▁".encode()]  # not a space
     assert drafter.decode_bytes(drafter.encode("▁")) == b"  "  # the library itself cannot tell them apart
     assert drafter.split(b"\xe4\xbd") == (drafter.byte_fallback[0xE4], drafter.byte_fallback[0xBD])
     assert drafter.split(b" \xe4") == (drafter.raw.token_to_id("▁"), drafter.byte_fallback[0xE4])
-    assert target.byte_fallback[10] == 10 and not target.is_fallback(10) and len(target.byte_fallback) == 256
+    assert target.byte_fallback[10] == 10 and 10 not in target.fallback and len(target.byte_fallback) == 256
 
 
 def test_vocabulary_without_byte_fallback():
@@ -307,3 +307,14 @@ def real_texts() -> list[str]:
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:10]]
             texts += [value for row in rows for value in row.values() if isinstance(value, str)]
     return texts
+
+
+def test_the_key_is_that_of_the_file_and_quickly_found(tmp_path):
+    """The library writes one tokenizer always alike (`fingerprint`); its file may be written otherwise (`key`)."""
+    written = snow_target().raw.to_str()
+    for name, text in (("as written", written), ("again", written), ("spaced", json.dumps(json.loads(written), indent=1))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text(text, encoding="utf-8")
+    one, again, spaced = (Tokenizer.load(tmp_path / name) for name in ("as written", "again", "spaced"))
+    assert one.fingerprint == spaced.fingerprint == snow_target().key and one.key == again.key != spaced.key
+    assert one.token_bytes == spaced.token_bytes == snow_target().token_bytes

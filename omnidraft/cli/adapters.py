@@ -86,13 +86,13 @@ def rename(which: Which, name: Annotated[str, typer.Argument(help="What it is ca
 def delete(which: Which, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
            adapters: options.Store = None) -> None:
     """Delete one of your own adapters; not while something learns into it."""
-    store = Adapters(adapters)
-    folder = own_folder(store, which)
+    folder = own_folder(store := Adapters(adapters), which)
     if not yes:
         typer.confirm(escape(f"Delete {folder}, with all that was learned?"), abort=True, err=True)
     with store.writing(folder):
-        (folder / "current.json").unlink()  # from here on there is none, whatever happens
-        shutil.rmtree(folder)
+        if not folder.is_symlink():  # of a link only the link goes
+            (folder / "current.json").unlink()  # from here on there is none, whatever happens
+        folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)
     note(f"deleted {folder}")
 
 

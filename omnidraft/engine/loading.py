@@ -47,8 +47,9 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
     `draft_backend` "auto" gives a small drafter on a CPU to the NumPy engine, whatever runs the
     target. `device_map` spreads the target alone; the drafter goes to its first device.
     """
-    if how and not any(isinstance(one, (str, PathLike)) for one in (draft, target)):
-        raise OmnidraftError(f"{min(how)} is for loading, but both models are loaded already")
+    wrong = {*how} if backend in BACKENDS else {f"backend {backend!r}"}
+    if wrong and not any(isinstance(one, (str, PathLike)) for one in (draft, target)):
+        raise OmnidraftError(f"{min(wrong)} is for loading, but both models are loaded already")
     if isinstance(target, (str, PathLike)):
         place = {"device": "auto", "device_map": device_map} if device_map else {}
         target = load(target, **{"backend": backend, **how, **place})
@@ -58,8 +59,7 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
         if draft_backend == "numpy":  # wherever the target is
             return load(draft, how.get("dtype", "auto")), target
         either = backend == "torch" and draft_backend == "auto"
-        small = _small_in_numpy(draft, **how) if either else None
-        draft = small or load(draft, backend=backend, **how)
+        draft = either and _small_in_numpy(draft, **how) or load(draft, backend=backend, **how)
     return draft, target
 
 
