@@ -89,6 +89,7 @@ def test_show_says_all_and_whether_it_paid(folders):
         assert word in shown, word
     assert json.loads(kept("show", found["fingerprint"][:6], "--json").stdout)["rank"] == 4
     assert json.loads(kept("show", str(place), "--json").stdout)["statistics"]["rate"] == learner.trainer.optimizer.rate
+    assert "paid off" not in kept("show", "draft-general--qwen-like").stdout  # it learned most before those 48 prompts
     for word in ("nothing-here", "abc", found["fingerprint"][:3]):  # three digits are too few
         check_refused(run("adapters", "show", word, "--adapters", "kept"), "no adapter ")
 

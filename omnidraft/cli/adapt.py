@@ -129,10 +129,9 @@ def report(records: list[online.Learned], learner: Learner) -> str:
 
 
 def verdict(s: dict[str, Any]) -> str:
-    """What held-out prompts say, and whether learning has paid off, in two lines."""
+    """What held-out prompts say, and whether it has paid off if all learning is counted."""
     learning, prompts, tokens, updates = (
         s.get(name, 0) for name in ("learning_seconds", "prompts", "tokens", "updates"))
-    share = learning / (s.get("seconds", 0) + learning or 1)
     paid = f"after {s['paid_after_tokens']} tokens" if "paid_after_tokens" in s else "not yet"
     (gain, error), n, held_out = online.saved(s, "rounds"), s.get("held_out", 0), "too few so far"
     if n > 1:
@@ -140,6 +139,7 @@ def verdict(s: dict[str, Any]) -> str:
         verdict = "gained" if gain > error else "lost" if gain < -error else "no gain beyond chance"
         held_out = (f"{before:.2f} tokens per target pass untouched, {now:.2f} learned "
                     f"({gain * before:+.1%} passes saved, ± {error * before:.1%}): {verdict}")
+    time = (f"; learning took {learning / (s.get('seconds', 0) + learning or 1):.0%} of the time; "
+            f"paid off, compared with the untouched drafter: {paid}") * (updates <= prompts)
     return (f"{n} held-out prompts, served both ways: {held_out}\n"
-            f"total: {prompts} prompts, {tokens} tokens, {updates} updates; learning took "
-            f"{share:.0%} of the time; paid off, compared with the untouched drafter: {paid}")
+            f"total: {prompts} prompts, {tokens} tokens, {updates} updates{time}")

@@ -72,9 +72,8 @@ class Text:
         run = self.control.processor(self.pair.target, self.options)
 
         def keep(ids: list[int], row: Any) -> Any:
-            row = run(ids, row) if run else row
-            self.scores[len(ids)] = row + 0
-            return row
+            self.scores[len(ids)] = (run(ids, row) if run else row) + 0  # a copy
+            return self.scores[len(ids)]
 
         options = replace(self.options, processor=run if self.scores is None else keep)
         spell = self.pair.target.tokenizer
@@ -157,10 +156,11 @@ class Pair(Pairing):
     def generate(self, prompt: str, options: Options | None = None, *,
                  num_return_sequences: Literal[1] = 1,
                  return_dict_in_generate: Literal[True] = True, **settings: Any) -> Generation: ...
-
+    @overload
+    def generate(self, prompt: list[str], options: Options | None = None, *,
+                 return_dict_in_generate: Literal[True] = ..., **more: Any) -> list[Generation]: ...
     @overload
     def generate(self, prompt: Any, options: Options | None = None, **settings: Any) -> Any: ...
-
     def generate(self, prompt: Any, options: Options | None = None, *,
                  num_return_sequences: int = 1, return_dict_in_generate: bool = True,
                  output_scores: bool = False, seed: int = 0, generator: Any = None,
