@@ -5,8 +5,6 @@ is assumed about how a rule uses its draws: a uniform number is an interval, and
 with a bound inside it forks, so that one number may decide several questions.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
@@ -52,7 +50,7 @@ class Draws(Uniforms):
             self.probability *= weights[made] / sum(weights)
         return made
 
-    def next(self) -> Draw:
+    def next(self) -> "Draw":
         """The next draw, of which nothing is known yet."""
         return Draw(self)
 

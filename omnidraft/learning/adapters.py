@@ -4,8 +4,6 @@ An adapter belongs to two models, and is found by their fingerprint; its folder,
 `draft--target/`, may have any name. `versions` says which of the files there count.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 import shutil

@@ -4,8 +4,6 @@ A matrix W (out, in) becomes W + s B A with A (rank, in), B (out, rank), s = alp
 at zero; only A and B are trained and kept, in PEFT's files. Switching targets is switching them.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -38,7 +36,7 @@ class LoRA:
 
     @classmethod
     def fresh(cls, shapes: dict[str, tuple[int, int]], rng: np.random.Generator, rank: int = 32,
-              dtype: Any = "f4") -> LoRA:
+              dtype: Any = "f4") -> "LoRA":
         """Adapters that change nothing yet, of the weights with these shapes (out, in), by name.
 
         Drawn for the head first, then for each kind of weight in all layers.
@@ -91,7 +89,7 @@ class LoRA:
         write_text(Path(folder) / "adapter_config.json", json.dumps(config, indent=2) + "\n")
 
     @classmethod
-    def load(cls, folder: str | Path, dtype: Any = np.float32) -> LoRA:
+    def load(cls, folder: str | Path, dtype: Any = np.float32) -> "LoRA":
         """What `save` or PEFT wrote; OmnidraftError if missing, broken, or not plain LoRA."""
         arrays = read_safetensors(Path(folder) / "adapter_model.safetensors")
         parameters = {name: array.astype(dtype) for name, array in arrays.items()}
