@@ -129,9 +129,9 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
             pair.cache.observe(drafter.ids[-8 * len(emitted):], emitted, pair.draft.tokenizer,
                                target.tokenizer)
         seconds["other"] = perf_counter() - began - seconds["draft"] - seconds["target"]
-        accepted = min(verdict.accepted, len(emitted))
+        accepted = min(verdict.accepted, len(emitted))  # an end token may cut the proposals short
         kinds = ["merged" if span > 1 else "accepted" for span in proposals.spans[:accepted]]
-        kinds += verdict.kinds[accepted:len(emitted)]
+        kinds += [verdict.last] * (len(emitted) - accepted)
         yield Round(draft.tokens, proposals.tokens, proposals.spans, accepted, emitted, kinds, kept,
                     seconds, done)
         seconds = {}
@@ -160,10 +160,8 @@ def propose(pair: Pairing, draft: Draft, ids: Sequence[int], options: Options, s
         # A target that is certain leaves no distribution to protect: propose its own spelling.
         return respelled(pair, draft, ids, rule)
     in_text = () if draft.taken_back is None else lifting.paths[draft.taken_back]
-    made = Proposals(lifting=lifting)
-    made.atoms, made.drawn = lifting.reveal(draft.tokens, draft.probs, in_text)
-    made.tokens, made.spans = lifting.walk(made.atoms)
-    return made
+    atoms, drawn = lifting.reveal(draft.tokens, draft.probs, in_text)
+    return Proposals(*lifting.walk(atoms), atoms=atoms, drawn=drawn, lifting=lifting)
 
 
 def respelled(pair: Pairing, draft: Draft, ids: Sequence[int], rule: str) -> Proposals:

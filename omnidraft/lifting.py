@@ -45,15 +45,22 @@ class Lifting:
     """The trie of splits (target side) and the paths of atoms (draft side); fixed during a round.
 
     splits: target token -> its split; of several tokens with one split the lowest id is covered.
-    paths: one entry per draft token, its atoms, or None where no target token spells it.
+    spellings: draft token that is no atom -> the target tokens that spell it; draft_size: V_q.
 
-    >>> lifting = Lifting({7: (1,), 8: (1, 2)}, [None, (1,), (2,)])
-    >>> lifting.children[ROOT], lifting.token, lifting.order.tolist()
-    ({1: 1}, [-1, 7, 8], [7, 8])
+    >>> lifting = Lifting({7: (1,), 8: (1, 2)}, {3: (7, 8)}, 4)
+    >>> lifting.paths, lifting.children[ROOT], lifting.token, lifting.order.tolist()
+    ([None, (1,), (2,), (1, 1, 2)], {1: 1}, [-1, 7, 8], [7, 8])
     """
 
-    def __init__(self, splits: dict[int, Split], paths: list[Split | None]) -> None:
-        self.splits, self.paths, self._kept = splits, paths, {}
+    def __init__(self, splits: dict[int, Split], spellings: dict[int, Sequence[int]],
+                 draft_size: int) -> None:
+        self.splits, self._kept = splits, {}
+        self.paths: list[Split | None] = [None] * draft_size  # per draft token: its atoms, or None
+        for token, spelling in spellings.items():
+            if None not in (parts := [*map(splits.get, spelling)]):
+                self.paths[token] = tuple(chain.from_iterable(parts))
+        for atom in {*chain.from_iterable(splits.values())}:
+            self.paths[atom] = (atom,)
         backwards = sorted(zip(splits.values(), splits, strict=True), reverse=True)
         ordered = [*dict(backwards).items()][::-1]  # each split, and the lowest token that has it
         self.order = np.array([token for _, token in ordered], np.int64)  # a node is a range
@@ -221,21 +228,3 @@ class Lifting:
         """For each (row, ids) the sum of row[ids], when it is asked for."""
         return (float(row[ids[0]] if len(ids) == 1 else row[ids].sum()) if len(ids) else 0.0
                 for row, ids in wanted)
-
-
-def build_lifting(splits: dict[int, Split], spellings: dict[int, Sequence[int]],
-                  draft_size: int) -> Lifting:
-    """Lifting from the covered splits, and the spellings of draft tokens that are no atoms.
-
-    splits: target token -> draft tokens; spellings: draft token -> target tokens; draft_size = V_q.
-
-    >>> build_lifting({0: (4,), 1: (5,)}, {6: (0, 1)}, 7).paths
-    [None, None, None, None, (4,), (5,), (4, 5)]
-    """
-    paths: list[Split | None] = [None] * draft_size
-    for token, spelling in spellings.items():
-        if None not in (parts := [*map(splits.get, spelling)]):
-            paths[token] = tuple(chain.from_iterable(parts))
-    for atom in {*chain.from_iterable(splits.values())}:
-        paths[atom] = (atom,)
-    return Lifting(splits, paths)

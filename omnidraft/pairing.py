@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from .errors import OmnidraftError
-from .lifting import Lifting, build_lifting
+from .lifting import Lifting
 from .ngram_cache import NGramCache
 from .sampling import Sampler
 from .translation import Direct
@@ -92,5 +92,5 @@ class Pairing:
             splits |= {to: split for to, split in self.cache.splits().items() if to < len(back)
                        and back[to] < 0 and max(split) < len(same)}
             direct = {token: (to,) for token, to in enumerate(same) if to >= 0}
-            self._lifting = source, build_lifting(splits, self.spellings | direct, len(same))
+            self._lifting = source, Lifting(splits, self.spellings | direct, len(same))
         return self._lifting[1]

@@ -4,6 +4,7 @@ Verification needs exactly the distribution that a token was drawn from: it is c
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from math import nextafter
 from typing import Any
 
@@ -96,16 +97,14 @@ class Rows(Sequence):
     """
 
     def __init__(self, items: Any, make: Callable[[Any], Any], positive: bool = False) -> None:
-        self.items, self._make, self.positive = items, make, positive
-        self._made: dict[int, Any] = {}
+        self.items, self.positive = items, positive
+        self._row = cache(lambda row: make(items[row]))
 
     def __len__(self) -> int:
         return len(self.items)
 
     def __getitem__(self, row: int) -> Any:
-        if row not in self._made:
-            self._made[row] = self._make(self.items[row])
-        return self._made[row]
+        return self._row(row)
 
 
 class Uniforms:

@@ -84,7 +84,6 @@ class Uniforms(sampling.Uniforms):
         self._back += reversed(draws)
 
     def choose(self, weights: Tensor) -> int:
-        """Index drawn in proportion to `weights` (N,); one copy."""
         return to_host(locate(weights, self.next()), len(weights))[0]
 
     def samples(self, rows: Tensor) -> Iterator[int]:
@@ -96,7 +95,6 @@ class Uniforms(sampling.Uniforms):
             yield index
 
     def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterable[tuple[float, float]]:
-        """Pairs of numbers read out of rows; one copy for all."""
         pairs = [torch.stack([p, torch.as_tensor(q, device=p.device)]) for p, q in pairs]
         return torch.stack(pairs).tolist() if pairs else []
 
@@ -130,14 +128,12 @@ class Sampler(sampling.Sampler):
         return self.process(rows.items, *self.settings) if self.temperature else rows
 
     def draw(self, rows: Sequence[Tensor], likeliest: bool = False) -> Tensor:
-        """One token (1,) of the first distribution of `rows`, or what temperature 0 draws."""
         if likeliest or not self.temperature:
             return best(rows.items[:1] if isinstance(rows, Rows) else rows[:1])
         self._used.append(self.uniforms.next())
         return locate(rows[0], self._used[-1])
 
     def read(self, token: Tensor, rows: Sequence[Tensor]) -> tuple[int, float]:
-        """A drawn token and its probability in the row (V,) that it was drawn from; one copy."""
         row = rows[0]
         probability = row.index_select(0, token.clamp(0, len(row) - 1))
         drawn, probability = torch.cat([token.to(row.dtype), probability]).tolist()

@@ -61,26 +61,21 @@ class AcceptanceHead:
     """Predicts whether a drafted token will be accepted (arXiv 2405.19715): one sigmoid layer.
 
     Only the weight of log(q / (1 - q)) begins at 1, the others at 0, so a fresh head predicts the
-    drafter's own confidence. Hidden layers overfit the few labels of a stream.
+    drafter's own confidence. Hidden layers overfit the few labels of a stream; OmnidraftError for
+    parameters that have some, or another width.
 
     >>> head = AcceptanceHead(4); round(float(head(head.features(np.ones(4), np.ones(4), 0.9))), 2)
     0.9
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, parameters: dict[str, np.ndarray] | None = None) -> None:
         weight = np.append(np.zeros(2 * width, np.float32), np.float32(1))
-        self.parameters = {"out.weight": weight, "out.bias": np.zeros(1, np.float32)}
-
-    @classmethod
-    def of(cls, parameters: dict[str, np.ndarray], width: int) -> "AcceptanceHead":
-        """A head with given parameters; OmnidraftError for more layers or another width."""
-        head = cls(width)
-        if {k: v.shape for k, v in parameters.items()} != {
-                k: v.shape for k, v in head.parameters.items()}:
+        fresh = {"out.weight": weight, "out.bias": np.zeros(1, np.float32)}
+        self.parameters = fresh if parameters is None else parameters
+        if {k: v.shape for k, v in self.parameters.items()} != {
+                k: v.shape for k, v in fresh.items()}:
             raise OmnidraftError("this acceptance head has another width or hidden layers: learn a "
                                  "new one")
-        head.parameters = parameters
-        return head
 
     @staticmethod
     def features(hidden: np.ndarray, embedding: np.ndarray, probability: float) -> np.ndarray:

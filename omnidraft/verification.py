@@ -12,11 +12,10 @@ free token when every proposal was kept. Rules, lossless but for `omnidraft` abo
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, chain, pairwise, takewhile, tee
+from itertools import accumulate, chain, pairwise, takewhile
 from operator import mul
-from typing import Any
+from typing import Any, NamedTuple
 
 from .lifting import ROOT, Choice, Lifting, Split
 from .sampling import Uniforms
@@ -24,20 +23,16 @@ from .sampling import Uniforms
 RULES = ("lifted", "omnidraft", "slem", "tli")
 
 
-@dataclass
-class Verdict:
-    """What a round writes: `emitted` target tokens, the first `accepted` of them kept proposals."""
+class Verdict(NamedTuple):
+    """What a round writes: the `accepted` proposals, then one token of the target's own."""
 
-    emitted: list[int] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)  # "accepted", "recovered" or "bonus", per token
-    accepted: int = 0
+    emitted: list[int]
+    last: str  # what that token is: "recovered" or "bonus"
 
-    def emit(self, token: int, kind: str) -> "Verdict":
-        """Append a token that enters the text."""
-        self.emitted.append(int(token))
-        self.kinds.append(kind)
-        self.accepted += kind == "accepted"
-        return self
+    @property
+    def accepted(self) -> int:
+        """How many proposals are kept."""
+        return len(self.emitted) - 1
 
 
 def ratio(target_prob: float, draft_prob: float) -> float:
@@ -61,12 +56,12 @@ def exact_match(proposals: Sequence[int], choices: Iterable[int]) -> Verdict:
     choices: the argmax of the target's rows at temperature 0, else a sample of each, so that the
     text is the target's own sample.
     """
-    verdict, choices = Verdict(), iter(choices)
-    for proposal, choice in zip(proposals, choices):  # noqa: B905 (one choice more than proposals)
+    emitted: list[int] = []
+    for choice, proposal in zip(choices, [*proposals, None], strict=True):  # None: no more
+        emitted.append(choice)
         if choice != proposal:
-            return verdict.emit(choice, "recovered")
-        verdict.emit(choice, "accepted")
-    return verdict.emit(next(choices), "bonus")
+            break
+    return Verdict(emitted, "recovered" if len(emitted) <= len(proposals) else "bonus")
 
 
 def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
@@ -78,15 +73,13 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
     target_probs: m + 1 rows (V_p,); proposed: (m,) q(t), where `draft_probs` are worked out only
     after a rejection. Lossless if each proposal was drawn from its row.
     """
-    verdict = Verdict()
     pairs = ((target_probs[row][token], proposed[row] if proposed else draft_probs[row][token])
              for row, token in enumerate(proposals))
     for row, (p, q) in enumerate(uniforms.floats(pairs)):
         if q <= 0 or not uniforms.accept(ratio(p, q)):
             left = residual(target_probs[row], draft_probs[row])
-            return verdict.emit(uniforms.choose(left), "recovered")
-        verdict.emit(proposals[row], "accepted")
-    return verdict.emit(uniforms.choose(target_probs[len(proposals)]), "bonus")
+            return Verdict([*proposals[:row], uniforms.choose(left)], "recovered")
+    return Verdict([*proposals, uniforms.choose(target_probs[len(proposals)])], "bonus")
 
 
 def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
@@ -112,23 +105,20 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
     As P <= 1, no r further on is above r / (product of the Q until there). A draw above that
     refuses what follows before its rows are worked out, where `target_probs` are `sampling.Rows`.
     """
-    steps, verdict = choices(atoms, drawn, lifting, target_probs, limit), Verdict()
+    steps = choices(atoms, drawn, lifting, target_probs, limit)
     kept, refused, left = _keep(steps, drawn, lifting, target_probs, uniforms)
-    for step in kept:
-        if step.ends >= 0:
-            verdict.emit(step.ends, "accepted")
-    p, node = target_probs[verdict.accepted], kept[-1].next_node if kept else ROOT
+    emitted = [step.ends for step in kept if step.ends >= 0]
+    p, node = target_probs[len(emitted)], kept[-1].next_node if kept else ROOT
     if refused is not None:
         within = lifting.members(refused.node, uniforms.choose(left), len(p))
-        return verdict.emit(within[uniforms.choose(p[within])], "recovered")
+        return Verdict([*emitted, int(within[uniforms.choose(p[within])])], "recovered")
     if node != ROOT:
         below = lifting.below(node)
-        token = int(below[uniforms.choose(p[below])])
-        if token != lifting.token[node]:
-            return verdict.emit(token, "recovered")
-        verdict.emit(token, "accepted")
-        p = target_probs[verdict.accepted]
-    return verdict.emit(uniforms.choose(p), "bonus")
+        emitted.append(int(below[uniforms.choose(p[below])]))
+        if emitted[-1] != lifting.token[node]:
+            return Verdict(emitted, "recovered")
+        p = target_probs[len(emitted)]
+    return Verdict([*emitted, uniforms.choose(p)], "bonus")
 
 
 def _keep(steps: Iterable[Choice], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
@@ -150,8 +140,8 @@ def _keep(steps: Iterable[Choice], drawn: Sequence[tuple[Any, Split]], lifting: 
     if any(i >= len(known) and draw < last.most for i, draw in draws):
         known += steps
     # As h <= r, r alone refuses most, and no whole distribution is worked out for them.
-    some, same = tee((i, draw) for i, draw in draws if i < len(known) and draw < known[i].before)
-    totals = uniforms.floats((z := left(i).sum(), z + (1 - known[i].before)) for i, _ in same)
+    some = [(i, draw) for i, draw in draws if i < len(known) and draw < known[i].before]
+    totals = uniforms.floats((z := left(i).sum(), z + (1 - known[i].before)) for i, _ in some)
     for (i, draw), total in zip(some, totals, strict=True):
         if draw < ratio(*total):
             return known[:i], known[i], left(i)

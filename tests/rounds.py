@@ -14,7 +14,7 @@ import numpy as np
 
 from omnidraft import verification
 from omnidraft.exactness import Draws, distribution_of
-from omnidraft.lifting import Choice, Split, build_lifting
+from omnidraft.lifting import Choice, Lifting, Split
 from omnidraft.verification import Verdict
 
 TEXTS = [text for n in (1, 2, 3) for text in map("".join, product("ab", repeat=n))]
@@ -96,7 +96,7 @@ class RoundWorld:
             ways = [*self.cuts(self.draft[token], self.target)]
             if ways and rng.random() < 0.8:
                 self.spellings[token] = ways[rng.integers(len(ways))]
-        self.lifting = build_lifting(self.splits, self.spellings, len(self.draft))
+        self.lifting = Lifting(self.splits, self.spellings, len(self.draft))
         self._rows: dict[Any, np.ndarray] = {}
         self._judged: dict[Any, Judged] = {}
 

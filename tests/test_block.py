@@ -10,7 +10,7 @@ from rounds import RoundWorld
 
 from omnidraft import verification
 from omnidraft.exactness import distribution_of, total_variation
-from omnidraft.lifting import ROOT, build_lifting
+from omnidraft.lifting import ROOT, Lifting
 from omnidraft.sampling import Rows
 
 WORLDS = 40
@@ -26,7 +26,7 @@ class Merging(RoundWorld):
         self.draft = ["a", "b"] + ["ba"] * (seed % 4 == 0)
         self.target = ["a", "b", "ab", "ba", "abb"][:3 + seed % 3]
         self.splits = {t: tuple("ab".index(c) for c in text) for t, text in enumerate(self.target)}
-        self.lifting = build_lifting(self.splits, {2: (1, 0)} if len(self.draft) > 2 else {}, len(self.draft))
+        self.lifting = Lifting(self.splits, {2: (1, 0)} if len(self.draft) > 2 else {}, len(self.draft))
         self._rows.clear()
 
     def row(self, side: str, before: tuple[int, ...]) -> np.ndarray:
@@ -46,7 +46,7 @@ class Merging(RoundWorld):
         rows = Rows(self.target_rows(walked), lambda row: row, self.positive)
         given = atoms, drawn, self.lifting, rows
         verdict = verification.lifted(*given, draws)
-        self.counts["unread"] += len(rows) - len(rows._made)
+        self.counts["unread"] += len(rows) - rows._row.cache_info().currsize
         self.counts["merged"] += any(length > 1 for length in lengths[:verdict.accepted])
         alone, ended = 1.0, 0
         for step in verification.choices(*given):
@@ -105,7 +105,7 @@ def test_r_is_the_probability_that_what_was_drafted_so_far_is_kept(worlds):
 
 def test_a_draft_that_is_too_likely_first_and_too_unlikely_then_is_kept_whole():
     # Target tokens 0 and 1, drafter the same: the pair (1, 0) has p = 0.2 · 0.8 > q = 0.4 · 0.3.
-    lifting = build_lifting({0: (0,), 1: (1,)}, {}, 2)
+    lifting = Lifting({0: (0,), 1: (1,)}, {}, 2)
     p = np.array([[0.8, 0.2]] * 3)
     atoms, drawn = lifting.reveal([1, 0], [np.array([0.6, 0.4]), np.array([0.3, 0.7])])
     steps = [*verification.choices(atoms, drawn, lifting, p)]

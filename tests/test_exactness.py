@@ -140,7 +140,7 @@ def test_a_round_without_its_last_token_is_biased(worlds):
 def test_what_cannot_have_been_drawn_is_refused():
     assert verification.ratio(0.5, 0.0) == 0 and verification.ratio(0.5, 0.25) == 1 and verification.ratio(0.25, 0.5) == 0.5
     verdict = verification.rejection_sampling([0], [np.array([0.0, 1.0])], np.array([[0.9, 0.1]] * 2), Draws([]))
-    assert verdict.emitted == [0] and verdict.kinds == ["recovered"]
+    assert verdict.emitted == [0] and verdict.last == "recovered"
 
 
 # ---- the draws -------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def serve(learner: Learner, prompts=PROMPTS, **options) -> list:
 def test_acceptances_average_to_the_overlap_of_the_two_laws():
     """Over the draws of q, the label of a token is sum_x min(p(x), q(x)): alpha of Leviathan et al."""
     rng = np.random.default_rng(0)
-    lifting = Lifting({t: (t,) for t in range(5)}, [(d,) for d in range(5)])
+    lifting = Lifting({t: (t,) for t in range(5)}, {}, 5)
     p, q = rng.dirichlet(np.ones(5)), rng.dirichlet(np.ones(5))
     mean = sum(q[d] * acceptances([d], [(q, ())], lifting, np.stack([p, p]))[0] for d in range(5))
     assert mean == pytest.approx(np.minimum(p, q).sum(), abs=1e-12)
@@ -73,7 +73,7 @@ def test_acceptances_average_to_the_overlap_of_the_two_laws():
 
 def test_an_atom_in_two_comparisons_has_the_product_of_both():
     # Target tokens 0 = (0,), 1 = (0, 1), 2 = (1,), 3 = (2,): after atom 0 an atom 2 first proposes *stop*, then token 3.
-    lifting = Lifting({0: (0,), 1: (0, 1), 2: (1,), 3: (2,)}, [(0,), (1,), (2,)])
+    lifting = Lifting({0: (0,), 1: (0, 1), 2: (1,), 3: (2,)}, {}, 3)
     p = np.array([0.3, 0.2, 0.1, 0.4])
     first, second = np.array([0.8, 0.1, 0.1]), np.array([0.0, 0.2, 0.8])
     labels = acceptances([0, 2], [(first, ()), (second, ())], lifting, np.stack([p] * 3))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omnidraft.lifting import ROOT, Lifting, build_lifting
+from omnidraft.lifting import ROOT, Lifting
 
 # target tokens a, ab, abc, b, x (x has no split); draft tokens A, B, C, BA (two target tokens), Z (no path)
 A, B, C, BA, Z = range(5)
@@ -16,7 +16,7 @@ SPLITS = {0: (A,), 1: (A, B), 2: (A, B, C), 3: (B,)}
 
 @pytest.fixture
 def lifting() -> Lifting:
-    return build_lifting(SPLITS, {BA: (3, 0)}, 5)
+    return Lifting(SPLITS, {BA: (3, 0)}, 5)
 
 
 def test_paths(lifting):
@@ -45,7 +45,7 @@ def test_walk_is_decided_by_the_next_atom_only(lifting):
     assert lifting.walk([A, A, B, B]) == ([0, 1, 3], [1, 2, 1])
     assert lifting.walk([A, B, C, A]) == ([2, 0], [3, 1])
     assert lifting.walk([C]) == ([], []) and lifting.walk([A, None]) == ([0], [1])
-    assert Lifting({0: (A, B)}, [(A,), (B,), (C,)]).walk([A, C]) == ([], [])  # no token ends where the atoms part
+    assert Lifting({0: (A, B)}, {}, 3).walk([A, C]) == ([], [])  # no token ends where the atoms part
 
 
 def test_what_continues_a_prefix(lifting):
@@ -68,7 +68,7 @@ def test_reveal_of_an_expansion_and_of_a_healed_one(lifting):
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), min_size=1, max_size=12),
        st.integers(0, 2**32 - 1))
 def test_every_node_is_the_range_of_the_tokens_below_it(splits, seed):
-    lifting = Lifting(dict(enumerate(splits)), [(0,), (1,), (2,), (3,)])
+    lifting = Lifting(dict(enumerate(splits)), {}, 4)
     p = np.random.default_rng(seed).dirichlet(np.ones(len(splits)))
     covered = {split: min(i for i, s in enumerate(splits) if s == split) for split in splits}
     pending = [(ROOT, ())]

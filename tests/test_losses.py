@@ -22,7 +22,7 @@ import omnidraft
 from omnidraft import losses, verification
 from omnidraft.engine.loading import folder
 from omnidraft.errors import OmnidraftError
-from omnidraft.lifting import ROOT, build_lifting
+from omnidraft.lifting import ROOT, Lifting
 from omnidraft.losses import DIVERGENCES, LOSSES, Example, make_example
 from omnidraft.serving.generation import Pair
 from omnidraft.tokenizer import Tokenizer
@@ -51,7 +51,7 @@ def small_pair(lifting, draft_to_target, target_size: int, splits: dict, size: i
 
 def world_pair(world: RoundWorld, padding: int = 0):
     size = len(world.draft)
-    lifting = build_lifting(world.splits, world.spellings, size + padding)
+    lifting = Lifting(world.splits, world.spellings, size + padding)
     return small_pair(lifting, world.draft_to_target, len(world.target), world.splits, size)
 
 
@@ -116,7 +116,7 @@ def logits_of(*rows) -> np.ndarray:
 # ---- by hand ------------------------------------------------------------------------------------------------------------
 # target a, b, c, aba; draft A = a, B = b, Z = no pair; aba is the n-gram A Z
 A, B, Z = range(3)
-HAND = small_pair(build_lifting({0: (A,), 1: (B,), 3: (A, Z)}, {}, 3), [0, 1, -1], 4, {3: (A, Z)}, 3)
+HAND = small_pair(Lifting({0: (A,), 1: (B,), 3: (A, Z)}, {}, 3), [0, 1, -1], 4, {3: (A, Z)}, 3)
 
 
 def test_dm_by_hand():
@@ -155,7 +155,7 @@ def test_lifted_by_hand():
 
 def test_lifted_after_a_stop_leaves_out_the_children():
     p = np.array([[0.1, 0.3, 0.1, 0.5], [0.2, 0.6, 0.0, 0.2]])
-    pair = small_pair(build_lifting({0: (A,), 1: (B,), 3: (A, B)}, {}, 3), [0, 1, -1], 4, {3: (A, B)}, 3)
+    pair = small_pair(Lifting({0: (A,), 1: (B,), 3: (A, B)}, {}, 3), [0, 1, -1], 4, {3: (A, B)}, 3)
     q = [[0.5, 0.3, 0.2], [0.7, 0.2, 0.1]]
     found = [*losses.lifted_comparisons((2, 3), Example([Z, A, A], [0, 0], p, [1, 2]), pair, "forward")]
     assert [c.row for c in found] == [0, 1, 1]
@@ -168,7 +168,7 @@ def test_lifted_after_a_stop_leaves_out_the_children():
 
 
 def test_a_text_that_the_walk_would_read_differently_begins_anew():
-    pair = small_pair(build_lifting({0: (A,), 1: (B,), 3: (A, B)}, {}, 3), [0, 1, -1], 4, {3: (A, B)}, 3)
+    pair = small_pair(Lifting({0: (A,), 1: (B,), 3: (A, B)}, {}, 3), [0, 1, -1], 4, {3: (A, B)}, 3)
     p = np.repeat([[0.1, 0.3, 0.1, 0.5]], 2, 0)
     found = [*losses.lifted_comparisons((3, 3), Example([Z, A, B], [0, 1], p, [1, 2]), pair, "forward")]
     assert [(c.row, c.categories.tolist()) for c in found] == [(0, [0, 1, -1]), (1, [1, 0, 1]), (1, [0, 1, -1])]

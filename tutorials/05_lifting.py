@@ -48,14 +48,14 @@ from helpers import bar, check, distribution_of, draw_trie, examples, show, tota
 
 import numpy as np
 from omnidraft import Options, Uniforms, pair, plain, speculative
-from omnidraft.lifting import ROOT, Lifting, build_lifting
+from omnidraft.lifting import ROOT, Lifting
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import choices, lifted
 
 a, b, ab = 0, 1, 2
 p = np.array([0.4, 0.2, 0.4])
 splits = {a: (0,), b: (1,), ab: (0, 1)}
-lifting = build_lifting(splits, {}, draft_size=2)
+lifting = Lifting(splits, {}, draft_size=2)
 draw_trie("the trie, with masses", lifting, p, tokens=["a", "b", "ab"], atoms="ab")
 rows = [np.array([0.6, 0.4]), np.array([0.3, 0.7])]
 kept = np.zeros(2)
@@ -79,7 +79,7 @@ show(lifted)  # block verification of atoms, the package's default rule; help(li
 # from p) in twenty random worlds of this kind, where p and q depend on the token before.
 
 # %%
-both = build_lifting(splits, {2: (b, a)}, draft_size=3)
+both = Lifting(splits, {2: (b, a)}, draft_size=3)
 
 
 def two_tokens(p, q, draws):  # p[t] and q[d]: the rows after t and d; p[-1] and q[-1]: the first ones

@@ -26,7 +26,7 @@ from omnidraft import Learner, Options, Uniforms, learn, metrics, pair, speculat
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.optimizer import AdamW
 from omnidraft.learning.training import Recipe, Trainer
-from omnidraft.lifting import build_lifting
+from omnidraft.lifting import Lifting
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.verification import acceptances, rejection_sampling
 
@@ -80,7 +80,7 @@ for name, dropped in (("b dropped", 1), ("b proposed", None)):
 # In the world of lesson 4, with the draft row (a 0.6, b 0.4), the labels are 1 and 0.2 / 0.4, and beta is 0.6 + 0.2:
 
 # %%
-lifting = build_lifting({0: (0,), 1: (1,), 2: (0, 1)}, {}, draft_size=2)
+lifting = Lifting({0: (0,), 1: (1,), 2: (0, 1)}, {}, draft_size=2)
 row = np.array([0.6, 0.4])
 labels = [acceptances(*lifting.reveal([d], [row]), lifting, np.array([[0.4, 0.2, 0.4]] * 2))[0] for d in (0, 1)]
 print("labels of a and b:", labels, " mean:", round(row @ labels, 12))

@@ -234,6 +234,6 @@ def read(folder: Path, manifest: dict[str, Any], **models: Any) -> Adapter:
         counts = "square." in name or name.endswith("steps")  # of an optimizer: never negative
         if not np.isfinite(array).all() or counts and array.min(initial=0) < 0:
             raise damaged(place / name)
-    head = HEAD in arrays and AcceptanceHead.of(arrays[HEAD], models["draft"].embedding.shape[1])
+    head = HEAD in arrays and AcceptanceHead(models["draft"].embedding.shape[1], arrays[HEAD])
     return Adapter(lora, arrays.get(MODEL, {}), head or None, arrays.get(OPTIMIZER, {}),
                    manifest["statistics"], folder, manifest["version"])
