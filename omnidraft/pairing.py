@@ -63,7 +63,7 @@ class Pairing:
         if what == "splits":
             (cache := NGramCache()).prefill(draft, target, self.alignment)
             return cache
-        cache = NGramCache(None, "none", target.fingerprint, draft.fingerprint)
+        (cache := NGramCache()).bind(target, draft)
         for token in np.flatnonzero(self.alignment.draft_to_target[:draft.size] < 0).tolist():
             data = draft.token_bytes[token] or b""
             try:
