@@ -18,7 +18,7 @@ from .tokenizer import Tokenizer
 from .vocabulary import Alignment, aligned_spans, canonical_ids
 
 NGram = tuple[int, ...]
-_FORMAT = "omnidraft n-gram cache 3"
+_FORMAT = "omnidraft n-gram cache 4"
 
 
 class NGramCache:
@@ -26,7 +26,7 @@ class NGramCache:
 
     With `capacity` entries it takes no more (eviction "none"), or forgets the least recently
     ("lru") or least often ("lfu") used one (Table 14). An entry takes about 350 bytes (the paper:
-    245). `version` grows when the cache's answers change.
+    245). `version` grows when the cache's answers change; `pair` is whose it is (`bind`).
 
     >>> cache = NGramCache(capacity=4096, eviction="lfu")
     >>> cache.insert((11, 12), 98), cache.insert((11, 12, 13), 99)  # "f", "la", "ke" <-> "flake"
@@ -35,15 +35,13 @@ class NGramCache:
     ((99, 3), (11, 12, 13))
     """
 
-    def __init__(self, capacity: int | None = None, eviction: str = "none",
-                 draft_fingerprint: str = "", target_fingerprint: str = "") -> None:
+    def __init__(self, capacity: int | None = None, eviction: str = "none") -> None:
         if eviction not in ("none", "lru", "lfu"):
             raise OmnidraftError(f"unknown eviction {eviction!r}: choose none, lru or lfu")
         if eviction != "none" if capacity is None else capacity < 1:
             raise OmnidraftError(f"capacity is {capacity}: eviction {eviction!r} needs 1 or more")
         self.capacity, self.eviction = capacity, eviction
-        self.draft_fingerprint, self.target_fingerprint = draft_fingerprint, target_fingerprint
-        self.version = 0
+        self.version, self.pair = 0, ""
         # n-gram -> (target token, how often it was used); with eviction the last used comes last
         self._entries: dict[NGram, tuple[int, int]] = {}
         self._splits: dict[int, tuple[NGram, ...]] = {}  # target token -> its n-grams
@@ -97,8 +95,7 @@ class NGramCache:
 
     def splits(self) -> dict[int, NGram]:
         """Each target token that has n-grams -> the one that spells it (`split_of`)."""
-        return {token: found[0] if len(found) == 1 else self.split_of(token)
-                for token, found in self._splits.items() if found}
+        return {token: self.split_of(token) for token, found in self._splits.items() if found}
 
     def touch(self, ngram: Sequence[int]) -> bool:
         """Count a use of an entry; False if it is not there."""
@@ -122,7 +119,7 @@ class NGramCache:
 
         The split must be the same with and without a pre-tokenizer. Frequent (low) ids come first.
         """
-        self._bind(draft.fingerprint, target.fingerprint)
+        self.bind(draft, target)
         new, canonical = {}, canonical_ids(target, target.token_bytes)
         for token in np.flatnonzero(alignment.target_to_draft[:target.size] < 0).tolist():
             if len(self) + len(new) == self.capacity:
@@ -143,7 +140,7 @@ class NGramCache:
         Every smallest block of two or more draft tokens opposite one target token is an entry. They
         are compared from the end of the text: at its beginning one side may have added a space.
         """
-        self._bind(draft.fingerprint, target.fingerprint)
+        self.bind(draft, target)
         ours = [draft.decode_bytes([i])[::-1] for i in reversed(draft_ids)]
         theirs = [target.decode_bytes([i])[::-1] for i in reversed(target_ids)]
         new, size = 0, len(draft_ids)
@@ -154,47 +151,42 @@ class NGramCache:
                 new += not self.touch(ngram) and self.insert(ngram, target_ids[-end], hits=1)
         return new
 
-    def save(self, path: str | Path, owner: str = "") -> None:
+    def bind(self, draft: Tokenizer, target: Tokenizer) -> None:
+        """Make it the cache of this pair; raises OmnidraftError if it is another pair's."""
+        pair = f"{draft.key} {target.key}"
+        if self.pair not in ("", pair):
+            raise OmnidraftError("this n-gram cache was made for another pair of tokenizers: "
+                                 "use one cache for each pair")
+        self.pair = pair
+
+    def save(self, path: str | Path) -> None:
         """Write all entries to a JSON file; raises OmnidraftError if it cannot be written."""
         make_folder_of(Path(path))
         ngrams, tokens, hits = zip(*self.items(), strict=True) if len(self) else ((), (), ())
         write_text(Path(path), json.dumps({  # in columns, which are read quickly
-            "format": _FORMAT, "owner": owner, "draft": self.draft_fingerprint,
-            "target": self.target_fingerprint, "capacity": self.capacity, "eviction": self.eviction,
+            "format": _FORMAT, "pair": self.pair,
+            "capacity": self.capacity, "eviction": self.eviction,
             "columns": ([*chain(*ngrams)], [*map(len, ngrams)], tokens, hits)}))
 
     @classmethod
-    def load(cls, path: str | Path, draft_fingerprint: str = "", target_fingerprint: str = "",
-             sizes: tuple[int, int] = (2**31, 2**31), owner: str = "") -> "NGramCache":
-        """Read a saved cache; OmnidraftError if missing, damaged, beyond `sizes`, or another's."""
-        if not Path(path).exists():
-            raise OmnidraftError(f"no cache file {path}: observe or prefill, then save one")
+    def load(cls, path: str | Path, draft: Tokenizer, target: Tokenizer) -> "NGramCache":
+        """Read the saved cache of a pair; OmnidraftError if missing, damaged, or another pair's."""
         try:
             saved = read_json(Path(path))
-            cache = cls(*(saved[name] for name in ("capacity", "eviction", "draft", "target")))
+            cache = cls(saved["capacity"], saved["eviction"])
+            cache.bind(draft, target)
             ids, lengths, tokens, hits = saved["columns"]
             flat, table = np.array([0, *ids]), np.array([[2, *lengths], [0, *tokens], [0, *hits]])
-            if not ((saved["format"], saved["owner"]) == (_FORMAT, owner)
+            if not ((saved["format"], saved["pair"]) == (_FORMAT, cache.pair)
                     and len(tokens) <= (cache.capacity or len(tokens)) and sum(lengths) == len(ids)
                     and flat.dtype == table.dtype == int and table[0].min() > 1
-                    and 0 <= min(flat.min(), table.min()) and flat.max() < sizes[0]
-                    and table[1].max() < sizes[1]):
+                    and 0 <= min(flat.min(), table.min()) and flat.max() < draft.size
+                    and table[1].max() < target.size):
                 raise ValueError
             rest = iter(ids)
             ngrams = [tuple(islice(rest, length)) for length in lengths]
             cache._add(dict(zip(ngrams, zip(tokens, hits, strict=True), strict=True)))
         except (KeyError, TypeError, ValueError, OverflowError):  # OmnidraftError is a ValueError
-            raise OmnidraftError(f"{path} is no readable n-gram cache (damaged or another format): "
-                                 "delete it and it will be learned again") from None
-        cache._bind(draft_fingerprint or cache.draft_fingerprint,
-                    target_fingerprint or cache.target_fingerprint)
+            raise OmnidraftError(f"{path} holds no n-gram cache of this pair (missing, damaged or "
+                                 "another pair's): delete it, then observe or prefill") from None
         return cache
-
-    def _bind(self, draft: str, target: str) -> None:
-        """Take a pair's fingerprints; raises OmnidraftError if the cache has others."""
-        if not (self.draft_fingerprint or self.target_fingerprint):
-            self.draft_fingerprint, self.target_fingerprint = draft, target
-        if (self.draft_fingerprint, self.target_fingerprint) != (draft, target):
-            side = "draft" if self.draft_fingerprint != draft else "target"
-            raise OmnidraftError(f"this n-gram cache was made for another {side} tokenizer: "
-                                 "use one cache for each pair")

@@ -221,7 +221,7 @@ def whole(base: Path, least: int) -> int:
     assert version >= least, f"version {version} after {least}"
     assert (store.load(pair) is None) == (version == 0)
     if (base / "ngrams.json").exists():
-        NGramCache.load(base / "ngrams.json", pair.draft.tokenizer.fingerprint, pair.target.tokenizer.fingerprint)
+        NGramCache.load(base / "ngrams.json", pair.draft.tokenizer, pair.target.tokenizer)
     return version
 
 

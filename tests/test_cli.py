@@ -271,8 +271,8 @@ def test_what_large_vocabularies_decide_is_kept_and_checked_before_use(folders, 
     both = [folders["draft"], folders["target"]]
     plain = omnidraft.pair(*both)
     for file, what in zip(files, ("spellings", "splits"), strict=True):
-        entries = [*plain.between(what).items()]
-        assert [*NGramCache.load(file, owner=json.loads(file.read_text())["owner"]).items()] == entries
+        entries, sides = [*plain.between(what).items()], [plain.target.tokenizer, plain.draft.tokenizer]
+        assert [*NGramCache.load(file, *sides[::1 if what == "spellings" else -1]).items()] == entries
     warm = ok(*ask)
     assert line not in warm.stderr and warm.stdout == first.stdout
     whole = files[1].read_text()
@@ -285,7 +285,7 @@ def test_what_large_vocabularies_decide_is_kept_and_checked_before_use(folders, 
         files[1].write_text(json.dumps(saved | {"columns": columns}))
         assert line in (done := ok(*ask)).stderr and done.stdout == first.stdout
         assert files[1].read_text() == whole  # put right
-    for broken in ("{", json.dumps(saved | {"owner": "another"}), json.dumps(saved | {"format": "x"})):
+    for broken in ("{", json.dumps(saved | {"pair": "another"}), json.dumps(saved | {"format": "x"})):
         files[1].write_text(broken)
         assert line in ok(*ask).stderr and files[1].read_text() == whole
     monkeypatch.setenv("OMNIDRAFT_HOME", str(files[0] / "no folder"))  # where nothing can be kept

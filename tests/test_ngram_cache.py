@@ -198,9 +198,11 @@ def answers(cache):
 @given(POLICY, STEPS)
 def test_save_and_load(tmp_path_factory, eviction, steps):
     path = tmp_path_factory.mktemp("cache") / "new" / "cache.json"
-    cache = stepped(NGramCache(8, eviction, "draft", "target"), steps)
+    drafter, target = snow_drafter(), snow_target()
+    cache = stepped(NGramCache(8, eviction), steps)
+    cache.bind(drafter, target)
     cache.save(path)
-    again = NGramCache.load(path, "draft", "target")
+    again = NGramCache.load(path, drafter, target)
     assert list(again.items()) == list(cache.items())
     assert (again.capacity, again.eviction) == (8, eviction)
     assert [p.name for p in path.parent.iterdir()] == [path.name]  # no temporary left
@@ -214,20 +216,19 @@ def test_wrong_pair_and_damaged_files(tmp_path):
     cache, drafter, target = learnt()
     path = tmp_path / "cache.json"
     cache.save(path)
-    assert len(NGramCache.load(path, drafter.fingerprint, target.fingerprint)) == 1
-    with pytest.raises(OmnidraftError, match="another target tokenizer"):
-        NGramCache.load(path, drafter.fingerprint, drafter.fingerprint)
-    with pytest.raises(OmnidraftError, match="another draft tokenizer"):
-        NGramCache.load(path, target.fingerprint, target.fingerprint)
-    with pytest.raises(OmnidraftError, match="another draft tokenizer"):
-        cache.observe([], [], target, drafter)
-    with pytest.raises(OmnidraftError, match="no cache file"):
-        NGramCache.load(tmp_path / "none", "", "")
+    assert len(NGramCache.load(path, drafter, target)) == 1
+    for wrong in ((drafter, drafter), (target, target), (target, drafter)):
+        with pytest.raises(OmnidraftError, match="another pair"):
+            NGramCache.load(path, *wrong)
+        with pytest.raises(OmnidraftError, match="another pair"):
+            cache.observe([], [], *wrong)
+    with pytest.raises(OmnidraftError, match="missing"):
+        NGramCache.load(tmp_path / "none", drafter, target)
     good = path.read_bytes()
-    for bad in (b"", b"{}", b"[]", b"[" * 100_000, good[:-3], b"\xff" * 40, good.replace(b"gram cache 3", b"gram cache 9")):
+    for bad in (b"", b"{}", b"[]", b"[" * 100_000, good[:-3], b"\xff" * 40, good.replace(b"gram cache 4", b"gram cache 9")):
         path.write_bytes(bad)
-        with pytest.raises(OmnidraftError, match="no readable n-gram cache") as caught:
-            NGramCache.load(path, drafter.fingerprint, target.fingerprint)
+        with pytest.raises(OmnidraftError, match="holds no n-gram cache") as caught:
+            NGramCache.load(path, drafter, target)
         assert "\n" not in str(caught.value)
     with pytest.raises(OmnidraftError, match="cannot write"):
         cache.save(path / "below" / "a file")
@@ -246,29 +247,21 @@ def columns(**change):
     columns(tokens=[-1, 5]), columns(ids=[1, -2, 3, 4]), columns(tokens=[4]), columns(hits=[1]), columns(hits=[-1, 1]),
     columns(ids=[1, 2**40, 3, 4]), columns(ids=[1, 2**70, 3, 4]), columns(ids=[1, 2.5, 3, 4]), columns(hits=[0.5, 1]),
     columns(tokens=["4", 5]), columns(ids=[[1, 2], 3, 4]), columns(hits=[True, "x"]), columns(lengths=[4, 0]),
-    columns(lengths=[[2], 2]), {"columns": 3}, {"columns": COLUMNS[:3]}, {"capacity": 1}, {"draft": 5},
-    {"eviction": "fifo"}, {"capacity": "9"}, {"capacity": 0}, {"owner": "another"}])
+    columns(lengths=[[2], 2]), {"columns": 3}, {"columns": COLUMNS[:3]}, {"capacity": 1}, {"pair": 5},
+    {"eviction": "fifo"}, {"capacity": "9"}, {"capacity": 0}, {"pair": "another"}, {"pair": ""},
+    columns(ids=[1, 2, 3, 10**4]), columns(tokens=[4, 10**4])])
 def test_inconsistent_files(tmp_path, change):
-    good = {"format": "omnidraft n-gram cache 3", "owner": "", "draft": "a", "target": "b", "capacity": None,
+    drafter, target = snow_drafter(), snow_target()
+    good = {"format": "omnidraft n-gram cache 4", "pair": f"{drafter.key} {target.key}", "capacity": None,
             "eviction": "none", **columns()}
     path = tmp_path / "cache"
     path.write_text(json.dumps(good))
-    for cache in (NGramCache.load(path, "a", "b"), NGramCache.load(path)):
-        assert [*cache.items()] == [((1, 2), 4, 1), ((3, 4), 5, 1)] and cache.split_of(5) == (3, 4)
-        assert cache.splits() == {4: (1, 2), 5: (3, 4)}
+    cache = NGramCache.load(path, drafter, target)
+    assert [*cache.items()] == [((1, 2), 4, 1), ((3, 4), 5, 1)] and cache.split_of(5) == (3, 4)
+    assert cache.splits() == {4: (1, 2), 5: (3, 4)}
     path.write_text(json.dumps(good | change))
-    with pytest.raises(OmnidraftError, match="no readable|another draft"):
-        NGramCache.load(path, "a", "b")
-
-
-def test_a_file_may_have_an_owner(tmp_path):
-    cache, drafter, target = learnt()
-    cache.save(tmp_path / "cache", "this one")
-    assert len(NGramCache.load(tmp_path / "cache", sizes=(drafter.size, target.size), owner="this one")) == 1
-    for wrong in ({}, {"owner": "another"}, {"owner": "this one", "sizes": (3, target.size)},
-                  {"owner": "this one", "sizes": (drafter.size, 3)}):
-        with pytest.raises(OmnidraftError, match="no readable"):
-            NGramCache.load(tmp_path / "cache", **wrong)
+    with pytest.raises(OmnidraftError, match="holds no n-gram cache"):
+        NGramCache.load(path, drafter, target)
 
 
 @pytest.mark.parametrize("eviction", ["none", "lru", "lfu"])

@@ -139,14 +139,13 @@ class Pair(Pairing):
         sides = [self.draft.tokenizer, self.target.tokenizer][::1 if what == "splits" else -1]
         if self.one_vocabulary or sum(sizes := [side.size for side in sides]) < LARGE:
             return super().between(what)
-        owner = f"{what} {sides[0].key} {sides[1].key}"
         path = default_folder() / f"{what}-{sides[0].key[:16]}-{sides[1].key[:16]}.json"
         with suppress(OmnidraftError):  # not there, damaged, or of other vocabularies
-            return NGramCache.load(path, sizes=sizes, owner=owner)
+            return NGramCache.load(path, *sides)
         sys.stderr.write(f"how {sizes[0]:,} tokens spell {sizes[1]:,} others is found out, once\n")
         made = super().between(what)
         with suppress(OmnidraftError):  # where nothing can be written, each time
-            made.save(path, owner)
+            made.save(path)
         return made
 
     def __repr__(self) -> str:
