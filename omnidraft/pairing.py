@@ -17,19 +17,20 @@ class Pairing:
     """A drafter and a target, their alignment, n-gram cache, spellings and lifting.
 
     A model has `tokenizer`, `vocab_size`, `context_size`, `eos_ids`, `new_cache()` and
-    `forward(ids, cache, rows)`; pairing does not modify it. With `prefill` the cache starts with
-    every target token's own split; without it, empty, and learns from the text only (as in arXiv
+    `forward(ids, cache, rows)`; pairing does not modify it. By default the cache has every target
+    token's own split; an `NGramCache()` is empty, and learns from the text only (as in arXiv
     2507.02659). Raises OmnidraftError where no token of one side is spelled by tokens of the other.
     """
 
-    def __init__(self, draft: Any, target: Any, cache: NGramCache | None = None,
-                 prefill: bool = True) -> None:
+    def __init__(self, draft: Any, target: Any, cache: NGramCache | None = None) -> None:
         self.draft, self.target = draft, target
-        alignment = align(draft.tokenizer, target.tokenizer)
-        self.alignment = alignment.fitted(draft.vocab_size, target.vocab_size)
-        fresh = NGramCache() if cache is None else cache
-        self.cache = self.between("splits") if cache is None and prefill else fresh
-        if not (alignment.shared_draft or len(self.cache) or self.spellings):
+        one, other = draft.tokenizer, target.tokenizer
+        # equal ids stand for equal tokens, so that draft tokens are target tokens
+        self.one_vocabulary = one.strings == other.strings and one.token_bytes == other.token_bytes
+        self.alignment = align(one, other).fitted(draft.vocab_size, target.vocab_size)
+        self.direct = Direct(self.alignment.draft_to_target)
+        self.cache = self.between("splits") if cache is None else cache
+        if not (self.alignment.shared_draft or len(self.cache) or self.spellings):
             raise OmnidraftError(f"the vocabularies of {draft.name} and {target.name} have nothing "
                                  "in common: no token of one is spelled by tokens of the other; "
                                  "take another drafter")
@@ -40,17 +41,6 @@ class Pairing:
         """PyTorch's sampler if both models are PyTorch's, else NumPy's."""
         kinds = {getattr(model, "sampler", Sampler) for model in (self.draft, self.target)}
         return kinds.pop() if len(kinds) == 1 else Sampler
-
-    @cached_property
-    def one_vocabulary(self) -> bool:
-        """True where equal ids stand for equal tokens, so that draft tokens are target tokens."""
-        one, other = self.draft.tokenizer, self.target.tokenizer
-        return one.strings == other.strings and one.token_bytes == other.token_bytes
-
-    @cached_property
-    def direct(self) -> Direct:
-        """The alignment's direct map, ready for `translation.merge`."""
-        return Direct(self.alignment.draft_to_target)
 
     @cached_property
     def spellings(self) -> dict[int, tuple[int, ...]]:

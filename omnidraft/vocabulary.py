@@ -30,8 +30,7 @@ class Alignment:
     def fitted(self, draft_width: int, target_width: int) -> "Alignment":
         """The same map for logits of these widths; ids that only a model has are never proposed."""
         def fit(table: np.ndarray, width: int, other_width: int) -> np.ndarray:
-            fitted = np.full(width, -1, dtype=np.int32)
-            fitted[:len(table)] = table[:width]
+            fitted = np.append(table, np.full(width, -1, dtype=np.int32))[:width]
             return np.where(fitted < other_width, fitted, -1)
 
         return replace(self, draft_to_target=fit(self.draft_to_target, draft_width, target_width),

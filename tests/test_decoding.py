@@ -11,11 +11,13 @@ from omnidraft.decoding import plain, respelled, speculative
 from omnidraft.drafting import Draft, Drafter
 from omnidraft.errors import OmnidraftError
 from omnidraft.exactness import World, distribution_of, total_variation
+from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
 from omnidraft.sampling import Sampler, Uniforms
 from omnidraft.serving.generation import Pair
 from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.tokenizer import Tokenizer
+from omnidraft.translation import Direct
 from omnidraft.verification import RULES
 
 PIECES = sentence_piece([("▁", "a"), ("▁", "b"), ("a", "b"), ("▁a", "b"), ("b", "b")])
@@ -224,7 +226,7 @@ def test_an_end_token_that_the_target_refused_leaves_the_drafters_context():
 @pytest.mark.parametrize("direction", ["pieces to bytes", "bytes to pieces"])
 def test_learning_sees_each_token_once(direction):
     draft, target = models(direction, 4, end=-30.0)
-    pair, seen = Pair(draft, target, prefill=False), []
+    pair, seen = Pair(draft, target, NGramCache()), []
     observe = pair.cache.observe
     pair.cache.observe = lambda ours, theirs, *both: seen.extend(theirs) or observe(ours, theirs, *both)
     options = Options(stop=FixedLength(3), max_new_tokens=40, learn=True)
@@ -248,7 +250,7 @@ def test_a_prompt_that_one_side_cannot_spell():
 def test_ngrams_of_tokens_that_the_drafter_has_no_logits_for_are_left_out():
     """A tokenizer may have more entries than its model has logits: what the cache learned with it is of no use then."""
     draft, target = FakeModel(PIECES, 0, padding=-1), FakeModel(byte_level([("a", "b"), ("ab", "a")]), 1)
-    pair, token = Pair(draft, target, prefill=False), target.tokenizer.encode("aba")[0]
+    pair, token = Pair(draft, target, NGramCache()), target.tokenizer.encode("aba")[0]
     assert pair.cache.insert((PIECES.encode_continuation("ab")[0], PIECES.size - 1), token)
     assert all(max(split) < draft.vocab_size for split in pair.lifting.splits.values())
     assert token not in pair.lifting.splits
@@ -278,6 +280,6 @@ def test_healing_draws_among_tokens_that_the_model_rules_out(temperature):
 def test_tli_says_that_it_has_no_token_to_propose():
     draft = FakeModel(sentence_piece([("a", "b")]), 0)
     pair = Pair(draft, FakeModel(SMALL_BYTES, 50))
-    pair.alignment.draft_to_target[:] = -1
+    pair.direct = Direct(np.full_like(pair.alignment.draft_to_target, -1))
     with pytest.raises(OmnidraftError, match="no token in common"):
         next(speculative(pair, PROMPT, Options(verify="tli"), Uniforms([])))

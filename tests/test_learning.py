@@ -24,6 +24,7 @@ from omnidraft.learning.guard import Guard
 from omnidraft.learning.online import Learner, Schedule, learn
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.lifting import Lifting
+from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
 from omnidraft.sampling import Uniforms, mask, process
 from omnidraft.serving.generation import Pair
@@ -101,7 +102,7 @@ def test_labels_belong_to_the_lifting_that_verified_the_round(folders):
     """With n-grams learned from the text the next lifting differs; the round, and so its labels, are those without."""
     labels = []
     for learn_ngrams in (False, True):
-        pair = Pair(load(folders["draft"]), load(folders["target"]), prefill=False)
+        pair = Pair(load(folders["draft"]), load(folders["target"]), NGramCache())
         head = AcceptanceHead(pair.draft.config.width)
         learner = learner_of(pair, Schedule(every=100, guard=0), head)
         before = pair.lifting

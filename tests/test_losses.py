@@ -24,6 +24,7 @@ from omnidraft.engine.loading import folder
 from omnidraft.errors import OmnidraftError
 from omnidraft.lifting import ROOT, build_lifting
 from omnidraft.losses import DIVERGENCES, LOSSES, Example, make_example
+from omnidraft.ngram_cache import NGramCache
 from omnidraft.serving.generation import Pair
 from omnidraft.tokenizer import Tokenizer
 
@@ -283,7 +284,7 @@ PIECES = sentencepiece("▁abé.", "▁ a, ▁ b, a b, ▁a b, b b", config={"bo
 NO_BYTES = sentencepiece("▁ab.", "▁ a, ▁ b, a b, b b", fallback=False, config={"bos_token": "<s>", "eos_token": "</s>"})
 BYTES = byte_level("Ġ a, a b, b a, Ġa ba, ab ab", specials=("<|endoftext|>", "<|mark|>"), config={"eos_token": "<|endoftext|>"})
 PAIRS = [fake_pair(PIECES, BYTES), fake_pair(BYTES, PIECES), fake_pair(NO_BYTES, BYTES), fake_pair(PIECES, NO_BYTES),
-         fake_pair(PIECES, BYTES, prefill=False)]
+         fake_pair(PIECES, BYTES, cache=NGramCache())]
 
 
 def rows_for(pair: Pair, ids: list[int], seed: int = 0) -> np.ndarray:

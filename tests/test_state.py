@@ -16,6 +16,7 @@ from omnidraft.drafting import Draft, Drafter
 from omnidraft.exactness import World
 from omnidraft.exactness.tables import TableModel
 from omnidraft.learning.online import Learner, Schedule
+from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
 from omnidraft.sampling import Sampler, Uniforms
 from omnidraft.serving.generation import Pair
@@ -81,7 +82,7 @@ def test_a_context_token_that_stands_is_drafted_after():
 
 # ---- the lifting -----------------------------------------------------------------------------------------------------
 def test_the_lifting_follows_the_cache():
-    pair = Pair(FakeModel(PIECES, 0), FakeModel(BYTES, 1), prefill=False)
+    pair = Pair(FakeModel(PIECES, 0), FakeModel(BYTES, 1), NGramCache())
     before, token = pair.lifting, BYTES.encode_continuation("abab")[0]
     assert pair.lifting is before and token not in before.splits
     split = tuple(PIECES.encode_continuation("abab"))

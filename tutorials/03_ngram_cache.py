@@ -88,11 +88,11 @@ drafter, target = load("draft-tasks", "float64"), load("qwen-like", "float64")
 prompt = "Write a Python function named `dot` that returns the dot product of two lists."
 options = Options(verify="omnidraft", stop=FixedLength(6), max_new_tokens=48)
 texts = []
-for prefill in (False, True):
-    pair = Pair(drafter, target, prefill=prefill)
+for cache in (NGramCache(), None):
+    pair = Pair(drafter, target, cache)
     rounds = list(speculative(pair, prompt, options, Uniforms([])))  # no draws at temperature 0
     texts.append([token for r in rounds for token in r.emitted])
-    paint(target.tokenizer, rounds, legend=not prefill)
+    paint(target.tokenizer, rounds, legend=cache is not None)
     print(f"{len(pair.cache)} entries: {len(rounds)} target passes for {len(texts[-1])} tokens\n")
 assert texts[0] == texts[1]
 for ngram, token, _ in pair.cache.items():  # every entry fulfils the equation

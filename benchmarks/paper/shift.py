@@ -74,7 +74,7 @@ def memory_of(cache: NGramCache) -> int:
 
 def made(draft: Any, target: Any, cached: bool = True) -> Pair:
     """A pair with the cache filled from the two tokenizers, or with an empty one."""
-    return Pair(draft, target, None if cached else NGramCache(), prefill=cached)
+    return Pair(draft, target, None if cached else NGramCache())
 
 
 def curve(rounds: list[list[Round]], stream: int) -> dict:
