@@ -14,10 +14,9 @@ LARGEST = 2**25  # bytes of a JSON file; as Python objects it can take twenty ti
 
 
 def default_folder() -> Path:
-    """Where caches and adapters are: $OMNIDRAFT_HOME (or _CACHE), else ~/.cache/omnidraft."""
-    given = os.environ.get("OMNIDRAFT_HOME") or os.environ.get("OMNIDRAFT_CACHE")
+    """Where caches and adapters are: $OMNIDRAFT_HOME, else ~/.cache/omnidraft."""
     try:
-        return Path(given) if given else Path.home() / ".cache" / "omnidraft"
+        return Path(os.environ.get("OMNIDRAFT_HOME") or Path.home() / ".cache" / "omnidraft")
     except RuntimeError:  # no home folder: nothing is found there, and nothing can be written
         return Path(os.devnull, "set-OMNIDRAFT_HOME")
 

@@ -12,7 +12,6 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import takewhile
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -75,6 +74,7 @@ class Tokenizer:
         self.token_bytes = [*map(self._bytes_of, self.strings)]
         for token, data in (own | dict.fromkeys(self.special.ids)).items():
             self.token_bytes[token] = data
+        self.longest = max(map(len, filter(None, self.token_bytes)), default=1)  # in bytes
         self.byte_fallback = {  # byte -> the lowest token that spells it alone
             data[0]: i for i, data in reversed([*enumerate(self.token_bytes)])
             if len(data or ()) == 1 and (i in self.fallback or self.byte_level and i not in added)}
@@ -112,11 +112,6 @@ class Tokenizer:
         return made
 
     @cached_property
-    def longest(self) -> int:
-        """Bytes of the longest token."""
-        return max(map(len, filter(None, self.token_bytes)), default=1)
-
-    @cached_property
     def fingerprint(self) -> str:
         """sha256 (hex) of the tokenizer.json as the library writes it: equal bytes, equal ids."""
         return hashlib.sha256(self.raw.to_str().encode()).hexdigest()
@@ -139,16 +134,15 @@ class Tokenizer:
 
     def split(self, data: bytes) -> tuple[int, ...] | None:
         """How the merges alone spell the bytes of a token; None if they cannot."""
-        def merged(text: str) -> list[int]:
-            text = text.replace(" ", "▁") if self._space and not self.byte_level else text
-            return [token.id for token in self.raw.model.tokenize(text)]
+        def merged(part: str) -> list[int]:
+            part = part.replace(" ", "▁") if self._space else part
+            return [token.id for token in self.raw.model.tokenize(part)]
 
+        text = ("".join([BYTE_TO_CHARACTER[b] for b in data]) if self.byte_level
+                else data.decode("utf-8", "surrogateescape"))
         try:
             with _library("no unknown token"):
-                if self.byte_level:
-                    ids = merged("".join([BYTE_TO_CHARACTER[b] for b in data]))
-                else:  # merges never join byte tokens, so the other parts split on their own
-                    ids = self._spell(data.decode("utf-8", "surrogateescape"), merged)
+                ids = self._spell(text, merged)  # merges never join byte tokens
         except OmnidraftError:
             return None
         return tuple(ids) if data and self.decode_bytes(ids) == data else None
@@ -173,8 +167,7 @@ class Tokenizer:
         if self.raw.post_processor is None:
             return self.roles["bos"][:self._config.get("add_bos_token", True)]
         made = self.raw.encode("a 0")
-        own = zip(made.ids, made.sequence_ids, strict=True)
-        return tuple(token for token, _ in takewhile(lambda one: one[1] is None, own))
+        return tuple(made.ids[:[*made.sequence_ids, 0].index(0)])  # 0: the text's own
 
     @cached_property
     def _exact(self) -> tokenizers.Tokenizer:

@@ -89,13 +89,10 @@ def test_without_a_home_folder(monkeypatch):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", unknown)
-    monkeypatch.delenv("OMNIDRAFT_CACHE", raising=False)
     monkeypatch.delenv("OMNIDRAFT_HOME", raising=False)
     nowhere = default_folder()
     assert not nowhere.exists() and not [*nowhere.glob("*/*")]
     with pytest.raises(OmnidraftError, match="cannot write .*set-OMNIDRAFT_HOME"):
         make_folder_of(nowhere / "any")
-    monkeypatch.setenv("OMNIDRAFT_CACHE", "elsewhere")
-    assert default_folder() == Path("elsewhere")
     monkeypatch.setenv("OMNIDRAFT_HOME", "home")
     assert default_folder() == Path("home")

@@ -292,7 +292,6 @@ def test_without_a_home_folder_all_works_that_keeps_nothing(folders, tmp_path, m
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", unknown)
-    monkeypatch.delenv("OMNIDRAFT_CACHE", raising=False)
     monkeypatch.delenv("OMNIDRAFT_HOME", raising=False)
     models, some = ["-d", folders["draft"], "-t", folders["target"]], ["-n", "3", "--limit", "1"]
     for arguments in (["demo", *models, "-n", "3", "--task", "math"], ["generate", "the", *models, "-n", "3"], ["models"],
