@@ -215,8 +215,8 @@ def inside(figures: dict) -> str:
     law = ("\n\nThe first two tokens at T = 1 against the target's exact distribution, chi-squared: " + "; ".join(tests) + ".")
     return ("Inside transformers' `generate`, by `custom_generate`: speed over its plain generation, whole calls, and in "
             f"brackets target tokens per target pass; {s['prompts']} prompts × {s['tokens']} tokens, medians of "
-            f"{s['repeats']}, PyTorch threads: {figures['machine']['torch_threads']} (`benchmarks/against_transformers.py --inside`). "
-            "The folder drafts by transformers' own forward pass.\n\n"
+            f"{s['repeats']}, PyTorch threads: {figures['machine']['torch_threads']} "
+            "(`benchmarks/against_transformers.py --inside`). The folder drafts by transformers' own forward pass.\n\n"
             + table(["pair", "", *names.values()], rows) + law * bool(tests))
 
 
