@@ -93,11 +93,11 @@ def locate(weights: np.ndarray, draw: float) -> int:
 class Rows(Sequence):
     """make(item) for each of `items` when it is asked for: rows after a rejection cost nothing.
 
-    `positive`: of probabilities, none is 0.
+    `none_zero`: of probabilities, none is 0 (a tensor has a method `positive`).
     """
 
-    def __init__(self, items: Any, make: Callable[[Any], Any], positive: bool = False) -> None:
-        self.items, self.positive = items, positive
+    def __init__(self, items: Any, make: Callable[[Any], Any], none_zero: bool = False) -> None:
+        self.items, self.none_zero = items, none_zero
         self._row = cache(lambda row: make(items[row]))
 
     def __len__(self) -> int:

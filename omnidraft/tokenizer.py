@@ -50,7 +50,9 @@ class Tokenizer:
         if getattr(raw.model, "dropout", None):
             raw.model.dropout = None  # a text has one tokenization
         self.raw, self.name, self._config = raw, name, config or {}
-        vocabulary = raw.get_vocab(with_added_tokens=True)
+        vocabulary = {raw.id_to_token(i): i for i in range(raw.get_vocab_size())}
+        if None in vocabulary:  # ids have gaps (where they have none, the above is quicker)
+            vocabulary = raw.get_vocab(with_added_tokens=True)
         before = _parts(raw.normalizer) + _parts(raw.pre_tokenizer)
         self.size: int = max(vocabulary.values(), default=-1) + 1
         if problem := _problem(raw, before, self.size, len(vocabulary)):
@@ -64,13 +66,12 @@ class Tokenizer:
             or part.get("prepend_scheme", "never") != "never" for part in before)
 
         added = raw.get_added_tokens_decoder()
-        strings = {token: string for string, token in vocabulary.items()}
-        self.strings: list[str | None] = [*map(strings.get, range(self.size))]
+        self.strings = [*map({i: name for name, i in vocabulary.items()}.get, range(self.size))]
         self.special = find_roles(self._config, raw, vocabulary, self.byte_level)
         self.roles = self.special.roles
-        self.fallback = {i: bytes.fromhex(byte[1]) for i, string in strings.items()  # <0xNN>
-                         if fallback and (byte := _FALLBACK.fullmatch(string))}
-        own = {i: strings[i].encode() for i in added if self.byte_level} | self.fallback
+        self.fallback = {i: bytes.fromhex(byte[1]) for i, name in enumerate(self.strings)  # <0xNN>
+                         if fallback and (byte := _FALLBACK.fullmatch(name or ""))}
+        own = {i: self.strings[i].encode() for i in added if self.byte_level} | self.fallback
         self.token_bytes = [*map(self._bytes_of, self.strings)]
         for token, data in (own | dict.fromkeys(self.special.ids)).items():
             self.token_bytes[token] = data
@@ -96,8 +97,7 @@ class Tokenizer:
         for file in ("generation_config.json", "config.json"):
             end = read_json(path.with_name(file)).get("eos_token_id")
             config["eos_token_id"] += end if isinstance(end, list) else [end]
-        key = hashlib.sha256(content).hexdigest()  # quicker to find than the fingerprint
-        return cls(raw, path.parent.resolve().name, config, key)
+        return cls(raw, path.parent.resolve().name, config, hashlib.sha256(content).hexdigest())
 
     def within(self, size: int) -> "Tokenizer":
         """Without added tokens beyond a model's `size` logits; OmnidraftError for ordinary ones."""

@@ -176,7 +176,7 @@ def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lif
     for step, (left, q), proposed in zip(route, proposals, numbers, strict=True):
         p, before = proposed / (mass or 1.0) if step.node != ROOT else proposed, r
         mass, r, behind = proposed, ratio(r * p, q), later.pop()
-        lazy = behind and getattr(target_probs, "positive", False)
+        lazy = behind and getattr(target_probs, "none_zero", False)
         yield step._replace(target_prob=p, draft_prob=q, left=left, before=before, after=r,
                             most=min(1.0, r / behind) if lazy else 1.0,
                             behind=len(later) if r else 0)
