@@ -11,6 +11,7 @@ files, and what comes on top of it until the first text could be drafted.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -28,18 +29,25 @@ DRAFT, *REST = (REAL / "tokenizers" / name for name in ("llama2-32k", "llama3-12
 
 def warm_start(folders: list[Path], repeats: int) -> dict[str, float]:
     """Processor seconds of the library, and those of ours on top, to read two vocabularies."""
-    library, ours = [], []
-    for _ in range(repeats + 1):  # the first one is cold
-        began = process_time()
-        for folder in folders:
-            tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        read = process_time()
+
+    def library() -> list[tokenizers.Tokenizer]:
+        return [tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")) for folder in folders]
+
+    def ours() -> tuple[Pair, object]:
         sides = map(Tokenizer.load, folders)
         pair = Pair(*(SimpleNamespace(tokenizer=side, name=side.name, vocab_size=side.size) for side in sides))
-        assert pair.lifting and pair.direct
-        library.append(read - began)
-        ours.append(process_time() - read)
-    return {"library": round(min(library), 3), "ours": round(min(ours[1:]) - min(library), 3)}
+        return pair, pair.lifting
+
+    ours()  # cold
+    least = [min(processor_seconds(way) for _ in range(repeats)) for way in (library, ours)]
+    return {"library": round(least[0], 3), "ours": round(least[1] - least[0], 3)}
+
+
+def processor_seconds(make: Callable[[], object]) -> float:
+    """Processor seconds of `make`, without those that free what it made."""
+    began = process_time()
+    made = make()
+    return process_time() - began if made else 0.0
 
 
 def main() -> None:
