@@ -215,12 +215,12 @@ def test_the_guard_decides_when_it_is_sure(differences, decisions):
 
 
 def test_equal_weights_are_found_better_in_few_of_many_runs():
-    """Differences of mean zero, spread alike, 50 runs of 120 looks each: with 2 errors, of few texts too, it is all of them."""
+    """Differences of mean zero, 50 runs of 120 looks each: with 2 errors it is 39 of them, with n - 1 for n - 3 it is 14."""
     rng, found = np.random.default_rng(0), 0
     for _ in range(50):
         guard, _ = guard_of(rng.normal(0, 0.004, (120, 2)), 10 ** 9)
         found += any(guard.look(None, ["one", "two"], state(i)) for i in range(120))
-    assert found < 80
+    assert found < 12
 
 
 def test_the_first_look_takes_the_weights_as_they_are():
