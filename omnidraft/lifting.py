@@ -210,15 +210,13 @@ class Lifting:
                in_text: Split = ()) -> tuple[list[int | None], list[tuple[np.ndarray, Split]]]:
         """The atoms of the drawn tokens; for each its token's row and that token's atoms before it.
 
-        The last atom is None if its token has no path. `in_text`: the atoms of a healed context
-        token, which the first path begins with and the text has already.
+        A token without a path has None for an atom. `in_text`: the atoms of a healed context token,
+        which the first path begins with and the text has already.
         """
         atoms: list[int | None] = []
         drawn: list[tuple[np.ndarray, Split]] = []
         for draft_token, row in zip(draft_tokens, draft_probs, strict=True):
-            path = self.paths[draft_token]
-            if path is None:
-                return [*atoms, None], [*drawn, (row, ())]
+            path = self.paths[draft_token] or (None,)
             atoms += path[len(in_text):]
             drawn += [(row, path[:place]) for place in range(len(in_text), len(path))]
             in_text = ()

@@ -10,7 +10,6 @@ PyTorch hands on to autograd, and the count of comparisons, which a batch's sums
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,10 +145,9 @@ def places(example: Example,
     at: the draft token whose path's next atom proposes; prefix: its atoms before; node: where in
     the trie; left: the node where the same atom has just ended a token, or ROOT; p: the row (V_p,).
     """
-    paths = [*(lifting.paths[token] or (None,) for token in example.draft_ids), (None,)]
-    atoms = [atom for path in paths for atom in path]
-    drawn = [(at, path[:i]) for at, path in enumerate(paths) for i in range(len(path))]
-    first, row = [*accumulate(map(len, paths), initial=0)], 0
+    atoms, drawn = lifting.reveal(example.draft_ids, range(len(example.draft_ids)))
+    atoms, drawn = [*atoms, None], [*drawn, (len(example.draft_ids), ())]  # the text ends there
+    first, row = [i for i, (_, prefix) in enumerate(drawn) if not prefix], 0
     while row < len(example.target_ids):
         begin, now = first[example.starts[row]], row
         if example.starts[row] >= 0:  # a round begins where both tokens begin

@@ -121,7 +121,7 @@ class NGramCache:
         """
         self.bind(draft, target)
         new, canonical = {}, canonical_ids(target, target.token_bytes)
-        for token in np.flatnonzero(alignment.target_to_draft[:target.size] < 0).tolist():
+        for token in np.flatnonzero(alignment.target_to_draft < 0).tolist():
             if len(self) + len(new) == self.capacity:
                 break
             data = target.token_bytes[token]

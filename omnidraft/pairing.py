@@ -27,7 +27,7 @@ class Pairing:
         one, other = draft.tokenizer, target.tokenizer
         # equal ids stand for equal tokens, so that draft tokens are target tokens
         self.one_vocabulary = one.strings == other.strings and one.token_bytes == other.token_bytes
-        self.alignment = align(one, other).fitted(draft.vocab_size, target.vocab_size)
+        self.alignment = align(one, other, sizes=(draft.vocab_size, target.vocab_size))
         self.direct = Direct(self.alignment.draft_to_target)
         self.cache = self.between("splits") if cache is None else cache
         if not (self.alignment.shared_draft or len(self.cache) or self.spellings):
@@ -54,7 +54,7 @@ class Pairing:
             (cache := NGramCache()).prefill(draft, target, self.alignment)
             return cache
         (cache := NGramCache()).bind(target, draft)
-        for token in np.flatnonzero(self.alignment.draft_to_target[:draft.size] < 0).tolist():
+        for token in np.flatnonzero(self.alignment.draft_to_target < 0).tolist():
             data = draft.token_bytes[token] or b""
             try:
                 spelling = target.encode_continuation(data.decode("utf-8"))

@@ -8,7 +8,7 @@ stand-in for byte 0xE9 in the other). Special tokens are paired by role (`specia
 
 import re
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,33 +27,29 @@ class Alignment:
     shared_draft: int  # draft ids whose spelling the target has; pairs by role not counted
     shared_target: int  # target ids whose spelling the drafter has
 
-    def fitted(self, draft_width: int, target_width: int) -> "Alignment":
-        """The same map for logits of these widths; ids that only a model has are never proposed."""
-        def fit(table: np.ndarray, width: int, other_width: int) -> np.ndarray:
-            fitted = np.append(table, np.full(width, -1, dtype=np.int32))[:width]
-            return np.where(fitted < other_width, fitted, -1)
 
-        return replace(self, draft_to_target=fit(self.draft_to_target, draft_width, target_width),
-                       target_to_draft=fit(self.target_to_draft, target_width, draft_width))
-
-
-def align(draft: Tokenizer, target: Tokenizer, strings: bool = False) -> Alignment:
+def align(draft: Tokenizer, target: Tokenizer, strings: bool = False,
+          sizes: tuple[int | None, int | None] = (None, None)) -> Alignment:
     """Pair the tokens of two vocabularies by their bytes, or by their `strings` as the paper does.
 
-    Of several tokens spelled alike the canonical one is taken.
+    Of several tokens spelled alike the canonical one is taken. Ids from the `sizes` on, which the
+    models have no logits for, are left out.
     """
     ours, theirs = draft.token_bytes, target.token_bytes
     if strings:  # with special tokens, a leading "▁" turned into "Ġ"
         ours, theirs = ([string if side.byte_level else re.sub("^▁", "Ġ", string or "")
                          for string in side.strings] for side in (draft, target))
+    ours, theirs = ours[:sizes[0]], theirs[:sizes[1]]
     draft_ids, target_ids = canonical_ids(draft, ours), canonical_ids(target, theirs)
     draft_to_target = np.array([target_ids.get(key, -1) for key in ours], dtype=np.int32)
     target_to_draft = np.array([draft_ids.get(key, -1) for key in theirs], dtype=np.int32)
     shared = int((draft_to_target >= 0).sum()), int((target_to_draft >= 0).sum())
 
-    forth, back = partners(draft.special, target.special), partners(target.special, draft.special)
-    draft_to_target[list(forth)] = list(forth.values())
-    target_to_draft[list(back)] = list(back.values())
+    for table, other, one, two in ((draft_to_target, target_to_draft, draft, target),
+                                   (target_to_draft, draft_to_target, target, draft)):
+        for token, partner in partners(one.special, two.special).items():
+            if token < len(table) and partner < len(other):
+                table[token] = partner
     return Alignment(draft_to_target, target_to_draft, *shared)
 
 

@@ -72,7 +72,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("lifting", "(1.0 - drafted.sum()).clip(0)", "0.0", LIFTING + " " + ROUND),
     ("lifting", "step.place + (not step.stop)", "step.place + step.stop", LIFTING),
     ("lifting", "            in_text = ()\n", "", ROUND),
-    ("lifting", "return [*atoms, None], [*drawn, (row, ())]", "return atoms, drawn", ROUND),
+    ("lifting", "self.paths[draft_token] or (None,)", "self.paths[draft_token] or ()", ROUND),
     ("lifting", "some = some / some.sum().clip(TINY) if prefix else some", "some = some", ROUND),
     ("lifting", "if None not in (parts := [*map(splits.get, spelling)]):", "if any(parts := [*map(splits.get, spelling)]):",
      LIFTING + " " + ROUND),

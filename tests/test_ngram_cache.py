@@ -95,7 +95,7 @@ def test_prefill_is_every_stable_split():
     bounded = NGramCache(capacity=2, eviction="lru")
     assert bounded.prefill(drafter, target, alignment) == len(bounded) == 2
     assert bounded.split_of(target.raw.token_to_id("fl"))  # the most frequent merges have the lowest ids
-    narrow = alignment.fitted(drafter.size, target.raw.token_to_id("flak"))  # a model with fewer rows
+    narrow = align(drafter, target, sizes=(None, target.raw.token_to_id("flak")))  # a model with fewer rows
     assert NGramCache().prefill(drafter, target, narrow) == 2
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 
 import numpy as np
 import pytest
+from fakes import FakeModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vocabularies import byte_level, real, sentencepiece, snow_drafter, snow_target
 
+from omnidraft.decoding import speculative
+from omnidraft.options import Options
+from omnidraft.pairing import Pairing
+from omnidraft.sampling import Uniforms
+from omnidraft.stopping import FixedLength
+from omnidraft.verification import RULES
 from omnidraft.vocabulary import align, aligned_spans
 
 
@@ -82,10 +89,14 @@ def test_empty_and_unused_ids_have_no_partner():
 
 def test_padded_logits_are_never_proposed():
     drafter, target = snow_drafter(), snow_target()
-    wide = align(drafter, target).fitted(drafter.size + 5, target.size + 64)
-    assert (wide.draft_to_target[-5:] == -1).all() and wide.draft_to_target.max() < target.size
-    assert len(wide.target_to_draft) == target.size + 64 and (wide.target_to_draft[-64:] == -1).all()
-    narrow = align(drafter, target).fitted(drafter.size, 256)  # a model without the last rows
+    models = FakeModel(drafter, 0, padding=5), FakeModel(target, 1, padding=64)
+    for seed, (rule, temperature) in enumerate(product(RULES, (0.0, 3.0))):
+        options = Options(verify=rule, temperature=temperature, stop=FixedLength(6), max_new_tokens=40)
+        rounds = [*speculative(Pairing(*models), "Snow", options, Uniforms(np.random.default_rng(seed)))]
+        drafted, proposed = ([token for r in rounds for token in tokens(r)] for tokens in (
+            lambda r: r.draft_tokens, lambda r: r.proposals + r.emitted))
+        assert drafted and max(drafted) < drafter.size and max(proposed) < target.size
+    narrow = align(drafter, target, sizes=(drafter.size, 256))  # a model without the last rows, and the special tokens
     assert narrow.draft_to_target.max() < 256 and len(narrow.target_to_draft) == 256
 
 

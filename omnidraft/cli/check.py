@@ -18,7 +18,6 @@ from ..verification import RULES
 from . import options
 from .common import command
 from .inspect import tokenizers
-from .options import TASKS, read_prompts
 from .printing import columns, emit, note, say
 
 BIASED = ("omnidraft",)  # above temperature 0, as its paper says
@@ -47,8 +46,8 @@ def check(
     tokenizers and models with random options.
     """
     if target:
-        texts = [line for source in ([text] if text else TASKS)
-                 for line in islice(read_prompts(source)[0], 40)]
+        texts = [line for source in ([text] if text else options.TASKS)
+                 for line in islice(options.read_prompts(source)[0], 40)]
         (emit if figures else show_pair)(check_pair(*sides(draft, target, backend), texts))
     elif draft == "exactness":
         check_exactness(rule, worlds, seed, figures)

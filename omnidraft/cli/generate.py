@@ -36,7 +36,11 @@ def generate(
     json_lines: options.JsonLines = False,
 ) -> None:
     """Continue a text by speculative decoding."""
-    how, prompt = decoding.options(), read_prompt(prompt)
+    how = decoding.options()
+    if prompt in (None, "-"):
+        if sys.stdin is None or sys.stdin.isatty() and prompt is None:
+            raise OmnidraftError("no prompt: pass it as an argument, as - or through a pipe")
+        prompt = sys.stdin.read().removesuffix("\n")
     pair, how = models.open(how)
     target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
     check_prompt(target, prompt)
@@ -49,15 +53,6 @@ def generate(
         emit({"type": "summary", **vars(summarize(done)), "text": text})
     else:
         note(describe(summarize(done)))
-
-
-def read_prompt(prompt: str | None) -> str:
-    """The argument, or what comes from stdin; raises OmnidraftError where there is neither."""
-    if prompt not in (None, "-"):
-        return prompt
-    if sys.stdin is None or sys.stdin.isatty() and prompt is None:
-        raise OmnidraftError("no prompt: pass it as an argument, as - or through a pipe")
-    return sys.stdin.read().removesuffix("\n")
 
 
 @command("omnidraft chat", "omnidraft chat --draft draft-general --adapter auto -T 0.8",
@@ -107,20 +102,16 @@ def on_a_terminal() -> bool:
 
 def read_messages(terminal: bool) -> Iterator[str]:
     """The lines of stdin that say something; raises OmnidraftError where there is none."""
-    empty = True
+    ask, empty = "> " if terminal and sys.stdout.isatty() else "", True
     if terminal:
         with suppress(ImportError):
             import readline  # noqa: F401 (lines can be edited)
-    while True:
-        try:
-            line = input("> " if terminal and sys.stdout.isatty() else "").strip()
-        except (EOFError, KeyboardInterrupt, RuntimeError):  # the last where there is no stdin
-            break
-        if line == "/exit" or terminal and not line:
-            return
-        if line:
-            empty = False
-            yield line
+    with suppress(EOFError, KeyboardInterrupt, RuntimeError):  # the last where there is no stdin
+        while (line := input(ask).strip()) != "/exit" and (line or not terminal):
+            if line:
+                empty = False
+                yield line
+        return
     if terminal:
         note("")
     elif empty:

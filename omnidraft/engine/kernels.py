@@ -33,10 +33,6 @@ class Layout:
     multiple: int = 1  # longer passes: one gemm, padded to a multiple of this many tokens
     packed: bool = False  # and up to 32 tokens that gemm runs on weights packed once
 
-    def padded(self, tokens: int) -> int:
-        """The number of tokens, zeros included, that a gemm over `tokens` tokens runs with."""
-        return -(-tokens // self.multiple) * self.multiple
-
     def __str__(self) -> str:
         return (f"{f'blocks of {self.block} outputs' if self.block else 'plain matrices'}, "
                 f"gemv per token up to {self.alone}, gemm{' on packed weights' * self.packed} "
@@ -75,10 +71,7 @@ def multiply(x: np.ndarray, blocks: np.ndarray, layout: Layout,
     elif panels is not None and tokens <= packed.LONGEST:
         return packed.product(x, panels)
     else:
-        if tokens % layout.multiple:
-            few, x = x, np.zeros((layout.padded(tokens), x.shape[1]), x.dtype)
-            x[:tokens] = few
-        y = (x @ blocks)[:, :tokens]  # (blocks, m, outputs)
+        y = (packed.padded(x, layout.multiple) @ blocks)[:, :tokens]  # (blocks, m, outputs)
     return y.swapaxes(0, 1).reshape(tokens, -1)
 
 
@@ -132,8 +125,7 @@ def decide(times: Mapping[Layout, list[float]]) -> Layout:
     for kind, (one, two, padded, *gemm) in times.items():
         multiple = 4 if kind.packed or gemm[0] > gemm[1] else 2  # two tokens cost more than four
         alone = [one + (m - 1) * (two - one) for m in range(1, 9)]
-        together = [float(np.interp(replace(kind, multiple=multiple).padded(m), (2, 4, 8), gemm))
-                    for m in range(1, 9)]
+        together = [float(np.interp(m + -m % multiple, (2, 4, 8), gemm)) for m in range(1, 9)]
         together[0] = padded if multiple == 2 else together[0]
         up_to = next((m for m in range(6) if alone[m] > together[m]), 6)
         cost = sum(alone[m - 1] if m <= up_to else together[m - 1] for m in (1, 2, 4, 8))

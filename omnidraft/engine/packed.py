@@ -45,34 +45,37 @@ def kernel() -> SimpleNamespace | None:
 
 def _ask(library: ctypes.CDLL, what: str) -> str:
     """What OpenBLAS says of itself; its functions' names differ from build to build."""
-    patterns = ("scipy_openblas_get_{}64_", "scipy_openblas_get_{}", "openblas_get_{}64_",
-                "openblas_get_{}")
-    for name in (pattern.format(what) for pattern in patterns):
+    for name in (f"{at}openblas_get_{what}{end}" for at in ("scipy_", "") for end in ("64_", "")):
         if function := getattr(library, name, None):
             function.restype = ctypes.c_char_p
             return function().decode()
     return ""
 
 
+def padded(rows: np.ndarray, multiple: int) -> np.ndarray:
+    """Rows (m, n), followed by rows of zeros up to a multiple of so many."""
+    if not (missing := -len(rows) % multiple):
+        return rows
+    made = np.zeros((len(rows) + missing, rows.shape[1]), rows.dtype)
+    made[:len(rows)] = rows
+    return made
+
+
 def panels(weight: np.ndarray, outputs: int = OUTPUTS) -> np.ndarray:
     """A weight (out, in) in panels of 8 outputs, the last filled up with zeros: (panels, in, 8)."""
-    rows = np.zeros((-(-len(weight) // outputs) * outputs, weight.shape[1]), weight.dtype)
-    rows[:len(weight)] = weight
-    return np.ascontiguousarray(rows.reshape(-1, outputs, weight.shape[1]).swapaxes(1, 2))
+    rows = padded(weight, outputs).reshape(-1, outputs, weight.shape[1])
+    return np.ascontiguousarray(rows.swapaxes(1, 2))
 
 
 def product(x: np.ndarray, packed: np.ndarray, run: SimpleNamespace | None = None) -> np.ndarray:
     """x W^T for tokens x (m, in) and the panels of W, both float32: (m, 8 · panels)."""
-    run, (tokens, inputs) = run or kernel(), x.shape
-    padded, outputs = -(-tokens // TOKENS) * TOKENS, OUTPUTS * len(packed)
-    if padded != tokens:
-        x = np.concatenate((x, np.zeros((padded - tokens, inputs), x.dtype)))
-    x = np.ascontiguousarray(x, np.float32)  # subtle: the kernel takes any bytes for such rows
-    copy, y = np.empty(x.size, np.float32), np.zeros((padded, outputs), np.float32)
+    run, tokens, outputs = run or kernel(), len(x), OUTPUTS * len(packed)
+    x = np.ascontiguousarray(padded(x, TOKENS), np.float32)  # subtle: it takes any bytes for rows
+    copy, y = np.empty(x.size, np.float32), np.zeros((len(x), outputs), np.float32)
     # column by column, as BLAS counts: y^T (outputs, tokens) += W (outputs, in) · x^T (in, tokens)
-    run.pack(inputs, padded, _address(x), inputs, _address(copy))
-    places = _address(packed), _address(copy), _address(y)
-    run.multiply(outputs, padded, inputs, 1.0, *places, outputs)
+    (rows, inputs), places = x.shape, (_address(packed), _address(copy), _address(y))
+    run.pack(inputs, rows, _address(x), inputs, _address(copy))
+    run.multiply(outputs, rows, inputs, 1.0, *places, outputs)
     return y[:tokens]
 
 

@@ -6,7 +6,7 @@ Format: https://huggingface.co/docs/safetensors
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import UserDict
 from pathlib import Path
 
 import numpy as np
@@ -18,23 +18,14 @@ from ..files import check_readable, read_json
 NUMBERS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
-class Tensors(Mapping):
-    """Tensors by name, read-only; a bfloat16 one becomes float32 when it is first asked for."""
-
-    def __init__(self, stored: dict[str, np.ndarray]) -> None:
-        self.stored = stored
+class Tensors(UserDict):
+    """Tensors by name; a bfloat16 one becomes float32 when it is first asked for."""
 
     def __getitem__(self, name: str) -> np.ndarray:
-        array = self.stored[name]
+        array = self.data[name]
         if array.dtype == np.uint16:  # the upper half of a float32
-            array = self.stored[name] = (array.astype(np.uint32) << 16).view(np.float32)
+            array = self.data[name] = (array.astype(np.uint32) << 16).view(np.float32)
         return array
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.stored)
-
-    def __len__(self) -> int:
-        return len(self.stored)
 
 
 def read_safetensors(path: str | Path) -> Tensors:
@@ -86,4 +77,4 @@ def load_tensors(folder: str | Path) -> Tensors:
     except (ValueError, KeyError, AttributeError, TypeError):  # OmnidraftError is a ValueError
         raise OmnidraftError(f"{index} is not a safetensors index (copy it again)") from None
     return Tensors({name: array for shard in sorted(shards)
-                    for name, array in read_safetensors(shard).stored.items()})
+                    for name, array in read_safetensors(shard).data.items()})
