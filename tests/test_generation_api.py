@@ -46,7 +46,7 @@ def test_a_prompt_is_a_text_ids_or_arrays_of_them_and_all_give_the_same_text():
         assert "".join(one.stream(**inputs, max_new_tokens=12)) == wanted.text
     mask = masked["attention_mask"]
     assert one.generate(masked["input_ids"], attention_mask=mask, max_new_tokens=12).sequences == wanted.sequences
-    for wrong in ({"prompt": PROMPT, "input_ids": ids}, {"prompt": PROMPT, "attention_mask": mask}, {"attention_mask": mask}, {}):
+    for wrong in ({"prompt": ids, "input_ids": ids}, {"prompt": PROMPT, "attention_mask": mask}, {"attention_mask": mask}, {}):
         with pytest.raises(OmnidraftError, match="input_ids|is no prompt"):
             one.generate(**wrong)
 
