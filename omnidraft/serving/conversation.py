@@ -64,8 +64,7 @@ class Conversation:
     def _answer(self, options: Options, uniforms: Uniforms) -> Iterator[Round]:
         prompts, data = tuple(view.ids for view in self.views), b""
         warm, self.warm = self.warm, Warm()  # a round that is cut short leaves the caches unknown
-        paired = isinstance(self.pair, Pairing)
-        write, prompt = (speculative, prompts) if paired else (plain, prompts[0])
+        write, prompt = (speculative, prompts) if len(prompts) > 1 else (plain, prompts[0])
         for record in write(self.pair, prompt, options, uniforms, warm=warm):
             data += self.target.tokenizer.decode_bytes(record.emitted)
             answer = self.messages[-1]["content"] = data.decode("utf-8", "replace").strip()
