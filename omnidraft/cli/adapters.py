@@ -44,9 +44,9 @@ def list(adapters: options.Store = None, as_json: options.AsJson = False) -> Non
             rows.append((folder.name, found["error"]))
         else:
             counts = [found["statistics"].get(key, 0) for key in ("prompts", "updates")]
-            counts = map(str, (*counts, found["version"], found["bytes"] // 1000))
             rows.append((folder.name + " (in the package)" * shipped, found["draft"]["name"],
-                         found["target"]["name"], *counts, found["fingerprint"][:8]))
+                         found["target"]["name"], *counts, found["version"],
+                         found["bytes"] // 1000, found["fingerprint"][:8]))
     if not as_json:
         say(f"{columns(rows)}\n(your own are in {own.root})")
 
@@ -59,7 +59,7 @@ def show(which: Which, adapters: options.Store = None, as_json: options.AsJson =
     if as_json:
         return emit(found)
     parts = {key: one if isinstance(one, dict) else {"": one} for key, one in found.items()}
-    say(columns([(f"{key} {k}", str(v)) for key, part in parts.items() for k, v in part.items()]))
+    say(columns([(f"{key} {k}", v) for key, part in parts.items() for k, v in part.items()]))
     say(verdict(found["statistics"]))
 
 

@@ -173,5 +173,5 @@ def report(found: list[Finding]) -> str:
                      f"{one.worst:.1e}", "biased" if one.rule in BIASED else exact))
     counted = [("worlds with", *(one.rule for one in found))]
     for name in sorted({name for one in found for name in one.conditions}):
-        counted.append((name, *(str(one.conditions[name]) for one in found)))
+        counted.append((name, *(one.conditions[name] for one in found)))
     return f"{columns(rows)}\n\n{columns(counted)}"

@@ -48,11 +48,7 @@ def generate(
         records = Conversation(pair).ask(prompt, how, uniforms)
     else:
         records = (speculative if isinstance(pair, Pair) else plain)(pair, prompt, how, uniforms)
-    done, text = write(records, target.tokenizer, as_json=json_lines)
-    if json_lines:
-        emit({"type": "summary", **vars(summarize(done)), "text": text})
-    else:
-        note(describe(summarize(done)))
+    write(records, target.tokenizer, as_json=json_lines)
 
 
 @command("omnidraft chat", "omnidraft chat --draft draft-general --adapter auto -T 0.8",
@@ -85,8 +81,7 @@ def chat(
                 records = talk.ask(message, how, uniforms)
                 if talk.dropped:
                     note(f"the context is full: {talk.dropped} old messages were dropped")
-                done, _ = write(records, talk.target.tokenizer, strip=" \n")
-                note(describe(summarize(done)))
+                write(records, talk.target.tokenizer, strip=" \n")
         except KeyboardInterrupt:
             note("\nstopped; what was written stays in the conversation")
         except OmnidraftError as error:
@@ -119,8 +114,8 @@ def read_messages(terminal: bool) -> Iterator[str]:
 
 
 def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",
-          as_json: bool = False) -> tuple[list[Round], str]:
-    """Print a text without leading `strip`, or its rounds; return its rounds and the text."""
+          as_json: bool = False) -> None:
+    """Print a text without leading `strip`, or its rounds as JSON, and the figures."""
     decoder, done, text = codecs.getincrementaldecoder("utf-8")("replace"), [], ""
     for record in records:
         done.append(record)
@@ -131,9 +126,11 @@ def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",
             emit({"type": "round", **vars(record), "text": data.decode("utf-8", "replace")})
         else:
             say(piece, end="", exact=True)
-    if not as_json:
+    if as_json:
+        emit({"type": "summary", **vars(summarize(done)), "text": text})
+    else:
         say("")
-    return done, text
+        note(describe(summarize(done)))
 
 
 def describe(s: Summary) -> str:
