@@ -1,8 +1,5 @@
 """Speculative decoding with an assistant of any tokenizer, lossless at any temperature.
 
-    model.generate(**inputs, custom_generate=FOLDER, trust_remote_code=True, tokenizer=tokenizer,
-                   assistant_model=assistant, assistant_tokenizer=assistant_tokenizer)
-
 The assistant drafts tokens of its own vocabulary. Both models' distributions are looked at over the
 assistant's tokens ("atoms"): a target token is the sequence of atoms with its bytes, its *split*,
 and the splits form a trie. Draft tokens reveal atoms one at a time, and the distribution of each
@@ -43,8 +40,7 @@ class Vocabulary:
 
     def _bytes(self, string, token):
         if self.byte_level:  # added tokens are plain text
-            spelled = BYTE.keys() >= set(string)
-            return bytes(BYTE[c] for c in string) if spelled else string.encode()
+            return bytes(BYTE[c] for c in string) if BYTE.keys() >= set(string) else string.encode()
         if found := re.fullmatch(r"<0x([0-9A-F]{2})>", string):
             self.fallback[token] = int(found[1], 16)
             return bytes([self.fallback[token]])
@@ -292,7 +288,6 @@ class Assistant:
         self.fed, self.cache, self.ends = [], None, ends_of(model)
         self.longest = getattr(model.config, "max_position_embeddings", 1 << 30)
 
-    @torch.inference_mode()
     def draft(self, text, room, generator):
         """Up to `room` tokens that may follow `text`, and the rows (k, V_q) of them."""
         ids = self.tokenizer(text)["input_ids"]
@@ -325,33 +320,39 @@ def ends_of(model):
 
 @torch.no_grad()
 def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator, model, input_ids,
-           logits_processor, stopping_criteria, generation_config, **model_kwargs):
+           logits_processor, stopping_criteria, generation_config, **more):
     """What `generate(custom_generate=...)` calls, given the first five: prompt and text (1, n)."""
-    if len(input_ids) != 1:
-        raise ValueError(f"the batch has {len(input_ids)} prompts: give one at a time")
-    mask, device = model_kwargs.get("attention_mask"), input_ids.device
-    if mask is not None and not mask.all():
-        raise ValueError("the attention mask hides tokens: leave padding out")
-    if model.config.is_encoder_decoder or getattr(model, "_is_stateful", False):
-        raise ValueError("the target must be a decoder whose cache can be cut")
+    config, (mask, cache) = generation_config, map(more.get, ("attention_mask", "past_key_values"))
+    stateful = model.config.is_encoder_decoder or getattr(model, "_is_stateful", False)
+    for wrong, why in (
+        (len(input_ids) != 1, f"the batch has {len(input_ids)} prompts: give one at a time"),
+        (mask is not None and 0 in mask, "the mask hides tokens: leave padding out"),
+        (stateful or not all(hasattr(one, "crop") for one in getattr(cache, "layers", ())),
+         "the target must be a decoder whose cache can be cut"),
+        (not input_ids.numel() or config.output_attentions or config.output_hidden_states
+         or config.output_logits, "only ids are read, and only scores kept"),
+        (any(hasattr(one, "state") or hasattr(one, "model") for one in logits_processor),
+         "a processor counts its calls (guidance, a watermark)"),
+    ):
+        if wrong:
+            raise ValueError(why)
     known = assistant_tokenizer.__dict__.setdefault("_liftings", {})  # made once
     ends = ends_of(model), ends_of(assistant_model)
     sizes = [one.config.get_text_config().vocab_size for one in (model, assistant_model)]
-    key = id(tokenizer), str(device), *sizes, str(ends)
+    key = id(tokenizer), str(input_ids.device), *sizes, str(ends)
     if key not in known:
         both = Vocabulary(tokenizer, sizes[0]), Vocabulary(assistant_tokenizer, sizes[1])
-        known[key] = both[0], Lifting(*both, *ends, device)
+        known[key] = both[0], Lifting(*both, *ends, input_ids.device)
     target, lifting = known[key]
-    assistant = Assistant(assistant_model, assistant_tokenizer, generation_config, device)
-    cache, scores, done = model_kwargs.get("past_key_values"), [], False
-    fed = cache.get_seq_length() if cache is not None else 0
-    put = streamer.put if streamer is not None else lambda ids: None
+    assistant = Assistant(assistant_model, assistant_tokenizer, config, input_ids.device)
+    scores, done, fed = [], False, cache.get_seq_length() if cache is not None else 0
+    put, end = (streamer.put, streamer.end) if streamer is not None else [lambda *ids: None] * 2
     put(input_ids.cpu())
     while not done:
         count = input_ids.shape[1]
         data = b"".join(target.bytes[token] or b"" for token in input_ids[0].tolist())
         text = data.decode("utf-8", "ignore").removeprefix("" if target.byte_level else " ")
-        room = generation_config.max_length - count - 1  # one token is the target's own
+        room = config.max_length - count - 1  # one token is the target's own
         drafted, q_rows = assistant.draft(text, room, generator)
         proposed = lifting.walk(lifting.reveal(drafted)[0])[:room]
         ids = torch.cat([input_ids, input_ids.new_tensor([proposed])], 1)
@@ -361,7 +362,7 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
         rows = torch.cat([  # a processor may read the text before
             logits_processor(ids[:, :count + place], logits[:, place])
             for place in range(len(proposed) + 1)])
-        if generation_config.do_sample:
+        if config.do_sample:
             written = verify(drafted, q_rows, rows.softmax(-1), lifting, room, generator)
         else:
             best = rows.argmax(-1).tolist()
@@ -375,11 +376,10 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
         fed, held = input_ids.shape[1] - 1, cache.get_seq_length()
         if fed < held:
             cache.crop(fed - held)
-    if streamer is not None:
-        streamer.end()
-    if not generation_config.return_dict_in_generate:
+    end()
+    if not config.return_dict_in_generate:
         return input_ids
-    kept = tuple(scores) if generation_config.output_scores else None
+    kept = tuple(scores) if config.output_scores else None
     return GenerateDecoderOnlyOutput(sequences=input_ids, scores=kept, past_key_values=cache)
 
 
