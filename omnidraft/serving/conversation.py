@@ -109,7 +109,10 @@ class View:
         messages = [one | {"content": self.mark(one["content"])} for one in messages]
         if not self.source:
             return "".join(PLAIN.get(m["role"], "{}\n").format(m["content"]) for m in messages)
-        return template.run(self.source, self.names, messages, self.tokenizer.name)
+        found = template.run(self.source, self.names, messages)
+        if "error" in found:
+            raise broken(self.tokenizer.name, found["error"])
+        return found["text"]
 
     def mark(self, content: str) -> str:
         """A message with its special tokens marked as text, so that it cannot end its turn."""
@@ -151,4 +154,9 @@ def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
         return source, {name: value["content"] if isinstance(value, dict) else value
                         for name, value in found.items() if name.endswith("_token")}
     except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise template.broken(model.tokenizer.name, repr(error)) from error
+        raise broken(model.tokenizer.name, repr(error)) from error
+
+
+def broken(owner: str, why: str) -> OmnidraftError:
+    """The error for a template, which is a program that somebody else wrote."""
+    return OmnidraftError(f"the chat template of {owner} fails, {why}".splitlines()[0])
