@@ -211,6 +211,7 @@ def main() -> None:
                      prompts=12, repeats=3, tokens=96, temperatures=[0.0, 1.0], k=12, threshold=0.4,
                      device="cpu", inside=(False, "only drafting inside generate, next to its plain and assisted generation"),
                      draws=(0, "only the test of so many texts' first two tokens"),
+                     first_seed=(0, "of these texts; another's p is kept beside the first"),
                      methods=(["custom_generate", "folder"], "that are tested so"),
                      distances=(False, "only the distances of assisted sampling"),
                      assistant_tokens=(0, "most tokens that transformers' assistant drafts; 0: its default"),
@@ -238,8 +239,10 @@ def main() -> None:
                 remember(one)  # for the decoder: the folder calls the modules
             for method, write in inside(models, 1.0, stop=FixedLength(2)).items():
                 if method in methods:
-                    tests[method] = {"draws": args.draws, "p": p_value(write, models.target, prompt, args.draws)}
-                    print(name, method, tests[method], flush=True)
+                    name_of = method + f", seeds from {args.first_seed}" * bool(args.first_seed)
+                    p = p_value(write, models.target, prompt, args.draws, args.first_seed)
+                    tests[name_of] = {"draws": args.draws, "p": p}
+                    print(name, name_of, tests[name_of], flush=True)
             continue
         for task, at in product(tasks.split(","), args.temperatures):
             prompts, where = texts_of(task, args.prompts), f"{task} T = {at:g}"

@@ -210,8 +210,9 @@ def inside(figures: dict) -> str:
         cells = [found.get(name, {}) for name in names]
         rows.append([arrow(pair), at, *(f"{one['ratio']:.2f}× ({one['block_efficiency']:.2f})" if "ratio" in one else "fails"
                                         for one in cells)])
-    tests = [f"{arrow(pair)} {names.get(name, name)} p = {test['p']:.2f} ({test['draws']:,} texts)"
-             for pair, tests in figures.get("first_two_tokens", {}).items() for name, test in tests.items()]
+    tests = [f"{arrow(pair)} {names[method]}{seeds} p = {test['p']:.2f} ({test['draws']:,} texts)"
+             for pair, tests in figures.get("first_two_tokens", {}).items() for name, test in tests.items()
+             for method, seeds in [re.fullmatch(r"(.*?)(, seeds from \d+)?", name).groups("")]]
     law = ("\n\nThe first two tokens at T = 1 against the target's exact distribution, chi-squared: " + "; ".join(tests) + ".")
     return ("Inside transformers' `generate`, by `custom_generate`: speed over its plain generation, whole calls, and in "
             f"brackets target tokens per target pass; {s['prompts']} prompts × {s['tokens']} tokens, medians of "

@@ -86,13 +86,13 @@ def remember(model: Any) -> None:
     model.forward = remembered
 
 
-def p_value(write: Method, target: Any, prompt: str, draws: int) -> float:
+def p_value(write: Method, target: Any, prompt: str, draws: int, first_seed: int = 0) -> float:
     """Of a chi-squared test of the first two tokens at temperature 1 against the target's exact distribution.
 
-    Cells that are expected less than five times are one.
+    Cells that are expected less than five times are one. Each draw has a seed, from `first_seed` on.
     """
     ids, counts = target.tokenizer.encode(prompt, bos=True), Counter()
-    for seed in range(draws):
+    for seed in range(first_seed, first_seed + draws):
         [first, *_] = write(prompt, ids, 3, seed)
         counts[tuple(first.emitted[:2])] += 1
 

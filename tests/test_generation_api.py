@@ -41,6 +41,14 @@ def test_a_prompt_is_a_text_ids_or_arrays_of_them_and_all_give_the_same_text():
     for prompt in (ids, tuple(ids), np.array(ids), np.array([ids]), list(np.array(ids)), {"input_ids": ids}, masked):
         found = one.generate(prompt, max_new_tokens=12)
         assert found.tokens == wanted.tokens and found.text == wanted.text and found.prompt_tokens == ids
+    for inputs in (masked, {"input_ids": np.array([ids]), "token_type_ids": np.array([[0] * len(ids)])}):  # as to transformers
+        assert one.generate(**inputs, max_new_tokens=12).sequences == wanted.sequences
+        assert "".join(one.stream(**inputs, max_new_tokens=12)) == wanted.text
+    mask = masked["attention_mask"]
+    assert one.generate(masked["input_ids"], attention_mask=mask, max_new_tokens=12).sequences == wanted.sequences
+    for wrong in ({"prompt": ids, "input_ids": ids}, {"prompt": PROMPT, "attention_mask": mask}, {"attention_mask": mask}, {}):
+        with pytest.raises(OmnidraftError, match="input_ids|is no prompt"):
+            one.generate(**wrong)
 
 
 @pytest.mark.parametrize("kind", ["text", "ids", "chat"])
@@ -247,13 +255,18 @@ def test_stop_strings_and_criteria_end_the_text_where_they_are_met(temperature):
     whole = one.generate(PROMPT, **how)
     for string in ("aba", "b a", ["bb", "aba"], "<|endoftext|>"):
         found = one.generate(PROMPT, stop_strings=string, **how)
+        strings, texts = [string] if isinstance(string, str) else string, [
+            BYTES.decode(whole.sequences[:len(whole.prompt_tokens) + count]) for count in range(61)]
         wanted = next((count for count in range(1, 61) if any(
-            one in BYTES.decode(whole.tokens[:count]) for one in ([string] if isinstance(string, str) else string))), 60)
+            texts[count].count(one) > texts[count - 1].count(one) for one in strings)), 60)
         assert found.tokens == whole.tokens[:wanted]
         assert found.finish_reason == ("stop" if wanted < 60 else "length")
         last = found.rounds[-1]
         assert last.done and len(last.kinds) == len(last.emitted) >= last.accepted >= 0
         assert "".join(one.stream(PROMPT, stop_strings=string, **how)) == found.text
+    start = BYTES.decode(whole.tokens[:1])  # as for transformers, a stop string may begin in the prompt, but not end there
+    assert one.generate(PROMPT, stop_strings=PROMPT[-2:] + start, **how).tokens == whole.tokens[:1]
+    assert len(one.generate(PROMPT, stop_strings=PROMPT, **how | {"max_new_tokens": 1}).tokens) == 1
     seen = []
     for met in (bool, np.array):  # a number, or one per text
         found = one.generate(PROMPT, stopping_criteria=lambda ids, scores, met=met: (

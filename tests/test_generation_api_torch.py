@@ -82,11 +82,23 @@ def test_loaded_models_are_paired_as_they_are_and_write_what_transformers_writes
 
 @pytest.mark.parametrize("how", [
     {"repetition_penalty": 1.8}, {"bad_words_ids": [[0], [1, 1], [2, 0]]}, {"stop_strings": ["b b", "aab"]},
+    {"stop_strings": "ab aa"}, {"stop_strings": "ab ab"}, {"stop_strings": PROMPT},  # which begin or end in the prompt
     {"repetition_penalty": 1.3, "bad_words_ids": [[4, 4]], "stop_strings": "ba a"}])
 def test_settings_mean_what_they_mean_to_transformers(how):
     for target, draft in (("bytes", "pieces"), ("pieces", "bytes")):
         more = {"tokenizer": loaded(target, 2)[1]} if "stop_strings" in how else {}
         assert two(draft, target).generate(PROMPT, max_new_tokens=24, **how).tokens == theirs(target, **how, **more)
+
+
+def test_a_tokenizer_that_is_told_to_pad_after_it_was_paired_pads_nothing_unseen():
+    model, tokenizer = loaded("bytes", 2)[0], fast(BYTES)
+    pair = omnidraft.pair(loaded("pieces", 1), (model, tokenizer))
+    tokenizer.pad_token, tokenizer.padding_side = tokenizer.eos_token, "left"
+    inputs = tokenizer([PROMPT, "b"], padding=True, return_tensors="pt", return_token_type_ids=False)
+    with pytest.raises(OmnidraftError, match="the ids are padded"):
+        pair.generate(inputs["input_ids"], max_new_tokens=5)
+    wanted = [one.tokens for one in pair.generate([PROMPT, "b"], max_new_tokens=5)]
+    assert [one.tokens for one in pair.generate(**inputs, max_new_tokens=5)] == wanted
 
 
 def test_transformers_own_processors_criteria_and_streamers_are_taken():

@@ -2,7 +2,6 @@
 
 import math
 import sys
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -18,29 +17,7 @@ from ..metrics import summarize
 from . import options
 from .common import command
 from .generate import describe
-from .options import TASKS, read_prompts
 from .printing import console, emit, escape, note
-
-
-@dataclass(frozen=True)
-class Teaching:
-    """How the drafter learns; all else has the defaults of `Recipe` and `Schedule`."""
-
-    loss: Annotated[str, options.learning(help="lifted, hybrid (the paper's) or dm.")] = "lifted"
-    rank: Annotated[int | None, options.learning(
-        help="Of LoRA, 0 trains all weights; by default the saved adapter's, else 32.")] = None
-    rate: Annotated[float | None, options.learning(
-        help="Learning rate; by default by rank and size, warmed up while it helps.")] = None
-    every: Annotated[int, options.learning(help="Prompts between two updates.")] = 2
-    head: Annotated[str, options.learning(
-        help="Learning of an acceptance head: none, joint or interleaved.")] = "none"
-
-    def resume(self, store: Adapters, pair: Any, seed: int) -> Learner:
-        """Continue what is saved for the pair or in the package; with a rank, what is saved."""
-        rank = Recipe.rank if self.rank is None else self.rank
-        recipe = Recipe(self.loss, rank=rank, rate=self.rate)
-        schedule = online.Schedule(self.every, replay=6, head=self.head)
-        return store.resume(pair, recipe, schedule, np.random.default_rng(seed), self.rank is None)
 
 
 @command("omnidraft adapt math",
@@ -49,8 +26,17 @@ class Teaching:
          "omnidraft adapt math --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
          draft="draft-general", draft_length=8, threshold=0.2, temperature=1.0)
 def adapt(
-    source: Annotated[str, typer.Argument(show_default=False, help=options.SOURCE)],
-    context: typer.Context, models: options.Models, teaching: Teaching, decoding: options.Decoding,
+    *, source: Annotated[str, typer.Argument(show_default=False, help=options.SOURCE)],
+    context: typer.Context, models: options.Models,
+    loss: Annotated[str, options.learning(help="lifted, hybrid (the paper's) or dm.")] = "lifted",
+    rank: Annotated[int | None, options.learning(
+        help="Of LoRA, 0 trains all weights; by default the saved adapter's, else 32.")] = None,
+    rate: Annotated[float | None, options.learning(
+        help="Learning rate; by default by rank and size, warmed up while it helps.")] = None,
+    every: Annotated[int, options.learning(help="Prompts between two updates.")] = 2,
+    head: Annotated[str, options.learning(
+        help="Learning of an acceptance head: none, joint or interleaved.")] = "none",
+    decoding: options.Decoding,
     limit: Annotated[int, options.learning(
         help="Most prompts to serve.", show_default="all")] = sys.maxsize,
     adapters: options.Store = None,
@@ -63,15 +49,18 @@ def adapt(
     how = decoding.options()
     if limit < 1:
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
-    prompts, total = read_prompts(source)
+    prompts, total = options.read_prompts(source)
     pair, store = models.pair(), Adapters(adapters)
     if save:  # another run that learns into the same adapter is refused here, before it begins
         context.with_resource(store.writing(pair))
-    learner = teaching.resume(store, pair, decoding.seed)
+    recipe = Recipe(loss, rank=Recipe.rank if rank is None else rank, rate=rate)
+    schedule = online.Schedule(every, replay=6, head=head)
+    rng = np.random.default_rng(decoding.seed)
+    learner = store.resume(pair, recipe, schedule, rng, shipped=rank is None)
     if learner.statistics and not learner.version:
         note("continuing from the adapter in the package (--rank 32 starts a new one)")
     how = options.with_head(how, learner.head)
-    where = source if source in (*TASKS, "-") else str(Path(source).resolve())
+    where = source if source in (*options.TASKS, "-") else str(Path(source).resolve())
     where = f"served {sha256(where.encode()).hexdigest()[:12]}"  # an adapter travels: no paths
     served = learner.statistics.get(where, 0)
     if done := served if served < (total or 0) else 0:  # all of it was served: it starts again
@@ -109,12 +98,11 @@ def adapt(
     try:
         if save:
             note(f"saved in {store.keep(learner)}")
-    except OmnidraftError as error:
-        failed = error
-    if json_lines:
-        emit({"type": "summary", **learner.statistics, "rollbacks": learner.rollbacks,
-              "skipped": learner.skipped})
-    note(report(records, learner))
+    finally:
+        if json_lines:
+            emit({"type": "summary", **learner.statistics, "rollbacks": learner.rollbacks,
+                  "skipped": learner.skipped})
+        note(report(records, learner))
     if failed:
         raise failed
 

@@ -17,7 +17,7 @@ from ..files import make_folder_of, read_json, write_text
 from ..learning.adapters import SHIPPED, Adapter, read
 from ..learning.lora import save_tensors
 from ..learning.training import untied
-from ..learning.versions import known, manifest_of
+from ..learning.versions import manifest_of
 from . import options
 from .adapt import verdict
 from .common import app, command
@@ -35,17 +35,18 @@ def list(adapters: options.Store = None, as_json: options.AsJson = False) -> Non
     """List the adapters of all drafters: your own, and those in the package."""
     rows = [("name", "drafter", "target", "prompts", "updates", "version", "kB", "fingerprint")]
     own = Adapters(adapters)
-    for folder in (store.root / name for store in (own, Adapters(SHIPPED)) for name in store.all()):
-        found, shipped = facts(folder), folder.parent == SHIPPED
+    for folder, manifest in ((store.root / name, found) for store in (own, Adapters(SHIPPED))
+                             for name, found in store.all().items()):
+        found, shipped = facts(folder, manifest), folder.parent == SHIPPED
         if as_json:
             emit({"name": folder.name, "shipped": shipped, **found})
         elif "error" in found:
             rows.append((folder.name, found["error"]))
         else:
             counts = [found["statistics"].get(key, 0) for key in ("prompts", "updates")]
-            counts = map(str, (*counts, found["version"], found["bytes"] // 1000))
             rows.append((folder.name + " (in the package)" * shipped, found["draft"]["name"],
-                         found["target"]["name"], *counts, found["fingerprint"][:8]))
+                         found["target"]["name"], *counts, found["version"],
+                         found["bytes"] // 1000, found["fingerprint"][:8]))
     if not as_json:
         say(f"{columns(rows)}\n(your own are in {own.root})")
 
@@ -54,20 +55,19 @@ def list(adapters: options.Store = None, as_json: options.AsJson = False) -> Non
 def show(which: Which, adapters: options.Store = None, as_json: options.AsJson = False) -> None:
     """Show all that is known of an adapter, and whether learning has paid off."""
     folder = Adapters(adapters).named(which)
-    found = facts(folder) | manifest_of(folder)  # which raises what `facts` has as an error
+    found = facts(folder, manifest_of(folder))
     if as_json:
         return emit(found)
     parts = {key: one if isinstance(one, dict) else {"": one} for key, one in found.items()}
-    say(columns([(f"{key} {k}", str(v)) for key, part in parts.items() for k, v in part.items()]))
+    say(columns([(f"{key} {k}", v) for key, part in parts.items() for k, v in part.items()]))
     say(verdict(found["statistics"]))
 
 
-def facts(folder: Path) -> dict[str, Any]:
-    """What is `known` of the adapter in a folder, its size on the disk, and its rank."""
+def facts(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """What the manifest of the adapter in a folder says, its size on the disk, and its rank."""
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    found = {"in": str(folder), "bytes": size, **known(folder)}
-    settings = read_json(folder / found.get("folder", "") / "adapter_config.json")
-    return found | {"rank": settings.get("r", "all weights")}
+    settings = read_json(folder / manifest.get("folder", "") / "adapter_config.json")
+    return {"in": str(folder), "bytes": size, **manifest, "rank": settings.get("r", "all weights")}
 
 
 @command("omnidraft adapters rename draft-general--qwen-like sums", to=group)
@@ -111,7 +111,7 @@ def export(which: Which, folder: Annotated[Path, typer.Argument(help="A new or e
            backend: options.Backend = "numpy", adapters: options.Store = None) -> None:
     """Merge an adapter into its drafter, as a Hugging Face folder for any other program."""
     saved = Adapters(adapters).named(which)
-    found = facts(saved) | manifest_of(saved)
+    found = facts(saved, manifest_of(saved))
     base = load(draft or found["draft"]["name"], "float32", backend, "cpu")
     error = write_merged(base, read(saved, found, draft=base), found, folder.resolve())
     note(f"{folder} gives the adapted drafter's logits, up to {error:.1e}")

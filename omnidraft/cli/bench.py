@@ -14,7 +14,6 @@ from ..translation import common_prefix
 from . import options
 from .common import command
 from .inspect import machine
-from .options import TASKS, read_prompts
 from .printing import console, note
 
 
@@ -33,13 +32,13 @@ def bench(
     how = decoding.options()
     if min(count, repeats) < 1:
         raise OmnidraftError(f"--count is {count} and --repeats is {repeats}: give 1 or more")
-    prompts = list(islice(read_prompts(source)[0], count))
+    prompts = list(islice(options.read_prompts(source)[0], count))
     check_writable(figures)
     pair, how = models.served(how)
     note(" drafts for ".join(f"{one.name} ({one.kernel})" for one in (pair.draft, pair.target)))
     note(", ".join(f"{key} {value}" for key, value in machine().items()))
     row = measure(pair, prompts, how, repeats, decoding.seed)
-    row["task"] = source if source in TASKS else "all"
+    row["task"] = source if source in options.TASKS else "all"
     console()[0].print(speed_table([row]))
     if figures:
         settings = vars(models) | vars(decoding) | {"count": len(prompts), "repeats": repeats}

@@ -18,7 +18,6 @@ from ..verification import RULES
 from . import options
 from .common import command
 from .inspect import tokenizers
-from .options import TASKS, read_prompts
 from .printing import columns, emit, note, say
 
 BIASED = ("omnidraft",)  # above temperature 0, as its paper says
@@ -47,8 +46,8 @@ def check(
     tokenizers and models with random options.
     """
     if target:
-        texts = [line for source in ([text] if text else TASKS)
-                 for line in islice(read_prompts(source)[0], 40)]
+        texts = [line for source in ([text] if text else options.TASKS)
+                 for line in islice(options.read_prompts(source)[0], 40)]
         (emit if figures else show_pair)(check_pair(*sides(draft, target, backend), texts))
     elif draft == "exactness":
         check_exactness(rule, worlds, seed, figures)
@@ -174,5 +173,5 @@ def report(found: list[Finding]) -> str:
                      f"{one.worst:.1e}", "biased" if one.rule in BIASED else exact))
     counted = [("worlds with", *(one.rule for one in found))]
     for name in sorted({name for one in found for name in one.conditions}):
-        counted.append((name, *(str(one.conditions[name]) for one in found)))
+        counted.append((name, *(one.conditions[name] for one in found)))
     return f"{columns(rows)}\n\n{columns(counted)}"

@@ -50,12 +50,6 @@ class OneLineErrors(TyperGroup):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(1) from None
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        result = super().invoke(ctx)
-        sys.stdout.flush()  # what cannot be written is reported here
-        return result
-
 
 class Topics(TyperCommand):
     """A command whose help lists the options by topic (plain: importing Rich takes 0.1 s)."""
@@ -80,6 +74,7 @@ def examples(*lines: str) -> str:
 app = typer.Typer(
     name="omnidraft", cls=OneLineErrors, no_args_is_help=True, add_completion=False,
     pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
+    result_callback=lambda *_, **__: sys.stdout.flush(),  # what cannot be written is reported here
     rich_markup_mode=None, epilog=examples(
         "omnidraft demo", "omnidraft generate 'Once upon a time' -T 0.8", "omnidraft demo -h"))
 

@@ -15,7 +15,6 @@ from . import options
 from .bench import compare, save_figures
 from .common import command
 from .generate import on_a_terminal
-from .options import TASKS, read_prompts
 from .printing import console, escape, note
 
 USUAL = {"math": "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?",
@@ -40,27 +39,21 @@ def demo(
     signs: options.Plain = False, figures: options.Json = None,
 ) -> None:
     """Watch a small model draft for a bigger one. `--seed` picks the prompts."""
-    how, prompts = decoding.options(), choose_prompts(task, decoding.seed, prompt)
+    how, seed = decoding.options(), decoding.seed
+    if task not in (None, *USUAL) or task and prompt is not None:
+        raise OmnidraftError(f"--task is {task!r}: give {', '.join(USUAL)}, or a prompt instead")
+    rng = random.Random(seed)
+    prompts = {"yours": prompt} if prompt is not None else {
+        name: rng.choice([*options.read_prompts(name)[0]]) if seed else USUAL[name]
+        for name in ([task] if task else USUAL)}
     check_writable(figures)
-    usual = models.draft == USUAL_DRAFTER
-    pair = replace(models, draft="draft-general" if usual else models.draft).pair()
-    which = "any" if usual and models.adapter == "none" else models.adapter
-    how = options.use_adapter(pair, models.adapters, which, how)
-    for prompt in prompts.values():
-        check_prompt(pair.target, prompt)
-    rows = show(pair, prompts, how, decoding.seed, signs, slow)
+    if models.draft == USUAL_DRAFTER:
+        which = "any" if models.adapter == "none" else models.adapter
+        models = replace(models, draft="draft-general", adapter=which)
+    pair, how = models.served(how)
+    rows = show(pair, prompts, how, seed, signs, slow)
     if figures:
         save_figures(figures, pair, vars(decoding) | {"verify": how.verify}, rows)
-
-
-def choose_prompts(task: str | None, seed: int, own: str | None) -> dict[str, str]:
-    """One's own, or one per task (or of one task): with seed 0 the usual ones, else held-out."""
-    if task not in (None, *TASKS) or task and own is not None:
-        raise OmnidraftError(f"--task is {task!r}: give {', '.join(TASKS)}, or a prompt instead")
-    rng = random.Random(seed)
-    return {"yours": own} if own is not None else {
-        name: rng.choice([*read_prompts(name)[0]]) if seed else USUAL[name]
-        for name in ([task] if task else TASKS)}
 
 
 def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bool,
@@ -69,13 +62,12 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
     from .render import Painter, Text, headline, legend, speed_table
 
     (out, signs), (errors, _), target = console(signs), console(signs, stderr=True), pair.target
-    one, other = (f"{model.name} ({model.tokenizer.size:,} entries)"
-                  for model in (pair.draft, target))
-    note(f"{one} drafts for {other}, rule {how.verify}")
+    asked = [(task, prompt, check_prompt(target, prompt)) for task, prompt in prompts.items()]
+    note(" drafts for ".join(f"{one.name} ({one.tokenizer.size:,} entries)"
+                             for one in (pair.draft, target)) + f", rule {how.verify}")
     errors.print(legend(signs, rounds=True), soft_wrap=True)
     rows, short, uniforms = [], replace(how, max_new_tokens=8), options.uniforms_of
-    for task, prompt in prompts.items():
-        ids = target.tokenizer.encode(prompt, bos=True)
+    for task, prompt, ids in asked:
         if not rows:  # the first passes of a process read the weights: a few tokens, untimed
             list(plain(target, ids, short, uniforms(0)))
             list(speculative(pair, prompt, short, uniforms(0)))

@@ -36,7 +36,11 @@ def generate(
     json_lines: options.JsonLines = False,
 ) -> None:
     """Continue a text by speculative decoding."""
-    how, prompt = decoding.options(), read_prompt(prompt)
+    how = decoding.options()
+    if prompt in (None, "-"):
+        if sys.stdin is None or sys.stdin.isatty() and prompt is None:
+            raise OmnidraftError("no prompt: pass it as an argument, as - or through a pipe")
+        prompt = sys.stdin.read().removesuffix("\n")
     pair, how = models.open(how)
     target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
     check_prompt(target, prompt)
@@ -44,20 +48,7 @@ def generate(
         records = Conversation(pair).ask(prompt, how, uniforms)
     else:
         records = (speculative if isinstance(pair, Pair) else plain)(pair, prompt, how, uniforms)
-    done, text = write(records, target.tokenizer, as_json=json_lines)
-    if json_lines:
-        emit({"type": "summary", **vars(summarize(done)), "text": text})
-    else:
-        note(describe(summarize(done)))
-
-
-def read_prompt(prompt: str | None) -> str:
-    """The argument, or what comes from stdin; raises OmnidraftError where there is neither."""
-    if prompt not in (None, "-"):
-        return prompt
-    if sys.stdin is None or sys.stdin.isatty() and prompt is None:
-        raise OmnidraftError("no prompt: pass it as an argument, as - or through a pipe")
-    return sys.stdin.read().removesuffix("\n")
+    write(records, target.tokenizer, as_json=json_lines)
 
 
 @command("omnidraft chat", "omnidraft chat --draft draft-general --adapter auto -T 0.8",
@@ -90,8 +81,7 @@ def chat(
                 records = talk.ask(message, how, uniforms)
                 if talk.dropped:
                     note(f"the context is full: {talk.dropped} old messages were dropped")
-                done, _ = write(records, talk.target.tokenizer, strip=" \n")
-                note(describe(summarize(done)))
+                write(records, talk.target.tokenizer, strip=" \n")
         except KeyboardInterrupt:
             note("\nstopped; what was written stays in the conversation")
         except OmnidraftError as error:
@@ -107,20 +97,16 @@ def on_a_terminal() -> bool:
 
 def read_messages(terminal: bool) -> Iterator[str]:
     """The lines of stdin that say something; raises OmnidraftError where there is none."""
-    empty = True
+    ask, empty = "> " if terminal and sys.stdout.isatty() else "", True
     if terminal:
         with suppress(ImportError):
             import readline  # noqa: F401 (lines can be edited)
-    while True:
-        try:
-            line = input("> " if terminal and sys.stdout.isatty() else "").strip()
-        except (EOFError, KeyboardInterrupt, RuntimeError):  # the last where there is no stdin
-            break
-        if line == "/exit" or terminal and not line:
-            return
-        if line:
-            empty = False
-            yield line
+    with suppress(EOFError, KeyboardInterrupt, RuntimeError):  # the last where there is no stdin
+        while (line := input(ask).strip()) != "/exit" and (line or not terminal):
+            if line:
+                empty = False
+                yield line
+        return
     if terminal:
         note("")
     elif empty:
@@ -128,8 +114,8 @@ def read_messages(terminal: bool) -> Iterator[str]:
 
 
 def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",
-          as_json: bool = False) -> tuple[list[Round], str]:
-    """Print a text without leading `strip`, or its rounds; return its rounds and the text."""
+          as_json: bool = False) -> None:
+    """Print a text without leading `strip`, or its rounds as JSON, and the figures."""
     decoder, done, text = codecs.getincrementaldecoder("utf-8")("replace"), [], ""
     for record in records:
         done.append(record)
@@ -140,9 +126,11 @@ def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",
             emit({"type": "round", **vars(record), "text": data.decode("utf-8", "replace")})
         else:
             say(piece, end="", exact=True)
-    if not as_json:
+    if as_json:
+        emit({"type": "summary", **vars(summarize(done)), "text": text})
+    else:
         say("")
-    return done, text
+        note(describe(summarize(done)))
 
 
 def describe(s: Summary) -> str:

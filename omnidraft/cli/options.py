@@ -65,9 +65,25 @@ class Served(Models):
     adapters: Store = None
 
     def served(self, options: Options) -> tuple[Pair, Options]:
-        """The pair and its options, both with what was learned if that is asked for."""
-        pair = self.pair()
-        return pair, use_adapter(pair, self.adapters, self.adapter, options)
+        """The pair and its options, both with what was learned if that is asked for.
+
+        OmnidraftError where nothing was ("any" is "auto" without that).
+        """
+        pair, which = self.pair(), self.adapter
+        if which == "none":
+            return pair, options
+        draft, auto = pair.draft, which in ("auto", "any")
+        if adapter := Adapters(self.adapters).load(pair, None if auto else which, shipped=True):
+            shipped = adapter.folder.parent == SHIPPED
+            where = "the one in the package" if shipped else f"your own, in {adapter.folder}"
+            note(f"{draft.name} drafts with an adapter: {where}")
+            pair.draft = adapter.drafter(draft)
+            pair.draft.name += " with its adapter"
+            return pair, with_head(options, adapter.head)
+        if which == "auto":
+            raise OmnidraftError("nothing was learned yet for this pair: run `omnidraft adapt math "
+                                 f"-d {draft.name} -t {pair.target.name}`, or leave out --adapter")
+        return pair, options
 
     def open(self, options: Options) -> tuple[Any, Options]:
         """As `served`, or for draft length 0 the target alone."""
@@ -98,27 +114,6 @@ class Decoding:
         """These as Options; raises OmnidraftError for values out of range."""
         uniforms_of(self.seed)
         return Options.of(**{k: v for k, v in vars(self).items() if k != "seed"})
-
-
-def use_adapter(pair: Pair, root: Path | None, which: str, options: Options) -> Options:
-    """Give the pair what was learned for it, and the options its acceptance head, if it has one.
-
-    which: see --adapter; "any" is "auto" if there is one. OmnidraftError where there is none.
-    """
-    if which == "none":
-        return options
-    draft, auto = pair.draft, which in ("auto", "any")
-    if adapter := Adapters(root).load(pair, None if auto else which, shipped=True):
-        shipped = adapter.folder.parent == SHIPPED
-        where = "the one in the package" if shipped else f"your own, in {adapter.folder}"
-        note(f"{draft.name} drafts with an adapter: {where}")
-        pair.draft = adapter.drafter(draft)
-        pair.draft.name += " with its adapter"
-        return with_head(options, adapter.head)
-    if which == "auto":
-        raise OmnidraftError("nothing was learned yet for this pair: run `omnidraft adapt math -d "
-                             f"{draft.name} -t {pair.target.name}`, or leave out --adapter")
-    return options
 
 
 def with_head(options: Options, head: Any) -> Options:

@@ -53,13 +53,13 @@ def console(plain: bool = False, stderr: bool = False) -> tuple[Any, bool]:
     return made, made.no_color or made.color_system is None
 
 
-def columns(rows: Sequence[Sequence[str]]) -> str:
+def columns(rows: Sequence[Sequence[Any]]) -> str:
     """Rows of cells as aligned lines, never cut; a shorter row is a message and widens no column.
 
     >>> columns([("a", "bb"), ("ccc", "d")])
     'a    bb\\nccc  d'
     """
-    rows = [[escape(cell, "") for cell in row] for row in rows]
+    rows = [[escape(str(cell), "") for cell in row] for row in rows]
     sizes = [max(map(len, column)) for column in zip(*(
         row for row in rows if len(row) == max(map(len, rows))), strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, sizes)).rstrip() for row in rows)

@@ -50,11 +50,10 @@ class Conversation:
         messages = [*self.messages, {"role": "user", "content": message}]
         first, limit = bool(self.system), self.target.context_size
         most = limit - min(options.max_new_tokens, limit // 4)
-        read = [view.read(messages) for view in self.views]
-        while len(read[0][1]) > most and len(messages) > first + 1:
+        while (len((read := [view.read(messages) for view in self.views])[0][1]) > most
+               and len(messages) > first + 1):
             most = limit // 2  # once it is full, half of it is made free
             del messages[first:first + 2]
-            read = [view.read(messages) for view in self.views]
         check_prompt(self.target, read[0][1])
         self.dropped = len(self.messages) + 1 - len(messages)
         self.messages = [*messages, {"role": "assistant", "content": ""}]
@@ -65,11 +64,8 @@ class Conversation:
     def _answer(self, options: Options, uniforms: Uniforms) -> Iterator[Round]:
         prompts, data = tuple(view.ids for view in self.views), b""
         warm, self.warm = self.warm, Warm()  # a round that is cut short leaves the caches unknown
-        if isinstance(self.pair, Pairing):
-            records = speculative(self.pair, prompts, options, uniforms, warm=warm)
-        else:
-            records = plain(self.target, prompts[0], options, uniforms, warm)
-        for record in records:
+        write, prompt = (speculative, prompts) if len(prompts) > 1 else (plain, prompts[0])
+        for record in write(self.pair, prompt, options, uniforms, warm=warm):
             data += self.target.tokenizer.decode_bytes(record.emitted)
             answer = self.messages[-1]["content"] = data.decode("utf-8", "replace").strip()
             for view, held in zip(self.views, (warm, warm.drafter), strict=False):

@@ -63,7 +63,8 @@ class Text:
                  control: Control, uniforms: Uniforms, streamer: Any = None,
                  output_scores: bool = False) -> None:
         self.pair, self.control, self.uniforms, self.streamer = pair, control, uniforms, streamer
-        self.prompts, self.ids, self.rounds, self.data = prompts, [*prompts[0]], [], b""
+        self.prompts, self.ids, self.rounds, self.size = prompts, [*prompts[0]], [], len(prompts[0])
+        self.data = pair.target.tokenizer.decode_bytes(self.ids)  # a stop string may begin there
         self.reason: Reason | None = None
         # By place: a row after a rejection is replaced in the next round.
         self.options, self.scores = options, {} if output_scores else None
@@ -103,9 +104,8 @@ class Text:
 
     def result(self, text: str) -> Generation:
         """What was written, whose pieces are `text`."""
-        size = len(self.prompts[0])
-        scores = self.scores and tuple(self.scores[at] for at in range(size, len(self.ids)))
-        return Generation(text, self.ids[size:], self.rounds, self.reason or "length",
+        scores = self.scores and tuple(self.scores[at] for at in range(self.size, len(self.ids)))
+        return Generation(text, self.ids[self.size:], self.rounds, self.reason or "length",
                           self.prompts[0], scores)
 
     def _ends(self, token: int) -> Reason | None:
@@ -116,15 +116,13 @@ class Text:
         # A special token spells nothing, but may be a stop string.
         spoken = spell.token_bytes[token] or (spell.strings[token] or "").encode()
         self.data += spoken
-        for string in control.strings:
-            if string in self.data[-len(spoken) - len(string) + 1:]:
-                return "stop"
+        if spoken and any(one in self.data[1 - len(spoken) - len(one):] for one in control.strings):
+            return "stop"
         for criterion in several(control.stopping_criteria):
             met = criterion(as_batch(self.ids, takes_tensors(criterion, target)), None)
             if met if isinstance(met, bool) else bool(met.all()):
                 return "stop"
-        full = len(self.ids) - len(self.prompts[0]) >= self.options.max_new_tokens
-        return "length" if full else None
+        return "length" if len(self.ids) - self.size >= self.options.max_new_tokens else None
 
     def _show(self, ids: list[int]) -> None:
         if self.streamer is not None:
@@ -159,8 +157,8 @@ class Pair(Pairing):
     def generate(self, prompt: list[str], options: Options | None = None, *,
                  return_dict_in_generate: Literal[True] = ..., **more: Any) -> list[Generation]: ...
     @overload
-    def generate(self, prompt: Any, options: Options | None = None, **settings: Any) -> Any: ...
-    def generate(self, prompt: Any, options: Options | None = None, *,
+    def generate(self, prompt: Any = ..., options: Options | None = None, **more: Any) -> Any: ...
+    def generate(self, prompt: Any = None, options: Options | None = None, *,
                  num_return_sequences: int = 1, return_dict_in_generate: bool = True,
                  output_scores: bool = False, seed: int = 0, generator: Any = None,
                  streamer: Any = None, stop_strings: str | Sequence[str] | None = None,
@@ -170,11 +168,11 @@ class Pair(Pairing):
         """Continue a prompt: a `Generation`; of a batch, or several sequences of one, a list.
 
         A prompt is a text, ids (list, array, tensor: (n,) or (1, n)), what a tokenizer of
-        transformers gives, or a chat: a list of {"role", "content"}. Prompts of one kind, or ids
-        (B, n), are a batch. The names are transformers'; `generator` is NumPy's or PyTorch's, in
-        place of `seed`. `settings` are those of `Options.of` (max_new_tokens, do_sample, ...), if
-        no `options` are given. Without return_dict_in_generate ids are returned. Raises
-        OmnidraftError for what will not do.
+        transformers gives (as **inputs, too), or a chat: a list of {"role", "content"}. Prompts of
+        one kind, or ids (B, n), are a batch. The names are transformers'; `generator` is NumPy's or
+        PyTorch's, in place of `seed`. `settings` are those of `Options.of` (max_new_tokens,
+        do_sample, ...), if no `options` are given. Without return_dict_in_generate ids are
+        returned. Raises OmnidraftError for what will not do.
 
         >>> pair.generate("Once", max_new_tokens=8).finish_reason  # doctest: +SKIP
         'length'
@@ -187,7 +185,7 @@ class Pair(Pairing):
         found = made if return_dict_in_generate else [one.sequences for one in made]
         return found if batch or num_return_sequences > 1 else found[0]
 
-    def stream(self, prompt: Any, options: Options | None = None, *,
+    def stream(self, prompt: Any = None, options: Options | None = None, *,
                rounds: list[Round] | None = None, **settings: Any) -> Iterator[str]:
         """The text of `generate` in pieces of whole characters; `rounds` collects the rounds."""
         control = Control(**{name: settings.pop(name) for name in (*settings,)
@@ -203,13 +201,19 @@ class Pair(Pairing):
                output_scores: bool = False, **settings: Any) -> tuple[list[Text], bool]:
         """The texts to be written, and whether they are a batch; arguments as in `generate`."""
         uniforms = uniforms_of(seed, generator)
+        masks = {k: settings.pop(k) for k in ("attention_mask", "token_type_ids") if k in settings}
+        if prompt is None or masks:  # generate(**inputs)
+            ids = settings.pop("input_ids", None) if prompt is None else prompt
+            prompt = {"input_ids": ids, **masks}
         if options is not None and (settings or not isinstance(options, Options)):
             raise OmnidraftError(f"give Options or {min(settings, default='settings')}, not both; "
                                  "a batch is one list")
         options = options or Options.of(**settings)
         if not isinstance(count, Integral) or count < 1 or count > 1 and not options.temperature:
             raise OmnidraftError(f"num_return_sequences is {count!r}: 1, or more with do_sample")
-        prompts, batch = split(prompt, self.target.tokenizer.roles["pad"])
+        spoken = getattr(self.target, "speaks", None)  # which may have been told to pad since
+        pads = [*self.target.tokenizer.roles["pad"], getattr(spoken, "pad_token_id", None)]
+        prompts, batch = split(prompt, pads)
         if streamer is not None and (len(prompts) * count > 1 or not hasattr(streamer, "put")):
             raise OmnidraftError("a streamer has `put` and `end` and shows one text of one prompt")
         return [Text(self, ids, options, control, uniforms, streamer, output_scores)

@@ -38,7 +38,7 @@ def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
     prompt = as_lists(prompt)
     if (kind := kind_of(prompt)) == "ids" and table:
         prompt, mask = [prompt], mask and [mask]
-    elif kind in ("text", "ids", "chat"):
+    elif kind in ("text", "ids", "chat") and mask is None:
         return [prompt], False
     elif kind != "prompts":
         raise OmnidraftError(f"{str(prompt)[:40]!r} is no prompt: give a text, ids (n,) or (1, n), "
