@@ -72,7 +72,7 @@ class Tokenizer:
         self.fallback = {i: bytes.fromhex(byte[1]) for i, name in enumerate(self.strings)  # <0xNN>
                          if fallback and (byte := _FALLBACK.fullmatch(name or ""))}
         own = {i: self.strings[i].encode() for i in added if self.byte_level} | self.fallback
-        self.token_bytes = [*map(self._bytes_of, self.strings)]
+        self.token_bytes = [None if s is None else self._bytes_of(s) for s in self.strings]
         for token, data in (own | dict.fromkeys(self.special.ids)).items():
             self.token_bytes[token] = data
         self.longest = max(map(len, filter(None, self.token_bytes)), default=1)  # in bytes
@@ -195,10 +195,8 @@ class Tokenizer:
                 ids += run(part)
         return ids
 
-    def _bytes_of(self, string: str | None) -> bytes | None:
-        """What a token of this spelling stands for; None if it is unused."""
-        if string is None:
-            return None
+    def _bytes_of(self, string: str) -> bytes:
+        """What a token of this spelling stands for."""
         if not self.byte_level:
             return (string.replace("▁", " ") if self._space else string).encode()
         try:

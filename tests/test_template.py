@@ -175,6 +175,19 @@ def test_bad_templates_are_one_line(case, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def test_several_templates_of_a_loaded_tokenizer():
+    """The default is taken, with all special tokens that it may name; where there is none, transformers refuses it too."""
+    pytest.importorskip("jinja2")
+    source = "{{ bos_token }}{{ additional_special_tokens | join(',') }}{{ model_max_length }}"
+    speaks = SimpleNamespace(chat_template={"tools": "x", "default": source}, special_tokens_map={
+        "bos_token": "<s>", "additional_special_tokens": ["<a>", "<b>"], "model_max_length": 7})
+    model = SimpleNamespace(speaks=speaks, tokenizer=byte_level(), eos_ids=())
+    assert View(model).render([USER]) == "<s><a>,<b>"
+    del speaks.chat_template["default"]
+    with pytest.raises(OmnidraftError, match="the chat template of .* fails, KeyError"):
+        View(model)
+
+
 @pytest.mark.parametrize("found", [None, "3.1.2"])
 def test_jinja2_is_asked_for_where_it_is_missing_or_old(found, tmp_path, monkeypatch):
     if found is None:

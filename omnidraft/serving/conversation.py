@@ -105,7 +105,10 @@ class View:
         messages = [one | {"content": self.mark(one["content"])} for one in messages]
         if not self.source:
             return "".join(PLAIN.get(m["role"], "{}\n").format(m["content"]) for m in messages)
-        return template.run(self.source, self.names, messages, self.tokenizer.name)
+        found = template.run(self.source, self.names, messages)
+        if "error" in found:
+            raise broken(self.tokenizer.name, found["error"])
+        return found["text"]
 
     def mark(self, content: str) -> str:
         """A message with its special tokens marked as text, so that it cannot end its turn."""
@@ -128,23 +131,26 @@ class View:
 
 def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
     """The template of a model (of several the default), and the tokens it may name."""
-    if (loaded := getattr(model, "speaks", None)) is not None:
-        source = loaded.chat_template
-        source = source.get("default") if isinstance(source, dict) else source
-        return source, loaded.special_tokens_map
-    if (folder := getattr(model, "folder", None)) is None:
-        return None, {}
     found: dict[str, Any] = {}
-    for file in ("chat_template.json", "special_tokens_map.json", "tokenizer_config.json"):
-        found |= {name: value for name, value in read_json(folder / file).items() if value}
-    path, source = folder / "chat_template.jinja", found.get("chat_template")
     try:
-        if path.exists():
-            check_readable(path)
-            source = path.read_text(encoding="utf-8")
-        elif isinstance(source, list):
-            source = {one["name"]: one["template"] for one in source}["default"]
-        return source, {name: value["content"] if isinstance(value, dict) else value
-                        for name, value in found.items() if name.endswith("_token")}
+        if (loaded := getattr(model, "speaks", None)) is not None:
+            found = loaded.special_tokens_map | {"chat_template": loaded.chat_template}
+        elif (folder := getattr(model, "folder", None)) is not None:
+            for file in ("chat_template.json", "special_tokens_map.json", "tokenizer_config.json"):
+                found |= {name: value for name, value in read_json(folder / file).items() if value}
+            if (path := folder / "chat_template.jinja").exists():
+                check_readable(path)
+                found["chat_template"] = path.read_text(encoding="utf-8")
+        source = found.get("chat_template")
+        if isinstance(source, list):
+            source = {one["name"]: one["template"] for one in source}
+        return source["default"] if isinstance(source, dict) else source, {
+            name: value["content"] if isinstance(value, dict) else value
+            for name, value in found.items() if name.endswith(("_token", "_tokens"))}
     except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise template.broken(model.tokenizer.name, repr(error)) from error
+        raise broken(model.tokenizer.name, repr(error)) from error
+
+
+def broken(owner: str, why: str) -> OmnidraftError:
+    """The error for a template, which is a program that somebody else wrote."""
+    return OmnidraftError(f"the chat template of {owner} fails, {why}".splitlines()[0])
