@@ -128,7 +128,7 @@ def compare(methods: dict[str, Method], prompts: Sequence[str], target: Any, how
         ratios = [a / b for a, b in zip(each, rows[base].get("each", each), strict=True)]
         s = summarize(chain(*chain(*measured)))
         rows[name] = {
-            "tokens_per_second": median(each), "each": each, "ratio": median(ratios),
+            "tokens_per_second": median(each), "each": each, "ratio": median(ratios), "ratios": ratios,
             "tokens": s.tokens, "target_passes": s.rounds, "block_efficiency": s.block_efficiency,
             "acceptance_proposed": s.acceptance_proposed if s.proposed else None,
             "acceptance_draft": s.acceptance_draft if s.drafted else None}
@@ -157,17 +157,18 @@ def distance(models: Pair, prompts: Sequence[str], temperature: float) -> dict[s
 
 def table(rows: dict[str, dict], timed: str) -> str:
     """The rows in columns, and what they mean."""
-    cells = [("method", "tokens/s", " ratio", "tokens/pass", "accepted", "same text")]
+    cells = [("method", "tokens/s", " ratio", "(range)", "tokens/pass", "accepted", "same text")]
     for name, row in rows.items():
         if "ratio" not in row:
             cells.append((name, "failed"))
             continue
-        kept, same = row["acceptance_proposed"], ""
+        kept, same, ratios = row["acceptance_proposed"], "", row.get("ratios", [row["ratio"]])
         name += " *" * (row.get("first_token_distance", 0.0) > FAR)
         if "same_text" in row:
             ties = f", {row['ties']} ties" * bool(row["ties"])
             same = f"{row['same_text']}/{row['prompts']}{ties}"
         cells.append((name, f"{row['tokens_per_second']:8.0f}", f"{row['ratio']:5.2f}x",
+                      f"({min(ratios):.2f}-{max(ratios):.2f})",
                       f"{row['block_efficiency']:11.2f}", "" if kept is None else f"{kept:8.0%}",
                       same))
     notes = "".join(
@@ -175,7 +176,7 @@ def table(rows: dict[str, dict], timed: str) -> str:
         "from it (mean over the prompts; see docs/upstream)"
         for far in (row.get("first_token_distance", 0.0) for row in rows.values()) if far > FAR)
     return (f"\n{columns(cells)}\n\ntokens/s: wall clock of {timed}\n"
-            "tokens/pass: block efficiency\n"
+            "ratio: to the first method, median and range over repeats\ntokens/pass: block efficiency\n"
             "accepted: share of the proposed target tokens, mean over target passes\n"
             f"same text: greedy texts that equal the first method's{notes}")
 
@@ -259,6 +260,8 @@ def main() -> None:
             print(f"\n{name}, {where}", flush=True)
             print(table(rows, "whole calls, with reading the prompt"))
             print("" if args.inside else headline(rows))
+            own = {"num_assistant_tokens": "its default", "assistant_confidence_threshold": "its default"} | assistant
+            print(", ".join(f"{name} {value}" for name, value in {**versions(), **own}.items()))
     save(args.json, results)
 
 

@@ -87,6 +87,7 @@ def test_the_benchmark_measures_that_distance_and_says_so(translator):
     assert 0 < low <= found["first_token_distance"] <= high <= 1 and high > 0.05
     shown = table({"plain": row, ASSISTED: row | found}, "calls")
     assert f"{ASSISTED} *" in shown and f"total variation of {found['first_token_distance']:.2f}" in shown.splitlines()[-1]
+    assert "(1.90-2.10)" in table({"plain": row | {"ratios": [2.1, 2.0, 1.9]}}, "calls")
     translator()
     assert distance(pair, prompts, 1.0)["first_token_distance"] < 1e-6
     assert "*" not in table({"plain": row, ASSISTED: row | distance(pair, prompts, 1.0)}, "calls")
