@@ -1,16 +1,18 @@
-"""Learning on published models and data: held-out stories, and every data set served.
+"""Learning by a drafter that is good already, and on published data.
 
     python -m benchmarks.learning_real --json
 
-The pair babyllama-tok361 -> stories260K (two published models with two tokenizers) serves the first
-stories of tinystories1000, greedy or at temperature 1, and learns from them; measured before and
-after on the last ones, which it never sees. The drafter was trained to the end on such stories, so
-the usual rate is too large for it: measured are what the guard makes of that (the default is warmed
-up and falls with each roll-back), and smaller rates.
+Two good pairs serve prompts, greedy or at temperature 1, and learn from them: two published models
+(babyllama-tok361 -> stories260K, with stories of tinystories1000) and two of the package (draft-tasks
+-> qwen-like, with all its prompts). Every drafter that served, the untouched one and each that the
+guard let pass, writes to prompts that no one learns from; changes are paired by prompt, so their
+errors are small (jackknife over the prompts). The default rate is warmed up by the guard and falls
+with each roll-back; measured next to it are smaller rates.
 The embedded draft-general -> qwen-like serves a few prompts of each data set through
 `omnidraft adapt`, as a user would, from the drafter as it is (--rank 32), not from the adapter in
-the package; of each eight prompts one is held out and served both ways. The material is not part of
-the repository: its folder is $OMNIDRAFT_REAL_DATA. What the result file has already is not run again.
+the package; of each eight prompts one is held out and served both ways. The published material is
+not part of the repository: its folder is $OMNIDRAFT_REAL_DATA. What the result file has already is
+not run again.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ import tempfile
 from argparse import Namespace
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from benchmarks.common import REAL, ROOT, arguments, chosen, run_all, skip, start
-from benchmarks.writing import efficiency, learning_share, write
+from benchmarks.writing import learning_share, write
 from omnidraft import Learner, Options, Pair, learn
 from omnidraft.engine.loading import load
 from omnidraft.learning.online import Schedule, saved
@@ -36,38 +39,66 @@ from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength
 
 DATA = ("gsm8k_train1000", "mbpp_train374", "alpaca_train1000", "xsum_train300", "tinystories1000")
-PAIR = ("babyllama-tok361", "stories260K")
+REAL_PAIR, OWN_PAIR = "babyllama-tok361 -> stories260K", "draft-tasks -> qwen-like"
 RECIPES = {"rank 32": Recipe(), "rank 32, rate 0.0003": Recipe(rate=3e-4),
            "all weights, rate 0.00003": Recipe(rank=0, rate=3e-5)}
 
 
-def measure(pair: Pair, texts: list[str], tokens: int) -> dict:
-    """Drafts of twelve tokens (they are short), greedy and three times at temperature 1."""
+def material(pair: str) -> tuple[Pair, list[str]]:
+    """The models, and their prompts."""
+    where, folder, names = REAL / "models", REAL / "data", ["tinystories1000"]
+    if pair == OWN_PAIR:
+        where, folder, names = None, ROOT / "omnidraft" / "data", ["math", "code", "text"]
+    texts = [json.loads(line)["prompt"] for name in names
+             for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    if pair == OWN_PAIR:
+        np.random.default_rng(0).shuffle(texts)
+    return Pair(*(load(where / name if where else name) for name in pair.split(" -> "))), texts
+
+
+def measure(pair: Pair, texts: list[str], tokens: int) -> dict[str, np.ndarray]:
+    """Tokens and rounds of each text (n, 2), greedy and at temperature 1, by drafts of twelve tokens."""
     found = {}
-    for temperature, times in ((0.0, 1), (1.0, 3)):
+    for temperature in (0.0, 1.0):
         options = Options(stop=FixedLength(12), temperature=temperature, max_new_tokens=tokens)
-        found[f"T={temperature:g}"] = efficiency([
-            record for (i, text), draw in product(enumerate(texts), range(times))
-            for record in write(pair, text, options, [i, draw])])
+        sums = [summarize(write(pair, text, options, [i, 0])) for i, text in enumerate(texts)]
+        found[f"T={temperature:g}"] = np.array([(one.tokens, one.rounds) for one in sums], float)
     return found
 
 
-def stories(recipe: Recipe, temperature: float, seed: int, args: Namespace) -> dict:
-    """The real pair before and after it has served stories."""
-    lines = (REAL / "data" / "tinystories1000.jsonl").read_text(encoding="utf-8").splitlines()
-    texts = [json.loads(line)["prompt"] for line in lines]
-    held_out = texts[-args.held_out:]
-    pair, rng = Pair(*(load(REAL / "models" / name) for name in PAIR)), np.random.default_rng(seed)
-    before = measure(pair, held_out, args.tokens)
+def compare(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
+    """Block efficiency of (n, 2) `after`, its change from `before`, a share, and that one's error."""
+    def change(some: Any) -> float:
+        (a, b), (c, d) = (part[some].sum(axis=0) for part in (before, after))
+        return float(c / d / (a / b) - 1)
+
+    n = len(before)
+    without = np.array([change(np.arange(n) != i) for i in range(n)])
+    tokens, rounds = after.sum(axis=0)
+    return {"block_efficiency": round(tokens / rounds, 3), "change": round(change(slice(None)), 4),
+            "error": round(float(without.std() * (n - 1) ** 0.5), 4)}
+
+
+def good_already(name: str, recipe: Recipe, temperature: float, seed: int, args: Namespace) -> dict:
+    """A good pair serves and learns; every drafter that it served with, on the prompts held out."""
+    pair, texts = material(name)
+    held_out, rng = texts[-args.held_out:], np.random.default_rng(seed)
     learner = Learner(pair, Trainer(pair.draft, recipe, rng), rng, Schedule(every=2, replay=6))
     options = Options(stop=Confidence(8, 0.2), temperature=temperature, max_new_tokens=args.tokens)
-    curve = [summarize(learned.rounds).block_efficiency
-             for learned in learn(learner, texts[:args.stories], options, Uniforms(rng))]
-    parts, s = np.array_split(curve, max(1, min(10, len(curve) // 4))), learner.statistics
-    return {"before": before, "curve": [round(float(np.mean(part)), 3) for part in parts],
-            "after": measure(pair, held_out, args.tokens), "updates": s["updates"],
-            "rollbacks": learner.rollbacks, "rate": learner.trainer.optimizer.rate,
-            "learning_share": learning_share(s)}
+    curve, drafters = [], {0: pair.draft}  # by the prompts served before
+    for learned in learn(learner, texts[:args.prompts_served], options, Uniforms(rng)):
+        curve.append(summarize(learned.rounds).block_efficiency)
+        if pair.draft is not [*drafters.values()][-1]:
+            drafters[len(curve)] = pair.draft
+    before, found, s = {}, {}, learner.statistics
+    for served, pair.draft in drafters.items():
+        now = measure(pair, held_out, args.tokens)
+        before = before or now
+        found[served] = {at: compare(before[at], now[at]) for at in now}
+    parts = np.array_split(curve, max(1, min(10, len(curve) // 4)))
+    return {"drafters": found, "curve": [round(float(np.mean(part)), 3) for part in parts],
+            "updates": s["updates"], "rollbacks": learner.rollbacks,
+            "rate": learner.trainer.optimizer.rate, "learning_share": learning_share(s)}
 
 
 def served(name: str, prompts: int) -> dict:
@@ -93,19 +124,20 @@ def served(name: str, prompts: int) -> dict:
 def main() -> None:
     """Measure, print and write after every part."""
     args = arguments(
-        __doc__, "real_adapt", stories=(480, "to learn from"), held_out=32, tokens=96,
-        prompts=(24, "served of each data set"), seeds=[0],
+        __doc__, "real_adapt", prompts_served=(240, "by each good pair"), held_out=160, tokens=96,
+        prompts=(100, "served of each data set"), seeds=[0],
+        pairs={"nargs": "*", "default": [REAL_PAIR, OWN_PAIR], "choices": [REAL_PAIR, OWN_PAIR]},
         recipes={"nargs": "*", "default": list(RECIPES), "choices": list(RECIPES)},
         data={"nargs": "*", "default": list(DATA), "choices": list(DATA)},
-        temperatures=([0.0, 1.0], "at which the stories are served"))
+        temperatures=([0.0, 1.0], "at which the good pairs serve"))
     if not REAL.is_dir():
         skip("learning_real", "set OMNIDRAFT_REAL_DATA to a folder with the models and data")
-    settings = {"pair": " -> ".join(PAIR), **chosen(args, "stories", "held_out", "tokens")}
-    jobs = {("stories", f"T = {t:g}, {name}, seed {seed}"):
-            partial(stories, RECIPES[name], t, seed, args)
-            for name, t, seed in product(args.recipes, args.temperatures, args.seeds)}
+    settings = chosen(args, "prompts_served", "held_out", "tokens")
+    jobs = {("good", f"{pair}, T = {t:g}, {name}, seed {seed}"):
+            partial(good_already, pair, RECIPES[name], t, seed, args)
+            for pair, name, t, seed in product(args.pairs, args.recipes, args.temperatures, args.seeds)}
     jobs |= {("data", name): partial(served, name, args.prompts) for name in args.data}
-    run_all(args.json, start(args.json, settings, stories={}, data={}), jobs)
+    run_all(args.json, start(args.json, settings, good={}, data={}), jobs)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from omnidraft.errors import OmnidraftError
 from omnidraft.learning import backward
 from omnidraft.learning.backward import gradients, run
 from omnidraft.learning.lora import LoRA, save_tensors
-from omnidraft.learning.optimizer import AdamW
+from omnidraft.learning.optimizer import AdamW, fill
 
 TINY = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 29, "max_position_embeddings": 64}
@@ -336,14 +336,14 @@ def test_training_goes_on_from_a_file_as_if_never_stopped(tmp_path):
     save_tensors(tmp_path / "state.safetensors", optimizer.state())
     later = {name: array.copy() for name, array in whole.items()}
     again = AdamW(later, rate=0.1)
-    again.restore(read_safetensors(tmp_path / "state.safetensors"))
+    fill(again.state(), read_safetensors(tmp_path / "state.safetensors"))
     for step in steps[3:]:
         optimizer.step(step)
         again.step(step)
     assert all((whole[name] == later[name]).all() for name in whole) and again.steps == 6
     for other in ({"a": np.ones((2, 3))}, {"a": np.ones((3, 2)), "b": np.ones(4)}):
         with pytest.raises(OmnidraftError, match="belongs to other parameters"):
-            AdamW(other).restore(optimizer.state())
+            fill(AdamW(other).state(), optimizer.state())
 
 
 # ------------------------------------------------------------------------------------------------------------ together

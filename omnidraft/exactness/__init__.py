@@ -38,5 +38,5 @@ def check(rule: str, worlds: int, seed: int = 0) -> Finding:
         world = World(number, rule)
         distances.append(total_variation(distribution_of(world.run), world.truth()))
         runs += world.runs
-        conditions.update(world.conditions())
+        conditions.update(sorted(world.conditions()))
     return Finding(rule, distances, max(distances), fmean(distances), runs, conditions)

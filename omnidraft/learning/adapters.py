@@ -26,6 +26,7 @@ from ..pairing import Pairing
 from ..stopping import AcceptanceHead
 from .lora import LoRA, save_tensors
 from .online import Learner, Schedule
+from .optimizer import fill
 from .training import Recipe, under
 from .versions import ROLES, check, damaged, identity, known, locked, manifest_of, write_manifest
 
@@ -169,9 +170,8 @@ class Adapters:
         trainer.restore(state | own)
         if adapter.lora:
             trainer.lora.alpha = adapter.lora.alpha
-        head_state = under("head.", adapter.states)
-        if head_state and learner.head_optimizer:
-            learner.head_optimizer.restore(head_state)
+        if learner.head_optimizer and (saved := under("head.", adapter.states)):
+            fill(learner.head_optimizer.state(), saved)
         pair.draft = trainer.model()
         learner.statistics = statistics = adapter.statistics
         if recipe.rate is not None:

@@ -158,11 +158,10 @@ class Learner:
         """Add a prompt to the statistics, held out if there are rounds of the untouched drafter."""
         learned.seconds = perf_counter() - began
         s, one, other = self.statistics, summarize(learned.rounds), summarize(untouched)
-        changed = self.pair.draft is not self.trainer.base
         new = {"prompts": int(bool(learned.rounds)), "tokens": one.tokens, "rounds": one.rounds,
                "drafted": one.drafted, "kept": one.draft_kept, "seconds": one.seconds,
                "learning_seconds": learned.seconds, "updates": int(learned.updated),
-               "learned_tokens": one.tokens * changed}  # with a drafter that has learned
+               "learned_tokens": one.tokens * (self.pair.draft is not self.trainer.base)}
         if untouched:
             new["held_out"] = 1
             for name in ("rounds", "seconds"):  # per token; with sums of squares, for the errors
@@ -217,8 +216,8 @@ class Learner:
 
     def _guarded(self, now: dict[str, np.ndarray]) -> str:
         """Ask the guard about the new texts before they are learned from; what it led to."""
-        better, s, recipe = (self.guard.look(self.pair, self.batch[:4], now), self.statistics,
-                             self.trainer.recipe)
+        s, recipe = self.statistics, self.trainer.recipe
+        better = self.guard.look(self.pair, self.batch[:4], now)
         share = s.get("rate_share", WARM_UP if recipe.rate is None else 1.0)
         if better:
             self.pair.draft = self.trainer.model()

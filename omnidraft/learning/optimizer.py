@@ -46,12 +46,8 @@ class AdamW:
         return norm
 
     def state(self) -> dict[str, Any]:
-        """What training needs to continue, besides the parameters: live arrays by name."""
+        """What training needs to continue, besides the parameters: live arrays, for `fill`."""
         return {"steps": self.steps, **self.moments}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a `state`; see `fill`."""
-        fill(self.state(), state)
 
 
 def fill(live: dict[str, Any], state: dict[str, Any]) -> None:
