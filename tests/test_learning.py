@@ -208,10 +208,18 @@ def state(number: int, steps: int | None = None) -> dict:
 def test_the_guard_decides_when_it_is_sure(differences, decisions):
     guard, restored = guard_of(differences, 3)
     for i, decision in enumerate(decisions):
-        best = guard.best
-        assert guard.look(None, ["one", "two"], state(i)) is decision
+        best, tried, n = guard.best, guard.tried or state(i), len(restored)
+        assert guard.look(None, ["one", "two"], state(i)) is decision and restored[n:n + 2] == [best, tried]
         kept = state(best["parameters.a"], i)  # the moments are not taken back
-        assert restored[-1] == (kept if decision is False else state(i)) and guard.best == (state(i) if decision else best)
+        assert restored[-1] == (kept if decision is False else state(i)) and guard.best == (tried if decision else best)
+
+
+def test_one_state_is_tried_at_a_time_until_it_is_decided_or_for_16_looks():
+    guard, restored = guard_of([(0.04, -0.03)] * 16 + [0.1], 10 ** 9)
+    for i in range(17):
+        decided = guard.look(None, ["one", "two"], state(i))
+    tried = [one["parameters.a"] for one in restored[1::3]]
+    assert decided is True and tried == [0] * 16 + [16] and guard.best == state(16) and guard.tried is None
 
 
 def test_equal_weights_are_found_better_in_few_of_many_runs():

@@ -216,16 +216,17 @@ class Learner:
 
     def _guarded(self, now: dict[str, np.ndarray]) -> str:
         """Ask the guard about the new texts before they are learned from; what it led to."""
-        s, recipe = self.statistics, self.trainer.recipe
-        better = self.guard.look(self.pair, self.batch[:4], now)
-        share = s.get("rate_share", WARM_UP if recipe.rate is None else 1.0)
+        better, s = self.guard.look(self.pair, self.batch[:4], now), self.statistics
+        share = s.get("rate_share", WARM_UP if self.trainer.recipe.rate is None else 1.0)
         if better:
+            self.trainer.restore(self.guard.best)
             self.pair.draft = self.trainer.model()
+            self.trainer.restore(now)
             share = s["rate_share"] = min(1.0, FASTER * share)
         elif better is False:
             self.rollbacks += 1
             share = s["rate_share"] = min(share, max(SLOWEST, SLOWER * share))
-        self.trainer.optimizer.rate = recipe.step_size(self.trainer.base) * share
+        self.trainer.optimizer.rate = self.trainer.recipe.step_size(self.trainer.base) * share
         return "" if better is not False else f"rolled back; now at 1/{1 / share:.0f} of the rate"
 
     def _train_head(self, size: int) -> None:
@@ -236,8 +237,8 @@ class Learner:
         if self.schedule.head == "interleaved":
             chosen = self.rng.integers(len(self.labelled), size=size)
         features, labels = zip(*(self.labelled[i] for i in chosen), strict=True)
-        labels = np.array(labels, np.float32)
-        self.head_optimizer.step(self.head.loss(np.stack(features), labels, 1.0)[1])
+        _, gradients = self.head.loss(np.stack(features), np.array(labels, np.float32), 1.0)
+        self.head_optimizer.step(gradients)
 
     def _labels(self, draft: Any, proposals: Any, logits: np.ndarray, kept: int,
                 done: bool) -> list[float]:

@@ -26,7 +26,6 @@ except ImportError:  # Windows
 FORMAT = "omnidraft adapter 1"
 FIELDS = {"version": int, "folder": str, "draft": dict, "target": dict, "files": dict,
           "statistics": dict}
-OWNER = ("name", "tokenizer", "weights")  # what is known of each model
 ROLES = ("draft", "target")
 
 
@@ -147,10 +146,9 @@ def known(folder: Path) -> dict[str, Any]:
 def _is_valid(manifest: dict[str, Any]) -> bool:
     """Whether all fields are there, of their kinds, and name nothing outside the folder."""
     statistics = {"rate_share": 1.0} | manifest["statistics"]
-    names = [manifest["folder"], *manifest["files"]]
-    sums = [manifest[role][key] for role in ROLES for key in OWNER]
+    sums = [manifest[role][key] for role in ROLES for key in ("name", "tokenizer", "weights")]
     return (all(type(manifest[name]) is kind for name, kind in FIELDS.items())
-            and all(re.fullmatch(r"\w[\w.-]*", name) for name in names)
+            and all(re.fullmatch(r"\w[\w.-]*", n) for n in [manifest["folder"], *manifest["files"]])
             and all(type(one) is str for one in (*sums, *manifest["files"].values()))
             and all(type(one) in (int, float) and 0 <= one < 2**60 for one in statistics.values())
             and 0 < statistics["rate_share"] <= 1 and "error" not in statistics)
