@@ -3,7 +3,7 @@
 Only weights that were found better draft (this project's own): at first the untouched ones, then
 some that expected more acceptance on texts which neither had learned from. Both read the same
 texts, so the error of the difference is that of paired samples. While weights are tried, learning
-goes on from them: what it leads to may be worse, and is tried next.
+continues from them: what it leads to may be worse, and is tried next.
 """
 
 from collections.abc import Sequence
