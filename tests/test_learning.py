@@ -223,12 +223,12 @@ def test_one_state_is_tried_at_a_time_until_it_is_decided_or_for_16_looks():
 
 
 def test_equal_weights_are_found_better_in_few_of_many_runs():
-    """Differences of mean zero, 50 runs of 120 looks each: with 2 errors it is 39 of them, with n - 1 for n - 3 it is 14."""
+    """Differences of mean zero, 50 runs of 120 looks each: 7 of them; with 2 errors it is 32, with n - 1 for n - 3 it is 12."""
     rng, found = np.random.default_rng(0), 0
     for _ in range(50):
         guard, _ = guard_of(rng.normal(0, 0.004, (120, 2)), 10 ** 9)
         found += any(guard.look(None, ["one", "two"], state(i)) for i in range(120))
-    assert found < 12
+    assert found < 10
 
 
 def test_the_first_look_takes_the_weights_as_they_are():
