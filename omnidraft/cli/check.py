@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from .. import OmnidraftError, Options
-from ..engine.loading import load_two
 from ..exactness import TOLERANCE, Finding
 from ..exactness import check as enumerated
 from ..pairing import Pairing
 from ..sampling import Sampler, Uniforms
+from ..serving.pairs import load_two
 from ..translation import merge
 from ..verification import RULES
 from . import options
