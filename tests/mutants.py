@@ -173,8 +173,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("learning/online", "self.batch[:4], now)", "list(self.memory)[-4:] or self.batch, now)", SERVED),
     ("learning/online", "            self.trainer.restore(now)\n", "", SERVED),
     ("learning/online", "            self.trainer.restore(self.guard.best)\n", "", SERVED),
-    ("learning/online", "        if not self.schedule.guard:\n            self.pair.draft", "        if True:\n            self.pair.draft",
-     SERVED),
+    ("learning/online", "        if not self.schedule.guard:\n            self.pair.draft",
+     "        if True:\n            self.pair.draft", SERVED),
 )]
 
 
