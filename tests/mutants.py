@@ -33,6 +33,8 @@ ENDS = "test_decoding.py -k end_token"
 LIFTING, SAMPLING = "test_lifting.py", "test_sampling.py"
 MERGE, RESTART = "test_translation.py -k by_hand+or+merge+or+expansion+or+add_up", "test_translation.py -k restarts"
 NGRAMS = "test_ngram_cache.py -k not+real"
+GUARD = "test_learning.py -k guard_decides+or+one_state+or+equal_weights+or+first_look+or+cannot_be_compared"
+SERVED = "test_learning.py -k rolled_back+or+what_drafts+or+guard_reads"
 
 
 class Mutant(NamedTuple):
@@ -71,7 +73,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("lifting", "dict(backwards).items()][::-1]", "dict(backwards[::-1]).items()]", LIFTING),
     ("lifting", "(1.0 - drafted.sum()).clip(0)", "0.0", LIFTING + " " + ROUND),
     ("lifting", "step.place + (not step.stop)", "step.place + step.stop", LIFTING),
-    ("lifting", "            in_text = ()\n", "", ROUND),
+    ("lifting", "            in_text = ()\n", "", LIFTING),
     ("lifting", "self.paths[draft_token] or (None,)", "self.paths[draft_token] or ()", ROUND),
     ("lifting", "some = some / some.sum().clip(TINY) if prefix else some", "some = some", ROUND),
     ("lifting", "if None not in (parts := [*map(splits.get, spelling)]):", "if any(parts := [*map(splits.get, spelling)]):",
@@ -148,6 +150,31 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("learning/online", "size), *options.sampling)", "size), options.sampling[0])", LABELS),
     ("learning/online", "in_text = 0 if draft.taken_back is None else len(lifting.paths[draft.taken_back])", "in_text = 0",
      LABELS),
+    # the guard, and what the learner does with its answers
+    ("learning/guard", "(after - before).mean()", "(before - after).mean()", GUARD),
+    ("learning/guard", "SURE * error(after - before)", "0.0", GUARD),
+    ("learning/guard", "SURE * error(after - before)", "2.0 * error(after - before)", GUARD),
+    ("learning/guard", "(n - 3) ** 0.5 if (n", "(n - 1) ** 0.5 if (n", GUARD),
+    ("learning/guard", "SPREAD / n ** 0.5", "0.0", GUARD),
+    ("learning/guard", "self.tried or now, []", "now, []", GUARD),
+    ("learning/guard", "        self.trainer.restore(now)\n", "", GUARD),
+    ("learning/guard", "np.isfinite(found[0])", "np.isfinite(found).all(0)", GUARD),
+    ("learning/guard", "if abs(gain) <= sure", "if not abs(gain) > sure", GUARD),
+    ("learning/guard", "        if not found.size:\n            return None\n", "", GUARD),
+    ("learning/guard", "self.asked < self.patience", "True", GUARD),
+    ("learning/guard", "self.asked < self.patience", "self.asked <= self.patience", GUARD),
+    ("learning/guard", "len(self.compared) == WINDOW", "len(self.compared) > WINDOW", GUARD),
+    ("learning/guard", "self.compared, self.tried = [], None", "self.compared = []", GUARD),
+    ("learning/guard", "self.tried, None, [], 0", "self.tried, None, [], self.asked", GUARD),
+    ("learning/guard", "self.tried, None, [], 0", "self.tried, None, self.compared, 0", GUARD),
+    ("learning/guard", "self.best = tried\n", "self.best = now\n", GUARD),
+    ("learning/guard", "            self.trainer.restore(self.best | moments)\n", "", GUARD),
+    ("learning/guard", "self.best | moments", "self.best", GUARD),
+    ("learning/online", "self.batch[:4], now)", "list(self.memory)[-4:] or self.batch, now)", SERVED),
+    ("learning/online", "            self.trainer.restore(now)\n", "", SERVED),
+    ("learning/online", "            self.trainer.restore(self.guard.best)\n", "", SERVED),
+    ("learning/online", "        if not self.schedule.guard:\n            self.pair.draft",
+     "        if True:\n            self.pair.draft", SERVED),
 )]
 
 

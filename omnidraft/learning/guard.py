@@ -46,10 +46,11 @@ class Guard:
         found = np.array(found)[:, np.isfinite(found[0])]  # elsewhere nothing could be compared
         if not found.size:
             return None
-        self.compared.append(np.nan_to_num(found))  # weights without a finite value accept nothing
+        self.compared.append(found)
         self.asked += 1
         before, after = np.concatenate(self.compared, axis=1)
         gain, sure = (after - before).mean(), SURE * error(after - before)
+        # NaN, which is what broken weights gain, is never waited for
         if abs(gain) <= sure and (gain > 0 or self.asked < self.patience):
             if len(self.compared) == WINDOW:
                 self.compared, self.tried = [], None
