@@ -33,7 +33,7 @@ class Guard:
         """Compare the weights that are tried, if none the present ones `now`, with the best ones.
 
         The texts are new to both. True: better beyond the error, and the best from now on. False:
-        much worse, or none was better for too long; the best ones are restored. None: undecided.
+        much worse or NaN, or none was better for too long; the best ones are restored. None: undecided.
         """
         if self.best is None:
             self.best = now
@@ -50,7 +50,6 @@ class Guard:
         self.asked += 1
         before, after = np.concatenate(self.compared, axis=1)
         gain, sure = (after - before).mean(), SURE * error(after - before)
-        # NaN, which is what broken weights gain, is never waited for
         if abs(gain) <= sure and (gain > 0 or self.asked < self.patience):
             if len(self.compared) == WINDOW:
                 self.compared, self.tried = [], None
