@@ -4,7 +4,7 @@
     python tests/mutants.py drafting 40   (those of a file, or by number)
 
 Each is applied to a copy of the package, where the tests named for it have to fail. What survives is printed, and the exit
-status is then 1. A mutant whose old text is gone, or is there twice, or that is no Python, ends the run: rewrite it with the code.
+status is then 1. One whose old text is gone or is there twice, or that is no Python, ends the run: rewrite it with the code.
 """
 
 from __future__ import annotations
