@@ -33,7 +33,7 @@ class Guard:
         """Compare the weights that are tried, if none the present ones `now`, with the best ones.
 
         The texts are new to both. True: better beyond the error, and the best from now on. False:
-        much worse or NaN, or none was better for too long; the best ones are restored. None: undecided.
+        much worse, NaN, or none better for too long; the best ones are restored. None: undecided.
         """
         if self.best is None:
             self.best = now
