@@ -20,12 +20,12 @@ import numpy as np
 
 from ..engine.llama import Llama
 from ..engine.loading import default_folder
-from ..engine.weights import read_safetensors
+from ..engine.weights import read_safetensors, save_tensors
 from ..errors import OmnidraftError
 from ..files import make_folder_of
 from ..pairing import Pairing
 from ..stopping import AcceptanceHead
-from .lora import LoRA, save_tensors
+from .lora import LoRA
 from .online import Learner, Schedule
 from .optimizer import fill
 from .training import Recipe, under
