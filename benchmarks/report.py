@@ -323,26 +323,32 @@ def written(name: str, how: Callable[..., str], *more: object) -> str:
     figures = result(name)
     if figures is None:
         return "Not measured yet."
-    earlier = figures.get("models") not in (None, models())
-    return "*With embedded models of an earlier version.*\n\n" * earlier + how(figures, *more)
+    old = "*With embedded models of an earlier version.*\n\n" * earlier(figures)
+    return old + how(figures, *more)
+
+
+def earlier(figures: dict) -> bool:
+    """Whether they were measured with other embedded models than the present ones."""
+    return figures.get("models") not in (None, models())
 
 
 def summary(places: str) -> str:
     """The results in a few lines, each with a link to its table in the page `places`."""
     found, lines = {name: result(name) for name in (
-        "speed", "speed_torch", "efficiency", "exactness", "wall_clock", "against_transformers",
-        "quality", "overhead", "stop_rules")}, []
+        "speed", "speed_avx2", "speed_torch", "efficiency", "exactness", "wall_clock",
+        "against_transformers", "quality", "overhead", "stop_rules")}, []
 
-    def line(section: str, text: str) -> None:
-        lines.append(f"- [{section}]({places}#{section.lower().replace(' ', '-')}): {text}")
+    def line(section: str, text: str, figures: dict | None = None) -> None:
+        old = " (Embedded models of an earlier version.)" * earlier(figures or {})
+        lines.append(f"- [{section}]({places}#{section.lower().replace(' ', '-')}): {text}{old}")
 
-    if speeds := found["speed"]:
+    for speeds in sorted(filter(None, (found["speed"], found["speed_avx2"])), key=earlier):
         parts = [f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in speeds["together"].items()]
         line("Speed", f"over plain decoding by the wall clock, three tasks together: "
-                      f"{', '.join(parts)}. {machine_line(speeds)}.")
+                      f"{', '.join(parts)}. {machine_line(speeds)}.", speeds)
     if speeds := found["speed_torch"]:
         parts = [f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in speeds["together"].items()]
-        line("Speed with PyTorch", f"the target in PyTorch, {', '.join(parts)}.")
+        line("Speed with PyTorch", f"the target in PyTorch, {', '.join(parts)}.", speeds)
     if rules := found["efficiency"]:
         parts = [f"{arrow(pair)} {f['tli']['block_efficiency']:.2f} / "
                  f"{f['omnidraft']['block_efficiency']:.2f} / "
@@ -357,7 +363,7 @@ def summary(places: str) -> str:
         line("Exactness", f"largest distance from the target's distribution {good:.1e} by "
                           f"enumeration; the paper's rule {worst['omnidraft']:.2f}.")
     if clock := found["wall_clock"]:
-        line("Learning by the wall clock", wall_clock_line(clock))
+        line("Learning by the wall clock", wall_clock_line(clock), clock)
     if others := found["against_transformers"]:
         ratios = {method: [row["ratio"] for runs in others["pairs"].values()
                            for at, found in runs.items() if "T = 0" in at
@@ -365,9 +371,10 @@ def summary(places: str) -> str:
                   for method in ("transformers assisted", "omnidraft")}
         parts = [f"{method} {min(some):.2f}× to {max(some):.2f}×"
                  for method, some in ratios.items()]
-        line("Next to transformers", f"over its plain generation at T = 0: {', '.join(parts)}.")
+        line("Next to transformers", f"over its plain generation at T = 0: {', '.join(parts)}.",
+             others)
     if head := found["stop_rules"]:
-        line("Adaptive drafting", stop_rules_line(head))
+        line("Adaptive drafting", stop_rules_line(head), head)
     if cost := found["overhead"]:
         parts = [f"{backend} {rules[name]['T=1']['own_ms']:.2f} ms"
                  for backend, rules in cost["backends"].items()
