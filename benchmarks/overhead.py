@@ -45,7 +45,7 @@ class Stored:
         self.tokenizer, self.name, self.vocab_size = tokenizer, tokenizer.name, rows.shape[1]
         self.rows, self.at, self.device = rows, 0, device
         if not isinstance(rows, np.ndarray):
-            from omnidraft.sampling_torch import sampler_for
+            from omnidraft.engine.cpu_sampler import sampler_for
 
             self.sampler = sampler_for(self.rows.device)
 

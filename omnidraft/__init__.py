@@ -17,7 +17,8 @@ from .learning.adapters import Adapters  # noqa: E402
 from .learning.online import Learner, learn  # noqa: E402
 from .options import Options  # noqa: E402
 from .sampling import Uniforms  # noqa: E402
-from .serving.generation import Generation, Pair, pair  # noqa: E402
+from .serving.generation import Generation, Pair  # noqa: E402
+from .serving.pairs import pair  # noqa: E402
 from .tokenizer import Tokenizer  # noqa: E402
 
 __all__ = ["Adapters", "Generation", "Learner", "OmnidraftError", "Options", "Pair", "Round",

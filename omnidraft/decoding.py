@@ -191,17 +191,12 @@ def judge(proposals: Proposals, logits: Any, options: Options, sampler: Sampler,
     return rejection_sampling(tokens, proposals.rows, rows, uniforms, proposals.probs)
 
 
-def check_size(model: Any, text: str) -> None:
-    """Raise OmnidraftError for a text that no tokens could fit in the context, without encoding."""
-    if len(text) > (most := model.context_size * model.tokenizer.longest):
-        raise OmnidraftError(f"the prompt has {len(text)} characters, but {model.name} reads at "
-                             f"most {model.context_size - 1} tokens ({most} bytes): shorten it")
-
-
 def check_prompt(model: Any, prompt: str | Sequence[int]) -> list[int]:
     """Ids of a text or a copy of ids; OmnidraftError for nothing to continue or no room for it."""
-    if is_text := isinstance(prompt, str):
-        check_size(model, prompt)
+    is_text, most = isinstance(prompt, str), model.context_size * model.tokenizer.longest
+    if is_text and len(prompt) > most:  # it is not encoded: no tokens of it could fit
+        raise OmnidraftError(f"the prompt has {len(prompt)} characters, but {model.name} reads at "
+                             f"most {model.context_size - 1} tokens ({most} bytes): shorten it")
     ids = model.tokenizer.encode(prompt, bos=True) if is_text else list(prompt)
     if not prompt:
         raise OmnidraftError("the prompt is empty: give some text to continue")

@@ -13,14 +13,6 @@ from .errors import OmnidraftError
 LARGEST = 2**25  # bytes of a JSON file; as Python objects it can take twenty times as much
 
 
-def default_folder() -> Path:
-    """Where caches and adapters are: $OMNIDRAFT_HOME, else ~/.cache/omnidraft."""
-    try:
-        return Path(os.environ.get("OMNIDRAFT_HOME") or Path.home() / ".cache" / "omnidraft")
-    except RuntimeError:  # no home folder: nothing is found there, and nothing can be written
-        return Path(os.devnull, "set-OMNIDRAFT_HOME")
-
-
 def check_readable(path: Path, most: int = LARGEST) -> None:
     """Raise OmnidraftError unless `path` is an ordinary file (no pipe) of at most `most` bytes."""
     if not (path.is_file() and os.access(path, os.R_OK)):

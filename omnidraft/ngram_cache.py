@@ -4,21 +4,16 @@ An entry (d_1..d_n <-> t), n >= 2, pairs equal bytes (arXiv 2507.02659, section 
 draft, as n-gram caches elsewhere do: it translates, for one pair of tokenizers.
 """
 
-import json
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
 from operator import index
-from pathlib import Path
 
 import numpy as np
 
 from .errors import OmnidraftError
-from .files import make_folder_of, read_json, write_text
 from .tokenizer import Tokenizer
 from .vocabulary import Alignment, aligned_spans, canonical_ids
 
 NGram = tuple[int, ...]
-_FORMAT = "omnidraft n-gram cache 4"
 
 
 class NGramCache:
@@ -69,10 +64,11 @@ class NGramCache:
             gone = next(self.items())[0] if full else ngram
             old, _ = self._entries.pop(gone)
             self._splits[old] = tuple(split for split in self._splits[old] if split != gone)
-        self._add({ngram: (token, hits)})
+        self.add({ngram: (token, hits)})
         return True
 
-    def _add(self, entries: dict[NGram, tuple[int, int]]) -> None:
+    def add(self, entries: dict[NGram, tuple[int, int]]) -> None:
+        """Add entries, n-gram -> (target token, hits), that are not there yet."""
         self._entries |= entries
         for ngram, (token, _) in entries.items():
             found = self._splits.get(token)
@@ -131,7 +127,7 @@ class NGramCache:
                 text = data.decode(errors="replace")  # subtle: a cut character changes the text
                 if split not in self._entries and draft.encode_continuation(text) == [*split]:
                     new[split] = token, 0
-        self._add(dict(sorted(new.items())))  # a trie of them is quicker to make in this order
+        self.add(dict(sorted(new.items())))  # a trie of them is quicker to make in this order
         return len(new)
 
     def observe(self, draft_ids: Sequence[int], target_ids: Sequence[int], draft: Tokenizer,
@@ -159,35 +155,3 @@ class NGramCache:
             raise OmnidraftError("this n-gram cache was made for another pair of tokenizers: "
                                  "use one cache for each pair")
         self.pair = pair
-
-    def save(self, path: str | Path) -> None:
-        """Write all entries to a JSON file; raises OmnidraftError if it cannot be written."""
-        make_folder_of(Path(path))
-        ngrams, tokens, hits = zip(*self.items(), strict=True) if len(self) else ((), (), ())
-        write_text(Path(path), json.dumps({  # in columns, which are read quickly
-            "format": _FORMAT, "pair": self.pair,
-            "capacity": self.capacity, "eviction": self.eviction,
-            "columns": ([*chain(*ngrams)], [*map(len, ngrams)], tokens, hits)}))
-
-    @classmethod
-    def load(cls, path: str | Path, draft: Tokenizer, target: Tokenizer) -> "NGramCache":
-        """Read the saved cache of a pair; OmnidraftError if missing, damaged, or another pair's."""
-        try:
-            saved = read_json(Path(path))
-            cache = cls(saved["capacity"], saved["eviction"])
-            cache.bind(draft, target)
-            ids, lengths, tokens, hits = saved["columns"]
-            flat, table = np.array([0, *ids]), np.array([[2, *lengths], [0, *tokens], [0, *hits]])
-            if not ((saved["format"], saved["pair"]) == (_FORMAT, cache.pair)
-                    and len(tokens) <= (cache.capacity or len(tokens)) and sum(lengths) == len(ids)
-                    and flat.dtype == table.dtype == int and table[0].min() > 1
-                    and 0 <= min(flat.min(), table.min()) and flat.max() < draft.size
-                    and table[1].max() < target.size):
-                raise ValueError
-            rest = iter(ids)
-            ngrams = [tuple(islice(rest, length)) for length in lengths]
-            cache._add(dict(zip(ngrams, zip(tokens, hits, strict=True), strict=True)))
-        except (KeyError, TypeError, ValueError, OverflowError):  # OmnidraftError is a ValueError
-            raise OmnidraftError(f"{path} holds no n-gram cache of this pair (missing, damaged or "
-                                 "another pair's): delete it, then observe or prefill") from None
-        return cache

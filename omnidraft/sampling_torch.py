@@ -172,22 +172,3 @@ class Sampler(sampling.Sampler):
         if array.is_cuda:
             torch.cuda.synchronize(array.device)
         return array
-
-
-class CpuSampler(sampling.Sampler):
-    """For models on the CPU: NumPy's sampler with PyTorch's softmax, which takes half the time."""
-
-    to_numpy = staticmethod(Sampler.to_numpy)  # hidden states are tensors
-
-    @staticmethod
-    def process(logits: np.ndarray, *settings: float) -> np.ndarray:
-        """`sampling.process` of logits (V,)."""
-        probs = process(torch.from_numpy(logits), *settings).numpy()
-        if np.isnan(probs[0]):
-            raise OmnidraftError(BROKEN)
-        return probs
-
-
-def sampler_for(device: torch.device) -> type[sampling.Sampler]:
-    """The sampler for models on a device."""
-    return CpuSampler if device.type == "cpu" else Sampler

@@ -4,7 +4,7 @@
     python tests/mutants.py drafting 40   (those of a file, or by number)
 
 Each is applied to a copy of the package, where the tests named for it have to fail. What survives is printed, and the exit
-status is then 1. A mutant whose old text is gone, or is there twice, ends the run: rewrite it with the code.
+status is then 1. One whose old text is gone or is there twice, or that is no Python, ends the run: rewrite it with the code.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ ENDS = "test_decoding.py -k end_token"
 LIFTING, SAMPLING = "test_lifting.py", "test_sampling.py"
 MERGE, RESTART = "test_translation.py -k by_hand+or+merge+or+expansion+or+add_up", "test_translation.py -k restarts"
 NGRAMS = "test_ngram_cache.py -k not+real"
+GUARD = "test_learning.py -k guard_decides+or+one_state+or+equal_weights+or+first_look+or+cannot_be_compared"
+SERVED = "test_learning.py -k rolled_back+or+what_drafts+or+guard_reads"
 
 
 class Mutant(NamedTuple):
@@ -71,7 +73,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("lifting", "strict=True), reverse=True))\n", "strict=True)))\n", LIFTING),
     ("lifting", "(1.0 - drafted.sum()).clip(0)", "0.0", LIFTING + " " + ROUND),
     ("lifting", "step.place + (not step.stop)", "step.place + step.stop", LIFTING),
-    ("lifting", "            in_text = ()\n", "", ROUND),
+    ("lifting", "            in_text = ()\n", "", LIFTING),
     ("lifting", "self.paths[draft_token] or (None,)", "self.paths[draft_token] or ()", ROUND),
     ("lifting", "some = some / some.sum().clip(TINY) if prefix else some", "some = some", ROUND),
     ("lifting", "if None not in (parts := [*map(splits.get, spelling)]):", "if any(parts := [*map(splits.get, spelling)]):",
@@ -123,7 +125,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     # pairing
     ("pairing", "source = self.cache, self.cache.version", "source = self.cache, 0",
      "test_state.py::test_the_lifting_follows_the_cache"),
-    ("pairing", " and max(split) < len(same)}", " and (split := self.cache.split_of(to))}",
+    ("pairing", " and max(split) < len(same)}", "}",
      "test_decoding.py -k no_logits_for"),
     ("pairing", "if to >= 0 and back[to] == atom}", "if to >= 0}",
      "test_state.py::test_of_two_draft_tokens_with_the_same_bytes_the_written_one_is_the_atom"),
@@ -148,6 +150,31 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("learning/online", "size), *options.sampling)", "size), options.sampling[0])", LABELS),
     ("learning/online", "in_text = 0 if draft.taken_back is None else len(lifting.paths[draft.taken_back])", "in_text = 0",
      LABELS),
+    # the guard, and what the learner does with its answers
+    ("learning/guard", "(after - before).mean()", "(before - after).mean()", GUARD),
+    ("learning/guard", "SURE * error(after - before)", "0.0", GUARD),
+    ("learning/guard", "SURE * error(after - before)", "2.0 * error(after - before)", GUARD),
+    ("learning/guard", "(n - 3) ** 0.5 if (n", "(n - 1) ** 0.5 if (n", GUARD),
+    ("learning/guard", "SPREAD / n ** 0.5", "0.0", GUARD),
+    ("learning/guard", "self.tried or now, []", "now, []", GUARD),
+    ("learning/guard", "        self.trainer.restore(now)\n", "", GUARD),
+    ("learning/guard", "np.isfinite(found[0])", "np.isfinite(found).all(0)", GUARD),
+    ("learning/guard", "if abs(gain) <= sure", "if not abs(gain) > sure", GUARD),
+    ("learning/guard", "        if not found.size:\n            return None\n", "", GUARD),
+    ("learning/guard", "self.asked < self.patience", "True", GUARD),
+    ("learning/guard", "self.asked < self.patience", "self.asked <= self.patience", GUARD),
+    ("learning/guard", "len(self.compared) == WINDOW", "len(self.compared) > WINDOW", GUARD),
+    ("learning/guard", "self.compared, self.tried = [], None", "self.compared = []", GUARD),
+    ("learning/guard", "self.tried, None, [], 0", "self.tried, None, [], self.asked", GUARD),
+    ("learning/guard", "self.tried, None, [], 0", "self.tried, None, self.compared, 0", GUARD),
+    ("learning/guard", "self.best = tried\n", "self.best = now\n", GUARD),
+    ("learning/guard", "            self.trainer.restore(self.best | moments)\n", "", GUARD),
+    ("learning/guard", "self.best | moments", "self.best", GUARD),
+    ("learning/online", "self.batch[:4], now)", "list(self.memory)[-4:] or self.batch, now)", SERVED),
+    ("learning/online", "            self.trainer.restore(now)\n", "", SERVED),
+    ("learning/online", "            self.trainer.restore(self.guard.best)\n", "", SERVED),
+    ("learning/online", "        if not self.schedule.guard:\n            self.pair.draft",
+     "        if True:\n            self.pair.draft", SERVED),
 )]
 
 
@@ -157,9 +184,18 @@ def source_of(mutant: Mutant, root: Path = ROOT) -> Path:
 
 
 def misplaced() -> list[str]:
-    """The mutants whose old text does not occur exactly once."""
-    return [f"{number} {m.file}: {m.old!r} occurs {count} times" for number, m in enumerate(MUTANTS)
-            if (count := source_of(m).read_text(encoding="utf-8").count(m.old)) != 1]
+    """The mutants whose old text does not occur exactly once, or whose new text is no Python there."""
+    wrong = []
+    for number, m in enumerate(MUTANTS):
+        source = source_of(m).read_text(encoding="utf-8")
+        if (count := source.count(m.old)) != 1:
+            wrong.append(f"{number} {m.file}: {m.old!r} occurs {count} times")
+            continue
+        try:
+            compile(source.replace(m.old, m.new), m.file, "exec")
+        except SyntaxError as error:
+            wrong.append(f"{number} {m.file}: {m.new!r} is a {error}")
+    return wrong
 
 
 def survives(mutant: Mutant | None, tests: str, copy: Path) -> bool:

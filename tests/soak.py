@@ -37,6 +37,7 @@ from omnidraft.learning.online import Learner, Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.learning.versions import checksum, manifest_of, seal
 from omnidraft.ngram_cache import NGramCache
+from omnidraft.serving import ngram_files
 from omnidraft.stopping import FixedLength
 
 WHOLE = {"mutations": 10_000, "kills": 200, "losses": 50, "writers": 100, "tokens": 1_000_000, "worlds": 2000}  # at --scale 1
@@ -221,7 +222,7 @@ def whole(base: Path, least: int) -> int:
     assert version >= least, f"version {version} after {least}"
     assert (store.load(pair) is None) == (version == 0)
     if (base / "ngrams.json").exists():
-        NGramCache.load(base / "ngrams.json", pair.draft.tokenizer, pair.target.tokenizer)
+        ngram_files.load(base / "ngrams.json", pair.draft.tokenizer, pair.target.tokenizer)
     return version
 
 
@@ -232,7 +233,7 @@ def save_for_ever(base: Path) -> None:
         serve(learner, 2)
         while True:
             store.keep(learner)
-            learner.pair.cache.save(base / "ngrams.json")
+            ngram_files.save(learner.pair.cache, base / "ngrams.json")
             os.write(1, b".")
 
 
@@ -339,7 +340,7 @@ def losses(base: Path, count: int) -> list[str]:
         for seed in range(4):
             serve(learner, 2, seed)
             store.keep(learner)
-            learner.pair.cache.save(base / "ngrams.json")
+            ngram_files.save(learner.pair.cache, base / "ngrams.json")
             marks.append(len(disk.log))
     rng = random.Random(0)
     for number in range(count):

@@ -13,11 +13,11 @@ import pytest
 from omnidraft.engine.config import ModelConfig
 from omnidraft.engine.kernels import Layout
 from omnidraft.engine.llama import Llama
-from omnidraft.engine.weights import read_safetensors
+from omnidraft.engine.weights import read_safetensors, save_tensors
 from omnidraft.errors import OmnidraftError
 from omnidraft.learning import backward
 from omnidraft.learning.backward import gradients, run
-from omnidraft.learning.lora import LoRA, save_tensors
+from omnidraft.learning.lora import LoRA
 from omnidraft.learning.optimizer import AdamW, fill
 
 TINY = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,

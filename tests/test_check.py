@@ -13,7 +13,7 @@ from test_cli import check_refused, embedded, ok, own_caches, run, write_model  
 from vocabularies import byte_level, sentencepiece, snow_drafter, snow_target
 
 from omnidraft import OmnidraftError, Tokenizer
-from omnidraft.cli import check
+from omnidraft.serving import fit
 
 TEXT = ["Snowflake"]
 
@@ -31,7 +31,7 @@ def save(tokenizer: Tokenizer, folder: Path) -> str:
 def test_coverage_both_ways():
     draft = sentencepiece("abc", "a b, b c", name="draft")  # <unk> <s> </s>, 256 bytes, a b c, ab bc
     target = byte_level("a b, ab c", name="target")  # 256 bytes, ab abc, <|endoftext|>
-    found = check.check_pair(side(draft), side(target), ["abc"])
+    found = fit.fit(side(draft), side(target), ["abc"])
     # of the drafter all but the three special tokens and bc, which the target spells as b and c; </s> has a partner by role
     assert found["draft"] == {"name": "draft", "entries": 264, "same": 256 + 3 + 1, "spelled": 256 + 3 + 1 + 1 + 1}
     # abc is no token of the drafter, but an n-gram; the end token has its partner
@@ -46,15 +46,15 @@ def test_coverage_both_ways():
     (byte_level("a b"), byte_level(""), "ab", {"expansion": 1}),
     (byte_level(""), byte_level("a b"), "cabc", {"direct": 2, "merge": 2})])
 def test_how_a_text_translates(draft, target, text, expected):
-    found = check.check_pair(side(draft), side(target), [text])
+    found = fit.fit(side(draft), side(target), [text])
     total = sum(expected.values())
     assert found["tokens"] == total and "costs" not in found
-    assert found["of_tokens"] == {way: pytest.approx(expected.get(way, 0) / total) for way in check.WAYS}
+    assert found["of_tokens"] == {way: pytest.approx(expected.get(way, 0) / total) for way in fit.WAYS}
     assert sum(found["of_bytes"].values()) == pytest.approx(1)
 
 
 def test_bytes_and_tokens_are_weighed_apart():
-    found = check.check_pair(side(byte_level("a b, ab c, abc d")), side(byte_level("")), ["abcde"])
+    found = fit.fit(side(byte_level("a b, ab c, abc d")), side(byte_level("")), ["abcde"])
     assert found["of_tokens"]["expansion"] == 0.5 and found["of_bytes"]["expansion"] == 0.8
 
 
@@ -73,9 +73,9 @@ def test_break_even_is_the_round_over_a_plain_step(monkeypatch):
             for _ in range(self.costs(len(ids)) - 1):  # one more is the call of the clock itself
                 next(clock)
 
-    monkeypatch.setattr(check, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(fit, "perf_counter", lambda: next(clock))
     draft, target = Model("draft", lambda n: 2), Model("target", lambda n: 10 + n)
-    found = check.costs(draft, target, "any", repeats=2)
+    found = fit.costs(draft, target, "any", repeats=2)
     assert found["step_ms"] == 11_000
     for k, one in ((int(k), one) for k, one in found["lengths"].items()):
         assert one["draft_ms"] == 2_000 * k and one["target_ms"] == 1_000 * (11 + k)
@@ -97,8 +97,8 @@ def test_a_slow_turn_does_not_count(monkeypatch):
             late[0] += next(waits, 0.0)
 
     late = [0.0]
-    monkeypatch.setattr(check, "perf_counter", lambda: real() + late[0])
-    assert check.costs(Model(), Model(), "any", repeats=3)["step_ms"] < 1000
+    monkeypatch.setattr(fit, "perf_counter", lambda: real() + late[0])
+    assert fit.costs(Model(), Model(), "any", repeats=3)["step_ms"] < 1000
 
 
 def test_two_tokenizers_are_enough_by_folder_or_file(tmp_path):
@@ -139,9 +139,9 @@ def test_bad_input_is_one_line(arguments, expected):
 def test_nothing_in_common_and_nothing_to_translate_are_errors():
     letters, digits = (side(sentencepiece(some, fallback=False)) for some in ("ab", "12"))
     with pytest.raises(OmnidraftError, match="nothing in common"):
-        check.check_pair(letters, digits, ["ab"])
+        fit.fit(letters, digits, ["ab"])
     with pytest.raises(OmnidraftError, match="no token to translate"):
-        check.check_pair(letters, letters, [""])
+        fit.fit(letters, letters, [""])
 
 
 def test_help_ends_with_an_example():

@@ -19,7 +19,7 @@ import omnidraft
 from omnidraft.cli import app
 from omnidraft.engine.config import ModelConfig
 from omnidraft.engine.loading import EMBEDDED
-from omnidraft.ngram_cache import NGramCache
+from omnidraft.serving import ngram_files
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ROOT / "omnidraft" / "engine" / "embedded"
@@ -272,7 +272,7 @@ def test_what_large_vocabularies_decide_is_kept_and_checked_before_use(folders, 
     plain = omnidraft.pair(*both)
     for file, what in zip(files, ("spellings", "splits"), strict=True):
         entries, sides = [*plain.between(what).items()], [plain.target.tokenizer, plain.draft.tokenizer]
-        assert [*NGramCache.load(file, *sides[::1 if what == "spellings" else -1]).items()] == entries
+        assert [*ngram_files.load(file, *sides[::1 if what == "spellings" else -1]).items()] == entries
     warm = ok(*ask)
     assert line not in warm.stderr and warm.stdout == first.stdout
     whole = files[1].read_text()

@@ -193,6 +193,38 @@ def guard_of(differences, patience) -> tuple[Guard, list]:
     return guard, restored
 
 
+def test_texts_that_cannot_be_compared_decide_nothing():
+    values = iter([np.nan, np.nan, 0.9, 0.1, np.nan, 0.6, 0.1, 0.5])  # of two texts: the best weights, then the present ones
+    guard = Guard(SimpleNamespace(restore=lambda state: None, expected_acceptance=lambda pair, texts: next(values)), 1)
+    guard.best = state(-1)
+    assert guard.look(None, ["one", "two"], state(0)) is None and not guard.asked  # a look without any does not count
+    assert guard.look(None, ["one", "two"], state(1)) is False and guard.best == state(-1)  # 0.1 for the other text is less
+
+
+def test_the_guard_reads_new_texts_and_learning_goes_on_from_the_present_weights(folders, monkeypatch):
+    learner, read, learned, began = learner_of(paired(folders), Schedule(every=2, held_out=0), rate=1e-2), [], [], []
+    trainer, look = learner.trainer, learner.guard.look
+    expected, step = trainer.expected_acceptance, trainer.step
+
+    def looked(pair, texts, now):
+        assert len(texts) == 2 and not any(text is old for text in texts for old in learned)
+        decided = look(pair, texts, now)
+        began.append((decided, now))
+        return decided
+
+    def stepped(pair, texts):
+        decided, now = began[-1]
+        assert decided is False or all((now[name] == array).all() for name, array in trainer.state().items())
+        learned.extend(texts)
+        return step(pair, texts)
+
+    monkeypatch.setattr(learner.guard, "look", looked)
+    monkeypatch.setattr(trainer, "step", stepped)
+    monkeypatch.setattr(trainer, "expected_acceptance", lambda pair, texts: (read.extend(texts), expected(pair, texts))[1])
+    serve(learner, PROMPTS * 2)
+    assert len(began) == 8 and any(decided for decided, _ in began) and len(read) == 28 and len(learned) == 16
+
+
 def state(number: int, steps: int | None = None) -> dict:
     return {"parameters.a": number, "optimizer.steps": number if steps is None else steps}
 
@@ -203,7 +235,7 @@ def state(number: int, steps: int | None = None) -> dict:
     ([(0.04, -0.02)] * 5, [None] * 5),  # better, but not sure: texts disagree
     ([0.1, (0.09, -0.03), *[0.03] * 5], [True, *[None] * 5, True]),  # what disagrees needs more texts
     ([-0.001, 0.0, -0.001, -0.001], [None, None, False, None]),  # no better for too long, then counted again
-    ([np.nan], [False]),  # weights that are no numbers
+    ([np.nan], [False]), ([0.001, (0.001, np.nan)], [None, False]),  # weights that are no numbers, if on one text only
 ])
 def test_the_guard_decides_when_it_is_sure(differences, decisions):
     guard, restored = guard_of(differences, 3)

@@ -60,8 +60,9 @@ def test_reveal_of_an_expansion_and_of_a_healed_one(lifting):
     atoms, drawn = lifting.reveal([BA, Z], [q, q])
     laws = [lifting.distribution(*one) for one in drawn]
     assert atoms == [B, A, None] and laws[0][B] == pytest.approx(0.4) and laws[1].tolist() == [1, 0, 0, 0, 0]
-    atoms, _ = lifting.reveal([BA], [q], in_text=(B,))
-    assert atoms == [A] and lifting.longer(B) == [BA] and lifting.longer(A) == []
+    atoms, drawn = lifting.reveal([BA, BA], [q, q], in_text=(B,))  # only of the first token is something in the text
+    assert atoms == [A, B, A] and [prefix for _, prefix in drawn] == [(B,), (), (B,)]
+    assert lifting.longer(B) == [BA] and lifting.longer(A) == []
 
 
 @settings(max_examples=80, deadline=None)

@@ -14,6 +14,7 @@ from vocabularies import byte_level, real, sentencepiece, snow_drafter, snow_tar
 
 from omnidraft.errors import OmnidraftError
 from omnidraft.ngram_cache import NGramCache
+from omnidraft.serving import ngram_files
 from omnidraft.vocabulary import align
 
 NGRAM = st.lists(st.integers(0, 2), min_size=2, max_size=4).map(tuple)
@@ -201,8 +202,8 @@ def test_save_and_load(tmp_path_factory, eviction, steps):
     drafter, target = snow_drafter(), snow_target()
     cache = stepped(NGramCache(8, eviction), steps)
     cache.bind(drafter, target)
-    cache.save(path)
-    again = NGramCache.load(path, drafter, target)
+    ngram_files.save(cache, path)
+    again = ngram_files.load(path, drafter, target)
     assert list(again.items()) == list(cache.items())
     assert (again.capacity, again.eviction) == (8, eviction)
     assert [p.name for p in path.parent.iterdir()] == [path.name]  # no temporary left
@@ -215,23 +216,23 @@ def test_save_and_load(tmp_path_factory, eviction, steps):
 def test_wrong_pair_and_damaged_files(tmp_path):
     cache, drafter, target = learnt()
     path = tmp_path / "cache.json"
-    cache.save(path)
-    assert len(NGramCache.load(path, drafter, target)) == 1
+    ngram_files.save(cache, path)
+    assert len(ngram_files.load(path, drafter, target)) == 1
     for wrong in ((drafter, drafter), (target, target), (target, drafter)):
         with pytest.raises(OmnidraftError, match="another pair"):
-            NGramCache.load(path, *wrong)
+            ngram_files.load(path, *wrong)
         with pytest.raises(OmnidraftError, match="another pair"):
             cache.observe([], [], *wrong)
     with pytest.raises(OmnidraftError, match="missing"):
-        NGramCache.load(tmp_path / "none", drafter, target)
+        ngram_files.load(tmp_path / "none", drafter, target)
     good = path.read_bytes()
     for bad in (b"", b"{}", b"[]", b"[" * 100_000, good[:-3], b"\xff" * 40, good.replace(b"gram cache 4", b"gram cache 9")):
         path.write_bytes(bad)
         with pytest.raises(OmnidraftError, match="holds no n-gram cache") as caught:
-            NGramCache.load(path, drafter, target)
+            ngram_files.load(path, drafter, target)
         assert "\n" not in str(caught.value)
     with pytest.raises(OmnidraftError, match="cannot write"):
-        cache.save(path / "below" / "a file")
+        ngram_files.save(cache, path / "below" / "a file")
 
 
 COLUMNS = [[1, 2, 3, 4], [2, 2], [4, 5], [1, 1]]  # ids, lengths, tokens, hits
@@ -256,12 +257,12 @@ def test_inconsistent_files(tmp_path, change):
             "eviction": "none", **columns()}
     path = tmp_path / "cache"
     path.write_text(json.dumps(good))
-    cache = NGramCache.load(path, drafter, target)
+    cache = ngram_files.load(path, drafter, target)
     assert [*cache.items()] == [((1, 2), 4, 1), ((3, 4), 5, 1)] and cache.split_of(5) == (3, 4)
     assert cache.splits() == {4: (1, 2), 5: (3, 4)}
     path.write_text(json.dumps(good | change))
     with pytest.raises(OmnidraftError, match="holds no n-gram cache"):
-        NGramCache.load(path, drafter, target)
+        ngram_files.load(path, drafter, target)
 
 
 @pytest.mark.parametrize("eviction", ["none", "lru", "lfu"])

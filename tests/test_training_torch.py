@@ -18,7 +18,7 @@ from test_backward_torch import exact  # noqa: E402, F401 (a fixture)
 from test_transformers_model import KINDS, random_model  # noqa: E402
 
 from omnidraft import losses, sampling_torch, stopping  # noqa: E402
-from omnidraft.engine import loading as models  # noqa: E402
+from omnidraft.engine import cpu_sampler  # noqa: E402
 from omnidraft.engine.loading import load  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
 from omnidraft.engine.weights import load_tensors  # noqa: E402
@@ -28,6 +28,7 @@ from omnidraft.learning.adapters import Adapters  # noqa: E402
 from omnidraft.learning.lora import LoRA  # noqa: E402
 from omnidraft.learning.online import Learner, Schedule  # noqa: E402
 from omnidraft.learning.training import Recipe  # noqa: E402
+from omnidraft.serving import pairs  # noqa: E402
 from omnidraft.serving.generation import Pair  # noqa: E402
 
 PIECES = sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft")
@@ -316,18 +317,18 @@ def test_adapt_learns_with_either_backend_by_turns(folders, tmp_path):
     (["--head", "both"], "unknown head training"), (["--device", "abacus"], "unknown device"),
     (["--dtype", "int3"], "unknown dtype")])
 def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, monkeypatch, arguments, says):
-    monkeypatch.setattr(models, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter
+    monkeypatch.setattr(pairs, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     result = adapt(folders, "prompts.txt", "--backend", "torch", *arguments)
     assert result.exit_code == 1 and says in result.stderr and result.stderr.strip().count("error:") == 1
 
 
-@pytest.mark.parametrize("sampler", [sampling_torch.CpuSampler, sampling_torch.Sampler])  # the latter is that of a GPU
+@pytest.mark.parametrize("sampler", [cpu_sampler.CpuSampler, sampling_torch.Sampler])  # the latter is that of a GPU
 def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monkeypatch, sampler):
-    monkeypatch.setattr(sampling_torch, "sampler_for", lambda device: sampler)
+    monkeypatch.setattr(cpu_sampler, "sampler_for", lambda device: sampler)
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     assert adapt(folders, "prompts.txt", "--head", "interleaved").exit_code == 0
-    monkeypatch.setattr(models, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter
+    monkeypatch.setattr(pairs, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter
 
     def head() -> stopping.AcceptanceHead:
         base = drafter(folders, "llama, tied", "torch")

@@ -13,10 +13,9 @@ import typer
 from .. import Adapters, OmnidraftError
 from ..engine.llama import Llama
 from ..engine.loading import load
+from ..engine.weights import save_tensors
 from ..files import make_folder_of, read_json, write_text
 from ..learning.adapters import SHIPPED, Adapter, read
-from ..learning.lora import save_tensors
-from ..learning.training import untied
 from ..learning.versions import manifest_of
 from . import options
 from .adapt import verdict
@@ -135,7 +134,8 @@ def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path
             config = read_json(base.folder / "config.json") | settings
             write_text(part / "config.json", json.dumps(config, indent=2) + "\n")
             # subtle: LoRA changes the head, and not the embedding that it was tied to
-            merged = adapter.lora.merged(untied(base)[1]) if adapter.lora else adapter.weights
+            own = base.stored(untied=True)[1]
+            merged = adapter.lora.merged(own) if adapter.lora else adapter.weights
             save_tensors(part / "model.safetensors", merged, np.float32)
         else:
             drafter.model.save_pretrained(part)

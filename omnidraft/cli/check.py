@@ -1,19 +1,16 @@
 """`omnidraft check`: do two vocabularies suit each other; is a rule's text exactly the target's?"""
 
-from itertools import islice, product
-from time import perf_counter
+from itertools import islice
 from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
 
 from .. import OmnidraftError, Options
-from ..engine.loading import load_two
 from ..exactness import TOLERANCE, Finding
 from ..exactness import check as enumerated
-from ..pairing import Pairing
-from ..sampling import Sampler, Uniforms
-from ..translation import merge
+from ..serving.fit import WAYS, fit
+from ..serving.pairs import load_two
 from ..verification import RULES
 from . import options
 from .common import command
@@ -21,9 +18,6 @@ from .inspect import tokenizers
 from .printing import columns, emit, note, say
 
 BIASED = ("omnidraft",)  # above temperature 0, as its paper says
-WAYS = {"direct": "the same token", "merge": "merged with others into one",
-        "expansion": "several tokens", "none": "not at all"}
-LENGTHS = (2, 4, 6, 12)  # draft tokens in a round
 
 
 @command("omnidraft check draft-tasks qwen-like", "omnidraft check ./a/tokenizer.json ./b",
@@ -48,7 +42,7 @@ def check(
     if target:
         texts = [line for source in ([text] if text else options.TASKS)
                  for line in islice(options.read_prompts(source)[0], 40)]
-        (emit if figures else show_pair)(check_pair(*sides(draft, target, backend), texts))
+        (emit if figures else show_pair)(fit(*sides(draft, target, backend), texts))
     elif draft == "exactness":
         check_exactness(rule, worlds, seed, figures)
     else:
@@ -66,70 +60,8 @@ def sides(draft: str, target: str, backend: str) -> list[Any]:
     return [SimpleNamespace(tokenizer=one, vocab_size=one.size, name=one.name) for one in found]
 
 
-def check_pair(draft: Any, target: Any, texts: list[str]) -> dict[str, Any]:
-    """Coverage both ways, how the drafter's tokens of the texts translate, costs of two models.
-
-    OmnidraftError for vocabularies without anything in common, and for texts without a token.
-    """
-    pair, ours = Pairing(draft, target), draft.tokenizer
-    same, size = pair.alignment, target.tokenizer.size
-    parts = [part for text in texts for part in ways(pair, ours.encode_continuation(text))]
-    if not parts:
-        raise OmnidraftError("the texts have no token to translate: give others")
-    spelled = [to >= 0 or token in pair.spellings for token, to in enumerate(same.draft_to_target)]
-    found: dict[str, Any] = {
-        "tokens": sum(len(ids) for _, ids in parts),
-        "draft": {"name": draft.name, "entries": ours.size,
-                  "same": same.shared_draft, "spelled": sum(spelled)},
-        "target": {"name": target.name, "entries": size, "same": same.shared_target,
-                   "spelled": sum(pair.span(token) > 0 for token in range(size))}}
-    for name, size in (("of_tokens", len), ("of_bytes", lambda ids: len(ours.decode_bytes(ids)))):
-        counts = {way: sum(size(ids) for is_, ids in parts if is_ == way) for way in WAYS}
-        found[name] = {way: count / (sum(counts.values()) or 1) for way, count in counts.items()}
-    if all(hasattr(one, "forward") for one in (draft, target)):
-        found["costs"] = costs(draft, target, max(texts, key=len))
-    return found
-
-
-def ways(pair: Pairing, ids: list[int]) -> list[tuple[str, list[int]]]:
-    """The drafter's ids (V_q) in the parts that `translation.merge` makes of them, each by way."""
-    made, place = [], 0
-    while place < len(ids):
-        spans = merge(ids[place:], (), pair.direct, pair.cache.longest_match, pair.spellings).spans
-        for span, after in zip(spans, [*spans[1:], 1], strict=True):
-            if span:  # 0: more target tokens of an expansion
-                way = "merge" if span > 1 else "direct" if after else "expansion"
-                made.append((way, ids[place:place + span]))
-                place += span
-        made += [("none", [token]) for token in ids[place:place + 1]]
-        place += 1
-    return made
-
-
-def costs(draft: Any, target: Any, text: str, repeats: int = 9) -> dict[str, Any]:
-    """Milliseconds of passes, and by k the block efficiency at which drafting breaks even.
-
-    That is (k c_q + c_p(k + 1)) / c_p(1), by each pass's least time; the models alone.
-    """
-    times: dict[tuple[Any, int], list[float]] = {}
-    for model, widths in ((draft, [1]), (target, [1, *(k + 1 for k in LENGTHS)])):
-        sampler = getattr(model, "sampler", Sampler)(Uniforms([]))
-        cache, room = sampler.new_cache(model), model.context_size - max(widths)
-        ids = model.tokenizer.encode(text, bos=True)[:min(64, room)]
-        model.forward(ids, cache)
-        for _, width in product(range(repeats), widths):
-            began = perf_counter()
-            sampler.finished(model.forward((ids * width)[:width], cache, width))
-            times.setdefault((model, width), []).append(1e3 * (perf_counter() - began))
-            cache.rewind(len(ids))
-    ms = {key: min(each) for key, each in times.items()}
-    return {"step_ms": ms[target, 1], "lengths": {str(k): {
-        "draft_ms": k * ms[draft, 1], "target_ms": ms[target, k + 1],
-        "break_even": (k * ms[draft, 1] + ms[target, k + 1]) / ms[target, 1]} for k in LENGTHS}}
-
-
 def show_pair(found: dict[str, Any]) -> None:
-    """Print what `check_pair` found."""
+    """Print what `fit` found."""
     rows = [("", "entries", "the other has too", "the other can spell")]
     for side in ("draft", "target"):
         one, size = found[side], found[side]["entries"]

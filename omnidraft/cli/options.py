@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import Adapters, OmnidraftError, Options, Pair
-from ..engine.loading import load, load_two
+from .. import Adapters, OmnidraftError, Options, Pair, pair
+from ..engine.loading import load
 from ..files import check_readable
 from ..learning.adapters import SHIPPED
 from ..serving.control import uniforms_of
@@ -51,8 +51,7 @@ class Models:
 
     def pair(self) -> Pair:
         """The pair."""
-        return Pair(*load_two(self.draft, self.target, self.backend, device=self.device,
-                              dtype=self.dtype))
+        return pair(self.draft, self.target, self.backend, device=self.device, dtype=self.dtype)
 
 
 @dataclass(frozen=True)

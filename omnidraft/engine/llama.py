@@ -7,6 +7,7 @@ weights hold the constant factors, as the norms' gains and 1/sqrt(head_dim) of t
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,20 @@ class Llama:
         config = ModelConfig.load(folder)
         return cls(config, load_tensors(folder), dtype, name=folder.name, folder=folder,
                    tokenizer=Tokenizer.load(folder).within(config.vocab_size))
+
+    def stored(self, untied: bool = False) -> tuple[ModelConfig, dict[str, np.ndarray]]:
+        """Configuration and stored tensors in its numbers; `untied`: with a separate head."""
+        tensors, config = load_tensors(self.folder), self.config
+        tensors = {name: np.array(tensors[name], self.dtype) for name in config.tensor_shapes()}
+        if untied:  # adapting the head spares the embedding then
+            tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"])
+            config = replace(config, tied=False)
+        return config, tensors
+
+    def rebuilt(self, config: ModelConfig, tensors: dict[str, np.ndarray]) -> "Llama":
+        """The same model with other weights."""
+        return Llama(config, tensors, self.dtype, name=self.name, folder=self.folder,
+                     tokenizer=self.tokenizer, layout=self.layout)
 
     def new_cache(self) -> KVCache:
         """An empty key-value cache for this model."""

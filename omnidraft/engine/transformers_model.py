@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from .. import sampling_torch
 from ..errors import OmnidraftError
 from ..tokenizer import Tokenizer
+from . import cpu_sampler
 from .config import check_pass, flat_ids
 from .transformers_loading import copied, load_parts, one_line, quiet
 from .transformers_pass import NEVER, Pass, choose
@@ -83,7 +83,7 @@ class TransformersModel:
     @property
     def sampler(self) -> type:
         """The sampler that reads logits where they are."""
-        return sampling_torch.sampler_for(self.device)
+        return cpu_sampler.sampler_for(self.device)
 
     @classmethod
     def load(cls, name_or_folder: str | Path, dtype: str = "auto", device: str = "auto",

@@ -1,4 +1,4 @@
-"""Reading safetensors: eight bytes of header length, a JSON header, and the raw numbers.
+"""Safetensors: eight bytes of header length, a JSON header, and the raw numbers.
 
 The library checks a file (its ranges follow one another and end where it ends) but cannot give
 NumPy bfloat16, so what it has checked is read here; the arrays look into the mapped file.
@@ -8,12 +8,14 @@ Format: https://huggingface.co/docs/safetensors
 import json
 from collections import UserDict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from ..errors import OmnidraftError
-from ..files import check_readable, read_json
+from ..files import check_readable, make_folder_of, read_json, write_text
 
 NUMBERS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
@@ -78,3 +80,10 @@ def load_tensors(folder: str | Path) -> Tensors:
         raise OmnidraftError(f"{index} is not a safetensors index (copy it again)") from None
     return Tensors({name: array for shard in sorted(shards)
                     for name, array in read_safetensors(shard).data.items()})
+
+
+def save_tensors(path: Path, tensors: dict[str, np.ndarray], dtype: Any = None) -> None:
+    """Write safetensors in one step, as `dtype` if given; OmnidraftError where that fails."""
+    make_folder_of(path)
+    arrays = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
+    write_text(path, save(arrays, {"format": "pt"}))

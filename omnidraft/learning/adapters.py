@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from ..engine.llama import Llama
-from ..engine.weights import read_safetensors
+from ..engine.loading import default_folder
+from ..engine.weights import read_safetensors, save_tensors
 from ..errors import OmnidraftError
-from ..files import default_folder, make_folder_of
+from ..files import make_folder_of
 from ..pairing import Pairing
 from ..stopping import AcceptanceHead
-from .lora import LoRA, save_tensors
+from .lora import LoRA
 from .online import Learner, Schedule
 from .optimizer import fill
 from .training import Recipe, under
@@ -210,8 +211,7 @@ class Adapters:
 
     def all(self) -> dict[str, dict[str, Any]]:
         """What is `known` of every adapter here, by its folder's name."""
-        folders = sorted(path.parent for path in self.root.glob("*/current.json"))
-        return {folder.name: known(folder) for folder in folders}
+        return {at.parent.name: known(at.parent) for at in sorted(self.root.glob("*/current.json"))}
 
 
 def training_of(drafter: Any) -> Any:

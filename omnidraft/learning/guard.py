@@ -33,7 +33,7 @@ class Guard:
         """Compare the weights that are tried, if none the present ones `now`, with the best ones.
 
         The texts are new to both. True: better beyond the error, and the best from now on. False:
-        much worse, or none was better for too long; the best ones are restored. None: undecided.
+        much worse, NaN, or none better for too long; the best ones are restored. None: undecided.
         """
         if self.best is None:
             self.best = now
@@ -46,7 +46,7 @@ class Guard:
         found = np.array(found)[:, np.isfinite(found[0])]  # elsewhere nothing could be compared
         if not found.size:
             return None
-        self.compared.append(np.nan_to_num(found))  # weights without a finite value accept nothing
+        self.compared.append(found)
         self.asked += 1
         before, after = np.concatenate(self.compared, axis=1)
         gain, sure = (after - before).mean(), SURE * error(after - before)

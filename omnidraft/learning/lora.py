@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save
 
-from ..engine.weights import read_safetensors
+from ..engine.weights import read_safetensors, save_tensors
 from ..errors import OmnidraftError
-from ..files import make_folder_of, read_json, write_text
+from ..files import read_json, write_text
 
 PREFIX = "base_model.model."
 NAME = re.compile(re.escape(PREFIX) + r"((?:.+?\.(\d+)\.)?(?:.+\.)?(\w+))\.lora_A\.weight")
@@ -103,10 +102,3 @@ class LoRA:
                     and config["peft_type"] == "LORA" and not any(map(config.get, OTHER_KINDS))):
                 return lora
         raise OmnidraftError(f"{folder} holds no plain LoRA of one rank, or only a part of it")
-
-
-def save_tensors(path: Path, tensors: dict[str, np.ndarray], dtype: Any = None) -> None:
-    """Write safetensors in one step, as `dtype` if given; OmnidraftError where that fails."""
-    make_folder_of(path)
-    arrays = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
-    write_text(path, save(arrays, {"format": "pt"}))

@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import losses
-from ..engine.config import ModelConfig
 from ..engine.llama import Llama
-from ..engine.weights import load_tensors
 from ..errors import OmnidraftError
 from . import backward
 from .lora import LoRA
@@ -70,7 +68,7 @@ class Trainer:
             raise OmnidraftError("this trainer needs a drafter run by the NumPy engine "
                                  "(for others: training_torch.Trainer)")
         self.base, self.recipe = base, recipe
-        self.config, self.tensors = untied(base) if recipe.rank else (base.config, tensors_of(base))
+        self.config, self.tensors = base.stored(untied=bool(recipe.rank))
         matrices = {name: shape for name, shape in self.config.tensor_shapes().items()
                     if len(shape) == 2 and name != backward.EMBEDDING}
         lora = LoRA.fresh(matrices, rng, recipe.rank, base.dtype) if recipe.rank else None
@@ -94,7 +92,7 @@ class Trainer:
 
     def model(self) -> Llama:
         """A drafter with the served weights (its caches start empty); the base is not changed."""
-        return rebuilt(self.base, self.config, self.merged())
+        return self.base.rebuilt(self.config, self.merged())
 
     def step(self, pair: Any, examples: Sequence[losses.Example]) -> float:
         """One update on the texts; the mean loss per comparison, NaN where nothing was changed."""
@@ -161,26 +159,7 @@ def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
 
-def tensors_of(model: Llama) -> dict[str, np.ndarray]:
-    """A model's stored tensors by Hugging Face name, in the numbers that it computes in."""
-    stored = load_tensors(model.folder)
-    return {name: np.array(stored[name], model.dtype) for name in model.config.tensor_shapes()}
-
-
-def untied(model: Llama) -> tuple[ModelConfig, dict[str, np.ndarray]]:
-    """Configuration and tensors with a separate head: adapting it spares the embedding."""
-    tensors = tensors_of(model)
-    tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"])
-    return replace(model.config, tied=False), tensors
-
-
-def rebuilt(base: Llama, config: ModelConfig, tensors: dict[str, np.ndarray]) -> Llama:
-    """The same drafter with other weights."""
-    return Llama(config, tensors, base.dtype, name=base.name, folder=base.folder,
-                 tokenizer=base.tokenizer, layout=base.layout)
-
-
 def adapted(base: Llama, lora: LoRA | None, weights: dict[str, np.ndarray]) -> Llama:
     """The drafter with adapters, or without them with other weights; the base is not changed."""
-    config, tensors = untied(base) if lora else (base.config, weights)
-    return rebuilt(base, config, lora.merged(tensors) if lora else weights)
+    config, tensors = base.stored(untied=True) if lora else (base.config, weights)
+    return base.rebuilt(config, lora.merged(tensors) if lora else weights)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ..decoding import Round, Warm, check_prompt, check_size, plain, speculative
+from ..decoding import Round, Warm, check_prompt, plain, speculative
 from ..errors import OmnidraftError
 from ..files import check_readable, read_json
 from ..options import Options
@@ -46,7 +46,7 @@ class Conversation:
         """The rounds of the answer; a refusal (OmnidraftError) changes nothing."""
         if not message.strip():
             raise OmnidraftError("the message is empty: write something to be answered")
-        check_size(self.target, message)
+        check_prompt(self.target, message)
         messages = [*self.messages, {"role": "user", "content": message}]
         first, limit = bool(self.system), self.target.context_size
         most = limit - min(options.max_new_tokens, limit // 4)

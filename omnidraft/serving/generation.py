@@ -13,13 +13,13 @@ from numbers import Integral
 from typing import Any, Literal, overload
 
 from ..decoding import Round, speculative
-from ..engine.loading import load_two, loaded
+from ..engine.loading import default_folder
 from ..errors import OmnidraftError
-from ..files import default_folder
 from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
+from . import ngram_files
 from .control import Control, as_batch, several, takes_tensors, uniforms_of
 from .prompts import ids_of, split
 
@@ -131,7 +131,7 @@ class Text:
 
 
 class Pair(Pairing):
-    """A pairing that writes texts; `omnidraft.pair` makes one."""
+    """A pairing that writes texts; `pairs.pair` makes one."""
 
     def between(self, what: str) -> NGramCache:
         sides = [self.draft.tokenizer, self.target.tokenizer][::1 if what == "splits" else -1]
@@ -139,11 +139,11 @@ class Pair(Pairing):
             return super().between(what)
         path = default_folder() / f"{what}-{sides[0].key[:16]}-{sides[1].key[:16]}.json"
         with suppress(OmnidraftError):  # not there, damaged, or of other vocabularies
-            return NGramCache.load(path, *sides)
+            return ngram_files.load(path, *sides)
         sys.stderr.write(f"how {sizes[0]:,} tokens spell {sizes[1]:,} others is found out, once\n")
         made = super().between(what)
         with suppress(OmnidraftError):  # where nothing can be written, each time
-            made.save(path)
+            ngram_files.save(made, path)
         return made
 
     def __repr__(self) -> str:
@@ -237,20 +237,3 @@ class Pair(Pairing):
         from .transformers_decoder import Decoder
         source = sys.modules["torch"].default_generator if generator is None else generator
         return Decoder(self, Options.of(**settings), lambda: uniforms_of(0, source), streamer)
-
-
-def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy",
-         draft_tokenizer: Any = None, target_tokenizer: Any = None, **how: Any) -> Pair:
-    """A pair of two models: a drafter and a target, each by name or as it is loaded.
-
-    By name, folder or (backend "torch") hub id, as `load` gives it, or a model of transformers
-    with its tokenizer, as (model, tokenizer) or in `draft_tokenizer` and `target_tokenizer`. `how`
-    goes to `load_two`: dtype, device, with torch trust_remote_code, device_map. Raises
-    OmnidraftError for anything else, or where the vocabularies have nothing in common.
-
-    >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
-    >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
-    ', there was a little fox who'
-    """
-    draft, target = loaded(draft, draft_tokenizer), loaded(target, target_tokenizer)
-    return Pair(*load_two(draft, target, backend=backend, **how))

@@ -1,0 +1,89 @@
+"""`omnidraft.pair`: a pair of two models, by name, folder or hub id, or as they are loaded."""
+
+from contextlib import suppress
+from math import prod
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from ..engine.config import ModelConfig
+from ..engine.loading import BACKENDS, folder, load
+from ..errors import OmnidraftError
+from .generation import Pair
+
+if TYPE_CHECKING:
+    from ..engine.llama import Llama
+
+NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs more than computing
+
+
+def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy",
+         draft_tokenizer: Any = None, target_tokenizer: Any = None, **how: Any) -> Pair:
+    """A pair of two models: a drafter and a target, each by name or as it is loaded.
+
+    By name, folder or (backend "torch") hub id, as `load` gives it, or a model of transformers
+    with its tokenizer, as (model, tokenizer) or in `draft_tokenizer` and `target_tokenizer`. `how`
+    goes to `load_two`: dtype, device, with torch trust_remote_code, device_map. Raises
+    OmnidraftError for anything else, or where the vocabularies have nothing in common.
+
+    >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
+    >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
+    ', there was a little fox who'
+    """
+    draft, target = loaded(draft, draft_tokenizer), loaded(target, target_tokenizer)
+    return Pair(*load_two(draft, target, backend=backend, **how))
+
+
+def loaded(model: Any, tokenizer: Any = None) -> Any:
+    """A name or a model of this package as it is; one of transformers behind the same interface."""
+    if isinstance(model, tuple) and len(model) == 2 and tokenizer is None:
+        model, tokenizer = model
+    kind = type(model).__name__
+    if all(hasattr(model, name) for name in ("config", "generation_config", "forward")):
+        from ..engine.transformers_model import TransformersModel
+
+        if tokenizer is None:
+            raise OmnidraftError(f"{kind} needs its tokenizer: give (model, tokenizer), or "
+                                 "draft_tokenizer and target_tokenizer")
+        return TransformersModel.of(model, tokenizer)
+    known = all(hasattr(model, name) for name in ("tokenizer", "eos_ids", "new_cache", "forward"))
+    if not (known or isinstance(model, (str, PathLike))):
+        raise OmnidraftError(f"{kind} is no model: give a name, a folder, what omnidraft.load "
+                             "gives, or a model of transformers with its tokenizer")
+    if tokenizer is not None:
+        raise OmnidraftError(f"{model if kind == 'str' else kind} has a tokenizer: give no other")
+    return model
+
+
+def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str = "auto",
+             device_map: Any = None, **how: Any) -> tuple[Any, Any]:
+    """A drafter and a target, each by what `load` takes or loaded already.
+
+    `draft_backend` "auto" gives a small drafter on a CPU to the NumPy engine, whatever runs the
+    target. `device_map` spreads the target alone; the drafter goes to its first device.
+    """
+    wrong = {*how} if backend in BACKENDS else {f"backend {backend!r}"}
+    if wrong and not any(isinstance(one, (str, PathLike)) for one in (draft, target)):
+        raise OmnidraftError(f"{min(wrong)} is for loading, but both models are loaded already")
+    if isinstance(target, (str, PathLike)):
+        place = {"device": "auto", "device_map": device_map} if device_map else {}
+        target = load(target, **{"backend": backend, **how, **place})
+    if isinstance(draft, (str, PathLike)):
+        if device_map and how.get("device", "auto") == "auto":
+            how["device"] = str(target.device)
+        if draft_backend == "numpy":  # wherever the target is
+            return load(draft, how.get("dtype", "auto")), target
+        either = backend == "torch" and draft_backend == "auto"
+        draft = either and _small_in_numpy(draft, **how) or load(draft, backend=backend, **how)
+    return draft, target
+
+
+def _small_in_numpy(name: str | PathLike, device: str = "auto", dtype: Any = "auto",
+                    **_: Any) -> "Llama | None":
+    """The model in the NumPy engine, where that runs it, and faster than PyTorch on the CPU."""
+    from ..engine.transformers_loading import choose_device
+
+    with suppress(OmnidraftError):  # of a device, or of what only transformers reads
+        shapes = ModelConfig.load(folder(name)).tensor_shapes().values()
+        if choose_device(device)[0] == "cpu" and sum(map(prod, shapes)) < NUMPY_IS_FASTER:
+            return load(name, dtype)
+    return None
