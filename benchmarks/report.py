@@ -339,13 +339,17 @@ def summary(places: str) -> str:
         "against_transformers", "quality", "overhead", "stop_rules")}, []
 
     def line(section: str, text: str, figures: dict | None = None) -> None:
-        old = " (Embedded models of an earlier version.)" * earlier(figures or {})
-        lines.append(f"- [{section}]({places}#{section.lower().replace(' ', '-')}): {text}{old}")
+        lines.append(f"- [{section}]({places}#{section.lower().replace(' ', '-')}): {text}"
+                     f"{old(figures or {})}")
 
-    for speeds in sorted(filter(None, (found["speed"], found["speed_avx2"])), key=earlier):
-        parts = [f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in speeds["together"].items()]
-        line("Speed", f"over plain decoding by the wall clock, three tasks together: "
-                      f"{', '.join(parts)}. {machine_line(speeds)}.", speeds)
+    def old(figures: dict) -> str:
+        return " (Embedded models of an earlier version.)" * earlier(figures)
+
+    clocks = sorted(filter(None, (found["speed"], found["speed_avx2"])), key=earlier)
+    if each := [", ".join(f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in one["together"].items())
+                + f". {machine_line(one)}.{old(one)}" for one in clocks]:
+        line("Speed", "over plain decoding by the wall clock, three tasks together: "
+                      + " Another machine: ".join(each))
     if speeds := found["speed_torch"]:
         parts = [f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in speeds["together"].items()]
         line("Speed with PyTorch", f"the target in PyTorch, {', '.join(parts)}.", speeds)
