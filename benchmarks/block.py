@@ -57,7 +57,7 @@ class Expected:
             alone *= ratio(step.target_prob, step.draft_prob)
             before = step.after
             found += np.array([alone, before]) * (step.ends >= 0)
-        if (node := step.next_node) != ROOT and lifting.token[node] >= 0 and before:
+        if (node := step.next_node) != ROOT and node in lifting.token and before:
             p = rows[step.row]  # the atoms ran out: the node's own token brings a bonus
             found += np.array([alone, before]) * p[lifting.token[node]] / p[lifting.below(node)].sum()
         self.rounds.append((*found, median(times)))

@@ -149,7 +149,7 @@ def bars(pair: Pair, seen: tuple, record: Any, temperature: float) -> dict:
         chosen = record.emitted[-1]
         best = best if chosen in best else [*best[:-1], chosen]
         found = [[text_of(pair.target.tokenizer, t), float(row[t]), None, t == chosen] for t in best]
-        return {"title": "of the target's next token", "rows": found, "node": TOP}
+        return {"title": "of the target's next token", "rows": found}
     q = lifting.distribution(*proposals.drawn[last.place])
     atoms, P, Q = lifting.choice(last.node, rows[last.row], q)
     names = [text_of(own, int(atom)) for atom in atoms]
@@ -158,19 +158,10 @@ def bars(pair: Pair, seen: tuple, record: Any, temperature: float) -> dict:
     drafted = proposals.atoms[last.place]
     place = [*map(int, atoms)].index(drafted) if drafted in atoms else len(names) - 1
     order = order if place in order else [*order[:-1], place]
-    reached = "".join(text_of(own, atom) for atom in below(lifting, last.node))
-    return {"title": "of the next atom" + f" inside “{reached}”" * bool(reached), "node": last.node,
+    reached = "".join(text_of(own, atom) for atom in last.node)
+    return {"title": "of the next atom" + f" inside “{reached}”" * bool(reached),
             "r": float(last.before) if temperature else 1.0,
             "rows": [[names[i], float(P[i]), float(Q[i]), i == place] for i in order]}
-
-
-def below(lifting: Any, node: int) -> list[int]:
-    """The atoms that lead from the root to a node."""
-    for parent, children in enumerate(lifting.children):
-        for atom, child in children.items():
-            if child == node:
-                return [*below(lifting, parent), atom]
-    return []
 
 
 def record(pair: Pair, prompt: str, temperature: float, tokens: int, seed: int = 0) -> dict:
@@ -202,28 +193,31 @@ def watched(recorder: Recorder, rounds: Iterator[Any]) -> Iterator[Any]:
 
 def node_path(pair: Pair, proposals: Any, accepted: int) -> list[int]:
     """The nodes of the trie that the accepted atoms and the next one pass."""
-    found, node, ended, lifting = [], TOP, 0, pair.lifting
+    found, node, ended, lifting, number = [], TOP, 0, pair.lifting, numbers(pair)
     for atom in proposals.atoms:
-        if node != TOP and atom not in lifting.children[node]:
+        if node != TOP and atom not in lifting.children(node):
             node, ended = TOP, ended + 1
-        if atom not in lifting.children[node] or ended > accepted:
+        if atom not in lifting.children(node) or ended > accepted:
             break
-        node = lifting.children[node][atom]
-        found.append(node)
-        if not lifting.children[node]:
+        node = (*node, atom)
+        found.append(number[node])
+        if not lifting.children(node):
             node, ended = TOP, ended + 1
     return found
+
+
+def numbers(pair: Pair) -> dict[tuple[int, ...], int]:
+    """All nodes of the trie, a parent before its children -> their numbers."""
+    nodes = {split[:depth] for split in pair.lifting.token for depth in range(len(split) + 1)}
+    return {node: number for number, node in enumerate(sorted(nodes))}
 
 
 def trie(pair: Pair) -> list[dict]:
     """The whole trie: per node its parent, its atom, and the target token that ends there."""
-    lifting, found = pair.lifting, [{"parent": -1, "atom": "", "token": ""}] * len(pair.lifting.token)
-    for node, children in enumerate(lifting.children):
-        for atom, child in children.items():
-            token = lifting.token[child]
-            found[child] = {"parent": node, "atom": text_of(pair.draft.tokenizer, atom),
-                            "token": text_of(pair.target.tokenizer, token) if token >= 0 else ""}
-    return found
+    lifting, number = pair.lifting, numbers(pair)
+    return [{"parent": number[node[:-1]], "atom": "".join(text_of(pair.draft.tokenizer, atom) for atom in node[-1:]),
+             "token": text_of(pair.target.tokenizer, lifting.token[node]) if node in lifting.token else ""}
+            for node in number]
 
 
 def pair_of(draft: str, target: str) -> Pair:

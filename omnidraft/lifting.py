@@ -12,14 +12,17 @@ rejection sampling compares them (`verification.lifted`), whatever the two token
                                                                 (expansion)
 """
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
-ROOT, TINY = 0, np.finfo(np.float32).tiny
-Split = tuple[int, ...]
+Split = tuple[int, ...]  # a node of the trie is the beginning of one
+ROOT, TINY = (), np.finfo(np.float32).tiny
 
 
 class Choice(NamedTuple):
@@ -27,11 +30,11 @@ class Choice(NamedTuple):
 
     place: int  # of the atom that proposes
     row: int  # of the target
-    node: int
+    node: Split
     stop: bool
     ends: int  # the target token that enters the text if the proposal is accepted, or -1
-    next_node: int
-    narrowed: int  # the node whose *stop* the same atom has just proposed, or ROOT
+    next_node: Split
+    narrowed: Split  # the node whose *stop* the same atom has just proposed, or ROOT
     target_prob: float = 0.0  # P
     draft_prob: float = 0.0  # Q
     left: float = 1.0  # Q of that *stop*: the atom is known to be no child of `narrowed`
@@ -48,8 +51,8 @@ class Lifting:
     spellings: draft token that is no atom -> the target tokens that spell it; draft_size: V_q.
 
     >>> lifting = Lifting({7: (1,), 8: (1, 2)}, {3: (7, 8)}, 4)
-    >>> lifting.paths, lifting.children[ROOT], lifting.token, lifting.order.tolist()
-    ([None, (1,), (2,), (1, 1, 2)], {1: 1}, [-1, 7, 8], [7, 8])
+    >>> lifting.paths, lifting.order.tolist(), lifting.token, lifting.children(ROOT)
+    ([None, (1,), (2,), (1, 1, 2)], [7, 8], {(1, 2): 8, (1,): 7}, Counter({1: 2}))
     """
 
     def __init__(self, splits: dict[int, Split], spellings: dict[int, Sequence[int]],
@@ -61,29 +64,17 @@ class Lifting:
                 self.paths[token] = tuple(chain.from_iterable(parts))
         for atom in {*chain.from_iterable(splits.values())}:
             self.paths[atom] = (atom,)
-        backwards = sorted(zip(splits.values(), splits, strict=True), reverse=True)
-        ordered = [*dict(backwards).items()][::-1]  # each split, and the lowest token that has it
-        self.order = np.array([token for _, token in ordered], np.int64)  # a node is a range
-        self.first, self.last, self.token = [0], [0], [-1]  # a node's range, whose end it is, or -1
-        self.children: list[dict[int, int]] = [{}]  # per node: atom -> child node
-        for position, (split, token) in enumerate(ordered):
-            node, self.last[ROOT] = ROOT, position + 1
-            for atom in split:
-                if atom not in self.children[node]:
-                    self.children[node][atom] = len(self.first)
-                    self.first.append(position)
-                    self.last.append(position)
-                    self.token.append(-1)
-                    self.children.append({})
-                node = self.children[node][atom]
-                self.last[node] = position + 1
-            self.token[node] = token
+        # Each split, and the lowest token that has it. What is below a node is a range of their
+        # order: it is found when the node is visited.
+        self.token = dict(sorted(zip(splits.values(), splits, strict=True), reverse=True))
+        self.order = np.array([*self.token.values()][::-1], np.int64)
 
     def kept(self, what: Any, make: Callable[[], Any]) -> Any:
         """What `make` gives, made once: index arrays, or with `lifting_torch` tensors."""
-        if what not in self._kept:
-            self._kept[what] = make()
-        return self._kept[what]
+        try:
+            return self._kept[what]
+        except KeyError:
+            return self._kept.setdefault(what, make())
 
     def index(self, what: Any, ids: np.ndarray) -> Any:
         """Ids (..., n) as an index of rows; `what` names them."""
@@ -96,35 +87,41 @@ class Lifting:
         return made
 
     # ---- target side ----------------------------------------------------------------------------
-    def below(self, node: int) -> np.ndarray:
+    def below(self, node: Split) -> np.ndarray:
         """Target tokens (n,) whose split passes through `node`, its own token first."""
-        return self.order[self.first[node]:self.last[node]]
+        return self.kept(("below", node), lambda: self.order[slice(*(
+            bisect_left(self.order, end, key=self.splits.get) for end in (node, (*node, inf))))])
 
-    def atoms(self, node: int) -> np.ndarray:
+    def children(self, node: Split) -> Counter[int]:
+        """The atoms that lead to the children of `node` -> how many tokens are below each."""
+        return self.kept(("children", node), lambda: Counter(
+            self.splits[to][len(node)] for to in self.below(node)[node in self.token:].tolist()))
+
+    def atoms(self, node: Split) -> np.ndarray:
         """The atoms (C,) that lead to the children of `node`."""
-        return self.kept(("atoms", node), lambda: np.array([*self.children[node]], np.int64))
+        return self.kept(("atoms", node), lambda: np.array([*self.children(node)], np.int64))
 
-    def categories(self, node: int, target_size: int) -> tuple[Any, np.ndarray]:
+    def categories(self, node: Split, target_size: int) -> tuple[Any, np.ndarray]:
         """The target tokens (n,) that `node` leaves possible, and the category of each.
 
         That is the number of the child that it is below, or C if it ends here.
         """
         def make() -> tuple[Any, np.ndarray]:
-            sizes = [self.last[child] - self.first[child] for child in self.children[node].values()]
+            sizes = [*self.children(node).values()]
             below, category = self.below(node), np.full(target_size, len(sizes))
-            category[below[len(below) - sum(sizes):]] = np.repeat(np.arange(len(sizes)), sizes)
+            category[below[node in self.token:]] = np.repeat(np.arange(len(sizes)), sizes)
             tokens = slice(None) if node == ROOT else below
             return tokens, category[tokens]
         return self.kept(("categories", node, target_size), make)
 
-    def members(self, node: int, category: int, target_size: int) -> np.ndarray:
+    def members(self, node: Split, category: int, target_size: int) -> np.ndarray:
         """The target tokens of one of the `categories` at `node`."""
         if category < len(atoms := self.atoms(node)):
-            return self.below(self.children[node][int(atoms[category])])
+            return self.below((*node, int(atoms[category])))
         tokens, categories = self.categories(node, target_size)
         return np.arange(target_size)[tokens][categories == category]
 
-    def choice(self, node: int, target_probs: np.ndarray,
+    def choice(self, node: Split, target_probs: np.ndarray,
                draft_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The atoms (C,) of the children of `node`; P and Q (C + 1,) of them and of what ends here.
 
@@ -151,17 +148,17 @@ class Lifting:
 
         It ends with the atoms, or at one that is no child where no token ends.
         """
-        place, row, node, narrowed = 0, 0, ROOT, ROOT
+        place, row, node, narrowed, children = 0, 0, ROOT, ROOT, self.children(ROOT)
         while place < len(atoms):
-            child = self.children[node].get(atoms[place])
-            stop, here = child is None and node != ROOT, node if child is None else child
-            whole = child is None or not self.children[child]
-            ends = self.token[here] if whole else -1  # a target token ends if this is accepted
+            is_child = atoms[place] in children
+            stop, here = not is_child and node != ROOT, (*node, atoms[place]) if is_child else node
+            whole = not (children := self.children(here) if is_child else None)
+            ends = self.token.get(here, -1) if whole else -1  # a token, if this is accepted
             next_node = ROOT if whole else here
             yield Choice(place, row, node, stop, ends, next_node, narrowed)
             if whole and ends < 0:
                 return
-            place, row = place + (child is not None), row + whole
+            place, row, children = place + is_child, row + whole, children or self.children(ROOT)
             node, narrowed = next_node, node if stop else ROOT
 
     def walk(self, atoms: Sequence[int | None]) -> tuple[list[int], list[int]]:

@@ -139,7 +139,7 @@ def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
 
 
 def places(example: Example,
-           lifting: Lifting) -> Iterator[tuple[int, Split, int, int, np.ndarray]]:
+           lifting: Lifting) -> Iterator[tuple[int, Split, Split, Split, np.ndarray]]:
     """Where verification makes a choice if this text is drafted: at, prefix, node, left, p.
 
     at: the draft token whose path's next atom proposes; prefix: its atoms before; node: where in
@@ -162,8 +162,8 @@ def places(example: Example,
         row = now + 1
 
 
-def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: int,
-                left: int) -> tuple[np.ndarray, np.ndarray]:
+def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: Split,
+                left: Split) -> tuple[np.ndarray, np.ndarray]:
     """The category (W,) of each draft token's atom after `prefix` (-1: none); which (C + 2,) count.
 
     The C children of the node, then *stop* (any other atom); at the root instead the uncovered

@@ -71,7 +71,8 @@ class NGramCache:
         """Add entries, n-gram -> (target token, hits), that are not there yet."""
         self._entries |= entries
         for ngram, (token, _) in entries.items():
-            self._splits[token] = (*self._splits.get(token, ()), ngram)
+            found = self._splits.get(token)
+            self._splits[token] = (*found, ngram) if found else (ngram,)
         self._lengths = sorted({*self._lengths, *map(len, entries)}, reverse=True)
         self.version += 1
 
@@ -85,13 +86,13 @@ class NGramCache:
 
     def split_of(self, token: int) -> NGram | None:
         """The n-gram that spells a target token: the most used (then shortest, lowest), or None."""
-        found = self._splits.get(token) or (None,)
-        return found[0] if len(found) == 1 else min(
-            found, key=lambda ngram: (-self.hits(ngram), len(ngram), ngram))
+        return min(self._splits.get(token, ()), default=None,
+                   key=lambda ngram: (-self.hits(ngram), len(ngram), ngram))
 
     def splits(self) -> dict[int, NGram]:
         """Each target token that has n-grams -> the one that spells it (`split_of`)."""
-        return {token: self.split_of(token) for token, found in self._splits.items() if found}
+        return {token: found[0] if len(found) == 1 else self.split_of(token)
+                for token, found in self._splits.items() if found}
 
     def touch(self, ngram: Sequence[int]) -> bool:
         """Count a use of an entry; False if it is not there."""

@@ -50,7 +50,8 @@ class Tokenizer:
         if getattr(raw.model, "dropout", None):
             raw.model.dropout = None  # a text has one tokenization
         self.raw, self.name, self._config = raw, name, config or {}
-        vocabulary = {raw.id_to_token(i): i for i in range(raw.get_vocab_size())}
+        self.strings = [*map(raw.id_to_token, range(raw.get_vocab_size()))]
+        vocabulary = {string: i for i, string in enumerate(self.strings)}
         if None in vocabulary:  # ids have gaps (where they have none, the above is quicker)
             vocabulary = raw.get_vocab(with_added_tokens=True)
         before = _parts(raw.normalizer) + _parts(raw.pre_tokenizer)
@@ -66,7 +67,7 @@ class Tokenizer:
             or part.get("prepend_scheme", "never") != "never" for part in before)
 
         added = raw.get_added_tokens_decoder()
-        self.strings = [*map({i: name for name, i in vocabulary.items()}.get, range(self.size))]
+        self.strings += map(raw.id_to_token, range(len(self.strings), self.size))  # after gaps
         self.special = find_roles(self._config, raw, vocabulary, self.byte_level)
         self.roles = self.special.roles
         self.fallback = {i: bytes.fromhex(byte[1]) for i, name in enumerate(self.strings)  # <0xNN>
@@ -76,9 +77,10 @@ class Tokenizer:
         for token, data in (own | dict.fromkeys(self.special.ids)).items():
             self.token_bytes[token] = data
         self.longest = max(map(len, filter(None, self.token_bytes)), default=1)  # in bytes
+        alone = [i for i, data in enumerate(self.token_bytes) if data and len(data) == 1]
         self.byte_fallback = {  # byte -> the lowest token that spells it alone
-            data[0]: i for i, data in reversed([*enumerate(self.token_bytes)])
-            if len(data or ()) == 1 and (i in self.fallback or self.byte_level and i not in added)}
+            self.token_bytes[i][0]: i for i in reversed(alone)
+            if i in self.fallback or self.byte_level and i not in added}
         # Pieces cannot spell bytes that are not UTF-8 (surrogate escapes), nor a "▁" of the text.
         mark = "▁" if self._space and self.byte_fallback.keys() >= set("▁".encode()) else ""
         self._unspellable = re.compile(f"([\udc80-\udcff{mark}]+)")

@@ -115,7 +115,7 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
     if node != ROOT:
         below = lifting.below(node)
         emitted.append(int(below[uniforms.choose(p[below])]))
-        if emitted[-1] != lifting.token[node]:
+        if emitted[-1] != lifting.token.get(node):
             return Verdict(emitted, "recovered")
         p = target_probs[len(emitted)]
     return Verdict([*emitted, uniforms.choose(p)], "bonus")
@@ -155,12 +155,12 @@ def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lif
     route = [*takewhile(lambda step: step.row < rows, lifting.route(atoms))]
     masses, drafted = [], []  # (row, ids) to add up: P's mass; Q's, and what that is a share of
     for step in route:
-        (q, prefix), children = drawn[step.place], lifting.children[step.node]
+        (q, prefix), children = drawn[step.place], lifting.children(step.node)
         after, atom = lifting.after(prefix), atoms[step.place]
         if atom in children:
-            within, same = lifting.below(children[atom]), after.get(atom, [])
+            within, same = lifting.below((*step.node, atom)), after.get(atom, [])
         else:
-            within = lifting.below(step.node)[:lifting.token[step.node] >= 0]
+            within = lifting.below(step.node)[:step.node in lifting.token]
             same = [token for other in children if step.stop for token in after.get(other, ())]
         masses.append((step.row, within))
         drafted += [(q, same), (q, lifting.continuing(prefix)[0] if prefix else [])]
@@ -189,7 +189,7 @@ def categories(choice: Choice, drawn: Sequence[tuple[Any, Split]], lifting: Lift
     """P and Q (C + 1,) of all categories at a comparison."""
     q = lifting.distribution(*drawn[choice.place])
     if choice.narrowed != ROOT:  # the same atom proposed *stop*, and that was accepted
-        q[[*lifting.children[choice.narrowed]]] = 0.0
+        q[[*lifting.children(choice.narrowed)]] = 0.0
         q /= choice.left
     return lifting.choice(choice.node, target_probs[choice.row], q)[1:]
 

@@ -61,7 +61,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("verification", "target_probs),\n                                    known[i].before))", "target_probs), 1.0))", BLOCK),
     ("verification", "return known[:sure], known[sure], left(sure)", "return [], known[0], left(0)", BLOCK),
     ("verification", "q /= choice.left", "q /= 1.0", ROUND),
-    ("verification", "q[[*lifting.children[choice.narrowed]]] = 0.0", "q[:0] = 0.0", ROUND),
+    ("verification", "q[[*lifting.children(choice.narrowed)]] = 0.0", "q[:0] = 0.0", ROUND),
     ("verification", "proposed / (mass or 1.0) if step.node != ROOT else proposed", "proposed", ROUND),
     ("verification", "accumulate(after.values(), min, initial=1.0)", "accumulate(after.values(), initial=1.0)", BLOCK),
     ("verification", "rows = min(len(target_probs), len(target_probs) if limit is None else limit)",
@@ -70,7 +70,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("verification", "        if r == 0:\n            return\n", "", LABELS),
     # lifting
     ("lifting", "self.route([*atoms, None])", "self.route(atoms)", LIFTING),
-    ("lifting", "dict(backwards).items()][::-1]", "dict(backwards[::-1]).items()]", LIFTING),
+    ("lifting", "strict=True), reverse=True))\n", "strict=True)))\n", LIFTING),
     ("lifting", "(1.0 - drafted.sum()).clip(0)", "0.0", LIFTING + " " + ROUND),
     ("lifting", "step.place + (not step.stop)", "step.place + step.stop", LIFTING),
     ("lifting", "            in_text = ()\n", "", LIFTING),

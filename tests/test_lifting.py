@@ -25,8 +25,8 @@ def test_paths(lifting):
 
 def test_masses_are_those_of_the_tokens_below(lifting):
     p = np.array([0.1, 0.3, 0.2, 0.25, 0.15])
-    node_a = lifting.children[ROOT][A]
-    node_ab = lifting.children[node_a][B]
+    node_a, node_ab = (A,), (A, B)
+    assert lifting.children(ROOT) == {A: 3, B: 1} and lifting.children(node_a) == {B: 2} and lifting.children((C,)) == {}
     assert p[lifting.below(node_a)].sum() == pytest.approx(0.6) and p[lifting.below(node_ab)].sum() == pytest.approx(0.5)
     assert sorted(lifting.below(node_ab).tolist()) == [1, 2]
     assert lifting.members(ROOT, len(lifting.atoms(ROOT)), 5).tolist() == [4]
@@ -37,7 +37,7 @@ def test_choice_at_the_root_and_inside(lifting):
     atoms, target, draft = lifting.choice(ROOT, p, lifting.distribution(q, ()))
     assert dict(zip(atoms.tolist(), target, strict=False)) == pytest.approx({A: 0.6, B: 0.25})
     assert target[-1] == pytest.approx(0.15) and draft.tolist() == pytest.approx([0.4, 0.4, 0.0])  # B: 0.2 + 0.2 of BA
-    _, target, draft = lifting.choice(lifting.children[ROOT][A], p, lifting.distribution(q, ()))
+    _, target, draft = lifting.choice((A,), p, lifting.distribution(q, ()))
     assert target.tolist() == pytest.approx([0.5 / 0.6, 0.1 / 0.6]) and draft.tolist() == pytest.approx([0.4, 0.6])
 
 
@@ -72,11 +72,13 @@ def test_every_node_is_the_range_of_the_tokens_below_it(splits, seed):
     lifting = Lifting(dict(enumerate(splits)), {}, 4)
     p = np.random.default_rng(seed).dirichlet(np.ones(len(splits)))
     covered = {split: min(i for i, s in enumerate(splits) if s == split) for split in splits}
-    pending = [(ROOT, ())]
+    pending = [ROOT]
     while pending:
-        node, prefix = pending.pop()
-        below = sorted(token for split, token in covered.items() if split[:len(prefix)] == prefix)
+        node = pending.pop()
+        below = sorted(token for split, token in covered.items() if split[:len(node)] == node)
         assert sorted(lifting.below(node).tolist()) == below
         assert p[lifting.below(node)].sum() == pytest.approx(p[below].sum())
-        assert lifting.token[node] == covered.get(prefix, -1)
-        pending += [(child, (*prefix, atom)) for atom, child in lifting.children[node].items()]
+        assert lifting.token.get(node) == covered.get(node)
+        pending += [(*node, atom) for atom in lifting.children(node)]
+        for atom, size in lifting.children(node).items():
+            assert size == len(lifting.below((*node, atom)))

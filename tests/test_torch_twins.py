@@ -187,8 +187,8 @@ def test_masses_and_laws_equal_numpy(rounds):
         seen["merge"] += any(length > 1 for length in plain.walk(atoms)[1])
         p, law = case.probs(1, case.target_size)[0], case.rng.dirichlet(np.ones(case.draft_size))
         torch_p = torch.from_numpy(p)
-        for node in range(len(plain.token)):
-            if plain.children[node] and p[plain.below(node)].sum() > 1e-3:
+        for node in sorted({split[:depth] for split in plain.token for depth in range(len(split))}):
+            if p[plain.below(node)].sum() > 1e-3:
                 atoms, target_law, draft_law = plain.choice(node, p, law)
                 same, *made = twin.choice(node, torch_p, torch.from_numpy(law))
                 assert same.tolist() == atoms.tolist()

@@ -85,10 +85,10 @@ def draw_trie(title, lifting, p, tokens, atoms):
 
     def draw(node, depth, name):
         """The subtree of a node, whose row is returned."""
-        mass, children, token = p[lifting.below(node)].sum(), lifting.children[node], lifting.token[node]
+        mass, children, token = p[lifting.below(node)].sum(), lifting.children(node), lifting.token.get(node, -1)
         if not children:
             return leaf(depth, name, token, mass)
-        below = [(draw(child, depth + 1, atoms[atom]), "-") for atom, child in children.items()]
+        below = [(draw((*node, atom), depth + 1, atoms[atom]), "-") for atom in children]
         if token >= 0:
             below.append((leaf(depth + 1, "stop", token, p[token]), "--"))
         row = sum(one for one, _ in below) / len(below)
@@ -97,7 +97,7 @@ def draw_trie(title, lifting, p, tokens, atoms):
         text(depth, row, name, mass, "C0")
         return row
 
-    draw(0, 0, "root")
+    draw((), 0, "root")
     axes.set(xlim=(-0.3, 3), ylim=(0.6 - next(rows), 0.6))
     axes.axis("off")
     show(plt)

@@ -111,7 +111,7 @@ class Rounds(Learner):
             steps = [*choices(atoms, drawn, lifting, probs)]
             rows.append(len(lifting.walk(atoms)[0]) + 1)
             tokens.append(1 + sum(step.after for step in steps if step.ends >= 0))
-            if steps and (node := steps[-1].next_node) != ROOT and lifting.token[node] >= 0 and steps[-1].after:
+            if steps and (node := steps[-1].next_node) != ROOT and node in lifting.token and steps[-1].after:
                 p = probs[steps[-1].row]  # the atoms ran out: the node's own token brings a bonus
                 tokens[-1] += steps[-1].after * float(p[lifting.token[node]] / p[lifting.below(node)].sum())
         labels = self._labels(draft, proposals, logits, rest[1], rest[2])[healed:]
