@@ -46,7 +46,7 @@ def residual(target_probs: Any, draft_probs: Any, scale: float = 1.0) -> Any:
     """Weights max(0, scale p - q) (V,); at scale 1, where rounding leaves nothing (p = q), p."""
     left = (scale * target_probs - draft_probs).clip(0)
     if scale == 1:
-        left += target_probs * (left.sum() == 0)  # no question that a device would have to answer
+        left += target_probs * (left.sum() == 0)  # not an `if`: a GPU would be waited for
     return left
 
 

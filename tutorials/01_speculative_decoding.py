@@ -35,7 +35,7 @@ figure("a pass over n tokens, in ms", {"measured": [1000 * time for time in pass
 
 # %% [markdown]
 # What happens in a pass? A list of numbers for each token goes through the layers, where it also takes in those of the tokens
-# before it; at last every token that may follow gets a number, the higher the likelier. As a textbook writes it (and slower):
+# before it; in the end every token that may follow gets a number, the higher the likelier. A textbook version, which is slower:
 
 # %%
 show(forward)

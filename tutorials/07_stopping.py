@@ -90,7 +90,7 @@ assert np.allclose(labels, [1, 0.2 / 0.4]) and np.isclose(row @ labels, np.minim
 # ## The real thing
 # The **acceptance head** is one linear layer with a sigmoid. It reads what the drafter has computed anyway: its **hidden
 # state** before the token, its **embedding** of the token (lists of numbers it works with), and log(q / (1 - q)). A
-# `Learner` (lesson 6) collects labels from 20 texts. The head learns from 12 of them by **AdamW**, a usual way to step
+# `Learner` (lesson 6) collects labels from 20 texts. The head learns from 12 of them by **AdamW**, a common way to step
 # against a gradient. The other eight test it: how often is an accepted token (y > 1/2) put above a rejected one? Chance: 0.5.
 
 # %%
@@ -111,7 +111,7 @@ for name, P in predictions.items():
     print(f"{name:10}  {bar(ordered, 30, '.2f')} in the right order; mean P {P.mean():.2f}, mean label {y[cut:].mean():.2f}")
 
 # %% [markdown]
-# What counts is the time per token. Four rules at temperature 0; small differences are noise of the clock.
+# What counts is the time per token. Four rules at temperature 0; small differences are clock noise.
 
 # %%
 costs = {}
@@ -126,10 +126,10 @@ figure("cost per token", {"ms": [*costs.values()]}, [*costs])
 
 # %% [markdown]
 # In our measurements (docs/results.md, "Adaptive drafting") the head is *not* faster than the confidence once both thresholds
-# are tuned. They count passes and draft tokens, so no noise of a clock hides why. If its predictions took no time, the head
-# would gain about as much as tuning the threshold of the confidence: it seems to learn mostly how far the confidence can be
-# trusted, and a threshold says that, too. And its predictions do take time, at each draft token. There is room left, though:
-# a rule that knew what will be kept would be a good deal faster.
+# are tuned (passes and draft tokens were counted, so this is not clock noise). If its predictions took no time, the head would
+# gain about as much as tuning the threshold of the confidence: it seems to learn mostly how far the confidence can be trusted,
+# and a threshold can say that, too. And its predictions do take time, at each draft token. There is room left, though: a rule
+# that knew what will be kept would be a good deal faster.
 #
 # ## Exercises
 #
