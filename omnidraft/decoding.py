@@ -59,10 +59,9 @@ def plain(model: Any, prompt_ids: str | Sequence[int], options: Options, uniform
     """Ordinary decoding: one token of `model` per round; arguments as in `speculative`."""
     began, ids = perf_counter(), check_prompt(model, prompt_ids)
     sampler = getattr(model, "sampler", Sampler)(uniforms, *options.sampling)
-    cache = (warm or Warm()).read(model, sampler, ids)
+    cache, ends = (warm or Warm()).read(model, sampler, ids), options.ends(model)
     seconds = {"prefill": perf_counter() - began}
     end_of_text, done = min(len(ids) + options.max_new_tokens, model.context_size), False
-    ends = options.ends(model)
     while not done:
         began = perf_counter()
         logits = sampler.finished(model.forward(ids[cache.length:], cache))
