@@ -92,7 +92,7 @@ def test_sizes_are_checked_before_memory_is_taken(folders, change):  # noqa: F81
 
 
 @pytest.mark.parametrize(("change", "says"), [
-    ({"hidden_size": "128"}, "hidden_size is '128', but must be"),
+    ({"hidden_size": -1}, "hidden_size is -1, but must be"),
     ({"num_hidden_layers": 0}, "num_hidden_layers is 0, but must be"),
     ({"architectures": None, "model_type": None}, "a model without model_type is not supported")])
 def test_what_is_wrong_has_the_name_that_config_json_gives_it(folders, change, says):  # noqa: F811
