@@ -14,7 +14,7 @@ from test_learning import PROMPTS, adapt, folders, learner_of, paired, resumed, 
 
 from omnidraft import losses
 from omnidraft.errors import OmnidraftError
-from omnidraft.learning import adapters
+from omnidraft.learning import adapters, online
 from omnidraft.learning.adapters import Adapter, Adapters
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
@@ -81,6 +81,14 @@ def test_replay_takes_no_more_memory_than_it_may(folders):  # noqa: F811
     learner = learner_of(paired(folders), Schedule(every=1, guard=0, memory_bytes=1))
     serve(learner, PROMPTS[:3])
     assert len(learner.memory) == 1
+
+
+def test_its_memory_is_an_option_of_the_command(folders, monkeypatch):  # noqa: F811
+    seen, made = [], online.Schedule
+    monkeypatch.setattr(online, "Schedule", lambda *given, **how: seen.append(made(*given, **how)) or seen[-1])
+    for more in ((), ("--replay-mb", "3")):
+        assert adapt(folders, "math", "--limit", "1", "--no-save", *more).exit_code == 0
+    assert [one.memory_bytes for one in seen] == [made().memory_bytes, 3 << 20]
 
 
 def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path, monkeypatch):  # noqa: F811
@@ -233,6 +241,7 @@ def test_the_lifting_is_that_of_the_cache_in_use(folders):  # noqa: F811
 
 @pytest.mark.parametrize("arguments, says", [
     (["--limit", "0"], "limit is 0"), (["--limit", "-1"], "limit is -1"),
+    (["--replay-mb", "-1"], "memory and its bytes are 0 or more"),
     (["--head", "interleaved", "--every", "1"], "update every 2 or more")])
 def test_settings_are_checked_before_anything_is_served(folders, arguments, says):  # noqa: F811
     result = adapt(folders, "math", *arguments)
@@ -241,7 +250,7 @@ def test_settings_are_checked_before_anything_is_served(folders, arguments, says
 
 
 @pytest.mark.parametrize("kind, settings, says", [
-    (Schedule, {"replay": -1}, "replay is -1"), (Recipe, {"loss": "hybrid", "weight": -1}, "weight is -1"),
+    (Schedule, {"replay": -1}, "or more, not -1"), (Recipe, {"loss": "hybrid", "weight": -1}, "weight is -1"),
     (Recipe, {"weight": float("inf")}, "weight is inf"), (Recipe, {"weight": "x"}, "must be a number")])
 def test_settings_of_learning_are_checked(kind, settings, says):
     with pytest.raises(OmnidraftError, match=says):

@@ -34,8 +34,8 @@ def adapt(
     rate: Annotated[float | None, options.learning(
         help="Learning rate; by default by rank and size, warmed up while it helps.")] = None,
     every: Annotated[int, options.learning(help="Prompts between two updates.")] = 2,
-    head: Annotated[str, options.learning(
-        help="Learning of an acceptance head: none, joint or interleaved.")] = "none",
+    replay_mb: Annotated[int, options.learning(help="Most memory for replayed texts.")] = 1024,
+    head: Annotated[str, options.learning(help="Train a head: none, joint, interleaved.")] = "none",
     decoding: options.Decoding,
     limit: Annotated[int, options.learning(
         help="Most prompts to serve.", show_default="all")] = sys.maxsize,
@@ -43,7 +43,7 @@ def adapt(
     save: Annotated[bool, options.output(help="Keep what was learned.")] = True,
     json_lines: options.JsonLines = False,
 ) -> None:
-    """Serve prompts and learn. Ctrl-C stops, the next run continues; replay takes 1 GB at most."""
+    """Serve prompts and learn. Ctrl-C stops, the next run continues."""
     from rich.progress import Progress
 
     how = decoding.options()
@@ -54,7 +54,7 @@ def adapt(
     if save:  # another run that learns into the same adapter is refused here, before it begins
         context.with_resource(store.writing(pair))
     recipe = Recipe(loss, rank=Recipe.rank if rank is None else rank, rate=rate)
-    schedule = online.Schedule(every, replay=6, head=head)
+    schedule = online.Schedule(every, replay=6, memory_bytes=replay_mb << 20, head=head)
     rng = np.random.default_rng(decoding.seed)
     learner = store.resume(pair, recipe, schedule, rng, shipped=rank is None)
     if learner.statistics and not learner.version:

@@ -57,8 +57,8 @@ class Schedule:
             raise OmnidraftError(f"every {self.every}, steps {self.steps}: both must be 1 or more")
         if self.head == "interleaved" and self.every == 1:
             raise OmnidraftError("a head learns between two updates: update every 2 or more")
-        if min(self.replay, self.memory) < 0:
-            raise OmnidraftError(f"replay is {self.replay}, memory {self.memory}: use 0 or more")
+        if (worst := min(self.replay, self.memory, self.memory_bytes)) < 0:
+            raise OmnidraftError(f"replay, memory and its bytes are 0 or more, not {worst}")
 
 
 @dataclass
