@@ -151,7 +151,7 @@ def test_demo_continues_a_prompt_of_ones_own(folders):
     shown = ok("demo", "one two", *pair(folders), "--plain", "-n", "6")
     assert "one two[" in shown.stdout.replace("\n", "") and "--- yours ---" in shown.stderr
     assert "--- math ---" not in shown.stderr and "passes ->" in shown.stderr
-    check_refused(run("demo", "one two", *pair(folders), "--task", "math"), "or a prompt instead")
+    check_refused(run("demo", "one two", *pair(folders), "--task", "math"), "or give a prompt instead")
 
 
 @pytest.mark.parametrize(("rule", "expected"), [

@@ -276,7 +276,7 @@ def test_text_on_stdin_may_begin_with_a_brace_and_must_be_utf_8(folders, monkeyp
     assert last(adapt(folders, "-", "--no-save", "--json", input="the thing\n{ in }\n"))["prompts"] == 2
     assert last(adapt(folders, "-", "--no-save", "--json", input='{"prompt": "in"}\n{"text": "the"}\n'))["prompts"] == 2
     result = adapt(folders, "-", input=b"the thing\n\xff\n")
-    assert result.exit_code == 1 and "not UTF-8" in result.stderr
+    assert result.exit_code == 1 and "the input is not UTF-8 text: convert it" in result.stderr
 
 
 def test_an_update_at_the_end_counts(folders, tmp_path):  # noqa: F811

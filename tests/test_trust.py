@@ -91,6 +91,16 @@ def test_sizes_are_checked_before_memory_is_taken(folders, change):  # noqa: F81
     assert len(str(caught.value)) < 200 and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("change", "says"), [
+    ({"hidden_size": -1}, "hidden_size is -1, but must be"),
+    ({"num_hidden_layers": 0}, "num_hidden_layers is 0, but must be"),
+    ({"architectures": None, "model_type": None}, "a model without model_type is not supported")])
+def test_what_is_wrong_has_the_name_that_config_json_gives_it(folders, change, says):  # noqa: F811
+    config = json.loads(Path(folders["target"], "config.json").read_text())
+    with pytest.raises(OmnidraftError, match=says):
+        ModelConfig.parse(config | change, "folder")
+
+
 # -------------------------------------------------------------------------------------------- templates and prompts
 
 BOMBS = {"time": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",

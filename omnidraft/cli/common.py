@@ -39,7 +39,7 @@ class OneLineErrors(TyperGroup):
             full = is_out_of_memory(error)
             line = OUT_OF_MEMORY if full else str(error).replace("\n", " ")
             if isinstance(error, UnicodeDecodeError):
-                line += ": not UTF-8 text"
+                line = f"the input is not UTF-8 text: convert it ({line})"
             elif not (full or isinstance(error, (OmnidraftError, OSError))):
                 line = (f"{type(error).__name__}: {line}; this is a mistake of the program: please "
                         "report it with what `omnidraft --debug` shows")

@@ -41,7 +41,7 @@ def demo(
     """Watch a small model draft for a bigger one. `--seed` picks the prompts."""
     how, seed = decoding.options(), decoding.seed
     if task not in (None, *USUAL) or task and prompt is not None:
-        raise OmnidraftError(f"--task is {task!r}: give {', '.join(USUAL)}, or a prompt instead")
+        raise OmnidraftError(f"--task {task}: name {', '.join(USUAL)}, or give a prompt instead")
     rng = random.Random(seed)
     prompts = {"yours": prompt} if prompt is not None else {
         name: rng.choice([*options.read_prompts(name)[0]]) if seed else USUAL[name]

@@ -100,7 +100,7 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
     kind = rope.setdefault("rope_type", rope.get("type", "default"))  # transformers 5; 4
     share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1))
     act = config.get("hidden_act", "silu")
-    for what, wrong in ((f"{named[0]} is", family is None),
+    for what, wrong in ((f"{named[0] or 'a model without model_type'} is", family is None),
                         ("quantized weights are", config.get("quantization_config")),
                         (f"hidden_act {act!r} is", act not in ("silu", "swish")),
                         (f"RoPE type {kind!r} is", kind not in ROPES),
@@ -108,24 +108,23 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
         if wrong:
             raise OmnidraftError(f"{what} not supported by the NumPy engine (it runs "
                                  f"{', '.join(FAMILIES)}); use --backend torch")
-    width, heads = config["hidden_size"], config["num_attention_heads"]
-    kv_heads, context = FAMILIES[family]
+    sizes = {key: config[key] for key in (  # in the order of ModelConfig's fields
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads")}
+    heads, (kv_heads, context) = sizes["num_attention_heads"], FAMILIES[family]
     context = config.get("max_position_embeddings") or context
     window = config.get("sliding_window", 4096)
     windowed = family == "Mistral" or family == "Qwen2" and config.get("use_sliding_window")
-    sizes = {
-        "vocab_size": config["vocab_size"], "width": width, "heads": heads,
-        "hidden": config["intermediate_size"], "layers": config["num_hidden_layers"],
-        "kv_heads": config.get("num_key_value_heads", kv_heads) or heads,
-        "head_dim": config.get("head_dim") or width // max(1, heads),
-        "context_size": min(context, window or context) if windowed else context}
+    sizes["num_key_value_heads"] = kv_heads = config.get("num_key_value_heads", kv_heads) or heads
+    sizes["head_dim"] = head_dim = config.get("head_dim") or sizes["hidden_size"] // max(1, heads)
+    sizes["max_position_embeddings"] = min(context, window or context) if windowed else context
     for key, size in sizes.items():
-        if type(size) is not int or not 1 <= size <= MOST[key == "layers"]:
+        if type(size) is not int or not 1 <= size <= (most := MOST[key == "num_hidden_layers"]):
             raise OmnidraftError(f"{key} is {repr(size)[:40]}, but must be a whole number from 1 "
-                                 f"to {MOST[key == 'layers']}")
-    if heads % sizes["kv_heads"] or sizes["head_dim"] % 2:
-        raise OmnidraftError(f"{heads} heads cannot share {sizes['kv_heads']} key-value heads "
-                             f"of {sizes['head_dim']} numbers")
+                                 f"to {most:,}")
+    if heads % kv_heads or head_dim % 2:
+        raise OmnidraftError(f"{heads} heads cannot share {kv_heads} key-value heads of "
+                             f"{head_dim} numbers")
     original = "original_max_position_embeddings"
     rope["original_context"] = config.get(original) or rope.get(original) or context
     rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
@@ -137,7 +136,7 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
     bias = bool(config.get("attention_bias")) and family == "Llama"
     ends = flat_ids(config.get("eos_token_id"))
     return ModelConfig(
-        **sizes, rope=rope, eps=float(config.get("rms_norm_eps", 1e-6)),
+        *sizes.values(), rope=rope, eps=float(config.get("rms_norm_eps", 1e-6)),
         qkv_bias=bias or family == "Qwen2", out_bias=bias,
         mlp_bias=bool(config.get("mlp_bias")) and family == "Llama",
         tied=bool(config.get("tie_word_embeddings")),
