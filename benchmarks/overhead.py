@@ -45,9 +45,10 @@ class Stored:
         self.tokenizer, self.name, self.vocab_size = tokenizer, tokenizer.name, rows.shape[1]
         self.rows, self.at, self.device = rows, 0, device
         if not isinstance(rows, np.ndarray):
-            from omnidraft.engine.cpu_sampler import sampler_for
+            from omnidraft import sampling_torch
+            from omnidraft.engine.cpu_sampler import CpuSampler
 
-            self.sampler = sampler_for(self.rows.device)
+            self.sampler = CpuSampler if rows.device.type == "cpu" else sampling_torch.Sampler
 
     def new_cache(self, on_device: bool = False) -> Any:
         """Only a length, and whether tensors stay tensors."""

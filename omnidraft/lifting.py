@@ -148,17 +148,17 @@ class Lifting:
 
         It ends with the atoms, or at one that is no child where no token ends.
         """
-        place, row, node, narrowed, children = 0, 0, ROOT, ROOT, self.children(ROOT)
+        place, row, node, narrowed = 0, 0, ROOT, ROOT
         while place < len(atoms):
-            is_child = atoms[place] in children
-            stop, here = not is_child and node != ROOT, (*node, atoms[place]) if is_child else node
-            whole = not (children := self.children(here) if is_child else None)
+            is_child = atoms[place] in self.children(node)
+            here, stop = (*node, atoms[place]) if is_child else node, not is_child and node != ROOT
+            whole = not (is_child and self.children(here))
             ends = self.token.get(here, -1) if whole else -1  # a token, if this is accepted
             next_node = ROOT if whole else here
             yield Choice(place, row, node, stop, ends, next_node, narrowed)
             if whole and ends < 0:
                 return
-            place, row, children = place + is_child, row + whole, children or self.children(ROOT)
+            place, row = place + is_child, row + whole
             node, narrowed = next_node, node if stop else ROOT
 
     def walk(self, atoms: Sequence[int | None]) -> tuple[list[int], list[int]]:

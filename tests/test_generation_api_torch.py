@@ -174,7 +174,7 @@ def test_rows_on_a_device_are_processed_as_those_on_the_host(monkeypatch):
     lists = [transformers.NoRepeatNGramLogitsProcessor(3),
              lambda ids, row: row - (torch.arange(row.shape[1]) == ids[0, -1]) * 1.0]
     sampler, *host, scores = write(lists)
-    monkeypatch.setattr(cpu_sampler, "sampler_for", lambda device: sampling_torch.Sampler)
+    monkeypatch.setattr(cpu_sampler, "CpuSampler", sampling_torch.Sampler)
     other, *device, tensors = write(lists)
     assert sampler is not other is sampling_torch.Sampler and host == device and isinstance(tensors[0], torch.Tensor)
     assert np.allclose(np.stack(scores), torch.stack(tensors).numpy())

@@ -144,7 +144,7 @@ def kind(request, monkeypatch) -> str:
 
 
 def as_on_a_device(monkeypatch) -> None:
-    monkeypatch.setattr(cpu_sampler, "sampler_for", lambda device: sampling_torch.Sampler)
+    monkeypatch.setattr(cpu_sampler, "CpuSampler", sampling_torch.Sampler)
 
 
 def given(rows: np.ndarray, kind: str):

@@ -325,7 +325,7 @@ def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, monkeypatch, ar
 
 @pytest.mark.parametrize("sampler", [cpu_sampler.CpuSampler, sampling_torch.Sampler])  # the latter is that of a GPU
 def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monkeypatch, sampler):
-    monkeypatch.setattr(cpu_sampler, "sampler_for", lambda device: sampler)
+    monkeypatch.setattr(cpu_sampler, "CpuSampler", sampler)
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     assert adapt(folders, "prompts.txt", "--head", "interleaved").exit_code == 0
     monkeypatch.setattr(pairs, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter

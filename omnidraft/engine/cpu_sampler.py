@@ -1,4 +1,4 @@
-"""Which sampler the PyTorch models of a device take."""
+"""The sampler of PyTorch models on the CPU."""
 
 import numpy as np
 import torch
@@ -20,8 +20,3 @@ class CpuSampler(sampling.Sampler):
         if np.isnan(probs[0]):
             raise OmnidraftError(BROKEN)
         return probs
-
-
-def sampler_for(device: torch.device) -> type[sampling.Sampler]:
-    """The sampler for models on a device."""
-    return CpuSampler if device.type == "cpu" else sampling_torch.Sampler

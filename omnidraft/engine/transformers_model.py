@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
+from .. import sampling_torch
 from ..errors import OmnidraftError
 from ..tokenizer import Tokenizer
 from . import cpu_sampler
@@ -83,7 +84,8 @@ class TransformersModel:
     @property
     def sampler(self) -> type:
         """The sampler that reads logits where they are."""
-        return cpu_sampler.sampler_for(self.device)
+        on_cpu = self.device.type == "cpu"
+        return cpu_sampler.CpuSampler if on_cpu else sampling_torch.Sampler
 
     @classmethod
     def load(cls, name_or_folder: str | Path, dtype: str = "auto", device: str = "auto",
@@ -197,7 +199,11 @@ class TransformersModel:
     def _check_causal(self) -> int:
         """The width of the logits, by a pass over two texts that differ in their last token."""
         texts = torch.tensor([[0, 1, 2, 0], [0, 1, 2, 1]])
-        logits, _ = self._run(texts, None, 4)
+        state = self._new_state()
+        logits, _ = self._run(texts, state, 4)
+        # in older versions of transformers some models keep their state elsewhere: this one is empty
+        self.can_cut &= all(type(one) is not DynamicLayer or one.get_seq_length() == 4
+                            for one in getattr(state, "layers", ()))
         one, other = self._to_host(logits)  # (4, V) each
         near = 1e-4 if self.dtype in (torch.float32, torch.float64) else 0.02
         if np.abs(one[:3] - other[:3]).max() > near * np.abs(one[3] - other[3]).max():
