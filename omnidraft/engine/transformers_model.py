@@ -201,7 +201,7 @@ class TransformersModel:
         texts = torch.tensor([[0, 1, 2, 0], [0, 1, 2, 1]])
         state = self._new_state()
         logits, _ = self._run(texts, state, 4)
-        # in older versions of transformers some models keep their state elsewhere: this one is empty
+        # some models of older transformers keep their state elsewhere, and leave this one empty
         self.can_cut &= all(type(one) is not DynamicLayer or one.get_seq_length() == 4
                             for one in getattr(state, "layers", ()))
         one, other = self._to_host(logits)  # (4, V) each
