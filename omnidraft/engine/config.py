@@ -118,8 +118,8 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
     sizes["num_key_value_heads"] = kv_heads = config.get("num_key_value_heads", kv_heads) or heads
     sizes["head_dim"] = head_dim = config.get("head_dim") or sizes["hidden_size"] // max(1, heads)
     sizes["max_position_embeddings"] = min(context, window or context) if windowed else context
-    for key, size in sizes.items():
-        if type(size) is not int or not 1 <= size <= (most := MOST[key == "num_hidden_layers"]):
+    for key, size, most in ((k, v, MOST[k == "num_hidden_layers"]) for k, v in sizes.items()):
+        if type(size) is not int or not 1 <= size <= most:
             raise OmnidraftError(f"{key} is {repr(size)[:40]}, but must be a whole number from 1 "
                                  f"to {most:,}")
     if heads % kv_heads or head_dim % 2:
