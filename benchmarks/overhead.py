@@ -46,7 +46,7 @@ class Stored:
         self.rows, self.at, self.device = rows, 0, device
         if not isinstance(rows, np.ndarray):
             from omnidraft import sampling_torch
-            from omnidraft.engine.cpu_sampler import CpuSampler
+            from omnidraft.engine.transformers_sampler import CpuSampler
 
             self.sampler = CpuSampler if rows.device.type == "cpu" else sampling_torch.Sampler
 

@@ -13,7 +13,7 @@ from test_cli import ok, own_caches  # noqa: E402, F401 (a fixture)
 from test_conversation import CHATML, MESSAGES, turns  # noqa: E402
 from test_transformers_model import BYTES, KINDS, PIECES, SIZES, TransformersModel, random_model, saved  # noqa: E402
 
-from omnidraft.engine import cpu_sampler  # noqa: E402
+from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.engine.loading import load  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.serving.conversation import Conversation  # noqa: E402
@@ -32,7 +32,7 @@ def model(kind: str, tokenizer, seed: int) -> TransformersModel:
 @pytest.mark.parametrize("rule", RULES)
 def test_warm_text_is_cold_text(rule, monkeypatch):
     both = Pair(model("llama", PIECES, 1), model("qwen2", BYTES, 2))
-    assert both.sampler is cpu_sampler.CpuSampler
+    assert both.sampler is transformers_sampler.CpuSampler
     fed = {"draft": [], "target": []}
     for name, counts in fed.items():
         one = getattr(both, name)

@@ -10,7 +10,7 @@ from vocabularies import REAL
 
 import omnidraft
 from omnidraft import OmnidraftError, sampling_torch
-from omnidraft.engine import cpu_sampler  # noqa: E402
+from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.stopping import FixedLength
 
@@ -132,7 +132,7 @@ def test_real_pairs_write_what_plain_generate_writes(target):
 
 
 def test_rows_on_a_device_give_what_rows_on_the_host_give(monkeypatch):
-    monkeypatch.setattr(cpu_sampler, "CpuSampler", sampling_torch.Sampler)
+    monkeypatch.setattr(transformers_sampler, "CpuSampler", sampling_torch.Sampler)
     pair = omnidraft.pair(loaded("pieces", 1), loaded("bytes", 2))
     model, inputs = asked(pad_token_id=0, return_dict_in_generate=True, output_scores=True, repetition_penalty=1.3, **GREEDY)
     wanted, made = model.generate(**inputs), model.generate(**inputs, custom_generate=pair.decoder())

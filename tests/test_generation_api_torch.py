@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 import omnidraft  # noqa: E402
 from omnidraft import OmnidraftError, Options, sampling_torch  # noqa: E402
-from omnidraft.engine import cpu_sampler  # noqa: E402
+from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.exactness import distribution_of, total_variation  # noqa: E402
 from omnidraft.sampling import process  # noqa: E402
 from omnidraft.serving.control import Control, forbid, penalise  # noqa: E402
@@ -174,7 +174,7 @@ def test_rows_on_a_device_are_processed_as_those_on_the_host(monkeypatch):
     lists = [transformers.NoRepeatNGramLogitsProcessor(3),
              lambda ids, row: row - (torch.arange(row.shape[1]) == ids[0, -1]) * 1.0]
     sampler, *host, scores = write(lists)
-    monkeypatch.setattr(cpu_sampler, "CpuSampler", sampling_torch.Sampler)
+    monkeypatch.setattr(transformers_sampler, "CpuSampler", sampling_torch.Sampler)
     other, *device, tensors = write(lists)
     assert sampler is not other is sampling_torch.Sampler and host == device and isinstance(tensors[0], torch.Tensor)
     assert np.allclose(np.stack(scores), torch.stack(tensors).numpy())

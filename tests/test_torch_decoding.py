@@ -23,8 +23,8 @@ from test_transformers_model import BYTES, PIECES, SIZES, TransformersModel, ran
 from omnidraft import sampling, sampling_torch, translation  # noqa: E402
 from omnidraft.decoding import plain, speculative  # noqa: E402
 from omnidraft.drafting import Drafter  # noqa: E402
-from omnidraft.engine import cpu_sampler  # noqa: E402
 from omnidraft.engine import loading as models  # noqa: E402
+from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.errors import OmnidraftError  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
@@ -113,7 +113,7 @@ def test_greedy_text_is_that_of_plain_decoding(rule: str, target: str):
         options = Options(verify=rule, stop=stop, max_new_tokens=12)
         text = written(speculative(pair("draft-tasks", target), prompt, options, Uniforms([])))
         assert text == alone(target, prompt, 12), stop
-    assert pair("draft-tasks", target).sampler is cpu_sampler.CpuSampler
+    assert pair("draft-tasks", target).sampler is transformers_sampler.CpuSampler
 
 
 @pytest.mark.parametrize("draft, target", REAL_PAIRS)
@@ -147,7 +147,7 @@ def test_every_round_is_that_of_the_numpy_loop(monkeypatch, rule: str):
         draft, target = random_pair(case % 5).draft, random_pair(case % 5).target
         monkeypatch.setattr(draft, "eos_ids", (2, *range(259, 259 + case % 6 * 4)))  # "▁", "a", "b", ...
         both, hosted = Pair(draft, target), Pair(on_the_host(draft), on_the_host(target))
-        assert both.sampler is cpu_sampler.CpuSampler and hosted.sampler is sampling.Sampler
+        assert both.sampler is transformers_sampler.CpuSampler and hosted.sampler is sampling.Sampler
         options = Options(verify=rule, stop=(FixedLength(5), Confidence(6, 0.2))[case % 2], max_new_tokens=16,
                           learn=case % 3 == 0, temperature=(0.0, 0.3, 0.7, 1.0)[case // 2 % 4],
                           top_k=(0, 20)[case % 7 == 0], top_p=(1.0, 0.9)[case % 5 == 0])

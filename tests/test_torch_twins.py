@@ -22,7 +22,7 @@ from omnidraft import (  # noqa: E402
     translation,
     verification,
 )
-from omnidraft.engine import cpu_sampler  # noqa: E402
+from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.errors import OmnidraftError  # noqa: E402
 from omnidraft.exactness import total_variation  # noqa: E402
 
@@ -144,7 +144,7 @@ def kind(request, monkeypatch) -> str:
 
 
 def as_on_a_device(monkeypatch) -> None:
-    monkeypatch.setattr(cpu_sampler, "CpuSampler", sampling_torch.Sampler)
+    monkeypatch.setattr(transformers_sampler, "CpuSampler", sampling_torch.Sampler)
 
 
 def given(rows: np.ndarray, kind: str):

@@ -18,7 +18,7 @@ from test_backward_torch import exact  # noqa: E402, F401 (a fixture)
 from test_transformers_model import KINDS, random_model  # noqa: E402
 
 from omnidraft import losses, sampling_torch, stopping  # noqa: E402
-from omnidraft.engine import cpu_sampler  # noqa: E402
+from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.engine.loading import load  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
 from omnidraft.engine.weights import load_tensors  # noqa: E402
@@ -323,9 +323,9 @@ def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, monkeypatch, ar
     assert result.exit_code == 1 and says in result.stderr and result.stderr.strip().count("error:") == 1
 
 
-@pytest.mark.parametrize("sampler", [cpu_sampler.CpuSampler, sampling_torch.Sampler])  # the latter is that of a GPU
+@pytest.mark.parametrize("sampler", [transformers_sampler.CpuSampler, sampling_torch.Sampler])  # the latter is that of a GPU
 def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monkeypatch, sampler):
-    monkeypatch.setattr(cpu_sampler, "CpuSampler", sampler)
+    monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler)
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     assert adapt(folders, "prompts.txt", "--head", "interleaved").exit_code == 0
     monkeypatch.setattr(pairs, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter

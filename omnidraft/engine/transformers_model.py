@@ -17,7 +17,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from .. import sampling_torch
 from ..errors import OmnidraftError
 from ..tokenizer import Tokenizer
-from . import cpu_sampler
+from . import transformers_sampler
 from .config import check_pass, flat_ids
 from .transformers_loading import copied, load_parts, one_line, quiet
 from .transformers_pass import NEVER, Pass, choose
@@ -85,7 +85,7 @@ class TransformersModel:
     def sampler(self) -> type:
         """The sampler that reads logits where they are."""
         on_cpu = self.device.type == "cpu"
-        return cpu_sampler.CpuSampler if on_cpu else sampling_torch.Sampler
+        return transformers_sampler.CpuSampler if on_cpu else sampling_torch.Sampler
 
     @classmethod
     def load(cls, name_or_folder: str | Path, dtype: str = "auto", device: str = "auto",
