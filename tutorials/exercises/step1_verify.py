@@ -1,14 +1,14 @@
 """Lesson 1, step 1: judge a draft.
 
 Tokens are numbers. The drafter drew draft[0] from its row q[0], then draft[1] from q[1], and so on. p[i] is the target's row
-for the place of draft[i], and p has one row more, for the place after the last one. Go from left to right:
+at the place of draft[i], and p has one more row, for the place after the last token. Go from left to right:
 
     keep draft[i] with probability min(1, p[i][x] / q[i][x]), where x = draft[i];
     else write a token drawn from max(0, p[i] - q[i]), which ends the round;
     if all are kept, write one more, drawn from the last row of p.
 
-`draws.accept(probability)` is True that often; `draws.choose(weights)` is an index, drawn in proportion to the weights, which
-need not add up to 1. The rows are NumPy arrays.
+`draws.accept(probability)` is True with this probability; `draws.choose(weights)` returns an index, drawn in proportion to the
+weights, which need not sum to 1. The rows are NumPy arrays.
 """
 
 

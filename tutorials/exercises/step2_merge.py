@@ -7,11 +7,11 @@ tuples of draft tokens to target tokens; all tokens are strings here. At each pl
     else the direct token of the draft token there;
     else stop: the proposals end.
 
-Example: with ngrams {("f", "la"): "fla", ("f", "la", "ke"): "flake"} and direct {"f": "f", "s": "s"} the draft f, la, ke, s is
-proposed as flake, s.
+Example: with ngrams {("f", "la"): "fla", ("f", "la", "ke"): "flake"} and direct {"f": "f", "s": "s"}, the draft f, la, ke, s
+proposes flake, s.
 """
 
 
 def merge(draft, direct, ngrams):
     """The proposals: a list of target tokens."""
-    raise NotImplementedError("hint: try the lengths from the longest to 2, and move on by as many tokens as you used")
+    raise NotImplementedError("hint: try the lengths from the longest down to 2, and advance by as many tokens as you used")

@@ -1,7 +1,7 @@
 """Step 6, solved.
 
-The drafter forgets its draft and reads what was written, so that both models always continue from the same text. (The package
-and mini.py keep those of its tokens that agree: the drafter's cache need not be fed again.)
+The drafter drops its draft and reads what was written, so both models always continue from the same text. (The package and
+mini.py keep those of its tokens that agree, so that they need not be fed to the drafter's cache again.)
 """
 
 from mini import probabilities, verify
