@@ -35,7 +35,8 @@ def adapt(
         help="Learning rate; by default by rank and size, warmed up while it helps.")] = None,
     every: Annotated[int, options.learning(help="Prompts between two updates.")] = 2,
     replay_mb: Annotated[int, options.learning(help="Most memory for replayed texts.")] = 1024,
-    head: Annotated[str, options.learning(help="Train a head: none, joint, interleaved.")] = "none",
+    head: Annotated[str, options.learning(
+        help="Train an acceptance head: none, joint or interleaved.")] = "none",
     decoding: options.Decoding,
     limit: Annotated[int, options.learning(
         help="Most prompts to serve.", show_default="all")] = sys.maxsize,
@@ -60,8 +61,8 @@ def adapt(
     if learner.statistics and not learner.version:
         note("continuing from the adapter in the package (--rank 32 starts a new one)")
     how = options.with_head(how, learner.head)
-    where = source if source in (*options.TASKS, "-") else str(Path(source).resolve())
-    where = f"served {sha256(where.encode()).hexdigest()[:12]}"  # an adapter travels: no paths
+    what = source if source in (*options.TASKS, "-") else str(Path(source).resolve())
+    where = f"served {sha256(what.encode()).hexdigest()[:12]}"  # an adapter travels: no paths
     served = learner.statistics.get(where, 0)
     if done := served if served < (total or 0) else 0:  # all of it was served: it starts again
         note(f"continuing after the first {done} prompts of {source}")

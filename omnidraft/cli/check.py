@@ -39,14 +39,14 @@ def check(
     `exactness` runs the loop through every outcome of its draws in random worlds: pairs of random
     tokenizers and models with random options.
     """
-    if target:
+    if target and draft != "exactness":
         texts = [line for source in ([text] if text else options.TASKS)
                  for line in islice(options.read_prompts(source)[0], 40)]
         (emit if figures else show_pair)(fit(*sides(draft, target, backend), texts))
-    elif draft == "exactness":
+    elif not target and draft == "exactness":
         check_exactness(rule, worlds, seed, figures)
     else:
-        raise OmnidraftError(f"{draft} alone cannot be checked: name a target too, or `exactness`")
+        raise OmnidraftError("name two models or tokenizers, or `exactness` and no target")
 
 
 def sides(draft: str, target: str, backend: str) -> list[Any]:

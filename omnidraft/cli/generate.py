@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from .. import OmnidraftError, Pair, Round, Tokenizer, plain, speculative
-from ..decoding import check_prompt
 from ..engine.loading import EMBEDDED
 from ..metrics import Summary, summarize
 from ..serving.conversation import Conversation
@@ -43,7 +42,6 @@ def generate(
         prompt = sys.stdin.read().removesuffix("\n")
     pair, how = models.open(how)
     target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
-    check_prompt(target, prompt)
     if chat:
         records = Conversation(pair).ask(prompt, how, uniforms)
     else:

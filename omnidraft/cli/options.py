@@ -130,7 +130,7 @@ def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
     shipped = Path(__file__).parents[1] / "data" / f"{source}.jsonl"
     path = shipped if source in TASKS else Path(source)
     try:
-        if path.exists():
+        if path.exists() and not path.is_dir():
             check_readable(path, 2**28)
         lines = [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:

@@ -153,4 +153,4 @@ def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
 
 def broken(owner: str, why: str) -> OmnidraftError:
     """The error for a template, which is a program that somebody else wrote."""
-    return OmnidraftError(f"the chat template of {owner} fails, {why}".splitlines()[0])
+    return OmnidraftError(f"the chat template of {owner} fails, {why.splitlines()[0]}: correct it")
