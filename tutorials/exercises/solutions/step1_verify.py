@@ -1,7 +1,7 @@
 """Step 1, solved.
 
-Token x is drafted and kept with probability q(x) · min(1, p(x) / q(x)) = min(p(x), q(x)). What is missing from p is the residual
-max(0, p(x) - q(x)), and the probability of a rejection is exactly its sum. So both ways together write x with probability p(x).
+Token x is drafted and kept with probability q(x) · min(1, p(x) / q(x)) = min(p(x), q(x)). What is missing from p is the
+residual, max(0, p(x) - q(x)), and the probability of a rejection is exactly its sum. Together, both ways write x with p(x).
 """
 
 import numpy as np
