@@ -41,8 +41,8 @@ MISTAKES = {  # step: (what is changed in the solution, into what, what the mess
     6: [("end - len(ids) - 1", "end - len(ids)", "not distributed|4 tokens"),  # no place for the target's own token
         ("written = written[:place + 1]", "pass", "not distributed"),  # something follows the end
         ("own + tokens, 1", "own, 1", "mean number of target passes"),  # every draft token from the first row
-        ("own = draft.write(own, target.bytes(written))", "own = own + tokens", "mean number|not distributed"),
-        ("own = draft.write(own, target.bytes(written))", "pass", "mean number")],  # the drafter never reads on
+        ("own = draft.write(own, target.bytes(written))", "own = own + tokens", "mean number of target passes|not distributed"),
+        ("own = draft.write(own, target.bytes(written))", "pass", "mean number of target passes")],  # it never reads on
 }
 
 

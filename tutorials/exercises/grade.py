@@ -14,7 +14,7 @@ CLOSE = 1e-9
 
 
 class Wrong(AssertionError):
-    """What the function returned, what was wanted, and in which case."""
+    """What the function gave, what was wanted, and in which case."""
 
 
 def compare(what, case, wanted, given, name=str):
@@ -36,7 +36,7 @@ def number(what, case, wanted, given):
 
 
 def decimals(wanted, given):
-    """How many decimals show that two numbers differ, but at least four."""
+    """As many as show that the two numbers differ, but at least four."""
     return next((n for n in range(4, 12) if f"{wanted:.{n}f}" != f"{given:.{n}f}"), 12)
 
 
@@ -61,7 +61,7 @@ def verify(function):
             tokens = [*function(list(draft), q[rows[:k]], p[rows], draws)]
             if not 1 <= len(tokens) <= k + 1:
                 raise Wrong(f"1 verify: a draft of {k} writes 1 to {k + 1} tokens\n\nyours: {tokens} for the draft {draft}")
-            second = tokens[1] if k > 1 and len(tokens) > 1 else draws.choose(p[tokens[0]])  # from the next round, as exact
+            second = tokens[1] if k > 1 and len(tokens) > 1 else draws.choose(p[tokens[0]])  # the next round's, as exact
             return tokens[0], second, len(tokens)
 
         found = distribution_of(written)
@@ -77,13 +77,13 @@ def verify(function):
                     lambda key: "the text " + "".join("abc"[x] for x in key))
         kept = np.minimum(p[-1], q[-1])
         mean = 1 + kept.sum() + (k > 1) * sum(kept[x] * np.minimum(p[x], q[x]).sum() for x in range(3))
-        number("1 verify: the text is right, but the mean number of tokens in a round is not", case,
+        number("1 verify: the text is distributed correctly, but the mean number of tokens per round is wrong", case,
                mean, sum(n * weight for (_, _, n), weight in found.items()))
 
 
 # ---- step 2 ----------------------------------------------------------------------------------------------------------
 def merge(function):
-    """All drafts of up to five tokens, shortest first, against the package's own translation."""
+    """All drafts of up to five tokens, the shortest first, against the package's own translation."""
     from omnidraft.ngram_cache import NGramCache
     from omnidraft.translation import Direct
     from omnidraft.translation import merge as translated
@@ -186,7 +186,7 @@ def loop(function):
         passes.clear()
         rounds = [list(r) for r in speculate(models[0], counted, trie, [*prompt[0]], [*prompt[1]], k, new, T, draws)]
         if len(passes) != len(rounds):
-            raise Wrong(f"6 loop: one pass of the target a round\n\n{len(rounds)} rounds, yours made {len(passes)} passes")
+            raise Wrong(f"6 loop: one target pass per round\n\n{len(rounds)} rounds, yours made {len(passes)} passes")
         return tuple(sum(rounds, [])), len(rounds)
 
     for T, k, new in ((0, 2, 4), (1, 1, 3), (1, 2, 3)):
@@ -202,12 +202,12 @@ def loop(function):
         compare("6 loop: the text is not distributed as the target's own", case, wanted, given,
                 lambda text: "|".join((models[1].spell[t] or b"END").decode() for t in text))
         rounds, least = (sum(n * weight for (_, n), weight in one.items()) for one in (found, best))
-        number("6 loop: the texts are right, but the mean number of target passes is not", case,
+        number("6 loop: the texts are right, but the mean number of target passes is wrong", case,
                least, rounds)
 
 
 def ending(model):
-    """The same model with one more token, which ends a text."""
+    """The same model with one token more, which ends a text."""
     size = len(model.spell)
     table = np.pad(model.logits([*range(size)], size), (0, 1), constant_values=0.5)
     return mini.Model([*model.spell, b""], model.write, lambda ids, n: table[ids[-n:]], (size,))

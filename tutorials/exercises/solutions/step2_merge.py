@@ -1,7 +1,7 @@
 """Step 2, solved.
 
-Try the longest n-gram first, since the target itself would write the longest token. Then advance by as many draft tokens as the
-proposal stands for. A token that the target cannot spell ends the proposals: later ones would stand in the wrong place.
+Try the longest n-gram first, since the target itself would write the longest token. Advance by as many draft tokens as the
+proposal stands for. A token that the target cannot spell ends the proposals: anything after it would be in the wrong position.
 """
 
 
