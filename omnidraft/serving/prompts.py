@@ -1,4 +1,4 @@
-"""Prompts as people have them: a text, ids, a chat, or a batch of one kind."""
+"""Prompts in the forms that users have: a text, ids, a chat, or a batch of one kind."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -11,7 +11,7 @@ from .conversation import Conversation
 
 
 def ids_of(pair: Pairing, prompt: str | list[Any]) -> tuple[list[int], list[int]]:
-    """What target and drafter read for one text, list of ids or chat."""
+    """The ids that target and drafter read for one text, list of ids or chat."""
     if kind_of(prompt) == "chat":
         ids, other = (view.read(prompt)[1] for view in Conversation(pair).views)
         return check_prompt(pair.target, ids), other
@@ -27,7 +27,7 @@ def ids_of(pair: Pairing, prompt: str | list[Any]) -> tuple[list[int], list[int]
 def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
     """The prompts in a prompt or batch, each a text, ids or messages, and whether it is a batch.
 
-    Raises OmnidraftError for anything that is ambiguous, padding without a mask included.
+    Raises OmnidraftError for anything ambiguous, including padding without a mask.
 
     >>> split(["a", "b"]), split([1, 2])
     ((['a', 'b'], True), ([[1, 2]], False))
@@ -54,7 +54,7 @@ def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is: "text", "id", "ids", "message", "chat" (messages), "prompts", or "?"."""
+    """The kind of a value: "text", "id", "ids", "message", "chat" (messages), "prompts" or "?"."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         return "id"
     if isinstance(value, Mapping) and {type(value.get(k)) for k in ("role", "content")} == {str}:
