@@ -101,7 +101,7 @@ def speed(figures: dict, shown: tuple[str, ...] | None = None) -> str:
              f"{r['same_text']}/{r['prompts']}" + (f" (+{r['ties']} ties)" if r["ties"] else "")]
             for pair, tasks in figures["pairs"].items() if shown is None or pair in shown
             for task, r in tasks.items()]
-    rows += [[arrow(pair), "together", "", "", f"**{ratio:.2f}×**", "", "", "", ""]
+    rows += [[arrow(pair), "all tasks", "", "", f"**{ratio:.2f}×**", "", "", "", ""]
              for pair, ratio in figures.get("together", {}).items()
              if shown is None or pair in shown]
     m, s, how = figures["machine"], figures["settings"], ""
