@@ -46,7 +46,7 @@ class Trainer(training.Trainer):
     _like = staticmethod(torch.as_tensor)
 
     def _run(self, tensors: Tensors, example: Example) -> Any:
-        """A pass; its `logits` (n, V) are a NumPy array for the losses, `output` is their tensor."""
+        """A pass; `logits` (n, V) are a NumPy array for the losses, `output` is their tensor."""
         wanted = torch.is_grad_enabled()
         tensors = {name: one.detach().requires_grad_(wanted) for name, one in tensors.items()}
         ids = torch.tensor([example.draft_ids[:self.base.context_size]], device=self.base.device)
