@@ -41,8 +41,8 @@ class Options:
         if self.verify not in RULES:
             raise OmnidraftError(f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}")
         if not isinstance(self.stop, FixedLength):
-            raise OmnidraftError(f"stop is {self.stop!r}, but must be a rule of `stopping`; texts "
-                                 "to stop at are stop_strings of generate")
+            raise OmnidraftError(f"stop is {self.stop!r}, but must be a rule of `stopping`; give "
+                                 "texts to stop at as stop_strings to generate")
         if (ends := self.eos_token_id) is not None:
             own["eos_token_id"] = ends = [*ends] if isinstance(ends, Iterable) else [ends]
             if not all(isinstance(token, Integral) for token in ends):

@@ -47,7 +47,7 @@ def test_a_prompt_is_a_text_ids_or_arrays_of_them_and_all_give_the_same_text():
     mask = masked["attention_mask"]
     assert one.generate(masked["input_ids"], attention_mask=mask, max_new_tokens=12).sequences == wanted.sequences
     for wrong in ({"prompt": ids, "input_ids": ids}, {"prompt": PROMPT, "attention_mask": mask}, {"attention_mask": mask}, {}):
-        with pytest.raises(OmnidraftError, match="input_ids|is no prompt"):
+        with pytest.raises(OmnidraftError, match="input_ids|is not a prompt"):
             one.generate(**wrong)
 
 
@@ -356,7 +356,7 @@ def test_settings_and_options_mean_the_same():
 def test_models_and_names_are_mixed_and_anything_else_is_refused():
     model = FakeModel(BYTES, 0)
     assert pair(model, FakeModel(PIECES, 1)).draft is model
-    for wrong, says in (((3, model), "int is no model"), ((None, model), "NoneType"), (((model, BYTES, 1), model), "tuple"),
+    for wrong, says in (((3, model), "int is not a model"), ((None, model), "NoneType"), (((model, BYTES, 1), model), "tuple"),
                         (((model, BYTES), model), "has a tokenizer"),
                         (("draft-tasks", model, "numpy", BYTES), "has a tokenizer")):
         with pytest.raises(OmnidraftError, match=says):

@@ -23,11 +23,11 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]  # configuration and tokenizer
 HUB_ID = r"[\w.-]+/[\w.-]+"
 CLEARER = {  # clearer messages than transformers' own, by a phrase in these
-    "trust_remote_code=True": "it has own code; if you trust it, give trust_remote_code=True",
+    "trust_remote_code=True": "it has its own code; if you trust it, give trust_remote_code=True",
     "ignore_mismatched_sizes": "the weights have other shapes than config.json says",
     "Unrecognized configuration class": "it is not a causal language model",
-    "weights_only": "its weights come with more than numbers: take a copy as safetensors",
-    "outgoing traffic": "the Hugging Face hub is out of reach, and no earlier download is here"}
+    "weights_only": "its weights file holds more than numbers: use a safetensors copy",
+    "outgoing traffic": "the Hugging Face hub is not reachable, and there is no earlier download"}
 
 
 def load_parts(name: str, dtype: str, device: str, device_map: Any = None,

@@ -208,6 +208,6 @@ class TransformersModel:
         near = 1e-4 if self.dtype in (torch.float32, torch.float64) else 0.02
         if np.abs(one[:3] - other[:3]).max() > near * np.abs(one[3] - other[3]).max():
             raise OmnidraftError(f"{self.name} ({self.model.config.model_type}) is not a causal "
-                                 "language model: what comes later changes what it says before")
+                                 "language model: later tokens change its earlier logits")
         self._columns_from = choose(self.model, texts[0], logits[0])  # if `Pass` gives the same
         return one.shape[-1]

@@ -73,7 +73,7 @@ def load_tensors(folder: str | Path) -> Tensors:
     index = path.with_suffix(".safetensors.index.json")
     if not index.exists():
         raise OmnidraftError(f"{folder} has no model.safetensors and no {index.name} (weights in "
-                             "another format, as pytorch_model.bin, are not read)")
+                             "another format, like pytorch_model.bin, are not read)")
     try:  # `with_name` rejects names that lead to another folder
         shards = {path.with_name(name) for name in read_json(index)["weight_map"].values()}
     except (ValueError, KeyError, AttributeError, TypeError):  # OmnidraftError is a ValueError

@@ -140,7 +140,7 @@ class Pair(Pairing):
         path = default_folder() / f"{what}-{sides[0].key[:16]}-{sides[1].key[:16]}.json"
         with suppress(OmnidraftError):  # missing, damaged, or for other vocabularies
             return ngram_files.load(path, *sides)
-        sys.stderr.write(f"how {sizes[0]:,} tokens spell {sizes[1]:,} others is found out, once\n")
+        sys.stderr.write(f"computing once how {sizes[0]:,} tokens spell {sizes[1]:,} others\n")
         made = super().between(what)
         with suppress(OmnidraftError):  # if it cannot be written, it is computed each time
             ngram_files.save(made, path)
@@ -233,7 +233,7 @@ class Pair(Pairing):
         if wrong := settings.keys() & TRANSFORMERS:
             raise OmnidraftError(f"give {min(wrong)} to generate, not to decoder")
         if not hasattr(self.target, "speaks"):
-            raise OmnidraftError(f"{self.target.name} is no model of transformers: pair one")
+            raise OmnidraftError(f"{self.target.name} is not a transformers model: pair one")
         from .transformers_decoder import Decoder
         source = sys.modules["torch"].default_generator if generator is None else generator
         return Decoder(self, Options.of(**settings), lambda: uniforms_of(0, source), streamer)

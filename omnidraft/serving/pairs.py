@@ -47,7 +47,7 @@ def loaded(model: Any, tokenizer: Any = None) -> Any:
         return TransformersModel.of(model, tokenizer)
     known = all(hasattr(model, name) for name in ("tokenizer", "eos_ids", "new_cache", "forward"))
     if not (known or isinstance(model, (str, PathLike))):
-        raise OmnidraftError(f"{kind} is no model: give a name, a folder, what omnidraft.load "
+        raise OmnidraftError(f"{kind} is not a model: give a name, a folder, what omnidraft.load "
                              "gives, or a model of transformers with its tokenizer")
     if tokenizer is not None:
         raise OmnidraftError(f"{model if kind == 'str' else kind} has a tokenizer: give no other")

@@ -41,8 +41,8 @@ def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
     elif kind in ("text", "ids", "chat") and mask is None:
         return [prompt], False
     elif kind != "prompts":
-        raise OmnidraftError(f"{str(prompt)[:40]!r} is no prompt: give a text, ids (a mask is for "
-                             "ids only), a chat; a list of prompts of one kind is a batch")
+        raise OmnidraftError(f"{str(prompt)[:40]!r} is not a prompt: give a text, ids (only ids "
+                             "may have a mask), a chat; a list of prompts of one kind is a batch")
     if mask:
         if [*map(len, mask)] != [*map(len, prompt)] or not all(map(any, mask)):
             raise OmnidraftError("attention_mask has another shape than the ids, or hides a prompt")
