@@ -542,7 +542,7 @@ def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("arguments, says", [
-    (["missing.txt"], "cannot read prompts"), (["empty.txt"], "is empty"), (["broken.jsonl"], "no JSON object"),
+    (["missing.txt"], "cannot read prompts"), (["empty.txt"], "is empty"), (["broken.jsonl"], "not a JSON object"),
     (["math", "--head", "both"], "unknown head training 'both': none, joint"), (["math", "--loss", "x"], "unknown loss"),
     (["math", "--rank", "-1"], "rank is -1"), (["math", "--every", "0"], "must be 1 or more"),
     (["math", "--rate", "-1"], "rate is -1"), (["nothing.jsonl"], "no prompt that could be served"),

@@ -261,7 +261,7 @@ def test_a_bad_line_keeps_what_was_learned_before_it(folders, tmp_path):  # noqa
     path = tmp_path / "late.jsonl"
     path.write_text("\n".join(json.dumps({"prompt": p}) for p in PROMPTS[:4]) + "\n{broken\n")
     result = adapt(folders, "late.jsonl")
-    assert result.exit_code == 1 and "no JSON object" in result.stderr and "saved in" in result.stderr
+    assert result.exit_code == 1 and "not a JSON object" in result.stderr and "saved in" in result.stderr
     path.write_text("\n".join(json.dumps({"prompt": p}) for p in PROMPTS))
     assert last(adapt(folders, "late.jsonl", "--json"))["prompts"] == 8
 

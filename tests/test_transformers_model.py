@@ -438,7 +438,7 @@ def test_code_that_a_folder_brings_or_names_is_not_run(tmp_path: Path):
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"a": Evil()}))
     said = complaint(lambda: load(folder))
-    assert "take a copy as safetensors" in said and "weights_only" not in said  # PyTorch's advice is to switch it off
+    assert "use a safetensors copy" in said and "weights_only" not in said  # PyTorch's advice is to switch it off
     assert not (tmp_path / "ran").exists()
 
 

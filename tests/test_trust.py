@@ -133,7 +133,7 @@ def test_deep_lines_of_prompts_are_one_line(tmp_path):
     path = tmp_path / "prompts.jsonl"
     for line in ("[" * 100_000, '{"prompt": ' + "[" * 100_000):
         path.write_text(line)
-        with pytest.raises(OmnidraftError, match="no JSON object") as caught:
+        with pytest.raises(OmnidraftError, match="not a JSON object") as caught:
             next(read_prompts(str(path))[0])
         assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
 
