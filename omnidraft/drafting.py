@@ -3,7 +3,7 @@
 A round draws d_1..d_k from the rows q_1..q_k (arXiv 2507.02659, Algorithm 1, first step). Before
 that it can *heal* the boundary (this project's own). If the drafter's last context token could be
 the start of a longer token (the target wrote " ", and the drafter has " 9" as one token), the token
-is taken back and redrawn from it and the longer ones, so that the context is as in training.
+is taken back and redrawn from itself and the longer ones, so that the context is as in training.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from .options import Options
 from .pairing import Pairing
 from .sampling import Sampler
 
-LEAST = -6e4  # fits float16: the lowest logit of an allowed token, which the model may rule out
+LEAST = -6e4  # fits float16; least logit of an allowed token, even if the model rules it out
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Drafter:
         tokens = self.sampler.settle(drawn, ends)
         self.fed += tokens[:-1]
         draft.tokens += tokens
-        if len(tokens) < len(drawn):  # nothing was read meanwhile, and there was an end token
+        if len(tokens) < len(drawn):  # ids were not read while drafting, and one was an end token
             self.cache.rewind(len(self.fed))
             del draft.probs[len(draft.tokens):]
         return draft
@@ -110,7 +110,7 @@ class Drafter:
 
         Special tokens have no bytes. As many are kept as the target wrote (`silent`), so a rejected
         end token does not stay in the text. If the vocabularies are equal, the emitted ids (`same`)
-        are copied instead: tokenizing their bytes again could give other ids.
+        are copied instead: tokenising their bytes again could give other ids.
         """
         if same is not None:
             self.ids += same

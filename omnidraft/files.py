@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import OmnidraftError
 
-LARGEST = 2**25  # most bytes of a JSON file; as Python objects it can take 20 times as much
+LARGEST = 2**25  # maximum bytes of a JSON file; as Python objects it can take 20 times as much
 
 
 def check_readable(path: Path, most: int = LARGEST) -> None:

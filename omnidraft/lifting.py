@@ -41,7 +41,7 @@ class Choice(NamedTuple):
     before: float = 1.0  # r of `verification.lifted` before this comparison,
     after: float = 1.0  # and after it
     behind: int = 0  # number of comparisons that follow this one,
-    most: float = 1.0  # and an upper bound of r after any of them
+    most: float = 1.0  # and an upper bound for r after any of them
 
 
 class Lifting:
@@ -146,7 +146,7 @@ class Lifting:
     def route(self, atoms: Sequence[int | None]) -> Iterator[Choice]:
         """The comparisons of a round in which every proposal is accepted; P and Q are not set yet.
 
-        They end with the atoms, or at an atom that is not a child of a node where no token ends.
+        They end with the atoms, or where the atom is not a child and no token ends at the node.
         """
         place, row, node, narrowed = 0, 0, ROOT, ROOT
         while place < len(atoms):
@@ -164,7 +164,7 @@ class Lifting:
     def walk(self, atoms: Sequence[int | None]) -> tuple[list[int], list[int]]:
         """Target tokens that the atoms spell along their route, and how many atoms each takes.
 
-        A token that ends with the last atom counts, even if a longer one could continue from it.
+        A token that ends with the last atom counts, even if longer ones begin with the same atoms.
         """
         steps = [step for step in self.route([*atoms, None]) if step.ends >= 0]
         taken = [step.place + (not step.stop) for step in steps]  # atoms up to each end

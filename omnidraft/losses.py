@@ -4,7 +4,7 @@ p = target, q = draft; only the drafter is trained. `dm` and `hybrid` are the lo
 2507.02659 (Eq. 3 and 4), `lifted` is this project's own. Each is a sum of comparisons of P with Q
 over categories c of draft tokens: Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d).
 draft_logits: (N, V_q), row j predicts draft_ids[j + 1]. A loss returns the *summed* value, its
-gradient (N, V_q), passed to autograd by PyTorch, and the number of comparisons, to average over.
+gradient (N, V_q), which PyTorch passes to autograd, and the number of comparisons, for the mean.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ Result = tuple[float, np.ndarray, int]
 class Example:
     """One text that a pair wrote, in both vocabularies."""
 
-    draft_ids: list[int]  # prompt and response in draft tokens, the last that fit the context
+    draft_ids: list[int]  # prompt and response in draft tokens; the last ones that fit the context
     target_ids: list[int]  # (M,) the response, up to and including its end token
     target_probs: np.ndarray  # (M, V_p) row i is p for target_ids[i], at temperature 1
     starts: list[int]  # (M,) index in draft_ids of the token that starts at the same byte, or -1
@@ -167,7 +167,7 @@ def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: 
     """The category (W,) of each draft token by its atom after `prefix`; which (C + 2,) count.
 
     Categories are the C children of the node, then *stop* (any other atom); at the root instead the
-    uncovered tokens (no atom), then, if `exact`, any other atom. -1, none: children of `left`, too.
+    uncovered tokens (no atom), then, if `exact`, any other atom. Children of `left` have none (-1).
     """
     children = lifting.atoms(node)
     other = len(children) if node != ROOT else len(children) + 1 if exact else -1

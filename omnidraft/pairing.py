@@ -17,9 +17,9 @@ class Pairing:
     """A drafter and a target, their alignment, n-gram cache, spellings and lifting.
 
     A model has `tokenizer`, `vocab_size`, `context_size`, `eos_ids`, `new_cache()` and
-    `forward(ids, cache, rows)`; pairing does not modify it. The default cache is prefilled with the
-    split of every target token; pass an empty `NGramCache()` to learn from the text only, as arXiv
-    2507.02659 does. OmnidraftError if no token of one side is spelled by tokens of the other.
+    `forward(ids, cache, rows)`; pairing does not modify it. The default cache is prefilled from the
+    tokenizers (`prefill`); pass an empty `NGramCache()` to learn only from the text, as in arXiv
+    2507.02659. OmnidraftError if no token of one side is spelled by tokens of the other.
     """
 
     def __init__(self, draft: Any, target: Any, cache: NGramCache | None = None) -> None:

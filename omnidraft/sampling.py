@@ -1,6 +1,6 @@
 """From logits to the distribution that is sampled from, and the draws behind every random decision.
 
-Verification needs exactly the distribution that a token was drawn from, so only this file makes it.
+Verification needs exactly the distribution that a token was drawn from: it is computed only here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -20,7 +20,7 @@ class FixedLength:
     A rule is called with the confidences of all tokens drafted so far; True stops the draft.
     """
 
-    limit: int = 4  # most draft tokens in a round; 0: do not draft
+    limit: int = 4  # maximum number of draft tokens per round; 0: do not draft
     looks = False  # does the rule need the probability of every drafted token?
     head = None  # an `AcceptanceHead`, if the rule has one
 

@@ -28,8 +28,8 @@ BYTE_TO_CHARACTER = [chr(256 + _HIDDEN.index(b) if b in _HIDDEN else b) for b in
 CHARACTER_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_CHARACTER)}
 _TO_LATIN_1 = {b: "\uffff" for b in _HIDDEN} | {ord(c): b for c, b in CHARACTER_TO_BYTE.items()}
 
-LARGEST = 2**27  # most bytes of a tokenizer.json; one with 262k tokens has 33 MB
-GROWTH = 64  # most that a normalizer may lengthen a text (factor) or a post-processor (ids)
+LARGEST = 2**27  # maximum bytes of a tokenizer.json; one with 262k tokens has 33 MB
+GROWTH = 64  # maximum growth of a text by a normalizer (factor) or a post-processor (ids)
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _PRE_TOKENIZERS = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "UnicodeScripts",
                    "Whitespace", "WhitespaceSplit", "FixedLength"}
@@ -121,7 +121,7 @@ class Tokenizer:
     def encode(self, text: str, bos: bool = False, specials: bool = False) -> list[int]:
         """Ids of a whole text, as the library gives them; `bos`: after the begin token, if any.
 
-        "</s>" in the text stays text, unless `specials`: what a model wrote must not end it.
+        "</s>" in the text stays text, unless `specials`: a model's text must never end it.
         """
         self.raw.encode_special_tokens = not specials
         return [*(self.begin if bos else ()), *_run(self.raw, text)]
@@ -236,7 +236,7 @@ def _problem(raw: Any, before: list[dict[str, Any]], size: int, tokens: int) -> 
 
 
 def _growth(part: dict[str, Any]) -> int:
-    """The most characters that a part of a normalizer writes for one character."""
+    """The maximum number of characters that a part of a normalizer writes for one."""
     data = b64decode(part.get("precompiled_charsmap") or "")  # trie size (4 bytes), trie, texts
     texts = data[4 + int.from_bytes(data[:4], "little"):].decode("utf-8", "replace").split("\0")
     return max(1, *map(len, texts), len(part.get("content") or part.get("prepend") or ""))

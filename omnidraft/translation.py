@@ -61,9 +61,9 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
           spread: Callable[[Any], Any] | None = None) -> Proposals:
     """Proposals for the drafted tokens d_1..d_k (Eq. 1), with the rows q' of the residuals (Eq. 2).
 
-    At each place take the longest cached n-gram, with q'(t) = prod_j q(d_j), which the direct token
-    of d_1 loses; else the direct token; else the target tokens that spell the draft token (the
-    first gets q(d), the others are certain given the first); else the proposals end here.
+    At each place take the longest cached n-gram, with q'(t) = prod_j q(d_j), subtracted from that
+    of d_1's direct token; else the direct token; else the target tokens that spell the draft token
+    (the first gets q(d), the others are certain given the first); else the proposals end here.
 
     draft_probs: k rows (V_q,); longest_match(tokens, start): (target token, length) or None;
     spread: maps a row (V_q,) to a row over the target's tokens (V_p,); None at temperature 0.
@@ -80,7 +80,7 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
             q_prime[token] = prob
         return q_prime
 
-    changes: list[tuple[Any, dict[int, Any]]] = []  # per proposal: q, and the values q' changes
+    changes: list[tuple[Any, dict[int, Any]]] = []  # per proposal: q, and where q' differs
     made, place = Proposals(rows=Rows(changes, row)), 0
     while place < len(draft_tokens):
         d, q = draft_tokens[place], draft_probs[place] if spread else None

@@ -12,7 +12,7 @@
 #     tokens of a round, on average   1 + P_1 + P_1 · P_2 + P_1 · P_2 · P_3 + ...
 #     stop after token i once         P_1 · ... · P_i < threshold                 (the paper writes 1 - gamma for it)
 #     P is learned from labels        y = min(1, p(d_i) / q(d_i))                 the probability that d_i is accepted
-#     by minimizing                   -(y · log P + w · (1 - y) · log(1 - P))     (arXiv 2405.19715, section 3)
+#     by minimising                   -(y · log P + w · (1 - y) · log(1 - P))     (arXiv 2405.19715, section 3)
 #     token i pays as long as         P_1 · ... · P_i > r · c      r tokens per second overall, c seconds per draft token
 #
 # The value that P should have is its **label**; the loss is called **weighted cross-entropy**. That paper takes w = 6, which
@@ -134,7 +134,7 @@ figure("cost per token", {"ms": [*costs.values()]}, [*costs])
 # ## Exercises
 #
 # 1. P = 0.9, 0.8, 0.7, 0.6, ... and the threshold is 0.6. How many tokens are drafted?
-# 2. Of some kind of token, 3 in 4 are accepted, and the head cannot tell which. Which P minimizes the loss if w = 6?
+# 2. Of some kind of token, 3 in 4 are accepted, and the head cannot tell which. Which P minimises the loss if w = 6?
 # 3. Write a function for the length (0 or more) with the most tokens per time: `P` has all P_i, a draft step takes `step`, a
 #    pass 1.
 

@@ -18,7 +18,7 @@ from itertools import chain, product
 import numpy as np
 
 
-# ---- 1. A model: what its tokens spell, how it tokenizes a text, what it expects next --------------------------------
+# ---- 1. A model: what its tokens spell, how it tokenises a text, what it expects next --------------------------------
 @dataclass
 class Model:
     spell: list  # bytes of each token; b"" for a special token

@@ -34,7 +34,7 @@ class ModelConfig:
     heads: int  # query heads
     kv_heads: int  # key-value heads: each is shared by heads // kv_heads query heads
     head_dim: int
-    context_size: int  # most tokens in a text; a sliding window limits it
+    context_size: int  # maximum tokens in a text; a sliding window limits it
     eps: float  # of the RMS norms
     rope: dict[str, Any]  # rope_type, rope_theta and what the type needs
     qkv_bias: bool = False

@@ -21,7 +21,7 @@ from .kernels import Layout, Linear, choose_layout
 from .kv_cache import KVCache
 from .weights import load_tensors
 
-PACKED = 200_000_000  # most parameters of a model whose weights may be stored twice (0.8 GB)
+PACKED = 200_000_000  # up to so many parameters, weights may be stored twice (0.8 GB)
 LONGEST_PASS = 256  # longer prompts are fed in pieces, which bounds the size of the scores
 
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 
 OUTPUTS, TOKENS = 8, 4  # per panel of weights, per panel of tokens
-LONGEST = 32  # most tokens; for longer passes, the cost of copying the weights is small anyway
+LONGEST = 32  # maximum tokens; in longer passes the cost of copying the weights is small anyway
 
 
 @cache

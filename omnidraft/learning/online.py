@@ -44,7 +44,7 @@ class Schedule:
     steps: int = 1  # gradient steps per update; 0: only the head learns
     replay: int = 0  # earlier texts, drawn at random, that join the new ones in every step
     memory: int = 256  # latest texts kept for replay
-    memory_bytes: int = 1 << 30  # most bytes of these (80 MB per text with 150,000 entries)
+    memory_bytes: int = 1 << 30  # their maximum size (80 MB per text with 150,000 entries)
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     head_rate: float = 1e-3
     guard: int = 48  # updates without better weights until the guard rolls back; 0: no guard
