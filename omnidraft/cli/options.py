@@ -80,7 +80,7 @@ class Served(Models):
             pair.draft.name += " with its adapter"
             return pair, with_head(options, adapter.head)
         if which == "auto":
-            raise OmnidraftError("nothing was learned yet for this pair: run `omnidraft adapt math "
+            raise OmnidraftError("nothing has been learned yet for this pair: run `omnidraft adapt math "
                                  f"-d {draft.name} -t {pair.target.name}`, or leave out --adapter")
         return pair, options
 
