@@ -90,7 +90,7 @@ learner = store.resume(pair, Recipe(loss="lifted", rank=8), Schedule(every=2), r
 prompts, options = ["Once upon a time", "The dog", "One day", "Tom"], omnidraft.Options.of(max_new_tokens=16)
 for learned in omnidraft.learn(learner, prompts, options, omnidraft.Uniforms(rng)):
     print(learned.updated, round(learned.loss, 3))
-print("saved in", store.keep(learner))
+print("saved to", store.keep(learner))
 
 # %% 10. Models loaded with transformers, and drafting inside its own generate
 import torch

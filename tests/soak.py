@@ -160,7 +160,7 @@ def one_mutation(base: Path, seed: int) -> str:
     result = run(work, *command)
     said = (result.stderr.strip().splitlines() or [""])[-1]
     what = f"{path.relative_to(work)}, {' '.join(command[:2])}: exit {result.exit_code}, {said[:150]!r}"
-    if result.exit_code not in (0, 1, 2) or "Traceback" in result.stderr or "a bug in the program" in result.stderr:
+    if result.exit_code not in (0, 1, 2) or "Traceback" in result.stderr or "a bug in omnidraft" in result.stderr:
         return what
     if result.exit_code and not said.lower().startswith("error: "):
         return what
@@ -377,7 +377,7 @@ def writers(base: Path, count: int) -> list[str]:
                         store, learner = resume(base, who)
                         time.sleep(random.Random(3 * number + who).uniform(0, 0.02))
                         serve(learner, 4, who)
-                        said = f"saved in {store.keep(learner)}"
+                        said = f"saved to {store.keep(learner)}"
                 except BaseException as error:
                     said = f"{type(error).__name__}: {error}"
                 os.write(write, said.encode()[-4000:])
@@ -388,7 +388,7 @@ def writers(base: Path, count: int) -> list[str]:
             with open(read) as file:
                 said = file.read()
             os.waitpid(child, 0)
-            if "saved in" in said:
+            if "saved to" in said:
                 outcomes["saved"], prompts = outcomes["saved"] + 1, prompts + 4
             elif "; what was learned is in " in said:
                 rescued = Adapters(said.rsplit("--adapters ", 1)[1].strip())

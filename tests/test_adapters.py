@@ -71,7 +71,7 @@ def test_list_has_all_drafters_adapters_that_ship_or_were_learned(folders):
     found = Adapters("kept").all()["tiny-draft--tiny-target"]
     assert own[1:6] == ["tiny-draft", "tiny-target", "4", "4", "1"] and own[7] == found["fingerprint"][:8]
     assert any("tiny-qwen--tiny-target" in line and "damaged" in line for line in lines)
-    assert sum("(in the package)" in line for line in lines) == 2
+    assert sum("(shipped)" in line for line in lines) == 2
     rows = {row["in"]: row for row in map(json.loads, kept("list", "--json").stdout.splitlines())}
     assert len(rows) == 4 and "error" in rows["kept/tiny-qwen--tiny-target"]
     row = rows["kept/tiny-draft--tiny-target"]
@@ -85,7 +85,7 @@ def test_show_says_all_and_whether_it_paid(folders):
     shown = kept("show", place.name).stdout
     found = Adapters("kept").all()[place.name]
     for word in (found["fingerprint"], found["draft"]["weights"], found["target"]["tokenizer"], "statistics rate", "rank",
-                 "version", "held-out prompts", "paid off, compared with the untouched drafter:"):
+                 "version", "held-out prompts", "paid off compared with the original drafter:"):
         assert word in shown, word
     assert json.loads(kept("show", found["fingerprint"][:6], "--json").stdout)["rank"] == 4
     assert json.loads(kept("show", str(place), "--json").stdout)["statistics"]["rate"] == learner.trainer.optimizer.rate
@@ -104,7 +104,7 @@ def test_rename_and_its_pair_finds_it_all_the_same(folders):
     learned(folders, target="second")
     for name in ("sums", "tiny-draft--second", "../out", "a/b", "", ".hidden", "none", "auto", "-x\x1b"):
         result = run("adapters", "rename", "--adapters", "kept", "--", "sums", name)
-        check_refused(result, "is taken, or not a name")
+        check_refused(result, "is taken or not a valid name")
     assert {path.name for path in Path().iterdir()} == {"kept"}
 
 
@@ -204,7 +204,7 @@ def test_the_same_words_everywhere(folders, tmp_path):
         assert "adapter" not in bare.stderr
         for word in words:
             found = ok(*arguments, *models, "--adapter", word, input="the thing\n")
-            assert "tiny-draft drafts with an adapter: your own, in " in found.stderr, (arguments, word)
+            assert "tiny-draft drafts with your own adapter in " in found.stderr, (arguments, word)
         check_refused(run(*arguments, *models, "--adapter", "no-such", input="the thing\n"), "no adapter 'no-such'")
     other = ["-d", folders["draft"], "-t", folders["second"], "-n", "8", "--adapters", "kept"]
     for word, says in (("auto", "nothing has been learned yet"), (place.name, "was learned with another target")):
@@ -220,7 +220,7 @@ def test_an_exported_folder_is_the_adapted_drafter(folders, draft, rank):
     Path("empty").mkdir()
     said = kept("export", place.name, "empty", "-d", folders[draft]).stderr
     exported, drafter = load("empty"), learner.pair.draft
-    assert np.abs(logits(exported) - logits(drafter)).max() <= 1e-4 and "logits, up to" in said
+    assert np.abs(logits(exported) - logits(drafter)).max() <= 1e-4 and "same logits as the adapted drafter, up to" in said
     assert np.abs(logits(exported) - logits(learner.trainer.base)).max() > 0.01  # it has learned
     names = {path.name for path in Path("empty").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= names

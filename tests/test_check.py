@@ -107,7 +107,7 @@ def test_two_tokenizers_are_enough_by_folder_or_file(tmp_path):
     lines.write_text("flake\n")
     for names in ((draft, target), (f"{draft}/tokenizer.json", f"{target}/tokenizer.json")):
         shown = ok("check", *names, "--text", str(lines))
-        assert re.search("merged with others into one +100.0% +100.0%", shown.stdout) and "pays above" not in shown.stdout
+        assert re.search("merged with others into one +100.0% +100.0%", shown.stdout) and "pays off above" not in shown.stdout
         assert "costs are not measured" in shown.stderr
     found = json.loads(ok("check", draft, target, "--text", str(lines), "--json").stdout)
     assert found["of_tokens"]["merge"] == 1 and found["tokens"] == 3
@@ -120,7 +120,7 @@ def test_models_at_hand_are_measured(tmp_path):
     found = json.loads(ok("check", *pair, "--text", "text", "--json").stdout)
     assert found["costs"]["step_ms"] > 0 and [*found["costs"]["lengths"]] == ["2", "4", "6", "12"]
     assert all(one["break_even"] > 0 for one in found["costs"]["lengths"].values())
-    assert "pays above (tokens per pass)" in ok("check", *pair, "--text", "text").stdout
+    assert "pays off above (tokens per pass)" in ok("check", *pair, "--text", "text").stdout
 
 
 @embedded

@@ -319,17 +319,17 @@ def test_demo_on_what_ships(target):
 @embedded
 def test_demo_says_whose_adapter_it_uses(tmp_path):
     shown = ok("demo", "--task", "text", "-n", "4").stderr
-    assert "draft-general drafts with an adapter: the one in the package" in shown
+    assert "draft-general drafts with the shipped adapter" in shown
     ok("adapt", "math", "--limit", "2", "-n", "4")
     shown = ok("demo", "--task", "text", "-n", "4").stderr
-    assert "an adapter: your own, in " in shown and "draft-general--qwen-like" in shown
+    assert "draft-general drafts with your own adapter in " in shown and "draft-general--qwen-like" in shown
 
 
 @embedded
 def test_learning_continues_from_the_adapter_in_the_package(tmp_path):
     serve, seen = ("adapt", "math", "-t", "qwen-like", "--limit", "2", "-n", "16", "--adapters"), {}
     for folder, more in (("continued", ()), ("new", ("--rank", "4"))):
-        assert ("adapter in the package" in ok(*serve, folder, *more).stderr) == (not more)
+        assert ("starting from the shipped adapter" in ok(*serve, folder, *more).stderr) == (not more)
         [found] = Path(folder).glob("*/v1-*/adapter_config.json")
         seen[folder] = json.loads(found.read_text())["r"], \
             omnidraft.Adapters(folder).all()[found.parent.parent.name]["statistics"]["updates"]
@@ -407,7 +407,7 @@ def test_more_bad_input(arguments, expected, folders, tmp_path):
 
 @pytest.mark.parametrize(("arguments", "expected"), [
     (["align", "gpt-5", "{draft}"], "gpt-5"), (["align", "{draft}", "{empty}"], ""),
-    (["check", "{draft}"], "name two"), (["check", "exactness", "{draft}"], "no target"),
+    (["check", "{draft}"], "give two"), (["check", "exactness", "{draft}"], "only `exactness`"),
     (["bench", "--prompts", ".", "-d", "{draft}"], "directory"),
 ])
 def test_bad_input_of_the_others(arguments, expected, bad_folders):

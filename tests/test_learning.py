@@ -453,7 +453,7 @@ def test_adapt_learns_saves_and_goes_on(folders, tmp_path):
     first = adapt(folders, "prompts.txt", "--limit", "4", "--json")
     assert first.exit_code == 0, first.output
     *each, last = [json.loads(line) for line in first.stdout.splitlines()]
-    assert len(each) == 4 and last["prompts"] == 4 and last["updates"] == 2 and "saved in" in first.stderr
+    assert len(each) == 4 and last["prompts"] == 4 and last["updates"] == 2 and "saved to" in first.stderr
     second = adapt(folders, "prompts.txt", "--json")
     assert json.loads(second.stdout.splitlines()[-1])["prompts"] == 8
     third = adapt(folders, "prompts.txt", "--json")  # all of it was served: from the beginning
@@ -517,7 +517,7 @@ def test_adapt_serves_real_data(folders, monkeypatch):
     """A prompt or two of every data set; and of stories by the pair that writes such ones."""
     for path in sorted((REAL / "data").glob("*.jsonl")):
         done = adapt(folders, str(path), "--limit", "2", "--no-save")
-        assert done.exit_code == 0 or "no prompt that could be served (passed over: the prompt has" in done.stderr, path
+        assert done.exit_code == 0 or f"no prompt in {path} could be served (passed over: the prompt has" in done.stderr, path
     stories = [str(REAL / "models" / name) for name in ("babyllama-tok361", "stories260K")]
     done = run("adapt", str(REAL / "data" / "tinystories1000.jsonl"), "-d", stories[0], "-t", stories[1], "-n", "24", "--limit",
                "4", "--no-save", "--json")
@@ -536,7 +536,7 @@ def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
 
     monkeypatch.setattr(online, "learn", interrupted)
     stopped = adapt(folders, "prompts.txt")
-    assert stopped.exit_code == 0 and "stopped" in stopped.stderr and "saved in" in stopped.stderr
+    assert stopped.exit_code == 0 and "stopped" in stopped.stderr and "saved to" in stopped.stderr
     monkeypatch.setattr(online, "learn", served)
     assert json.loads(adapt(folders, "prompts.txt", "--json").stdout.splitlines()[-1])["prompts"] == 8
 
@@ -545,7 +545,7 @@ def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
     (["missing.txt"], "cannot read prompts"), (["empty.txt"], "is empty"), (["broken.jsonl"], "not a JSON object"),
     (["math", "--head", "both"], "unknown head training 'both': none, joint"), (["math", "--loss", "x"], "unknown loss"),
     (["math", "--rank", "-1"], "rank is -1"), (["math", "--every", "0"], "must be 1 or more"),
-    (["math", "--rate", "-1"], "rate is -1"), (["nothing.jsonl"], "no prompt that could be served"),
+    (["math", "--rate", "-1"], "rate is -1"), (["nothing.jsonl"], "no prompt in nothing.jsonl could be served"),
 ])
 def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, arguments, says):
     (tmp_path / "empty.txt").write_text("\n\n")

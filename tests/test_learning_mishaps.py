@@ -261,7 +261,7 @@ def test_a_bad_line_keeps_what_was_learned_before_it(folders, tmp_path):  # noqa
     path = tmp_path / "late.jsonl"
     path.write_text("\n".join(json.dumps({"prompt": p}) for p in PROMPTS[:4]) + "\n{broken\n")
     result = adapt(folders, "late.jsonl")
-    assert result.exit_code == 1 and "not a JSON object" in result.stderr and "saved in" in result.stderr
+    assert result.exit_code == 1 and "not a JSON object" in result.stderr and "saved to" in result.stderr
     path.write_text("\n".join(json.dumps({"prompt": p}) for p in PROMPTS))
     assert last(adapt(folders, "late.jsonl", "--json"))["prompts"] == 8
 
@@ -276,7 +276,7 @@ def test_text_on_stdin_may_begin_with_a_brace_and_must_be_utf_8(folders, monkeyp
     assert last(adapt(folders, "-", "--no-save", "--json", input="the thing\n{ in }\n"))["prompts"] == 2
     assert last(adapt(folders, "-", "--no-save", "--json", input='{"prompt": "in"}\n{"text": "the"}\n'))["prompts"] == 2
     result = adapt(folders, "-", input=b"the thing\n\xff\n")
-    assert result.exit_code == 1 and "the input is not UTF-8 text: convert it" in result.stderr
+    assert result.exit_code == 1 and "the input is not valid UTF-8: convert it" in result.stderr
 
 
 def test_an_update_at_the_end_counts(folders, tmp_path):  # noqa: F811
@@ -296,7 +296,7 @@ def test_another_file_of_the_same_name_begins_at_its_beginning(folders, tmp_path
     monkeypatch.chdir(tmp_path)
     (tmp_path / "two" / "prompts.txt").write_text("\n".join(PROMPTS[:4]))
     found = adapt(folders, "two/prompts.txt", "--adapters", str(tmp_path / "kept"), "--json")
-    assert last(found)["prompts"] == 6 and "continuing after the first 2 prompts" in found.stderr
+    assert last(found)["prompts"] == 6 and "skipping the first 2 prompts" in found.stderr
     [current] = (tmp_path / "kept").glob("*/current.json")
     assert "prompts.txt" not in current.read_text() and str(tmp_path) not in current.read_text()  # it may be given away
 

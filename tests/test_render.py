@@ -126,13 +126,13 @@ def text_figures(passes: int, seconds: float, **more) -> dict:
 
 @pytest.mark.parametrize(("rows", "expected"), [
     ([text_figures(20, 1.0, same_text=True, tie=False), text_figures(17, 0.6, same_text=True, tie=False)],
-     "120 target passes -> 37, same text; here 2.50x as fast as plain"),
+     "120 target passes -> 37, same text; 2.50x speedup on this machine"),
     ([text_figures(20, 1.0, same_text=True, tie=False), text_figures(17, 1.0, same_text=False, tie=True)],
-     "120 target passes -> 37, same text up to a rounding tie; here 2.00x as fast as plain"),
+     "120 target passes -> 37, same text up to a rounding tie; 2.00x speedup on this machine"),
     ([text_figures(20, 4.0, same_text=False, tie=False), text_figures(17, 4.0, same_text=False, tie=True)],
-     "120 target passes -> 37, ANOTHER TEXT; here 0.50x as fast as plain"),
+     "120 target passes -> 37, DIFFERENT TEXT; 0.50x speedup on this machine"),
     ([text_figures(12, 1.0, distribution="exact (lifted)")],
-     "60 tokens in 12 target passes, distribution exact (lifted); here 2.00x as fast as plain")])
+     "60 tokens in 12 target passes, distribution exact (lifted); 2.00x speedup on this machine")])
 def test_the_headline_begins_with_what_needs_no_clock(rows, expected):
     found = headline(rows)
     assert found.plain == expected and styles(found) == [(expected.split(";")[0], "bold")]

@@ -35,7 +35,7 @@ def test_without_the_repository_it_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(sys.modules["omnidraft.cli.inspect"], "LESSONS", tmp_path)
     result = CliRunner().invoke(app, ["tutorial"])
     assert result.exit_code == 1 and not result.stdout
-    assert result.stderr == "error: an installed package has no lessons: clone the repository for them\n"
+    assert result.stderr == "error: the installed package has no lessons: clone the repository\n"
 
 
 def test_the_command_runs_a_lesson_over_a_pipe():

@@ -26,10 +26,10 @@ def version(wanted: bool) -> None:
 @app.callback()
 def main(
     _: Annotated[bool, typer.Option(
-        "--version", callback=version, is_eager=True, help="Print the version.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
+        "--version", callback=version, is_eager=True, help="Print the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """One small drafter, other people's tokenizers: speculative decoding across vocabularies."""
+    """Speculative decoding with one small drafter for targets with any tokenizer, losslessly."""
     sys.excepthook = lambda *error: note("".join(traceback.format_exception(*error)).rstrip())
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed: discard what is printed there

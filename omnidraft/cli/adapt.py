@@ -28,23 +28,23 @@ from .printing import console, emit, escape, note
 def adapt(
     *, source: Annotated[str, typer.Argument(show_default=False, help=options.SOURCE)],
     context: typer.Context, models: options.Models,
-    loss: Annotated[str, options.learning(help="lifted, hybrid (the paper's) or dm.")] = "lifted",
+    loss: Annotated[str, options.learning(help="lifted, dm or hybrid (the paper's).")] = "lifted",
     rank: Annotated[int | None, options.learning(
-        help="LoRA rank, 0 trains all weights; default: the saved adapter's, else 32.")] = None,
+        help="LoRA rank; 0 trains all weights. Default: the saved adapter's, else 32.")] = None,
     rate: Annotated[float | None, options.learning(
-        help="Learning rate; default: by rank and size, warmed up as long as it helps.")] = None,
+        help="Learning rate. Default: by rank and model size, raised while that helps.")] = None,
     every: Annotated[int, options.learning(help="Prompts per update.")] = 2,
-    replay_mb: Annotated[int, options.learning(help="Most memory (MB) for replayed texts.")] = 1024,
+    replay_mb: Annotated[int, options.learning(help="Memory (MB) for replayed texts.")] = 1024,
     head: Annotated[str, options.learning(
         help="Train an acceptance head: none, joint or interleaved.")] = "none",
     decoding: options.Decoding,
     limit: Annotated[int, options.learning(
-        help="Most prompts to serve.", show_default="all")] = sys.maxsize,
+        help="Serve at most this many prompts.", show_default="all")] = sys.maxsize,
     adapters: options.Store = None,
-    save: Annotated[bool, options.output(help="Keep what was learned.")] = True,
+    save: Annotated[bool, options.output(help="Save the adapter.")] = True,
     json_lines: options.JsonLines = False,
 ) -> None:
-    """Serve prompts and learn from them. Ctrl-C stops; the next run continues."""
+    """Serve prompts and learn from them. Ctrl-C stops; the next run resumes."""
     from rich.progress import Progress
 
     how = decoding.options()
@@ -59,13 +59,13 @@ def adapt(
     rng = np.random.default_rng(decoding.seed)
     learner = store.resume(pair, recipe, schedule, rng, shipped=rank is None)
     if learner.statistics and not learner.version:
-        note("continuing from the adapter in the package (--rank 32 starts a new one)")
+        note("starting from the shipped adapter (--rank 32 starts a new one)")
     how = options.with_head(how, learner.head)
     what = source if source in (*options.TASKS, "-") else str(Path(source).resolve())
     where = f"served {sha256(what.encode()).hexdigest()[:12]}"  # adapters are shared: save no paths
     served = learner.statistics.get(where, 0)
     if done := served if served < (total or 0) else 0:  # if all were served, start again
-        note(f"continuing after the first {done} prompts of {source}")
+        note(f"skipping the first {done} prompts of {source}, served in an earlier run")
     records, failed = [], None
     stream = islice(prompts, done, min(done + limit, sys.maxsize))
     try:
@@ -93,12 +93,12 @@ def adapt(
         failed = error
     if not any(learned.rounds for learned in records):
         reason = f" ({records[-1].note})" if records else ": give at least one line"
-        raise failed or OmnidraftError(f"{source} holds no prompt that could be served{reason}")
+        raise failed or OmnidraftError(f"no prompt in {source} could be served{reason}")
     if last := learner.close().note:
         note(last)
     try:
         if save:
-            note(f"saved in {store.keep(learner)}")
+            note(f"saved to {store.keep(learner)}")
     finally:
         if json_lines:
             emit({"type": "summary", **learner.statistics, "rollbacks": learner.rollbacks,
@@ -114,7 +114,7 @@ def report(records: list[online.Learned], learner: Learner) -> str:
     first, last = (describe(summarize(r for one in some for r in one.rounds))
                    for some in (records[:size], records[-size:]))
     return (f"first prompts: {first}\nlast prompts: {last}\n{verdict(learner.statistics)}; "
-            f"{learner.rollbacks} rolled back in this run")
+            f"{learner.rollbacks} rollbacks in this run")
 
 
 def verdict(s: dict[str, Any]) -> str:
@@ -122,13 +122,13 @@ def verdict(s: dict[str, Any]) -> str:
     learning, prompts, tokens, updates = (
         s.get(name, 0) for name in ("learning_seconds", "prompts", "tokens", "updates"))
     paid = f"after {s['paid_after_tokens']} tokens" if "paid_after_tokens" in s else "not yet"
-    (gain, error), n, held_out = online.saved(s, "rounds"), s.get("held_out", 0), "too few so far"
+    (gain, error), n, held_out = online.saved(s, "rounds"), s.get("held_out", 0), "too few to say"
     if n > 1:
         before, now = (n / (s.get(f"{one}_rounds") or n) for one in ("untouched", "held_out"))
         verdict = "gained" if gain > error else "lost" if gain < -error else "no gain beyond chance"
-        held_out = (f"{before:.2f} tokens per target pass untouched, {now:.2f} learned "
+        held_out = (f"{before:.2f} tokens per target pass before, {now:.2f} after learning "
                     f"({gain * before:+.1%} passes saved, ± {error * before:.1%}): {verdict}")
     time = (f"; learning took {learning / (s.get('seconds', 0) + learning or 1):.0%} of the time; "
-            f"paid off, compared with the untouched drafter: {paid}") * (updates <= prompts)
-    return (f"{n} held-out prompts, served both ways: {held_out}\n"
+            f"paid off compared with the original drafter: {paid}") * (updates <= prompts)
+    return (f"{n} held-out prompts, decoded with both drafters: {held_out}\n"
             f"total: {prompts} prompts, {tokens} tokens, {updates} updates{time}")

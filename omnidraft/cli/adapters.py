@@ -1,4 +1,4 @@
-"""`omnidraft adapters`: list, show, rename, delete or export what was learned."""
+"""`omnidraft adapters`: list, show, rename, delete or export adapters."""
 
 import json
 import re
@@ -23,15 +23,15 @@ from .common import app, command
 from .printing import columns, emit, escape, note, say
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(group, name="adapters", help="List, show, rename, delete or export what was learned.")
-Which = Annotated[str, typer.Argument(help="A name, the start of a fingerprint, or a folder.")]
+app.add_typer(group, name="adapters", help="List, show, rename, delete or export adapters.")
+Which = Annotated[str, typer.Argument(help="A name, a fingerprint prefix, or a folder.")]
 TOLERANCE = 1e-4  # largest difference of the logits of an exported folder
 OTHERS = (".json", ".model", ".txt", ".jinja")  # files of the tokenizer and settings
 
 
 @command("omnidraft adapters list", "omnidraft adapters list --json", to=group)
 def list(adapters: options.Store = None, as_json: options.AsJson = False) -> None:
-    """List the adapters of all drafters: your own, and those in the package."""
+    """List the adapters of all drafters, your own and those shipped with the package."""
     rows = [("name", "drafter", "target", "prompts", "updates", "version", "kB", "fingerprint")]
     own = Adapters(adapters)
     for folder, manifest in ((store.root / name, found) for store in (own, Adapters(SHIPPED))
@@ -43,11 +43,11 @@ def list(adapters: options.Store = None, as_json: options.AsJson = False) -> Non
             rows.append((folder.name, found["error"]))
         else:
             counts = [found["statistics"].get(key, 0) for key in ("prompts", "updates")]
-            rows.append((folder.name + " (in the package)" * shipped, found["draft"]["name"],
+            rows.append((folder.name + " (shipped)" * shipped, found["draft"]["name"],
                          found["target"]["name"], *counts, found["version"],
                          found["bytes"] // 1000, found["fingerprint"][:8]))
     if not as_json:
-        say(f"{columns(rows)}\n(your own are in {own.root})")
+        say(f"{columns(rows)}\n(your own adapters are in {own.root})")
 
 
 @command("omnidraft adapters show draft-general--qwen-like", to=group)
@@ -72,22 +72,22 @@ def facts(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
 @command("omnidraft adapters rename draft-general--qwen-like sums", to=group)
 def rename(which: Which, name: Annotated[str, typer.Argument(help="The new name.")],
            adapters: options.Store = None) -> None:
-    """Rename one of your own adapters; its pair still finds it."""
+    """Rename one of your own adapters. Its pair still finds it."""
     store = Adapters(adapters)
     new = store.root / name
     if not re.fullmatch(r"\w[\w.-]*", name) or name in ("auto", "none") or new.exists():
-        raise OmnidraftError(f"{name!r} is taken, or not a name: give letters, digits, - and _")
+        raise OmnidraftError(f"{name!r} is taken or not a valid name: use letters, digits, -, _")
     with store.writing(own_folder(store, which)) as folder:
-        note(f"now in {folder.rename(new)}")
+        note(f"renamed to {folder.rename(new)}")
 
 
 @command("omnidraft adapters delete sums --yes", to=group)
 def delete(which: Which, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
            adapters: options.Store = None) -> None:
-    """Delete one of your own adapters, unless something is learning into it."""
+    """Delete one of your own adapters, unless a run is learning into it."""
     folder = own_folder(store := Adapters(adapters), which)
     if not yes:
-        typer.confirm(escape(f"Delete {folder}, with all that was learned?"), abort=True, err=True)
+        typer.confirm(escape(f"Delete {folder} and all it has learned?"), abort=True, err=True)
     with store.writing(folder):
         if not folder.is_symlink():  # of a link, only the link is deleted
             (folder / "current.json").unlink()  # from here on it is gone, whatever happens
@@ -99,7 +99,7 @@ def own_folder(store: Adapters, which: str) -> Path:
     """The folder of an adapter that may be changed; OmnidraftError for a shipped one."""
     folder = store.named(which)
     if folder.parent != store.root or folder.parent.resolve() == SHIPPED.resolve():
-        raise OmnidraftError(f"{folder} is not one of your own: only those can be changed")
+        raise OmnidraftError(f"{folder} is not one of your own adapters; only those can be changed")
     return folder
 
 
@@ -108,12 +108,12 @@ def export(which: Which, folder: Annotated[Path, typer.Argument(help="A new or e
            draft: Annotated[str | None, options.models(
                "--draft", "-d", show_default="by its name", help="Its base drafter.")] = None,
            backend: options.Backend = "numpy", adapters: options.Store = None) -> None:
-    """Merge an adapter into its drafter: a Hugging Face folder for any other program."""
+    """Merge an adapter into its drafter, as a Hugging Face folder that other programs can load."""
     saved = Adapters(adapters).named(which)
     found = facts(saved, manifest_of(saved))
     base = load(draft or found["draft"]["name"], "float32", backend, "cpu")
     error = write_merged(base, read(saved, found, draft=base), found, folder.resolve())
-    note(f"{folder} gives the adapted drafter's logits, up to {error:.1e}")
+    note(f"exported to {folder}; same logits as the adapted drafter, up to {error:.1e}")
 
 
 def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path) -> float:
@@ -122,7 +122,7 @@ def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path
     OmnidraftError, with nothing written, if that is above TOLERANCE or `place` is not empty.
     """
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise OmnidraftError(f"{place} already exists: name a new folder, or an empty one")
+        raise OmnidraftError(f"{place} already exists: give a new or empty folder")
     drafter, part = adapter.drafter(base), place.with_name(f".{secrets.token_hex(8)}")
     make_folder_of(part / "any")
     try:

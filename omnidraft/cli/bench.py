@@ -22,11 +22,11 @@ from .printing import console, note
          "omnidraft bench -d ./my-drafter -t ./my-target --prompts my.jsonl")
 def bench(
     models: options.Served, decoding: options.Decoding, source: options.Prompts = "math",
-    count: Annotated[int, options.models(help="Most prompts to use.")] = 6,
-    repeats: Annotated[int, options.output(help="The speedup is the median over these.")] = 3,
+    count: Annotated[int, options.models(help="Number of prompts.")] = 6,
+    repeats: Annotated[int, options.output(help="Runs; the speedup is their median.")] = 3,
     figures: options.Json = None,
 ) -> None:
-    """Measure how much faster a pair writes than its target alone."""
+    """Measure how much faster a pair decodes than its target alone."""
     from .render import speed_table
 
     how = decoding.options()

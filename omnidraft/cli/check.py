@@ -1,4 +1,4 @@
-"""`omnidraft check`: do two vocabularies fit; is a rule's text distributed as the target's?"""
+"""`omnidraft check`: how well do two vocabularies fit, and are the rules exact?"""
 
 from itertools import islice
 from types import SimpleNamespace
@@ -23,21 +23,21 @@ BIASED = ("omnidraft",)  # above temperature 0, as its paper says
 @command("omnidraft check draft-tasks qwen-like", "omnidraft check ./a/tokenizer.json ./b",
          "omnidraft check exactness", "omnidraft check exactness --rule lifted --worlds 2000")
 def check(
-    draft: Annotated[str, typer.Argument(help="A model, folder or tokenizer.json; "
-                                              "`exactness`: check the rules instead.")],
-    target: Annotated[str | None, typer.Argument(help="Like the first.")] = None,
+    draft: Annotated[str, typer.Argument(help="A model, a folder, a tokenizer.json, "
+                                              "or `exactness`, to check the rules.")],
+    target: Annotated[str | None, typer.Argument(help="The same, for the target.")] = None,
     text: Annotated[str | None, options.models(help="math, code, text, a file, or - (stdin).",
                                                show_default="all three")] = None,
     backend: options.Backend = "numpy",
     rule: Annotated[str, options.speculation(help=f"{', '.join(RULES)}, or all.")] = "all",
-    worlds: Annotated[int, options.speculation(help="Random worlds for each rule.")] = 300,
+    worlds: Annotated[int, options.speculation(help="Random worlds per rule.")] = 300,
     seed: Annotated[int, options.speculation(help="Seed of the first world.")] = 0,
     figures: options.AsJson = False,
 ) -> None:
-    """Show how two vocabularies fit and when drafting pays off; or enumerate the rules.
+    """Show how two vocabularies fit and when drafting pays off, or check the rules exactly.
 
-    `exactness` runs the loop through every outcome of its draws in random worlds: pairs of random
-    tokenizers and models with random options.
+    `exactness` enumerates every outcome of the decoding loop in random worlds: pairs of random
+    tokenizers and models, with random options.
     """
     if target and draft != "exactness":
         texts = [line for source in ([text] if text else options.TASKS)
@@ -46,7 +46,7 @@ def check(
     elif not target and draft == "exactness":
         check_exactness(rule, worlds, seed, figures)
     else:
-        raise OmnidraftError("name two models or tokenizers, or `exactness` and no target")
+        raise OmnidraftError("give two models or tokenizers, or only `exactness`")
 
 
 def sides(draft: str, target: str, backend: str) -> list[Any]:
@@ -56,31 +56,31 @@ def sides(draft: str, target: str, backend: str) -> list[Any]:
         return [*load_two(*names, backend=backend)]
     except OmnidraftError as error:
         found = tokenizers(*names)
-        note(f"only tokenizers, costs are not measured: {error}")
+        note(f"only tokenizers are compared, costs are not measured: {error}")
     return [SimpleNamespace(tokenizer=one, vocab_size=one.size, name=one.name) for one in found]
 
 
 def show_pair(found: dict[str, Any]) -> None:
     """Print the result of `fit`."""
-    rows = [("", "entries", "also in the other", "the other can spell")]
+    rows = [("", "entries", "in both", "spelled by the other")]
     for side in ("draft", "target"):
         one, size = found[side], found[side]["entries"]
         counts = (f"{one[key]:,} ({one[key] / size:.1%})" for key in ("same", "spelled"))
         rows.append((f"{side} {one['name']}", f"{size:,}", *counts))
-    text = [(f"{found['tokens']:,} tokens of the drafter become", "of the tokens", "of the bytes")]
+    text = [(f"{found['tokens']:,} draft tokens become", "of the tokens", "of the bytes")]
     text += [(mean, *(f"{found[of][way]:.1%}" for of in ("of_tokens", "of_bytes")))
              for way, mean in WAYS.items()]
     say(f"{columns(rows)}\n\n{columns(text)}")
     if cost := found.get("costs"):
-        rows = [("draft tokens", "drafting, ms", "target, ms", "pays above (tokens per pass)")]
+        rows = [("draft tokens", "draft, ms", "target, ms", "pays off above (tokens per pass)")]
         rows += [(k, *map("{:.2f}".format, one.values())) for k, one in cost["lengths"].items()]
-        say(f"\n{columns(rows)}\na plain step takes {cost['step_ms']:.2f} ms")
+        say(f"\n{columns(rows)}\nplain decoding takes {cost['step_ms']:.2f} ms per token")
 
 
 def check_exactness(rule: str, worlds: int, seed: int, figures: bool) -> None:
     """Print how far the rules are from the target; OmnidraftError if a lossless one differs."""
     if worlds < 1 or seed < 0:
-        raise OmnidraftError(f"worlds is {worlds} and seed {seed}: give 1 or more, and 0 or more")
+        raise OmnidraftError(f"--worlds is {worlds}, --seed {seed}: give at least 1 and at least 0")
     found = []
     for one in RULES if rule == "all" else (Options(verify=rule).verify,):
         note(f"{one}: {worlds} worlds ...")

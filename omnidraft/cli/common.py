@@ -39,10 +39,10 @@ class OneLineErrors(TyperGroup):
             full = is_out_of_memory(error)
             line = OUT_OF_MEMORY if full else str(error).replace("\n", " ")
             if isinstance(error, UnicodeDecodeError):
-                line = f"the input is not UTF-8 text: convert it ({line})"
+                line = f"the input is not valid UTF-8: convert it ({line})"
             elif not (full or isinstance(error, (OmnidraftError, OSError))):
-                line = (f"{type(error).__name__}: {line}; this is a bug in the program: please "
-                        "report it with what `omnidraft --debug` shows")
+                line = (f"{type(error).__name__}: {line}; this is a bug in omnidraft: please "
+                        "report it with the output of `omnidraft --debug`")
             note(f"error: {line}")
             try:
                 sys.stdout.flush()

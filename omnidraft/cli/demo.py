@@ -33,15 +33,15 @@ def demo(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
         show_default="one of each task", help="Text to continue.")] = None,
-    task: Annotated[str | None, options.models(help="Only this one: math, code or text.")] = None,
+    task: Annotated[str | None, options.models(help="Only this task: math, code, text.")] = None,
     slow: Annotated[bool, options.output(
-        "--slow", help="Show each draft, then the verdict; space steps, Enter runs on.")] = False,
+        "--slow", help="Show each draft, then the verdict; space: next, Enter: all.")] = False,
     signs: options.Plain = False, figures: options.Json = None,
 ) -> None:
-    """Watch a small model draft for a bigger one. `--seed` chooses the prompts."""
+    """Watch a small model draft for a larger one. `--seed` chooses the prompts."""
     how, seed = decoding.options(), decoding.seed
     if task not in (None, *USUAL) or task and prompt is not None:
-        raise OmnidraftError(f"--task {task}: name {', '.join(USUAL)}, or give a prompt instead")
+        raise OmnidraftError(f"--task {task}: choose {', '.join(USUAL)}, or give a prompt instead")
     rng = random.Random(seed)
     prompts = {"yours": prompt} if prompt is not None else {
         name: rng.choice([*options.read_prompts(name)[0]]) if seed else USUAL[name]
@@ -71,7 +71,7 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
         if not rows:  # warm up untimed: the first passes of a process load the weights
             list(plain(target, ids, short, uniforms(0)))
             list(speculative(pair, prompt, short, uniforms(0)))
-        keys = "  space: next step, Enter: all others" if slow and on_a_terminal() else ""
+        keys = "  (space: next step, Enter: run to the end)" if slow and on_a_terminal() else ""
         errors.print(f"\n--- {task} ---{keys}")
         alone = list(plain(target, ids, how, uniforms(seed)))
         drafted = play(out, Text.assemble((escape(prompt), "dim")),

@@ -18,8 +18,8 @@ from .common import command
 from .printing import emit, note, say
 
 HELP = "/new starts over, /exit quits, /help shows this; Ctrl-C stops an answer"
-KNOWN = (" It knows word problems, short Python functions, short stories; to anything else it "
-         "says so. It reads each message on its own.")
+KNOWN = (" It answers word problems and writes short Python functions and stories; it says so if "
+         "you ask for anything else. It does not remember earlier messages.")
 
 
 @command("omnidraft generate 'Write a Python function that adds two numbers.'",
@@ -30,7 +30,7 @@ KNOWN = (" It knows word problems, short Python functions, short stories; to any
 def generate(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
-        show_default=False, help="Text to continue; - or nothing reads stdin.")] = None,
+        show_default=False, help="Text to continue; read from stdin if - or missing.")] = None,
     chat: Annotated[bool, options.models("--chat", help="Use the chat template.")] = False,
     json_lines: options.JsonLines = False,
 ) -> None:
@@ -38,7 +38,7 @@ def generate(
     how = decoding.options()
     if prompt in (None, "-"):
         if sys.stdin is None or sys.stdin.isatty() and prompt is None:
-            raise OmnidraftError("no prompt: pass it as an argument, as - or through a pipe")
+            raise OmnidraftError("no prompt: give it as an argument, or on stdin with -")
         prompt = sys.stdin.read().removesuffix("\n")
     pair, how = models.open(how)
     target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
@@ -56,9 +56,9 @@ def generate(
 def chat(
     models: options.Served, decoding: options.Decoding,
     system: Annotated[str | None, options.models(
-        "--system", help="Text before the first message.")] = None,
+        "--system", help="System message.")] = None,
 ) -> None:
-    """Converse, one message per line (embedded models read each on its own). /exit quits."""
+    """Chat, one message per line (embedded models forget earlier ones). /exit quits."""
     how, uniforms = decoding.options(), options.uniforms_of(decoding.seed)
     pair, how = models.open(how)
     talk, terminal, alone = Conversation(pair, system), on_a_terminal(), models.target in EMBEDDED
@@ -78,10 +78,10 @@ def chat(
                     talk.new()
                 records = talk.ask(message, how, uniforms)
                 if talk.dropped:
-                    note(f"the context is full: {talk.dropped} old messages were dropped")
+                    note(f"the context is full: dropped the {talk.dropped} oldest messages")
                 write(records, talk.target.tokenizer, strip=" \n")
         except KeyboardInterrupt:
-            note("\nstopped; what was written stays in the conversation")
+            note("\nstopped; the partial answer stays in the conversation")
         except OmnidraftError as error:
             if not terminal:
                 raise
@@ -108,7 +108,7 @@ def read_messages(terminal: bool) -> Iterator[str]:
     if terminal:
         note("")
     elif empty:
-        raise OmnidraftError("no message: write one per line on stdin")
+        raise OmnidraftError("no message: give one per line on stdin")
 
 
 def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",

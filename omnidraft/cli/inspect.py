@@ -24,7 +24,7 @@ SAMPLE = " Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    retur
 BLOCKS = {(1, 1): ("green", "=", "same token"),
           (2, 1): ("cyan underline", "*", "several draft tokens, one target token"),
           (1, 2): ("bold magenta", "/", "one draft token, several target tokens"),
-          (2, 2): ("yellow", "~", "boundaries that cross")}
+          (2, 2): ("yellow", "~", "crossing boundaries")}
 
 
 def tokenizers(*names: str) -> list[Tokenizer]:
@@ -37,9 +37,9 @@ def tokenizers(*names: str) -> list[Tokenizer]:
 def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.Argument(
         help="Text to tokenize.", show_default="a sample")] = SAMPLE,
           plain: options.Plain = False) -> None:
-    """Show a text in the tokens of both sides, in the smallest blocks that they share.
+    """Show a text in the tokens of both vocabularies, split into the smallest common blocks.
 
-    `omnidraft check` counts what the vocabularies share as a whole.
+    `omnidraft check` compares the whole vocabularies.
     """
     from rich.text import Text
 
@@ -60,7 +60,7 @@ def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.
             line.append_text(cell).append(" " * (size - cell.cell_len))
     for name, rest in (("draft", above[end:]), ("target", below[last:])):
         if any(rest):
-            lines.append(Text("one side cannot spell this text; from here on the "
+            lines.append(Text("one side cannot spell this text; from here on, the "
                               f"{name} side has {show_bytes(b''.join(rest))}"))
     legend = [Text(f"{sign} " * signs + meaning, style) for style, sign, meaning in BLOCKS.values()]
     out.print(Text("\n").join([*lines, Text(), Text("   ").join(legend)]), soft_wrap=True)
@@ -68,20 +68,20 @@ def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.
 
 @command("omnidraft models")
 def models() -> None:
-    """Describe the embedded models: their sizes, what they can do, and what they cannot do."""
+    """Describe the embedded models: their sizes, what they can do, and what they cannot."""
     say((folder(EMBEDDED[0]).parent / "README.md").read_text(encoding="utf-8").split("---\n")[-1])
 
 
 @command("omnidraft tutorial", "omnidraft tutorial 1", "omnidraft tutorial 1 --check")
 def tutorial(
     lesson: Annotated[str | None, typer.Argument(
-        help="Number of the lesson; without one, list them all.", show_default=False)] = None,
+        help="Number of the lesson; omit it to list all.", show_default=False)] = None,
     check: Annotated[bool, options.output(
-        "--check", help="Test the functions that you wrote for it.")] = False,
+        "--check", help="Test the functions you wrote for the lesson.")] = False,
 ) -> None:
-    """Step through a lesson: prose, code and its output. On a terminal Enter continues, q quits."""
+    """Step through a lesson: prose, code and output. On a terminal, Enter continues and q quits."""
     if not (LESSONS / "runner.py").is_file():
-        raise OmnidraftError("an installed package has no lessons: clone the repository for them")
+        raise OmnidraftError("the installed package has no lessons: clone the repository")
     sys.path.append(str(LESSONS))  # the lessons import from there too
     import runner
 

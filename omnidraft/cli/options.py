@@ -24,19 +24,19 @@ models, speculation, sampling, learning, output = (
     for topic in ("Models", "Speculation", "Sampling", "Learning", "Output"))
 TASKS = ("math", "code", "text")
 FIELDS = ("prompt", "instruction", "question", "document", "text")  # the first found is used
-MODEL = "an embedded model (see `omnidraft models`), a folder, or with --backend torch a hub id"
+MODEL = "an embedded model (`omnidraft models`), a folder, or (with --backend torch) a hub id"
 Side = Annotated[str, typer.Argument(help="An embedded model, or a folder with a tokenizer.json.")]
-Plain = Annotated[bool, output("--plain", help="Use signs + * - ! ^ . instead of colours.")]
+Plain = Annotated[bool, output("--plain", help="Mark with + * - ! ^ . instead of colours.")]
 Store = Annotated[Path | None, output(
-    metavar="FOLDER", help="Folder of the adapters.", show_default="~/.cache/omnidraft/adapters")]
+    metavar="FOLDER", help="Where adapters are kept.", show_default="~/.cache/omnidraft/adapters")]
 SOURCE = ("math, code or text (built in), a .jsonl file with a `prompt` (or instruction, "
-          "question, document, text) in each line, a text file of prompts, or - for stdin.")
+          "question, document, text) per line, a text file with a prompt per line, or - for stdin.")
 Prompts = Annotated[str, models("--task", "--prompts", metavar="SOURCE", help=SOURCE)]
-Json = Annotated[Path | None, output("--json", metavar="FILE", help="Save all figures to a file.")]
-JsonLines = Annotated[bool, output("--json", help="JSON per round or prompt, and a summary.")]
+Json = Annotated[Path | None, output("--json", metavar="FILE", help="Save all figures as JSON.")]
+JsonLines = Annotated[bool, output("--json", help="Print JSON Lines and a summary.")]
 AsJson = Annotated[bool, output("--json", help="Print JSON.")]
 Backend = Annotated[str, models(
-    help="numpy (Llama, Mistral, Qwen2 on a CPU) or torch (all of transformers).")]
+    help="numpy (Llama, Mistral and Qwen2, on a CPU) or torch (all of transformers).")]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Models:
     target: Annotated[str, models("--target", "-t", help=f"Target: {MODEL}.")] = "qwen-like"
     backend: Backend = "numpy"
     device: Annotated[str, models(help="With torch: cpu, cuda, cuda:1, mps, auto.")] = "auto"
-    dtype: Annotated[str, models(help="float32, float64; torch: also bfloat16, float16.")] = "auto"
+    dtype: Annotated[str, models(help="float32, float64; with torch bfloat16, float16.")] = "auto"
 
     def pair(self) -> Pair:
         """The pair."""
@@ -59,8 +59,8 @@ class Served(Models):
     """Models and, on request, the drafter's adapter."""
 
     adapter: Annotated[str, models(metavar="WHICH", help=(
-        "Draft with an adapter: auto (the pair's), none or, as in `omnidraft adapters`, "
-        "a name, the start of a fingerprint, or a folder."))] = "none"
+        "Adapter for the drafter: none, auto (the one learned for this pair), or a name, "
+        "fingerprint prefix or folder (see `omnidraft adapters list`)."))] = "none"
     adapters: Store = None
 
     def served(self, options: Options) -> tuple[Pair, Options]:
@@ -74,8 +74,8 @@ class Served(Models):
         draft, auto = pair.draft, which in ("auto", "any")
         if adapter := Adapters(self.adapters).load(pair, None if auto else which, shipped=True):
             shipped = adapter.folder.parent == SHIPPED
-            where = "the one in the package" if shipped else f"your own, in {adapter.folder}"
-            note(f"{draft.name} drafts with an adapter: {where}")
+            which = "the shipped adapter" if shipped else f"your own adapter in {adapter.folder}"
+            note(f"{draft.name} drafts with {which}")
             pair.draft = adapter.drafter(draft)
             pair.draft.name += " with its adapter"
             return pair, with_head(options, adapter.head)
@@ -89,7 +89,7 @@ class Served(Models):
         if options.stop.limit:
             return self.served(options)
         if self.adapter != "none":
-            raise OmnidraftError("-k 0 decodes plainly, without --adapter: leave one of them out")
+            raise OmnidraftError("-k 0 decodes without a drafter: drop --adapter or -k 0")
         return load(self.target, self.dtype, self.backend, self.device), options
 
 
@@ -98,15 +98,15 @@ class Decoding:
     """How to decode."""
 
     verify: Annotated[str, speculation(
-        help=f"One of {', '.join(RULES)} (the paper's: omnidraft).")] = Options.verify
+        help=f"Rule: one of {', '.join(RULES)} (the paper's: omnidraft).")] = Options.verify
     draft_length: Annotated[int, speculation(
-        "--draft-length", "-k", help="Most draft tokens per round; 0: plain decoding.")] = 12
+        "--draft-length", "-k", help="Most draft tokens per round; 0 is plain decoding.")] = 12
     threshold: Annotated[float, speculation(help=(
-        "Stop a draft once the probability of its tokens is below this; 0 never stops."))] = 0.4
+        "Stop drafting once the draft's probability falls below this; 0 never stops."))] = 0.4
     temperature: Annotated[float, sampling("--temperature", "-T", help="0 is greedy.")] = 0.0
-    top_k: Annotated[int, sampling(help="Draw from the k likeliest tokens; 0 is off.")] = 0
-    top_p: Annotated[float, sampling(help="Draw from the likeliest that sum to p; 1 is off.")] = 1.0
-    seed: Annotated[int, sampling(help="Seed of the random draws.")] = 0
+    top_k: Annotated[int, sampling(help="Sample from the k most probable tokens; 0 is off.")] = 0
+    top_p: Annotated[float, sampling(help="Sample from top tokens that sum to p; 1 is off.")] = 1.0
+    seed: Annotated[int, sampling(help="Random seed.")] = 0
     max_new_tokens: Annotated[int, sampling("--max-new-tokens", "-n", help="Token limit.")] = 128
 
     def options(self) -> Options:
@@ -149,7 +149,7 @@ def _prompt(line: str, is_json: bool, source: str) -> str:
         found = json.loads(line)
         name = next(name for name in FIELDS if isinstance(found.get(name), str))
     except (ValueError, AttributeError, StopIteration, RecursionError):
-        raise OmnidraftError(f"{source}: a line is not a JSON object with a text in one of "
+        raise OmnidraftError(f"{source}: a line is not a JSON object with text in one of "
                              f"{', '.join(FIELDS)}: {line[:60].strip()!r}") from None
     more = found.get("input") if name == "instruction" else None  # as in Alpaca
     return f"{found[name]}\n{more}" if isinstance(more, str) and more else found[name]

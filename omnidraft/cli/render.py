@@ -16,12 +16,12 @@ from .printing import escape, show_bytes
 
 # fate: (style, sign, legend)
 FATES = {
-    "accepted": ("green", "+", "accepted: the target agrees with a drafted token"),
-    "merged": ("cyan underline", "*", "accepted merge: several draft tokens are one target token"),
+    "accepted": ("green", "+", "accepted: drafted, and the target agrees"),
+    "merged": ("cyan underline", "*", "accepted merge: several draft tokens make one target token"),
     "rejected": ("red strike", "-", "rejected: drafted, but the target disagrees"),
     "recovered": ("bold yellow", "!", "recovered: what the target writes instead"),
-    "bonus": ("bold magenta", "^", "bonus: the target's own next token, free if all was kept"),
-    "alone": ("", ".", "alone: written by the target, nothing was drafted"),
+    "bonus": ("bold magenta", "^", "bonus: the target's own next token, free if all was accepted"),
+    "alone": ("", ".", "alone: written by the target; nothing was drafted"),
 }
 END = "│"  # of a round: one pass of the target
 
@@ -85,7 +85,7 @@ def legend(signs: bool = False, rounds: bool = False) -> Text:
         name, _, rest = meaning.partition(":")
         lines.append(Text.assemble("  ", f"[{sign} " * signs, (name, style), "]" * signs, rest))
     if rounds:
-        lines.append(Text(f"  {END} end of a round, which is one pass of the target", "dim"))
+        lines.append(Text(f"  {END} end of a round (one target pass)", "dim"))
     return Text("\n").join(lines)
 
 
@@ -96,12 +96,12 @@ def headline(rows: Sequence[dict]) -> Text:
     speeds = [sum(one["tokens"] for one in way) / sum(one["seconds"] for one in way)
               for way in (plain, fast)]
     if "same_text" in rows[0]:
-        same = {"yes": "same text", "tie": "same text up to a rounding tie", "NO": "ANOTHER TEXT"}
+        same = {"yes": "same text", "tie": "same text up to a rounding tie", "NO": "DIFFERENT TEXT"}
         worst = max(map(sameness, rows), key=[*same].index)
         said = f"{sum(one['rounds'] for one in plain)} target passes -> {passes}, {same[worst]}"
     else:
         said = f"{tokens} tokens in {passes} target passes, distribution {sameness(rows[0])}"
-    return Text.assemble((said, "bold"), f"; here {speeds[1] / speeds[0]:.2f}x as fast as plain")
+    return Text.assemble((said, "bold"), f"; {speeds[1] / speeds[0]:.2f}x speedup on this machine")
 
 
 def sameness(row: dict) -> str:
@@ -115,14 +115,14 @@ def speed_table(rows: Sequence[dict]) -> Table:
     """The demo's figures, one row per text (keys as in its JSON), within 80 columns."""
     ranges = any("each" in row for row in rows)
     table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, caption_justify="left",
-                  caption=f"Wall clock without loading and prefill{', median (range)' * ranges}.\n"
-                          "block efficiency: target tokens written per target pass\n"
-                          "drafted kept: share of the draft tokens that entered the text\n"
-                          "proposed accepted: share of the proposed tokens, mean over rounds")
+                  caption=f"Time without loading and prefill{', median (range)' * ranges}.\n"
+                          "block efficiency: tokens written per target pass\n"
+                          "drafted kept: share of draft tokens that entered the text\n"
+                          "proposed accepted: share of proposed tokens, mean over rounds")
     greedy = bool(rows) and "same_text" in rows[0]
     for name in ("task", "plain\ntok/s", "spec.\ntok/s", "speedup", "block\neffic.",
                  "drafted\nkept", "proposed\naccepted", "merges",
-                 "same text\nas plain" if greedy else "same dis-\ntribution"):
+                 "same text\nas plain" if greedy else "distri-\nbution"):
         table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
     for row in rows:
         fast, same = row["speculative"], sameness(row).replace(" ", "\n")
