@@ -144,6 +144,10 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("stopping", "q = min(max(probability, 1e-4), 1 - 1e-4)", "q = probability", LABELS),
     # losses, and what the learner stores
     ("losses", "1.0 - np.minimum(target, draft).sum(-1)", "np.abs(target - draft).sum(-1)", "test_losses.py -k by_hand"),
+    ("losses", "max(0, min(len(draft_ids) - room, len(prompt_ids) - room // 2))", "max(0, len(draft_ids) - room)",
+     "test_losses.py -k longer_than_the_drafters_context"),
+    ("losses", "max(0, min(len(draft_ids) - room, len(prompt_ids) - room // 2))", "0",
+     "test_losses.py -k longer_than_the_drafters_context"),
     ("learning/online", "np.array(logits[:len(emitted)])", "np.array(logits[-len(emitted):])",
      "test_learning.py -k stored_rows"),
     ("learning/online", "healed = len(draft.tokens) - len(draft.features)", "healed = 0", LABELS),
