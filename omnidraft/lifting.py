@@ -68,17 +68,17 @@ class Lifting:
         # order: it is found when the node is visited.
         self.token = dict(sorted(zip(splits.values(), splits, strict=True), reverse=True))
         self.order = np.array([*self.token.values()][::-1], np.int64)
+        # Nearly every draft token is an atom that no other's path begins with.
+        begun = Counter(path[0] for path in self.paths if path)
+        self.alone = np.array([p == (i,) and begun[i] == 1 for i, p in enumerate(self.paths)])
 
     def kept(self, what: Any, make: Callable[[], Any]) -> Any:
-        """What `make` gives, made once: index arrays, or with `lifting_torch` tensors."""
-        try:
-            return self._kept[what]
-        except KeyError:
-            return self._kept.setdefault(what, make())
+        """What `make` gives, made once."""
+        if what not in self._kept:
+            self._kept[what] = make()
+        return self._kept[what]
 
-    def index(self, what: Any, ids: np.ndarray) -> Any:
-        """Ids (..., n) as an index of rows; `what` names them."""
-        return ids
+    index = kept  # ids (..., n) for rows of probabilities: with `lifting_torch` tensors
 
     def added(self, index: Any, values: Any, size: int) -> Any:
         """Values (n,) added up by their index: (size,)."""
@@ -101,25 +101,22 @@ class Lifting:
         """The atoms (C,) that lead to the children of `node`."""
         return self.kept(("atoms", node), lambda: np.array([*self.children(node)], np.int64))
 
-    def categories(self, node: Split, target_size: int) -> tuple[Any, np.ndarray]:
-        """The target tokens (n,) that `node` leaves possible, and the category of each.
+    def categories(self, node: Split, target_size: int) -> np.ndarray:
+        """The category (n,) of each target token that `node` leaves possible.
 
         That is the number of the child that it is below, or C if it ends here.
         """
-        def make() -> tuple[Any, np.ndarray]:
-            sizes = [*self.children(node).values()]
-            below, category = self.below(node), np.full(target_size, len(sizes))
-            category[below[node in self.token:]] = np.repeat(np.arange(len(sizes)), sizes)
-            tokens = slice(None) if node == ROOT else below
-            return tokens, category[tokens]
-        return self.kept(("categories", node, target_size), make)
+        sizes = [*self.children(node).values()]
+        below, category = self.below(node), np.full(target_size, len(sizes))
+        category[below[node in self.token:]] = np.repeat(np.arange(len(sizes)), sizes)
+        return category if node == ROOT else category[below]
 
     def members(self, node: Split, category: int, target_size: int) -> np.ndarray:
         """The target tokens of one of the `categories` at `node`."""
         if category < len(atoms := self.atoms(node)):
             return self.below((*node, int(atoms[category])))
-        tokens, categories = self.categories(node, target_size)
-        return np.arange(target_size)[tokens][categories == category]
+        return (np.flatnonzero(self.categories(node, target_size) == category) if node == ROOT
+                else self.below(node)[:node in self.token])
 
     def choice(self, node: Split, target_probs: np.ndarray,
                draft_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -130,13 +127,12 @@ class Lifting:
         = p(t_n) / mass(node), Q(stop) = 1 - sum Q(child), since any atom that is no child proposes
         it. At the root it is the uncovered tokens, which no atom proposes: Q = 0.
         """
-        tokens, category = self.categories(node, size := len(target_probs))
-        atoms = self.atoms(node)
+        atoms, size = self.atoms(node), len(target_probs)
+        category = self.index(("categories", node, size), lambda: self.categories(node, size))
         if node != ROOT:
-            target_probs = target_probs[self.index(("tokens", node), tokens)]
-        category = self.index(("categories", node, size), category)
+            target_probs = target_probs[self.index(("below", node), lambda: self.below(node))]
         masses = self.added(category, target_probs, len(atoms) + 1)
-        drafted = draft_probs[self.index(("atoms and one", node), np.append(atoms, 0))]
+        drafted = draft_probs[self.index(("atoms and one", node), lambda: np.append(atoms, 0))]
         drafted[-1] = 0.0
         if node != ROOT:
             masses = masses / masses.sum().clip(TINY)
@@ -176,10 +172,14 @@ class Lifting:
 
         draft_probs: the row (V_q,) of the drawn token. What has no path is left out.
         """
-        tokens, atoms = self.index(("continuing", prefix), self.continuing(prefix))
+        pairs = self.continuing(prefix)
+        tokens, atoms = self.index(("adds", prefix), lambda: (
+            pairs if prefix else pairs[:, ~self.alone[pairs[1]]]))
         some = draft_probs[tokens]
-        some = some / some.sum().clip(TINY) if prefix else some
-        return self.added(atoms, some, len(draft_probs))
+        if prefix:
+            return self.added(atoms, some / some.sum().clip(TINY), len(draft_probs))
+        alone = draft_probs * self.index("alone", lambda: self.alone)
+        return self.added(atoms, some, len(draft_probs)) + alone
 
     def after(self, prefix: Split) -> dict[int, list[int]]:
         """Next atom -> the draft tokens whose path continues `prefix` with it."""

@@ -15,6 +15,7 @@ from .errors import OmnidraftError
 BLOCK = 256
 BELOW_ONE = 1 - 2**-52  # the greatest draw: rounded, a product with it stays below the total
 NO_FILTERS = 0, 1.0, 0.0  # top_k, top_p, min_p
+LEAST = -6e4  # float16 holds it: a logit of what is allowed although the model rules it out
 BROKEN = "the model's logits are NaN or infinite: broken weights, or the number type is too small"
 
 
@@ -184,10 +185,10 @@ class Sampler:
         return drawn
 
     def allow(self, ids: Sequence[int], model: Any) -> np.ndarray:
-        """What to add to logits (n, V) so that all tokens but `ids` are ruled out."""
-        row = np.full(model.vocab_size, -np.inf, np.float32)
-        row[ids] = 0.0
-        return row
+        """(2, V): the least of all logits, and what to add so that all but `ids` are ruled out."""
+        made = np.full((2, model.vocab_size), [[LEAST], [-np.inf]], np.float32)
+        made[1, ids] = 0.0
+        return made
 
     def spread(self, row: np.ndarray, direct: Any, size: int) -> np.ndarray:
         """A drafter's row (V_q,) on the target's tokens (V_p = size,), by the direct map."""
