@@ -1,4 +1,4 @@
-# `make demo` and `make test` need only Python 3.10 or later: they make .venv and install what is missing themselves.
+# `make demo` and `make test` need only Python 3.10 or later: they create .venv and install what is missing.
 PYTHON ?= python3
 VENV := .venv
 TORCH_VENV := .venv-torch
@@ -9,34 +9,34 @@ BIN := $(VENV)/bin
 TORCH_BIN := $(TORCH_VENV)/bin
 DOCS_BIN := $(DOCS_VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
-# One BLAS thread: more gain nothing at these sizes, and the tests may run next to other work.
+# One BLAS thread: more threads gain nothing at these sizes, and the tests may run next to other work.
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .PHONY: help demo test test-torch test-oldest mutants soak models bench picture site notebooks dist lint clean
 
-help:            ## what there is to make
+help:            ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-demo: $(VENV)/.core  ## watch a small model draft for a bigger one with another tokenizer
+demo: $(VENV)/.core  ## watch a small model draft for a larger one with another tokenizer
 	@$(BIN)/python cli.py demo
 
-test: $(VENV)/.dev  ## all tests that NumPy is enough for
+test: $(VENV)/.dev  ## all tests that need only NumPy
 	$(BIN)/python $(PYTEST)
 
-test-torch: $(TORCH_VENV)/.dev  ## all tests, those against PyTorch and transformers included
+test-torch: $(TORCH_VENV)/.dev  ## all tests, including those against PyTorch and transformers
 	$(TORCH_BIN)/python -c "import torch, transformers; print('torch', torch.__version__, 'transformers', transformers.__version__)"
 	$(TORCH_BIN)/python $(PYTEST)
 
-mutants: $(VENV)/.dev  ## small faults in the lesson: which do the tests not notice? (some minutes)
+mutants: $(VENV)/.dev  ## mutation tests: small faults in the lesson that no test catches (some minutes)
 	$(BIN)/python tests/mutants.py
 
 test-oldest: $(OLD_VENV)/.dev  ## the NumPy tests on the oldest versions that pyproject.toml allows
 	$(OLD_VENV)/bin/python -m pip freeze --disable-pip-version-check | grep -E "^(numpy|tokenizers|safetensors|typer|rich)=="
 	$(OLD_VENV)/bin/python $(PYTEST)
 
-soak: $(VENV)/.dev  ## broken files, killed writers, a million tokens (half an hour or more; `make soak SCALE=0.01`: one)
+soak: $(VENV)/.dev  ## broken files, killed writers, a million tokens (half an hour or more; `make soak SCALE=0.01`: a hundredth of it)
 	$(BIN)/python tests/soak.py --scale $(SCALE)
 
 lint: $(VENV)/.dev  ## ruff
@@ -49,7 +49,7 @@ bench: $(VENV)/.core  ## the figures in benchmarks/results (up to an hour)
 	  $(BIN)/python -m benchmarks.$$script --json || exit 1; \
 	done
 
-picture: $(VENV)/.core  ## make the README's picture (by Chromium) and the demo's figures there again
+picture: $(VENV)/.core  ## renew the README's picture (with Chromium) and its demo figures
 	$(BIN)/python docs/play.py --picture docs/play.png
 	$(BIN)/python cli.py demo --json benchmarks/results/demo.json
 	$(BIN)/python -m benchmarks.report
@@ -57,7 +57,7 @@ picture: $(VENV)/.core  ## make the README's picture (by Chromium) and the demo'
 site: $(DOCS_VENV)/.docs  ## the lessons as web pages with equations, figures and output: build/site/index.html (two minutes)
 	$(DOCS_BIN)/python docs/site.py
 
-notebooks: $(DOCS_VENV)/.docs  ## the lessons as Jupyter notebooks: notebooks/*.ipynb, never over yours (a minute or two)
+notebooks: $(DOCS_VENV)/.docs  ## the lessons as Jupyter notebooks: notebooks/*.ipynb, existing ones are kept (a minute or two)
 	env -u NO_COLOR $(DOCS_BIN)/python docs/notebooks.py
 
 EMBEDDED = omnidraft/engine/embedded
@@ -76,14 +76,14 @@ models: $(TORCH_VENV)/.dev  ## the embedded targets, draft-tasks, prompts and ad
 	$(BIN)/python -m recipes.adapters
 	$(BIN)/python -m tests.test_golden tests/golden.json
 
-dist:            ## wheel and source distribution; the demo of each, installed alone, from an empty folder
+dist:            ## wheel and source distribution; installs each alone and runs its demo from an empty folder
 	$(PYTHON) -m venv build/dist && build/dist/bin/python $(PIP_INSTALL) build
 	rm -rf dist && build/dist/bin/python -m build --outdir dist .
 	for made in dist/*; do rm -rf build/tried && $(PYTHON) -m venv build/tried && mkdir build/tried/empty && \
 	  build/tried/bin/python $(PIP_INSTALL) $$made && cd build/tried/empty && \
 	  env -u PYTHONPATH ../bin/omnidraft demo --task math --plain && cd ../../.. || exit; done
 
-clean:           ## remove the environments and all that was built, but no notebooks
+clean:           ## remove the environments and everything built, except notebooks
 	rm -rf $(VENV) $(TORCH_VENV) $(DOCS_VENV) $(OLD_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -75,25 +75,25 @@ def exactness(figures: dict) -> str:
              number(f["worst"])] for rule, f in figures["rules"].items()]
     text, greedy = table(["rule", "worlds", "runs", "mean", "worst"], rows), []
     counted = figures["rules"]["lifted"]["conditions"].items()
-    text += ("\n\nWhat occurred under `lifted`, each in how many of the worlds: "
-             + ", ".join(f"{name} {count}" for name, count in counted) + ".")
-    titles = {"same_text": "in NumPy", "same_text_torch": "with both models in Torch"}
+    text += ("\n\nConditions met under `lifted`, with the number of worlds: "
+             + ", ".join(f"{name} ({count:,})" for name, count in counted) + ".")
+    titles = {"same_text": "in NumPy", "same_text_torch": "with both models in PyTorch"}
     for name, title in titles.items():
         if same := result(name):
             runs = same["pairs"].values()
             equal, of = (sum(run[key] for run in runs) for key in ("same", "of"))
-            real = " and both real pairs" * any("stories260K" in pair for pair in same["pairs"])
-            greedy.append(f"{equal:,} of {of:,} {title} ({same['tokens']} tokens each, the "
-                          f"embedded{real}, k from 1 to {same['k'][1]})")
+            real = " and both published" * any("stories260K" in pair for pair in same["pairs"])
+            greedy.append(f"{equal:,} of {of:,} {title} ({same['tokens']} tokens each, "
+                          f"embedded{real} pairs, k from 1 to {same['k'][1]})")
     if greedy:
         text += ("\n\nAt temperature 0 the text is the target's own, token for token. Greedy "
-                 f"texts that equal plain decoding, four rules, float64: {'; '.join(greedy)} "
-                 "(`benchmarks/same_text.py`).")
+                 "texts identical to plain decoding, four rules, float64: "
+                 f"{'; '.join(greedy)} (`benchmarks/same_text.py`).")
     return text
 
 
 def speed(figures: dict, shown: tuple[str, ...] | None = None) -> str:
-    """Wall clock against plain decoding, of the pairs named or of all."""
+    """Wall clock against plain decoding, for the pairs named or for all."""
     rows = [[arrow(pair), task, f"{r['plain_tokens_per_second']:.0f}",
              f"{r['speculative_tokens_per_second']:.0f}", f"**{r['speedup']:.2f}×**",
              " / ".join(f"{one:.2f}" for _, one in sorted(r.get("apart", {}).items())),
@@ -101,7 +101,7 @@ def speed(figures: dict, shown: tuple[str, ...] | None = None) -> str:
              f"{r['same_text']}/{r['prompts']}" + (f" (+{r['ties']} ties)" if r["ties"] else "")]
             for pair, tasks in figures["pairs"].items() if shown is None or pair in shown
             for task, r in tasks.items()]
-    rows += [[arrow(pair), "together", "", "", f"**{ratio:.2f}×**", "", "", "", ""]
+    rows += [[arrow(pair), "all tasks", "", "", f"**{ratio:.2f}×**", "", "", "", ""]
              for pair, ratio in figures.get("together", {}).items()
              if shown is None or pair in shown]
     m, s, how = figures["machine"], figures["settings"], ""
@@ -109,10 +109,10 @@ def speed(figures: dict, shown: tuple[str, ...] | None = None) -> str:
         how = (f", the target in PyTorch with {m['torch_threads']} thread{'s' * (m['torch_threads'] > 1)}, the drafter "
                f"{'too' if s.get('draft_backend') == 'torch' else 'in NumPy'}")
     return (f"{machine_line(figures)}{how}; greedy, wall clock, medians of {s['repeats']} repeats "
-            "over held-out prompts, some of them of kinds that training never showed "
+            "over held-out prompts, some of kinds not seen in training "
             "(`benchmarks/speed.py`).\n\n"
             + table(["pair", "task", "plain tok/s", "speculative tok/s", "speedup",
-                     "on kinds seen / unseen", "block efficiency",
+                     "seen / unseen kinds", "block efficiency",
                      "draft tokens kept", "same text"], rows))
 
 
@@ -124,30 +124,31 @@ def efficiency(figures: dict, shown: tuple[str, ...] | None = None) -> str:
             for pair, tasks in figures["pairs"].items() if shown is None or pair in shown
             for task, temps in tasks.items() for at, f in temps.items()]
     return ("Block efficiency (target tokens per target pass) of the four rules, k = "
-            f"{figures['k']} (`benchmarks/efficiency.py`; `omnidraft` is biased at T = 1):\n\n"
+            f"{figures['k']} (`benchmarks/efficiency.py`). `omnidraft` is biased at T = 1.\n\n"
             + table(["pair", "task", "", *(f"`{rule}`" for rule in rules)], rows))
 
 
 def quality(figures: dict) -> str:
     """What the embedded targets get right."""
-    shown = {("math", "right"): "problems, right", ("typed", "right"): "problems of others, right",
-             ("sums", "right"): "bare sums, right", ("code", "parses"): "functions that parse",
-             ("code", "passes"): "functions that pass their asserts",
-             ("plain", "passes"): "asked for in plain words, pass",
-             ("text", "all"): "stories without a fault that a program sees",
-             ("other", "honest"): "all else, the honest answer"}
+    shown = {("math", "right"): "word problems: correct",
+             ("typed", "right"): "word problems by other authors: correct",
+             ("sums", "right"): "bare arithmetic: correct", ("code", "parses"): "functions: parse",
+             ("code", "passes"): "functions: pass their asserts",
+             ("plain", "passes"): "functions asked for in plain words: pass",
+             ("text", "all"): "stories: no fault that a program can detect",
+             ("other", "honest"): "anything else: the honest answer"}
     rows = [[target, label, *(f"{100 * row[part]:.0f} %" if part in row else ""
                               for part in ("seen", "unseen"))]
             for target, tasks in figures["targets"].items() for (task, key), label in shown.items()
             if (row := tasks.get(task, {}).get(key))]
     return ("What the embedded targets can do: greedy answers to up to "
-            f"{figures['prompts']} held-out prompts per task, kinds that training showed apart "
-            "from prompts that it did not (`benchmarks/quality.py`):\n\n"
-            + table(["target", "what", "trained kinds", "others"], rows))
+            f"{figures['prompts']} held-out prompts per task, separately for the kinds seen in "
+            "training and for others (`benchmarks/quality.py`).\n\n"
+            + table(["target", "task", "trained kinds", "others"], rows))
 
 
 def learning(figures: dict, all_of_it: bool = False) -> str:
-    """Block efficiency before and after learning; how much of the yardstick's gap is closed."""
+    """Block efficiency before and after learning, and the share of the gap that it closes."""
     runs: dict[str, dict[str, list[dict]]] = {}
     for key, run in figures["runs"].items():
         where, name = key.split(": ", 1)
@@ -172,37 +173,37 @@ def learning(figures: dict, all_of_it: bool = False) -> str:
     s = figures["settings"]
     intro = (f"{machine_line(figures)}. One pass over {s['texts']} texts of the target per task, "
              f"an update every {s['every']} texts (`benchmarks/learning.py`; medians over "
-             f"{min(int(row[2]) for row in rows)} seeds; held-out prompts, k = 6")
+             f"{min(int(row[2]) for row in rows)} seeds; held-out prompts; k = 6")
     if all_of_it:
         return f"{intro}{figures.get('texts', '')}).\n\n" + table(
-            ["pair, task", "learned by", "seeds", "block efficiency T=0.01", "T=1", "gap closed",
-             "acceptance of proposals, `omnidraft` T=0.01"], rows)
-    return (f"{intro}; acceptance, and which texts were written outside the script: "
-            "[results](results.md#learning)). Block efficiency at T = 0.01 / 1; in "
-            "brackets the share of the gap to the yardstick that is closed at T = 1; LoRA rank 32 "
-            "but where it says all weights:\n\n"
+            ["pair, task", "trained with", "seeds", "block efficiency T=0.01", "T=1", "gap closed",
+             "proposals accepted, `omnidraft` T=0.01"], rows)
+    return (f"{intro}; for acceptance, and which texts were written outside the script, see the "
+            "[results](results.md#learning)). Block efficiency at T = 0.01 / 1, and in "
+            "brackets the share of the gap to the yardstick closed at T = 1. LoRA rank 32 "
+            "unless marked as all weights.\n\n"
             + table(["pair, task", *LEARNED.values()], short))
 
 
-# the rows of `against_transformers` by what runs the models
+# the rows of `against_transformers`, named by what runs the models
 ENGINES = {"omnidraft plain": "omnidraft plain, PyTorch", "omnidraft": "omnidraft, both in PyTorch",
            "omnidraft, NumPy drafter": "omnidraft, drafter in NumPy (mixed)",
            "omnidraft, NumPy": "omnidraft, both in NumPy"}
 
 
 def equal_modules(pairs: dict) -> str:
-    """The headline: the methods that run the very same PyTorch modules, on the pairs' T = 0 rows."""
+    """The headline: the methods that run the same PyTorch modules, on the pairs' T = 0 rows."""
     def span(method: str) -> str:
         found = [runs[method]["ratio"] for by in pairs.values() for at, runs in by.items()
                  if at.endswith("T = 0") and "ratio" in runs.get(method, {})]
         return f"{min(found):.2f}× to {max(found):.2f}×" if found else "—"
 
-    return (f"**On equal modules (both models in PyTorch) at T = 0: omnidraft {span('omnidraft')}, transformers' assisted "
+    return (f"**With the same modules (both models in PyTorch) at T = 0: omnidraft {span('omnidraft')}, transformers' assisted "
             f"generation {span('transformers assisted')}, omnidraft without a drafter {span('omnidraft plain')}.**")
 
 
 def inside(figures: dict) -> str:
-    """Drafting inside transformers' own `generate`: speed, and what the first two tokens' test found."""
+    """Drafting inside transformers' own `generate`: speed, and the test of the first two tokens."""
     names = {"transformers assisted": "its assisted generation", "omnidraft, custom_generate": "`pair.decoder()`",
              "omnidraft, folder": "[the folder](../integrations/custom_generate/README.md)"}
     rows, s = [], figures["settings"]
@@ -213,12 +214,13 @@ def inside(figures: dict) -> str:
     tests = [f"{arrow(pair)} {names[method]}{seeds} p = {test['p']:.2f} ({test['draws']:,} texts)"
              for pair, tests in figures.get("first_two_tokens", {}).items() for name, test in tests.items()
              for method, seeds in [re.fullmatch(r"(.*?)(, seeds from \d+)?", name).groups("")]]
-    law = ("\n\nThe first two tokens at T = 1 against the target's exact distribution, chi-squared: " + "; ".join(tests) + ".")
-    return ("Inside transformers' `generate`, by `custom_generate`: speed over its plain generation, whole calls, and in "
-            f"brackets target tokens per target pass; {s['prompts']} prompts × {s['tokens']} tokens, medians of "
+    chi_squared = ("\n\nChi-squared test of the first two tokens at T = 1 against the target's exact distribution: "
+                   + "; ".join(tests) + ".")
+    return ("Inside transformers' `generate`, with `custom_generate`: speedup of whole calls over its plain generation, and in "
+            f"brackets target tokens per target pass. {s['prompts']} prompts × {s['tokens']} tokens, medians of "
             f"{s['repeats']}, PyTorch threads: {figures['machine']['torch_threads']} "
-            "(`benchmarks/against_transformers.py --inside`). The folder drafts by transformers' own forward pass.\n\n"
-            + table(["pair", "", *names.values()], rows) + law * bool(tests))
+            "(`benchmarks/against_transformers.py --inside`). The folder drafts with transformers' own forward pass.\n\n"
+            + table(["pair", "", *names.values()], rows) + chi_squared * bool(tests))
 
 
 def against(figures: dict) -> str:
@@ -239,64 +241,64 @@ def against(figures: dict) -> str:
     return (f"Same loaded models, prompts and process; torch {m['torch']}, transformers "
             f"{m['transformers']}, {m['torch_threads']} threads, {s['prompts']} prompts × "
             f"{s['tokens']} tokens, medians of {s['repeats']} "
-            "(`benchmarks/against_transformers.py`). Speed over transformers' plain generation, "
+            "(`benchmarks/against_transformers.py`). Speedup over transformers' plain generation, "
             "and in brackets target tokens per target pass.\n\n"
             + equal_modules(pairs) + "\n\n"
             + table(["pair", "", *(ENGINES.get(method, method) for method in methods)], rows)
-            + "\n\n*TV*: transformers' assisted generation at T = 1 does not write the target's "
-            "distribution, so these ratios are of another text. "
-            "Its token-level intersection pairs probabilities with other tokens' ([report]"
-            "(upstream/report.md)): the first token's total variation from the target's "
-            "distribution, mean over the prompts; *excess*: how much likelier its tokens are than "
-            "the target's own draws (mean log p).")
+            + "\n\nAt T = 1 transformers' assisted generation does not sample from the target's "
+            "distribution, so those ratios are for different text. Its token-level intersection "
+            "pairs probabilities with the wrong tokens ([report](upstream/report.md)). "
+            "*TV*: total variation between the first token's distribution and the target's, mean "
+            "over the prompts. *Excess*: how much likelier its tokens are than the target's own "
+            "samples (mean log p).")
 
 
 def latency(figures: dict) -> str:
-    """Times at the paper's shapes, and the speedups that its acceptance rates then give."""
+    """Times at the paper's shapes, and the speedups that follow from its acceptance rates."""
     m, s, targets = figures["machine"], figures["settings"], figures["targets"]
     on, counts = m["cpu"] if m["device"] == "cpu" else m["device"], (1, 2, 4, 5, 8)
     times = [[target, "{:,} → {:,}".format(*f["vocabularies"]),
               *(f"{f['pass_ms'][str(n)]:.1f}" for n in counts),
               *(f"{ms:.2f}" for ms in f["overhead_ms"].values())] for target, f in targets.items()]
     head = ["target like", "vocabularies", *(f"pass of {n}, ms" for n in counts),
-            "own work at T = 0, ms", "at T = 1"]
+            "overhead at T = 0, ms", "at T = 1"]
     rows = [[target, method, task, f"{p['acceptance']:.2f}",
              f"{p['chance']:.2f}× to {p['share']:.2f}×", f"{p['paper']:.2f}×"]
             for target, f in targets.items()
             for method, tasks in f["predicted"].items() for task, p in tasks.items()]
-    return (f"Random weights in the `{s['shape']}` shapes (small ones keep only its vocabularies), "
-            f"{m['dtype']} on {on}, torch {m['torch']}, after {s['context']} tokens, medians of "
-            f"{s['repeats']} (`benchmarks/paper/latency.py`). A drafted token takes "
-            f"{figures['draft_ms']:.2f} ms; *own work* is all of a `lifted` round with k = "
-            f"{s['k']} but the models.\n\n{table(head, times)}\n\nThe speedups that follow from "
-            "the acceptance rates of arXiv 2507.02659 (Llama-68M drafts), and its own (A100). The "
-            "range is between two readings of that rate: the chance that a token is kept after "
-            "all before it, and the share of drafted tokens kept.\n\n"
+    return (f"Random weights in the `{s['shape']}` shapes (`small` keeps only the paper's "
+            f"vocabularies), {m['dtype']} on {on}, torch {m['torch']}, after {s['context']} "
+            f"tokens, medians of {s['repeats']} (`benchmarks/paper/latency.py`). A drafted token "
+            f"takes {figures['draft_ms']:.2f} ms. *Overhead* is a whole `lifted` round with k = "
+            f"{s['k']}, without the models.\n\n{table(head, times)}\n\nSpeedups predicted from "
+            "the acceptance rates of arXiv 2507.02659 (Llama-68M drafts), next to the paper's own "
+            "(A100). The ranges cover two readings of that rate: the chance that a token is kept "
+            "once all before it were, and the share of drafted tokens that are kept.\n\n"
             + table(["target like", "method", "task", "acceptance", "predicted", "paper"], rows))
 
 
 def overhead(figures: dict) -> str:
-    """What a round costs apart from its models, against what its rows cost alone."""
+    """What a round costs without its models, against the softmax or argmax of its rows."""
     m, s = figures["machine"], figures["settings"]
     forms = {"T=0": "{beyond_ms:+.2f} ms",
              "T=1": "**{ratio:.2f}×** ({ratios[0]:.2f}–{ratios[2]:.2f})"}
     rows = [[backend, f"`{rule}`", *(cell for at, form in forms.items() for cell in (
         f"{f[at]['own_ms']:.2f}", f"{f[at]['alone_ms']:.2f}", form.format(**f[at])))]
             for backend, rules in figures["backends"].items() for rule, f in rules.items()]
-    return (f"Llama-2's 32,000 entries draft for Qwen2's 151,646, k = {s['k']}: a round around "
-            "models that answer with stored logits costs, in addition, these milliseconds; its "
-            f"rows' argmax or softmax alone in the same run. {m['cpu']}, {m['torch_threads']} "
+    return (f"Milliseconds of a round without its models (they return stored logits), k = {s['k']}, "
+            "with Llama-2's 32,000 entries drafting for Qwen2's 151,646; next to it the argmax or "
+            f"softmax of the round's rows, in the same run. {m['cpu']}, {m['torch_threads']} "
             f"thread, torch {m['torch']}, medians of {s['repeats']} rounds, the median of "
             f"{s['turns']} turns and the range of their ratios (`benchmarks/overhead.py`).\n\n"
-            + table(["backend", "rule", "T = 0: round", "argmax", "beyond it", "T = 1: round",
+            + table(["backend", "rule", "T = 0: round", "argmax", "difference", "T = 1: round",
                      "softmax", "ratio"], rows))
 
 
 def elsewhere() -> str:
-    """What docs/real_pair.ipynb measured on other machines: one table for each file sent in."""
-    parts = ["Pairs of published models on other machines, measured by "
-             "[real_pair.ipynb](real_pair.ipynb), whose file real_pair.json can be sent in, as "
-             "`benchmarks/results/real_pair_*.json`."]
+    """What docs/real_pair.ipynb measured on other machines: one table per file."""
+    parts = ["Pairs of published models on other machines, measured with "
+             "[real_pair.ipynb](real_pair.ipynb). It writes real_pair.json, which can be "
+             "contributed as `benchmarks/results/real_pair_*.json`."]
     for path in sorted(RESULTS.glob("real_pair_*.json")):
         figures = json.loads(path.read_text(encoding="utf-8"))
         m, s, learned = figures["machine"], figures["settings"], figures["learning"]
@@ -319,16 +321,16 @@ def elsewhere() -> str:
 
 
 def written(name: str, how: Callable[..., str], *more: object) -> str:
-    """What `how` makes of a benchmark's figures, if there are any."""
+    """A benchmark's figures as `how` shows them, if there are any."""
     figures = result(name)
     if figures is None:
         return "Not measured yet."
-    old = "*With embedded models of an earlier version.*\n\n" * earlier(figures)
+    old = "*Measured with earlier embedded models.*\n\n" * earlier(figures)
     return old + how(figures, *more)
 
 
 def earlier(figures: dict) -> bool:
-    """Whether they were measured with other embedded models than the present ones."""
+    """Whether they were measured with embedded models other than the current ones."""
     return figures.get("models") not in (None, models())
 
 
@@ -343,39 +345,39 @@ def summary(places: str) -> str:
                      f"{old(figures or {})}")
 
     def old(figures: dict) -> str:
-        return " (Embedded models of an earlier version.)" * earlier(figures)
+        return " (Earlier embedded models.)" * earlier(figures)
 
     clocks = sorted(filter(None, (found["speed"], found["speed_avx2"])), key=earlier)
     if each := [", ".join(f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in one["together"].items())
                 + f". {machine_line(one)}.{old(one)}" for one in clocks]:
-        line("Speed", "over plain decoding by the wall clock, three tasks together: "
-                      + " Another machine: ".join(each))
+        line("Speed", "speedup over plain decoding by wall clock, three tasks together: "
+                      + " On another machine: ".join(each))
     if speeds := found["speed_torch"]:
         parts = [f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in speeds["together"].items()]
-        line("Speed with PyTorch", f"the target in PyTorch, {', '.join(parts)}.", speeds)
+        line("Speed with PyTorch", f"with the target in PyTorch: {', '.join(parts)}.", speeds)
     if rules := found["efficiency"]:
         parts = [f"{arrow(pair)} {f['tli']['block_efficiency']:.2f} / "
                  f"{f['omnidraft']['block_efficiency']:.2f} / "
                  f"{f['lifted']['block_efficiency']:.2f}"
                  for pair in REAL_PAIRS if pair in rules["pairs"]
                  for f in [next(iter(rules["pairs"][pair].values()))["T=1"]]]
-        line("Block efficiency", "tokens per target pass at T = 1 of two published models, `tli` / "
-                                 f"`omnidraft` / `lifted`: {', '.join(parts)}.")
+        line("Block efficiency", "tokens per target pass at T = 1 with two published models, `tli` "
+                                 f"/ `omnidraft` / `lifted`: {', '.join(parts)}.")
     if exact := found["exactness"]:
         worst = {rule: f["worst"] for rule, f in exact["rules"].items()}
         good = max(value for rule, value in worst.items() if rule != "omnidraft")
-        line("Exactness", f"largest distance from the target's distribution {good:.1e} by "
-                          f"enumeration; the paper's rule {worst['omnidraft']:.2f}.")
+        line("Exactness", "largest distance from the target's distribution, by enumeration: "
+                          f"{good:.1e}; with the paper's rule {worst['omnidraft']:.2f}.")
     if clock := found["wall_clock"]:
         line("Learning by the wall clock", wall_clock_line(clock), clock)
     if others := found["against_transformers"]:
-        ratios = {method: [row["ratio"] for runs in others["pairs"].values()
-                           for at, found in runs.items() if "T = 0" in at
-                           for row in [found.get(method, {})] if "ratio" in row]
-                  for method in ("transformers assisted", "omnidraft")}
-        parts = [f"{method} {min(some):.2f}× to {max(some):.2f}×"
-                 for method, some in ratios.items()]
-        line("Next to transformers", f"over its plain generation at T = 0: {', '.join(parts)}.",
+        names = {"transformers assisted": "its assisted generation", "omnidraft": "omnidraft"}
+        ratios = {name: [row["ratio"] for runs in others["pairs"].values()
+                         for at, found in runs.items() if "T = 0" in at
+                         for row in [found.get(method, {})] if "ratio" in row]
+                  for method, name in names.items()}
+        parts = [f"{name} {min(some):.2f}× to {max(some):.2f}×" for name, some in ratios.items()]
+        line("Next to transformers", f"speedup over its plain generation at T = 0: {', '.join(parts)}.",
              others)
     if head := found["stop_rules"]:
         line("Adaptive drafting", stop_rules_line(head), head)
@@ -383,18 +385,18 @@ def summary(places: str) -> str:
         parts = [f"{backend} {rules[name]['T=1']['own_ms']:.2f} ms"
                  for backend, rules in cost["backends"].items()
                  for name in ("lifted", "lossless") if name in rules]
-        line("Overhead", f"a round's own work at 32,000 → 151,646 entries, T = 1: "
+        line("Overhead", f"a round without its models, 32,000 → 151,646 entries, T = 1: "
                          f"{', '.join(parts)}.")
     if good := found["quality"]:
-        parts = [f"{target} {100 * tasks['math']['right']['seen']:.0f} % of sums and "
+        parts = [f"{target} {100 * tasks['math']['right']['seen']:.0f} % of word problems and "
                  f"{100 * tasks['code']['passes']['seen']:.0f} % of functions"
                  for target, tasks in good["targets"].items()]
-        line("Quality", f"right on kinds that training showed: {', '.join(parts)}.")
+        line("Quality", f"correct on kinds seen in training: {', '.join(parts)}.")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Fill the marked places of README.md and docs/, and write docs/results.md."""
+    """Fill in the marked places of README.md and docs/, and write docs/results.md."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     check, docs = parser.parse_args().check, ROOT / "docs"
@@ -425,7 +427,7 @@ def main() -> None:
              "Other machines": elsewhere(), "Latency": written("latency", latency), "Overhead": written("overhead", overhead),
              "Quality": good, "Exactness": exact}
     everything = ("# Results\n\nWritten by `python -m benchmarks.report` from "
-                  f"`benchmarks/results/*.json`. In short:\n\n{summary('')}\n")
+                  f"`benchmarks/results/*.json`. Summary:\n\n{summary('')}\n")
     everything += "".join(f"\n## {title}\n\n{part}\n" for title, part in parts.items())
     pages |= {docs / "results.md": everything}
     if found := result("overlap"):

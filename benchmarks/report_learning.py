@@ -33,13 +33,13 @@ def machine_line(figures: dict) -> str:
 
 
 def wall_clock(figures: dict, all_of_it: bool = True) -> str:
-    """Tokens per second before and after learning, or README's few figures of it."""
+    """Tokens per second before and after learning, or the few figures of docs/learning.md."""
     s, groups = figures["settings"], {}
     for key, run in figures["runs"].items():
         groups.setdefault(key.rpartition(", seed ")[0], []).append(run)
 
     def over(runs: list[dict], value: Callable[[dict], float]) -> str:
-        """The median of the runs, with the least and the largest."""
+        """The median of the runs, with minimum and maximum."""
         values = [value(run) for run in runs]
         return f"{median(values):.2f}× ({min(values):.2f} to {max(values):.2f})"
 
@@ -47,13 +47,13 @@ def wall_clock(figures: dict, all_of_it: bool = True) -> str:
         return f"{median(run[name]['tokens_per_second'] for run in runs):.0f}"
 
     def pays(runs: list[dict], name: str) -> str:
-        """The median of the runs; where drafting is no faster in one, it never pays there."""
+        """The median of the runs; one in which drafting is no faster never pays off."""
         tokens = median_high(run[f"pays_against_{name}_after"] or math.inf for run in runs)
         return f"{tokens:,}".replace("inf", "never")
 
     ratios = {key: {
         "adapted over plain": over(runs, lambda run: run["to_plain"]),
-        "on kinds of the stream": over(runs, lambda run: run["seen_to_plain"]),
+        "on kinds in the stream": over(runs, lambda run: run["seen_to_plain"]),
         "over un-adapted": over(runs, lambda run: run["to_before"]),
         "trained offline over plain": over(runs, lambda run: run["yardstick"]["tokens_per_second"]
                                            / run["plain"]["tokens_per_second"]),
@@ -61,8 +61,8 @@ def wall_clock(figures: dict, all_of_it: bool = True) -> str:
               for key, runs in groups.items()}
     names = [*next(iter(ratios.values()))]
     if not all_of_it:
-        return ("By the wall clock, greedy, some of the held-out prompts of kinds that the stream "
-                "did not have (medians, and ranges over the streams; "
+        return ("By wall clock, greedy; some held-out prompts are of kinds that were not in the "
+                "stream (medians and ranges over the streams; "
                 "[more](results.md#learning-by-the-wall-clock)):\n\n"
                 + table(["pair, task, learned from", *names],
                         [[key.replace("->", "→"), *found.values()]
@@ -70,19 +70,19 @@ def wall_clock(figures: dict, all_of_it: bool = True) -> str:
     ways = ("plain", "before", "after", "yardstick")
     rows = [[key, str(len(runs)), *(speed(runs, name) for name in ways), *ratios[key].values(),
              pays(runs, "before"), pays(runs, "plain")] for key, runs in groups.items()]
-    return (f"{machine_line(figures)}. After serving a stream: greedy, confidence stop, "
-            f"{s['prompts']} held-out prompts, some of them of kinds that the stream did not have, "
-            f"medians of {s['repeats']} repeats (`benchmarks/learning_wall_clock.py`); of the "
-            "streams the median, the least and the largest. They move with the state of the "
-            "machine, and with the texts. The last columns: after how many tokens the time that "
-            "learning took is back, against the un-adapted pair and against plain decoding.\n\n"
+    return (f"{machine_line(figures)}. Speed after serving a stream: greedy, confidence stop, "
+            f"{s['prompts']} held-out prompts, some of kinds that were not in the stream, "
+            f"medians of {s['repeats']} repeats (`benchmarks/learning_wall_clock.py`), then median, "
+            "minimum and maximum over the streams. They vary with the state of the machine and "
+            "with the texts. The last columns: after how many tokens learning has paid for its own "
+            "time, against the un-adapted pair and against plain decoding.\n\n"
             + table(["pair, task, learned from", "streams", "plain tok/s", "un-adapted", "adapted",
-                     "trained offline", *names, "pays after, against un-adapted", "against plain"],
-                    rows))
+                     "trained offline", *names, "pays off after, against un-adapted",
+                     "against plain"], rows))
 
 
 def adaptive(figures: dict) -> str:
-    """Stop rules against the best fixed length, what heads predict, the paper's comparison."""
+    """Stop rules against the best fixed length, how well heads predict, the paper's comparison."""
     s = figures["settings"]
     runs = {f"{arrow(pair)}, {task}": row
             for pair, tasks in figures["sweep"].items() for task, row in tasks.items()}
@@ -106,13 +106,13 @@ def adaptive(figures: dict) -> str:
                for pair, tasks in figures["comparison"].items() for task, row in tasks.items()
                for name, f in row.items()]
     return (f"{machine_line(figures)}{s['note']}; greedy, medians of repeats over {s['prompts']} held-out "
-            "prompts, with which all rules take turns (`benchmarks/paper/adaptive.py`). Tokens/s "
-            "of the best fixed length in hindsight, and those of each rule over it; the threshold "
-            f"is {s['threshold']:g}. Means over the best fixed length: {means}."
+            "prompts on which all rules take turns (`benchmarks/paper/adaptive.py`). Tokens/s of "
+            "the best fixed length in hindsight, and the speed of each rule relative to it; the "
+            f"threshold is {s['threshold']:g}. Mean relative speeds: {means}."
             + "\n\n" + table(["pair, task", "repeats", "plain", "best fixed k", *names], rules)
             + "\n\nHow well acceptance is predicted on held-out prompts, by the drafter's own "
-            f"confidence and by heads that learned on {s['stream']} others: area under the curve, "
-            "calibration error, cross-entropy.\n\n"
+            f"confidence and by heads trained on {s['stream']} others: AUC, calibration error, "
+            "cross-entropy.\n\n"
             + table(["pair, task", "labels", *first["quality"]], qualities)
             + "\n\nThe comparison of arXiv 2507.02659: held-out prompts after a stream of "
             f"{s['stream']} (LoRA rank 32, `lifted`; k = {s['fixed']} where there is no head):\n\n"
@@ -121,7 +121,7 @@ def adaptive(figures: dict) -> str:
 
 
 def stop_rules(figures: dict) -> str:
-    """Confidence and head in the cost model and by the clock, next to the best rule there could be."""
+    """Confidence and head in the cost model and by wall clock, next to the best possible rule."""
     s, cells, rows = figures["settings"], _cells(figures), []
     for where, one in cells.items():
         for at in ("T=0", "T=1"):
@@ -135,43 +135,43 @@ def stop_rules(figures: dict) -> str:
     clock = [f"{fmean(one['clock'][who] for one in cells.values()):.2f}" for who in ("confidence", "head")]
     low, high = ({name: how(cost[name] for cost in costs) for name in costs[0]} for how in (min, max))
     parts = [f"{text} {low[name]:.3f} to {high[name]:.3f}" for name, text in (
-        ("step", "a draft step"), ("row", "a row more in the pass"), ("prediction", "a prediction of the head"),
+        ("step", "a draft step"), ("row", "one more row in a pass"), ("prediction", "a prediction of the head"),
         ("rest", "the rest of a round"))]
     swept = {at: {t: fmean(one[at]["sweep"][t] / one[at]["sweep"][f"{s['threshold']:g}"] for one in cells.values())
                   for t in next(iter(cells.values()))[at]["sweep"]} for at in ("T=0", "T=1")}
-    tuned = [f"{max(curve, key=curve.get)} at {at} ({max(curve.values()):.3f} of the speed with {s['threshold']:g})"
+    tuned = [f"{max(curve, key=curve.get)} at {at} ({max(curve.values()):.3f} times the speed with {s['threshold']:g})"
              for at, curve in swept.items()]
-    return (f"**Why the head does not pay** (`benchmarks/paper/stop_rules.py`, without noise: passes and draft tokens "
-            f"are counted, and weighed with the processor time of each, measured once per pair and task). In passes over one "
-            f"token: {', '.join(parts)}. Speed over plain decoding on {s['prompts']} held-out prompts, most 12 draft "
-            f"tokens; heads learned from {s['stream']} other texts, thresholds (in brackets) were tuned on the "
-            "same. *Expected value*: the threshold at which a token more is worth its cost. *Best*: the rule that knows "
-            "what will be kept. At T = 1 under block verification, labels included. By the clock, over the confidence "
-            f"rule with {s['threshold']:g}, which it takes turns with: {s['timed']} prompts, {s['repeats']} repeats. "
+    return (f"**Why the head does not pay off** (`benchmarks/paper/stop_rules.py`, a cost model without noise: passes and "
+            "draft tokens are counted and multiplied by the processor time of each, measured once per pair and task). In units "
+            f"of a pass over one token: {', '.join(parts)}. Speedup over plain decoding on {s['prompts']} held-out prompts, at "
+            f"most 12 draft tokens. Heads were trained on {s['stream']} other texts, and thresholds (in brackets) tuned on the "
+            "same. *Expected value*: the threshold at which one more token is worth its cost. *Best*: an oracle that knows "
+            "what will be kept. At T = 1 passes and labels are those of block verification. Wall clock: relative to the "
+            f"confidence rule at {s['threshold']:g}, taking turns with it on {s['timed']} prompts, {s['repeats']} repeats. "
             f"{machine_line(figures)}{s['note']}.\n\n"
-            + table(["pair, task", "", "area under the curve, confidence / head", f"confidence at {s['threshold']:g}",
+            + table(["pair, task", "", "AUC, confidence / head", f"confidence at {s['threshold']:g}",
                      "confidence, tuned", "head, tuned", "head, expected value", "tuned head, its time not counted", "best",
-                     "clock: confidence, tuned", "head, tuned"], rows)
-            + f"\n\nIn short, means over {len(cells)} pairs and tasks: {stop_rules_line(figures)} By the clock: tuned "
-            f"{clock[0]}, the head {clock[1]}. The best single threshold of the confidence rule for all of these is "
-            f"{' and '.join(tuned)}, means of the ratios.")
+                     "wall clock: confidence, tuned", "head, tuned"], rows)
+            + f"\n\nMeans over {len(cells)} pairs and tasks: {stop_rules_line(figures)} By wall clock: tuned threshold "
+            f"{clock[0]}, head {clock[1]}. The best single threshold of the confidence rule for all of them is "
+            f"{' and '.join(tuned)} (means of the ratios).")
 
 
 def stop_rules_line(figures: dict) -> str:
-    """What tuning and a head gain over the confidence rule, and what could be gained."""
+    """What tuning and a head gain over the confidence rule, and what an oracle would."""
     cells, at = [*_cells(figures).values()], ("T=0", "T=1")
 
     def mean(who: str, name: str) -> str:
         """At both temperatures, over the confidence rule at its default threshold."""
         return " / ".join(f"{fmean(one[t][who][name] / one[t]['confidence']['default'] for one in cells):.2f}" for t in at)
 
-    aucs = " and ".join(" to ".join(f"{fmean(one[t][who]['auc'] for one in cells):.3f}" for who in ("confidence", "head"))
-                        for t in at)
+    aucs = " and ".join(" against ".join(f"{fmean(one[t][who]['auc'] for one in cells):.3f}"
+                                         for who in ("head", "confidence")) for t in at)
     best = fmean(one["T=0"]["best"] / one["T=0"]["confidence"]["default"] for one in cells)
-    return (f"speed over the confidence rule as it comes, T = 0 / T = 1: its threshold tuned {mean('confidence', 'tuned')}, "
-            f"the learned head tuned {mean('head', 'tuned')} ({mean('head', 'without its time')} if it took no time), a rule "
-            f"that knew what will be kept {best:.2f} / –. The head orders tokens better (area under the curve {aucs}), "
-            "but that does not pay.")
+    return (f"speed relative to the confidence rule with its default threshold, T = 0 / T = 1: threshold tuned "
+            f"{mean('confidence', 'tuned')}, learned head tuned {mean('head', 'tuned')} ({mean('head', 'without its time')} if "
+            f"it took no time), an oracle that knows what will be kept {best:.2f} / –. The head ranks tokens better (AUC "
+            f"{aucs}), but that does not pay off.")
 
 
 def _cells(figures: dict) -> dict[str, dict]:
@@ -179,7 +179,7 @@ def _cells(figures: dict) -> dict[str, dict]:
 
 
 def shift(figures: dict) -> str:
-    """Curves through changes of task and target, and several targets at once."""
+    """Curves across changes of task and target, and several targets at once."""
     s, rows, shares = figures["settings"], [], {}
     titles = {"task": s["tasks"], "target": [*s["targets"][:2], s["targets"][0]]}
     for part, title in titles.items():
@@ -203,16 +203,16 @@ def shift(figures: dict) -> str:
     reached = ", ".join(f"{100 * median(found):.0f} % {name} "
                         f"({len(found)} seed{'s' * (len(found) > 1)})"
                         for name, found in shares.items())
-    return (f"{s['draft']} drafts; as many prompts before and after each change, temperature 1, k "
-            "= 6 (`benchmarks/paper/shift.py`). The curves are the share of draft tokens kept, "
-            "eight points a change, all of one change on one scale. The figures are of held-out "
-            "prompts: after the second task, by a drafter that learned on it alone, and of the "
-            "first target when it is left and when it is back.\n\n"
+    return (f"{s['draft']} drafts, with equally many prompts before and after each change, "
+            "temperature 1, k = 6 (`benchmarks/paper/shift.py`). The curves show the share of "
+            "draft tokens kept: eight points per stretch, one scale per change. The numbers are "
+            "for held-out prompts: after the second task, after learning that task alone, and for "
+            "the first target before leaving it and on return.\n\n"
             + table(["change", "", "curve", "after", "learned alone (share reached)", "leaving",
-                     "back"], rows)
-            + f"\n\nMedian share reached: {reached}.\n\nThe targets in one process, prompts in "
-            "turn, against one at a time; and what a target adds to a drafter that takes "
-            f"{size / 1000:,.0f} kB in memory (optimizer apart):\n\n"
+                     "return"], rows)
+            + f"\n\nMedian share reached: {reached}.\n\nAll targets in one process, with prompts "
+            "in turn, against one target per process; and what each target adds to a drafter that "
+            f"takes {size / 1000:,.0f} kB of memory (without the optimizer):\n\n"
             + table(["target", "kept", "alone", "same text", "LoRA, kB", "head", "cache",
                      "of the drafter"], together))
 
@@ -237,23 +237,23 @@ def real(figures: dict) -> str:
              *(change(run, at) for at in ("T=0", "T=1")), f"{run['rollbacks']} in {run['updates']} updates",
              f"{100 * run['learning_share']:.0f} %"] for name, run in figures["good"].items()]
     data = [[name, run["fails"], "", "", ""] if "fails" in run else
-            [name, f"{run['prompts']}" + ", cut to their ends" * run["cut"],
+            [name, f"{run['prompts']}" + ", truncated to their ends" * run["cut"],
              f"{run['first']:.2f}", f"{run['last']:.2f}", held_out(run)] for name, run in figures["data"].items()]
-    good = (f"Drafters that are good already serve {s['prompts_served']} prompts and learn (`benchmarks/learning_real.py`). "
-            f"Block efficiency, k = 12, of the untouched one on {s['held_out']} other prompts, and by how much that of each "
-            "drafter differs that the guard let serve instead (paired by prompt, ± standard error):\n\n"
-            + table(["pair, served at, learned by", "while learning", "served after", "T = 0", "T = 1", "rolled back",
-                     "time spent learning"], rows) + "\n\n")
-    return (good * bool(rows) + "`omnidraft adapt FILE --rank 32 -n 48`, draft-general → qwen-like, from the drafter itself "
-            "(`benchmarks/learning_real.py`): block efficiency of the first and last quarter, and the target passes saved on "
-            "the prompts that were held out and served both ways, with two standard errors:\n\n"
+    good = (f"Drafters that are already good serve {s['prompts_served']} prompts and learn (`benchmarks/learning_real.py`). "
+            f"Block efficiency, k = 12, of the untouched drafter on {s['held_out']} other prompts, and the change with each "
+            "drafter that the guard deployed instead (paired by prompt, ± standard error):\n\n"
+            + table(["pair, served at, trained with", "while learning", "deployed after prompt", "T = 0", "T = 1",
+                     "rolled back", "time spent learning"], rows) + "\n\n")
+    return (good * bool(rows) + "`omnidraft adapt FILE --rank 32 -n 48`, draft-general → qwen-like, from the bare drafter "
+            "(`benchmarks/learning_real.py`): block efficiency in the first and last quarter, and target passes saved on the "
+            "held-out prompts, which were served both ways (± two standard errors):\n\n"
             + table(["data", "prompts", "first", "last", "passes saved"], data))
 
 
 def wall_clock_line(figures: dict) -> str:
-    """Speed over plain decoding after learning, in a line."""
+    """Speedup over plain decoding after learning, in one line."""
     groups: dict[str, list[float]] = {}
     for key, run in figures["runs"].items():
         groups.setdefault(key.rpartition(", seed ")[0], []).append(run["to_plain"])
-    return "over plain decoding after learning online: " + "; ".join(
-        f"{key.replace('->', '→')} {median(ratios):.2f}×" for key, ratios in groups.items()) + "."
+    return "speedup over plain decoding after online learning: " + "; ".join(
+        f"{median(ratios):.2f}× ({key.replace('->', '→')})" for key, ratios in groups.items()) + "."

@@ -10,13 +10,13 @@ from benchmarks.report_learning import arrow, machine_line, stop_rules_line
 
 
 def note() -> str:
-    """What was measured, a line for each result file that is there."""
+    """What was measured: one line per result file."""
     makers = {"exactness": exactness, "same_text": same_text, "block": block, "efficiency": efficiency,
               "overlap": overlap, "overhead": overhead, "speed": speed, "stop_rules": stop_rules}
     lines = []
     for name, make in makers.items():
         if figures := result(name):
-            old = " *(With embedded models of an earlier version.)*" * (figures.get("models") not in (None, models()))
+            old = " *(Earlier embedded models.)*" * (figures.get("models") not in (None, models()))
             lines.append(f"- {make(figures)}{old}")
     return "\n".join(lines)
 
@@ -24,8 +24,8 @@ def note() -> str:
 def exactness(figures: dict) -> str:
     """The enumeration."""
     exact, biased = figures["rules"]["lifted"], figures["rules"]["omnidraft"]
-    seen = ", ".join(f"{what} {exact['conditions'][what]:,}" for what in ("merge accepted", "expansion kept", "healing"))
-    return (f"*Exactness* (`benchmarks/exactness.py`): the loop through every outcome of its draws in {figures['worlds']:,} "
+    seen = ", ".join(f"{what} in {exact['conditions'][what]:,}" for what in ("merge accepted", "expansion kept", "healing"))
+    return (f"*Exactness* (`benchmarks/exactness.py`): the loop run on every outcome of its draws in {figures['worlds']:,} "
             f"worlds of random tokenizers, models and options ({exact['runs']:,} runs; {seen} of the worlds, "
             "[and more](exactness.md)). Largest total variation of the first tokens' distribution from the target's: "
             f"`lifted` {exact['worst']:.1e}; OmniDraft's rule {biased['worst']:.2f}, on average {biased['mean']:.3f}.")
@@ -34,19 +34,19 @@ def exactness(figures: dict) -> str:
 def same_text(figures: dict) -> str:
     """Greedy texts."""
     same, of = (sum(run[key] for run in figures["pairs"].values()) for key in ("same", "of"))
-    return f"*T = 0* (`benchmarks/same_text.py`): {same:,} of {of:,} greedy texts equal plain decoding's, in float64."
+    return f"*T = 0* (`benchmarks/same_text.py`): {same:,} of {of:,} greedy texts are identical to plain decoding, in float64."
 
 
 def block(figures: dict) -> str:
-    """What blocks add, and their time."""
+    """What blocks gain, and the time they take."""
     every = [(pair, one) for pair, tasks in figures["pairs"].items() for one in tasks.values()]
     shown = [f"{arrow(pair)} {one['gain']:+.1f} ± {one['gain_error']:.1f} %" for pair, one in every if "260K" in pair]
     own = [one["gain"] for pair, one in every if "260K" not in pair]
     times = [one["microseconds"] for _, one in every]
-    return (f"*Block verification* (`benchmarks/block.py`): expected tokens per target pass at T = 1, k = "
-            f"{figures['settings']['k']}, over comparisons judged one by one, on the same rounds: {', '.join(shown)}; embedded "
+    return (f"*Block verification* (`benchmarks/block.py`): gain in expected tokens per target pass at T = 1, k = "
+            f"{figures['settings']['k']}, over judging each comparison alone, on the same rounds: {', '.join(shown)}; embedded "
             f"pairs {min(own):+.2f} to {max(own):+.2f} %, since these nearly always agree. Verification takes "
-            f"{min(times):.0f} to {max(times):.0f} µs of processor time a round, with the softmax of the target's rows.")
+            f"{min(times):.0f} to {max(times):.0f} µs of processor time per round, including the softmax of the target's rows.")
 
 
 def efficiency(figures: dict) -> str:
@@ -62,25 +62,25 @@ def efficiency(figures: dict) -> str:
 
 
 def overlap(figures: dict) -> str:
-    """Little overlap."""
+    """The smallest and the largest overlap."""
     pair, runs = next(iter(figures["pairs"].items()))
     parts = []
     for one in (report_overlap.levels(runs)[i] for i in (0, -1)):
         values = " / ".join(f"{report_overlap.efficiency(one['T=1'][rule])[0]:.2f}" for rule in ("tli", "slem", "lifted"))
         parts.append(f"{100 * one['overlap']['text']:.0f} % shared {values}")
     return (f"*Overlap* (`benchmarks/overlap.py`), {arrow(pair)} with other vocabularies, by the share of a text's tokens that "
-            f"both have, T = 1, `tli` / `slem` / `lifted`: {', '.join(parts)} ([figure](results.md#acceptance-by-overlap)).")
+            f"both share, T = 1, `tli` / `slem` / `lifted`: {', '.join(parts)} ([figure](results.md#acceptance-by-overlap)).")
 
 
 def overhead(figures: dict) -> str:
     """Large vocabularies."""
     one = figures["backends"]["numpy"]["lifted"]["T=1"]
-    return (f"*Overhead* (`benchmarks/overhead.py`): all of a round but the models, 32,000 → 151,646 entries, T = 1, "
+    return (f"*Overhead* (`benchmarks/overhead.py`): a round without the models, 32,000 → 151,646 entries, T = 1, takes "
             f"{one['own_ms']:.2f} ms; the softmax of its rows alone takes {one['alone_ms']:.2f} ms.")
 
 
 def speed(figures: dict) -> str:
-    """By the wall clock."""
+    """By wall clock."""
     parts = [f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in figures["together"].items()]
     return (f"*Speed* (`benchmarks/speed.py`) over plain decoding at T = 0, three tasks together: {', '.join(parts)}. "
             f"{machine_line(figures)}.")
@@ -90,5 +90,5 @@ def stop_rules(figures: dict) -> str:
     """The acceptance head."""
     share = fmean(one["costs"]["prediction"] / (one["costs"]["step"] + one["costs"]["row"])
                   for tasks in figures["pairs"].values() for one in tasks.values())
-    return (f"*Stopping* (`benchmarks/paper/stop_rules.py`), {stop_rules_line(figures)} Without its time it gains about what "
-            f"tuning the threshold does, and a prediction takes {100 * share:.0f} % of what a draft token costs.")
+    return (f"*Stopping* (`benchmarks/paper/stop_rules.py`): {stop_rules_line(figures)} Not counting its time it gains about "
+            f"as much as tuning the threshold, and a prediction costs {100 * share:.0f} % of a draft token.")

@@ -42,14 +42,14 @@ def _error(parts: np.ndarray) -> float:
 
 
 def levels(runs: dict) -> list[dict]:
-    """Those measured at both temperatures with every rule, from the smallest overlap on."""
+    """Those measured at both temperatures with every rule, in order of overlap."""
     whole = [one for one in runs.values() if all(
         STYLES.keys() - {"lifted, cut"} <= one.get(at, {}).keys() for at in ("T=0", "T=1"))]
     return sorted(whole, key=lambda one: one["overlap"]["text"])
 
 
 def report(figures: dict) -> str:
-    """The figure, the tables, and what they mean."""
+    """The figure and the tables, with an explanation."""
     rows: list[list[str]] = []
     for pair, runs in figures["pairs"].items():
         for one in levels(runs):
@@ -62,19 +62,19 @@ def report(figures: dict) -> str:
     s = figures["settings"]
     return (
         "![Target tokens per target pass of the four rules, by the overlap of the vocabularies]"
-        f"(overlap.svg)\n\nThe drafter in ever smaller vocabularies ({3 * s['prompts']} prompts, "
-        f"{s['tokens']} tokens each; `benchmarks/overlap.py`): its tokenizer's first merges only, "
-        "each token that is gone drawn as the pieces that spell it, so that it knows what it knew. "
-        f"k = {s['k']} whole tokens, and as many more pieces as make the same text. Overlap: the "
-        "share of the target's entries, and of the tokens of the texts, that the drafter has as "
-        "one token. Target tokens per target pass, ± standard error over prompts; in brackets the "
-        "difference from `lifted`, with the paired error (`omnidraft` is biased at T = 1). "
-        "*cut* only loses the rows of the tokens: "
-        "it then meets sequences that it was never trained on, and what it loses is not the "
-        "rules' doing. In the last column the share of the drafted bytes that `lifted` keeps.\n\n"
+        f"(overlap.svg)\n\nThe drafter with ever smaller vocabularies ({3 * s['prompts']} prompts, "
+        f"{s['tokens']} tokens each; `benchmarks/overlap.py`): only its tokenizer's first merges "
+        "remain, and a removed token is drafted as the pieces that spell it, so that what the "
+        f"drafter knows stays the same. k = {s['k']} with the whole vocabulary, and as many pieces "
+        "as make the same length of text. Overlap: the share of the target's entries, and of the "
+        "tokens in the texts, that the drafter has as one token. Cells: target tokens per target "
+        "pass, ± standard error over prompts; in brackets the difference from `lifted` with its "
+        "paired error. `omnidraft` is biased at T = 1. *cut* only removes the tokens' rows: it "
+        "meets sequences that it was never trained on, so its loss is not due to the rules. The "
+        "last column is the share of the drafted bytes that `lifted` keeps.\n\n"
         + table(["pair", "of entries", "of text", "", "k", *(f"`{rule}`" for rule in STYLES),
                  "bytes kept"], rows)
-        + ("\n\nWhere pairs of published tokenizers are on that axis (grey in the figure):\n\n"
+        + ("\n\nWhere pairs of published tokenizers fall on that axis (grey in the figure):\n\n"
            + table(["", "drafter → target", "of entries", "of text",
                     "draft tokens per target token"], real)
            if real else ""))

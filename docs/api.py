@@ -79,8 +79,8 @@ def signature(name: str, node: ast.FunctionDef) -> str:
 
 def page() -> str:
     """The whole page."""
-    lines = ["# The Python API", "", "Written by `python docs/api.py` from the docstrings. What cannot be used is "
-             "refused by an `OmnidraftError` of one line.", "", "## Recipes", ""]
+    lines = ["# The Python API", "", "Written by `python docs/api.py` from the docstrings. Bad input raises an "
+             "`OmnidraftError` with a one-line message.", "", "## Recipes", ""]
     for title, code in recipes().items():
         lines += [f"### {title}", "", "```python", code, "```", ""]
     for module, names in API.items():

@@ -36,9 +36,9 @@ def command_page(name: str, command: object) -> list[str]:
 def page() -> str:
     """The whole page."""
     group = get_command(app)
-    lines = ["# The command line", "", "Written by `python docs/build.py`. Results go to stdout, all else to stderr; bad "
-             "input is one line and exit code 1 (`omnidraft --debug ...` shows where it comes from), a command with wrong "
-             "options says what is expected, with exit code 2.", ""]
+    lines = ["# The command line", "", "Written by `python docs/build.py`. Results go to stdout, everything else to "
+             "stderr. Bad input gives a one-line error and exit code 1 (`omnidraft --debug ...` shows the traceback); wrong "
+             "options give a usage message and exit code 2.", ""]
     for name in group.list_commands(None):
         lines += command_page(name, group.commands[name])
     return "\n".join(lines).rstrip() + "\n"

@@ -1,13 +1,13 @@
-"""A pair of published models on your machine; `python docs/notebooks.py --stored` makes docs/real_pair.ipynb of this."""
+"""A pair of published models on your machine; `python docs/notebooks.py --stored` turns this into docs/real_pair.ipynb."""
 # ruff: noqa: E402
 
 # %% [markdown]
-# # One drafter, another tokenizer: your machine's figures
+# # One drafter, another tokenizer: figures from your machine
 #
-# Pairs a small published model with a large one of another tokenizer, writes the same prompts with transformers' plain
-# generation, with its assisted generation and with omnidraft, at temperatures 0 and 1, lets the drafter learn from 200
-# prompts, and measures again. Any CUDA machine will do (Colab: a T4, "Runtime", "Change runtime type"; about half an hour).
-# At the end is one table, and a file `real_pair.json` to send in: open an issue of the repository and attach it.
+# This notebook pairs a small published model with a large one that has a different tokenizer. It completes the same prompts
+# with transformers' plain generation, its assisted generation and omnidraft, at temperatures 0 and 1. Then the drafter
+# learns from 200 prompts, and it measures again. Any CUDA machine will do (Colab: a T4, "Runtime", "Change runtime type";
+# about half an hour). The result is one table and a file `real_pair.json`. To contribute it, attach it to a GitHub issue.
 
 # %%
 import importlib.util
@@ -20,23 +20,23 @@ if importlib.util.find_spec("omnidraft") is None:
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", wanted], check=True)
 
 # %% [markdown]
-# What to measure: hub ids or folders. On a T4 (16 GB) a target of 3 B parameters fits in float16, one of 8 B needs 24 GB.
+# What to measure: hub ids or folders. A 3B target fits on a T4 (16 GB) in float16; an 8B target needs 24 GB.
 
 # %%
 import os
 
 
 def setting(name, default):
-    """A parameter, or what the environment says for it."""
+    """A parameter, unless the environment overrides it."""
     return type(default)(os.environ.get(f"REAL_PAIR_{name}", default))
 
 
 DRAFT = setting("DRAFT", "HuggingFaceTB/SmolLM2-135M-Instruct")
 TARGET = setting("TARGET", "Qwen/Qwen2.5-3B-Instruct")
-PROMPTS = setting("PROMPTS", "math,code,text")  # of those that ship with omnidraft, or a file of lines or JSON objects
-COUNT = setting("COUNT", 12)  # prompts that are measured
-LEARN = setting("LEARN", 200)  # others that the drafter learns from
-TOKENS = setting("TOKENS", 64)  # new ones per text
+PROMPTS = setting("PROMPTS", "math,code,text")  # prompt sets shipped with omnidraft, or a file of lines or JSON objects
+COUNT = setting("COUNT", 12)  # prompts to measure
+LEARN = setting("LEARN", 200)  # other prompts, to learn from
+TOKENS = setting("TOKENS", 64)  # new tokens per text
 OUT = setting("OUT", "real_pair.json")
 
 # %%
@@ -69,9 +69,9 @@ held_out, stream = known[:COUNT], known[COUNT:COUNT + LEARN]
 print(target.name, "on", target.kernel, "|", draft.name, "|", len(held_out), "prompts,", len(stream), "to learn from")
 
 # %% [markdown]
-# Plain generation is measured by transformers' own `generate`; ours in it (`custom_generate`) and by itself, in turn,
-# prompt by prompt. Penalties and filters that a model's folder asks for are left out, so that all methods write the same
-# distribution.
+# Plain generation is transformers' own `generate`. omnidraft runs inside it (`custom_generate`) and on its own, and all
+# methods take turns on each prompt. Penalties and filters from a model's folder are left out, so that all methods have the
+# same distribution.
 
 # %%
 speaks = {"tokenizer": AutoTokenizer.from_pretrained(target.folder),
@@ -82,7 +82,7 @@ for one in (draft, target):
 
 
 def methods(temperature, learned=False):
-    """Name -> function of the prompt's ids: ids that were written, and the passes of the target, where they are known."""
+    """Name -> function from the prompt's ids to the new ids and the number of target passes, if known."""
     how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {"do_sample": False}
 
     def generate(**more):
@@ -96,7 +96,7 @@ def methods(temperature, learned=False):
         made = pair.generate(ids, max_new_tokens=TOKENS, temperature=temperature, seed=len(ids))
         return made.tokens, len(made.rounds)
 
-    if learned:  # plain once more, so that both have the machine as it is now
+    if learned:  # plain again, so that both see the machine in the same state
         return {"transformers plain": generate(), "omnidraft, adapted": ours}
     assistant = copy.deepcopy(draft.model) if temperature else draft.model  # sampling changes the assistant's layers for good
     return {"transformers plain": generate(), "transformers assisted": generate(assistant_model=assistant, **speaks),
@@ -104,7 +104,7 @@ def methods(temperature, learned=False):
 
 
 def measure(some):
-    """Name -> tokens per second, tokens per pass, and texts, over the held-out prompts; one more warms up."""
+    """Name -> tokens per second, tokens per pass and texts on the held-out prompts, after one warm-up prompt."""
     found = {name: {"seconds": 0.0, "passes": 0, "texts": []} for name in some}
     for number, prompt in enumerate([stream[0], *held_out]):
         ids = target.tokenizer.encode(prompt, bos=True)
@@ -115,7 +115,7 @@ def measure(some):
             began = perf_counter()
             try:
                 tokens, passes = run(ids)
-            except Exception as error:  # what a library cannot do with this pair is a result, too
+            except Exception as error:  # what a library cannot do with this pair is a result too
                 found[name]["fails"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
                 continue
             if gpu:
@@ -134,7 +134,7 @@ def measure(some):
 runs = {f"T = {temperature}": measure(methods(float(temperature))) for temperature in (0, 1)}
 
 # %% [markdown]
-# The drafter learns its target while it serves the stream, with the package's defaults. Nothing is kept on disk.
+# The drafter learns from its target while it serves the stream, with the package's defaults. Nothing is kept on disk.
 
 # %%
 rng = np.random.default_rng(0)
@@ -153,8 +153,8 @@ for temperature in (0, 1):
     runs[f"T = {temperature}"] |= {"omnidraft, adapted": again["omnidraft, adapted"]}
 
 # %% [markdown]
-# The table, and the file to send in. "Same text" counts the texts that equal plain generation's at temperature 0; in half
-# precision passes of several tokens round otherwise than passes of one, so that a few can differ after a tie.
+# The table and the file. "Same text" counts the texts identical to plain generation at temperature 0. In half precision,
+# passes over several tokens round differently from passes over one, so a few texts can differ after a tie.
 
 # %%
 rows = []

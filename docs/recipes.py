@@ -1,28 +1,28 @@
-"""Ten recipes of docs/api.md; a test runs each by itself."""
+"""The ten recipes of docs/api.md. A test runs each one on its own."""
 # ruff: noqa: E402, F811, I001
 
 # %% 1. Two models, one text
 import omnidraft
 
 pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")  # names, folders, or loaded models
-made = pair.generate("Once upon a time", max_new_tokens=24)
-print(made.text, "|", made.finish_reason, "|", len(made.tokens), "tokens in", len(made.rounds), "passes of the target")
+result = pair.generate("Once upon a time", max_new_tokens=24)
+print(result.text, "|", result.finish_reason, "|", len(result.tokens), "tokens in", len(result.rounds), "target passes")
 
-# %% 2. Sampled, piece by piece
+# %% 2. Stream sampled text
 import omnidraft
 
 pair = omnidraft.pair()
 for piece in pair.stream("Once upon a time", do_sample=True, temperature=0.8, top_p=0.95, seed=1, max_new_tokens=24):
     print(piece, end="", flush=True)
 
-# %% 3. Where a text ends
+# %% 3. Stop strings
 import omnidraft
 
 pair = omnidraft.pair()
-made = pair.generate("Once upon a time", stop_strings=["."], repetition_penalty=1.1, max_new_tokens=60)
-print(repr(made.text), made.finish_reason)
+result = pair.generate("Once upon a time", stop_strings=["."], repetition_penalty=1.1, max_new_tokens=60)
+print(repr(result.text), result.finish_reason)
 
-# %% 4. A batch, several sequences of a prompt, JSON
+# %% 4. A batch, several sequences per prompt, JSON
 import json
 
 import omnidraft
@@ -31,7 +31,7 @@ pair = omnidraft.pair()
 texts = pair.generate(["Once", "Ann has"], do_sample=True, num_return_sequences=2, seed=1, max_new_tokens=8)
 print(json.dumps([one.to_dict()["text"] for one in texts]))
 
-# %% 5. Change the target's rows; the text has exactly the distribution of what you return
+# %% 5. Process the target's logits; the text follows exactly the distribution you return
 import omnidraft
 
 pair = omnidraft.pair()
@@ -46,7 +46,7 @@ def processor(ids, rows):  # ids (1, n), logits (1, V)
 
 print(pair.generate("There was a little", logits_processor=[processor], do_sample=True, max_new_tokens=8).text)
 
-# %% 6. The loop itself: what was drafted, kept, and where the time went
+# %% 6. The loop itself, compared with plain decoding
 import numpy as np
 
 import omnidraft
@@ -58,7 +58,7 @@ alone = list(omnidraft.plain(pair.target, "Once upon a time", options, omnidraft
 assert [token for one in rounds for token in one.emitted] == [token for one in alone for token in one.emitted]
 print(summarize(rounds).block_efficiency, "tokens per pass,", speedup(summarize(rounds), summarize(alone)), "times as fast")
 
-# %% 7. A conversation; both models keep what they have read
+# %% 7. A conversation in which both models keep their caches
 import numpy as np
 
 import omnidraft
@@ -70,12 +70,12 @@ for message in ("Ann has 3 boxes of 12 pens. How many pens does she have?", "Tel
     written = [token for one in chat.ask(message, options, draws) for token in one.emitted]
     print(chat.target.tokenizer.decode(written), len(chat.messages), "messages")
 
-# %% 8. Is a rule exact? Every outcome of its draws, in random small worlds
+# %% 8. Is a rule exact? Try every outcome of its draws in small random worlds
 from omnidraft.exactness import check
 
 print({rule: check(rule, 2).worst for rule in ("lifted", "tli", "slem", "omnidraft")})
 
-# %% 9. The drafter learns its target while it serves, and keeps what it has learned
+# %% 9. The drafter learns from its target while it serves, and saves an adapter
 import tempfile
 
 import numpy as np
@@ -85,19 +85,19 @@ from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 
 pair, rng = omnidraft.pair("draft-general", "qwen-like"), np.random.default_rng(0)
-store = omnidraft.Adapters(tempfile.mkdtemp())  # without an argument: the user's own folder
+store = omnidraft.Adapters(tempfile.mkdtemp())  # the default is the user's own folder
 learner = store.resume(pair, Recipe(loss="lifted", rank=8), Schedule(every=2), rng)
 prompts, options = ["Once upon a time", "The dog", "One day", "Tom"], omnidraft.Options.of(max_new_tokens=16)
 for learned in omnidraft.learn(learner, prompts, options, omnidraft.Uniforms(rng)):
     print(learned.updated, round(learned.loss, 3))
 print("saved in", store.keep(learner))
 
-# %% 10. Models of transformers as they are, and inside its own generate
+# %% 10. Models loaded with transformers, and drafting inside its own generate
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import omnidraft
-from omnidraft.engine.loading import folder  # here of embedded models: yours have folders or hub ids
+from omnidraft.engine.loading import folder  # for the embedded models; yours have folders or hub ids
 
 draft, target = ((AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path))
                  for path in (folder("draft-tasks"), folder("qwen-like")))

@@ -1,4 +1,4 @@
-"""`python -m omnidraft demo` is the same program as the installed `omnidraft demo`."""
+"""`python -m omnidraft demo` runs the same program as the installed command `omnidraft demo`."""
 
 from omnidraft_main import main
 

@@ -1,7 +1,7 @@
 """The decoding loop: draft, translate, verify, update (arXiv 2507.02659, Algorithm 1).
 
-`speculative` yields the rounds of a pair, `plain` those of the target alone: the baseline of every
-speedup.
+`speculative` yields the rounds of a pair, `plain` those of the target alone, which is the baseline
+of every speedup.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,12 +21,12 @@ from .verification import Verdict, exact_match, lifted, rejection_sampling
 
 @dataclass
 class Round:
-    """One round: what was drafted and proposed, what entered the text, and where the time went."""
+    """One round: what was drafted and proposed, what entered the text, and how long it took."""
 
     draft_tokens: list[int] = field(default_factory=list)  # ids in V_q
     proposals: list[int] = field(default_factory=list)  # ids in V_p
-    spans: list[int] = field(default_factory=list)  # draft tokens (or atoms) per proposal
-    accepted: int = 0  # proposals kept
+    spans: list[int] = field(default_factory=list)  # draft tokens (or atoms) of each proposal
+    accepted: int = 0  # number of proposals kept
     emitted: list[int] = field(default_factory=list)  # ids in V_p that enter the text
     # Per emitted token: "accepted", "merged" (from several draft tokens), "recovered" or "bonus".
     kinds: list[str] = field(default_factory=list)
@@ -37,17 +37,17 @@ class Round:
 
 @dataclass
 class Warm:
-    """What both models have read, so that the next turn of a conversation feeds only what is new.
+    """What both models have read, so that the next turn of a conversation feeds only the new part.
 
-    The loop keeps it up to date; throw one away where an exception cut a round short.
+    The loop keeps it up to date. Discard it if an exception interrupted a round.
     """
 
-    ids: list[int] = field(default_factory=list)  # the target's
-    cache: Any = None  # of them
+    ids: list[int] = field(default_factory=list)  # the target's ids
+    cache: Any = None  # the target's KV cache
     drafter: Drafter | None = None
 
     def read(self, model: Any, sampler: Sampler, ids: list[int]) -> Any:
-        """The target's cache with `ids` but the last in it: the first round feeds that one."""
+        """The target's cache, holding all `ids` but the last, which the first round feeds."""
         self.cache = sampler.new_cache(model) if self.cache is None else self.cache
         continue_from(model, self.cache, self.ids[:self.cache.length], ids, keep=1)
         self.ids = ids
@@ -56,7 +56,7 @@ class Warm:
 
 def plain(model: Any, prompt_ids: str | Sequence[int], options: Options, uniforms: Uniforms,
           warm: Warm | None = None) -> Iterator[Round]:
-    """Ordinary decoding: one token of `model` per round; arguments as in `speculative`."""
+    """Ordinary decoding: one token of `model` per round; arguments as for `speculative`."""
     began, ids = perf_counter(), check_prompt(model, prompt_ids)
     sampler = getattr(model, "sampler", Sampler)(uniforms, *options.sampling)
     cache, ends = (warm or Warm()).read(model, sampler, ids), options.ends(model)
@@ -79,9 +79,9 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
                 warm: Warm | None = None) -> Iterator[Round]:
     """The drafter proposes, the target verifies (arXiv 2507.02659, Algorithm 1).
 
-    `prompt` is a text, or what the target and the drafter read for it (ids in V_p, ids in V_q);
-    what `warm` holds of it is not read again. `learner.observe` is given every round
-    (`learning.online`). Raises OmnidraftError as `check_prompt` does.
+    `prompt` is a text, or a pair of ids for the two models (in V_p, in V_q). The part of it that
+    `warm` holds is not read again. `learner.observe` (`learning.online`) is called after every
+    round. Raises OmnidraftError as `check_prompt` does.
     """
     began, target, warm = perf_counter(), pair.target, warm or Warm()
     target_prompt, draft_prompt = (prompt, prompt) if isinstance(prompt, str) else prompt
@@ -94,8 +94,8 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
     seconds = {"prefill": perf_counter() - began}
     while not done:
         began = perf_counter()
-        # 1. Draft d_1..d_k from q. A drafter that can spell nothing of the text drafts nothing.
-        room = end_of_text - len(ids) - 1  # one token is the target's own
+        # 1. Draft d_1..d_k from q. If the drafter can spell nothing of the text, it drafts nothing.
+        room = end_of_text - len(ids) - 1  # the target adds one token of its own
         drafts = room > 0 and options.stop.limit > 0 and drafter.ids
         draft = drafter.draft(lifting, room) if drafts else Draft()
         seconds["draft"] = perf_counter() - began
@@ -111,13 +111,13 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         seconds["target"] = perf_counter() - before
         logits = processed(logits, ids + proposals.tokens, options)
 
-        # 4. Verify: keep what the target agrees with, and one token that is its own.
+        # 4. Verify: keep the proposals that the target accepts, then add one token of its own.
         verdict = judge(proposals, logits, options, sampler, target.tokenizer.size, room)
         emitted = until_end(verdict.emitted, ends)
         ids += emitted
         done = emitted[-1] in ends or len(ids) >= end_of_text
 
-        # 5. Both models continue from the text as it is now; n-gram cache and learner see it.
+        # 5. Both models continue from the new text; the n-gram cache and the learner observe it.
         cache.rewind(min(cache.length, len(ids) - 1))
         written = [target.tokenizer.decode_bytes([token]) for token in emitted]
         same = emitted if pair.one_vocabulary else None
@@ -137,7 +137,7 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
 
 
 def processed(logits: Any, ids: list[int], options: Options) -> Any:
-    """Logits (n, V), in place, each row after `options.processor`; `ids`: those before the last."""
+    """Apply `options.processor` to logits (n, V) in place; `ids`: all before the last row."""
     if options.processor is not None:
         for row in range(len(logits)):
             before = ids[:len(ids) - len(logits) + 1 + row]
@@ -147,7 +147,7 @@ def processed(logits: Any, ids: list[int], options: Options) -> Any:
 
 def propose(pair: Pairing, draft: Draft, ids: Sequence[int], options: Options, sampler: Sampler,
             lifting: Any) -> Proposals:
-    """What the drafted tokens propose to the target, whose text so far is `ids`."""
+    """The target tokens that a draft proposes, after the text `ids`."""
     rule, size = options.verify, pair.target.vocab_size
     if rule in ("tli", "omnidraft"):
         spread = (lambda q: sampler.spread(q, pair.direct, size)) if options.temperature else None
@@ -156,7 +156,7 @@ def propose(pair: Pairing, draft: Draft, ids: Sequence[int], options: Options, s
             match, spellings = pair.cache.longest_match, pair.spellings
         return translation.merge(draft.tokens, draft.probs, pair.direct, match, spellings, spread)
     if rule == "slem" or options.temperature == 0:
-        # A target that is certain leaves no distribution to protect: propose its own spelling.
+        # Compared with the target's own choices any proposal is exact, so propose its own spelling.
         return respelled(pair, draft, ids, rule)
     in_text = () if draft.taken_back is None else lifting.paths[draft.taken_back]
     atoms, drawn = lifting.reveal(draft.tokens, draft.probs, in_text)
@@ -164,9 +164,9 @@ def propose(pair: Pairing, draft: Draft, ids: Sequence[int], options: Options, s
 
 
 def respelled(pair: Pairing, draft: Draft, ids: Sequence[int], rule: str) -> Proposals:
-    """The drafted text as the target itself would write it after `ids`."""
+    """The drafted text in the target's own tokens, as they would continue `ids`."""
     target, ends, data = pair.target, pair.draft.eos_ids, draft.data(pair.draft.tokenizer)
-    if rule == "lifted" and pair.one_vocabulary:  # a word that the draft cut short stays as it is
+    if rule == "lifted" and pair.one_vocabulary:  # do not re-tokenise a word cut off by the draft
         tokens = [token for token in draft.tokens if token not in ends]
     else:
         tokens = translation.continuation(target.tokenizer, ids, data) if data else []
@@ -180,7 +180,7 @@ def respelled(pair: Pairing, draft: Draft, ids: Sequence[int], rule: str) -> Pro
 
 def judge(proposals: Proposals, logits: Any, options: Options, sampler: Sampler, size: int,
           room: int) -> Verdict:
-    """The verdict on a round's proposals (m,) by the target's logits (m + 1, V_p)."""
+    """The verdict on a round's proposals (m,), given the target's logits (m + 1, V_p)."""
     tokens, uniforms = proposals.tokens, sampler.uniforms
     if options.verify == "slem" or options.temperature == 0:
         return exact_match(tokens, sampler.choices(logits, size))
@@ -191,9 +191,9 @@ def judge(proposals: Proposals, logits: Any, options: Options, sampler: Sampler,
 
 
 def check_prompt(model: Any, prompt: str | Sequence[int]) -> list[int]:
-    """Ids of a text or a copy of ids; OmnidraftError for nothing to continue or no room for it."""
+    """The ids of a prompt, a text or ids; OmnidraftError if it is empty or too long."""
     is_text, most = isinstance(prompt, str), model.context_size * model.tokenizer.longest
-    if is_text and len(prompt) > most:  # it is not encoded: no tokens of it could fit
+    if is_text and len(prompt) > most:  # too long in any tokenization: do not encode it
         raise OmnidraftError(f"the prompt has {len(prompt)} characters, but {model.name} reads at "
                              f"most {model.context_size - 1} tokens ({most} bytes): shorten it")
     ids = model.tokenizer.encode(prompt, bos=True) if is_text else list(prompt)

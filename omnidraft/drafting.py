@@ -1,9 +1,9 @@
-"""The drafter's side of the loop: its own tokens of the text so far, their cache, and the draft.
+"""The drafter's side of the loop: the text so far in its own tokens, its KV cache, and the draft.
 
-A round draws d_1..d_k from the rows q_1..q_k (arXiv 2507.02659, Algorithm 1, first step). It can
-*heal* the boundary first (this project's own): where the drafter's last context token is how a
-longer token begins (the target wrote " ", the drafter knows " 9" as one token), that token is taken
-back and drawn among those that begin with it, so the context is one that training has shown.
+A round draws d_1..d_k from the rows q_1..q_k (arXiv 2507.02659, Algorithm 1, first step). Before
+that it can *heal* the boundary (this project's own). If the drafter's last context token could be
+the start of a longer token (the target wrote " ", and the drafter has " 9" as one token), the token
+is taken back and redrawn from itself and the longer ones, so that the context is as in training.
 """
 
 from collections.abc import Sequence
@@ -22,21 +22,21 @@ class Draft:
     """What one round drafted: tokens d_1..d_k and the rows (V_q,) that they were drawn from."""
 
     tokens: list[int] = field(default_factory=list)
-    probs: list[Any] = field(default_factory=list)  # none at temperature 0
+    probs: list[Any] = field(default_factory=list)  # empty at temperature 0
     taken_back: int | None = None  # the last context token, if healing replaced it by d_1
     features: list[Any] = field(default_factory=list)  # what the acceptance head saw
 
     def data(self, tokenizer: Any) -> bytes:
-        """The drafted bytes that the text does not have yet."""
+        """The drafted bytes that are not in the text yet."""
         in_text = [] if self.taken_back is None else [self.taken_back]
         return tokenizer.decode_bytes(self.tokens)[len(tokenizer.decode_bytes(in_text)):]
 
 
 class Drafter:
-    """Drafts for one text: `draft` draws a round's tokens, `follow` takes over the target's.
+    """Drafts for one text: `draft` draws a round's tokens, `follow` adopts what the target wrote.
 
-    `prompt` is that text or its ids (V_q); all but its last two are read at once. The cache of the
-    Drafter `before` is taken over if it is of the same model.
+    `prompt` is the text or its ids (V_q); all but the last two ids are fed immediately. The cache
+    of an earlier Drafter, `before`, is reused if it belongs to the same model.
     """
 
     def __init__(self, pair: Pairing, prompt: str | Sequence[int], options: Options,
@@ -55,12 +55,12 @@ class Drafter:
             raise OmnidraftError(f"{names} have no token in common for `tli`: use another rule")
         self.allowed = sampler.allow(pair.direct.drafts, self.model) if tli else None
         self._trim(1)
-        # How many of `ids` and of `fed` are known to be the same, so that few are compared.
+        # The first `agreed` ids of `ids` and `fed` are known to be equal: they are not compared.
         self.agreed = continue_from(self.model, self.cache, held, self.ids, keep=2)
         self.fed = self.ids[:self.agreed]  # the ids that the cache holds
 
     def draft(self, lifting: Any, room: int) -> Draft:
-        """Draw min(stop.limit, room) tokens, or fewer by the stop rule or an end token.
+        """Draw min(stop.limit, room) tokens, fewer if the stop rule or an end token ends the draft.
 
         `lifting` says which context tokens can be healed; None switches healing off.
         """
@@ -72,13 +72,13 @@ class Drafter:
         draft, logits = Draft(), self._catch_up(rows=2 if longer else 1)
         if longer:
             draft, logits = self._heal(logits, longer)
-        drawn: list[Any] = []  # numbers, or on a device what stands for them
+        drawn: list[Any] = []  # token ids, or tensors that hold them on a device
         confidences: list[float] = []
         while len(draft.tokens) + len(drawn) < limit:
             if drawn:
                 logits = self.model.forward(drawn[-1:], self.cache)
             rows = self._rows(logits, self.allowed)
-            if not (draft.tokens or drawn or stop.starts(0.0)):  # it depends on the row
+            if not (draft.tokens or drawn or stop.starts(0.0)):  # whether to start depends on q_1
                 if not stop.starts(self._judge(self.sampler.draw(rows, True), rows)[1]):
                     return draft
             drawn.append(self.sampler.draw(rows))
@@ -97,18 +97,18 @@ class Drafter:
         tokens = self.sampler.settle(drawn, ends)
         self.fed += tokens[:-1]
         draft.tokens += tokens
-        if len(tokens) < len(drawn):  # nobody had looked, and an end token was among them
+        if len(tokens) < len(drawn):  # ids were not read while drafting, and one was an end token
             self.cache.rewind(len(self.fed))
             del draft.probs[len(draft.tokens):]
         return draft
 
     def follow(self, draft: Draft, data: bytes, silent: int = 0,
                same: list[int] | None = None) -> int:
-        """Take over the bytes that the target wrote; how many draft tokens are wholly part of them.
+        """Adopt the bytes that the target wrote; returns how many draft tokens they fully contain.
 
-        Special tokens have no bytes: as many of them are kept as the target wrote, `silent`, so an
-        end token that it refused is no part of the text. In one vocabulary the `same` ids are
-        copied: spelled again, their bytes could become others.
+        Special tokens have no bytes. As many are kept as the target wrote (`silent`), so a rejected
+        end token does not stay in the text. If the vocabularies are equal, the emitted ids (`same`)
+        are copied instead: tokenising their bytes again could give other ids.
         """
         if same is not None:
             self.ids += same
@@ -116,13 +116,13 @@ class Drafter:
         tokenizer, drafted, kept = self.model.tokenizer, draft.data(self.model.tokenizer), 0
         agreed = translation.common_prefix(drafted, data)
         lengths = [len(tokenizer.decode_bytes([token])) for token in draft.tokens]
-        size = len(drafted) - sum(lengths)  # below 0: those bytes of d_1 were in the text before
+        size = len(drafted) - sum(lengths)  # below 0: so many bytes of d_1 were in the text before
         for length in lengths:
             silent -= not length
             if silent < 0 or size + length > agreed:
                 break
             kept, size = kept + 1, size + length
-        if kept:  # the drafter's own tokens stay, so that the cache need not be fed again
+        if kept:  # keep the drafter's own tokens, which the cache already holds
             self.ids[len(self.ids) - (draft.taken_back is not None):] = draft.tokens[:kept]
             data = data[size:]
         start, made = translation.retokenize(tokenizer, self.ids, data)
@@ -131,7 +131,7 @@ class Drafter:
         return kept
 
     def _catch_up(self, rows: int) -> Any:
-        """Feed what the cache lacks of the text; logits (rows, V_q) after its last tokens."""
+        """Feed the part of the text that the cache lacks; logits (rows, V_q) of its last tokens."""
         same = translation.common_prefix(self.fed[self.agreed:], self.ids[self.agreed:])
         self.agreed = min(self.agreed + same, len(self.ids) - rows)
         self.cache.rewind(self.agreed)
@@ -139,14 +139,14 @@ class Drafter:
         return self.model.forward(self.ids[self.agreed:], self.cache, rows)
 
     def _heal(self, logits: Any, longer: list[int]) -> tuple[Draft, Any]:
-        """Draw among the last context token and those that begin with it; the logits after that.
+        """Draw the last context token again, or a longer one; that draft and the logits after it.
 
         logits: (2, V_q), before the last context token and after it.
         """
         last = self.ids[-1]
         rows = self._rows(logits[:1], self.sampler.allow([last, *longer], self.model))
         [token] = self.sampler.settle([self.sampler.draw(rows)], ())
-        if token == last:  # the context token stands, and drafting continues after it
+        if token == last:  # the context token is confirmed, and drafting continues after it
             return Draft(), logits[1:]
         self.cache.rewind(len(self.fed) - 1)
         self.fed[-1] = token
@@ -154,12 +154,12 @@ class Drafter:
         return Draft([token], probs, last), self.model.forward([token], self.cache, 1)
 
     def _rows(self, logits: Any, allowed: Any) -> Any:
-        """The distribution that the next token is drawn from, as the only row of (1, V_q)."""
+        """The distribution that the next token is drawn from, as a single row (1, V_q)."""
         logits = logits if allowed is None else logits.clip(allowed[0]) + allowed[1]
         return self.sampler.rows(logits, self.model.tokenizer.size)
 
     def _judge(self, token: Any, rows: Any) -> tuple[int, float, list[Any]]:
-        """A token as a number, the confidence in it, and what the head saw, if there is one."""
+        """The token's id, the confidence in it, and the head's input if there is a head."""
         token, probability = self.sampler.read(token, rows)
         head, bound = self.options.stop.head, getattr(self.options.stop, "bound", None)
         if head is None:  # a rule with a `bound` reads the whole row
@@ -169,13 +169,13 @@ class Drafter:
         return token, float(head(features)), [features]
 
     def _trim(self, limit: int) -> None:
-        """Forget the older half of a text that outgrows the drafter's context."""
+        """Forget the start of a text that outgrows the drafter's context: half a context stays."""
         if len(self.ids) + limit + 1 > self.model.context_size:
             self.ids, self.agreed = self.ids[-(self.model.context_size // 2):], 0
 
 
 def continue_from(model: Any, cache: Any, held: Sequence[int], ids: list[int], keep: int) -> int:
-    """Feed `ids` but the last `keep` to a cache that holds `held`; how many it holds then."""
+    """Feed all `ids` but the last `keep` to a cache that holds `held`; how many it then holds."""
     end = max(0, len(ids) - keep)
     shared = min(translation.common_prefix(held, ids), end)
     cache.rewind(shared)

@@ -1,4 +1,4 @@
-"""Files: checked before they are read, and written in one step or not at all."""
+"""Files are checked before they are read, and are written completely or not at all."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import OmnidraftError
 
-LARGEST = 2**25  # bytes of a JSON file; as Python objects it can take twenty times as much
+LARGEST = 2**25  # maximum bytes of a JSON file; as Python objects it can take 20 times as much
 
 
 def check_readable(path: Path, most: int = LARGEST) -> None:
@@ -22,7 +22,7 @@ def check_readable(path: Path, most: int = LARGEST) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The dictionary in a JSON file, {} where there is none; OmnidraftError for anything else."""
+    """The dictionary in a JSON file, {} if there is none; OmnidraftError for any other content."""
     if not path.exists():
         return {}
     check_readable(path)
@@ -33,43 +33,43 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Raise OmnidraftError for the first path (None: skipped) that a result cannot go to later."""
+    """Raise OmnidraftError for the first path (None: skipped) that could not be written later."""
     for path in filter(None, paths):
         with _writing(path):
             if path.is_dir():
                 raise OmnidraftError(f"cannot write {path}: it is a folder; name a file in it")
             if path.is_file():
                 path.open("ab").close()  # fails without permission
-            if path.is_file() or not path.exists():  # else a device or pipe, written to directly
+            if path.is_file() or not path.exists():  # devices and pipes are written directly
                 tempfile.TemporaryFile(dir=path.resolve().parent).close()
 
 
 def make_folder_of(path: Path) -> None:
-    """Make the folder of `path`; raises OmnidraftError where nothing can be written there."""
+    """Create the folder of `path`; raises OmnidraftError if it cannot be written to."""
     with _writing(path):
         made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         for folder in made:
-            _sync(folder.parent)  # else a power loss takes the folder with all that is in it
+            _sync(folder.parent)  # otherwise a power loss could lose the folder and its contents
     check_writable(path)
 
 
 def write_text(path: Path, text: str | bytes) -> None:
-    """Write a file: after a crash there is the old or the new one; OmnidraftError if it fails."""
+    """Write a file; a crash leaves the old file or the new one. OmnidraftError on failure."""
     content = text if isinstance(text, bytes) else text.encode()
     with _writing(path):
-        if path.exists() and not path.is_file():  # a device or pipe is written to directly
-            # subtle: a pipe that nobody reads cannot be opened so; only then do we risk waiting
+        if path.exists() and not path.is_file():  # devices and pipes are written directly
+            # subtle: this fails for a pipe that nobody reads, where a plain open would wait
             with open(os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0)), "wb"):
                 path.write_bytes(content)
             return
-        path = path.resolve()  # through a link, not over it
+        path = path.resolve()  # write through a link, do not replace it
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
             with part.open("wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())  # subtle: else the new name may reach the disk first
+                os.fsync(file.fileno())  # subtle: otherwise the rename may reach the disk first
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)
@@ -77,7 +77,7 @@ def write_text(path: Path, text: str | bytes) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Put the names in a folder on the disk; some systems cannot."""
+    """Flush a folder's entries to the disk; some systems cannot."""
     with suppress(OSError):
         place = os.open(folder, os.O_RDONLY)
         try:
@@ -91,7 +91,7 @@ def _writing(path: Path) -> Iterator[None]:
     """Say in one line why a path cannot be written."""
     try:
         with suppress(FileNotFoundError):
-            path.stat()  # raises for links in a circle; `resolve` does so before Python 3.13 only
+            path.stat()  # raises for circular links; `resolve` does so only before Python 3.13
         yield
     except OSError as error:
         reason = error.strerror or error

@@ -1,4 +1,4 @@
-"""Torch twin of `lifting.py`: the same trie and paths, for rows of both models on any device."""
+"""Torch twin of `lifting.py`: the same trie and paths, for rows of either model on any device."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -19,7 +19,7 @@ def upload(ids: np.ndarray | Sequence[int], device: torch.device | str) -> Tenso
 
 
 class Lifting(lifting.Lifting):
-    """The NumPy lifting `host` for tensors on `device`; sums over whole rows are done there."""
+    """The NumPy lifting `host` for tensors on `device`; sums over whole rows are computed there."""
 
     def __init__(self, host: lifting.Lifting, device: torch.device | str = "cpu") -> None:
         vars(self).update(vars(host), host=host, device=device)  # shared, not copied
@@ -36,7 +36,7 @@ class Lifting(lifting.Lifting):
         return super().reveal(draft_tokens, rows, in_text)
 
     def sums(self, wanted: Iterable[tuple[Tensor, Any]]) -> Iterator[float]:
-        """For each (row, ids) the sum of row[ids]; one copy for all, of these entries only."""
+        """For each (row, ids), the sum of row[ids]; one copy for all, of these entries only."""
         if not (wanted := list(wanted)):
             return
         rows, ids = zip(*wanted, strict=True)

@@ -1,10 +1,10 @@
 """Distillation losses: how far the drafter is from the target along a text, and the gradient.
 
-p = target, q = draft; only the drafter learns. `dm` and `hybrid` are those of arXiv 2507.02659 (Eq.
-3 and 4), `lifted` is this project's own. Each sums comparisons of the target's P over categories of
-draft tokens with Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d). draft_logits: (N, V_q),
-row j predicts draft_ids[j + 1]. Returned are the *summed* value, its gradient (N, V_q), which
-PyTorch hands on to autograd, and the count of comparisons, which a batch's sums are divided by.
+p = target, q = draft; only the drafter is trained. `dm` and `hybrid` are the losses of arXiv
+2507.02659 (Eq. 3 and 4), `lifted` is this project's own. Each is a sum of comparisons of P with Q
+over categories c of draft tokens: Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d).
+draft_logits: (N, V_q), row j predicts draft_ids[j + 1]. A loss returns the *summed* value, its
+gradient (N, V_q), which PyTorch passes to autograd, and the number of comparisons, for the mean.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,24 +21,24 @@ from .translation import extend, until_end
 from .vocabulary import aligned_spans
 
 DIVERGENCES = ("forward", "reverse", "tv")
-FLOOR, TINY = 1e-12, 1e-30  # least P and least Q inside a logarithm
-BLOCK = 1 << 14  # logits that are compared at once, so that they stay in the cache
+FLOOR, TINY = 1e-12, 1e-30  # lower bounds of P and Q inside a logarithm
+BLOCK = 1 << 14  # logits processed at once, so that they stay in the CPU's cache
 Result = tuple[float, np.ndarray, int]
 
 
 @dataclass
 class Example:
-    """One text that a pair wrote, seen by both vocabularies."""
+    """One text that a pair wrote, in both vocabularies."""
 
-    draft_ids: list[int]  # prompt and response in the drafter's tokens, the end of its context
-    target_ids: list[int]  # (M,) the response, up to its end token
-    target_probs: np.ndarray  # (M, V_p) row i is p before target_ids[i], at temperature 1
-    starts: list[int]  # (M,) index in draft_ids of the token that begins at the same byte, or -1
+    draft_ids: list[int]  # prompt and response in draft tokens; the last ones that fit the context
+    target_ids: list[int]  # (M,) the response, up to and including its end token
+    target_probs: np.ndarray  # (M, V_p) row i is p for target_ids[i], at temperature 1
+    starts: list[int]  # (M,) index in draft_ids of the token that starts at the same byte, or -1
 
 
 def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequence[int],
                  target_probs: np.ndarray) -> Example:
-    """The response `target_ids` to a text, or to draft ids; OmnidraftError if rows are missing."""
+    """The Example of a prompt (text or draft ids) and response; OmnidraftError for too few rows."""
     draft, target, ends = pair.draft.tokenizer, pair.target.tokenizer, pair.target.eos_ids
     ids = until_end([int(token) for token in target_ids], ends)
     if len(target_probs) < len(ids):
@@ -51,29 +51,29 @@ def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequenc
     for (start, end), (place, place_end) in aligned_spans(spelled, written):
         if place > 0 and end > start and place_end > place:
             starts[place - 1] = start
-    if ids and ids[-1] in ends and not written[-1]:  # the end token becomes the drafter's
+    if ids and ids[-1] in ends and not written[-1]:  # replace the end token by the drafter's
         own = int(pair.alignment.target_to_draft[ids[-1]])
         own = own if own >= 0 else next(iter(pair.draft.eos_ids), -1)
         if own >= 0:
             starts[-1] = len(draft_ids)
             draft_ids = [*draft_ids, own]
-    cut = max(0, len(draft_ids) - pair.draft.context_size)  # a long prompt loses its beginning
+    cut = max(0, len(draft_ids) - pair.draft.context_size)  # drop the start of a long prompt
     starts = [at - cut if at > cut else -1 for at in starts]
     return Example(draft_ids[cut:], ids, np.asarray(target_probs)[:len(ids)], starts)
 
 
 class Comparison(NamedTuple):
-    """P against Q at one row of the draft logits: its softmax, summed by category."""
+    """P against Q; Q is the softmax of one row of the draft logits, summed by category."""
 
     row: int
-    categories: np.ndarray  # (W,) category of each id of the draft tokenizer, -1: in none
-    target: np.ndarray  # (C,) P, up to a factor
+    categories: np.ndarray  # (W,) category of each id of the draft tokenizer; -1: none
+    target: np.ndarray  # (C,) P, not normalised
     divergence: str
     weight: float = 1.0
 
 
 def dm(draft_logits: np.ndarray, example: Example, pair: Pairing) -> Result:
-    """Sum of KL(q' || p), renormalised on the shared tokens, at direct pairs of the text (Eq. 3).
+    """Sum of KL(q' || p), renormalised over the shared tokens, at directly mapped tokens (Eq. 3).
 
     p = (0.6, 0.3 | 0.1), q = (0.4, 0.4 | 0.2): KL((1/2, 1/2) || (2/3, 1/3)) = log(9/8) / 2.
     """
@@ -84,8 +84,8 @@ def hybrid(draft_logits: np.ndarray, example: Example, pair: Pairing,
            weight: float | str = 0.2) -> Result:
     """dm + weight * sum of -log q(d_j) over the draft tokens d_j of n-grams (Eq. 3 and 4).
 
-    An n-gram is the cached split of a target token t that the text has for it; q(d_j) = 1/2, 1/4
-    give weight * log 8. The weight "dynamic" is p(t); OmnidraftError for another word.
+    An n-gram counts where the draft text spells a target token t by its cached split. Example: q =
+    1/2, 1/4 give weight * log 8. Weight "dynamic": p(t); OmnidraftError for any other string.
     """
     if weight != "dynamic" and not (isinstance(weight, (int, float)) and weight >= 0):
         raise OmnidraftError(f"the n-gram weight is {weight!r}: give 0 or more, or 'dynamic'")
@@ -110,11 +110,11 @@ def hybrid(draft_logits: np.ndarray, example: Example, pair: Pairing,
 
 def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
            divergence: str = "forward") -> Result:
-    """Sum of "forward" KL(P || Q), "reverse" KL(Q || P) or "tv" over verification's choices.
+    """Sum of "forward" KL(P || Q), "reverse" KL(Q || P) or "tv" over verification's comparisons.
 
-    P and Q are those of `Lifting.choice`; tv = 1 - sum_c min(P(c), Q(c)) is the probability that it
-    rejects. The KLs renormalise without what no draft token proposes and what begins no target
-    token. P = (3/4, 1/4), Q = (1/2, 1/2): tv 1/4, reverse log(4/3) / 2.
+    P and Q are those of `Lifting.choice`; tv = 1 - sum_c min(P(c), Q(c)) is the probability of a
+    rejection. The KLs leave out categories that no draft token proposes and atoms that begin no
+    target token, and renormalise. P = (3/4, 1/4), Q = (1/2, 1/2): tv 1/4, reverse log(4/3) / 2.
     """
     return _total(draft_logits, lifted_comparisons(draft_logits.shape, example, pair, divergence))
 
@@ -124,12 +124,12 @@ LOSSES = {"dm": dm, "hybrid": hybrid, "lifted": lifted}
 
 def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
                        divergence: str) -> Iterator[Comparison]:
-    """P and Q over the categories that verification compares, where it would choose."""
+    """P and Q over the categories of each comparison that verification would make on this text."""
     if divergence not in DIVERGENCES:
         raise OmnidraftError(f"unknown divergence {divergence!r}: choose forward, reverse or tv")
     lifting, exact, unused = pair.lifting, divergence == "tv", np.zeros(len(pair.lifting.paths))
     width = min(shape[1], pair.draft.tokenizer.size)
-    categories_at = cache(partial(_categories, lifting, width, exact))  # places repeat in a text
+    categories_at = cache(partial(_categories, lifting, width, exact))  # the same ones recur
     for at, prefix, node, left, p in places(example, lifting):
         if 0 < at <= shape[0]:
             categories, counted = categories_at(prefix, node, left)
@@ -140,17 +140,17 @@ def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
 
 def places(example: Example,
            lifting: Lifting) -> Iterator[tuple[int, Split, Split, Split, np.ndarray]]:
-    """Where verification makes a choice if this text is drafted: at, prefix, node, left, p.
+    """The comparisons that verification makes if this text is drafted: at, prefix, node, left, p.
 
-    at: the draft token whose path's next atom proposes; prefix: its atoms before; node: where in
+    at: index of the draft token whose next atom proposes; prefix: its earlier atoms; node: place in
     the trie; left: the node where the same atom has just ended a token, or ROOT; p: the row (V_p,).
     """
     atoms, drawn = lifting.reveal(example.draft_ids, range(len(example.draft_ids)))
-    atoms, drawn = [*atoms, None], [*drawn, (len(example.draft_ids), ())]  # the text ends there
+    atoms, drawn = [*atoms, None], [*drawn, (len(example.draft_ids), ())]  # the end of the text
     first, row = [i for i, (_, prefix) in enumerate(drawn) if not prefix], 0
     while row < len(example.target_ids):
         begin, now = first[example.starts[row]], row
-        if example.starts[row] >= 0:  # a round begins where both tokens begin
+        if example.starts[row] >= 0:  # a round starts where tokens of both texts start
             for step in lifting.route(atoms[begin:]):
                 if (now := row + step.row) == len(example.target_ids):
                     break
@@ -158,16 +158,16 @@ def places(example: Example,
                 yield *drawn[begin + step.place], step.node, step.narrowed, p
                 inside = step.next_node != ROOT and token in lifting.below(step.next_node)
                 if step.ends != token and not inside:
-                    break  # the draft differs from the text, or spells a longer token
+                    break  # the atoms differ from the text, or spell a longer token
         row = now + 1
 
 
 def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: Split,
                 left: Split) -> tuple[np.ndarray, np.ndarray]:
-    """The category (W,) of each draft token's atom after `prefix` (-1: none); which (C + 2,) count.
+    """The category (W,) of each draft token by its atom after `prefix`; which (C + 2,) count.
 
-    The C children of the node, then *stop* (any other atom); at the root instead the uncovered
-    tokens (no atom) and, if `exact`, any other atom. An atom that continues from `left` has none.
+    Categories are the C children of the node, then *stop* (any other atom); at the root instead the
+    uncovered tokens (no atom), then, if `exact`, any other atom. Children of `left` have none (-1).
     """
     children = lifting.atoms(node)
     other = len(children) if node != ROOT else len(children) + 1 if exact else -1
@@ -184,7 +184,7 @@ def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: 
 
 
 def _total(draft_logits: np.ndarray, comparisons: Iterable[Comparison]) -> Result:
-    """The sum over the comparisons; those of the same categories are computed together."""
+    """The sum over the comparisons; those with the same categories are computed together."""
     groups: dict[Any, list[Comparison]] = {}
     for c in comparisons:
         groups.setdefault((id(c.categories), c.divergence), []).append(c)
@@ -203,15 +203,15 @@ def _compare(draft_logits: np.ndarray, group: list[Comparison], gradient: np.nda
     rows, weights = [c.row for c in group], np.array([[c.weight] for c in group])  # (B, 1)
     target = np.stack([c.target / c.target.sum(dtype=float) for c in group])  # (B, C) P
     logits = np.where(categories >= 0, draft_logits[rows, :width], -np.inf)
-    q = np.exp(logits - logits.max(-1, keepdims=True))  # (B, W) up to a factor
-    size = target.shape[1] + 1  # the first: in no category
-    places = categories + 1 + size * np.arange(len(group))[:, None]  # in the masses, end to end
+    q = np.exp(logits - logits.max(-1, keepdims=True))  # (B, W) not normalised
+    size = target.shape[1] + 1  # one more, at index 0, for tokens in no category
+    places = categories + 1 + size * np.arange(len(group))[:, None]  # in the masses, row after row
     masses = np.bincount(places.ravel(), q.ravel(), size * len(group)).reshape(-1, size)[:, 1:]
     total = masses.sum(-1, keepdims=True)  # (B, 1)
     draft = masses / total  # (B, C) Q
     values, along = _divergence(target, draft, group[0].divergence, q.dtype)
     slope = (along - (along * draft).sum(-1, keepdims=True)) * (weights / total)
-    changes = q * slope[:, categories]  # subtle: what is in no category, -1, has q = 0
+    changes = q * slope[:, categories]  # subtle: tokens in no category (-1) have q = 0
     for row, change in zip(rows, changes, strict=True):
         gradient[row, :width] += change
     return float(values @ weights[:, 0])
@@ -219,7 +219,7 @@ def _compare(draft_logits: np.ndarray, group: list[Comparison], gradient: np.nda
 
 def _divergence(target: np.ndarray, draft: np.ndarray, kind: str,
                 dtype: Any = float) -> tuple[np.ndarray, np.ndarray]:
-    """Divergences (B,) of P and Q (B, C), their slopes along Q (B, C); logarithms in `dtype`."""
+    """Divergences (B,) of P and Q (B, C), and their derivatives by Q (B, C); logs in `dtype`."""
     if kind == "tv":
         return 1.0 - np.minimum(target, draft).sum(-1), -(draft < target).astype(float)
     bounded, free = np.maximum(draft, TINY), draft > TINY

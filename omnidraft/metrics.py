@@ -8,28 +8,28 @@ from .decoding import Round
 
 @dataclass(frozen=True)
 class Summary:
-    """Figures of one text or of several, by the wall clock."""
+    """Figures for one or several texts; times are wall-clock."""
 
     tokens: int  # target tokens that entered the text
     rounds: int  # target passes
-    seconds: float  # of decoding: drafter, target and everything else but the prefill
+    seconds: float  # decoding time: drafter, target and everything else except the prefill
     draft_seconds: float
     target_seconds: float
     drafted: int  # draft tokens drawn
     draft_kept: int  # draft tokens whose bytes all entered the text
     proposed: int  # target tokens proposed
     accepted: int  # proposals kept
-    merges: int  # proposals kept that stand for several draft tokens
+    merges: int  # kept proposals that stand for several draft tokens
     acceptance_draft: float  # draft_kept / drafted
-    acceptance_proposed: float  # accepted / proposed, mean over the rounds: the paper's metric
+    acceptance_proposed: float  # accepted / proposed, averaged over rounds: the paper's metric
     drafted_per_round: float
-    overhead: float  # share of the seconds that neither model took
+    overhead: float  # share of `seconds` spent in neither model
     tokens_per_second: float
     block_efficiency: float  # tokens per target pass (tau), recovered and bonus included
 
 
 def summarize(rounds: Iterable[Round]) -> Summary:
-    """Add up rounds, of one text or of several.
+    """Sum up the rounds of one or several texts.
 
     >>> seconds = {"draft": 1.0, "target": 2.0, "other": 1.0}
     >>> one = Round([5, 6], [7], [2], 1, [7, 8], ["merged", "bonus"], 2, seconds)
@@ -54,17 +54,17 @@ def summarize(rounds: Iterable[Round]) -> Summary:
 
 
 def speedup(speculative: Summary, plain: Summary) -> float:
-    """Tokens per second of speculative over those of plain decoding, by the wall clock."""
+    """Tokens per second of speculative decoding divided by those of plain decoding (wall clock)."""
     return _ratio(speculative.tokens_per_second, plain.tokens_per_second)
 
 
 def computed_speedup(speculative: Summary, plain: Summary) -> float:
-    """The paper's: tau / (round latency / step latency), where only the models' time counts."""
+    """The paper's speedup, tau / (round latency / step latency), from the models' time alone."""
     seconds = speculative.draft_seconds + speculative.target_seconds
     latency, step = _ratio(seconds, speculative.rounds), _ratio(plain.target_seconds, plain.rounds)
     return _ratio(speculative.block_efficiency, _ratio(latency, step))
 
 
 def _ratio(above: float, below: float) -> float:
-    """above / below, or 0 where there is nothing to divide by."""
+    """above / below, or 0 if `below` is 0."""
     return above / below if below else 0.0

@@ -1,7 +1,7 @@
-"""The n-gram cache: several draft tokens and the one target token that they spell.
+"""The n-gram cache: it maps several draft tokens to the one target token that they spell.
 
-An entry (d_1..d_n <-> t), n >= 2, pairs equal bytes (arXiv 2507.02659, section 3.1). It does not
-draft, as n-gram caches elsewhere do: it translates, for one pair of tokenizers.
+In an entry (d_1..d_n <-> t), n >= 2, both sides have equal bytes (arXiv 2507.02659, section 3.1).
+Other n-gram caches propose drafts; this one only translates, between two given tokenizers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,11 @@ NGram = tuple[int, ...]
 
 
 class NGramCache:
-    """Draft n-grams and the target tokens that they spell, found by either side.
+    """Draft n-grams and the target tokens that they spell; either side finds the other.
 
-    With `capacity` entries it takes no more (eviction "none"), or forgets the least recently
-    ("lru") or least often ("lfu") used one (Table 14). An entry takes about 350 bytes (the paper:
-    245). `version` grows when the cache's answers change; `pair` is whose it is (`bind`).
+    When it holds `capacity` entries it takes no more (eviction "none"), or evicts the least
+    recently ("lru") or least frequently ("lfu") used one (Table 14). An entry takes about 350 bytes
+    (paper: 245). `version` grows when its answers change; `pair` names its tokenizers (`bind`).
 
     >>> cache = NGramCache(capacity=4096, eviction="lfu")
     >>> cache.insert((11, 12), 98), cache.insert((11, 12, 13), 99)  # "f", "la", "ke" <-> "flake"
@@ -37,21 +37,21 @@ class NGramCache:
             raise OmnidraftError(f"capacity is {capacity}: eviction {eviction!r} needs 1 or more")
         self.capacity, self.eviction = capacity, eviction
         self.version, self.pair = 0, ""
-        # n-gram -> (target token, how often it was used); with eviction the last used comes last
+        # n-gram -> (target token, number of uses); with eviction, the last used comes last
         self._entries: dict[NGram, tuple[int, int]] = {}
         self._splits: dict[int, tuple[NGram, ...]] = {}  # target token -> its n-grams
-        self._lengths: list[int] = []  # of the n-grams inserted so far, longest first
+        self._lengths: list[int] = []  # of all n-grams ever inserted, longest first
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def items(self) -> Iterator[tuple[NGram, int, int]]:
-        """(n-gram, target token, hits) of each entry; the first to be evicted comes first."""
+        """(n-gram, target token, hits) of each entry; the next to be evicted comes first."""
         ngrams = sorted(self._entries, key=self.hits) if self.eviction == "lfu" else self._entries
         return ((ngram, *self._entries[ngram]) for ngram in ngrams)
 
     def insert(self, ngram: Sequence[int], token: int, hits: int = 0) -> bool:
-        """Add an entry, or give a known n-gram another token; False if nothing changed."""
+        """Add an entry, or change the token of a known n-gram; False if nothing changed."""
         ngram, token = tuple(map(index, ngram)), index(token)
         if len(ngram) < 2 or min(*ngram, token, hits) < 0 or max(*ngram, token) >= 2**31:
             raise OmnidraftError(f"cannot cache {ngram} <-> {token}: an entry is two or more draft "
@@ -68,7 +68,7 @@ class NGramCache:
         return True
 
     def add(self, entries: dict[NGram, tuple[int, int]]) -> None:
-        """Add entries, n-gram -> (target token, hits), that are not there yet."""
+        """Add entries, n-gram -> (target token, hits), that are not in the cache yet."""
         self._entries |= entries
         for ngram, (token, _) in entries.items():
             found = self._splits.get(token)
@@ -79,42 +79,42 @@ class NGramCache:
     def longest_match(self, draft_tokens: Sequence[int], start: int) -> tuple[int, int] | None:
         """(target token, n) of the longest entry that begins at `start`, or None; counts a use."""
         for length in self._lengths:
-            ngram = tuple(draft_tokens[start:start + length])  # shorter at the end of the draft
+            ngram = tuple(draft_tokens[start:start + length])  # may be shorter at the draft's end
             if self.touch(ngram):
                 return self._entries[ngram][0], len(ngram)
         return None
 
     def split_of(self, token: int) -> NGram | None:
-        """The n-gram that spells a target token: the most used (then shortest, lowest), or None."""
+        """The n-gram of a target token: the most used (then shortest, then lowest) one, or None."""
         return min(self._splits.get(token, ()), default=None,
                    key=lambda ngram: (-self.hits(ngram), len(ngram), ngram))
 
     def splits(self) -> dict[int, NGram]:
-        """Each target token that has n-grams -> the one that spells it (`split_of`)."""
+        """Each target token that has n-grams -> its `split_of`."""
         return {token: found[0] if len(found) == 1 else self.split_of(token)
                 for token, found in self._splits.items() if found}
 
     def touch(self, ngram: Sequence[int]) -> bool:
-        """Count a use of an entry; False if it is not there."""
+        """Count one use of an entry; False if there is no such entry."""
         ngram = tuple(map(index, ngram))
         if ngram not in self._entries:
             return False
         token, hits = self._entries[ngram]
         usual = self.split_of(token)
-        if self.eviction != "none":  # the order of use matters: put it last
+        if self.eviction != "none":  # move it to the end: entries are in order of use
             del self._entries[ngram]
         self._entries[ngram] = token, hits + 1
         self.version += self.split_of(token) != usual
         return True
 
     def hits(self, ngram: Sequence[int]) -> int:
-        """How often an entry was used; 0 if it is not there."""
+        """How often an entry was used; 0 if there is no such entry."""
         return self._entries.get(tuple(ngram), (0, 0))[1]
 
     def prefill(self, draft: Tokenizer, target: Tokenizer, alignment: Alignment) -> int:
-        """Insert the drafter's split of each target token without a direct token; how many.
+        """Insert the drafter's split of each target token without a direct token; returns how many.
 
-        The split must be the same with and without a pre-tokenizer. Frequent (low) ids come first.
+        A split must be the same with and without the pre-tokenizer. Low ids (frequent) come first.
         """
         self.bind(draft, target)
         new, canonical = {}, canonical_ids(target, target.token_bytes)
@@ -124,32 +124,32 @@ class NGramCache:
             data = target.token_bytes[token]
             split = (draft.split(data) or ()) if data and canonical[data] == token else ()
             if len(split) > 1 and max(split) < len(alignment.draft_to_target):
-                text = data.decode(errors="replace")  # subtle: a cut character changes the text
+                text = data.decode(errors="replace")  # subtle: half a character becomes U+FFFD
                 if split not in self._entries and draft.encode_continuation(text) == [*split]:
                     new[split] = token, 0
-        self.add(dict(sorted(new.items())))  # a trie of them is quicker to make in this order
+        self.add(dict(sorted(new.items())))  # in this order a trie is built faster
         return len(new)
 
     def observe(self, draft_ids: Sequence[int], target_ids: Sequence[int], draft: Tokenizer,
                 target: Tokenizer) -> int:
-        """Learn from two tokenizations of one text (section 3.1); how many entries are new.
+        """Learn from two tokenizations of one text (section 3.1); returns how many entries are new.
 
-        Every smallest block of two or more draft tokens opposite one target token is an entry. They
-        are compared from the end of the text: at its beginning one side may have added a space.
+        An entry is a smallest aligned block of two or more draft tokens and one target token. The
+        alignment runs from the end of the text: at the start one side may have added a space.
         """
         self.bind(draft, target)
         ours = [draft.decode_bytes([i])[::-1] for i in reversed(draft_ids)]
         theirs = [target.decode_bytes([i])[::-1] for i in reversed(target_ids)]
         new, size = 0, len(draft_ids)
         for (first, last), (place, end) in reversed([*aligned_spans(ours, theirs)]):
-            # subtle: a token without bytes is no part of a spelling
+            # subtle: a token without bytes is not part of a spelling
             if last - first > 1 and end - place == 1 and all(ours[first:last]):
                 ngram = draft_ids[size - last:size - first]
                 new += not self.touch(ngram) and self.insert(ngram, target_ids[-end], hits=1)
         return new
 
     def bind(self, draft: Tokenizer, target: Tokenizer) -> None:
-        """Make it the cache of this pair; raises OmnidraftError if it is another pair's."""
+        """Tie the cache to this pair; raises OmnidraftError if it belongs to another pair."""
         pair = f"{draft.key} {target.key}"
         if self.pair not in ("", pair):
             raise OmnidraftError("this n-gram cache was made for another pair of tokenizers: "

@@ -1,4 +1,4 @@
-"""How to decode: the rule, how far to draft, how to sample, when to end; checked in one place."""
+"""How to decode: rule, draft length, sampling, end of the text; validated in one place."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, fields
@@ -12,9 +12,9 @@ from .verification import RULES
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of one text; None stands for a setting's default, as in transformers.
+    """Settings for one text; None stands for a setting's default, as in transformers.
 
-    Raises OmnidraftError for a value that will not do.
+    Raises OmnidraftError for an invalid value.
     """
 
     verify: str = "lifted"  # one of verification.RULES; "lossless" is another name for "lifted"
@@ -22,17 +22,17 @@ class Options:
     temperature: float = 0.0
     top_k: int = 0  # 0: off
     top_p: float = 1.0  # 1: off
-    min_p: float = 0.0  # 0: off; of the likeliest token's probability
+    min_p: float = 0.0  # 0: off; relative to the likeliest token's probability
     max_new_tokens: int = 128
-    heal: bool = True  # take back a context token that a longer draft token begins with (`lifted`)
+    heal: bool = True  # redraw a last context token that could begin a longer one (`drafting`)
     learn: bool = False  # insert the n-grams of the written text into the cache
     # (ids before, logits (V,)) -> logits (V,): changes the target's rows before temperature
     processor: Callable[[list[int], Any], Any] | None = None
-    eos_token_id: int | Sequence[int] | None = None  # ends in place of the target's; (): none
-    do_sample: InitVar[bool | None] = None  # False is temperature 0, True never is (0 becomes 1)
+    eos_token_id: int | Sequence[int] | None = None  # replaces the target's end tokens; (): none
+    do_sample: InitVar[bool | None] = None  # False: temperature 0; True: temperature 0 becomes 1
 
     def __post_init__(self, do_sample: bool | None) -> None:
-        own = vars(self)  # written to directly, since the class is frozen
+        own = vars(self)  # set directly, because the class is frozen
         own |= {field.name: field.default for field in fields(self) if own[field.name] is None}
         if do_sample is not None:
             own["temperature"] = (self.temperature or 1.0) if do_sample else 0.0
@@ -41,8 +41,8 @@ class Options:
         if self.verify not in RULES:
             raise OmnidraftError(f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}")
         if not isinstance(self.stop, FixedLength):
-            raise OmnidraftError(f"stop is {self.stop!r}, but must be a rule of `stopping`; texts "
-                                 "to stop at are stop_strings of generate")
+            raise OmnidraftError(f"stop is {self.stop!r}, but must be a rule of `stopping`; give "
+                                 "texts to stop at as stop_strings to generate")
         if (ends := self.eos_token_id) is not None:
             own["eos_token_id"] = ends = [*ends] if isinstance(ends, Iterable) else [ends]
             if not all(isinstance(token, Integral) for token in ends):
@@ -63,7 +63,7 @@ class Options:
 
     @property
     def sampling(self) -> tuple[float, int, float, float]:
-        """What `sampling.process` takes."""
+        """The arguments of `sampling.process`."""
         return self.temperature, self.top_k, self.top_p, self.min_p
 
     def ends(self, model: Any) -> Sequence[int]:
@@ -72,9 +72,9 @@ class Options:
 
     @classmethod
     def of(cls, draft_length: int = 12, threshold: float = 0.4, **settings: Any) -> "Options":
-        """Options by the names that transformers users know.
+        """Options under the names that transformers users know.
 
-        `draft_length` and `threshold` make the confidence rule, unless a `stop` is given.
+        `draft_length` and `threshold` set the confidence rule, unless a `stop` is given.
         Raises OmnidraftError for an unknown name.
 
         >>> Options.of(do_sample=True, top_p=0.9, draft_length=4).temperature

@@ -1,4 +1,4 @@
-"""A pairing: one drafter, one target, and all that relates their two vocabularies."""
+"""A pairing: one drafter, one target, and everything that relates their vocabularies."""
 
 from functools import cached_property
 from typing import Any
@@ -17,15 +17,15 @@ class Pairing:
     """A drafter and a target, their alignment, n-gram cache, spellings and lifting.
 
     A model has `tokenizer`, `vocab_size`, `context_size`, `eos_ids`, `new_cache()` and
-    `forward(ids, cache, rows)`; pairing does not modify it. By default the cache has every target
-    token's own split; an `NGramCache()` is empty, and learns from the text only (as in arXiv
-    2507.02659). Raises OmnidraftError where no token of one side is spelled by tokens of the other.
+    `forward(ids, cache, rows)`; pairing does not modify it. The default cache is prefilled from the
+    tokenizers (`prefill`); pass an empty `NGramCache()` to learn only from the text, as in arXiv
+    2507.02659. OmnidraftError if no token of one side is spelled by tokens of the other.
     """
 
     def __init__(self, draft: Any, target: Any, cache: NGramCache | None = None) -> None:
         self.draft, self.target = draft, target
         one, other = draft.tokenizer, target.tokenizer
-        # equal ids stand for equal tokens, so that draft tokens are target tokens
+        # the same id is the same token on both sides, so draft tokens are target tokens
         self.one_vocabulary = one.strings == other.strings and one.token_bytes == other.token_bytes
         self.alignment = align(one, other, sizes=(draft.vocab_size, target.vocab_size))
         self.direct = Direct(self.alignment.draft_to_target)
@@ -34,17 +34,17 @@ class Pairing:
             raise OmnidraftError(f"the vocabularies of {draft.name} and {target.name} have nothing "
                                  "in common: no token of one is spelled by tokens of the other; "
                                  "take another drafter")
-        self._lifting: tuple[Any, Any] = None, None  # what it was made from, and itself
+        self._lifting: tuple[Any, Any] = None, None  # (what it was built from, the lifting)
 
     @property
     def sampler(self) -> type[Sampler]:
-        """PyTorch's sampler if both models are PyTorch's, else NumPy's."""
+        """The PyTorch sampler if both models run in PyTorch, else the NumPy one."""
         kinds = {getattr(model, "sampler", Sampler) for model in (self.draft, self.target)}
         return kinds.pop() if len(kinds) == 1 else Sampler
 
     @cached_property
     def spellings(self) -> dict[int, tuple[int, ...]]:
-        """Draft tokens without a direct token -> what the target writes for them."""
+        """Draft tokens without a direct token -> the target tokens that spell them."""
         return {token: spelling for spelling, token, _ in self.between("spellings").items()}
 
     def between(self, what: str) -> NGramCache:
@@ -65,19 +65,19 @@ class Pairing:
         return cache
 
     def span(self, token: int) -> int:
-        """Draft tokens that a target token stands for: 1, or the length of its n-gram."""
+        """How many draft tokens a target token stands for: 1, or the length of its n-gram."""
         direct = self.alignment.target_to_draft[token] >= 0
         return 1 if direct else len(self.cache.split_of(token) or (0,))
 
     @property
     def lifting(self) -> Lifting:
-        """The trie of splits and the paths of atoms, made again when the cache has changed."""
+        """The trie of splits and the paths of atoms, rebuilt when the cache has changed."""
         source = self.cache, self.cache.version
         if self._lifting[0] != source:
             same, back = (table.tolist() for table in (self.alignment.draft_to_target,
                                                        self.alignment.target_to_draft))
-            # Of several target tokens with the same bytes (<0x41> and "A") the written one is
-            # covered; of several draft tokens one is the atom, and the others go by it.
+            # If several target tokens have the same bytes (<0x41> and "A"), the one that is
+            # written is covered. If several draft tokens do, one is the atom and the path of all.
             splits = {to: (atom,) for atom, to in enumerate(same) if to >= 0 and back[to] == atom}
             splits |= {to: split for to, split in self.cache.splits().items() if to < len(back)
                        and back[to] < 0 and max(split) < len(same)}

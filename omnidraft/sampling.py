@@ -13,23 +13,23 @@ import numpy as np
 from .errors import OmnidraftError
 
 BLOCK = 256
-BELOW_ONE = 1 - 2**-52  # the greatest draw: rounded, a product with it stays below the total
+BELOW_ONE = 1 - 2**-52  # the largest draw: times a total, it stays below the total after rounding
 NO_FILTERS = 0, 1.0, 0.0  # top_k, top_p, min_p
-LEAST = -6e4  # float16 holds it: a logit of what is allowed although the model rules it out
+LEAST = -6e4  # fits float16; least logit of an allowed token, even if the model rules it out
 BROKEN = "the model's logits are NaN or infinite: broken weights, or the number type is too small"
 
 
-@np.errstate(over="ignore")  # of high logits, and with a tiny temperature: -inf, which is right
+@np.errstate(over="ignore")  # high logits overflow; a tiny temperature gives -inf, as it should
 def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
             min_p: float = 0.0) -> np.ndarray:
     """Probabilities (..., V) of logits (..., V) after temperature, top-k (0: off), top-p and min-p.
 
-    float32 stays float32, anything else becomes float64. Temperature 0 gives the argmax as a
-    one-hot row. Raises OmnidraftError for a row that holds no finite logit or a NaN.
+    float32 stays float32, anything else becomes float64. Temperature 0 gives a one-hot row at the
+    argmax. Raises OmnidraftError for a row that has no finite logit or has a NaN.
     """
     logits, total = np.asarray(logits), np.zeros(1)
     width = np.float32 if logits.dtype == np.float32 else np.float64
-    if temperature == 1:  # usually this neither overflows nor loses anything
+    if temperature == 1:  # usually exp needs no shift: it neither overflows nor loses precision
         probs = np.exp(logits, dtype=width)
         total = probs.sum(axis=-1, keepdims=True)  # (..., 1)
     if not ((total >= 1) & (total < np.inf)).all():
@@ -39,7 +39,7 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
         if temperature == 0:
             return (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
         scaled = np.subtract(logits, highest, dtype=width) / width(max(temperature, 1e-30))
-        probs = np.exp(scaled)  # in proportion to the probabilities
+        probs = np.exp(scaled)  # proportional to the probabilities
         total = probs.sum(axis=-1, keepdims=True)
     if 0 < top_k < logits.shape[-1]:
         least = np.partition(probs, -top_k, axis=-1)[..., -top_k, None]
@@ -47,7 +47,7 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
     if top_p < 1:
         order = np.argsort(-probs, axis=-1, kind="stable")
         ordered = np.take_along_axis(probs, order, -1)
-        # A token stays while those before it hold less than top_p: the one that crosses it stays.
+        # Keep a token if those before it sum to less than top_p: the one that crosses top_p stays.
         running = np.cumsum(ordered, -1, dtype=np.float64)
         ordered[running - ordered >= top_p * running[..., -1:]] = 0.0
         np.put_along_axis(probs, order, ordered, -1)
@@ -60,13 +60,13 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
 
 
 def mask(logits: np.ndarray, size: int) -> np.ndarray:
-    """Logits (..., V) with all ids beyond the tokenizer's `size` (padding) ruled out, in place."""
+    """Rule out, in place, the ids of logits (..., V) beyond the tokenizer's `size` (padding)."""
     logits[..., size:] = -np.inf
     return logits
 
 
 def best(logits: np.ndarray) -> list[int]:
-    """The argmax of each row of logits (n, V). Raises OmnidraftError where it is not finite."""
+    """The argmax of each row of logits (n, V). Raises OmnidraftError if its logit is not finite."""
     places = logits.argmax(-1)
     if not np.isfinite(logits[np.arange(len(places)), places]).all():
         raise OmnidraftError(BROKEN)
@@ -74,27 +74,27 @@ def best(logits: np.ndarray) -> list[int]:
 
 
 def locate(weights: np.ndarray, draw: float) -> int:
-    """The first index at which the running sum of weights (N,) exceeds `draw` of their total.
+    """The first index at which the running sum of weights (N,) exceeds `draw` times their total.
 
-    It is N where the weights are NaN or all zero.
+    It is N if the weights are NaN or all zero.
     """
-    # Whole blocks first, then one of them: a running sum takes ten times as long as a sum.
+    # Find the block first, then the index in it: a running sum takes ten times as long as a sum.
     sums = np.add.reduceat(weights, np.arange(0, len(weights), BLOCK)).cumsum(dtype=np.float64)
     goal = float(sums[-1]) * min(draw, BELOW_ONE)
-    block = int(sums.searchsorted(goal, "right"))  # to the right of equal sums: never a zero weight
+    block = int(sums.searchsorted(goal, "right"))  # right of equal sums, so never a zero weight
     if block == len(sums):
         return len(weights)
     start = block * BLOCK
     goal -= float(sums[block - 1]) if block else 0.0
     running = weights[start:start + BLOCK].cumsum(dtype=np.float64)
-    goal = min(goal, nextafter(running[-1], 0.0))  # subtle: the two totals are rounded differently
+    goal = min(goal, nextafter(running[-1], 0.0))  # subtle: the two totals may round differently
     return start + int(running.searchsorted(goal, "right"))
 
 
 class Rows(Sequence):
-    """make(item) for each of `items` when it is asked for: rows after a rejection cost nothing.
+    """Lazy rows: make(item) is computed on demand, so that rows after a rejection cost nothing.
 
-    `none_zero`: of probabilities, none is 0 (a tensor has a method `positive`).
+    `none_zero`: no probability in them is 0 (not `positive`, which is a method of tensors).
     """
 
     def __init__(self, items: Any, make: Callable[[Any], Any], none_zero: bool = False) -> None:
@@ -109,7 +109,7 @@ class Rows(Sequence):
 
 
 class Uniforms:
-    """Uniform draws in [0, 1), from a NumPy Generator or given numbers, for every random decision.
+    """Uniform draws in [0, 1) for every random decision, from a NumPy Generator or given numbers.
 
     >>> Uniforms([0.3]).choose(np.array([1.0, 0.0, 3.0]))
     2
@@ -118,10 +118,10 @@ class Uniforms:
     def __init__(self, source: np.random.Generator | Iterable[float]) -> None:
         draws = iter(source.random, None) if isinstance(source, np.random.Generator) else source
         self._draws: Iterator[float] = iter(draws)
-        self._back: list[float] = []  # given back to `sampling_torch.Uniforms`, the next one last
+        self._back: list[float] = []  # draws that `sampling_torch` gave back, the next one last
 
     def next(self) -> float:
-        """The next draw, of those given back first."""
+        """The next draw; draws that were given back come first."""
         return self._back.pop() if self._back else next(self._draws)
 
     def accept(self, probability: float) -> bool:
@@ -129,7 +129,7 @@ class Uniforms:
         return self.next() < probability
 
     def choose(self, weights: np.ndarray) -> int:
-        """Index drawn in proportion to `weights` (N,), which are non-negative and not all zero."""
+        """An index drawn in proportion to `weights` (N,): non-negative and not all zero."""
         return locate(weights, self.next())
 
     def samples(self, rows: Sequence[np.ndarray]) -> Iterator[int]:
@@ -137,18 +137,18 @@ class Uniforms:
         return map(self.choose, rows)
 
     def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterable[tuple[float, float]]:
-        """Pairs of numbers read out of rows, one after another."""
+        """Pairs of array elements as floats, one pair after another."""
         return ((float(p), float(q)) for p, q in pairs)
 
 
 class Sampler:
     """How the models' logits become tokens for one text: temperature, filters, and the draws.
 
-    Temperature 0 takes the argmax; its rows are the probabilities of temperature 1. The twin in
+    Temperature 0 takes the argmax; its rows are the probabilities at temperature 1. The twin in
     `sampling_torch` keeps rows and drawn tokens on a device.
     """
 
-    looks = True  # at each drafted token: free here, while the twin would wait for the device
+    looks = True  # are drafted tokens read at once? free here; the twin would wait for the device
     process, best, to_numpy = staticmethod(process), staticmethod(best), staticmethod(np.asarray)
 
     def __init__(self, uniforms: Uniforms, temperature: float = 1.0, top_k: int = 0,
@@ -157,49 +157,49 @@ class Sampler:
         self.settings = (temperature, top_k, top_p, min_p) if temperature else (1.0,)
 
     def new_cache(self, model: Any) -> Any:
-        """A cache with which `model.forward` gives the arrays that this sampler takes."""
+        """A cache with which `model.forward` returns arrays of the kind that this sampler takes."""
         return model.new_cache()
 
     def rows(self, logits: np.ndarray, size: int) -> Sequence[np.ndarray]:
-        """The distributions (n, V) of logits (n, V) over a tokenizer's `size` ids."""
+        """The distributions (n, V) for logits (n, V), over a tokenizer's `size` ids."""
         return Rows(mask(logits, size), lambda row: self.process(row, *self.settings),
                     self.settings[1:] in ((), NO_FILTERS))
 
     def choices(self, logits: np.ndarray, size: int) -> Iterable[int]:
-        """The token that the model itself writes after each of n rows of logits (n, V)."""
+        """The token that the model itself chooses for each row of logits (n, V)."""
         if self.temperature:
             return self.uniforms.samples(self.rows(logits, size))
         return self.best(mask(logits, size))
 
     def draw(self, rows: Rows, likeliest: bool = False) -> int:
-        """One token of the first distribution of `rows`, or what temperature 0 draws."""
+        """A token from the first of `rows`: drawn, or the argmax (temperature 0 or `likeliest`)."""
         greedy = likeliest or not self.temperature  # needs no probabilities
         return best(rows.items[:1])[0] if greedy else self.uniforms.choose(rows[0])
 
     def read(self, token: int, rows: Rows) -> tuple[int, float]:
-        """A drawn token and its probability in the row (V,) that it was drawn from."""
+        """A drawn token and its probability in the first row (V,), which it was drawn from."""
         return token, float(rows[0][token])
 
     def settle(self, drawn: list[int], ends: Sequence[int]) -> list[int]:
-        """The drawn tokens up to the first end token; on a device nobody has looked at them yet."""
+        """The drawn tokens up to the first end token (here nothing follows it: each was read)."""
         return drawn
 
     def allow(self, ids: Sequence[int], model: Any) -> np.ndarray:
-        """(2, V): the least of all logits, and what to add so that all but `ids` are ruled out."""
+        """(2, V): a least logit for all tokens, and what to add so that only `ids` are possible."""
         made = np.full((2, model.vocab_size), [[LEAST], [-np.inf]], np.float32)
         made[1, ids] = 0.0
         return made
 
     def spread(self, row: np.ndarray, direct: Any, size: int) -> np.ndarray:
-        """A drafter's row (V_q,) on the target's tokens (V_p = size,), by the direct map."""
+        """Map a drafter's row (V_q,) to the target's tokens (V_p = size,) by the direct map."""
         made = np.zeros(size, row.dtype)
         np.add.at(made, direct.targets, row[direct.drafts])
         return made
 
     def lifting(self, lifting: Any, model: Any) -> Any:
-        """The lifting for rows of this sampler, on the model's device."""
+        """The lifting for this sampler's rows, on the model's device."""
         return lifting
 
     def finished(self, array: np.ndarray) -> np.ndarray:
-        """The array once it is computed: a model's time does not include what follows."""
+        """Wait until the array is computed, so that a model's time ends with its own work."""
         return array

@@ -1,7 +1,7 @@
 """Torch twin of `sampling.py`: the same functions on tensors of any device and dtype.
 
 Only `to_host`, `read` and `floats` copy from the device, so bad logits are reported late: a row
-that `sampling` would refuse becomes NaN, and `to_host` refuses what was drawn from it.
+that `sampling` would reject becomes NaN, and `to_host` rejects what was drawn from it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
         highest, place = logits.max(-1, keepdim=True)
         one = highest - highest + 1  # NaN where `highest` is not finite
         return torch.zeros_like(logits).scatter_(-1, place, one)
-    if temperature != 1:  # the highest first: no quotient overflows
+    if temperature != 1:  # subtract the maximum first: then no quotient overflows
         logits = (logits - logits.amax(-1, keepdim=True)) / temperature
     probs = torch.softmax(logits, -1)
     if (top_k, top_p, min_p) == NO_FILTERS:
@@ -41,7 +41,7 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
         probs = torch.where(probs >= least, probs, 0.0)
     if top_p < 1:
         ordered, order = torch.sort(probs, dim=-1, descending=True, stable=True)
-        # A token stays while those before it hold less than top_p: the one that crosses it stays.
+        # Keep a token if those before it sum to less than top_p: the one that crosses top_p stays.
         running = ordered.cumsum(-1)
         ordered.masked_fill_(running - ordered >= top_p * running[..., -1:], 0.0)
         probs = torch.zeros_like(probs).scatter_(-1, order, ordered)
@@ -51,7 +51,7 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
 
 
 def best(logits: Tensor) -> Tensor:
-    """The argmax (n,) of each row (n, V); of a broken row -1, which `to_host` refuses."""
+    """The argmax (n,) of each row (n, V); -1 for a broken row, which `to_host` rejects."""
     highest, places = logits.max(-1)
     return torch.where(highest.isfinite(), places, -1)
 
@@ -61,15 +61,15 @@ def locate(weights: Tensor, draw: float | Sequence[float]) -> Tensor:
 
     By rows for weights (R, N) and R draws: (R, 1). It is N where the weights are NaN or all zero.
     """
-    widest = torch.float32 if weights.is_mps else torch.float64  # that the device has
+    widest = torch.float32 if weights.is_mps else torch.float64  # the widest type of the device
     running = weights.cumsum(-1, dtype=widest)
-    greatest = 1 - torch.finfo(running.dtype).eps  # a product with it stays below the total
+    greatest = 1 - torch.finfo(running.dtype).eps  # times a total, it stays below the total
     goal = running[..., -1:] * running.new_tensor(draw).clamp(max=greatest)[..., None]
     return torch.searchsorted(running, goal, right=True)  # never lands on a zero weight
 
 
 def to_host(indices: Tensor, size: int) -> list[int]:
-    """Indices that `locate` or `best` found among `size`, in one copy; OmnidraftError for NaN."""
+    """Indices from `locate` or `best`, in one copy; OmnidraftError if out of range (NaN)."""
     found = indices.reshape(-1).tolist()
     if any(not 0 <= index < size for index in found):
         raise OmnidraftError(BROKEN)
@@ -77,21 +77,21 @@ def to_host(indices: Tensor, size: int) -> list[int]:
 
 
 class Uniforms(sampling.Uniforms):
-    """Uniform draws in [0, 1), made on the host; what is chosen by them stays on the device."""
+    """Uniform draws in [0, 1), made on the host, for weights that stay on the device."""
 
     def give_back(self, draws: Sequence[float]) -> None:
-        """Make draws that were taken the next ones again."""
+        """Return draws that were not used: they are the next ones again."""
         self._back += reversed(draws)
 
     def choose(self, weights: Tensor) -> int:
         return to_host(locate(weights, self.next()), len(weights))[0]
 
     def samples(self, rows: Tensor) -> Iterator[int]:
-        """One index drawn from each row of (n, V), one after another; one copy for all."""
+        """One index drawn from each row of (n, V), in order; one copy from the device for all."""
         draws = list(islice(iter(self.next, None), len(rows)))
         self.give_back(draws)
         for index in to_host(locate(rows[:len(draws)], draws), rows.shape[1]):
-            self.next()  # what nobody asks for is not used up
+            self.next()  # draws for rows that nobody asks for are not used up
             yield index
 
     def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterable[tuple[float, float]]:
@@ -102,11 +102,11 @@ class Uniforms(sampling.Uniforms):
 class Sampler(sampling.Sampler):
     """How logits become tokens, as in `sampling`: rows and drawn tokens stay on the models' device.
 
-    Copied from it are, in each round: the drafted tokens, once, at their end; a healed token; what
-    verification compares and draws; and with a stop rule that looks, every token's probability.
+    Each round copies to the host: the drafted tokens, once, when the draft is complete; a healed
+    token; what verification compares and draws; with a rule that looks, every token's probability.
     """
 
-    looks = False  # unless the stop rule asks: the host would wait for the device
+    looks = False  # reading each token would wait for the device: only if the stop rule needs it
     process = staticmethod(process)
     best = staticmethod(lambda logits: to_host(best(logits), logits.shape[-1]))  # one copy
 
@@ -116,14 +116,14 @@ class Sampler(sampling.Sampler):
             uniforms = Uniforms(iter(uniforms.next, None))
         super().__init__(uniforms, temperature, top_k, top_p, min_p)
         self._used: list[float] = []  # the draws behind tokens that are not settled yet
-        self._size = 0  # of the rows that were asked for last
+        self._size = 0  # length V of the rows that were asked for last
         self._direct: list[Tensor] = []  # index tensors of the direct map
 
     def new_cache(self, model: Any) -> Any:
         return model.new_cache(on_device=True)
 
     def rows(self, logits: Tensor, size: int) -> Sequence[Tensor]:
-        """The distributions (n, V) of logits (n, V); all at once where they are drawn from."""
+        """The distributions (n, V) for logits (n, V); computed at once if they are drawn from."""
         self._size, rows = logits.shape[-1], super().rows(logits, size)
         return self.process(rows.items, *self.settings) if self.temperature else rows
 
@@ -142,7 +142,7 @@ class Sampler(sampling.Sampler):
         return int(drawn), probability
 
     def settle(self, drawn: list[Tensor], ends: Sequence[int]) -> list[int]:
-        """The drawn tokens in one copy, up to the first end token; later draws are given back."""
+        """The drawn tokens up to the first end token, in one copy; later draws are given back."""
         tokens = until_end(to_host(torch.cat(drawn), self._size) if drawn else [], ends)
         self.uniforms.give_back(self._used[len(tokens):])
         self._used.clear()
@@ -162,7 +162,7 @@ class Sampler(sampling.Sampler):
 
     @staticmethod
     def to_numpy(array: Tensor | np.ndarray) -> np.ndarray:
-        """A tensor for whoever needs NumPy's arrays, which have no bfloat16."""
+        """A tensor as a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
         if isinstance(array, np.ndarray):
             return array
         array = array.float() if array.dtype == torch.bfloat16 else array

@@ -1,6 +1,6 @@
 """Special tokens by role: begin, end, padding, unknown (limitation 3 of arXiv 2507.02659).
 
-They stand for no text, so they are paired by what they do. A model may have several end tokens,
+They stand for no text, so they are paired by their function. A model may have several end tokens,
 such as <|end_of_text|> after a document and <|eot_id|> after a chat turn: all are "eos".
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 import tokenizers
 
 END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>")
-# Spellings with the same role in many families; tokenizer_config.json comes first.
+# Names with the same role in many model families; tokenizer_config.json takes precedence.
 WELL_KNOWN = {
     "eos": ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", *END_OF_TURN),
     "bos": ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>"),
@@ -23,16 +23,16 @@ WELL_KNOWN = {
 class SpecialTokens:
     """The ids of one vocabulary's special tokens."""
 
-    roles: dict[str, tuple[int, ...]]  # "eos", "bos", "unk", "pad": the configured one first
-    ids: set[int]  # all of them, those without a role included
-    turn_ends: set[int]  # those that end a turn of a chat
+    roles: dict[str, tuple[int, ...]]  # "eos", "bos", "unk", "pad"; the configured token first
+    ids: set[int]  # all special tokens, including those without a role
+    turn_ends: set[int]  # those that end a chat turn
 
 
 def find_roles(config: dict[str, Any], raw: tokenizers.Tokenizer, vocabulary: dict[str, int],
                byte_level: bool) -> SpecialTokens:
     """The special tokens of a tokenizer; `vocabulary` maps spelling to id, added tokens included.
 
-    `config` holds `bos_token`, ... (string, {"content": string} or None), `eos_token_id` (ids).
+    `config` may have `bos_token`, ... (string, {"content": string} or None), `eos_token_id` (ids).
     """
     added = raw.get_added_tokens_decoder()
     special = {i for i, token in added.items() if token.special}
@@ -42,9 +42,9 @@ def find_roles(config: dict[str, Any], raw: tokenizers.Tokenizer, vocabulary: di
         name = config.get(f"{role}_token", getattr(raw.model, f"{role}_token", None))
         name = name.get("content") if isinstance(name, dict) else name
         ids = [vocabulary[name]] if isinstance(name, str) and name in vocabulary else []
-        if role == "eos" or f"{role}_token" not in config:  # null says that there is none
+        if role == "eos" or f"{role}_token" not in config:  # a null there means: no such token
             found = [vocabulary[spelling] for spelling in known if spelling in vocabulary]
-            # subtle: a byte-level "<s>" may be the HTML tag; there only added tokens are special
+            # subtle: in byte-level BPE "<s>" may be an HTML tag: only added tokens are special
             ids += [i for i in found if not byte_level or i in added]
         special.update(ids)
         if role == "eos":
@@ -54,10 +54,10 @@ def find_roles(config: dict[str, Any], raw: tokenizers.Tokenizer, vocabulary: di
 
 
 def partners(one: SpecialTokens, other: SpecialTokens) -> dict[int, int]:
-    """Special tokens of one side -> those of the other with the same role.
+    """Special tokens of one side -> those of the other side with the same role.
 
-    The first ids of a role correspond; another one goes to one of its kind (end of a turn or of a
-    document), else to the first: </s> <-> <|end_of_text|>, <|eot_id|> -> </s>.
+    The first ids of a role are paired. Any other id maps to one of its kind (end of a turn or of a
+    document) if there is one, else to the first: </s> <-> <|end_of_text|>, <|eot_id|> -> </s>.
     """
     found: dict[int, int] = {}
     for ours, theirs in zip(_first_roles(one), _first_roles(other), strict=True):
@@ -68,6 +68,6 @@ def partners(one: SpecialTokens, other: SpecialTokens) -> dict[int, int]:
 
 
 def _first_roles(side: SpecialTokens) -> list[list[int]]:
-    """The ids by role, each in its first one only: GPT-2's <unk> is its <|endoftext|> too."""
+    """The ids by role, each id in its first role only: GPT-2's <|endoftext|> is also its <unk>."""
     first = {i: role for role in reversed(WELL_KNOWN) for i in side.roles[role]}
     return [[i for i in side.roles[role] if first[i] == role] for role in WELL_KNOWN]

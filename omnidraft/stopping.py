@@ -1,7 +1,7 @@
-"""When to stop drafting: after a fixed length, or by confidence.
+"""When to stop drafting: after a fixed length, or when confidence is low.
 
-The token that stops a draft is still proposed: without it the text would be biased (arXiv
-2405.19715, section 3). Whether a round drafts at all depends only on what precedes its first draw.
+The token that stops a draft is still proposed; dropping it would bias the text (arXiv 2405.19715,
+section 3). Whether a round drafts at all depends only on what is known before its first draw.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from .errors import OmnidraftError
 
 @dataclass(frozen=True)
 class FixedLength:
-    """Draft `limit` tokens in every round: the plainest stop rule, and what others build on.
+    """Draft `limit` tokens in every round: the simplest stop rule, and the base of the others.
 
-    A rule is called with the confidence of every token drafted so far: draft no more?
+    A rule is called with the confidences of all tokens drafted so far; True stops the draft.
     """
 
-    limit: int = 4  # most draft tokens in a round; 0: do not draft
-    looks = False  # at every drafted token's probability
-    head = None  # or what predicts acceptance from more than that
+    limit: int = 4  # maximum number of draft tokens per round; 0: do not draft
+    looks = False  # does the rule need the probability of every drafted token?
+    head = None  # an `AcceptanceHead`, if the rule has one
 
     def starts(self, confidence: float) -> bool:
         """Should the round draft, given the confidence of the likeliest first token?"""
@@ -36,9 +36,9 @@ class FixedLength:
 class Confidence(FixedLength):
     """Stop once the product of the drafted tokens' confidences falls below `threshold`.
 
-    A token's confidence is the drafter's probability of it, or what a `head` predicts; threshold =
-    1 - gamma of arXiv 2507.02659, section 3.3. A round drafts nothing where the likeliest first
-    token promises less (this project's own): it would cost the target a wider pass.
+    A token's confidence is its draft probability, or the prediction of a `head`; threshold = 1 -
+    gamma of arXiv 2507.02659, section 3.3. If even the likeliest first token is below `threshold`,
+    the round drafts nothing (this project's own): a draft would make the target's pass wider.
 
     >>> stop = Confidence(threshold=0.4)
     >>> stop.starts(0.3), stop([0.9]), stop([0.9, 0.4])
@@ -51,7 +51,7 @@ class Confidence(FixedLength):
     looks = True
 
     def starts(self, confidence: float) -> bool:
-        return not confidence < self.threshold  # subtle: NaN drafts, and the error is raised later
+        return not confidence < self.threshold  # subtle: NaN must draft: the error is raised later
 
     def __call__(self, confidences: list[float]) -> bool:
         return prod(confidences) < self.threshold
@@ -60,9 +60,9 @@ class Confidence(FixedLength):
 class AcceptanceHead:
     """Predicts whether a drafted token will be accepted (arXiv 2405.19715): one sigmoid layer.
 
-    Only the weight of log(q / (1 - q)) begins at 1, the others at 0, so a fresh head predicts the
-    drafter's own confidence. Hidden layers overfit the few labels of a stream; OmnidraftError for
-    parameters that have some, or another width.
+    The weight of log(q / (1 - q)) starts at 1 and all others at 0, so a fresh head predicts the
+    drafter's own confidence. There are no hidden layers, which overfit the few labels of a stream:
+    OmnidraftError for parameters with hidden layers or of another width.
 
     >>> head = AcceptanceHead(4); round(float(head(head.features(np.ones(4), np.ones(4), 0.9))), 2)
     0.9
@@ -79,14 +79,14 @@ class AcceptanceHead:
 
     @staticmethod
     def features(hidden: np.ndarray, embedding: np.ndarray, probability: float) -> np.ndarray:
-        """The input (2 width + 1,) of a token: the hidden state (width,) before it, its embedding
-        (width,), both at root mean square 1, and log(q / (1 - q)) of its probability q."""
+        """The input (2 width + 1,) for a token: the hidden state (width,) before it, its embedding
+        (width,), both scaled to root mean square 1, and log(q / (1 - q)) of its probability q."""
         scaled = [v * (len(v) / (v @ v + 1e-9)) ** 0.5 for v in (hidden, embedding)]
         q = min(max(probability, 1e-4), 1 - 1e-4)
         return np.concatenate([*scaled, [np.log(q / (1 - q))]], dtype=np.float32)
 
     def __call__(self, features: np.ndarray) -> Any:
-        """P(accepted): a number for one token (F,), or (n,) for (n, F)."""
+        """P(accepted): one number for features (F,), or (n,) numbers for (n, F)."""
         logit = features @ self.parameters["out.weight"] + self.parameters["out.bias"][0]
         return 0.5 * (1 + np.tanh(logit / 2))
 
@@ -94,10 +94,10 @@ class AcceptanceHead:
              rejected_weight: float = 6.0) -> tuple[float, dict[str, np.ndarray]]:
         """Mean weighted cross-entropy of features (n, F) and labels (n,), and its gradients.
 
-        Labels are probabilities. Rejections weigh 6 in arXiv 2405.19715; 1 predicts without bias.
+        Labels are probabilities. Rejections weigh 6 in arXiv 2405.19715; a weight of 1 is unbiased.
         """
         p = np.clip(self(features), 1e-7, 1 - 1e-7)  # (n,)
         up, down = labels, rejected_weight * (1 - labels)
         value = -(up * np.log(p) + down * np.log(1 - p)).mean()
-        slope = ((up + down) * p - up) / len(labels)  # along the logits
+        slope = ((up + down) * p - up) / len(labels)  # derivative by the logits
         return float(value), {"out.weight": slope @ features, "out.bias": slope.sum(keepdims=True)}

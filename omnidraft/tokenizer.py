@@ -1,8 +1,8 @@
-"""A tokenizer.json seen as bytes: what each token id stands for, whatever its spelling.
+"""A tokenizer.json in terms of bytes: which bytes each token id stands for, however it is written.
 
-- SentencePiece: "▁" is a space, "<0xNN>" the byte NN (byte fallback), all else is plain text.
+- SentencePiece: "▁" is a space, "<0xNN>" is the byte NN (byte fallback), the rest is plain text.
   Most add a dummy space before a text: "Snow" is encoded as if it were " Snow".
-- Byte-level BPE (GPT-2, Llama-3, Qwen): each byte has a stand-in character, "Ġ" for a space.
+- Byte-level BPE (GPT-2, Llama-3, Qwen): a stand-in character for each byte, "Ġ" for a space.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ from .errors import OmnidraftError
 from .files import check_readable, read_json
 from .special_tokens import find_roles
 
-# GPT-2's stand-ins: a printable Latin-1 byte is itself, the other 68 take code points from 256 on.
+# GPT-2's stand-ins: printable Latin-1 bytes are themselves, the other 68 get code points 256, ...
 _HIDDEN = [*range(33), *range(127, 161), 173]
 BYTE_TO_CHARACTER = [chr(256 + _HIDDEN.index(b) if b in _HIDDEN else b) for b in range(256)]
 CHARACTER_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_CHARACTER)}
 _TO_LATIN_1 = {b: "\uffff" for b in _HIDDEN} | {ord(c): b for c, b in CHARACTER_TO_BYTE.items()}
 
-LARGEST = 2**27  # bytes of a tokenizer.json; those of 262k tokens have 33 MB
-GROWTH = 64  # a normalizer may make a text longer by this factor, a post-processor by so many ids
+LARGEST = 2**27  # maximum bytes of a tokenizer.json; one with 262k tokens has 33 MB
+GROWTH = 64  # maximum growth of a text by a normalizer (factor) or a post-processor (ids)
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _PRE_TOKENIZERS = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "UnicodeScripts",
                    "Whitespace", "WhitespaceSplit", "FixedLength"}
@@ -37,10 +37,10 @@ _NO_DUMMY_SPACE = {"prepend_scheme": "never", "add_prefix_space": False}
 
 
 class Tokenizer:
-    """A tokenizer and the bytes of its tokens; `config` is that of `special_tokens.find_roles`.
+    """A tokenizer and the bytes of its tokens; `config`: see `special_tokens.find_roles`.
 
-    `raw` is taken over: truncation, padding and BPE dropout are switched off. Equal `key`s: what it
-    was read from is equal. OmnidraftError where pieces do not add up to the text (WordPiece).
+    `raw` is modified: truncation, padding and BPE dropout are switched off. Tokenizers read from
+    equal files have equal `key`s. OmnidraftError if pieces do not join to the text (WordPiece).
     """
 
     def __init__(self, raw: tokenizers.Tokenizer, name: str = "",
@@ -48,11 +48,11 @@ class Tokenizer:
         raw.no_truncation()
         raw.no_padding()
         if getattr(raw.model, "dropout", None):
-            raw.model.dropout = None  # a text has one tokenization
+            raw.model.dropout = None  # each text has exactly one tokenization
         self.raw, self.name, self._config = raw, name, config or {}
         self.strings = [*map(raw.id_to_token, range(raw.get_vocab_size()))]
         vocabulary = {string: i for i, string in enumerate(self.strings)}
-        if None in vocabulary:  # ids have gaps (where they have none, the above is quicker)
+        if None in vocabulary:  # the ids have gaps (without gaps, the line above is faster)
             vocabulary = raw.get_vocab(with_added_tokens=True)
         before = _parts(raw.normalizer) + _parts(raw.pre_tokenizer)
         self.size: int = max(vocabulary.values(), default=-1) + 1
@@ -61,7 +61,7 @@ class Tokenizer:
         parts = json.dumps(before + _parts(raw.decoder), ensure_ascii=False)
         self.byte_level: bool = '"ByteLevel"' in parts
         fallback = '"ByteFallback"' in parts or getattr(raw.model, "byte_fallback", False)
-        self._space = "▁" in parts  # it stands for a space
+        self._space = "▁" in parts  # does "▁" stand for a space?
         self.prefix_space: bool = any(
             part["type"] == "Prepend" or part.get("add_prefix_space")
             or part.get("prepend_scheme", "never") != "never" for part in before)
@@ -81,14 +81,14 @@ class Tokenizer:
         self.byte_fallback = {  # byte -> the lowest token that spells it alone
             self.token_bytes[i][0]: i for i in reversed(alone)
             if i in self.fallback or self.byte_level and i not in added}
-        # Pieces cannot spell bytes that are not UTF-8 (surrogate escapes), nor a "▁" of the text.
+        # Pieces cannot spell bytes that are not UTF-8 (surrogate escapes), or a "▁" in the text.
         mark = "▁" if self._space and self.byte_fallback.keys() >= set("▁".encode()) else ""
         self._unspellable = re.compile(f"([\udc80-\udcff{mark}]+)")
         self.key = key or self.fingerprint
 
     @classmethod
     def load(cls, folder: str | Path) -> "Tokenizer":
-        """Read a Hugging Face folder; OmnidraftError where its tokenizer.json is not usable."""
+        """Read a Hugging Face folder; OmnidraftError if its tokenizer.json is not usable."""
         path = Path(folder, "tokenizer.json")
         if not path.exists():
             raise OmnidraftError(f"no tokenizer.json in {folder}: pass a Hugging Face folder")
@@ -102,7 +102,7 @@ class Tokenizer:
         return cls(raw, path.parent.resolve().name, config, hashlib.sha256(content).hexdigest())
 
     def within(self, size: int) -> "Tokenizer":
-        """Without added tokens beyond a model's `size` logits; OmnidraftError for ordinary ones."""
+        """Without added tokens past a model's `size` logits; OmnidraftError for other such ids."""
         if self.size <= size:
             return self
         data = json.loads(self.raw.to_str())
@@ -115,13 +115,13 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 (hex) of the tokenizer.json as the library writes it: equal bytes, equal ids."""
+        """sha256 (hex) of the tokenizer.json as the library writes it: equal hash, equal ids."""
         return hashlib.sha256(self.raw.to_str().encode()).hexdigest()
 
     def encode(self, text: str, bos: bool = False, specials: bool = False) -> list[int]:
-        """Ids of a whole text, as the library gives them; with `bos` after the begin token, if any.
+        """Ids of a whole text, as the library gives them; `bos`: after the begin token, if any.
 
-        "</s>" in the text stays text, unless `specials`: what a model wrote must never end it.
+        "</s>" in a text stays text, unless `specials`: text must never become an end token.
         """
         self.raw.encode_special_tokens = not specials
         return [*(self.begin if bos else ()), *_run(self.raw, text)]
@@ -129,13 +129,13 @@ class Tokenizer:
     def encode_continuation(self, text: str) -> list[int]:
         """Ids of a text that continues another: its exact bytes, without a dummy space.
 
-        Llama-2 encodes "flake" as if it were " fl", "ake", and continues with "f", "la", "ke".
-        Surrogate escapes (PEP 383) are bytes of no whole character: byte tokens if there are any.
+        Llama-2 encodes a text "flake" as " fl", "ake", but a continuation as "f", "la", "ke".
+        Surrogate escapes (PEP 383) are bytes of cut characters; they become byte tokens, if any.
         """
         return self._spell(text, lambda part: _run(self._exact, part))
 
     def split(self, data: bytes) -> tuple[int, ...] | None:
-        """How the merges alone spell the bytes of a token; None if they cannot."""
+        """How the model alone (no pre-tokenizer) spells the bytes of a token; None if it cannot."""
         def merged(part: str) -> list[int]:
             part = part.replace(" ", "▁") if self._space else part
             return [token.id for token in self.raw.model.tokenize(part)]
@@ -150,44 +150,44 @@ class Tokenizer:
         return tuple(ids) if data and self.decode_bytes(ids) == data else None
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
-        """The joined bytes of the tokens; special, unused, padded ids: none; negative: an error."""
+        """The joined bytes of tokens (special, unused, padding ids: none); negative ids raise."""
         if len(ids) and min(ids) < 0:
             raise OmnidraftError(f"token id {min(ids)} is negative: it stands for no token")
         return b"".join([self.token_bytes[i] or b"" for i in ids if i < self.size])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Readable text of ids that start a text: no dummy space, broken UTF-8 replaced."""
+        """Readable text of ids from the start of a text: no dummy space, invalid UTF-8 replaced."""
         text = self.decode_bytes(ids).decode("utf-8", "replace")
         return text.removeprefix(" ") if self.prefix_space else text
 
     @cached_property
     def begin(self) -> tuple[int, ...]:
-        """What its post-processor puts before a text; without one, its begin token, if any.
+        """What the post-processor puts before a text; without one, the begin token, if any.
 
-        GPT-2 has <|endoftext|> as its begin token and puts nothing; OPT puts </s>.
+        GPT-2's begin token is <|endoftext|>, but nothing is put before a text; OPT puts </s>.
         """
         if self.raw.post_processor is None:
             return self.roles["bos"][:self._config.get("add_bos_token", True)]
         made = self.raw.encode("a 0")
-        return tuple(made.ids[:[*made.sequence_ids, 0].index(0)])  # 0: the text's own
+        return tuple(made.ids[:[*made.sequence_ids, 0].index(0)])  # sequence 0: the text itself
 
     @cached_property
     def _exact(self) -> tokenizers.Tokenizer:
-        """The same model behind a normalizer and pre-tokenizer that change and add no byte."""
+        """The same model, with a normalizer and pre-tokenizer that neither change nor add bytes."""
         shell = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
         shell["normalizer"] = _without_changes(self.raw.normalizer, "normalizers")
         shell["pre_tokenizer"] = _without_changes(self.raw.pre_tokenizer, "pretokenizers")
         exact = tokenizers.Tokenizer.from_str(json.dumps(shell))
         exact.model = self.raw.model  # shared, not copied
         added = sorted(self.raw.get_added_tokens_decoder().items())
-        if any(not token.special for _, token in added):  # plain ones, such as runs of spaces, stay
-            for i, token in added:  # the library numbers them in this order
+        if any(not token.special for _, token in added):  # keep plain ones, such as runs of spaces
+            for i, token in added:  # sorted, since the library numbers them in this order
                 (exact.add_special_tokens if i in self.special.ids else exact.add_tokens)([token])
         exact.encode_special_tokens = True
         return exact
 
     def _spell(self, text: str, run: Callable[[str], list[int]]) -> list[int]:
-        """Ids by `run` for the parts of a text that pieces can spell, byte tokens for the rest."""
+        """Ids by `run` for the parts of a text that pieces can spell; byte tokens for the rest."""
         ids: list[int] = []
         for place, part in enumerate(self._unspellable.split(text)):
             if place % 2:  # a captured separator
@@ -198,18 +198,18 @@ class Tokenizer:
         return ids
 
     def _bytes_of(self, string: str) -> bytes:
-        """What a token of this spelling stands for."""
+        """The bytes that a token with this spelling stands for."""
         if not self.byte_level:
             return (string.replace("▁", " ") if self._space else string).encode()
         try:
             return string.translate(_TO_LATIN_1).encode("latin-1")
-        except UnicodeEncodeError:  # of a character that stands for no byte: plain text
+        except UnicodeEncodeError:  # not all are stand-in characters, so it is plain text
             return string.encode()
 
 
 @contextmanager
 def _library(what: str) -> Iterator[None]:
-    """One line, beginning with `what`, for whatever the tokenizer library raises."""
+    """Turn whatever the tokenizer library raises into an OmnidraftError that begins with `what`."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -225,7 +225,7 @@ def _run(raw: tokenizers.Tokenizer, text: str) -> list[int]:
 
 
 def _problem(raw: Any, before: list[dict[str, Any]], size: int, tokens: int) -> str:
-    """Why such a tokenizer is refused, before any memory is taken for it; empty if it is not."""
+    """Why a tokenizer is refused, checked before memory is allocated; empty if it is accepted."""
     marks, model = ("end_of_word_suffix", "continuing_subword_prefix"), raw.model
     if type(model).__name__ == "WordPiece" or any(getattr(model, mark, None) for mark in marks):
         return "marks word boundaries outside its bytes: use a SentencePiece or byte-level one"
@@ -236,8 +236,8 @@ def _problem(raw: Any, before: list[dict[str, Any]], size: int, tokens: int) -> 
 
 
 def _growth(part: dict[str, Any]) -> int:
-    """Most characters that a part of a normalizer writes for one."""
-    data = b64decode(part.get("precompiled_charsmap") or "")  # its trie, after the size, and texts
+    """The maximum number of characters that a part of a normalizer writes for one."""
+    data = b64decode(part.get("precompiled_charsmap") or "")  # trie size (4 bytes), trie, texts
     texts = data[4 + int.from_bytes(data[:4], "little"):].decode("utf-8", "replace").split("\0")
     return max(1, *map(len, texts), len(part.get("content") or part.get("prepend") or ""))
 
@@ -253,7 +253,7 @@ def _parts(component: Any) -> list[dict[str, Any]]:
 
 
 def _without_changes(component: Any, key: str) -> dict[str, Any]:
-    """Its parts without a dummy space, and without those that change bytes (NFC, Strip, ...)."""
+    """A component without its dummy space and without parts that change bytes (NFC, Strip, ...)."""
     kept = [part | {key: off for key, off in _NO_DUMMY_SPACE.items() if key in part}
             for part in _parts(component) if part["type"] in _PRE_TOKENIZERS
             or part["type"] == "Replace" and part["content"] == "▁"]

@@ -1,7 +1,7 @@
 """Translation between the two vocabularies, in both directions (arXiv 2507.02659, section 3.1).
 
-Draft to target: `merge` gives proposals, their translated probabilities q' (Eq. 1) and what the
-residual needs (Eq. 2); `continuation` re-tokenises instead. Target to draft: `retokenize`.
+Draft to target: `merge` returns proposals, their translated probabilities q' (Eq. 1) and the rows
+that the residual needs (Eq. 2); `continuation` re-tokenises instead. Target to draft: `retokenize`.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +14,13 @@ import numpy as np
 from .sampling import Rows
 from .tokenizer import Tokenizer
 
-WINDOW = 64  # how many tokens `retokenize` looks back at most
+WINDOW = 64  # `retokenize` looks back at most this many tokens
 
 
 class Direct:
-    """The direct map (V_q,) from draft to target tokens, -1 where there is none, and its n pairs.
+    """The direct map (V_q,) from draft to target tokens (-1: not mapped), and its n pairs of ids.
 
-    >>> Direct(np.array([1, -1, 0, 1])).targets.tolist()  # in the target's order
+    >>> Direct(np.array([1, -1, 0, 1])).targets.tolist()  # sorted by target id
     [0, 1, 1]
     """
 
@@ -31,27 +31,27 @@ class Direct:
         self.targets = draft_to_target[self.drafts].astype(np.int64)  # (n,)
 
     def prob(self, q: Any, token: int) -> Any:
-        """q (V_q,) of the draft tokens whose direct token is this one."""
+        """The sum of q (V_q,) over the draft tokens that map directly to this target token."""
         first, last = self.targets.searchsorted((token, token + 1))
         return sum(q[draft_token] for draft_token in self.drafts[first:last].tolist())
 
 
 @dataclass
 class Proposals:
-    """Proposed target tokens, and what their verification compares."""
+    """Proposed target tokens, and what verification needs to judge them."""
 
     tokens: list[int] = field(default_factory=list)  # (m,)
-    # Draft tokens that each is for: 2 or more for a merge by the n-gram cache; of the target tokens
-    # that one draft token expands to, the first has 1 and the others 0.
+    # Draft tokens that each one stands for: 2 or more if the n-gram cache merged them. If one draft
+    # token expands to several target tokens, the first has 1 and the others 0.
     spans: list[int] = field(default_factory=list)
     probs: list[Any] = field(default_factory=list)  # for `rejection_sampling`: q' of each,
     rows: Sequence[Any] = ()  # and the rows (V_p,) of q'
-    atoms: list[int | None] = field(default_factory=list)  # for `lifted`, as the next two
+    atoms: list[int | None] = field(default_factory=list)  # for `lifted`, like the next two
     drawn: list[Any] = field(default_factory=list)
     lifting: Any = None
 
     def cut(self, room: int) -> None:
-        """Drop what there is no room for: one draft token may spell several target tokens."""
+        """Keep at most `room` proposals: one draft token may expand to several target tokens."""
         del self.tokens[room:], self.spans[room:], self.probs[room:]
 
 
@@ -59,14 +59,14 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
           longest_match: Callable[[Sequence[int], int], tuple[int, int] | None],
           spellings: dict[int, Sequence[int]],
           spread: Callable[[Any], Any] | None = None) -> Proposals:
-    """Proposals of the drafted tokens d_1..d_k (Eq. 1), and the rows q' of their residuals (Eq. 2).
+    """Proposals for the drafted tokens d_1..d_k (Eq. 1), with the rows q' of the residuals (Eq. 2).
 
-    At each place: the longest cached n-gram with q'(t) = prod_j q(d_j), which is taken off the
-    direct token of d_1; else the direct token; else the target tokens that spell the draft token
-    (the first carries q(d), the others are certain given the first); else the proposals end.
+    At each place take the longest cached n-gram, with q'(t) = prod_j q(d_j), subtracted from that
+    of d_1's direct token; else the direct token; else the target tokens that spell the draft token
+    (the first gets q(d), the others are certain given the first); else the proposals end here.
 
     draft_probs: k rows (V_q,); longest_match(tokens, start): (target token, length) or None;
-    spread: a row (V_q,) -> the same on the target's tokens (V_p,), None at temperature 0.
+    spread: maps a row (V_q,) to a row over the target's tokens (V_p,); None at temperature 0.
 
     >>> rows, direct = [np.array([0.5, 0.5])] * 2, Direct(np.array([0, -1]))
     >>> made = merge([0, 1], rows, direct, lambda d, i: (1, 2) if i == 0 else None, {},
@@ -80,7 +80,7 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
             q_prime[token] = prob
         return q_prime
 
-    changes: list[tuple[Any, dict[int, Any]]] = []  # per proposal: q, and where q' differs from it
+    changes: list[tuple[Any, dict[int, Any]]] = []  # per proposal: q, and where q' differs
     made, place = Proposals(rows=Rows(changes, row)), 0
     while place < len(draft_tokens):
         d, q = draft_tokens[place], draft_probs[place] if spread else None
@@ -109,40 +109,40 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
 
 
 def extend(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[int]:
-    """Ids of the text of `ids` followed by the bytes `data`: only the end is tokenised again."""
+    """Ids of the text of `ids` followed by the bytes `data`; only the end is tokenised again."""
     start, made = retokenize(tokenizer, ids, data)
     return [*ids[:start], *made]
 
 
 def retokenize(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> tuple[int, list[int]]:
-    """How many of `ids` stay where the bytes `data` follow them, and the new ids after those."""
+    """Append the bytes `data` to `ids`: how many of `ids` stay, and the new ids after those."""
     start = _restart(tokenizer, ids)
     data = tokenizer.decode_bytes(ids[start:]) + data
     return start, tokenizer.encode_continuation(data.decode("utf-8", "surrogateescape"))
 
 
 def continuation(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[int]:
-    """Ids that continue `ids`, which stay as they are, and spell `data`; in context if possible."""
+    """Ids that spell `data` after `ids`, which stay unchanged; tokenised in context if possible."""
     start, made = retokenize(tokenizer, ids, data)
     old = len(ids) - start
     return made[old:] if made[:old] == list(ids[start:]) else extend(tokenizer, (), data)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many ids two sequences share from their beginning."""
+    """The length of the longest common prefix of two sequences."""
     length = min(len(a), len(b))
     return next((i for i in range(length) if a[i] != b[i]), length)
 
 
 def until_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
-    """Tokens up to the first end token: it ends the text, even in mid-block."""
+    """Tokens up to and including the first end token, which ends the text even in mid-block."""
     first = next((i for i, token in enumerate(tokens) if token in ends), len(tokens) - 1)
     return tokens[:first + 1]
 
 
 def _restart(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
-    """Where re-tokenising may begin: the last word with one space before it, or a special token's
-    end; no tokenizer joins that space to what precedes it."""
+    """Where re-tokenising may begin: at the last token with a single leading space (no tokenizer
+    joins this space to what precedes it), or after the last special token."""
     first = max(0, len(ids) - WINDOW)
     for place in range(len(ids) - 1, first - 1, -1):
         spelled = tokenizer.token_bytes[ids[place]] if ids[place] < tokenizer.size else None

@@ -1,9 +1,9 @@
 """The four verification rules: which proposals the target keeps, and what it writes instead.
 
-p = target, q = draft. Row i of `target_probs` is p, processed for sampling, given the context and
-the proposals before position i: m proposals come with m + 1 rows, NumPy arrays or tensors. Words:
-*accepted* = a kept proposal, *recovered* = drawn from the residual after a rejection, *bonus* = the
-free token when every proposal was kept. Rules, lossless but for `omnidraft` above temperature 0:
+p = target, q = draft. Row i of `target_probs` is p, after temperature and filters, given the
+context and the proposals before position i; m proposals need m + 1 rows (NumPy arrays or tensors).
+*Accepted*: the proposal is kept. *Recovered*: drawn from the residual after a rejection. *Bonus*:
+the free token when every proposal is kept. All rules are lossless, except `omnidraft` at T > 0:
 
 `slem`       arXiv 2502.05202, and every rule at temperature 0: `exact_match`
 `tli`        arXiv 2502.05202: `rejection_sampling` with q on the shared tokens
@@ -24,7 +24,7 @@ RULES = ("lifted", "omnidraft", "slem", "tli")
 
 
 class Verdict(NamedTuple):
-    """What a round writes: the `accepted` proposals, then one token of the target's own."""
+    """What a round writes: the `accepted` proposals, then one token from the target itself."""
 
     emitted: list[int]
     last: str  # what that token is: "recovered" or "bonus"
@@ -36,29 +36,28 @@ class Verdict(NamedTuple):
 
 
 def ratio(target_prob: float, draft_prob: float) -> float:
-    """min(1, p/q), and 0 where q = 0: no quotient is formed that could overflow."""
+    """min(1, p/q), or 0 if q = 0; it divides only where the quotient cannot overflow."""
     if draft_prob <= 0:
         return 0.0
     return 1.0 if target_prob >= draft_prob else float(target_prob / draft_prob)
 
 
 def residual(target_probs: Any, draft_probs: Any, scale: float = 1.0) -> Any:
-    """Weights max(0, scale p - q) (V,); at scale 1, where rounding leaves nothing (p = q), p."""
+    """Weights max(0, scale p - q) (V,); at scale 1, p itself if all of them are 0 (p = q)."""
     left = (target_probs if scale == 1 else scale * target_probs).clip(draft_probs)
-    left -= draft_probs  # max(scale p, q) - q is quicker to work out
+    left -= draft_probs  # max(scale p, q) - q takes less time
     if scale == 1:
-        left += target_probs * (left.sum() == 0)  # not an `if`: a GPU would be waited for
+        left += target_probs * (left.sum() == 0)  # not an `if`, which would wait for the GPU
     return left
 
 
 def exact_match(proposals: Sequence[int], choices: Iterable[int]) -> Verdict:
-    """Keep proposals (m,) while they equal the target's `choices` (m + 1,); the first other ends.
+    """Keep proposals (m,) while they equal the target's `choices` (m + 1,); end with the one after.
 
-    choices: the argmax of the target's rows at temperature 0, else a sample of each, so that the
-    text is the target's own sample.
+    choices: the argmax of each target row at temperature 0, else a sample: what it writes alone.
     """
     emitted: list[int] = []
-    for choice, proposal in zip(choices, [*proposals, None], strict=True):  # None: no more
+    for choice, proposal in zip(choices, [*proposals, None], strict=True):  # None: the bonus
         emitted.append(choice)
         if choice != proposal:
             break
@@ -68,11 +67,11 @@ def exact_match(proposals: Sequence[int], choices: Iterable[int]) -> Verdict:
 def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
                        target_probs: Sequence[Any], uniforms: Uniforms,
                        proposed: Sequence[Any] | None = None) -> Verdict:
-    """Accept each proposal t with min(1, p(t)/q(t)), else draw from norm(max(0, p - q)) and end.
+    """Accept each proposal t with min(1, p(t)/q(t)); else draw from norm(max(0, p - q)) and stop.
 
-    proposals: (m,) target ids; draft_probs: m rows (V_p,) of q or q' on the target's tokens;
-    target_probs: m + 1 rows (V_p,); proposed: (m,) q(t), where `draft_probs` are worked out only
-    after a rejection. Lossless if each proposal was drawn from its row.
+    proposals: (m,) target ids; draft_probs: m rows (V_p,) of q or q' over the target's tokens;
+    target_probs: m + 1 rows (V_p,); proposed: (m,) the q(t), given if the rows of `draft_probs` are
+    lazy: they are then computed only on rejection. Lossless if each t was drawn from its row.
     """
     pairs = ((target_probs[row][token], proposed[row] if proposed else draft_probs[row][token])
              for row, token in enumerate(proposals))
@@ -87,24 +86,25 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
            target_probs: Sequence[Any], uniforms: Uniforms, limit: int | None = None) -> Verdict:
     """Verify a round's atoms on lifted distributions; every emitted token has distribution p.
 
-    atoms, drawn: what `Lifting.reveal` gives; target_probs: m + 1 rows (V_p,) along the m tokens of
-    `lifting.walk(atoms)`, or its first `limit`: the bonus follows those, whatever the atoms are.
+    atoms, drawn: from `Lifting.reveal`; target_probs: m + 1 rows (V_p,) along the m tokens of
+    `lifting.walk(atoms)`, or its first `limit` (the bonus then follows them, whatever comes later).
 
-    At a node of the trie the next atom proposes a child, or that a token ends there; P and Q are
-    those of `Lifting.choice`. They are judged as a block (arXiv 2403.10444, here for atoms): r = 1
-    before the first, r' = min(1, r P/Q) after each. All are kept with the last r; else, from
-    behind, those before a comparison with h = Z / (Z + 1 - r). There the residual max(0, r P - Q),
-    whose sum is Z, draws a category, and p within that the next token. It is exact:
+    At each node of the trie the next atom proposes a child, or that a token ends there, with the P
+    and Q of `Lifting.choice`. They are judged as a block (arXiv 2403.10444, here for atoms): r is 1
+    at first, and each comparison makes it r' = min(1, r P/Q). With probability r, the last, all are
+    kept. If not, go back from the last comparison and stop at each with h = Z / (Z + 1 - r): only
+    those before it are kept, its residual max(0, r P - Q), whose sum is Z, draws a category, and p
+    draws the next token within that category. This is exact (1, 2) and keeps more (3):
 
-    1. What was drafted so far is kept with r: more of it with sum Q r' = sum min(Q, r P) = r - Z,
-       and if not, so much with h; together r - Z + (1 - r + Z) h = r.
-    2. Category c follows it with P, as in the target: in what is kept further with Q r' = min(Q, r
-       P), by the residual with max(0, r P - Q); together r P.
-    3. Judged one by one, comparisons would be kept with the product of all min(1, P/Q). That is
-       never more than r, and less where P > Q comes after P < Q.
+    1. The draft up to a comparison is kept with probability r: more of it with sum Q r' = sum
+       min(Q, r P) = r - Z, and otherwise exactly so much with h; r - Z + (1 - r + Z) h = r.
+    2. Category c comes next with probability r P, as in the target: drafted and kept with Q r' =
+       min(Q, r P), or drawn from the residual with max(0, r P - Q); the sum is r P.
+    3. Judging one by one would keep all with the product of all min(1, P/Q), which is never more
+       than r, and less where P > Q comes after P < Q.
 
-    As P <= 1, no r further on is above r / (product of the Q until there). A draw above that
-    refuses what follows before its rows are worked out, where `target_probs` are `sampling.Rows`.
+    As P <= 1, a later r is at most r / (product of the Q up to there). A draw above this bound
+    rejects what follows without computing its rows, if `target_probs` are lazy (`sampling.Rows`).
     """
     steps = choices(atoms, drawn, lifting, target_probs, limit)
     kept, refused, left = _keep(steps, drawn, lifting, target_probs, uniforms)
@@ -125,12 +125,12 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
 def _keep(steps: Iterable[Choice], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
           target_probs: Sequence[Any],
           uniforms: Uniforms) -> tuple[list[Choice], Choice | None, Any]:
-    """The comparisons that are kept; the next and its residual (C + 1,), None if all are kept."""
+    """The kept comparisons, the first rejected one (None: all are kept), its residual (C + 1,)."""
     steps, known, draw = iter(steps), [], 1.0
     for step in steps:
         draw = draw if known else uniforms.next()
         known.append(step)
-        if draw >= step.most:  # some are refused, whatever the rows of what follows
+        if draw >= step.most:  # not all are kept, whatever the later rows are
             break
     if not known or draw < known[-1].after:
         return known, None, None
@@ -140,7 +140,7 @@ def _keep(steps: Iterable[Choice], drawn: Sequence[tuple[Any, Split]], lifting: 
     draws = [(i, uniforms.next()) for i in range(len(known) - 1 + last.behind, sure, -1)]
     if any(i >= len(known) and draw < last.most for i, draw in draws):
         known += steps
-    # As h <= r, r alone refuses most, and no whole distribution is worked out for them.
+    # As h <= r, a draw above r needs no Z: most comparisons compute no whole distribution.
     some = [(i, draw) for i, draw in draws if i < len(known) and draw < known[i].before]
     totals = uniforms.floats((z := left(i).sum(), z + (1 - known[i].before)) for i, _ in some)
     for (i, draw), total in zip(some, totals, strict=True):
@@ -151,10 +151,10 @@ def _keep(steps: Iterable[Choice], drawn: Sequence[tuple[Any, Split]], lifting: 
 
 def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
             target_probs: Sequence[Any], limit: int | None = None) -> Iterator[Choice]:
-    """The comparisons of a round, up to the first with P = 0; arguments as in `lifted`."""
+    """The comparisons of a round, up to the first with P = 0; arguments as for `lifted`."""
     rows = min(len(target_probs), len(target_probs) if limit is None else limit)
     route = [*takewhile(lambda step: step.row < rows, lifting.route(atoms))]
-    masses, drafted = [], []  # (row, ids) to add up: P's mass; Q's, and what that is a share of
+    masses, drafted = [], []  # (row, ids) to sum: for P; for Q, and the total that Q is a share of
     for step in route:
         (q, prefix), children = drawn[step.place], lifting.children(step.node)
         after, atom = lifting.after(prefix), atoms[step.place]
@@ -165,15 +165,15 @@ def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lif
             same = [token for other in children if step.stop for token in after.get(other, ())]
         masses.append((step.row, within))
         drafted += [(q, same), (q, lifting.continuing(prefix)[0] if prefix else [])]
-    # The drafter's rows are there; one of the target is worked out when its number is asked for.
+    # The draft rows exist already; a target row is computed only when its number is asked for.
     numbers = lifting.sums(chain(drafted, ((target_probs[row], ids) for row, ids in masses)))
     q, proposals = 1.0, []
     for step in route:
         left, share = q if step.narrowed != ROOT else 1.0, next(numbers) / (next(numbers) or 1.0)
         q = (max(0.0, 1.0 - share) if step.stop else share) / (left or 1.0)
         proposals.append((left, q))
-    later = [*accumulate((q for _, q in proposals[:0:-1]), mul, initial=1.0)]  # Q of all behind
-    mass, r = 1.0, 1.0  # of the proposal before: its mass under p, and r
+    later = [*accumulate((q for _, q in proposals[:0:-1]), mul, initial=1.0)]  # product of later Q
+    mass, r = 1.0, 1.0  # of the previous proposal: its mass under p, and r after it
     for step, (left, q), proposed in zip(route, proposals, numbers, strict=True):
         p, before = proposed / (mass or 1.0) if step.node != ROOT else proposed, r
         mass, r, behind = proposed, ratio(r * p, q), later.pop()
@@ -187,7 +187,7 @@ def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lif
 
 def categories(choice: Choice, drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
                target_probs: Sequence[Any]) -> tuple[Any, Any]:
-    """P and Q (C + 1,) of all categories at a comparison."""
+    """P and Q (C + 1,) over all categories of a comparison."""
     q = lifting.distribution(*drawn[choice.place])
     if choice.narrowed != ROOT:  # the same atom proposed *stop*, and that was accepted
         q[[*lifting.children(choice.narrowed)]] = 0.0
@@ -197,10 +197,10 @@ def categories(choice: Choice, drawn: Sequence[tuple[Any, Split]], lifting: Lift
 
 def acceptances(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
                 target_probs: Sequence[Any]) -> list[float]:
-    """P(kept) of each atom, given those before it, up to the first 0: the acceptance head's labels.
+    """P(kept) of each atom given those before it, up to the first 0: labels of the acceptance head.
 
-    This project's own. A draft is kept up to an atom with the r of `lifted`, which can rise again:
-    the product up to an atom is the least r so far. The list ends where the rows do.
+    This project's own. The draft is kept up to an atom with probability r (see `lifted`). As r
+    can rise again, the labels multiply to the smallest r so far. The list ends with the rows.
     """
     steps = choices(atoms, drawn, lifting, target_probs)
     after = {step.place: step.after for step in steps}  # an atom may be compared twice

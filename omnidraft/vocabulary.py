@@ -1,9 +1,9 @@
 """Which tokens of two vocabularies are the same (arXiv 2507.02659, section 3.1 and Table 8).
 
 Two tokens are the same if they stand for the same *bytes* (this project's own). The paper compares
-*strings* after turning a leading "▁" into "Ġ": that misses what is spelled differently (a newline,
-a run of spaces, "中") and pairs some tokens falsely ("é" is a letter in one vocabulary, and the
-stand-in for byte 0xE9 in the other). Special tokens are paired by role (`special_tokens`).
+*strings* after turning a leading "▁" into "Ġ". This misses tokens that are written differently (a
+newline, a run of spaces, "中") and pairs some that differ ("é" is a letter in one vocabulary and
+stands for byte 0xE9 in the other). Special tokens are paired by role (`special_tokens`).
 """
 
 import re
@@ -20,20 +20,20 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """The direct map between two vocabularies; -1 means that the other side has no such token."""
+    """The direct map between two vocabularies; -1: the other vocabulary has no such token."""
 
     draft_to_target: np.ndarray  # (V_q,) int32
     target_to_draft: np.ndarray  # (V_p,) int32
-    shared_draft: int  # draft ids whose spelling the target has; pairs by role not counted
-    shared_target: int  # target ids whose spelling the drafter has
+    shared_draft: int  # draft ids whose spelling the target has too; pairs by role not counted
+    shared_target: int  # target ids whose spelling the drafter has too
 
 
 def align(draft: Tokenizer, target: Tokenizer, strings: bool = False,
           sizes: tuple[int | None, int | None] = (None, None)) -> Alignment:
     """Pair the tokens of two vocabularies by their bytes, or by their `strings` as the paper does.
 
-    Of several tokens spelled alike the canonical one is taken. Ids from the `sizes` on, which the
-    models have no logits for, are left out.
+    Of several tokens with the same spelling, the canonical one is paired. `sizes`: the numbers of
+    logits of the two models; ids beyond them are left out.
     """
     ours, theirs = draft.token_bytes, target.token_bytes
     if strings:  # with special tokens, a leading "▁" turned into "Ġ"
@@ -54,9 +54,9 @@ def align(draft: Tokenizer, target: Tokenizer, strings: bool = False,
 
 
 def canonical_ids(tokenizer: Tokenizer, keys: Sequence[Hashable]) -> dict[Hashable, int]:
-    """Spelling -> the one id that stands for it; `keys` holds the spelling of each id, or None.
+    """Spelling -> the one id that represents it; `keys` holds the spelling of each id, or None.
 
-    Of several: the one that the tokenizer itself produces, else the lowest, byte fallback last.
+    Of several ids: the one that the tokenizer itself produces, else the lowest; byte fallback last.
     """
     ids: dict[Hashable, int] = {}
     twins: dict[Hashable, list[int]] = {}
@@ -71,15 +71,15 @@ def canonical_ids(tokenizer: Tokenizer, keys: Sequence[Hashable]) -> dict[Hashab
 
 
 def aligned_spans(draft: Sequence[bytes], target: Sequence[bytes]) -> Iterator[tuple[Span, Span]]:
-    """The smallest blocks of two tokenizations of one text, given as the bytes of each token.
+    """Align two tokenizations of one text, given as the bytes of each token, in smallest blocks.
 
     Yields ((draft_start, draft_end), (target_start, target_end)), ends excluded, up to the last
-    common boundary. A token without bytes (special or empty) at a boundary is a block of its own.
+    common boundary. A token without bytes (special or empty) at a boundary forms its own block.
 
     >>> list(aligned_spans([b"Snow", b"f", b"la", b"ke"], [b"Snow", b"flake"]))
     [((0, 1), (0, 1)), ((1, 4), (1, 2))]
     """
-    i = j = start_i = start_j = ahead = 0  # ahead: bytes read of the draft side, less the target's
+    i = j = start_i = start_j = ahead = 0  # ahead: bytes read on the draft side minus the target's
     while True:
         ours = len(draft[i]) if i < len(draft) else None
         theirs = len(target[j]) if j < len(target) else None

@@ -160,7 +160,7 @@ def one_mutation(base: Path, seed: int) -> str:
     result = run(work, *command)
     said = (result.stderr.strip().splitlines() or [""])[-1]
     what = f"{path.relative_to(work)}, {' '.join(command[:2])}: exit {result.exit_code}, {said[:150]!r}"
-    if result.exit_code not in (0, 1, 2) or "Traceback" in result.stderr or "a mistake of the program" in result.stderr:
+    if result.exit_code not in (0, 1, 2) or "Traceback" in result.stderr or "a bug in the program" in result.stderr:
         return what
     if result.exit_code and not said.lower().startswith("error: "):
         return what

@@ -104,7 +104,7 @@ def test_rename_and_its_pair_finds_it_all_the_same(folders):
     learned(folders, target="second")
     for name in ("sums", "tiny-draft--second", "../out", "a/b", "", ".hidden", "none", "auto", "-x\x1b"):
         result = run("adapters", "rename", "--adapters", "kept", "--", "sums", name)
-        check_refused(result, "is taken, or no name")
+        check_refused(result, "is taken, or not a name")
     assert {path.name for path in Path().iterdir()} == {"kept"}
 
 
@@ -207,7 +207,7 @@ def test_the_same_words_everywhere(folders, tmp_path):
             assert "tiny-draft drafts with an adapter: your own, in " in found.stderr, (arguments, word)
         check_refused(run(*arguments, *models, "--adapter", "no-such", input="the thing\n"), "no adapter 'no-such'")
     other = ["-d", folders["draft"], "-t", folders["second"], "-n", "8", "--adapters", "kept"]
-    for word, says in (("auto", "nothing was learned yet"), (place.name, "was learned with another target")):
+    for word, says in (("auto", "nothing has been learned yet"), (place.name, "was learned with another target")):
         check_refused(run("generate", "the thing", *other, "--adapter", word), says)
 
 
@@ -255,7 +255,7 @@ def test_export_refuses_and_then_writes_nothing(folders, tmp_path, monkeypatch):
     (tmp_path / "full" / "mine").write_text("mine")
     (tmp_path / "file").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
-    for where, more, says in (("full", [], "is there already"), ("file", [], "is there already"),
+    for where, more, says in (("full", [], "already exists"), ("file", [], "already exists"),
                               ("new", ["-d", folders["qwen"]], "learned with another draft"),
                               ("new", ["-d", "gpt-5"], "unknown model"), ("new", ["--backend", "x"], "unknown backend"),
                               ("file/new", ["-d", folders["draft"]], "cannot write")):
@@ -266,7 +266,7 @@ def test_export_refuses_and_then_writes_nothing(folders, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "save_tensors", lambda path, tensors, dtype: real(
         path, {name: array + 0.01 * (name == "lm_head.weight") for name, array in tensors.items()}, dtype))
     refused = run("adapters", "export", place.name, "new", "-d", folders["draft"], "--adapters", "kept")
-    check_refused(refused, "would have other logits")
+    check_refused(refused, "would change the logits")
     assert sorted(tmp_path.rglob("*")) == before
 
 

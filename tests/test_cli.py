@@ -261,7 +261,7 @@ def test_align_says_where_a_side_cannot_spell_the_text(folders, tmp_path):
 
 def test_what_large_vocabularies_decide_is_kept_and_checked_before_use(folders, monkeypatch):
     caches, ask = Path(os.environ["OMNIDRAFT_HOME"]), ("generate", "the thing", *pair(folders))
-    first, line = ok(*ask), "is found out, once"
+    first, line = ok(*ask), "computing once"
     assert line not in first.stderr and not [*caches.glob("s*.json")]  # small ones are quicker without
     monkeypatch.setattr("omnidraft.serving.generation.LARGE", 0)
     cold = ok(*ask)
@@ -405,9 +405,13 @@ def test_more_bad_input(arguments, expected, folders, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("arguments", [["align", "gpt-5", "{draft}"], ["align", "{draft}", "{empty}"]])
-def test_bad_input_of_the_others(arguments, bad_folders):
-    check_refused(run(*[argument.format(**bad_folders) for argument in arguments]), "")
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (["align", "gpt-5", "{draft}"], "gpt-5"), (["align", "{draft}", "{empty}"], ""),
+    (["check", "{draft}"], "name two"), (["check", "exactness", "{draft}"], "no target"),
+    (["bench", "--prompts", ".", "-d", "{draft}"], "directory"),
+])
+def test_bad_input_of_the_others(arguments, expected, bad_folders):
+    check_refused(run(*[argument.format(**bad_folders) for argument in arguments]), expected)
 
 
 def test_an_existing_result_is_replaced_whole_or_kept(folders):

@@ -111,7 +111,7 @@ def test_another_model_and_settings_of_generate_are_refused():
         model.generate(**inputs, custom_generate=two().decoder())
     with pytest.raises(OmnidraftError, match="give temperature to generate"):
         two().decoder(temperature=0.5)
-    with pytest.raises(OmnidraftError, match="no model of transformers"):
+    with pytest.raises(OmnidraftError, match="not a transformers model"):
         omnidraft.pair("draft-general", "draft-general").decoder()
 
 

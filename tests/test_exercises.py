@@ -40,9 +40,9 @@ MISTAKES = {  # step: (what is changed in the solution, into what, what the mess
         ("row(letters[:i])", "row(())", "after a")],  # every letter from the first row
     6: [("end - len(ids) - 1", "end - len(ids)", "not distributed|4 tokens"),  # no place for the target's own token
         ("written = written[:place + 1]", "pass", "not distributed"),  # something follows the end
-        ("own + tokens, 1", "own, 1", "another number of target passes"),  # every draft token from the first row
-        ("own = draft.write(own, target.bytes(written))", "own = own + tokens", "another number|not distributed"),
-        ("own = draft.write(own, target.bytes(written))", "pass", "another number")],  # the drafter never reads on
+        ("own + tokens, 1", "own, 1", "mean number of target passes"),  # every draft token from the first row
+        ("own = draft.write(own, target.bytes(written))", "own = own + tokens", "mean number of target passes|not distributed"),
+        ("own = draft.write(own, target.bytes(written))", "pass", "mean number of target passes")],  # it never reads on
 }
 
 

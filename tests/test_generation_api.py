@@ -47,7 +47,7 @@ def test_a_prompt_is_a_text_ids_or_arrays_of_them_and_all_give_the_same_text():
     mask = masked["attention_mask"]
     assert one.generate(masked["input_ids"], attention_mask=mask, max_new_tokens=12).sequences == wanted.sequences
     for wrong in ({"prompt": ids, "input_ids": ids}, {"prompt": PROMPT, "attention_mask": mask}, {"attention_mask": mask}, {}):
-        with pytest.raises(OmnidraftError, match="input_ids|is no prompt"):
+        with pytest.raises(OmnidraftError, match="input_ids|is not a prompt"):
             one.generate(**wrong)
 
 
@@ -110,7 +110,7 @@ def test_padding_without_a_mask_is_refused():
     with pytest.raises(OmnidraftError, match="one text"):
         list(one.stream(["a", "b"]))
     for mask in ([[1, 1, 1]], [[0, 0]], [[1], [1]]):
-        with pytest.raises(OmnidraftError, match="attention_mask has another shape than the ids, or hides a prompt"):
+        with pytest.raises(OmnidraftError, match="attention_mask does not fit the ids, or hides a whole prompt"):
             one.generate({"input_ids": [[0, 1]], "attention_mask": mask})
     assert split([[0, 1, pad]], [pad]) == ([[0, 1, pad]], True)  # a list may say what it likes
 
@@ -356,7 +356,7 @@ def test_settings_and_options_mean_the_same():
 def test_models_and_names_are_mixed_and_anything_else_is_refused():
     model = FakeModel(BYTES, 0)
     assert pair(model, FakeModel(PIECES, 1)).draft is model
-    for wrong, says in (((3, model), "int is no model"), ((None, model), "NoneType"), (((model, BYTES, 1), model), "tuple"),
+    for wrong, says in (((3, model), "int is not a model"), ((None, model), "NoneType"), (((model, BYTES, 1), model), "tuple"),
                         (((model, BYTES), model), "has a tokenizer"),
                         (("draft-tasks", model, "numpy", BYTES), "has a tokenizer")):
         with pytest.raises(OmnidraftError, match=says):

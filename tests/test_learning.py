@@ -464,7 +464,7 @@ def test_generate_drafts_with_the_adapter_and_it_is_listed(folders, tmp_path):
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     generate = ["generate", "the thing", "-d", folders["draft"], "-t", folders["target"], "-n", "12"]
     without = run(*generate, "--adapter", "auto", "--adapters", "kept")
-    assert without.exit_code == 1 and "nothing was learned yet" in without.stderr
+    assert without.exit_code == 1 and "nothing has been learned yet" in without.stderr
     assert adapt(folders, "prompts.txt", "--head", "interleaved").exit_code == 0
     adapted = run(*generate, "--adapter", "auto", "--adapters", "kept")
     assert adapted.exit_code == 0 and adapted.stdout == run(*generate).stdout  # greedy: the same text
@@ -542,7 +542,7 @@ def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("arguments, says", [
-    (["missing.txt"], "cannot read prompts"), (["empty.txt"], "is empty"), (["broken.jsonl"], "no JSON object"),
+    (["missing.txt"], "cannot read prompts"), (["empty.txt"], "is empty"), (["broken.jsonl"], "not a JSON object"),
     (["math", "--head", "both"], "unknown head training 'both': none, joint"), (["math", "--loss", "x"], "unknown loss"),
     (["math", "--rank", "-1"], "rank is -1"), (["math", "--every", "0"], "must be 1 or more"),
     (["math", "--rate", "-1"], "rate is -1"), (["nothing.jsonl"], "no prompt that could be served"),

@@ -206,7 +206,7 @@ def test_of_several_adapters_of_a_pair_the_latest_counts(folders, tmp_path):  # 
     place = store.keep(learner)
     assert store.load(paired(folders)).folder == place == tmp_path / "zzz-backup"
     fingerprint = store.all()["zzz-backup"]["fingerprint"]
-    with pytest.raises(OmnidraftError, match="is each of tiny-draft--tiny-target, zzz-backup: give a name"):
+    with pytest.raises(OmnidraftError, match="matches each of tiny-draft--tiny-target, zzz-backup: give a name"):
         store.named(fingerprint[:8])
     assert store.named("tiny-draft--tiny-target") == tmp_path / "tiny-draft--tiny-target"
 
@@ -261,7 +261,7 @@ def test_a_bad_line_keeps_what_was_learned_before_it(folders, tmp_path):  # noqa
     path = tmp_path / "late.jsonl"
     path.write_text("\n".join(json.dumps({"prompt": p}) for p in PROMPTS[:4]) + "\n{broken\n")
     result = adapt(folders, "late.jsonl")
-    assert result.exit_code == 1 and "no JSON object" in result.stderr and "saved in" in result.stderr
+    assert result.exit_code == 1 and "not a JSON object" in result.stderr and "saved in" in result.stderr
     path.write_text("\n".join(json.dumps({"prompt": p}) for p in PROMPTS))
     assert last(adapt(folders, "late.jsonl", "--json"))["prompts"] == 8
 

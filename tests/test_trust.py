@@ -54,7 +54,7 @@ HEADERS = {
 @pytest.mark.parametrize("case", HEADERS)
 def test_ranges_of_a_weights_file_follow_one_another(case, tmp_path):
     path = write(tmp_path / "model.safetensors", HEADERS[case], b"\0" * 16)
-    with pytest.raises(OmnidraftError, match="not a whole safetensors file") as caught:
+    with pytest.raises(OmnidraftError, match="not a complete safetensors file") as caught:
         read_safetensors(path)
     assert "\n" not in str(caught.value)
 
@@ -133,7 +133,7 @@ def test_deep_lines_of_prompts_are_one_line(tmp_path):
     path = tmp_path / "prompts.jsonl"
     for line in ("[" * 100_000, '{"prompt": ' + "[" * 100_000):
         path.write_text(line)
-        with pytest.raises(OmnidraftError, match="no JSON object") as caught:
+        with pytest.raises(OmnidraftError, match="not a JSON object") as caught:
             next(read_prompts(str(path))[0])
         assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
 

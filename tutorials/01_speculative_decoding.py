@@ -2,8 +2,8 @@
 # # 1 · Speculative decoding from scratch
 #
 # A large language model writes one **token** (a word or a piece of one) per **pass** (one run of the model), and every pass
-# reads all of its weights. A pass over several tokens reads them only once, so it costs less than as many passes over one
-# token. How much less? Measure it on this machine, with one of the small models in the package.
+# reads all of its weights. A pass over several tokens reads them only once, so it costs less than several passes over one
+# token each. How much less? Let us measure it on this machine, with one of the small models in the package.
 
 # %%
 from timeit import repeat
@@ -18,7 +18,7 @@ from omnidraft.stopping import FixedLength
 from omnidraft.verification import rejection_sampling, residual
 
 
-def step(n):  # a pass over n tokens after the prompt, which are then taken back
+def step(n):  # a pass over n tokens after the prompt; then the cache forgets them again
     model.forward(ids[:n], cache, rows=n)
     cache.rewind(len(ids))
 
@@ -34,8 +34,8 @@ for n, time in passes.items():
 figure("a pass over n tokens, in ms", {"measured": [1000 * time for time in passes.values()]}, [*passes])
 
 # %% [markdown]
-# What happens in a pass? A list of numbers for each token goes through the layers, where it also takes in those of the tokens
-# before it; in the end every token that may follow gets a number, the higher the likelier. A textbook version, which is slower:
+# What happens in a pass? Each token becomes a list of numbers. Every layer updates these lists, each with the help of those
+# before it. At the end, every possible next token gets a number: the higher, the likelier. A textbook version, which is slower:
 
 # %%
 show(forward)
@@ -43,16 +43,16 @@ weights = {name: tensor.astype(np.float32) for name, tensor in load_tensors(mode
 assert np.allclose(forward(model.config, weights, ids)[-1], after[0], rtol=0, atol=1e-2)
 
 # %% [markdown]
-# So let a small, fast model guess the next few tokens, and let the large one check all of them in one pass.
+# So let a small, fast model guess the next few tokens, and let the large model check all of them in one pass.
 #
 # - The **target** is the large model, whose text we want. The **drafter** is the small one.
-# - In each **round** the drafter draws k **draft tokens**, one after another. One pass of the target gives, for each of
-#   these k places and for the one after them, its probabilities of all tokens: a **row**. Then the draft tokens are judged
+# - In each **round** the drafter draws k **draft tokens**, one after another. One pass of the target then computes, for each
+#   of these k places and for the place after them, its probabilities of all tokens: a **row**. The draft tokens are judged
 #   from left to right: each is either **accepted**, or rejected and replaced by a **recovered** token, which ends the
-#   round. If all k are accepted, the target's last row yields one more token for free, the **bonus**.
+#   round. If all k are accepted, the target's last row gives one more token for free, the **bonus**.
 #
-# So a round costs one target pass and writes between 1 and k + 1 tokens. The judging must keep the **distribution** of the
-# text: each text must be exactly as probable as if the target had written it alone. A rule that does so is **lossless**.
+# So a round costs one target pass and writes 1 to k + 1 tokens. The rule that judges must preserve the **distribution** of the
+# text: each text must be exactly as probable as if the target had written it alone. Such a rule is called **lossless**.
 #
 # ## The equation (arXiv 2211.17192, section 2.3)
 #
@@ -70,8 +70,8 @@ assert np.allclose(forward(model.config, weights, ids)[-1], after[0], rtol=0, at
 #
 # ## By hand
 #
-# Three tokens a, b, c; the drafter likes b too much. What p and q have in common is 0.2 + 0.3 + 0.1, so beta = 0.6. The
-# residual is (0.3, 0, 0.1) / 0.4 = (0.75, 0, 0.25). Token a is written with probability 0.2 + 0.4 · 0.75 = 0.5, as p asks.
+# There are three tokens a, b, c, and the drafter draws b too often. p and q overlap by 0.2 + 0.3 + 0.1, so beta = 0.6. The
+# residual is (0.3, 0, 0.1) / 0.4 = (0.75, 0, 0.25). Token a is written with probability 0.2 + 0.4 · 0.75 = 0.5, which is p(a).
 
 # %%
 p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.7, 0.1])
@@ -84,10 +84,10 @@ show(rejection_sampling)  # the rule for a whole round in the package
 show(residual)
 
 # %% [markdown]
-# (`proposals` are the draft tokens, `emitted` is what was written. All chance comes from `uniforms`: `accept(probability)`
-# is yes or no, `choose(weights)` an index.) Does this very code write tokens with probability p? There is no need to run it
+# (`proposals` are the draft tokens, `emitted` the written ones. All randomness comes from `uniforms`: `accept(probability)`
+# returns yes or no, `choose(weights)` an index.) Does this code really write tokens with probability p? We need not run it
 # a million times. `distribution_of` runs a function once for *every possible outcome* of its random decisions and adds up
-# the probabilities, so its answer is exact. Two coins, for example, one of which shows heads with 0.25:
+# the probabilities, so its answer is exact. For example, toss two coins, one of which shows heads with probability 0.25:
 
 # %%
 coins = distribution_of(lambda draws: draws.accept(0.25) + draws.accept(0.5))  # how many heads
@@ -103,10 +103,10 @@ assert np.allclose([written[x] for x in range(3)], p, rtol=0, atol=1e-12)
 # ## The real thing
 #
 # The two models have different vocabularies (lists of tokens), which is what the other lessons are about. Here the drafter
-# may only draw tokens that both have, and the rule applies as it is. (The package calls this `tli`, token-level
-# intersection, arXiv 2502.05202.) First at *temperature 0*, where a model always takes its likeliest token: a draft token
-# is accepted if the target takes it, too. Then at *temperature 1*, where tokens are drawn from the models' own p and q,
-# and after a prompt that leaves more open.
+# may draw only tokens that both have, so the rule applies unchanged. (The package calls this `tli`, token-level
+# intersection, arXiv 2502.05202.) We begin at *temperature 0*, where a model always takes its likeliest token: a draft token
+# is accepted if the target takes it too. Then comes *temperature 1*, where tokens are drawn from the models' own p and q,
+# with a more open-ended prompt.
 
 # %%
 def decode(models, k, temperature, text=prompt):
@@ -121,16 +121,16 @@ paint(exact.target.tokenizer, greedy, legend=True)
 assert [token for r in greedy for token in r.emitted] == [token for r in alone for token in r.emitted]
 print(f"the same text as the target's own, in {len(greedy)} passes instead of {len(alone)}\n")
 paint(exact.target.tokenizer, decode(exact, 4, temperature=1, text="Write a story about a trip to the cave."))
-show(speculative)  # the decoding loop itself, with all that the later lessons add to it; its steps are numbered
+show(speculative)  # the decoding loop itself, with everything that later lessons add to it; its steps are numbered
 
 # %% [markdown]
 # **Block efficiency** is the mean number of tokens written per target pass. The k-th draft token counts only if the k - 1
-# before it were accepted, so each further one adds less; and drafting takes time, too. So look at the clock:
+# before it were accepted, so each further token adds less, and drafting takes time too. So we measure the speed as well:
 
 # %%
 fast = pair("draft-tasks", "qwen-like")  # in 32 bits
 runs = {}
-for k in (0, 1, 2, 4, 8):  # with k = 0 the target writes alone; the fastest of five runs counts
+for k in (0, 1, 2, 4, 8):  # with k = 0 the target writes alone; we keep the fastest of five runs
     runs[k] = max((metrics.summarize(decode(fast, k, temperature=0)) for _ in range(5)), key=lambda run: run.tokens_per_second)
     gain = metrics.speedup(runs[k], runs[0])
     print(f"k = {k}  block efficiency {runs[k].block_efficiency:.2f}  speed {bar(gain, 15)} {gain:.2f}")
@@ -141,9 +141,9 @@ figure("draft length k", {"block efficiency": [run.block_efficiency for run in r
 # ## Exercises: answer at the prompt of `omnidraft tutorial 1`, or in place of the `...` (numbers to three decimals)
 #
 # 1. What is beta for p = (0.1, 0.6, 0.3) and q = (0.4, 0.4, 0.2)?
-# 2. A tempting mistake: after a rejection, draw from p itself. How probable is token a of the example by hand then?
+# 2. A tempting mistake: after a rejection, draw from p itself. How probable is token a then, in the example by hand?
 # 3. Build it: write the rule for a whole round in tutorials/exercises/step1_verify.py. `omnidraft tutorial 1 --check` runs
-#    it for every outcome, as above, and shows the case where it fails. (Explained solutions are in exercises/solutions.)
+#    it for every outcome, as above, and shows a case in which it fails. (Explained solutions are in exercises/solutions.)
 
 # %%
 check("1.1", ...)

@@ -1,23 +1,23 @@
 # %% [markdown]
 # # 2 · Two tokenizers, one text
 #
-# Lesson 1 compared p(x) with q(x), which needs the same token x in both models. A **vocabulary** is the list of the tokens
-# that a model reads and writes; a token's **id** is its place in it. Families of models differ in their vocabularies, and
-# id 300 of one has nothing to do with id 300 of another. What they share is the text: each ordinary token stands for some
+# Lesson 1 compared p(x) with q(x), so both models need the same token x. A **vocabulary** is the list of all tokens that a
+# model reads and writes; a token's **id** is its place in this list. Model families have different vocabularies, and id 300
+# in one has nothing to do with id 300 in another. What they share is the text: each ordinary token stands for some
 # bytes. This lesson finds the tokens that mean the same in both vocabularies.
 #
 # ## The equation (this project's own)
 #
-#     draft token d = target token t    exactly if    bytes(d) = bytes(t)
+#     draft token d = target token t    if and only if    bytes(d) = bytes(t)
 #
 # The table d -> t of all such pairs is the **direct map**; t is the **direct token** of d, and d that of t. The paper
-# (arXiv 2507.02659, section 3.1 and Table 8) compares *strings* instead, as the files of the two **tokenizers** (programs
-# that cut text into tokens) spell them. But files spell bytes in two ways:
+# (arXiv 2507.02659, section 3.1 and Table 8) compares *strings* instead, as they are written in the files of the two
+# **tokenizers** (programs that cut text into tokens). But there are two ways to write bytes in these files:
 #
 # - *SentencePiece*: plain text in which "▁" is a space. Bytes that no token spells are written one by one, as tokens named
 #   `<0x00>` to `<0xFF>` (**byte fallback**).
 # - *Byte-level*: each of the 256 bytes has a stand-in character. A printable byte stands for itself, so the byte 0xE9 is
-#   "é"; others borrow a letter: space is "Ġ", newline is "Ċ".
+#   "é"; the others borrow a letter: space is "Ġ", newline is "Ċ".
 
 # %%
 from collections import Counter
@@ -34,9 +34,9 @@ from rich.text import Text
 # %% [markdown]
 # ## By hand
 #
-# The letter é is two bytes in UTF-8, C3 A9. The byte-level vocabulary spells them "Ã©", and its own token "é" is the lone
-# byte E9, which is no letter at all. Comparing strings, even with "▁" turned into "Ġ", gets one pair right, one wrong, and
-# misses the newline. Comparing bytes gets all three.
+# The letter é is two bytes in UTF-8, C3 A9. The byte-level vocabulary writes them as "Ã©"; its own token "é" is the single
+# byte E9, which is not a letter at all. Comparing strings, even with "▁" turned into "Ġ", gets one pair right and one wrong,
+# and misses the newline. Comparing bytes finds all three.
 
 # %%
 def sentence_piece_bytes(string):
@@ -60,9 +60,9 @@ assert found == [("Ġthe", "Ġthe"), ("é", "Ã©"), (None, "Ċ")]
 # %% [markdown]
 # ## The real thing
 #
-# The embedded drafter has a SentencePiece-like tokenizer, the target a byte-level one. In the package `token_bytes` holds
-# the bytes of each token, and `align` makes the direct map, in both directions. Where one vocabulary has the same bytes
-# twice, as "A" and `<0x41>`, `canonical_ids` takes the token that the tokenizer itself writes.
+# The embedded drafter has a SentencePiece-like tokenizer, the target a byte-level one. In the package, `token_bytes` holds
+# the bytes of each token, and `align` builds the direct map in both directions. If one vocabulary has the same bytes
+# twice, such as "A" and `<0x41>`, `canonical_ids` takes the token that the tokenizer itself produces.
 
 # %%
 show(canonical_ids)
@@ -79,8 +79,8 @@ for d in np.flatnonzero(by_bytes.draft_to_target >= 0):
         assert drafter.token_bytes[d] == target.token_bytes[by_bytes.draft_to_target[d]]
 
 # %% [markdown]
-# **Special tokens** (begin of text, end of text) have no bytes. They are paired by **role**, by what they do. Text that
-# merely looks like one stays text: what a model wrote never turns into an end token by being read again.
+# **Special tokens** (begin of text, end of text) have no bytes. They are paired by **role**: by what they do. Text that
+# merely looks like a special token stays text: what a model wrote never becomes an end token when it is read again.
 
 # %%
 draft_end = drafter.roles["eos"][0]  # "eos" is end of sequence; a model may have several such tokens
@@ -90,11 +90,11 @@ assert target_end in target.roles["eos"]
 assert draft_end not in drafter.encode(drafter.strings[draft_end])
 
 # %% [markdown]
-# Now one text in both tokenizations. `aligned_spans` cuts it wherever both have a token boundary, into **blocks**: mostly
-# one token on each side (1:1), else several draft tokens against one target token (n:1), the reverse (1:n), or several
-# against several (n:n). SentencePiece puts a "dummy space" before a text; `encode_continuation` leaves it out, so that both
-# sides spell the same bytes. Each block is in brackets below; `*` marks n:1, `!` 1:n, and `-` n:n. Then the blocks of 90
-# texts are counted.
+# Now we look at one text in both tokenizations. `aligned_spans` cuts it wherever both have a token boundary, into **blocks**:
+# mostly one token on each side (1:1), otherwise several draft tokens for one target token (n:1), the reverse (1:n), or
+# several for several (n:n). SentencePiece puts a "dummy space" before a text; `encode_continuation` leaves it out, so that
+# both sides spell the same bytes. Each block is in brackets below; `*` marks n:1, `!` 1:n, and `-` n:n. Then we count the
+# blocks in 90 texts.
 
 # %%
 SIGNS = {"1:1": ("", ""), "n:1": ("*", "cyan underline"), "1:n": ("!", "bold yellow"), "n:n": ("-", "red")}
@@ -125,14 +125,14 @@ for kind in SIGNS:
     print(f"{kind}  {bar(counts[kind] / counts.total(), 40, '.1%')}")
 
 # %% [markdown]
-# Only 1:1 blocks can be drafted through the direct map. Lesson 3 takes care of n:1, lesson 5 of 1:n.
+# The direct map can draft only the 1:1 blocks. Lesson 3 adds n:1, lesson 5 adds 1:n.
 #
 # ## Exercises
 #
 # 1. Which bytes does the SentencePiece token "▁né" stand for? Answer with a bytes literal, such as `b"\xff"`.
-# 2. How does a byte-level vocabulary spell the token of the two bytes space and newline? Answer with a string.
-# 3. Write a function that takes the lengths in bytes of the tokens of both tokenizations of a text, and returns a sorted
-#    list of the places (counted in bytes, the start left out) where both have a boundary.
+# 2. How does a byte-level vocabulary write the token for the two bytes space and newline? Answer with a string.
+# 3. Write a function that takes the token lengths (in bytes) of two tokenizations of the same text, and returns a sorted
+#    list of the places (counted in bytes, without the start) where both have a boundary.
 
 # %%
 check("2.1", ...)

@@ -1,19 +1,19 @@
 # %% [markdown]
 # # 3 · The n-gram cache
 #
-# The drafter writes " window" as two tokens, " w" and "indow"; the target has it as one. The direct map of lesson 2
+# The drafter writes " window" as two tokens, " w" and "indow"; for the target it is one token. The direct map of lesson 2
 # translates " w" alone, so the target is asked: " w"? It wants " window", gives its token " w" almost no probability, and
-# rejects it. The draft was right, yet it is thrown away: a **false rejection**.
+# rejects it. The draft was right, yet it is thrown away. This is a **false rejection**.
 #
-# The cure: remember that the **n-gram** (" w", "indow"), n consecutive draft tokens, is one target token, and **merge** it
+# The remedy: remember that the **n-gram** (" w", "indow"), n consecutive draft tokens, is one target token, and **merge** it
 # before asking. What the target is asked about is called a **proposal**; the memory is the **n-gram cache**. (Elsewhere
-# that name means a drafter that looks up what came next. This one only translates.)
+# this name means a drafter that looks up what came next. Ours only translates.)
 #
 # ## The equation (arXiv 2507.02659, section 3.1)
 #
 #     an entry:        (d_1, ..., d_n) <-> t,    n >= 2,    bytes(d_1) + ... + bytes(d_n) = bytes(t)
-#     translating:     at each place of the draft, merge the longest n-gram that the cache knows;
-#                      else take the direct token; where there is none either, the proposals end.
+#     translation:     at each place of the draft, merge the longest n-gram that the cache knows;
+#                      else take the direct token; if there is none either, the proposals end.
 
 # %%
 from helpers import bar, check, examples, figure, paint, show
@@ -25,7 +25,7 @@ from omnidraft.stopping import FixedLength
 from omnidraft.translation import Direct, merge
 from omnidraft.vocabulary import aligned_spans
 
-show(NGramCache.longest_match)  # the target token and n of the longest n-gram at a place; `_use` counts a use
+show(NGramCache.longest_match)  # the target token and n of the longest n-gram at a place; `touch` counts a use
 
 # %% [markdown]
 # ## By hand
@@ -53,9 +53,9 @@ assert translate("f", "la", "s") == ["fla", "s"]
 assert translate("s", "f", "ke", "s") == ["s", "f"]
 
 # %% [markdown]
-# A full cache takes no new entry ("none") or forgets one first (**eviction**): the least recently ("lru") or the least
-# frequently used one ("lfu"). With room for two, A is used twice, then B once. When C comes, LRU forgets A, whose last use
-# is older; LFU forgets B, which was used less.
+# A full cache takes no new entry ("none"), or first removes an old one (**eviction**): the least recently ("lru") or the least
+# frequently used one ("lfu"). In a cache with room for two, A is used twice, then B once. When C comes, LRU removes A, whose
+# last use is older; LFU removes B, which was used less often.
 
 # %%
 def ngrams(cache):
@@ -78,9 +78,9 @@ for policy, kept in (("none", "AB"), ("lru", "BC"), ("lfu", "AC")):
 # ## The real thing
 #
 # Where do entries come from? `prefill` asks the drafter's tokenizer how it would write each target token that has no direct
-# token: the **split** of that token. `observe` learns from text, as the paper does: every n:1 block of lesson 2 is an
-# entry. Here is one prompt at temperature 0, first with an empty cache, then with a prefilled one. (`omnidraft` is the
-# paper's rule, judged in lesson 4; at temperature 0 it asks only whether the target would take this token.) The cache
+# token: this is the **split** of the token. `observe` learns from text, as the paper does: every n:1 block of lesson 2 becomes
+# an entry. Here is one prompt at temperature 0, first with an empty cache, then with a prefilled one. (`omnidraft` is the
+# paper's rule, which lesson 4 examines; at temperature 0 it only asks whether the target would take this token.) The cache
 # changes the speed, not the text.
 
 # %%
@@ -95,17 +95,17 @@ for cache in (NGramCache(), None):
     paint(target.tokenizer, rounds, legend=cache is not None)
     print(f"{len(pair.cache)} entries: {len(rounds)} target passes for {len(texts[-1])} tokens\n")
 assert texts[0] == texts[1]
-for ngram, token, _ in pair.cache.items():  # every entry fulfils the equation
+for ngram, token, _ in pair.cache.items():  # every entry satisfies the equation
     assert drafter.tokenizer.decode_bytes(ngram) == target.tokenizer.token_bytes[token]
 
 # %% [markdown]
-# Now the cache learns from 120 texts, one after another. New n-grams become rarer, so it grows ever more slowly. Then with
-# room for a quarter of them only: how many of the n-grams in the last 60 texts are known when they come?
+# Now the cache learns from 120 texts, one after another. New n-grams become rarer, so it grows more and more slowly. Then we
+# allow only a quarter of the entries: how many of the n-grams in the last 60 texts does the cache know when they appear?
 
 # %%
 show(aligned_spans)  # lesson 2's blocks; `observe` takes the n:1 ones
 sides = drafter.tokenizer, target.tokenizer
-stream = []  # per text: ids of both sides, the n-grams to be known
+stream = []  # per text: ids of both sides, and the n-grams that translating it needs
 for example in examples("math", 120):
     ids = [side.encode_continuation(example["response"]) for side in sides]
     spelled = [[side.token_bytes[i] for i in part] for side, part in zip(sides, ids, strict=True)]
@@ -113,7 +113,7 @@ for example in examples("math", 120):
 
 
 def learn(capacity=None, policy="none"):
-    """Observe the stream: entries after each text, share of the n-grams known beforehand (last 60 texts)."""
+    """Observe the stream: number of entries after each text, share of n-grams known beforehand (last 60 texts)."""
     cache = NGramCache(capacity, policy)
     sizes, known = [], []
     for draft_ids, target_ids, needed in stream:
@@ -135,9 +135,9 @@ for policy in ("none", "lru", "lfu"):
 # %% [markdown]
 # ## Exercises
 #
-# 1. Entries (1, 2) <-> 10, (1, 2, 3) <-> 11, (3, 4) <-> 12, direct token 4 -> 40. Which proposals has the draft 1, 2, 3, 4?
-# 2. Room for two. Insert A, use A twice, insert B, use B once, insert C, insert D. Which two entries are left with LRU, and
-#    which with LFU? Answer in alphabetical order, for example ("AB", "CD").
+# 1. Entries (1, 2) <-> 10, (1, 2, 3) <-> 11, (3, 4) <-> 12, direct token 4 -> 40. What does the draft 1, 2, 3, 4 propose?
+# 2. A cache has room for two. Insert A, use A twice, insert B, use B once, insert C, insert D. Which two entries are left
+#    with LRU, and which with LFU? Answer in alphabetical order, for example ("AB", "CD").
 # 3. Build it: write the translation of a draft in tutorials/exercises/step2_merge.py; `omnidraft tutorial 3 --check` tests it.
 
 # %%

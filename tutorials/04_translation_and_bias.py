@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 4 · Translation and the paper's rule, and where it is biased
 #
-# Lesson 3 turned draft tokens into proposals. To judge a proposal t as in lesson 1, p(t) must be compared with the
+# Lesson 3 turned draft tokens into proposals. To judge a proposal t as in lesson 1, we must compare p(t) with the
 # probability that t is proposed. The drafter has no such number for a merged token, so the paper computes a **translated
 # probability** q'(t) from the probabilities of the draft tokens. This lesson asks whether q' is right.
 #
@@ -14,8 +14,8 @@
 #     Eq. 2   the other tokens, after a merge:  q'(direct token of d_1) = q_1(d_1) - q'(t)
 #                                               q'(direct token of x) = q_1(x) for every other x
 #
-# Algorithm 1 is the rule of lesson 1 with q' in place of q: accept t with min(1, p(t) / q'(t)), else draw from max(0, p -
-# q'), normalised. The package calls it `omnidraft`.
+# Algorithm 1 is the rule of lesson 1 with q' in place of q: accept t with probability min(1, p(t) / q'(t)), else draw from
+# max(0, p - q'), normalised. The package calls this rule `omnidraft`.
 
 # %%
 from helpers import bar, check, distribution_of, figure, paint, show, total_variation
@@ -32,22 +32,22 @@ show(merge)  # `direct` is the map of lesson 2; `spellings` has draft tokens tha
 # %% [markdown]
 # ## By hand
 #
-# The smallest world with a merge. The drafter has two tokens, a and b; the target has a third one, ab. The drafter draws
-# two tokens, and its rows are
+# This is the smallest world with a merge. The drafter has two tokens, a and b; the target has a third one, ab. The drafter
+# draws two tokens, and its rows are
 #
 #     first token:   a 0.8, b 0.2           second token, after an a:   a 0.5, b 0.5
 #
-# What does it propose first? "ab" if it draws a, then b: 0.8 · 0.5 = 0.4. A lone a if it draws a, then a: 0.4. And b: 0.2.
-# Let the target want exactly this, p = (a 0.4, b 0.2, ab 0.4). A perfect drafter: nothing should ever be rejected. But
+# What does it propose first? It is ab if it draws a, then b: 0.8 · 0.5 = 0.4. It is a alone if it draws a, then a: 0.4. And b
+# has 0.2. Let the target want exactly this, p = (a 0.4, b 0.2, ab 0.4). The drafter is perfect: nothing should be rejected. But
 #
 #     a, b drawn (0.4):   proposal ab, q'(ab) = 0.4; accepted with 0.4 / 0.4 = 1
 #     b drawn    (0.2):   proposal b,  q'(b)  = 0.2; accepted with 1
-#     a, a drawn (0.4):   proposal a,  q'(a)  = 0.8 by Eq. 1; accepted with 0.4 / 0.8 = 1/2 only,
-#                         else redrawn from max(0, p - q') = (0, 0, 0.4), so always as ab
+#     a, a drawn (0.4):   proposal a,  q'(a)  = 0.8 by Eq. 1; accepted with only 0.4 / 0.8 = 1/2,
+#                         else redrawn from max(0, p - q') = (0, 0, 0.4), which always gives ab
 #
-# In the end a is written with 0.2 instead of 0.4, and ab with 0.6 instead of 0.4. The **total variation** of two
+# In the end a is written with probability 0.2 instead of 0.4, and ab with 0.6 instead of 0.4. The **total variation** of two
 # distributions is half the sum of their absolute differences: the most by which they disagree about any event. Here it is
-# 0.2. The same from the package, first the proposals, then the distribution of the token that is written:
+# 0.2. The package shows the same: first the proposals, then the distribution of the token that is written.
 
 # %%
 a, b, ab = 0, 1, 2
@@ -55,7 +55,7 @@ p = np.array([0.4, 0.2, 0.4])
 q_first, q_second = np.array([0.8, 0.2]), np.array([0.5, 0.5])
 
 
-def known(draft, place):  # what the n-gram cache answers
+def known(draft, place):  # plays the n-gram cache
     return (ab, 2) if tuple(draft[place:place + 2]) == (a, b) else None
 
 
@@ -78,13 +78,13 @@ for t, name in enumerate(names):
 assert np.isclose(total_variation(written, dict(enumerate(p))), 0.2)
 
 # %% [markdown]
-# Where is the mistake? A lone a is proposed with probability q(a) minus that of *every* draft in which a merge takes it in;
-# Eq. 1 does not subtract. In this world we could subtract 0.8 · 0.5. With an entry (a, b, c), however, one needs the row
-# after "ab", which the drafter has not computed unless it drew ab. Lesson 5 does it another way.
+# Where is the mistake? The token a alone is proposed with probability q(a) minus that of *every* draft in which a merge uses
+# it; Eq. 1 does not subtract these. In this world we could subtract 0.8 · 0.5. With an entry (a, b, c), however, we would need
+# the row after "ab", which the drafter has not computed unless it drew ab. Lesson 5 finds another way.
 #
-# How much does it matter? Forty random worlds of this kind, at several temperatures T (`process` makes random numbers into
-# a row at temperature T, as it does with what a model computes). At T = 0 everything is certain, and the rule is exact. Its
-# mean bias grows with T. (The paper calls the rule approximate, and measures at T = 0.01.)
+# How much does it matter? Here are forty random worlds of this kind, at several temperatures T (`process` turns random numbers
+# into a row at temperature T, as it does with the output of a model). At T = 0 everything is certain, and the rule is exact.
+# Its mean bias grows with T. (The paper calls the rule approximate, and measures at T = 0.01.)
 
 # %%
 rng = np.random.default_rng(0)
@@ -104,7 +104,7 @@ assert means[0] == 0 and means == sorted(means)
 # %% [markdown]
 # ## The real thing
 #
-# First how it looks at T = 1. Where an n-gram might begin, a token that is proposed alone can have a q' that is too large.
+# First, a text at T = 1. If an n-gram begins with a token, and the token is proposed alone, its q' may be too large.
 
 # %%
 models = pair("draft-tasks", "qwen-like", dtype="float64")
@@ -113,13 +113,13 @@ options = Options(verify="omnidraft", stop=FixedLength(6), temperature=1, max_ne
 rounds = list(speculative(models, prompt, options, Uniforms(np.random.default_rng(0))))
 paint(models.target.tokenizer, rounds, legend=True)
 beginnings = {ngram[0] for ngram, _, _ in models.cache.items()}
-proposals = [(t, span) for r in rounds for t, span in zip(r.proposals, r.spans, strict=True)]  # span: draft tokens
+proposals = [(t, span) for r in rounds for t, span in zip(r.proposals, r.spans, strict=True)]  # span: number of draft tokens
 affected = sum(span == 1 and models.alignment.target_to_draft[t] in beginnings for t, span in proposals)
 print(f"{affected} of {len(proposals)} proposals are single tokens with which an n-gram begins\n")
 
 # %% [markdown]
-# Now exactly: the distribution of the first token that a round writes after two prompts that allow more than one
-# continuation. The whole decoding loop is enumerated; both models choose among their three likeliest tokens only.
+# Now the exact bias: we compute the distribution of the first token that a round writes, after two prompts that leave room for
+# choice. The whole decoding loop is enumerated; both models choose only among their three likeliest tokens.
 
 # %%
 for prompt in ("Once upon a time there was a little", "The fox found a"):
@@ -136,9 +136,9 @@ for prompt in ("Once upon a time there was a little", "The fox found a"):
 #
 # 1. q_1 = (a 0.6, b 0.4); after an a, q_2 = (a 0.5, b 0.5). The draft is a, b. What is the row q' of (a, b, ab) by Eq. 1
 #    and 2? Answer with a list.
-# 2. In that world let p = (a 0.3, b 0.4, ab 0.3). What is the total variation of the paper's rule?
+# 2. In that world let p = (a 0.3, b 0.4, ab 0.3). What is the total variation between p and what the paper's rule writes?
 # 3. Build it (best after lesson 5): how probable is each first proposal really? With these numbers in place of q' the rule is
-#    exact. tutorials/exercises/step5_repair.py; `omnidraft tutorial 4 --check` tests it.
+#    exact. Write it in tutorials/exercises/step5_repair.py; `omnidraft tutorial 4 --check` tests it.
 
 # %%
 check("4.1", ...)

@@ -3,11 +3,11 @@
 #
 # Lesson 4 needed the probability that a whole *token* is proposed, which is too costly to compute. Smaller steps are cheap. A
 # target token has a split (lesson 3): the draft token with the same bytes, or an n-gram; else it is **uncovered**. The draft
-# tokens in splits are called **atoms**. To write "ab" is to write the atom a, then the atom b. So both models can be seen as
-# writing one atom after another; this view is called **lifting**. The probability of the *next atom* is known for both.
+# tokens in splits are called **atoms**. To write "ab" is to write the atom a, then the atom b. So we can view both models as
+# writing one atom after another. This view is called **lifting**. For both, the probability of the *next atom* is known.
 #
-# The splits form a **trie**: a tree in which each step down is one atom. A **node** stands for the beginning of a split,
-# the **root** for the empty beginning. The **mass** of a node is the total p of the target tokens whose split begins so.
+# The splits form a **trie**: a tree in which each step down is one atom. A **node** stands for a beginning (prefix) of splits,
+# the **root** for the empty beginning. The **mass** of a node is the total p of the target tokens whose splits begin with it.
 # Here is the trie of lesson 4's world, where the target has the tokens a, b and ab with p = (0.4, 0.2, 0.4):
 #
 #     root ─┬─ a  0.8 ─┬─ stop  0.4     the token a
@@ -15,17 +15,17 @@
 #           └─ b  0.2                   the token b
 #
 # At node a the target may write b, which completes the token ab. Or it may **stop**: the token a ends here. No atom says
-# "stop". It shows in what comes next: an atom that is no child of the node means that the token ended before it. Such an atom
-# proposes *stop*; once that is accepted, the same atom begins the next token.
+# "stop". The next atom shows it: if this atom is not a child of the node, the token must have ended before it. Such an atom
+# proposes *stop*. If that is accepted, the same atom begins the next token.
 #
 # ## By hand
-# The drafter draws a from (a 0.6, b 0.4), then a again from (a 0.3, b 0.7). Call P and Q the target's and the drafter's
+# The drafter draws a from (a 0.6, b 0.4), then a again from (a 0.3, b 0.7). Let P and Q be the target's and the drafter's
 # probability of what is proposed. Three comparisons follow, each judged like a token of lesson 1:
-# 1. At the root the first a proposes the child a. P = p(a) + p(ab) = 0.8 and Q = 0.6: kept for certain.
-# 2. At node a the second a is no child, so it proposes *stop*. P = 0.4 / 0.8 = 0.5. Every atom except b means stop, so Q =
-#    1 - 0.7 = 0.3: kept for certain. The target token a is written.
-# 3. At the root again (let the target's next row be p, too) it proposes the child a. P = 0.8. By now it is known to be no b, so
-#    Q = 1: kept with 0.8. Then the draft ends inside a token, which p draws among those whose split begins with a.
+# 1. At the root, the first a proposes the child a. P = p(a) + p(ab) = 0.8 and Q = 0.6: always kept.
+# 2. At node a, the second a is not a child, so it proposes *stop*. P = 0.4 / 0.8 = 0.5. Every atom except b means stop, so Q =
+#    1 - 0.7 = 0.3: always kept. The target token a is written.
+# 3. At the root again (let the target's next row be p too) it proposes the child a. P = 0.8. We already know that it is not b,
+#    so Q = 1: kept with probability 0.8. Then the draft ends inside a token, and p draws one whose split begins with a.
 #
 # ## The equation (this project's own)
 #     at the root        P(c) = mass(c)              Q(c) = q(c)                   for each child c
@@ -33,15 +33,15 @@
 #     inside node n      P(c) = mass(c) / mass(n)    Q(c) = q(c)                   for each child c
 #                        P(stop) = p(t) / mass(n)    Q(stop) = 1 - sum_c Q(c)      t is the token of node n
 #
-# (q is the drafter's distribution of this atom, given what is known of it.) At each node these are two distributions over the
-# same few choices, so the rule of lesson 1 is exact: accept with min(1, P / Q); else draw a choice from max(0, P - Q), then
-# from p one of the tokens that it leaves, which ends the round.
+# (q is the drafter's distribution of this atom, given what is known about it.) At each node these are two distributions over
+# the same few choices, so the rule of lesson 1 is exact: accept with min(1, P / Q); else draw a choice from max(0, P - Q), then
+# one of the tokens in this choice from p, which ends the round.
 #
-# But it keeps less than it could. The draft b, a is kept with 0.2 / 0.4, then with 1: half of the time both are thrown away.
-# Yet the target writes them with 0.2 · 0.8 = 0.16, more often than the drafter with 0.4 · 0.3. **Block verification** (arXiv
-# 2403.10444) judges the draft as a whole. It begins with r = 1, and each comparison makes r' = min(1, r P / Q) of it: for b, a
-# that is 0.5, then 1. All is kept with the last r, here always. Else a part is kept, and what follows it is drawn from
-# max(0, r P - Q), r being the one before that comparison. Both ways for all four drafts:
+# But this keeps less than it could. In the draft b, a the b is kept with 0.2 / 0.4, then the a with 1: half the time both are
+# lost. Yet the target writes b, a with probability 0.2 · 0.8 = 0.16, the drafter only with 0.4 · 0.3. **Block verification**
+# (arXiv 2403.10444) judges the draft as a whole. It starts with r = 1, and each comparison makes it r' = min(1, r P / Q): for
+# b, a this is 0.5, then 1. The whole draft is kept with the last r, here always. Otherwise a part is kept, and what follows is
+# drawn from max(0, r P - Q), with the r before that comparison. Here are both methods for all four drafts:
 
 # %%
 from helpers import bar, check, distribution_of, draw_trie, examples, show, total_variation
@@ -69,14 +69,14 @@ for draft in (a, a), (a, b), (b, a), (b, b):
     kept += rows[0][draft[0]] * rows[1][draft[1]] * np.array([singly, c.after])
 print("\na whole draft is kept\none by one", bar(kept[0], 40, ".2f"), "\nas a block", bar(kept[1], 40, ".2f"), "\n")
 show(Lifting.choice)  # the equation: P and Q at a node
-show(lifted)  # block verification of atoms, the package's default rule; help(lifted) says why it is exact
+show(lifted)  # block verification of atoms, the package's default rule; help(lifted) explains why it is exact
 
 # %% [markdown]
-# The reverse of a merge: give the drafter a third token "ba", which the target writes with two tokens. This is an
-# **expansion**. The **path** of "ba" is the atoms b, a. `reveal` gives each atom with the row that it came from and the atoms
-# of its own token before it. So Q(b) counts b and ba, and after the b of "ba" the a is certain.
+# Now the reverse of a merge: the drafter gets a third token "ba", which the target writes with two tokens. This is an
+# **expansion**. The **path** of "ba" is the atoms b, a. `reveal` returns each atom with the row it was drawn from and the
+# earlier atoms of the same token. So Q(b) counts both b and ba, and after the b of "ba" the a is certain.
 # Is the rule `lifted` **lossless**? We enumerate the first *two* tokens that it writes (if it writes one, the second is drawn
-# from p) in twenty random worlds of this kind, where p and q depend on the token before.
+# from p) in twenty random worlds of this kind, where p and q depend on the previous token.
 
 # %%
 both = Lifting(splits, {2: (b, a)}, draft_size=3)
@@ -99,9 +99,9 @@ assert max(gaps) < 1e-12  # lossless, up to rounding errors
 # %% [markdown]
 # ## Healing
 # The target has just written the token b. The drafter would have written "ba" as one token, so in training it hardly ever saw
-# an a after a lone b, and now it guesses badly. **Healing** takes the b back: the drafter draws again from its row before b,
-# among b and the longer tokens that begin with it. If it draws b, nothing has changed. If it draws "ba", the draft is the atom
-# a, because the text has the b already (`in_text`). This is exact, too:
+# an a after a single b, and now it guesses badly. **Healing** takes the b back: the drafter draws again from its row before b,
+# but only among b and the longer tokens that begin with it. If it draws b, nothing changes. If it draws "ba", the draft is the
+# atom a, because the b is in the text already (`in_text`). This is exact too:
 
 # %%
 def after_b(draws):
@@ -117,10 +117,10 @@ assert gap < 1e-12
 
 # %% [markdown]
 # ## The real thing
-# The embedded models at T = 1: the whole decoding loop is enumerated, with two tokens to choose from at each place. Then the
-# block efficiency of four rules on twelve texts, with its standard error: `tli` (lesson 1), `slem` (arXiv 2502.05202: write the
-# draft with the target's tokenizer, keep tokens while the target's own draws agree), `omnidraft` (lesson 4, the only biased
-# one) and `lifted`. Twelve texts are few: a difference of less than two errors says nothing. docs/results.md has more.
+# First we enumerate the whole decoding loop of the embedded models at T = 1, with two tokens to choose from at each place. Then
+# we measure the block efficiency of four rules on twelve texts, with its standard error: `tli` (lesson 1), `slem` (arXiv
+# 2502.05202: re-tokenise the draft for the target, keep tokens while the target's own draws agree), `omnidraft` (lesson 4; the
+# only biased one) and `lifted`. Twelve texts are few: ignore differences below two errors. docs/results.md has more.
 
 # %%
 exact = pair("draft-tasks", "qwen-like", dtype="float64")
@@ -139,11 +139,11 @@ for rule in ("tli", "slem", "omnidraft", "lifted"):
 
 # %% [markdown]
 # ## Exercises
-# The target's tokens, with their splits and probabilities, are a (a) 0.1, ab (a, b) 0.3, abc (a, b, c) 0.2, and b (b) 0.4.
+# The target's tokens, with splits and probabilities, are a (a) 0.1, ab (a, b) 0.3, abc (a, b, c) 0.2, and b (b) 0.4.
 # 1. What is P(stop) inside node a?
-# 2. Inside node ab, where r = 0.4, the draft row is (a 0.2, b 0.6, c 0.2) and c is drawn. What is r after it, and how much
-#    would 0.4 become one by one? Answer with a list of two.
-# 3. Build it: tutorials/exercises/step3_trie.py, then step4_choice.py there; `omnidraft tutorial 5 --check` tests both.
+# 2. Inside node ab, where r = 0.4, the draft row is (a 0.2, b 0.6, c 0.2) and c is drawn. What is r afterwards, and what would
+#    0.4 become when comparisons are judged one by one? Answer with a list of two numbers.
+# 3. Build it: tutorials/exercises/step3_trie.py, then step4_choice.py; `omnidraft tutorial 5 --check` tests both.
 
 # %%
 check("5.1", ...)

@@ -1,25 +1,25 @@
 # %% [markdown]
 # # 6 · Learning from the target: hybrid distillation and the lifted loss
 #
-# Under a lossless rule a bad drafter makes the text slow, never wrong. So it may change at any time, even in use. And it has a
-# teacher: for each token of the text, a round computes the target's whole row p. The row says how probable the target found
-# *every* token there, and so far it was thrown away. Training a small model to have the rows of a large one is called
-# **distillation**. It is **on-policy** if the texts are those that arise in use: the drafter then learns about the places
-# where it is asked. The target is never changed.
+# Under a lossless rule a bad drafter makes decoding slow, but never wrong. So we may change it at any time, even during use.
+# And it has a teacher: for each token of the text, a round computes the target's whole row p. This row says how probable the
+# target found *every* token there; so far we threw it away. Training a small model to imitate the rows of a large one is called
+# **distillation**. It is **on-policy** if the training texts are those that arise in use: the drafter then learns about the
+# places where it has to draft. The target is never changed.
 #
 # ## The equations (dm, hybrid: arXiv 2507.02659, Eq. 3 and 4; lifted: this project's own; KL: Kullback, Leibler 1951)
 #
-# A **loss** is a number that training makes smaller. Here it sums up a **divergence**, which is 0 if two distributions are
-# equal and else more than 0. The paper's losses are `dm` and `hybrid`; its lambda is 0.2.
+# A **loss** is a number that training makes smaller. Here it is a sum of **divergences**; a divergence is 0 if two
+# distributions are equal, and positive otherwise. The paper's losses are `dm` and `hybrid`; its lambda is 0.2.
 #
 #     KL(q || p)   =  sum_x q(x) · log(q(x) / p(x))
-#     dm           =  sum of KL(q || p) wherever the text has a token of the direct map; both rows cut down to it, normalised
+#     dm           =  sum of KL(q || p) at each token of the direct map; both rows restricted to this map and renormalised
 #     hybrid       =  dm + lambda · sum of -log q(d) over the draft tokens d of the n-grams in the text
 #     lifted       =  sum of D(P, Q) over the choices of lesson 5 along the text; D is KL(P || Q) ("forward"),
 #                     KL(Q || P) ("reverse"), or their total variation 1 - sum_c min(P(c), Q(c)) ("tv")
 #
-# A model computes **logits** z, and q = **softmax**(z): q(x) = exp(z_x) / sum_y exp(z_y). The derivatives of a loss along
-# all z_x are its **gradient**; a small step against it makes the loss smaller. The gradient of KL(p || q) is q - p.
+# A model computes **logits** z, and q = **softmax**(z): q(x) = exp(z_x) / sum_y exp(z_y). The derivatives of a loss with
+# respect to all z_x are its **gradient**; a small step against it makes the loss smaller. The gradient of KL(p || q) is q - p.
 
 # %%
 from helpers import bar, check, curve, distribution_of, examples, figure, paint, show
@@ -36,8 +36,8 @@ from omnidraft.verification import rejection_sampling
 # %% [markdown]
 # ## By hand
 #
-# p = (3/4, 1/4) and z = (0, 0), so q = (1/2, 1/2). The gradient q - p is (-1/4, 1/4), so a step against it lets the first
-# logit rise. Here are four steps of size 1. The total variation of p and q is exactly the probability that the rule of
+# Let p = (3/4, 1/4) and z = (0, 0), so q = (1/2, 1/2). The gradient q - p is (-1/4, 1/4), so a step against it raises the
+# first logit. Here are four steps of size 1. The total variation of p and q is exactly the probability that the rule of
 # lesson 1 rejects.
 
 # %%
@@ -52,9 +52,9 @@ for step in range(5):
 
 # %% [markdown]
 # What do `dm` and `hybrid` not see? In the world of lesson 4, p = (a 0.4, b 0.2, ab 0.4). For the best acceptance the
-# drafter should draw a with P(a) = p(a) + p(ab) = 0.8. But `dm` compares a and b alone, and wants q = (2/3, 1/3). The
-# n-gram term sees that ab was written, but not how often it should be: it wants as much a as possible. Where their sum is
-# least depends on lambda. `lifted` compares q with P itself. Here each loss is computed for all q(a). Where is it least?
+# drafter should draw a with P(a) = p(a) + p(ab) = 0.8. But `dm` compares only a and b, and wants q = (2/3, 1/3). The n-gram
+# term sees that ab was written, but not how often it should be: it wants q(a) as large as possible. Where their sum is smallest
+# depends on lambda. `lifted` compares q with P itself. Here we compute each loss for all q(a). Where is it smallest?
 
 # %%
 def kl(x, y):
@@ -74,13 +74,13 @@ for name, loss in {"dm": dm, "hybrid, lambda 0.2": dm + 0.2 * surprise, "hybrid,
 # %% [markdown]
 # ## The real thing
 #
-# A `Learner` keeps each text that the pair writes, with the target's rows. Of twelve texts four are **held out**: nothing is
-# learned from them, they show what was learned. From the other eight a drafter learns by each loss, always from the same
-# beginning, in six steps. Its weights W stay as they are. What learns are **LoRA adapters** (arXiv 2106.09685), two thin
-# matrices A and B for each W: the drafter computes with W + B · A. A has only 32 rows, its **rank**. The bars show the
-# acceptance to be expected on the held-out texts, the mean of 1 - tv. Six steps say little about which loss is best;
-# docs/results.md compares them after two thousand texts. This is a step in the package
-# (omnidraft/learning/backward.py has the gradients of the weights):
+# A `Learner` keeps each text that the pair writes, with the target's rows. Of twelve texts, four are **held out**: they are not
+# trained on, but measure what was learned. On the other eight we train a drafter with each loss, always from the same start,
+# for six steps. Its weights W stay unchanged. Instead we train **LoRA adapters** (arXiv 2106.09685), two thin matrices A and B
+# for each W: the drafter computes with W + B · A. A has only 32 rows; this number is its **rank**. The bars show the expected
+# acceptance on the held-out texts, the mean of 1 - tv. Six steps say little about which loss is best;
+# docs/results.md compares them after two thousand texts. Here is one step in the package
+# (omnidraft/learning/backward.py computes the gradients of the weights):
 
 # %%
 show(Trainer.step)
@@ -100,9 +100,9 @@ for name in LOSSES:
     print(f"{name:7}", bar(trainer.expected_acceptance(models, held_out), 60, ".3f"))
 
 # %% [markdown]
-# Now online (arXiv 2507.02659, Algorithm 2): serve a prompt, keep the text, and after every second prompt take two steps on
-# the new texts and four earlier ones (**replay**). The curve is the acceptance to be expected on the held-out texts, before
-# learning and after each update. Then a held-out prompt is served at temperature 0, before and after.
+# Now we learn online (arXiv 2507.02659, Algorithm 2): serve a prompt, keep the text, and after every second prompt take two
+# steps on the new texts and four earlier ones (**replay**). The curve shows the expected acceptance on the held-out texts,
+# before learning and after each update. Then a held-out prompt is served at temperature 0, with the drafter before and after.
 
 # %%
 trainer = Trainer(base, Recipe("lifted", rank=32), np.random.default_rng(0))
@@ -121,13 +121,13 @@ for name, drafter in (("before", base), ("after", models.draft)):
     paint(target.tokenizer, rounds, legend=name == "before")
 
 # %% [markdown]
-# Twelve texts are few. Lesson 8 shows what thousands of texts bring.
+# Twelve texts are few. Lesson 8 shows the effect of thousands of texts.
 #
 # ## Exercises
 #
 # 1. p = (0.5, 0.25, 0.25), q = (0.2, 0.2, 0.6); the direct map holds the first two tokens only. What is KL(q || p) in `dm`?
-# 2. Inside a node P = (child c 0.4, stop 0.6), and the draft row is (a 0.2, b 0.3, c 0.5). What is D(P, Q) of "tv"?
-# 3. Write a function for the gradient of -log q(d) along the logits z, given as a list. Mind z = [1000, 0].
+# 2. Inside a node P = (child c 0.4, stop 0.6), and the draft row is (a 0.2, b 0.3, c 0.5). What is D(P, Q) for "tv"?
+# 3. Write a function for the gradient of -log q(d) with respect to the logits z, given as a list. Beware of z = [1000, 0].
 
 # %%
 check("6.1", ...)

@@ -3,20 +3,20 @@
 #
 # The k-th draft token counts only if all before it were accepted (lesson 1), but it always costs a step of the drafter and
 # a place in the target's pass. In an easy stretch of text a dozen are accepted in a row; before a name or a number, none. A
-# fixed k is too short for the one and too long for the other. So *predict*, while drafting, the probability P_i that draft
+# fixed k is too short for the first and too long for the second. So *predict*, while drafting, the probability P_i that draft
 # token i is accepted if all before it are. Stop when the product of the P_i falls below a **threshold**. A cheap prediction
-# is the **confidence**: the drafter's own probability of the token it drew. Can a learned one do better?
+# is the **confidence**: the drafter's own probability of the token it drew. Can a learned prediction do better?
 #
 # ## The equations (arXiv 2211.17192, Eq. 1, for any P_i; arXiv 2507.02659, section 3.3; the last is this project's own)
 #
 #     tokens of a round, on average   1 + P_1 + P_1 · P_2 + P_1 · P_2 · P_3 + ...
 #     stop after token i once         P_1 · ... · P_i < threshold                 (the paper writes 1 - gamma for it)
 #     P is learned from labels        y = min(1, p(d_i) / q(d_i))                 the probability that d_i is accepted
-#     by making smaller               -(y · log P + w · (1 - y) · log(1 - P))     (arXiv 2405.19715, section 3)
-#     token i pays as long as         P_1 · ... · P_i > r · c      r tokens per second on the whole, c seconds per draft token
+#     by minimising                   -(y · log P + w · (1 - y) · log(1 - P))     (arXiv 2405.19715, section 3)
+#     token i pays as long as         P_1 · ... · P_i > r · c      r tokens per second overall, c seconds per draft token
 #
-# What P should have been is its **label**; the loss is called **weighted cross-entropy**. That paper takes w = 6, which makes
-# P smaller than the truth, so that drafting stops early. We take w = 1: then P is the probability itself, on average.
+# The value that P should have is its **label**; the loss is called **weighted cross-entropy**. That paper takes w = 6, which
+# makes P too small, so that drafting stops early. We take w = 1: then P is the probability itself, on average.
 
 # %%
 from helpers import bar, check, distribution_of, examples, figure, show
@@ -34,9 +34,9 @@ show(Confidence.__call__)  # the second equation in the package
 
 # %% [markdown]
 # ## By hand
-# Let half of all rounds be easy, every P_i = 0.9, the others hard, every P_i = 0.3. A pass of the target takes 1, a draft
+# Let half of all rounds be easy (every P_i = 0.9) and half hard (every P_i = 0.3). A pass of the target takes time 1, a draft
 # step 0.1. Which lengths are best? An animal should leave a bush once it finds fewer berries per minute there than on its
-# whole trip (**marginal value theorem**: Charnov 1976). So we should draft token i exactly if P_1 · ... · P_i > r · c.
+# whole trip (**marginal value theorem**: Charnov 1976). So draft token i if and only if P_1 · ... · P_i > r · c.
 
 # %%
 def tokens(P, k):
@@ -55,10 +55,10 @@ assert best == tuple(sum(P ** i > worth for i in range(1, 31)) for P in (0.9, 0.
 
 # %% [markdown]
 # ## The token that triggers the stop
-# Why propose a token that one does not believe in? Let p = (a 0.5, b 0.5) and q = (a 0.8, b 0.2). Drop b whenever it is drawn;
-# the target then writes alone. Now a is drawn and kept with 0.8 · (0.5 / 0.8), or b is drawn and the target writes a with
-# 0.2 · 0.5: that makes 0.6 instead of 0.5, and the text is biased. Whether the drafter continues *after* a token may depend
-# on that token. Whether the token itself is proposed may depend only on what was known before it was drawn. So `Confidence`
+# Why propose a token that we do not believe in? Let p = (a 0.5, b 0.5) and q = (a 0.8, b 0.2). Suppose we drop b whenever it is
+# drawn, and let the target write alone. Then a is drawn and kept with 0.8 · (0.5 / 0.8), or b is drawn and the target writes
+# a with 0.2 · 0.5. The sum is 0.6 instead of 0.5: the text is biased. Whether the drafter continues *after* a token may depend
+# on that token. But whether the token itself is proposed may depend only on what was known before the draw. So `Confidence`
 # looks at the first row, and drafts nothing in this round if the likeliest token there is below the threshold.
 
 # %%
@@ -74,9 +74,9 @@ for name, dropped in (("b dropped", 1), ("b proposed", None)):
 
 # %% [markdown]
 # ## Labels for any two tokenizers (this project's own)
-# Without common tokens p(d) / q(d) means nothing. But lesson 5 has a probability r after each draft token: a draft that ended
-# there would be kept with r. A label says how far r falls at its token: the product of all labels up to there is the least r
-# so far. The first label is min(1, P / Q). Its mean over the drafter's draws is sum_c min(P(c), Q(c)), the beta of lesson 1.
+# Without common tokens, p(d) / q(d) is meaningless. But lesson 5 has a probability r after each draft token: a draft that ends
+# there is kept with probability r. A label says how far r falls at its token: the product of all labels up to there is the
+# smallest r so far. The first label is min(1, P / Q). Its mean over the draws is sum_c min(P(c), Q(c)), the beta of lesson 1.
 # In the world of lesson 4, with the draft row (a 0.6, b 0.4), the labels are 1 and 0.2 / 0.4, and beta is 0.6 + 0.2:
 
 # %%
@@ -89,9 +89,9 @@ assert np.allclose(labels, [1, 0.2 / 0.4]) and np.isclose(row @ labels, np.minim
 # %% [markdown]
 # ## The real thing
 # The **acceptance head** is one linear layer with a sigmoid. It reads what the drafter has computed anyway: its **hidden
-# state** before the token, its **embedding** of the token (lists of numbers it works with), and log(q / (1 - q)). A
-# `Learner` (lesson 6) collects labels from 20 texts. The head learns from 12 of them by **AdamW**, a common way to step
-# against a gradient. The other eight test it: how often is an accepted token (y > 1/2) put above a rejected one? Chance: 0.5.
+# state** before the token, its **embedding** of the token (both are lists of numbers), and log(q / (1 - q)). A `Learner`
+# (lesson 6) collects labels from 20 texts. The head is trained on 12 of them with **AdamW**, a common way to step against
+# a gradient. The other eight test it: how often does an accepted token (y > 1/2) rank above a rejected one? Chance gives 0.5.
 
 # %%
 models = pair("draft-tasks", "qwen-like")
@@ -111,7 +111,7 @@ for name, P in predictions.items():
     print(f"{name:10}  {bar(ordered, 30, '.2f')} in the right order; mean P {P.mean():.2f}, mean label {y[cut:].mean():.2f}")
 
 # %% [markdown]
-# What counts is the time per token. Four rules at temperature 0; small differences are clock noise.
+# What counts is the time per token. Here are four rules at temperature 0; small differences are clock noise.
 
 # %%
 costs = {}
@@ -126,16 +126,17 @@ figure("cost per token", {"ms": [*costs.values()]}, [*costs])
 
 # %% [markdown]
 # In our measurements (docs/results.md, "Adaptive drafting") the head is *not* faster than the confidence once both thresholds
-# are tuned (passes and draft tokens were counted, so this is not clock noise). If its predictions took no time, the head would
-# gain about as much as tuning the threshold of the confidence: it seems to learn mostly how far the confidence can be trusted,
-# and a threshold can say that, too. And its predictions do take time, at each draft token. There is room left, though: a rule
-# that knew what will be kept would be a good deal faster.
+# are tuned (passes and draft tokens were counted, so this is not clock noise). Even if its predictions took no time, the head
+# would gain only about as much as tuning the confidence threshold: it seems to learn mostly how far the confidence can be
+# trusted, and a threshold can express that too. And its predictions do take time, for each draft token. There is room left,
+# though: a rule that knew what will be kept would be much faster.
 #
 # ## Exercises
 #
 # 1. P = 0.9, 0.8, 0.7, 0.6, ... and the threshold is 0.6. How many tokens are drafted?
-# 2. Of tokens of some kind 3 in 4 are accepted, and the head cannot tell them apart. Which P makes the loss least if w = 6?
-# 3. Write a function for the length (or 0) with most tokens per time: `P` has all P_i, a draft step takes `step`, a pass 1.
+# 2. Of some kind of token, 3 in 4 are accepted, and the head cannot tell which. Which P minimises the loss if w = 6?
+# 3. Write a function for the length (0 or more) with the most tokens per time: `P` has all P_i, a draft step takes `step`, a
+#    pass 1.
 
 # %%
 check("7.1", ...)

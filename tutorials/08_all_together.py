@@ -1,25 +1,25 @@
 # %% [markdown]
 # # 8 · All together: one drafter, two targets, learning online
 #
-# All parts are there: drafts in the drafter's own tokens (lessons 1 to 3), exact verification for any target (4 and 5),
-# distillation (6), a draft of the right length (7). What remains is *when* the drafter learns, and *for whom*. Prompts
+# We now have all the parts: drafts in the drafter's own tokens (lessons 1 to 3), exact verification for any target (4 and 5),
+# distillation (6), drafts of the right length (7). What remains is *when* the drafter learns, and *for whom*. Prompts
 # arrive one after another, as a **stream**. One drafter serves many targets, and what is good for one may be bad for the
 # next. So its weights W never change. Each target t has its own LoRA adapters A_t, B_t (lesson 6), its own n-gram cache and
 # its own acceptance head.
 #
 # ## The equations (arXiv 2507.02659, Algorithm 2; the mean: Polyak and Juditsky 1992; guard and payoff: this project's own)
 #
-#     1  the drafter of target t     W + B_t · A_t, where theta_t = (A_t, B_t) is what learns
+#     1  the drafter of target t     W + B_t · A_t, where theta_t = (A_t, B_t) is trained
 #     2  each prompt for t           decode; put the text with its rows p into the buffer Q_t
 #     3  each I-th prompt for t      a step of theta_t against the gradient of the loss on Q_t;  empty Q_t
 #     4  after each step             mean_t <- mean_t + s · (theta_t - mean_t)
 #     5  learning has paid off       after n tokens:  n · (1 / r_before - 1 / r_after) = seconds of learning
 #
-# Q_t is a **buffer**; in line 5, r is tokens per second. mean_t is a **running mean**, and it is what drafts: theta_t itself
-# jumps about, since each step sees few texts only. What if new texts make it worse? The package has a **guard**: mean_t drafts
-# only once it was better on texts that are new to it, by more than the error, and what becomes worse is rolled back.
-# This lesson leaves out the guard and the head. (A head learns on the same texts as the drafter, **joint**, Algorithm 3, or
-# between its updates, from a buffer that is kept, **interleaved**, Algorithm 4.) Lines 2 and 3 in the package:
+# Q_t is a **buffer**; in line 5, r is tokens per second. mean_t is a **running mean**. The drafter drafts with mean_t, because
+# theta_t itself jumps about: each step sees only a few texts. What if new texts make it worse? The package has a **guard**: new
+# weights draft only after they were better on texts new to them, by more than the error; worse weights are rolled back.
+# This lesson leaves out the guard and the head. (A head is trained on the same texts as the drafter, **joint**, Algorithm 3, or
+# between its updates, from a buffer that is kept, **interleaved**, Algorithm 4.) Here are lines 2 and 3 in the package:
 
 # %%
 import tempfile
@@ -34,7 +34,7 @@ from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.sampling import process
 from omnidraft.stopping import FixedLength
 
-show(learn)  # `learner.finish` puts the text into the buffer and calls this at each I-th prompt:
+show(learn)  # `learner.finish` puts the text into the buffer, and calls the next function at each I-th prompt:
 show(Learner._steps)
 
 # %% [markdown]
@@ -42,9 +42,9 @@ show(Learner._steps)
 #
 # Target x writes a or b with (0.8, 0.2), target y with (0.1, 0.9). The drafter has logits z = (0, 0), so q = (1/2, 1/2), and
 # x accepts beta = 0.5 + 0.2 of its drafts. The gradient of KL(p || q) is q - p = (-0.3, 0.3) (lesson 6). A step of size 1
-# against it leads to z = (0.3, -0.3), q = (0.65, 0.35), beta = 0.85. Let the stream be x, then y, then x again: a
-# **distribution shift**, twice. One z for both forgets x while it learns y. With a z for each target nothing is forgotten:
-# back at x, the second is where it was, and even better than it was in its last step there.
+# against it leads to z = (0.3, -0.3), q = (0.65, 0.35), beta = 0.85. Let the stream be x, then y, then x again: this is a
+# **distribution shift**, twice. A shared z forgets x while it learns y. With one z per target nothing is forgotten: back at x,
+# it continues where it stopped, and is even better than at its last measurement there.
 
 # %%
 def betas(place):  # along the stream; `place` says which z is used and learned for a target
@@ -66,15 +66,15 @@ print(f"back at x: {together[16]:.2f} together, {apart[16]:.2f} apart")
 assert apart[16] > apart[7] > together[16]
 
 # %% [markdown]
-# What does it cost? Memory: an adapter of rank r for W with m rows and n columns has r · (m + n) numbers. Time: if 20 s of
-# learning raise the speed from 100 to 150 tokens per second, they are back when n · (1/100 - 1/150) = 20, so after n = 6000
-# tokens.
+# What does this cost? Memory: an adapter of rank r for W with m rows and n columns has r · (m + n) numbers. Time: if 20 s of
+# learning raise the speed from 100 to 150 tokens per second, they have paid off when n · (1/100 - 1/150) = 20, so after n =
+# 6000 tokens.
 #
 # ## The real thing
 #
-# One drafter that knows general text only, and two targets with other tokenizers. Each prompt of the stream goes to both, in
-# turn. The curves are the acceptance to be expected on two texts of each target that are held out. The adapters are then kept
-# on disk under the names of drafter and target, as files in the format of PEFT.
+# We take one drafter that knows only general text, and two targets with other tokenizers. Each prompt of the stream goes to
+# both, in turn. The curves show the expected acceptance on two held-out texts of each target. The adapters are then saved
+# to disk under the names of drafter and target, as files in the PEFT format.
 
 # %%
 base = load("draft-general")
@@ -113,7 +113,7 @@ with tempfile.TemporaryDirectory() as folder:
         print(f"{name:12} {curve(curves[name], 0, 1)}   {size:,} numbers in the adapter, {base.parameters:,} in the drafter")
 
 # %% [markdown]
-# Does what is learned for one target leak to another? If not, it writes and learns *exactly* the same when served alone.
+# Does what is learned for one target leak into another? If not, it writes and learns *exactly* the same when served alone.
 
 # %%
 alone, draws = start("qwen-like", every=2, steps=2, replay=2)
@@ -121,9 +121,9 @@ assert serve(alone, draws, prompts[2:]) == written["qwen-like"]
 assert all(np.array_equal(array, serving["qwen-like"][0].trainer.served[name]) for name, array in alone.trainer.served.items())
 
 # %% [markdown]
-# Six prompts are only a beginning. The package has an adapter for each of the two targets that learned in the same way, from
-# thousands of its target's texts. Here is the block efficiency of the general drafter on three prompts at temperature 0,
-# without and with it:
+# Six prompts are only a beginning. For each of the two targets, the package has an adapter that was trained in the same way, on
+# thousands of texts of its target. Here is the block efficiency of the general drafter on three prompts at temperature 0,
+# without and with this adapter:
 
 # %%
 for name in names:
@@ -141,9 +141,9 @@ paint(models.target.tokenizer, texts[0], legend=True)
 # ## Exercises
 #
 # 1. A weight has 300 rows and 100 columns. How many numbers does an adapter of rank 8 add for each target?
-# 2. Learning took 12 s, and 300 instead of 200 tokens come per second. After how many tokens has it paid off?
-# 3. Build it: the decoding loop, in tutorials/exercises/step6_loop.py; `omnidraft tutorial 8 --check` tests it. All that it
-#    needs is in tutorials/mini.py, the whole method in one file (which has the loop, too: look there afterwards).
+# 2. Learning took 12 s and raised the speed from 200 to 300 tokens per second. After how many tokens has it paid off?
+# 3. Build it: the decoding loop, in tutorials/exercises/step6_loop.py; `omnidraft tutorial 8 --check` tests it. Everything it
+#    needs is in tutorials/mini.py, the whole method in one file (which also has the loop: look there afterwards).
 
 # %%
 check("8.1", ...)

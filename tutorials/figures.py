@@ -1,4 +1,4 @@
-"""What the lessons draw, in a notebook or wherever matplotlib.pyplot is loaded (`make site` does that); elsewhere nothing."""
+"""What the lessons draw, in a notebook or if matplotlib.pyplot is loaded (`make site` does that); otherwise nothing."""
 
 import sys
 from importlib.util import find_spec
@@ -9,7 +9,7 @@ COLOURS = {"1:1": "C0", "n:1": "C2", "1:n": "C1", "n:n": "C3"}
 
 
 def canvas(title, height):
-    """New axes with this title and pyplot, or None, None where nothing is drawn."""
+    """New axes with this title, and pyplot; None, None if nothing is drawn."""
     if "matplotlib.pyplot" not in sys.modules and not (Console().is_jupyter and find_spec("matplotlib")):
         return None, None
     import matplotlib.pyplot as plt
@@ -20,7 +20,7 @@ def canvas(title, height):
 
 
 def show(plt):
-    """In a notebook; elsewhere the figure is left to who loaded pyplot."""
+    """Show the figure in a notebook; elsewhere it is left to whoever loaded pyplot."""
     if Console().is_jupyter:
         plt.show()
 
@@ -42,7 +42,7 @@ def figure(title, curves, x=None):
 
 
 def draw_blocks(title, blocks):
-    """Lesson 2's blocks (kind, draft tokens, target tokens), the drafter's tokens above the target's."""
+    """The blocks of lesson 2 (kind, draft tokens, target tokens), with the drafter's tokens above the target's."""
     axes, plt = canvas(title, 1.4)
     if not axes:
         return
@@ -67,7 +67,7 @@ def draw_blocks(title, blocks):
 
 
 def draw_trie(title, lifting, p, tokens, atoms):
-    """A trie from left to right, with masses: a step right is an atom, a dashed one *stop*, which ends a token."""
+    """A trie from left to right, with masses: a solid line is an atom, a dashed line *stop*, which ends a token."""
     axes, plt = canvas(title, 2.4)
     if not axes:
         return
@@ -84,7 +84,7 @@ def draw_trie(title, lifting, p, tokens, atoms):
         return row
 
     def draw(node, depth, name):
-        """The subtree of a node, whose row is returned."""
+        """Draw the subtree of a node; returns the node's row."""
         mass, children, token = p[lifting.below(node)].sum(), lifting.children(node), lifting.token.get(node, -1)
         if not children:
             return leaf(depth, name, token, mass)

@@ -2,7 +2,7 @@
 and `figure` for numbers, `draw_blocks` and `draw_trie` for lessons 2 and 5, `examples` of texts, and
 `distribution_of`, which runs a function once per outcome of its draws.
 
-The right answers are computed when they are asked for. (The functions to write are in tutorials/exercises.)
+The right answers are computed on demand. (The functions that readers write are in tutorials/exercises.)
 """
 
 import ast
@@ -12,14 +12,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT))  # so that the lessons run in a fresh clone, too
+sys.path.append(str(ROOT))  # so that the lessons also run in a fresh clone
 
 from omnidraft.cli import render  # noqa: E402
 from omnidraft.exactness import distribution_of, total_variation  # noqa: E402, F401
 
 escape = render.escape  # makes a token safe to print
 
-# subtle: NumPy comes after omnidraft, which says how many threads it is to use (one: a lesson's matrices are small)
+# subtle: import NumPy after omnidraft, which sets the number of its threads (one: a lesson's matrices are small)
 from figures import draw_blocks, draw_trie, figure  # noqa: E402, F401
 
 import numpy as np  # noqa: E402
@@ -52,27 +52,27 @@ def best_length(P, step):
     return int(np.argmax([(1 + np.cumprod(P[:k]).sum()) / (1 + k * step) for k in range(len(P) + 1)]))
 
 
-ANSWERS = {  # question: (the answer, or the function that is to be written, hint)
+ANSWERS = {  # question: (the answer, or the function to write, hint)
     "1.1": (lambda: beta([0.1, 0.6, 0.3], [0.4, 0.4, 0.2]),
-            "of each token, take the smaller of the two probabilities, and add them up"),
+            "for each token, take the smaller of the two probabilities, and add them up"),
     "1.2": (lambda: 0.2 + (1 - beta([0.5, 0.3, 0.2], [0.2, 0.7, 0.1])) * 0.5,
             "a is written if it is drawn and accepted, or if a token is rejected and the new draw gives a"),
-    "2.1": (lambda: " né".encode(), 'the sign of SentencePiece for a space, then UTF-8: "é".encode() has two bytes'),
+    "2.1": (lambda: " né".encode(), '"▁" is a space, the rest is UTF-8: "é".encode() has two bytes'),
     "2.2": (lambda: "ĠĊ", "both stand-ins are named in the lesson; the answer has two characters"),
     "2.3": (shared_boundaries,
-            "running sums (np.cumsum) of the lengths are the boundaries; which ones occur on both sides"),
+            "running sums (np.cumsum) of the lengths are the boundaries; find those that occur on both sides"),
     "3.1": (lambda: [11, 40], "the longest n-gram at a place wins, even if a shorter one would leave a better rest"),
-    "3.2": (lambda: ("CD", "AD"), "C forces out one entry and is then the most recent one, with no use; D finds another pair"),
+    "3.2": (lambda: ("CD", "AD"), "C replaces one entry and is then the most recent one, with no use; D meets another pair"),
     "4.1": (lambda: [0.6 - 0.6 * 0.5, 0.4, 0.6 * 0.5],
-            "ab is merged: the product; what ab takes is taken off a; b keeps its own"),
-    "4.2": (lambda: 0.3 * 0.5, "go through the three drafts as by hand: which proposal may be rejected, and what replaces it"),
+            "ab is merged: its q' is the product, and a loses as much; b keeps its own"),
+    "4.2": (lambda: 0.3 * 0.5, "go through the three drafts as by hand: which proposal can be rejected, and what replaces it"),
     "5.1": (lambda: 0.1 / 0.6, "the token a alone, divided by all tokens whose split begins with a"),
     "5.2": (lambda: [min(1, 0.4 * (0.2 / 0.5) / 0.2), 0.4 * min(1, (0.2 / 0.5) / 0.2)],
             "P(c) is mass(abc) / mass(ab); the first number is min(1, r P / Q), the second r times min(1, P / Q)"),
     "6.1": (lambda: 0.5 * np.log(0.5 / (2 / 3)) + 0.5 * np.log(0.5 / (1 / 3)),
             "cut both rows to the first two tokens, make each sum to 1, then KL(q || p), not KL(p || q)"),
-    "6.2": (lambda: abs(0.4 - 0.5), "c is the child's atom, so Q(c) = 0.5; whatever is no child proposes *stop*"),
-    "6.3": (gradient_of_surprise, "q, less 1 at d; exp(1000) is too large, but softmax(z) = softmax(z - max z)"),
+    "6.2": (lambda: abs(0.4 - 0.5), "c is the child's atom, so Q(c) = 0.5; any atom that is not a child proposes *stop*"),
+    "6.3": (gradient_of_surprise, "q, minus 1 at d; exp(1000) is too large, but softmax(z) = softmax(z - max z)"),
     "7.1": (lambda: 3, "compare 0.9, 0.9 · 0.8, ... with the threshold; the token that triggers the stop counts"),
     "7.2": (lambda: 0.75 / (0.75 + 6 * 0.25), "where the mean of the derivative, (y + 6 (1 - y)) P - y, is 0"),
     "7.3": (best_length,
@@ -89,7 +89,7 @@ CALLS = {  # question: the arguments of each call of the reader's function
 
 
 def check(question, answer):
-    """Say whether an answer is right, with a hint or the failing call if not; `...` is "not answered yet". True or None."""
+    """Print whether an answer is right, with a hint or the failing call if not; `...` means unanswered. True or None."""
     right, hint = ANSWERS[question]
     if answer is ...:
         print(f"{question} open.")
@@ -104,7 +104,7 @@ def check(question, answer):
                 called = f" {arguments} should give {wanted}, yours {given}." if arguments else ""
                 print(f"{question} not yet.{called} Hint: {hint}.")
                 return None
-    except Exception as error:  # whatever a reader's function may raise
+    except Exception as error:  # anything that a reader's function may raise
         print(f"{question} not yet ({type(error).__name__}: {error}). Hint: {hint}.")
         return None
     print(f"{question} right.")
@@ -126,7 +126,7 @@ def same(given, wanted):
 
 
 def show(function):
-    """Print where a function of the package lives, and its lines without docstring and empty lines."""
+    """Print where a function of the package is, and its lines without docstring and empty lines."""
     lines, first = inspect.getsourcelines(function)
     quotes = [place for place, line in enumerate(lines) if '"""' in line]
     code = [line for place, line in enumerate(lines) if line.strip() and not (quotes and quotes[0] <= place <= quotes[-1])]
@@ -134,13 +134,13 @@ def show(function):
 
 
 def bar(value, scale=40, form=""):
-    """A bar of `scale` blocks for a value of 1, in a notebook coloured, followed by the value if there is a format for it."""
+    """A bar with `scale` blocks for a value of 1 (coloured in a notebook), then the value if `form` gives a format."""
     blocks = "█" * round(scale * value)
     return (f"\033[36m{blocks}\033[0m" if Console().is_jupyter else blocks) + (f" {value:{form}}" if form else "")
 
 
 def curve(values, low=None, high=None):
-    """Values as a line of blocks from `low` to `high` (default: the least and greatest value), then the first and last."""
+    """Values as a line of blocks from `low` to `high` (default: the smallest and largest), then the first and last value."""
     low, high = min(values) if low is None else low, max(values) if high is None else high
     blocks = "".join("▁▂▃▄▅▆▇█"[round(7 * (value - low) / ((high - low) or 1))] for value in values)
     return f"{blocks}  {values[0]:.2f} to {values[-1]:.2f}"
@@ -149,12 +149,12 @@ def curve(values, low=None, high=None):
 def examples(task, count):
     """The first held-out texts of a task ("math", "code" or "text"), each a dict with "prompt" and "response"."""
     lines = (ROOT / "omnidraft" / "data" / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()
-    # Of prompts that people typed nobody has written the response.
+    # Prompts that people typed have no response.
     return [text for text in map(json.loads, lines) if "response" in text][:count]
 
 
 def paint(tokenizer, rounds, legend=False):
-    """Print rounds in the colours of `omnidraft.render`, with its signs + * - ! ^ in a notebook and where colours are lost."""
+    """Print rounds in the colours of `omnidraft.render`, with its signs + * - ! ^ in a notebook or without colours."""
     console = Console(highlight=False)
     plain = console.no_color or console.color_system is None
     signs = plain or console.is_jupyter

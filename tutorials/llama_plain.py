@@ -1,9 +1,9 @@
-"""The forward pass of a Llama, Mistral or Qwen2 as a textbook has it: what a pass of a model computes.
+"""The forward pass of Llama, Mistral and Qwen2 as in a textbook: what one pass of a model computes.
 
-One text at a time, read whole, without a cache: simple and slow. `omnidraft/engine/llama.py` is the
-fast one; tests hold the two together. Shapes: n tokens, width w of the
-residual stream, h heads, g key-value heads (h / g queries share one), head dimension d, width f of
-the feed-forward layer, vocabulary size V.
+It reads one whole text at a time, without a cache: simple and slow. `omnidraft/engine/llama.py` is
+the fast version; a test checks that they agree. Shapes: n tokens, width w of the residual stream,
+h heads, g key-value heads (each shared by h / g query heads), head dimension d, width f of the
+feed-forward layer, vocabulary size V.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Tensors = dict[str, np.ndarray]  # by Hugging Face name
 
 
 def forward(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> np.ndarray:
-    """The logits after each token of a text: (n, V); row i is about the token after ids[i]."""
+    """The logits (n, V) of a text; row i predicts the token after ids[i]."""
     x = tensors["model.embed_tokens.weight"][ids]                               # (n, w)
     for at in (f"model.layers.{i}" for i in range(config.layers)):
         y = rms_norm(x, tensors, f"{at}.input_layernorm", config.eps)           # (n, w)
@@ -31,13 +31,13 @@ def forward(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> np.nda
 
 
 def rms_norm(x: np.ndarray, tensors: Tensors, name: str, eps: float) -> np.ndarray:
-    """RMSNorm (arXiv 1910.07467): each row divided by its root mean square, times a gain."""
+    """RMSNorm (arXiv 1910.07467): divide each row by its root mean square, multiply by a gain."""
     mean_square = np.mean(x * x, axis=-1, keepdims=True)                        # (n, 1)
     return x / np.sqrt(mean_square + eps) * tensors[f"{name}.weight"]           # (n, w)
 
 
 def linear(x: np.ndarray, tensors: Tensors, name: str) -> np.ndarray:
-    """x W^T + b, where there is a b."""
+    """x W^T + b; the bias b is optional."""
     return x @ tensors[f"{name}.weight"].T + tensors.get(f"{name}.bias", 0)
 
 
@@ -56,14 +56,14 @@ def attention(config: ModelConfig, tensors: Tensors, at: str, x: np.ndarray) -> 
 
 
 def angles(n: int, config: ModelConfig, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """cos and sin of what each head turns by at each position: position · f_i, (n, 1, d / 2)."""
+    """cos and sin of the rotation angles at each position, position · f_i: (n, 1, d / 2) each."""
     turns = np.outer(np.arange(n), frequencies(config))[:, None]
     return np.cos(turns).astype(dtype), np.sin(turns).astype(dtype)
 
 
 def turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """Rotary positions (RoPE, arXiv 2104.09864): numbers i and i + d/2 of a head (n, h, d) are a
-    point in the plane, which turns; so q · k depends on how far apart two tokens are.
+    """Rotary position embedding (RoPE, arXiv 2104.09864): numbers i and i + d/2 of each head of x
+    (n, h, d) are rotated as a point in the plane, so q · k depends on the distance of two tokens.
 
     >>> turn(np.array([[[1.0, 0.0]]]), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))  # a quarter turn
     array([[[0., 1.]]])
@@ -73,7 +73,7 @@ def turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    """exp(scores) divided by its sum, along the last axis."""
+    """exp(scores), normalised to sum to 1 along the last axis."""
     exp = np.exp(scores - scores.max(axis=-1, keepdims=True))  # subtle: the shift prevents overflow
     return exp / exp.sum(axis=-1, keepdims=True)
 

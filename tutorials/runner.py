@@ -1,4 +1,4 @@
-"""Reading and running the lessons: cells, stepping through them, testing what was built (`omnidraft tutorial`, `make site`)."""
+"""Reading and running the lessons: cells, stepping through them, checking exercises (`omnidraft tutorial`, `make site`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Cell(NamedTuple):
 
 
 def teach(lesson: str | None, out: Any, wait: bool, check: bool) -> int:
-    """List the lessons, step through one, or `check` what was built for it: the exit code. OmnidraftError: no such lesson."""
+    """List the lessons, step through one, or `check` its exercises; the exit code. OmnidraftError for no such lesson."""
     found = lessons()
     if lesson is None:
         say("\n".join(f"{number}  {title(path)}" for number, path in found.items()))
@@ -50,14 +50,14 @@ def title(path: Path) -> str:
 
 
 def steps(lesson: Path) -> list[Path]:
-    """The files of exercises/ whose functions a lesson asks to write."""
-    table = (LESSONS / "exercises" / "README.md").read_text(encoding="utf-8")  # not the files, which are the reader's
+    """The files in exercises/ whose functions a lesson asks the reader to write."""
+    table = (LESSONS / "exercises" / "README.md").read_text(encoding="utf-8")  # not the files, which the reader edits
     found = re.findall(rf"\((step\w+\.py)\).*`omnidraft tutorial {int(lesson.name[:2])} --check`", table)
     return [LESSONS / "exercises" / name for name in found]
 
 
 def test(steps: list[Path]) -> int:
-    """The exit code of the tests of these steps, which print the failing cases. OmnidraftError where there are none."""
+    """Run the tests of these steps, which print failing cases; the exit code. OmnidraftError if there are no steps."""
     if not steps or not find_spec("pytest"):
         raise OmnidraftError("--check needs pytest (pip install pytest) and lesson 1, 3, 4, 5 or 8")
     tests = [f"{path.with_name('test_steps.py')}::test[{path.stem[:5]}]" for path in steps]
@@ -109,7 +109,7 @@ def run(cell: Cell, path: Path, names: dict[str, Any]) -> None:
     names |= {"__name__": "__main__", "__file__": str(path)}
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    # as many empty lines as precede it in the file, so that an error names the right line
+    # add an empty line for each line before the cell, so that an error names the right line
     before, _, _ = path.read_text(encoding="utf-8").partition(cell.text)
     code = compile("\n" * before.count("\n") + cell.text, str(path), "exec")
     exec(code, names)  # noqa: S102 (the repository's own lesson)

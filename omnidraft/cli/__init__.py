@@ -1,6 +1,6 @@
-"""The command line: `omnidraft COMMAND`, each command thin over one function.
+"""The command line, `omnidraft COMMAND`: each command is a thin layer over one function.
 
-Results go to stdout, all else to stderr. Rich is slow to import: the functions that need it do so.
+Results go to stdout, everything else to stderr. Rich, slow to import, is imported where needed.
 """
 
 import os
@@ -17,7 +17,7 @@ from .printing import note, say
 
 
 def version(wanted: bool) -> None:
-    """Print the version and end, if it is wanted."""
+    """Print the version and exit, if asked to."""
     if wanted:
         say(f"omnidraft {__version__}")
         raise typer.Exit
@@ -32,7 +32,7 @@ def main(
     """One small drafter, other people's tokenizers: speculative decoding across vocabularies."""
     sys.excepthook = lambda *error: note("".join(traceback.format_exception(*error)).rstrip())
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed: what is printed there goes nowhere
+        if getattr(sys, name) is None:  # closed: discard what is printed there
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
-        if hasattr(getattr(sys, name), "reconfigure"):  # no character ends the run
+        if hasattr(getattr(sys, name), "reconfigure"):  # no character must end the run
             getattr(sys, name).reconfigure(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""`omnidraft adapt`: serve a stream of prompts, and let the drafter learn its target from it."""
+"""`omnidraft adapt`: serve a stream of prompts, from which the drafter learns its target."""
 
 import math
 import sys
@@ -30,12 +30,13 @@ def adapt(
     context: typer.Context, models: options.Models,
     loss: Annotated[str, options.learning(help="lifted, hybrid (the paper's) or dm.")] = "lifted",
     rank: Annotated[int | None, options.learning(
-        help="Of LoRA, 0 trains all weights; by default the saved adapter's, else 32.")] = None,
+        help="LoRA rank, 0 trains all weights; default: the saved adapter's, else 32.")] = None,
     rate: Annotated[float | None, options.learning(
-        help="Learning rate; by default by rank and size, warmed up while it helps.")] = None,
-    every: Annotated[int, options.learning(help="Prompts between two updates.")] = 2,
-    replay_mb: Annotated[int, options.learning(help="Most memory for replayed texts.")] = 1024,
-    head: Annotated[str, options.learning(help="Train a head: none, joint, interleaved.")] = "none",
+        help="Learning rate; default: by rank and size, warmed up as long as it helps.")] = None,
+    every: Annotated[int, options.learning(help="Prompts per update.")] = 2,
+    replay_mb: Annotated[int, options.learning(help="Most memory (MB) for replayed texts.")] = 1024,
+    head: Annotated[str, options.learning(
+        help="Train an acceptance head: none, joint or interleaved.")] = "none",
     decoding: options.Decoding,
     limit: Annotated[int, options.learning(
         help="Most prompts to serve.", show_default="all")] = sys.maxsize,
@@ -43,7 +44,7 @@ def adapt(
     save: Annotated[bool, options.output(help="Keep what was learned.")] = True,
     json_lines: options.JsonLines = False,
 ) -> None:
-    """Serve prompts and learn. Ctrl-C stops, the next run continues."""
+    """Serve prompts and learn from them. Ctrl-C stops; the next run continues."""
     from rich.progress import Progress
 
     how = decoding.options()
@@ -51,7 +52,7 @@ def adapt(
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
     prompts, total = options.read_prompts(source)
     pair, store = models.pair(), Adapters(adapters)
-    if save:  # another run that learns into the same adapter is refused here, before it begins
+    if save:  # refuse here, before the start, if another run is learning into this adapter
         context.with_resource(store.writing(pair))
     recipe = Recipe(loss, rank=Recipe.rank if rank is None else rank, rate=rate)
     schedule = online.Schedule(every, replay=6, memory_bytes=replay_mb << 20, head=head)
@@ -60,10 +61,10 @@ def adapt(
     if learner.statistics and not learner.version:
         note("continuing from the adapter in the package (--rank 32 starts a new one)")
     how = options.with_head(how, learner.head)
-    where = source if source in (*options.TASKS, "-") else str(Path(source).resolve())
-    where = f"served {sha256(where.encode()).hexdigest()[:12]}"  # an adapter travels: no paths
+    what = source if source in (*options.TASKS, "-") else str(Path(source).resolve())
+    where = f"served {sha256(what.encode()).hexdigest()[:12]}"  # adapters are shared: save no paths
     served = learner.statistics.get(where, 0)
-    if done := served if served < (total or 0) else 0:  # all of it was served: it starts again
+    if done := served if served < (total or 0) else 0:  # if all were served, start again
         note(f"continuing after the first {done} prompts of {source}")
     records, failed = [], None
     stream = islice(prompts, done, min(done + limit, sys.maxsize))
@@ -88,7 +89,7 @@ def adapt(
         note("stopped")
         if not records:
             raise OmnidraftError("stopped early: nothing new was learned") from None
-    except (OmnidraftError, UnicodeDecodeError) as error:  # no prompt: what was learned is kept
+    except (OmnidraftError, UnicodeDecodeError) as error:  # a bad prompt: keep what was learned
         failed = error
     if not any(learned.rounds for learned in records):
         reason = f" ({records[-1].note})" if records else ": give at least one line"
@@ -108,7 +109,7 @@ def adapt(
 
 
 def report(records: list[online.Learned], learner: Learner) -> str:
-    """A run in four lines: first and last prompts, and the `verdict`."""
+    """A run in four lines: the first and last prompts, and the `verdict`."""
     size = max(1, min(16, len(records) // 2))
     first, last = (describe(summarize(r for one in some for r in one.rounds))
                    for some in (records[:size], records[-size:]))
@@ -117,7 +118,7 @@ def report(records: list[online.Learned], learner: Learner) -> str:
 
 
 def verdict(s: dict[str, Any]) -> str:
-    """What held-out prompts say, and whether it has paid off if all learning is counted."""
+    """What held-out prompts show, and whether learning has paid off in all."""
     learning, prompts, tokens, updates = (
         s.get(name, 0) for name in ("learning_seconds", "prompts", "tokens", "updates"))
     paid = f"after {s['paid_after_tokens']} tokens" if "paid_after_tokens" in s else "not yet"

@@ -1,4 +1,4 @@
-"""`omnidraft adapters`: list, show, rename or delete what was learned, or take it along."""
+"""`omnidraft adapters`: list, show, rename, delete or export what was learned."""
 
 import json
 import re
@@ -24,9 +24,9 @@ from .printing import columns, emit, escape, note, say
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(group, name="adapters", help="List, show, rename, delete or export what was learned.")
-Which = Annotated[str, typer.Argument(help="A name, the beginning of a fingerprint, or a folder.")]
-TOLERANCE = 1e-4  # of the logits that an exported folder gives again
-OTHERS = (".json", ".model", ".txt", ".jinja")  # the tokenizer's files, and settings
+Which = Annotated[str, typer.Argument(help="A name, the start of a fingerprint, or a folder.")]
+TOLERANCE = 1e-4  # largest difference of the logits of an exported folder
+OTHERS = (".json", ".model", ".txt", ".jinja")  # files of the tokenizer and settings
 
 
 @command("omnidraft adapters list", "omnidraft adapters list --json", to=group)
@@ -52,7 +52,7 @@ def list(adapters: options.Store = None, as_json: options.AsJson = False) -> Non
 
 @command("omnidraft adapters show draft-general--qwen-like", to=group)
 def show(which: Which, adapters: options.Store = None, as_json: options.AsJson = False) -> None:
-    """Show all that is known of an adapter, and whether learning has paid off."""
+    """Show everything known about an adapter, and whether learning has paid off."""
     folder = Adapters(adapters).named(which)
     found = facts(folder, manifest_of(folder))
     if as_json:
@@ -63,20 +63,20 @@ def show(which: Which, adapters: options.Store = None, as_json: options.AsJson =
 
 
 def facts(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """What the manifest of the adapter in a folder says, its size on the disk, and its rank."""
+    """The manifest of the adapter in a folder, its size on the disk, and its rank."""
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     settings = read_json(folder / manifest.get("folder", "") / "adapter_config.json")
     return {"in": str(folder), "bytes": size, **manifest, "rank": settings.get("r", "all weights")}
 
 
 @command("omnidraft adapters rename draft-general--qwen-like sums", to=group)
-def rename(which: Which, name: Annotated[str, typer.Argument(help="What it is called then.")],
+def rename(which: Which, name: Annotated[str, typer.Argument(help="The new name.")],
            adapters: options.Store = None) -> None:
-    """Give one of your own adapters another name; its pair finds it all the same."""
+    """Rename one of your own adapters; its pair still finds it."""
     store = Adapters(adapters)
     new = store.root / name
     if not re.fullmatch(r"\w[\w.-]*", name) or name in ("auto", "none") or new.exists():
-        raise OmnidraftError(f"{name!r} is taken, or no name: give letters, digits, - and _")
+        raise OmnidraftError(f"{name!r} is taken, or not a name: give letters, digits, - and _")
     with store.writing(own_folder(store, which)) as folder:
         note(f"now in {folder.rename(new)}")
 
@@ -84,19 +84,19 @@ def rename(which: Which, name: Annotated[str, typer.Argument(help="What it is ca
 @command("omnidraft adapters delete sums --yes", to=group)
 def delete(which: Which, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
            adapters: options.Store = None) -> None:
-    """Delete one of your own adapters; not while something learns into it."""
+    """Delete one of your own adapters, unless something is learning into it."""
     folder = own_folder(store := Adapters(adapters), which)
     if not yes:
         typer.confirm(escape(f"Delete {folder}, with all that was learned?"), abort=True, err=True)
     with store.writing(folder):
-        if not folder.is_symlink():  # of a link only the link goes
-            (folder / "current.json").unlink()  # from here on there is none, whatever happens
+        if not folder.is_symlink():  # of a link, only the link is deleted
+            (folder / "current.json").unlink()  # from here on it is gone, whatever happens
         folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)
     note(f"deleted {folder}")
 
 
 def own_folder(store: Adapters, which: str) -> Path:
-    """The folder of an adapter that may be changed; OmnidraftError for one of the package."""
+    """The folder of an adapter that may be changed; OmnidraftError for a shipped one."""
     folder = store.named(which)
     if folder.parent != store.root or folder.parent.resolve() == SHIPPED.resolve():
         raise OmnidraftError(f"{folder} is not one of your own: only those can be changed")
@@ -106,9 +106,9 @@ def own_folder(store: Adapters, which: str) -> Path:
 @command("omnidraft adapters export draft-general--qwen-like ./draft-for-qwen-like", to=group)
 def export(which: Which, folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
            draft: Annotated[str | None, options.models(
-               "--draft", "-d", show_default="by its name", help="Who learned it.")] = None,
+               "--draft", "-d", show_default="by its name", help="Its base drafter.")] = None,
            backend: options.Backend = "numpy", adapters: options.Store = None) -> None:
-    """Merge an adapter into its drafter, as a Hugging Face folder for any other program."""
+    """Merge an adapter into its drafter: a Hugging Face folder for any other program."""
     saved = Adapters(adapters).named(which)
     found = facts(saved, manifest_of(saved))
     base = load(draft or found["draft"]["name"], "float32", backend, "cpu")
@@ -117,12 +117,12 @@ def export(which: Which, folder: Annotated[Path, typer.Argument(help="A new or e
 
 
 def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path) -> float:
-    """Write the drafter with its adapter, load it again; the largest difference of its logits.
+    """Write the drafter with its adapter and reload it; the largest difference of the logits.
 
-    Raises OmnidraftError above TOLERANCE, and where `place` is not empty: nothing is written then.
+    OmnidraftError, with nothing written, if that is above TOLERANCE or `place` is not empty.
     """
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise OmnidraftError(f"{place} is there already: name a new folder, or an empty one")
+        raise OmnidraftError(f"{place} already exists: name a new folder, or an empty one")
     drafter, part = adapter.drafter(base), place.with_name(f".{secrets.token_hex(8)}")
     make_folder_of(part / "any")
     try:
@@ -133,7 +133,7 @@ def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path
             settings = {"tie_word_embeddings": drafter.config.tied, "dtype": "float32"}
             config = read_json(base.folder / "config.json") | settings
             write_text(part / "config.json", json.dumps(config, indent=2) + "\n")
-            # subtle: LoRA changes the head, and not the embedding that it was tied to
+            # subtle: LoRA changes the head, but not the embedding that it was tied to
             own = base.stored(untied=True)[1]
             merged = adapter.lora.merged(own) if adapter.lora else adapter.weights
             save_tensors(part / "model.safetensors", merged, np.float32)
@@ -147,7 +147,7 @@ def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path
         ids = np.linspace(0, base.vocab_size - 1, min(64, base.context_size)).astype(int).tolist()
         one, other = (model.forward(ids, model.new_cache(), len(ids)) for model in (drafter, again))
         if (error := float(np.abs(one - other).max())) > TOLERANCE:
-            raise OmnidraftError(f"{place} would have other logits, by {error:.1e}: not written")
+            raise OmnidraftError(f"{place} would change the logits by {error:.1e}: not written")
         if place.exists():
             place.rmdir()
         part.rename(place)

@@ -1,4 +1,4 @@
-"""`omnidraft bench`: the measured speed of a pair next to plain decoding of its target."""
+"""`omnidraft bench`: the measured speed of a pair against plain decoding of its target."""
 
 import json
 from itertools import chain, islice
@@ -46,9 +46,9 @@ def bench(
 
 
 def measure(pair: Pair, prompts: list[str], how: Options, repeats: int, seed: int) -> dict:
-    """Figures of all texts as `compare` has them; the speedup is the median over repeats.
+    """Figures of all texts, as from `compare`; the speedup is the median over repeats.
 
-    Both methods take turns at each prompt, after each has written the first three untimed.
+    Both methods alternate at each prompt, after an untimed run of the first three prompts.
     """
     asked, every = [(prompt, check_prompt(pair.target, prompt)) for prompt in prompts], []
     methods = [(plain, pair.target), (speculative, pair)]
@@ -68,7 +68,7 @@ def measure(pair: Pair, prompts: list[str], how: Options, repeats: int, seed: in
 
 def compare(target: Any, texts: list[tuple[list[int], list[Round], list[Round]]],
             how: Options) -> dict[str, Any]:
-    """Figures of texts, each as ids of the prompt and rounds of plain and speculative decoding."""
+    """Figures of texts, each given as prompt ids and rounds of plain and speculative decoding."""
     slow, fast = (summarize(chain(*rounds)) for rounds in [*zip(*texts, strict=True)][1:])
     row = {"plain": vars(slow), "speculative": vars(fast), "speedup": speedup(fast, slow),
            "computed_speedup": computed_speedup(fast, slow)}
@@ -83,7 +83,7 @@ def compare(target: Any, texts: list[tuple[list[int], list[Round], list[Round]]]
 
 
 def is_tie(model: Any, ids: list[int], one: list[int], other: list[int], gap: float = 1e-3) -> bool:
-    """Whether two greedy texts part at tokens whose logits differ by float32 rounding only."""
+    """Do two greedy texts diverge at tokens whose logits differ only by float32 rounding?"""
     place = common_prefix(one, other)
     if place >= min(len(one), len(other)):
         return False
@@ -92,7 +92,7 @@ def is_tie(model: Any, ids: list[int], one: list[int], other: list[int], gap: fl
 
 
 def save_figures(path: Path, pair: Pair, settings: dict[str, Any], tasks: Any) -> None:
-    """Write figures as JSON, with what they were measured with."""
+    """Write figures as JSON, with the settings and machine of the measurement."""
     settings |= {"draft": pair.draft.name, "target": pair.target.name,
                  "kernels": {model.name: model.kernel for model in (pair.draft, pair.target)}}
     write_text(path, json.dumps({"omnidraft": __version__, "machine": machine(), "tasks": tasks,

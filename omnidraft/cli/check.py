@@ -1,4 +1,4 @@
-"""`omnidraft check`: do two vocabularies suit each other; is a rule's text exactly the target's?"""
+"""`omnidraft check`: do two vocabularies fit; is a rule's text distributed as the target's?"""
 
 from itertools import islice
 from types import SimpleNamespace
@@ -25,44 +25,44 @@ BIASED = ("omnidraft",)  # above temperature 0, as its paper says
 def check(
     draft: Annotated[str, typer.Argument(help="A model, folder or tokenizer.json; "
                                               "`exactness`: check the rules instead.")],
-    target: Annotated[str | None, typer.Argument(help="As the first.")] = None,
+    target: Annotated[str | None, typer.Argument(help="Like the first.")] = None,
     text: Annotated[str | None, options.models(help="math, code, text, a file, or - (stdin).",
                                                show_default="all three")] = None,
     backend: options.Backend = "numpy",
     rule: Annotated[str, options.speculation(help=f"{', '.join(RULES)}, or all.")] = "all",
     worlds: Annotated[int, options.speculation(help="Random worlds for each rule.")] = 300,
-    seed: Annotated[int, options.speculation(help="Of the first world.")] = 0,
+    seed: Annotated[int, options.speculation(help="Seed of the first world.")] = 0,
     figures: options.AsJson = False,
 ) -> None:
-    """Say how two vocabularies fit and from where on drafting pays; or enumerate the rules.
+    """Show how two vocabularies fit and when drafting pays off; or enumerate the rules.
 
     `exactness` runs the loop through every outcome of its draws in random worlds: pairs of random
     tokenizers and models with random options.
     """
-    if target:
+    if target and draft != "exactness":
         texts = [line for source in ([text] if text else options.TASKS)
                  for line in islice(options.read_prompts(source)[0], 40)]
         (emit if figures else show_pair)(fit(*sides(draft, target, backend), texts))
-    elif draft == "exactness":
+    elif not target and draft == "exactness":
         check_exactness(rule, worlds, seed, figures)
     else:
-        raise OmnidraftError(f"{draft} alone cannot be checked: name a target too, or `exactness`")
+        raise OmnidraftError("name two models or tokenizers, or `exactness` and no target")
 
 
 def sides(draft: str, target: str, backend: str) -> list[Any]:
-    """Two models, or the two tokenizers alone where one of the models does not load."""
+    """Two models, or only their tokenizers if one of the models does not load."""
     names = [name.removesuffix("tokenizer.json") or "." for name in (draft, target)]
     try:
         return [*load_two(*names, backend=backend)]
     except OmnidraftError as error:
         found = tokenizers(*names)
-        note(f"tokenizers alone, costs are not measured: {error}")
+        note(f"only tokenizers, costs are not measured: {error}")
     return [SimpleNamespace(tokenizer=one, vocab_size=one.size, name=one.name) for one in found]
 
 
 def show_pair(found: dict[str, Any]) -> None:
-    """Print what `fit` found."""
-    rows = [("", "entries", "the other has too", "the other can spell")]
+    """Print the result of `fit`."""
+    rows = [("", "entries", "also in the other", "the other can spell")]
     for side in ("draft", "target"):
         one, size = found[side], found[side]["entries"]
         counts = (f"{one[key]:,} ({one[key] / size:.1%})" for key in ("same", "spelled"))
@@ -78,7 +78,7 @@ def show_pair(found: dict[str, Any]) -> None:
 
 
 def check_exactness(rule: str, worlds: int, seed: int, figures: bool) -> None:
-    """Print how far rules are from the target; OmnidraftError where an exact one is not."""
+    """Print how far the rules are from the target; OmnidraftError if a lossless one differs."""
     if worlds < 1 or seed < 0:
         raise OmnidraftError(f"worlds is {worlds} and seed {seed}: give 1 or more, and 0 or more")
     found = []

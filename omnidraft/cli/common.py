@@ -1,4 +1,4 @@
-"""The app that the commands are registered with, their help, and errors as one line."""
+"""The app in which commands are registered, their help, and errors in one line."""
 
 import inspect
 import os
@@ -20,20 +20,20 @@ ORDER = "demo generate chat adapt adapters bench align check models tutorial".sp
 
 
 class OneLineErrors(TyperGroup):
-    """Prints whatever goes wrong as one line; with --debug it is raised."""
+    """Prints any error as one line; with --debug it is raised."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Their names, in the order of the help (they import each other in another)."""
+        """The commands' names, in the order of the help (not that of their imports)."""
         return sorted(super().list_commands(ctx), key=ORDER.index)
 
     def main(self, args: Any = None, **more: Any) -> Any:
-        """Run a command, or show help, and end the program."""
+        """Run a command or show help, then end the program."""
         if "--debug" in (sys.argv if args is None else args):
             return super().main(args, **more)
-        os.environ["RUST_BACKTRACE"] = "0"  # else a panic of the tokenizers prints a page
+        os.environ["RUST_BACKTRACE"] = "0"  # otherwise a panic in tokenizers prints a page
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of NumPy, about numbers that are refused later
+                warnings.simplefilter("ignore")  # NumPy's, about numbers that are rejected later
                 return super().main(args, **more)
         except Exception as error:
             full = is_out_of_memory(error)
@@ -41,18 +41,18 @@ class OneLineErrors(TyperGroup):
             if isinstance(error, UnicodeDecodeError):
                 line = f"the input is not UTF-8 text: convert it ({line})"
             elif not (full or isinstance(error, (OmnidraftError, OSError))):
-                line = (f"{type(error).__name__}: {line}; this is a mistake of the program: please "
+                line = (f"{type(error).__name__}: {line}; this is a bug in the program: please "
                         "report it with what `omnidraft --debug` shows")
             note(f"error: {line}")
             try:
                 sys.stdout.flush()
-            except OSError:  # subtle: else Python tries, and reports, the same again at its end
+            except OSError:  # subtle: otherwise Python retries it at exit, with another error
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(1) from None
 
 
 class Topics(TyperCommand):
-    """A command whose help lists the options by topic (plain: importing Rich takes 0.1 s)."""
+    """A command whose help lists options by topic, in plain text (importing Rich takes 0.1 s)."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write one section per `rich_help_panel`."""
@@ -68,13 +68,13 @@ class Topics(TyperCommand):
 
 def examples(*lines: str) -> str:
     """The end of a command's help."""
-    return "\n  ".join(["\b\nExamples:", *lines])  # \b: these lines are kept as they are
+    return "\n  ".join(["\b\nExamples:", *lines])  # \b: do not wrap these lines
 
 
 app = typer.Typer(
     name="omnidraft", cls=OneLineErrors, no_args_is_help=True, add_completion=False,
     pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
-    result_callback=lambda *_, **__: sys.stdout.flush(),  # what cannot be written is reported here
+    result_callback=lambda *_, **__: sys.stdout.flush(),  # report write errors here
     rich_markup_mode=None, epilog=examples(
         "omnidraft demo", "omnidraft generate 'Once upon a time' -T 0.8", "omnidraft demo -h"))
 
@@ -82,7 +82,7 @@ app = typer.Typer(
 def command(*lines: str, to: typer.Typer = app, **defaults: Any) -> Callable:
     """Register a command whose help ends with the example `lines`.
 
-    A parameter whose type is a dataclass stands for one option per field; `defaults` are by field.
+    A parameter whose type is a dataclass becomes one option per field; `defaults` are by field.
     """
     def register(function: Callable) -> Callable:
         groups, options = {}, {}

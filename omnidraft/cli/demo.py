@@ -1,4 +1,4 @@
-"""`omnidraft demo`: tokens coloured by their fate, and the speed next to plain decoding."""
+"""`omnidraft demo`: tokens coloured by their fate, and the speed compared to plain decoding."""
 
 import random
 import time
@@ -32,13 +32,13 @@ PAUSE = 0.35  # seconds between two steps of --slow
 def demo(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
-        show_default="one of each task", help="What the pair continues.")] = None,
-    task: Annotated[str | None, options.models(help="Only math, code or text.")] = None,
+        show_default="one of each task", help="Text to continue.")] = None,
+    task: Annotated[str | None, options.models(help="Only this one: math, code or text.")] = None,
     slow: Annotated[bool, options.output(
-        "--slow", help="Each draft, then the verdict: space steps, Enter lets it run.")] = False,
+        "--slow", help="Show each draft, then the verdict; space steps, Enter runs on.")] = False,
     signs: options.Plain = False, figures: options.Json = None,
 ) -> None:
-    """Watch a small model draft for a bigger one. `--seed` picks the prompts."""
+    """Watch a small model draft for a bigger one. `--seed` chooses the prompts."""
     how, seed = decoding.options(), decoding.seed
     if task not in (None, *USUAL) or task and prompt is not None:
         raise OmnidraftError(f"--task {task}: name {', '.join(USUAL)}, or give a prompt instead")
@@ -68,7 +68,7 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
     errors.print(legend(signs, rounds=True), soft_wrap=True)
     rows, short, uniforms = [], replace(how, max_new_tokens=8), options.uniforms_of
     for task, prompt, ids in asked:
-        if not rows:  # the first passes of a process read the weights: a few tokens, untimed
+        if not rows:  # warm up untimed: the first passes of a process load the weights
             list(plain(target, ids, short, uniforms(0)))
             list(speculative(pair, prompt, short, uniforms(0)))
         keys = "  space: next step, Enter: all others" if slow and on_a_terminal() else ""
@@ -86,7 +86,7 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
 
 def play(out: Any, begin: Any, records: Iterable[Round], painter: Any, drafter: Tokenizer,
          slow: bool) -> list[Round]:
-    """Show a text as its rounds come, and return them; `slow`: each draft, then the verdict."""
+    """Show a text round by round and return the rounds; `slow`: each draft, then the verdict."""
     from rich.live import Live
 
     from .render import Text, drafted

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from .. import OmnidraftError, Pair, Round, Tokenizer, plain, speculative
-from ..decoding import check_prompt
 from ..engine.loading import EMBEDDED
 from ..metrics import Summary, summarize
 from ..serving.conversation import Conversation
@@ -18,9 +17,9 @@ from . import options
 from .common import command
 from .printing import emit, note, say
 
-HELP = "/new starts again, /exit ends, /help shows this; Ctrl-C stops an answer"
-KNOWN = (" It knows sums told as stories, short Python functions, short stories; to all else it "
-         "says so. It reads each message by itself.")
+HELP = "/new starts over, /exit quits, /help shows this; Ctrl-C stops an answer"
+KNOWN = (" It knows word problems, short Python functions, short stories; to anything else it "
+         "says so. It reads each message on its own.")
 
 
 @command("omnidraft generate 'Write a Python function that adds two numbers.'",
@@ -32,7 +31,7 @@ def generate(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
         show_default=False, help="Text to continue; - or nothing reads stdin.")] = None,
-    chat: Annotated[bool, options.models("--chat", help="Answer by the chat template.")] = False,
+    chat: Annotated[bool, options.models("--chat", help="Use the chat template.")] = False,
     json_lines: options.JsonLines = False,
 ) -> None:
     """Continue a text by speculative decoding."""
@@ -43,7 +42,6 @@ def generate(
         prompt = sys.stdin.read().removesuffix("\n")
     pair, how = models.open(how)
     target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
-    check_prompt(target, prompt)
     if chat:
         records = Conversation(pair).ask(prompt, how, uniforms)
     else:
@@ -58,9 +56,9 @@ def generate(
 def chat(
     models: options.Served, decoding: options.Decoding,
     system: Annotated[str | None, options.models(
-        "--system", help="What the target reads before the first message.")] = None,
+        "--system", help="Text before the first message.")] = None,
 ) -> None:
-    """Converse, one message per line (embedded models read each by itself). /exit ends."""
+    """Converse, one message per line (embedded models read each on its own). /exit quits."""
     how, uniforms = decoding.options(), options.uniforms_of(decoding.seed)
     pair, how = models.open(how)
     talk, terminal, alone = Conversation(pair, system), on_a_terminal(), models.target in EMBEDDED
@@ -76,7 +74,7 @@ def chat(
             elif word := re.match(r"/\w*(?!\S)", message):
                 raise OmnidraftError(f"unknown command {word[0]}: {HELP}")
             else:
-                if alone:  # these have learned from single answers only
+                if alone:  # these were trained only on single answers
                     talk.new()
                 records = talk.ask(message, how, uniforms)
                 if talk.dropped:
@@ -91,17 +89,17 @@ def chat(
 
 
 def on_a_terminal() -> bool:
-    """Whether the messages are typed."""
+    """Are the messages typed?"""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def read_messages(terminal: bool) -> Iterator[str]:
-    """The lines of stdin that say something; raises OmnidraftError where there is none."""
+    """The non-empty lines of stdin; raises OmnidraftError if there are none."""
     ask, empty = "> " if terminal and sys.stdout.isatty() else "", True
     if terminal:
         with suppress(ImportError):
             import readline  # noqa: F401 (lines can be edited)
-    with suppress(EOFError, KeyboardInterrupt, RuntimeError):  # the last where there is no stdin
+    with suppress(EOFError, KeyboardInterrupt, RuntimeError):  # the last if there is no stdin
         while (line := input(ask).strip()) != "/exit" and (line or not terminal):
             if line:
                 empty = False
@@ -115,7 +113,7 @@ def read_messages(terminal: bool) -> Iterator[str]:
 
 def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",
           as_json: bool = False) -> None:
-    """Print a text without leading `strip`, or its rounds as JSON, and the figures."""
+    """Print a text without leading `strip` characters, or its rounds as JSON, and the figures."""
     decoder, done, text = codecs.getincrementaldecoder("utf-8")("replace"), [], ""
     for record in records:
         done.append(record)

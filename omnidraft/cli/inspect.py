@@ -1,4 +1,4 @@
-"""`omnidraft align`, `models`, `tutorial`: a text in two vocabularies; what ships; the lessons."""
+"""`omnidraft align`, `models`, `tutorial`: a text in two vocabularies; built-in models; lessons."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ from .printing import console, say, show_bytes
 
 LESSONS = Path(__file__).parents[2] / "tutorials"  # in the repository; a wheel has none
 SAMPLE = " Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
-# a block of so many draft and target tokens (2: several): style, sign, what the legend says
+# block by numbers of draft and target tokens (2: several): style, sign, legend
 BLOCKS = {(1, 1): ("green", "=", "same token"),
           (2, 1): ("cyan underline", "*", "several draft tokens, one target token"),
           (1, 2): ("bold magenta", "/", "one draft token, several target tokens"),
@@ -35,11 +35,11 @@ def tokenizers(*names: str) -> list[Tokenizer]:
 @command("omnidraft align draft-tasks qwen-like", "omnidraft align ./llama2-32k ./qwen2-151k",
          "omnidraft align draft-tasks llama3-like 'The windows were broken.'")
 def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.Argument(
-        help="What both tokenize.", show_default="a sample")] = SAMPLE,
+        help="Text to tokenize.", show_default="a sample")] = SAMPLE,
           plain: options.Plain = False) -> None:
     """Show a text in the tokens of both sides, in the smallest blocks that they share.
 
-    What the vocabularies share as a whole is counted by `omnidraft check`.
+    `omnidraft check` counts what the vocabularies share as a whole.
     """
     from rich.text import Text
 
@@ -68,21 +68,21 @@ def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.
 
 @command("omnidraft models")
 def models() -> None:
-    """Say what the embedded models are: their sizes, what they can do, and what they cannot."""
+    """Describe the embedded models: their sizes, what they can do, and what they cannot do."""
     say((folder(EMBEDDED[0]).parent / "README.md").read_text(encoding="utf-8").split("---\n")[-1])
 
 
 @command("omnidraft tutorial", "omnidraft tutorial 1", "omnidraft tutorial 1 --check")
 def tutorial(
     lesson: Annotated[str | None, typer.Argument(
-        help="Number of the lesson; without it they are listed.", show_default=False)] = None,
+        help="Number of the lesson; without one, list them all.", show_default=False)] = None,
     check: Annotated[bool, options.output(
-        "--check", help="Test the functions that you built for it.")] = False,
+        "--check", help="Test the functions that you wrote for it.")] = False,
 ) -> None:
     """Step through a lesson: prose, code and its output. On a terminal Enter continues, q quits."""
     if not (LESSONS / "runner.py").is_file():
         raise OmnidraftError("an installed package has no lessons: clone the repository for them")
-    sys.path.append(str(LESSONS))  # the lessons import from there, too
+    sys.path.append(str(LESSONS))  # the lessons import from there too
     import runner
 
     wait = sys.stdin.isatty() and sys.stdout.isatty()
@@ -91,7 +91,7 @@ def tutorial(
 
 
 def machine() -> dict[str, str | int | bool]:
-    """CPU, cores, system, Python, NumPy, its BLAS with settings, PyTorch where it is used."""
+    """CPU, cores, system, Python, NumPy, its BLAS with settings, and PyTorch if it is used."""
     info = Path("/proc/cpuinfo")
     text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
     name = re.search(r"^model name\s*: *(.*\S)", text, re.M)

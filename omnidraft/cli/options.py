@@ -1,4 +1,4 @@
-"""The options that several commands share, in groups, and what they stand for: models, prompts."""
+"""Options that several commands share, in groups, and what they stand for: models, prompts."""
 
 import json
 import sys
@@ -23,25 +23,25 @@ models, speculation, sampling, learning, output = (
     partial(typer.Option, rich_help_panel=topic)
     for topic in ("Models", "Speculation", "Sampling", "Learning", "Output"))
 TASKS = ("math", "code", "text")
-FIELDS = ("prompt", "instruction", "question", "document", "text")  # the first one counts
+FIELDS = ("prompt", "instruction", "question", "document", "text")  # the first found is used
 MODEL = "an embedded model (see `omnidraft models`), a folder, or with --backend torch a hub id"
 Side = Annotated[str, typer.Argument(help="An embedded model, or a folder with a tokenizer.json.")]
-Plain = Annotated[bool, output("--plain", help="Signs + * - ! ^ . instead of colours.")]
+Plain = Annotated[bool, output("--plain", help="Use signs + * - ! ^ . instead of colours.")]
 Store = Annotated[Path | None, output(
-    metavar="FOLDER", help="Where adapters are.", show_default="~/.cache/omnidraft/adapters")]
-SOURCE = ("math, code or text (they ship), a .jsonl file with a `prompt` (or instruction, "
+    metavar="FOLDER", help="Folder of the adapters.", show_default="~/.cache/omnidraft/adapters")]
+SOURCE = ("math, code or text (built in), a .jsonl file with a `prompt` (or instruction, "
           "question, document, text) in each line, a text file of prompts, or - for stdin.")
 Prompts = Annotated[str, models("--task", "--prompts", metavar="SOURCE", help=SOURCE)]
-Json = Annotated[Path | None, output("--json", metavar="FILE", help="Save every figure.")]
-JsonLines = Annotated[bool, output("--json", help="An object per round or prompt, and a summary.")]
-AsJson = Annotated[bool, output("--json", help="As JSON.")]
+Json = Annotated[Path | None, output("--json", metavar="FILE", help="Save all figures to a file.")]
+JsonLines = Annotated[bool, output("--json", help="JSON per round or prompt, and a summary.")]
+AsJson = Annotated[bool, output("--json", help="Print JSON.")]
 Backend = Annotated[str, models(
     help="numpy (Llama, Mistral, Qwen2 on a CPU) or torch (all of transformers).")]
 
 
 @dataclass(frozen=True)
 class Models:
-    """The two models, and what runs them."""
+    """The two models, and the backend that runs them."""
 
     draft: Annotated[str, models("--draft", "-d", help=f"Drafter: {MODEL}.")] = "draft-tasks"
     target: Annotated[str, models("--target", "-t", help=f"Target: {MODEL}.")] = "qwen-like"
@@ -56,17 +56,17 @@ class Models:
 
 @dataclass(frozen=True)
 class Served(Models):
-    """Models, and on request what the drafter has learned."""
+    """Models and, on request, the drafter's adapter."""
 
     adapter: Annotated[str, models(metavar="WHICH", help=(
-        "Draft with what was learned: auto (for the pair), none, or as in `omnidraft adapters`, "
-        "a name, the beginning of a fingerprint, or a folder."))] = "none"
+        "Draft with an adapter: auto (the pair's), none or, as in `omnidraft adapters`, "
+        "a name, the start of a fingerprint, or a folder."))] = "none"
     adapters: Store = None
 
     def served(self, options: Options) -> tuple[Pair, Options]:
-        """The pair and its options, both with what was learned if that is asked for.
+        """The pair and its options, with what was learned if `adapter` asks for it.
 
-        OmnidraftError where nothing was ("any" is "auto" without that).
+        OmnidraftError if "auto" finds nothing; "any" is "auto" without this error.
         """
         pair, which = self.pair(), self.adapter
         if which == "none":
@@ -80,12 +80,12 @@ class Served(Models):
             pair.draft.name += " with its adapter"
             return pair, with_head(options, adapter.head)
         if which == "auto":
-            raise OmnidraftError("nothing was learned yet for this pair: run `omnidraft adapt math "
-                                 f"-d {draft.name} -t {pair.target.name}`, or leave out --adapter")
+            raise OmnidraftError("nothing has been learned yet for this pair: run `omnidraft adapt "
+                                 f"math -d {draft.name} -t {pair.target.name}`, or drop --adapter")
         return pair, options
 
     def open(self, options: Options) -> tuple[Any, Options]:
-        """As `served`, or for draft length 0 the target alone."""
+        """Like `served`; for draft length 0, the target alone."""
         if options.stop.limit:
             return self.served(options)
         if self.adapter != "none":
@@ -100,17 +100,17 @@ class Decoding:
     verify: Annotated[str, speculation(
         help=f"One of {', '.join(RULES)} (the paper's: omnidraft).")] = Options.verify
     draft_length: Annotated[int, speculation(
-        "--draft-length", "-k", help="Most draft tokens in a round; 0 decodes plainly.")] = 12
+        "--draft-length", "-k", help="Most draft tokens per round; 0: plain decoding.")] = 12
     threshold: Annotated[float, speculation(help=(
-        "Stop drafting once the drafted tokens' probability falls below; 0 never stops."))] = 0.4
-    temperature: Annotated[float, sampling("--temperature", "-T", help="0: greedy.")] = 0.0
+        "Stop a draft once the probability of its tokens is below this; 0 never stops."))] = 0.4
+    temperature: Annotated[float, sampling("--temperature", "-T", help="0 is greedy.")] = 0.0
     top_k: Annotated[int, sampling(help="Draw from the k likeliest tokens; 0 is off.")] = 0
-    top_p: Annotated[float, sampling(help="Draw from tokens that add up to p; 1 is off.")] = 1.0
-    seed: Annotated[int, sampling(help="Of the random draws.")] = 0
-    max_new_tokens: Annotated[int, sampling("--max-new-tokens", "-n", help="Most to write.")] = 128
+    top_p: Annotated[float, sampling(help="Draw from the likeliest that sum to p; 1 is off.")] = 1.0
+    seed: Annotated[int, sampling(help="Seed of the random draws.")] = 0
+    max_new_tokens: Annotated[int, sampling("--max-new-tokens", "-n", help="Token limit.")] = 128
 
     def options(self) -> Options:
-        """These as Options; raises OmnidraftError for values out of range."""
+        """The Options that they make; raises OmnidraftError for values out of range."""
         uniforms_of(self.seed)
         return Options.of(**{k: v for k, v in vars(self).items() if k != "seed"})
 
@@ -121,8 +121,8 @@ def with_head(options: Options, head: Any) -> Options:
 
 
 def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
-    """The prompts and their number (unknown for stdin); OmnidraftError where there is none."""
-    if source == "-":  # JSON lines if the first begins as an object does
+    """The prompts and their number (unknown for stdin); OmnidraftError if there are none."""
+    if source == "-":  # JSON lines if the first line begins like a JSON object
         lines = filter(str.strip, sys.stdin or ())
         first = [*islice(lines, 1)]
         is_json = "".join(first).lstrip().startswith("{")
@@ -130,7 +130,7 @@ def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
     shipped = Path(__file__).parents[1] / "data" / f"{source}.jsonl"
     path = shipped if source in TASKS else Path(source)
     try:
-        if path.exists():
+        if path.exists() and not path.is_dir():
             check_readable(path, 2**28)
         lines = [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -149,7 +149,7 @@ def _prompt(line: str, is_json: bool, source: str) -> str:
         found = json.loads(line)
         name = next(name for name in FIELDS if isinstance(found.get(name), str))
     except (ValueError, AttributeError, StopIteration, RecursionError):
-        raise OmnidraftError(f"{source}: a line is no JSON object with a text in one of "
+        raise OmnidraftError(f"{source}: a line is not a JSON object with a text in one of "
                              f"{', '.join(FIELDS)}: {line[:60].strip()!r}") from None
-    more = found.get("input") if name == "instruction" else None  # as alpaca has them
+    more = found.get("input") if name == "instruction" else None  # as in Alpaca
     return f"{found[name]}\n{more}" if isinstance(more, str) and more else found[name]

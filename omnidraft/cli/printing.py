@@ -1,6 +1,6 @@
-"""All that the commands print; `escape` is the one place that makes text safe for a terminal.
+"""Everything that commands print; `escape` is the one place that makes text safe for a terminal.
 
-Tokens, names of models and folders, and what a file says are untrusted.
+Tokens, names of models and folders, and the content of files are untrusted.
 """
 
 import json
@@ -14,29 +14,29 @@ _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
 def escape(text: str, keep: str = "\n\t") -> str:
-    r"""Spell out all characters that could steer a terminal, except those in `keep`.
+    r"""Write all characters that could control a terminal as escapes, except those in `keep`.
 
     >>> escape("a\x1b[31mb")
     'a\\x1b[31mb'
     """
     return "".join(
         char if char in keep or unicodedata.category(char) not in _UNSAFE
-        and ord(char) & 0xFFFE != 0xFFFE  # no characters at all, and not allowed in SVG
+        and ord(char) & 0xFFFE != 0xFFFE  # not characters, and not allowed in SVG
         else char.encode("unicode_escape", "surrogatepass").decode() for char in text)
 
 
 def show_bytes(data: bytes) -> str:
-    """A token's bytes on one line: a space is "·", the rest of a cut character \\xNN."""
+    """A token's bytes on one line: a space is "·", bytes of a cut character are \\xNN."""
     return escape(data.decode("utf-8", "backslashreplace").replace(" ", "·"), "")
 
 
 def say(text: str, end: str = "\n", exact: bool = False) -> None:
-    """Print a result on stdout, escaped; `exact`: only on a terminal, a pipe gets the text."""
+    """Print a result on stdout, escaped; `exact`: escaped only on a terminal, not in a pipe."""
     print(text if exact and not sys.stdout.isatty() else escape(text), end=end, flush=True)
 
 
 def note(line: str) -> None:
-    """Print something about the results on stderr, escaped."""
+    """Print a remark on stderr, escaped."""
     print(escape(line), file=sys.stderr)
 
 
@@ -46,7 +46,7 @@ def emit(record: dict[str, Any]) -> None:
 
 
 def console(plain: bool = False, stderr: bool = False) -> tuple[Any, bool]:
-    """A Rich console, `plain` without colours, and whether signs must stand for colours there."""
+    """A Rich console (`plain`: without colours), and whether it needs signs instead of colours."""
     from rich.console import Console
 
     made = Console(stderr=stderr, highlight=False, color_system=None if plain else "auto")
@@ -54,7 +54,7 @@ def console(plain: bool = False, stderr: bool = False) -> tuple[Any, bool]:
 
 
 def columns(rows: Sequence[Sequence[Any]]) -> str:
-    """Rows of cells as aligned lines, never cut; a shorter row is a message and widens no column.
+    """Rows of cells as aligned lines, never cut; a shorter row is a message, not aligned.
 
     >>> columns([("a", "bb"), ("ccc", "d")])
     'a    bb\\nccc  d'

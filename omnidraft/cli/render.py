@@ -1,4 +1,4 @@
-"""Rounds as coloured text: one style per fate of a token, and a sign for those who see no colours.
+"""Rounds as coloured text: one style per fate of a token, and a sign where there are no colours.
 
 It is `rich.text.Text`, never markup: tokens contain "[".
 """
@@ -14,13 +14,13 @@ from ..decoding import Round
 from ..tokenizer import Tokenizer
 from .printing import escape, show_bytes
 
-# fate: (style, sign, what the legend says)
+# fate: (style, sign, legend)
 FATES = {
     "accepted": ("green", "+", "accepted: the target agrees with a drafted token"),
     "merged": ("cyan underline", "*", "accepted merge: several draft tokens are one target token"),
     "rejected": ("red strike", "-", "rejected: drafted, but the target disagrees"),
     "recovered": ("bold yellow", "!", "recovered: what the target writes instead"),
-    "bonus": ("bold magenta", "^", "bonus: the target's own next token, free where all was kept"),
+    "bonus": ("bold magenta", "^", "bonus: the target's own next token, free if all was kept"),
     "alone": ("", ".", "alone: written by the target, nothing was drafted"),
 }
 END = "│"  # of a round: one pass of the target
@@ -29,7 +29,7 @@ END = "│"  # of a round: one pass of the target
 class Painter:
     """Turns the rounds of one text into coloured pieces, with `signs` such as [+ We][- to][! that].
 
-    A character of several tokens appears with the last one. With `one_line` no new line is begun.
+    A character split over tokens appears with its last one. `one_line`: no line breaks.
     """
 
     def __init__(self, tokenizer: Tokenizer, signs: bool = False, one_line: bool = False) -> None:
@@ -41,15 +41,15 @@ class Painter:
         text = Text()
         for place, (token, kind) in enumerate(zip(record.emitted, record.kinds, strict=True)):
             if kind == "recovered" and place == record.accepted < len(record.proposals):
-                state = self._decoder.getstate()  # subtle: its bytes are no part of the text
+                state = self._decoder.getstate()  # subtle: its bytes are not part of the text
                 self._append(text, record.proposals[place], "rejected")
                 self._decoder.setstate(state)
-            # `kinds` calls every token after the proposals a bonus, also where there are none
+            # `kinds` calls each token after the proposals a bonus, even if there are no proposals
             self._append(text, token, kind if kind != "bonus" or record.proposals else "alone")
         return text.append_text(self.finish()) if record.done else text
 
     def paint_with_end(self, record: Round) -> Text:
-        """As `paint`, with `END` where another round follows."""
+        """Like `paint`, with `END` if another round follows."""
         return self.paint(record).append("" if record.done else END, "dim")
 
     def finish(self) -> Text:
@@ -66,20 +66,20 @@ class Painter:
         if not self.signs:
             text.append(escape(piece, breaks + "\t"), style)
             return
-        word = piece.lstrip(" ")  # no line through the sign, nor through the space before a word
+        word = piece.lstrip(" ")  # do not strike through the sign or the space before a word
         around = style.removesuffix(" strike").removesuffix(" underline")
         text.append(f"[{sign}{' ' * (len(piece) - len(word))}", around)
         text.append(escape(word, ""), style).append("]" + breaks * piece.count("\n"), around)
 
 
 def drafted(record: Round, tokenizer: Tokenizer) -> Text:
-    """What a round drafted, in the tokens of the drafter, whose `tokenizer` this is."""
+    """What a round drafted, in the tokens of the drafter's `tokenizer`."""
     pieces = (show_bytes(tokenizer.decode_bytes([token])) for token in record.draft_tokens)
     return Text("|".join(pieces), "dim")
 
 
 def legend(signs: bool = False, rounds: bool = False) -> Text:
-    """One line per fate, in its own colour, with `signs` after its sign; one for `rounds`."""
+    """One line per fate in its colour, with its sign if `signs`, and one line for `rounds`."""
     lines = []
     for style, sign, meaning in FATES.values():
         name, _, rest = meaning.partition(":")
@@ -90,7 +90,7 @@ def legend(signs: bool = False, rounds: bool = False) -> Text:
 
 
 def headline(rows: Sequence[dict]) -> Text:
-    """The figure of all texts that needs no clock, in bold, then the speedup."""
+    """In bold the figure over all texts that needs no clock, then the speedup."""
     plain, fast = ([row[way] for row in rows] for way in ("plain", "speculative"))
     tokens, passes = (sum(one[key] for one in fast) for key in ("tokens", "rounds"))
     speeds = [sum(one["tokens"] for one in way) / sum(one["seconds"] for one in way)
@@ -105,14 +105,14 @@ def headline(rows: Sequence[dict]) -> Text:
 
 
 def sameness(row: dict) -> str:
-    """Whether a greedy text is the plain one's, or how its distribution relates to the target's."""
+    """Does a greedy text equal the plain one? Or: how its distribution relates to the target's."""
     if "same_text" not in row:
         return row["distribution"]
     return "yes" if row["same_text"] else "tie" if row["tie"] else "NO"
 
 
 def speed_table(rows: Sequence[dict]) -> Table:
-    """The demo's figures, one row per text (keys as in its JSON); it fits into 80 columns."""
+    """The demo's figures, one row per text (keys as in its JSON), within 80 columns."""
     ranges = any("each" in row for row in rows)
     table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, caption_justify="left",
                   caption=f"Wall clock without loading and prefill{', median (range)' * ranges}.\n"

@@ -1,7 +1,7 @@
-"""A model's config.json as the NumPy engine reads it, and the rotary positions that it asks for.
+"""A model's config.json as the NumPy engine reads it, and the rotary frequencies it specifies.
 
-Llama, Mistral and Qwen2 differ in biases, defaults and sliding windows. A window changes nothing
-until a text is longer than it, so here it ends the context: longer texts need --backend torch.
+Llama, Mistral and Qwen2 differ in biases, defaults and sliding windows. A window has no effect
+until a text is longer than it, so here it limits the context: longer texts need --backend torch.
 """
 
 import math
@@ -15,12 +15,12 @@ import numpy as np
 from ..errors import OmnidraftError
 from ..files import read_json
 
-# key-value heads (None: as many as queries) and context of a family whose config.json names none
+# default key-value heads (None: one per query head) and context of each family
 FAMILIES = {"Llama": (None, 2048), "Mistral": (8, 131072), "Qwen2": (32, 32768)}
 # what each kind of RoPE needs besides its base
 ROPES = {"default": (), "linear": ("factor",),
          "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_context")}
-MOST = 2**60, 10_000  # any size; layers, whose tensors are listed before the weights are read
+MOST = 2**60, 10_000  # of any size; of layers (all their tensors are listed before reading weights)
 
 
 @dataclass(frozen=True)
@@ -31,23 +31,23 @@ class ModelConfig:
     width: int  # of the residual stream
     hidden: int  # of the feed-forward layer
     layers: int
-    heads: int  # of the queries
-    kv_heads: int  # of keys and values: heads // kv_heads queries share one
+    heads: int  # query heads
+    kv_heads: int  # key-value heads: each is shared by heads // kv_heads query heads
     head_dim: int
-    context_size: int  # most tokens of a text; a sliding window ends it
+    context_size: int  # maximum tokens in a text; a sliding window limits it
     eps: float  # of the RMS norms
     rope: dict[str, Any]  # rope_type, rope_theta and what the type needs
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
-    tied: bool = False  # the head is the embedding
+    tied: bool = False  # the output head is the embedding
     eos_ids: tuple[int, ...] = ()
 
     @classmethod
     def load(cls, folder: str | Path) -> "ModelConfig":
         """Read config.json and generation_config.json, whose end tokens come first.
 
-        Raises OmnidraftError where config.json is missing, broken, or of a model not run here.
+        Raises OmnidraftError if config.json is missing, broken, or of an unsupported model.
         """
         folder = Path(folder)
         if not (folder / "config.json").is_file():
@@ -60,7 +60,7 @@ class ModelConfig:
 
     @classmethod
     def parse(cls, config: dict[str, Any], name: str = "config") -> "ModelConfig":
-        """Read what config.json holds; `name` stands in the OmnidraftErrors."""
+        """Read the content of a config.json; `name` is used in OmnidraftErrors."""
         try:
             return _parse(config)
         except KeyError as key:
@@ -72,7 +72,7 @@ class ModelConfig:
         raise OmnidraftError(f"{name}: {reason}")
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the model's tensors, by their Hugging Face names."""
+        """The shapes of the model's tensors by Hugging Face name."""
         width, hidden = self.width, self.hidden
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         qkv_bias, o_bias, mlp_bias = self.qkv_bias, self.out_bias, self.mlp_bias
@@ -92,7 +92,7 @@ class ModelConfig:
 
 
 def _parse(config: dict[str, Any]) -> ModelConfig:
-    """As `ModelConfig.parse`, with Python's own errors."""
+    """Like `ModelConfig.parse`, but raises Python's own errors."""
     named = config.get("architectures") or [config.get("model_type")]
     family = next((family for family in FAMILIES
                    if named[0] in (f"{family}ForCausalLM", family.lower())), None)
@@ -144,13 +144,13 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
 
 
 def flat_ids(*values: Any) -> tuple[int, ...]:
-    """The ids in values that are each an id, a list of ids or None; of equal ones the first."""
+    """The ids in values that are each an id, a list of ids or None; duplicates are dropped."""
     lists = [value if isinstance(value, (list, tuple)) else [value] for value in values]
     return tuple(dict.fromkeys(i for ids in lists for i in ids if isinstance(i, int)))
 
 
 def check_pass(model: Any, ids: Sequence[int], count: int, rows: int, before: int) -> None:
-    """Raise OmnidraftError where a model cannot read `count` tokens, `ids`, after `before`."""
+    """Raise OmnidraftError if a model cannot read `count` tokens, `ids`, after `before` others."""
     if not 1 <= rows <= count:
         raise OmnidraftError(f"a pass over {count} tokens cannot give {rows} rows of logits")
     if ids and (min(ids) < 0 or max(ids) >= model.vocab_size):
@@ -162,18 +162,18 @@ def check_pass(model: Any, ids: Sequence[int], count: int, rows: int, before: in
 
 
 def frequencies(config: ModelConfig) -> np.ndarray:
-    """How far the dimension pairs of a head turn from one position to the next (head_dim / 2).
+    """The rotation angle per position of each dimension pair of a head: (head_dim / 2,).
 
-    f_i = theta^(-2i / head_dim) (RoPE, arXiv 2104.09864). For contexts longer than trained on,
-    "linear" slows all of them down (arXiv 2306.15595), "llama3" only the slow ones.
+    f_i = theta^(-2i / head_dim) (RoPE, arXiv 2104.09864). To extend the trained context, "linear"
+    slows down all rotations (arXiv 2306.15595), "llama3" only the slow ones.
     """
     rope = config.rope
     f = rope["rope_theta"] ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
     if rope["rope_type"] == "linear":
         return f / rope["factor"]
     if rope["rope_type"] == "llama3":
-        turns = rope["original_context"] * f / (2 * math.pi)  # within the context trained on
+        turns = rope["original_context"] * f / (2 * math.pi)  # within the trained context
         low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-        keep = np.clip((turns - low) / (high - low), 0, 1)  # 1: a fast pair, kept as it is
+        keep = np.clip((turns - low) / (high - low), 0, 1)  # 1: a fast pair, left unchanged
         return f * (keep + (1 - keep) / rope["factor"])
     return f

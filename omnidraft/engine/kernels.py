@@ -1,14 +1,14 @@
-"""Matrix products for passes of 1-16 tokens: the weights' layout, chosen by a short measurement.
+"""Matrix products for passes of 1-16 tokens: a weight layout chosen by a short measurement.
 
-This decides what speculative decoding gains. One token is a matrix-vector product (gemv), which
-reads the weights once. More are a matrix product (gemm), for which BLAS first copies the weights
-into another order: with plain `x @ W` two tokens cost 2.4 times one. Four cures:
+The gain of speculative decoding depends on them. One token is a matrix-vector product (gemv), which
+reads the weights once. Several are a matrix product (gemm), for which BLAS first copies the weights
+into another order: with plain `x @ W` two tokens cost 2.4 times as much as one. Four remedies:
 
-- *alone*: each token its own gemv while the matrix is in the cache; a second costs half the first;
-- *padding* to a multiple of 2 or 4 tokens, which OpenBLAS' kernels are made for (3 cost more);
-- *blocks* of 64 outputs, which OpenBLAS' AVX-512 kernels multiply without a copy (one token then
-  often costs less padded to two);
-- *packing* the weights once, for OpenBLAS' AVX2 kernel (`packed`), in a second copy of them.
+- *alone*: one gemv per token while the matrix is in the cache; a second costs half of the first;
+- *padding* to a multiple of 2 or 4 tokens, for which OpenBLAS's kernels are made (3 cost more);
+- *blocks* of 64 outputs, which OpenBLAS's AVX-512 kernels multiply without a copy (one token is
+  then often cheaper if padded to two);
+- *packing*: a second copy of the weights, packed once for OpenBLAS's AVX2 kernel (`packed`).
 """
 
 import time
@@ -20,18 +20,18 @@ import numpy as np
 
 from . import packed
 
-BLOCK = 64  # outputs per block where there are blocks
-SAMPLE = 1_000_000  # weights that the measurement runs over
+BLOCK = 64  # outputs per block, if there are blocks
+SAMPLE = 1_000_000  # number of weights in the measurement
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the weights lie and how passes run over them."""
+    """How the weights are stored and how passes run over them."""
 
-    block: int = 0  # outputs per block, 0 = all outputs of a matrix in one
+    block: int = 0  # outputs per block; 0: all outputs of a matrix in one block
     alone: int = 1  # passes of up to this many tokens: one gemv per token
     multiple: int = 1  # longer passes: one gemm, padded to a multiple of this many tokens
-    packed: bool = False  # and up to 32 tokens that gemm runs on weights packed once
+    packed: bool = False  # up to 32 tokens, this gemm uses weights that were packed once
 
     def __str__(self) -> str:
         return (f"{f'blocks of {self.block} outputs' if self.block else 'plain matrices'}, "
@@ -55,7 +55,7 @@ class Linear:
         self.panels = packed.panels(weight) if use_packed else None
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        if len(x) == 1 and self.matrix is not None:  # the plain case, spared the general one's cost
+        if len(x) == 1 and self.matrix is not None:  # the simple case, without the general overhead
             y = x @ self.matrix
         else:
             y = multiply(x, self.blocks, self.layout, self.panels)[:, :self.outputs]
@@ -66,7 +66,7 @@ def multiply(x: np.ndarray, blocks: np.ndarray, layout: Layout,
              panels: np.ndarray | None = None) -> np.ndarray:
     """Tokens (m, in) times weights (blocks, in, outputs): (m, blocks · outputs, or 8 · panels)."""
     tokens = len(x)
-    if tokens <= layout.alone:  # (blocks, m, 1, outputs): all tokens meet a block before the next
+    if tokens <= layout.alone:  # (blocks, m, 1, outputs): all tokens use a block before the next
         y = x[:, None] @ blocks[:, None]
     elif panels is not None and tokens <= packed.LONGEST:
         return packed.product(x, panels)
@@ -78,10 +78,10 @@ def multiply(x: np.ndarray, blocks: np.ndarray, layout: Layout,
 @cache
 def choose_layout(shapes: tuple[tuple[int, int], ...], dtype: str = "float32",
                   twice: bool = False) -> Layout:
-    """The fastest layout for a model whose matrices have these shapes (in, out), once a process.
+    """The fastest layout for matrices with these shapes (in, out); measured once per process.
 
-    Tries passes over up to a million made-up weights, in about 30 ms; packed weights where they may
-    be stored `twice` and `packed` has a kernel, else blocks.
+    It times passes over up to a million made-up weights, for about 30 ms, with packed weights if
+    they may be stored `twice` and `packed` has a kernel, otherwise with blocks.
     """
     begin = time.perf_counter()
     numbers = np.full(SAMPLE, 0.01, dtype)
@@ -93,7 +93,7 @@ def choose_layout(shapes: tuple[tuple[int, int], ...], dtype: str = "float32",
             sample.append((np.full((8, inputs), 0.01, dtype), weights))
 
     def seconds(kind: Layout, m: int) -> float:
-        """One pass of m tokens over the whole sample."""
+        """Time one pass of m tokens over the whole sample."""
         start = time.perf_counter()
         for x, weights in sample:
             inputs = x.shape[1]
@@ -107,7 +107,7 @@ def choose_layout(shapes: tuple[tuple[int, int], ...], dtype: str = "float32",
     passes = [(2, 1), (2, 2), (0, 1), (0, 2), (0, 4), (0, 8)]  # (most tokens alone, tokens)
     best = {kind: [float("inf")] * len(passes) for kind in kinds}
     for repeat in range(12):
-        for kind, times in best.items():  # other programs only ever make a pass slower
+        for kind, times in best.items():  # keep the minimum: other programs only slow a pass down
             times[:] = [min(before, seconds(replace(kind, alone=alone, multiple=2), m))
                         for before, (alone, m) in zip(times, passes, strict=True)]
         if repeat >= 2 and time.perf_counter() - begin > 0.03:
@@ -116,14 +116,14 @@ def choose_layout(shapes: tuple[tuple[int, int], ...], dtype: str = "float32",
 
 
 def decide(times: Mapping[Layout, list[float]]) -> Layout:
-    """The layout whose passes of 1, 2, 4 and 8 tokens cost least together.
+    """The layout with the lowest total cost of passes of 1, 2, 4 and 8 tokens.
 
-    `times` has for each kind of layout, plain matrices first, what 1 and 2 tokens cost alone, and
-    1 (padded to two), 2, 4 and 8 in one gemm. Blocks must be faster by a quarter.
+    `times` has for each kind of layout, plain matrices first, the cost of 1 and 2 tokens alone and
+    of 1 (padded to two), 2, 4 and 8 in one gemm. Blocks must be faster by a quarter.
     """
     found = {}
     for kind, (one, two, padded, *gemm) in times.items():
-        multiple = 4 if kind.packed or gemm[0] > gemm[1] else 2  # two tokens cost more than four
+        multiple = 4 if kind.packed or gemm[0] > gemm[1] else 2  # if two tokens cost more than four
         alone = [one + (m - 1) * (two - one) for m in range(1, 9)]
         together = [float(np.interp(m + -m % multiple, (2, 4, 8), gemm)) for m in range(1, 9)]
         together[0] = padded if multiple == 2 else together[0]

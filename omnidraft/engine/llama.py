@@ -1,8 +1,8 @@
 """Llama, Mistral and Qwen2 in NumPy, fast on a CPU.
 
-The models of arXiv 2302.13971, 2310.06825, 2407.10671 (plainly: tutorials/llama_plain.py). Here a
-pass over m tokens costs little more than over one (`kernels`), and a step is few NumPy calls: the
-weights hold the constant factors, as the norms' gains and 1/sqrt(head_dim) of the queries.
+The models of arXiv 2302.13971, 2310.06825, 2407.10671 (in plain form: tutorials/llama_plain.py).
+Here a pass over m tokens costs little more than over one (`kernels`), and a step makes few NumPy
+calls: constant factors, such as norm gains and 1/sqrt(head_dim), are folded into the weights.
 """
 
 import math
@@ -21,15 +21,15 @@ from .kernels import Layout, Linear, choose_layout
 from .kv_cache import KVCache
 from .weights import load_tensors
 
-PACKED = 200_000_000  # parameters of the largest model whose weights may be stored twice (0.8 GB)
-LONGEST_PASS = 256  # longer prompts are fed in pieces, which bounds the attention scores
+PACKED = 200_000_000  # up to so many parameters, weights may be stored twice (0.8 GB)
+LONGEST_PASS = 256  # longer prompts are fed in pieces, which bounds the size of the scores
 
 
 class Llama:
     """A model ready to run: `forward` feeds tokens, `tokenizer` spells them, `eos_ids` end a text.
 
-    It is built from tensors by their Hugging Face names; without `layout`, the fastest is measured.
-    Raises OmnidraftError where a tensor is missing or not of the configuration's shape.
+    It is built from tensors by Hugging Face name; without a `layout`, the fastest one is measured.
+    Raises OmnidraftError if a tensor is missing or does not have the shape in the configuration.
     """
 
     def __init__(self, config: ModelConfig, tensors: dict[str, np.ndarray], dtype: Any = np.float32,
@@ -51,7 +51,7 @@ class Llama:
                     f"{name}: {tensor} has shape {found}, config.json says {shape}")
         self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype),
                                               twice=self.parameters <= PACKED)
-        self.kernel = str(self.layout)  # how the matrix products run, in a line
+        self.kernel = str(self.layout)  # one line on how the matrix products run
         self._build(tensors)
         self._eps = config.width * config.eps
         self._turns = self._rotations(512)
@@ -66,10 +66,10 @@ class Llama:
                    tokenizer=Tokenizer.load(folder).within(config.vocab_size))
 
     def stored(self, untied: bool = False) -> tuple[ModelConfig, dict[str, np.ndarray]]:
-        """Configuration and stored tensors in its numbers; `untied`: with a separate head."""
+        """Configuration and stored tensors, as `dtype`; `untied`: with a separate head."""
         tensors, config = load_tensors(self.folder), self.config
         tensors = {name: np.array(tensors[name], self.dtype) for name in config.tensor_shapes()}
-        if untied:  # adapting the head spares the embedding then
+        if untied:  # then adapting the head leaves the embedding unchanged
             tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"])
             config = replace(config, tied=False)
         return config, tensors
@@ -84,9 +84,9 @@ class Llama:
         return KVCache(self.config, self.dtype)
 
     def forward(self, ids: Sequence[int], cache: KVCache, rows: int = 1) -> np.ndarray:
-        """Feed `ids` after what the cache holds; the logits (rows, V) after the last of them.
+        """Feed `ids` after what the cache holds; returns the logits (rows, V) of the last ids.
 
-        Raises OmnidraftError where `check_pass` does, and for logits that are not finite.
+        Raises OmnidraftError like `check_pass`, and for logits that are not finite.
 
         >>> cache = model.new_cache(); model.forward([1, 403], cache).shape, cache.length
         ((1, 512), 2)
@@ -124,42 +124,42 @@ class Llama:
         return x
 
     def _rotations(self, length: int) -> np.ndarray:
-        """The complex numbers that turn the pairs of a head (positions, head_dim / 2)."""
+        """The complex numbers that rotate the pairs of a head (positions, head_dim / 2)."""
         positions = np.arange(min(length, self.context_size))[:, None]
         turns = np.exp(1j * (positions * frequencies(self.config)))
         return turns.astype(np.result_type(self.dtype, np.complex64))
 
     def _norm(self, x: np.ndarray) -> np.ndarray:
-        """RMSNorm but for the factor gain · sqrt(width), which the next matrix holds."""
-        if len(x) == 1:  # the same in half the time
+        """RMSNorm without the factor gain · sqrt(width), which is folded into the next matrix."""
+        if len(x) == 1:  # the same result in half the time
             return x / math.sqrt(x[0].dot(x[0]) + self._eps)
         return x / np.sqrt(np.vecdot(x, x)[:, None] + self._eps)
 
     def _attend(self, queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Grouped-query attention (arXiv 2305.13245): softmax(q k) v, (m, heads · head_dim).
 
-        keys (kv_heads, head_dim, n); values (kv_heads, n, head_dim + 1), the last one 1.
+        keys (kv_heads, head_dim, n); values (kv_heads, n, head_dim + 1), whose last column is 1.
         """
         m, heads, head_dim = queries.shape
         kv_heads, _, n = keys.shape
         if m == 1:  # (kv_heads, heads of a group, 1, head_dim): vectors times a matrix
             q = queries.reshape(kv_heads, -1, 1, head_dim)
-        else:  # (kv_heads, 1, heads of a group · m, head_dim): what shares keys in one product
+        else:  # (kv_heads, 1, heads of a group · m, head_dim): one product for all that share keys
             q = queries.reshape(m, kv_heads, -1, head_dim).transpose(1, 2, 0, 3)
             q = q.reshape(kv_heads, 1, -1, head_dim)
         scores = q @ keys[:, None]
-        if m > 1:  # none of the m tokens sees a later one
+        if m > 1:  # causal mask: none of the m tokens sees a later one
             scores.reshape(kv_heads, -1, m, n)[..., n - m:] += self._later[:m, :m]
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
         mixed = scores @ values[:, None]
-        mixed = mixed[..., :-1] / mixed[..., -1:]  # by the sum of the scores
+        mixed = mixed[..., :-1] / mixed[..., -1:]  # divide by the sum of the exponentials
         if m > 1:
             mixed = mixed.reshape(kv_heads, -1, m, head_dim).transpose(2, 0, 1, 3)
         return mixed.reshape(m, heads * head_dim)
 
     def _build(self, tensors: dict[str, np.ndarray]) -> None:
-        """Fuse the matrices that share an input, fold in the constant factors, lay them out."""
+        """Fuse matrices that share an input, fold in constant factors, and apply the layout."""
         c, shapes = self.config, self.config.tensor_shapes()
 
         def get(name: str) -> np.ndarray:
@@ -169,12 +169,12 @@ class Llama:
             return get(f"{norm}.weight") * np.sqrt(c.width, dtype=self.dtype)
 
         def pairs(rows: np.ndarray) -> np.ndarray:
-            # numbers i and i + head_dim/2 turn together: as neighbours they are a complex number
+            # numbers i and i + head_dim/2 rotate together: side by side they form a complex number
             halves = rows.reshape(-1, 2, c.head_dim // 2, *rows.shape[1:])
             return halves.swapaxes(1, 2).reshape(rows.shape)
 
         def linear(at: str, parts: dict[str, Callable], scale: Any = 1) -> Linear:
-            """One matrix for the `parts`: name to what is done to its rows, one per output."""
+            """One matrix from the `parts`: each name with a function for its rows (outputs)."""
             weight, bias = (
                 [change(get(name)) for part, change in parts.items()
                  if (name := f"{at}.{part}_proj.{kind}") in shapes] for kind in ("weight", "bias"))
@@ -206,7 +206,7 @@ def _swiglu(gate_up: np.ndarray) -> np.ndarray:
     """SwiGLU (arXiv 2002.05202): g / (1 + exp(-g)) · u, of -g and -u side by side (m, 2 hidden)."""
     hidden = gate_up.shape[1] // 2
     gate, up = gate_up[:, :hidden], gate_up[:, hidden:]
-    y = np.exp(gate)  # where it overflows the quotient is 0, as it should be
+    y = np.exp(gate)  # if this overflows, the quotient is 0, as it should be
     y += 1
     np.divide(gate, y, out=y)
     y *= up

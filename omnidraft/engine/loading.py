@@ -1,4 +1,4 @@
-"""Models by name, folder or hub id."""
+"""Loading models by name, folder or hub id."""
 
 import os
 from contextlib import suppress
@@ -18,10 +18,10 @@ NUMPY_DTYPES = ("auto", "float32", "float64")
 
 def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: str = "auto",
          **more: Any) -> "Llama | TransformersModel":
-    """Load an embedded model by name, a Hugging Face folder, or with backend "torch" a hub id.
+    """Load an embedded model by name, a Hugging Face folder or, with backend "torch", a hub id.
 
     Backend "numpy" runs Llama, Mistral and Qwen2 on the CPU, in float32 ("auto") or float64;
-    "torch" has the options of `TransformersModel.load`. Raises OmnidraftError with one line.
+    "torch" takes the options of `TransformersModel.load`. Raises OmnidraftError with one line.
     """
     more = {option: value for option, value in more.items() if value is not None}
     dtype = getattr(dtype, "__name__", str(dtype).removeprefix("torch."))  # np.float64 and others
@@ -47,9 +47,9 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
 
 
 def folder(name: str | Path) -> Path:
-    """The folder of an embedded model or at the path `name`; OmnidraftError where there is none."""
+    """The folder of an embedded model, or the folder `name`; OmnidraftError if there is none."""
     embedded = Path(__file__).parent / "embedded" / str(name)
-    with suppress(OSError, RuntimeError):  # a name too long for the system; no such ~user
+    with suppress(OSError, RuntimeError):  # if a name is too long, or there is no such ~user
         path = embedded if name in EMBEDDED else Path(name).expanduser()
         if path.is_dir():
             return path
@@ -59,8 +59,8 @@ def folder(name: str | Path) -> Path:
 
 
 def default_folder() -> Path:
-    """Where caches and adapters are: $OMNIDRAFT_HOME, else ~/.cache/omnidraft."""
+    """Where caches and adapters are kept: $OMNIDRAFT_HOME, else ~/.cache/omnidraft."""
     try:
         return Path(os.environ.get("OMNIDRAFT_HOME") or Path.home() / ".cache" / "omnidraft")
-    except RuntimeError:  # no home folder: nothing is found there, and nothing can be written
+    except RuntimeError:  # no home folder: a path where nothing is found or can be written
         return Path(os.devnull, "set-OMNIDRAFT_HOME")

@@ -1,10 +1,10 @@
-"""How a full memory is recognised, and what is said then."""
+"""Recognising out-of-memory errors, and the message for them."""
 
 OUT_OF_MEMORY = "out of memory: take a smaller model or number type, a shorter text, another device"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception of Python, NumPy or PyTorch says that memory is full.
+    """Does this exception of Python, NumPy or PyTorch say that memory is full?
 
     >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("no such kernel"))
     (True, False)

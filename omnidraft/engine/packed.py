@@ -1,9 +1,9 @@
 """Passes of several tokens over weights that were packed once.
 
 Before OpenBLAS multiplies, it copies both matrices into panels that its kernel reads in order; for
-a few tokens that costs as much as the product. NumPy's OpenBLAS exports the kernel itself, so here
-the weights are packed once: 8 tokens then cost two thirds of `x @ W`. Known is the AVX2 kernel of
-OpenBLAS 0.3; without it, or where its product is not NumPy's, `kernel` gives None.
+a few tokens this copy costs as much as the product. NumPy's OpenBLAS exports the kernel itself, so
+here the weights are packed only once: 8 tokens then cost two thirds of `x @ W`. Supported is the
+AVX2 kernel of OpenBLAS 0.3; without it, or if its product differs from NumPy's, `kernel` is None.
 """
 
 import ctypes
@@ -13,15 +13,15 @@ from types import SimpleNamespace
 
 import numpy as np
 
-OUTPUTS, TOKENS = 8, 4  # in a panel of weights, of tokens
-LONGEST = 32  # tokens; over more, the copy of the weights no longer counts
+OUTPUTS, TOKENS = 8, 4  # per panel of weights, per panel of tokens
+LONGEST = 32  # maximum tokens; in longer passes the cost of copying the weights is small anyway
 
 
 @cache
 def kernel() -> SimpleNamespace | None:
-    """The AVX2 kernel of NumPy's OpenBLAS, after a trial; None if there is none.
+    """The AVX2 kernel of NumPy's OpenBLAS, tested before use; None if there is none.
 
-    `multiply` adds panels · panels to a matrix, `pack` makes panels.
+    `multiply` adds the product of panels to a matrix, `pack` makes panels.
     """
     with suppress(AttributeError, OSError):
         # the symbols of this library include those of its BLAS
@@ -31,20 +31,20 @@ def kernel() -> SimpleNamespace | None:
         name = {"Haswell": "HASWELL", "Zen": "ZEN"}.get(_ask(library, "corename"))
         found = SimpleNamespace(multiply=getattr(library, f"sgemm_kernel_{name}"),
                                 pack=getattr(library, f"sgemm_oncopy_{name}"))
-        # subtle: OpenBLAS' BLASLONG is as wide as a pointer, on Windows too, where C's long is not
+        # subtle: OpenBLAS's BLASLONG is as wide as a pointer, even on Windows, unlike C's long
         size, pointer = ctypes.c_ssize_t, ctypes.c_void_p
         found.multiply.argtypes = [size] * 3 + [ctypes.c_float] + [pointer] * 3 + [size]
         found.pack.argtypes = [size, size, pointer, size, pointer]
         weight = np.arange(24 * 20, dtype=np.float32).reshape(24, 20) % 17
         tokens = np.arange(16 * 20, dtype=np.float32).reshape(16, 20) % 13
-        # sums of whole numbers, so that both products are exact
+        # small whole numbers, so that both products are exact
         if np.array_equal(product(tokens, panels(weight), found), tokens @ weight.T):
             return found
     return None
 
 
 def _ask(library: ctypes.CDLL, what: str) -> str:
-    """What OpenBLAS says of itself; its functions' names differ from build to build."""
+    """What OpenBLAS reports about itself; the names of its functions differ between builds."""
     for name in (f"{at}openblas_get_{what}{end}" for at in ("scipy_", "") for end in ("64_", "")):
         if function := getattr(library, name, None):
             function.restype = ctypes.c_char_p
@@ -53,7 +53,7 @@ def _ask(library: ctypes.CDLL, what: str) -> str:
 
 
 def padded(rows: np.ndarray, multiple: int) -> np.ndarray:
-    """Rows (m, n), followed by rows of zeros up to a multiple of so many."""
+    """Rows (m, n), padded with rows of zeros up to a multiple of `multiple` rows."""
     if not (missing := -len(rows) % multiple):
         return rows
     made = np.zeros((len(rows) + missing, rows.shape[1]), rows.dtype)
@@ -62,7 +62,7 @@ def padded(rows: np.ndarray, multiple: int) -> np.ndarray:
 
 
 def panels(weight: np.ndarray, outputs: int = OUTPUTS) -> np.ndarray:
-    """A weight (out, in) in panels of 8 outputs, the last filled up with zeros: (panels, in, 8)."""
+    """A weight (out, in) in panels of 8 outputs, the last padded with zeros: (panels, in, 8)."""
     rows = padded(weight, outputs).reshape(-1, outputs, weight.shape[1])
     return np.ascontiguousarray(rows.swapaxes(1, 2))
 
@@ -70,9 +70,9 @@ def panels(weight: np.ndarray, outputs: int = OUTPUTS) -> np.ndarray:
 def product(x: np.ndarray, packed: np.ndarray, run: SimpleNamespace | None = None) -> np.ndarray:
     """x W^T for tokens x (m, in) and the panels of W, both float32: (m, 8 · panels)."""
     run, tokens, outputs = run or kernel(), len(x), OUTPUTS * len(packed)
-    x = np.ascontiguousarray(padded(x, TOKENS), np.float32)  # subtle: it takes any bytes for rows
+    x = np.ascontiguousarray(padded(x, TOKENS), np.float32)  # subtle: C reads raw float32 rows
     copy, y = np.empty(x.size, np.float32), np.zeros((len(x), outputs), np.float32)
-    # column by column, as BLAS counts: y^T (outputs, tokens) += W (outputs, in) · x^T (in, tokens)
+    # in BLAS's column-major order: y^T (outputs, tokens) += W (outputs, in) · x^T (in, tokens)
     (rows, inputs), places = x.shape, (_address(packed), _address(copy), _address(y))
     run.pack(inputs, rows, _address(x), inputs, _address(copy))
     run.multiply(outputs, rows, inputs, 1.0, *places, outputs)
@@ -80,5 +80,5 @@ def product(x: np.ndarray, packed: np.ndarray, run: SimpleNamespace | None = Non
 
 
 def _address(array: np.ndarray) -> int:
-    """Where a writable array begins; much cheaper than `array.ctypes.data`, 100 times a pass."""
+    """The address of a writable array; much cheaper than `array.ctypes.data`, 100 times a pass."""
     return ctypes.addressof(ctypes.c_char.from_buffer(array))

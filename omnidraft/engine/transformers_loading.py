@@ -1,4 +1,4 @@
-"""Loading for `transformers_model`: folder or hub id, device, number type, tokenizer, errors."""
+"""Loading for `transformers_model`: folder or hub id, device, dtype, tokenizer, errors."""
 
 import re
 import sys
@@ -22,17 +22,17 @@ from .weights import read_header
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]  # configuration and tokenizer
 HUB_ID = r"[\w.-]+/[\w.-]+"
-CLEARER = {  # than what transformers says, by a sign in it
-    "trust_remote_code=True": "it has own code; if you trust it, give trust_remote_code=True",
+CLEARER = {  # clearer messages than transformers' own, by a phrase in these
+    "trust_remote_code=True": "it has its own code; if you trust it, give trust_remote_code=True",
     "ignore_mismatched_sizes": "the weights have other shapes than config.json says",
     "Unrecognized configuration class": "it is not a causal language model",
-    "weights_only": "its weights come with more than numbers: take a copy as safetensors",
-    "outgoing traffic": "the Hugging Face hub is out of reach, and no earlier download is here"}
+    "weights_only": "its weights file holds more than numbers: use a safetensors copy",
+    "outgoing traffic": "the Hugging Face hub is not reachable, and there is no earlier download"}
 
 
 def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
                trust_remote_code: bool = False, **more: Any) -> dict[str, Any]:
-    """What a TransformersModel is made of; raises OmnidraftError with one line (see its `load`)."""
+    """Arguments of a TransformersModel; raises OmnidraftError with one line (see its `load`)."""
     if dtype not in DTYPES:
         raise OmnidraftError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
     device, device_why = choose_device(device)
@@ -46,12 +46,12 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
     if not config.get("model_type"):
         raise OmnidraftError(f"{source} has no config.json with a model_type: no model, or damaged")
     if config.get("is_encoder_decoder"):
-        raise OmnidraftError(f"{source} is an encoder and decoder, not a causal language model")
-    if "/" in str(config.get("attn_implementation")) and not trust_remote_code:  # of a hub
+        raise OmnidraftError(f"{source} is an encoder-decoder, not a causal language model")
+    if "/" in str(config.get("attn_implementation")) and not trust_remote_code:  # code from a hub
         raise OmnidraftError(f"{source}: {CLEARER['trust_remote_code=True']}")
     names = [name for file in folder.glob("*.safetensors") for name in read_header(file)]
     layers = config.get("num_hidden_layers")
-    if names and type(layers) is int and layers > len(names):  # it would be built, and take long
+    if names and type(layers) is int and layers > len(names):  # building it would take very long
         raise OmnidraftError(f"{source}: config.json has {layers} layers, the weights fewer")
     number, dtype_why = getattr(torch, dtype, None), "as asked"
     if dtype == "auto":
@@ -61,7 +61,7 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
     with quiet(), one_line(f"cannot load {source}"):
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
             source, dtype=number, device_map=device_map, output_loading_info=True, **trust, **more)
-        # subtle: transformers fills these with random numbers and says nothing here
+        # subtle: transformers fills these with random numbers, without an error
         if missing := set(found["missing_keys"]) & dict(model.named_parameters()).keys():
             raise OmnidraftError(f"{source}: the weights lack {min(missing)}")
         model = model.to(device) if device_map is None else model
@@ -71,21 +71,21 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
 
 
 def choose_device(device: str) -> tuple[str, str]:
-    """The device and why ("cpu", "as asked"); raises OmnidraftError where it is not there."""
+    """The device and the reason ("cpu", "as asked"); raises OmnidraftError if it is missing."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
         best = next((kind for kind in there if there[kind]), None)
         return (best, "the fastest here") if best else ("cpu", "no CUDA or MPS here")
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):  # the latter where PyTorch is built without it
+    except (RuntimeError, AssertionError):  # the latter if PyTorch was built without it
         raise OmnidraftError(f"unknown device {device!r}, or PyTorch does not find it here: "
                              "choose auto, cpu, cuda, cuda:1 or mps") from None
     return device, "as asked"
 
 
 def fetch(name: str) -> tuple[Path, bool]:
-    """Where a hub id's small files are on disk, and whether the hub was reached (asked once)."""
+    """The folder with a hub id's small files, and whether the hub was reached (asked once)."""
     if not re.fullmatch(HUB_ID, name):
         raise OmnidraftError(f"unknown model {name!r}: not a folder, and not a hub id (owner/name)")
     try:
@@ -94,7 +94,7 @@ def fetch(name: str) -> tuple[Path, bool]:
     except RepositoryNotFoundError:
         raise OmnidraftError(f"unknown model {name!r}: not a folder, and not on the Hugging Face "
                              "hub (or private: run `hf auth login`)") from None
-    except Exception:  # no network, a proxy, offline mode: only what is here can be used
+    except Exception:  # no network, a proxy, offline mode: only earlier downloads can be used
         online = False
     with one_line(f"cannot load {name}"):
         return Path(snapshot_download(name, allow_patterns=SMALL_FILES,
@@ -102,7 +102,7 @@ def fetch(name: str) -> tuple[Path, bool]:
 
 
 def load_tokenizer(folder: Path, trust: dict[str, bool]) -> Tokenizer:
-    """tokenizer.json as it is (transformers rebuilds some), else what older files convert to."""
+    """The tokenizer.json itself (transformers rebuilds some), else older files, converted."""
     if (folder / "tokenizer.json").is_file():
         return Tokenizer.load(folder)
     unusable = OmnidraftError(f"no usable tokenizer in {folder}: it needs a tokenizer.json (or its "
@@ -110,26 +110,26 @@ def load_tokenizer(folder: Path, trust: dict[str, bool]) -> Tokenizer:
     try:
         made = transformers.AutoTokenizer.from_pretrained(folder, **trust)
         tokenizer = copied(made, folder.resolve().name)
-    except Exception as error:  # many lines on what was tried
+    except Exception as error:  # its message has many lines
         raise unusable from error
-    if not any(tokenizer.token_bytes):  # made up from nothing, with special tokens only
+    if not any(tokenizer.token_bytes):  # an empty one, with special tokens only
         raise unusable
     return tokenizer
 
 
 def copied(made: Any, name: str) -> Tokenizer:
-    """A tokenizer of transformers, which stays as it is; OmnidraftError for one in Python."""
+    """A copy of a tokenizer of transformers; OmnidraftError for one written in Python."""
     if (raw := getattr(made, "backend_tokenizer", None)) is None:
         raise OmnidraftError(f"{type(made).__name__} has no tokenizer.json behind it: give what "
                              "AutoTokenizer.from_pretrained loads")
     named = {f"{role}_token": getattr(made, f"{role}_token") for role in WELL_KNOWN}
-    # transformers has put all that begins a text into the post-processor
+    # in transformers, the post-processor already adds everything that begins a text
     return Tokenizer(raw.from_str(raw.to_str()), name, named | {"add_bos_token": False})
 
 
 @contextmanager
 def one_line(what: str) -> Iterator[None]:
-    """Turn whatever goes wrong inside into an OmnidraftError of one line."""
+    """Turn any error raised inside into an OmnidraftError of one line."""
     try:
         yield
     except OmnidraftError:
@@ -144,7 +144,7 @@ def one_line(what: str) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' warnings (their causes are checked here); no progress bar in a pipe."""
+    """Silence transformers' warnings (this package checks the causes), and its bar in a pipe."""
     log = transformers.utils.logging
     level, bar = log.get_verbosity(), log.is_progress_bar_enabled() and not sys.stderr.isatty()
     log.set_verbosity_error()

@@ -1,7 +1,7 @@
 """Any causal language model of Hugging Face transformers, behind the interface of `llama.Llama`.
 
-Every round takes rejected tokens back (arXiv 2507.02659, Algorithm 1). A cache with one entry per
-token is cut; with any other (state spaces, linear attention) every pass reads the whole text again.
+Every round takes back rejected tokens (arXiv 2507.02659, Algorithm 1). A cache with one entry per
+token is cut; with any other cache (state spaces, linear attention) each pass rereads the text.
 """
 
 import inspect
@@ -23,26 +23,26 @@ from .transformers_loading import copied, load_parts, one_line, quiet
 from .transformers_pass import NEVER, Pass, choose
 
 ENTRY_PER_TOKEN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
-NO_LIMIT = 1 << 20  # the context of a model that names none (ALiBi, state spaces)
+NO_LIMIT = 1 << 20  # the context of a model that states none (ALiBi, state spaces)
 
 
 class TransformersCache:
-    """The ids that a model has read, and what transformers keeps of them."""
+    """The ids that a model has read, and transformers' cache for them."""
 
     def __init__(self, on_device: bool = False) -> None:
         self.on_device = on_device
         self.ids: list[int | Tensor] = []
         self.keeps_hidden = False
-        self.hidden: Tensor | None = None  # (rows, width) what the head read last, if it is kept
-        self.state: Any = None  # transformers' cache; None: the next pass reads all ids again
+        self.hidden: Tensor | None = None  # (rows, width) the head's last input, if it is kept
+        self.state: Any = None  # transformers' cache; None: the next pass rereads all ids
 
     @property
     def length(self) -> int:
-        """How many tokens have been read and not taken back."""
+        """The number of tokens that have been read and not taken back."""
         return len(self.ids)
 
     def rewind(self, length: int) -> None:
-        """Keep the first `length` tokens; raises OmnidraftError where there are not as many."""
+        """Keep the first `length` tokens; raises OmnidraftError if there are fewer."""
         if not 0 <= length <= self.length:
             raise OmnidraftError(f"cannot rewind a cache of {self.length} tokens to {length}")
         if length == 0 < self.length:
@@ -53,16 +53,16 @@ class TransformersCache:
 
 
 class TransformersModel:
-    """A model of transformers in eval mode, which is never changed, used as `llama.Llama` is.
+    """A model of transformers in eval mode, which is never changed; used like `llama.Llama`.
 
-    `why` says how device and dtype were chosen. Raises OmnidraftError where it is not causal.
+    `why` says how device and dtype were chosen. Raises OmnidraftError if it is not causal.
     """
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, name: str = "model",
                  folder: Path | None = None, why: tuple[str, str] = ("as given", "as given")):
         self.model, self.tokenizer, self.name, self.folder = model, tokenizer, name, folder
         self.dtype, self._why = model.dtype, why
-        # spread over devices, ids go to the first that computes, and the logits come back to it
+        # if spread over devices: ids go to the first that computes, and logits come back to it
         spread = getattr(model, "hf_device_map", None)
         places = spread.values() if spread else [model.get_input_embeddings().weight.device]
         self.device = torch.device(next((at for at in places if at not in ("cpu", "disk")), "cpu"))
@@ -74,8 +74,8 @@ class TransformersModel:
         self._only_some_rows = "logits_to_keep" in arguments
         kinds = {type(layer).__name__ for layer in DynamicCache(config=model.config).layers}
         self.can_cut = "past_key_values" in arguments and kinds <= ENTRY_PER_TOKEN
-        self.speaks: Any = None  # the tokenizer of transformers that it came with, if it did
-        self._columns_from: int | None = None  # of `Pass`; None: transformers' forward is used
+        self.speaks: Any = None  # the tokenizer of transformers that it came with, if any
+        self._columns_from: int | None = None  # argument of `Pass`; None: use transformers' forward
         self.vocab_size = self._check_causal()
         ends = (getattr(where, "eos_token_id", None) for where in (model.generation_config, config))
         self.eos_ids = tuple(token for token in flat_ids(*ends, tokenizer.roles["eos"])
@@ -83,7 +83,7 @@ class TransformersModel:
 
     @property
     def sampler(self) -> type:
-        """The sampler that reads logits where they are."""
+        """The sampler for logits on this model's device."""
         on_cpu = self.device.type == "cpu"
         return transformers_sampler.CpuSampler if on_cpu else sampling_torch.Sampler
 
@@ -92,17 +92,17 @@ class TransformersModel:
              **more: Any) -> "TransformersModel":
         """Load a Hugging Face folder or hub id; raises OmnidraftError with one line.
 
-        `dtype` "auto" is the stored one, on a CPU float32; `device` "auto" is cuda, else mps, else
-        cpu. `more` goes to `from_pretrained`; its `device_map` spreads the model over devices.
+        `dtype` "auto" is the stored one, or float32 on a CPU; `device` "auto" is cuda, else mps,
+        else cpu. `more` goes to `from_pretrained`; a `device_map` spreads the model over devices.
         """
-        with quiet():  # the first passes of some models warn of slower ways
+        with quiet():  # the first passes of some models warn about slower code paths
             made = cls(**load_parts(str(name_or_folder), dtype, device, **more))
         made.tokenizer = made.tokenizer.within(made.vocab_size)
         return made
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any) -> "TransformersModel":
-        """A loaded model and tokenizer of transformers as they are, both left unchanged.
+        """Wrap a loaded model and tokenizer of transformers; both stay unchanged.
 
         Raises OmnidraftError for a model in training mode, or a tokenizer that is not its own.
         """
@@ -116,7 +116,7 @@ class TransformersModel:
 
     @property
     def kernel(self) -> str:
-        """Where and how this model runs, and why, in a line."""
+        """One line on where and how this model runs, and why."""
         way = f"{getattr(self.model.config, '_attn_implementation', None)} attention"
         if self._columns_from is not None:
             way = "own pass" + ", W x^T for up to 4 tokens" * (self._columns_from < NEVER)
@@ -130,24 +130,24 @@ class TransformersModel:
         return self.model.get_input_embeddings().weight.detach()
 
     def new_cache(self, on_device: bool = False) -> TransformersCache:
-        """An empty cache; `on_device`: with it `forward` gives tensors that stay on the device."""
+        """An empty cache; `on_device`: `forward` then returns tensors that stay on the device."""
         return TransformersCache(on_device)
 
     def forward(self, ids: Sequence[int | Tensor], cache: TransformersCache,
                 rows: int = 1) -> np.ndarray | Tensor:
-        """Feed `ids` after what the cache holds; the logits after the last `rows` of them.
+        """Feed `ids` after what the cache holds; returns the logits (rows, V) of the last ids.
 
-        Shape (rows, V), in float64 or float32; copied from the device once, unless the cache keeps
-        them there. Ids may be tokens drawn there, () or (1,) each. Raises OmnidraftError as
-        `Llama.forward`, and where memory is full.
+        They are float64 or float32, and copied from the device in one copy, unless the cache is
+        `on_device`. Ids may be tokens drawn on the device, () or (1,) each. Raises OmnidraftError
+        like `Llama.forward`, and if memory is full.
         """
         drawn = isinstance(ids[0], Tensor) if ids else False
         check_pass(self, () if drawn else ids, len(ids), rows, cache.length)
-        # subtle: a pass that fails leaves entries in some of the layers, so the state is given up
+        # subtle: a failed pass leaves entries in some of the layers, so its state is discarded
         state, cache.state = cache.state, None
         if state is None:
             state, text = self._new_state(), torch.tensor([int(i) for i in (*cache.ids, *ids)])
-        elif drawn:  # subtle: what was drawn from broken logits is no token; reported when copied
+        elif drawn:  # subtle: broken logits give invalid ids, which are reported when copied
             text = torch.cat([token.view(1) for token in ids]).clamp(0, self.vocab_size - 1)
         else:
             text = torch.tensor(ids)
@@ -157,7 +157,7 @@ class TransformersModel:
         return logits[0] if cache.on_device else self._to_host(logits[0])
 
     def _to_host(self, logits: Tensor) -> np.ndarray:
-        """Logits (..., V) in one copy; raises OmnidraftError where they are not finite."""
+        """Logits (..., V) in one copy; raises OmnidraftError if they are not finite."""
         made = logits.cpu().numpy()
         if not np.isfinite(made.max(axis=-1)).all():
             raise OmnidraftError(f"{self.name}: the model's logits are NaN or infinite: its "
@@ -168,8 +168,8 @@ class TransformersModel:
              hidden: bool = False) -> tuple[Tensor, Tensor | None]:
         """The logits (B, rows, V) of (B, m) ids after `state`, which grows (None: nothing is kept).
 
-        With `hidden` also the first text's last hidden states (rows, width), as in the NumPy engine
-        without the last norm's gain.
+        With `hidden`, also the last hidden states (rows, width) of the first text, without the last
+        norm's gain, as in the NumPy engine.
         """
         with torch.no_grad(), one_line(f"{self.name}: a pass over {texts.shape[1]} tokens failed"):
             if isinstance(state, Pass):
@@ -187,27 +187,27 @@ class TransformersModel:
         return logits, states
 
     def _new_state(self) -> Pass | DynamicCache | None:
-        """An empty cache; None: it cannot be cut."""
+        """An empty cache; None if the model's cache cannot be cut."""
         if self._columns_from is not None:
             return Pass(self.model, self._columns_from)
         state = DynamicCache(config=self.model.config)
-        # a sliding window's layer is kept whole: the mask hides what is behind the window
+        # keep all entries of a sliding-window layer: the mask hides those outside the window
         state.layers = [DynamicLayer() if type(layer) is DynamicSlidingWindowLayer else layer
                         for layer in state.layers]
         return state if self.can_cut else None
 
     def _check_causal(self) -> int:
-        """The width of the logits, by a pass over two texts that differ in their last token."""
+        """The width of the logits, from a pass over two texts that differ in their last token."""
         texts = torch.tensor([[0, 1, 2, 0], [0, 1, 2, 1]])
         state = self._new_state()
         logits, _ = self._run(texts, state, 4)
-        # some models of older transformers keep their state elsewhere, and leave this one empty
+        # some models in older transformers keep their state elsewhere and leave this one empty
         self.can_cut &= all(type(one) is not DynamicLayer or one.get_seq_length() == 4
                             for one in getattr(state, "layers", ()))
         one, other = self._to_host(logits)  # (4, V) each
         near = 1e-4 if self.dtype in (torch.float32, torch.float64) else 0.02
         if np.abs(one[:3] - other[:3]).max() > near * np.abs(one[3] - other[3]).max():
             raise OmnidraftError(f"{self.name} ({self.model.config.model_type}) is not a causal "
-                                 "language model: what comes later changes what it says before")
+                                 "language model: later tokens change its earlier logits")
         self._columns_from = choose(self.model, texts[0], logits[0])  # if `Pass` gives the same
         return one.shape[-1]

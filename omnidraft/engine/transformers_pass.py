@@ -1,8 +1,8 @@
-"""An own forward pass in PyTorch for Llama, Mistral and Qwen2 models of transformers on a CPU.
+"""A custom PyTorch forward pass for Llama, Mistral and Qwen2 models of transformers on a CPU.
 
-In transformers most of a small model's step is Python between the calls: here are the calls alone,
-on the model's own matrices. As x W^T two tokens cost half as much again as one; as W x^T, with MKL,
-four cost no more than one. `choose` tries both; any other model runs transformers' forward.
+In transformers, Python between the calls takes most of a small model's step. Here are only the
+calls, on the model's own matrices. As x W^T, two tokens cost 1.5 times as much as one; as W x^T,
+with MKL, four cost no more than one. `choose` tries both; other models use transformers' forward.
 """
 
 import time
@@ -16,13 +16,13 @@ from torch.nn.functional import embedding, linear, pad, scaled_dot_product_atten
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
-ROPES = ("default", "linear", "llama3", "yarn")  # whose angles do not depend on the text's length
-COLUMNS = 4  # the number of columns that MKL's kernels are made for
+ROPES = ("default", "linear", "llama3", "yarn")  # angles do not depend on the text's length
+COLUMNS = 4  # the number of columns for which MKL's kernels are made
 NEVER = COLUMNS + 1
 
 
 def choose(model: Any, ids: Tensor, logits: Tensor) -> int | None:
-    """From how many tokens on `Pass` multiplies them as 4 columns (5: never), by a measurement.
+    """The number of tokens from which `Pass` should multiply 4 columns (5: never); measured.
 
     None: the model is of another kind, or `Pass` does not give its `logits` (m, V) for `ids` (m,).
     """
@@ -44,7 +44,7 @@ def choose(model: Any, ids: Tensor, logits: Tensor) -> int | None:
 
 
 def _fits(model: Any) -> bool:
-    """Whether `Pass` is for this kind of model, as far as its logits may not show."""
+    """Does `Pass` support this kind of model? Checks what its logits may not show."""
     if (type(model).__name__ not in ARCHITECTURES or getattr(model, "hf_device_map", None)
             or model.device.type != "cpu" or model.dtype not in (torch.float32, torch.float64)):
         return False
@@ -55,7 +55,7 @@ def _fits(model: Any) -> bool:
 
 
 class Pass:
-    """One text's keys and values, and the pass that continues it, in place of transformers' cache.
+    """The keys and values of one text and the pass that continues it; replaces transformers' cache.
 
     >>> state = Pass(model); logits, _ = state(torch.tensor([1, 403]), rows=1); state.crop(-1)
     """
@@ -77,14 +77,14 @@ class Pass:
         self._reserve(256)
 
     def crop(self, count: int) -> None:
-        """Take the last -count tokens back (the sign is transformers')."""
+        """Take back the last -count tokens (negative, as in transformers)."""
         self.length += count
 
     def __call__(self, ids: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-        """Feed ids (m,): the logits (rows, V) after the last ones, and what the head read."""
+        """Feed ids (m,): the logits (rows, V) of the last ones, and the head's input for them."""
         count, first = len(ids), self.length
         self.columns = self.columns_from <= count <= COLUMNS
-        if self.columns:  # subtle: what follows the text changes nothing before it
+        if self.columns:  # subtle: padding after the text changes nothing before it (causal)
             ids = pad(ids, (0, COLUMNS - count))
         m, last = len(ids), first + len(ids)
         self._reserve(last)
@@ -114,7 +114,7 @@ class Pass:
         weight, bias = part
         if not self.columns:
             return linear(x, weight, bias)
-        x = x.contiguous().t()  # subtle: what was made as columns is a transposed view
+        x = x.contiguous().t()  # subtle: results computed as columns are transposed views
         y = torch.mm(weight, x) if bias is None else torch.addmm(bias[:, None], weight, x)
         return y.t()
 
@@ -128,7 +128,7 @@ class Pass:
         return mixed[0].transpose(0, 1).reshape(m, -1)
 
     def _reserve(self, length: int) -> None:
-        """Make room for `length` tokens, and know the angles of as many positions."""
+        """Make room for `length` tokens, and compute the angles of as many positions."""
         room = len(self.kept[0])
         if length <= room:
             return
@@ -136,10 +136,10 @@ class Pass:
         self.kept = [torch.cat([kept, more]) for kept in self.kept]
         positions = torch.arange(room + len(more))[None]
         self.cos, self.sin = (turn[0, :, None] for turn in self.rotary(more, positions))
-        self.sin[..., :self.head_dim // 2] *= -1  # number i turns with number i + head_dim / 2
+        self.sin[..., :self.head_dim // 2] *= -1  # numbers i and i + head_dim / 2 rotate together
 
     def _norm(self, x: Tensor) -> Tensor:
-        """RMSNorm but for its factor gain · sqrt(width)."""
+        """RMSNorm without its factor gain · sqrt(width)."""
         return x / vector_norm(x, dim=-1, keepdim=True).hypot_(self.root)
 
 

@@ -1,4 +1,4 @@
-"""The sampler of PyTorch models on the CPU."""
+"""The sampler for PyTorch models on the CPU."""
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ class CpuSampler(sampling.Sampler):
 
     @staticmethod
     def process(logits: np.ndarray, *settings: float) -> np.ndarray:
-        """`sampling.process` of logits (V,)."""
+        """Like `sampling.process`, for logits (V,)."""
         probs = sampling_torch.process(torch.from_numpy(logits), *settings).numpy()
         if np.isnan(probs[0]):
             raise OmnidraftError(BROKEN)

@@ -1,7 +1,7 @@
 """Safetensors: eight bytes of header length, a JSON header, and the raw numbers.
 
-The library checks a file (its ranges follow one another and end where it ends) but cannot give
-NumPy bfloat16, so what it has checked is read here; the arrays look into the mapped file.
+The library checks a file (its ranges are contiguous and end with the file) but cannot pass bfloat16
+to NumPy. So the checked file is read here; the arrays are views of the memory-mapped file.
 Format: https://huggingface.co/docs/safetensors
 """
 
@@ -21,7 +21,7 @@ NUMBERS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 class Tensors(UserDict):
-    """Tensors by name; a bfloat16 one becomes float32 when it is first asked for."""
+    """Tensors by name; a bfloat16 tensor is converted to float32 on first access."""
 
     def __getitem__(self, name: str) -> np.ndarray:
         array = self.data[name]
@@ -33,7 +33,7 @@ class Tensors(UserDict):
 def read_safetensors(path: str | Path) -> Tensors:
     """The tensors of one file: float16, 32, 64 or bfloat16.
 
-    Raises OmnidraftError where the file is missing, cut short or holds other (quantized) numbers.
+    Raises OmnidraftError if the file is missing, truncated or has other (quantized) numbers.
     """
     header, stored = read_header(path), {}
     raw = np.asarray(np.memmap(path, np.uint8, mode="r"))  # the subclass is slow to index
@@ -48,24 +48,24 @@ def read_safetensors(path: str | Path) -> Tensors:
 
 
 def read_header(path: str | Path) -> dict[str, dict]:
-    """What a safetensors file that the library finds whole says of its tensors, by name.
+    """The header of a safetensors file, checked by the library: an entry for each tensor's name.
 
     Each has a "dtype", a "shape" and "data_offsets". Raises OmnidraftError for any other file.
     """
     path = Path(path)
-    check_readable(path, 2**62)  # a pipe would be waited for
+    check_readable(path, 2**62)  # reading a pipe would wait
     try:
         with safe_open(path, "numpy") as checked, path.open("rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
             return {name: header[name] for name in checked.keys()}
     except (OSError, ValueError, KeyError, SafetensorError):
-        raise OmnidraftError(f"{path} is not a whole safetensors file (cut short?)") from None
+        raise OmnidraftError(f"{path} is not a complete safetensors file (truncated?)") from None
 
 
 def load_tensors(folder: str | Path) -> Tensors:
-    """All tensors of a Hugging Face folder: of model.safetensors, or of the shards in its index.
+    """All tensors in a Hugging Face folder: from model.safetensors, or the shards in its index.
 
-    Raises OmnidraftError where there are none, or one of the files is missing or damaged.
+    Raises OmnidraftError if there are none, or one of the files is missing or damaged.
     """
     path = Path(folder, "model.safetensors")
     if path.exists():
@@ -73,8 +73,8 @@ def load_tensors(folder: str | Path) -> Tensors:
     index = path.with_suffix(".safetensors.index.json")
     if not index.exists():
         raise OmnidraftError(f"{folder} has no model.safetensors and no {index.name} (weights in "
-                             "another format, as pytorch_model.bin, are not read)")
-    try:  # `with_name` takes no name that leads to another folder
+                             "another format, like pytorch_model.bin, are not read)")
+    try:  # `with_name` rejects names that lead to another folder
         shards = {path.with_name(name) for name in read_json(index)["weight_map"].values()}
     except (ValueError, KeyError, AttributeError, TypeError):  # OmnidraftError is a ValueError
         raise OmnidraftError(f"{index} is not a safetensors index (copy it again)") from None
@@ -83,7 +83,7 @@ def load_tensors(folder: str | Path) -> Tensors:
 
 
 def save_tensors(path: Path, tensors: dict[str, np.ndarray], dtype: Any = None) -> None:
-    """Write safetensors in one step, as `dtype` if given; OmnidraftError where that fails."""
+    """Write safetensors atomically, as `dtype` if given; OmnidraftError if this fails."""
     make_folder_of(path)
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
     write_text(path, save(arrays, {"format": "pt"}))

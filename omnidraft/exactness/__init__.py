@@ -1,7 +1,7 @@
-"""Is what a rule writes the target's own distribution? By enumeration, without a single sample.
+"""Does a rule write the target's own distribution? Checked by enumeration, without any sampling.
 
 >>> from omnidraft.exactness import check
->>> check("lifted", 300).worst < 1e-12  # total variation; within a minute
+>>> check("lifted", 300).worst < 1e-12  # total variation; takes less than a minute
 """
 
 from collections import Counter
@@ -13,18 +13,18 @@ from .worlds import World
 
 __all__ = ["Draws", "Finding", "World", "check", "distribution_of", "total_variation"]
 
-TOLERANCE = 1e-12  # of an exact rule, total variation: what the rounding of float64 leaves
+TOLERANCE = 1e-12  # largest total variation of an exact rule: rounding errors of float64
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the enumeration of many worlds under one rule found."""
+    """The result of enumerating many worlds under one rule."""
 
     rule: str
     distances: list[float]  # total variation, per world
     worst: float  # of the distances
     mean: float
-    runs: int  # of the loop; two that a round leaves in one state go on as one
+    runs: int  # of the loop; runs that are in the same state after a round continue as one
     conditions: Counter[str]  # in how many worlds each occurred
 
 

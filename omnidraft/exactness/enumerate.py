@@ -1,8 +1,8 @@
-"""Exact enumeration: run sampling code once per outcome of its draws, weighed by its probability.
+"""Exact enumeration: run sampling code once per outcome of its draws, weighted by probability.
 
-`Draws` stands where `sampling.Uniforms` stands, so what is enumerated is the shipped code. Nothing
-is assumed about how a rule uses its draws: a uniform number is an interval, and every comparison
-with a bound inside it forks, so that one number may decide several questions.
+`Draws` takes the place of `sampling.Uniforms`, so the shipped code itself is enumerated. Nothing is
+assumed about how a rule uses its draws: a uniform number is an interval, and every comparison with
+a bound inside it forks, so that one number may decide several questions.
 """
 
 import json
@@ -15,7 +15,7 @@ from ..sampling import Uniforms
 
 
 class Draws(Uniforms):
-    """Answers draws by earlier `decisions`, then by the first possible one; `open` has the others.
+    """Replays given `decisions`, then takes the first possible one; `open` collects the others.
 
     >>> draws = Draws([])
     >>> draws.choose([0.0, 0.25, 0.75]), draws.accept(0.5), draws.probability, draws.open
@@ -24,19 +24,19 @@ class Draws(Uniforms):
 
     def __init__(self, decisions: Sequence[int], given: int = 0, share: float = 1.0) -> None:
         self.decisions, self.taken, self.probability = [*decisions], 0, share
-        self.given, self.pauses = given, 0  # `share` is the probability of the `given` first ones
+        self.given, self.pauses = given, 0  # `share`: the probability of the first `given` ones
         self.open: list[list[int]] = []
         self.state: Hashable = None
 
     def pause(self, state: Any) -> bool:
-        """Must the run end here? An equal one goes on, by `state`; no draw from before counts."""
+        """Must the run end here? Runs with equal `state` continue as one; earlier draws expire."""
         self.pauses += 1
         if self.taken > self.given:
             self.state = json.dumps(state, default=vars)
         return self.state is not None
 
     def choose(self, weights: Any) -> int:
-        """One index of weights (N,) above 0, as `sampling.locate`; OmnidraftError without one."""
+        """An index of weights (N,) with a weight above 0; OmnidraftError if there is none."""
         weights = weights.tolist() if hasattr(weights, "tolist") else weights
         if self.taken == len(self.decisions):
             possible = [i for i, weight in enumerate(weights) if weight > 0]
@@ -51,14 +51,14 @@ class Draws(Uniforms):
         return made
 
     def next(self) -> "Draw":
-        """The next draw, of which nothing is known yet."""
+        """The next draw, about which nothing is known yet."""
         return Draw(self)
 
 
 class Draw:
-    """A uniform number in [low, high), as far as the comparisons so far have told."""
+    """A uniform number, known to be in [low, high) from the comparisons so far."""
 
-    __array_ufunc__ = None  # so that a comparison with one of NumPy's numbers comes here
+    __array_ufunc__ = None  # so that comparisons with NumPy scalars are handled here
 
     def __init__(self, draws: Draws) -> None:
         self.draws, self.low, self.high, self.made = draws, 0.0, 1.0, draws.pauses
@@ -66,7 +66,7 @@ class Draw:
     def __lt__(self, bound: float) -> bool:
         if self.made != self.draws.pauses:
             raise OmnidraftError("a draw made before a pause is compared after it")
-        if bound <= self.low or bound >= self.high:  # NaN is neither, and has no outcome
+        if bound <= self.low or bound >= self.high:  # NaN is neither: `choose` then raises
             return bool(bound >= self.high)
         below = self.draws.choose((bound - self.low, self.high - bound)) == 0
         self.low, self.high = (self.low, bound) if below else (bound, self.high)
@@ -79,14 +79,14 @@ class Draw:
 
 
 def distribution_of(run: Callable[[Draws], Hashable]) -> dict[Hashable, float]:
-    """The exact distribution of run(draws), which may depend on nothing but the draws.
+    """The exact distribution of run(draws), which must depend only on the draws.
 
     >>> distribution_of(lambda draws: draws.accept(0.25) or draws.accept(0.5))
     {True: 0.625, False: 0.375}
     """
     found: dict[Hashable, float] = defaultdict(float)
     states: dict[Any, Any] = {None: ([], 1.0)}
-    while states:  # at one pause: the first way to each, and how likely all ways to it are
+    while states:  # at one pause: state -> the first way to it, the probability of all ways to it
         now, states = states, {}
         for way, share in now.values():
             pending = [way]

@@ -8,11 +8,11 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from ..tokenizer import Tokenizer
 
-OFTEN = 0.4  # how often a tokenizer or a world has what not every one has
+OFTEN = 0.4  # probability that a tokenizer or a world has an optional feature
 
 
 class Cache:
-    """The ids that a table model has read."""
+    """A cache: the ids that a table model has read."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -21,14 +21,14 @@ class Cache:
     hidden = property(lambda self: np.array([[1.0, len(self.ids) % 3]]))  # for an acceptance head
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first `length`."""
+        """Keep only the first `length` ids."""
         assert 0 <= length <= len(self.ids)
         del self.ids[length:]
 
 
 class TableModel:
-    """A model that looks its rows up. Few tokens are possible: those that continue `stream`, and
-    two others; what is beyond the tokenizer's ids has the highest logit, so that it would show."""
+    """A model that looks up its rows. Few tokens are possible: those that continue `stream`, and
+    two others. Ids beyond the tokenizer's have the highest logit: drawing one would show."""
 
     stream, new_cache = b"", Cache
 
@@ -41,7 +41,7 @@ class TableModel:
         self._rows: dict[tuple[int, ...], np.ndarray] = {}
 
     def forward(self, ids: Sequence[int], cache: Cache, rows: int = 1) -> np.ndarray:
-        """Logits (rows, V) after the last of `ids`, which the cache holds then."""
+        """Logits (rows, V) after the last of `ids`, which are added to the cache."""
         cache.ids += [int(i) for i in ids]
         assert 1 <= rows <= len(ids) and len(cache.ids) <= self.context_size
         assert all(0 <= i < self.tokenizer.size for i in ids)
@@ -49,10 +49,10 @@ class TableModel:
         return np.array([self.row(tuple(cache.ids[:end - back])) for back in reversed(range(rows))])
 
     def row(self, ids: tuple[int, ...]) -> np.ndarray:
-        """Logits (V,) after `ids`, made once."""
+        """Logits (V,) after `ids`, computed once."""
         if ids not in self._rows:
             rng, text = np.random.default_rng([self.seed, *ids]), self.tokenizer.decode_bytes(ids)
-            at = self.stream.find(text[-3:])  # the drafter may have lost the beginning
+            at = self.stream.find(text[-3:])  # the drafter may have dropped the start of the text
             ahead = self.stream[at + 3 if at >= 0 else len(text) % 20:]
             likely = [i for i, data in enumerate(self.tokenizer.token_bytes)
                       if data and ahead.startswith(data)][-3:]
@@ -66,9 +66,9 @@ class TableModel:
 
 
 def random_tokenizer(rng: np.random.Generator, most: int) -> Tokenizer:
-    """BPE over a few letters with at most so many merges, byte-level or as in SentencePiece.
+    """BPE over a few letters with at most `most` merges, byte-level or as in SentencePiece.
 
-    It may have two end tokens, cut characters, byte tokens, an empty token, a twin of "a" or " a".
+    It may have two end tokens, cut characters, byte tokens, an empty token, a second "a" or " a".
     """
     byte_level, two, cut, odd, twin = map(int, rng.random(5) < [0.5, *[OFTEN] * 4])
     pieces = ["a", "b", "Ġ" if byte_level else "▁"] + (["Ã", "©"] if byte_level else ["é"]) * cut

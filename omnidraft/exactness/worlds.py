@@ -1,7 +1,7 @@
-"""Random worlds: two tokenizers, two models that look their rows up, and options for the loop.
+"""Random worlds: two tokenizers, two models that look up their rows, and options for the loop.
 
-Vocabularies share most of what the target's longer tokens are made of, and both models like to
-continue one stream of such tokens: merges are not only proposed, but accepted.
+The vocabularies share most pieces of the target's longer tokens, and both models tend to continue
+one stream of such tokens, so that merges are not only proposed but also accepted.
 """
 
 from collections import Counter
@@ -19,15 +19,15 @@ from ..stopping import AcceptanceHead, Confidence, FixedLength
 from .enumerate import Draws
 from .tables import OFTEN, TableModel, random_tokenizer
 
-RARELY = 0.2  # how often a world has what most worlds lack
-FIXED = ("model", "options", "sampler", "allowed")  # what a run does not change of its drafter
+RARELY = 0.2  # probability that a world has a rare feature
+FIXED = ("model", "options", "sampler", "allowed")  # attributes of a drafter that a run leaves
 STOPS = ("acceptance head", "confidence", "fixed length")
 
 
 class World:
-    """A pair and its options. `run` writes with the shipped loop, `truth` is the target's own.
+    """A pair and its options. `run` is the shipped loop, `truth` the target's own distribution.
 
-    `seen` collects the conditions that occurred in rounds that can happen.
+    `seen` collects the conditions that occurred in rounds with a positive probability.
     """
 
     def __init__(self, seed: int, rule: str = "lifted") -> None:
@@ -59,8 +59,8 @@ class World:
             top_p=float(rng.choice([1.0, 0.7], p=[0.6, 0.4])),
             learn=some(), heal=not some(RARELY), max_new_tokens=new)
         temperature, top_k, top_p, _ = self.options.sampling
-        self.count = 2 if temperature else new  # tokens that are compared
-        if self.options.learn:  # no n-grams but those of one text
+        self.count = 2 if temperature else new  # number of tokens that are compared
+        if self.options.learn:  # start with only the n-grams of one text
             self.pair.cache = NGramCache()
             greedy = Options(learn=True, max_new_tokens=20)
             list(speculative(self.pair, self.prompt, greedy, Draws([])))
@@ -76,7 +76,7 @@ class World:
             f"end token {token}": token in target.roles["eos"]} for token, data in enumerate(every)]
 
     def run(self, draws: Draws) -> tuple[int, ...]:
-        """The first tokens that the loop writes; what runs before have changed is restored."""
+        """The first tokens that the loop writes; it starts from the cache as it was at first."""
         self.runs += 1
         warm, written = Warm(), []
         self.pair.cache = deepcopy(self.cache) if self.options.learn else self.cache
@@ -91,7 +91,7 @@ class World:
                 or len(warm.ids) == self.pair.target.context_size})
             for token in record.emitted:
                 self.seen.update(self._kinds[token])
-            assert warm.cache.ids == warm.ids[:warm.cache.length]  # they hold what they should
+            assert warm.cache.ids == warm.ids[:warm.cache.length]  # the caches hold the right ids
             assert warm.drafter.cache.ids == warm.drafter.fed
             if len(written) >= self.count or record.done:
                 break
@@ -102,17 +102,17 @@ class World:
         return tuple(written[:self.count])
 
     def observe(self, draft: Any, *_: Any) -> None:
-        """Note a healed boundary: the loop calls this with every round, as it calls a learner."""
+        """Note a healed boundary: the loop calls this after every round, as for a learner."""
         self.seen["healing"] += draft.taken_back is not None
 
     def conditions(self) -> set[str]:
-        """Those of the runs so far."""
+        """The conditions that occurred in the runs so far."""
         ends = {name for name in +self.seen if name.startswith("end token")}
         return {*+self.seen} - ends | ({"several end tokens"} if len(ends) > 1 else set())
 
     def truth(self, written: tuple[int, ...] = (),
               probability: float = 1.0) -> dict[tuple[int, ...], float]:
-        """The target's own distribution of the first tokens after `written`, by its rows alone."""
+        """The target's own distribution of the first tokens after `written`, from its rows only."""
         model, ids, found = self.pair.target, (*self.prompt[0], *written), {}
         room = min(model.context_size, len(self.prompt[0]) + self.options.max_new_tokens) - len(ids)
         if not room or len(written) == self.count or written and written[-1] in model.eos_ids:

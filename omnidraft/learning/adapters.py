@@ -1,7 +1,7 @@
 """Adapters on disk: what a drafter has learned for each target, safe against a crash.
 
-An adapter belongs to two models, and is found by their fingerprint; its folder, by default
-`draft--target/`, may have any name. `versions` says which of the files there count.
+An adapter belongs to two models and is found by their fingerprint; its folder, by default
+`draft--target/`, may have any name. `versions` says which files in it are current.
 """
 
 import re
@@ -31,25 +31,25 @@ from .optimizer import fill
 from .training import Recipe, under
 from .versions import ROLES, check, damaged, identity, known, locked, manifest_of, write_manifest
 
-# of arrays; the last one is for learning on only, and an adapter without it is whole
+# files of arrays; the last is needed only to continue learning, so an adapter may lack it
 FILES = MODEL, HEAD, OPTIMIZER = [f"{one}.safetensors" for one in ("model", "head", "optimizer")]
-SHIPPED = Path(__file__).parents[1] / "engine" / "embedded" / "adapters"  # only read here
+SHIPPED = Path(__file__).parents[1] / "engine" / "embedded" / "adapters"  # read-only
 
 
 @dataclass
 class Adapter:
     """What was learned for one pair."""
 
-    lora: LoRA | None = None  # None where all weights were trained: then they are `weights`
+    lora: LoRA | None = None  # None if all weights were trained: then they are in `weights`
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     head: AcceptanceHead | None = None
     states: dict[str, np.ndarray] = field(default_factory=dict)  # the optimizers'
     statistics: dict[str, Any] = field(default_factory=dict)
     folder: Path | None = None  # where it was read from or saved
-    version: int = 0  # of what is there
+    version: int = 0  # the version in this folder
 
     def drafter(self, base: Any) -> Any:
-        """The base drafter, of either backend, with what was learned; the base is not changed."""
+        """The base drafter (either backend) with what was learned; the base is not changed."""
         return training_of(base).adapted(base, self.lora, self.weights)
 
 
@@ -58,32 +58,32 @@ class Adapters:
 
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = Path(root).expanduser() if root else default_folder() / "adapters"
-        self._held: Path | None = None  # where this store is the writer
+        self._held: Path | None = None  # the folder whose lock this store holds
 
     def folder(self, pair: Pairing) -> Path:
-        """Where the pair's adapter is, whatever it is called (the latest of several), or would be.
+        """Folder of the pair's adapter, under any name (the latest of several), or for a new one.
 
-        Raises OmnidraftError where it is damaged.
+        Raises OmnidraftError if it is damaged.
         """
         own = identity(pair)
         found = [(one["version"], name) for name, one in self.all().items()
                  if one.get("fingerprint") == own["fingerprint"]]
         usual = "--".join(re.sub(r"[^\w.-]+", "_", own[role]["name"]) for role in ROLES)
-        if not found and manifest_of(self.root / usual):  # of other models with these names
+        if not found and manifest_of(self.root / usual):  # taken by other models with these names
             usual += f"--{own['fingerprint'][:8]}"
         return self.root / (max(found)[1] if found else usual)
 
     def named(self, word: str) -> Path:
-        """An adapter's folder by its name, the beginning of its fingerprint, or as it is.
+        """An adapter's folder, given its name, the start of its fingerprint, or the folder itself.
 
-        What is here comes before what the package has. OmnidraftError for none and for several.
+        This store comes before the shipped adapters. OmnidraftError for no match or several.
         """
         for store in (self, Adapters(SHIPPED)):
             here = store.all()
             found = [word] if word in here else [name for name, one in here.items() if (
                 len(word) > 3 and one.get("fingerprint", "").startswith(word))]
             if len(found) > 1:
-                raise OmnidraftError(f"{word} is each of {', '.join(found)}: give a name")
+                raise OmnidraftError(f"{word} matches each of {', '.join(found)}: give a name")
             if found:
                 return store.root / found[0]
         if (Path(word) / "current.json").exists():
@@ -93,7 +93,7 @@ class Adapters:
 
     @contextmanager
     def writing(self, at: Pairing | Path) -> Iterator[Path]:
-        """Be the only writer of the pair's adapter, or of one's folder; OmnidraftError for two."""
+        """Be the only writer of the pair's adapter, or of a folder; OmnidraftError for a second."""
         folder = at if isinstance(at, Path) else self.folder(at)
         with nullcontext() if folder == self._held else locked(folder):
             outer, self._held = self._held, folder
@@ -103,16 +103,16 @@ class Adapters:
                 self._held = outer
 
     def save(self, pair: Pairing, adapter: Adapter, after: int | None = None) -> Path:
-        """Write a new version, make it current, remove the older ones; the folder.
+        """Write a new version, make it current, and remove older ones; returns the folder.
 
-        pair: with the drafter as it was before it learned. Raises OmnidraftError where another
-        version than `after`, if given, is current.
+        pair: with the drafter as it was before learning. Raises OmnidraftError if `after` is given
+        and is not the current version.
         """
         with self.writing(pair) as folder:
             current = (manifest_of(folder) or {"version": 0})["version"]
             if after not in (None, current):
                 raise OmnidraftError(f"another process has learned into {folder} meanwhile")
-            place = folder / f"v{current + 1}-{secrets.token_hex(4)}"  # a name nobody else has
+            place = folder / f"v{current + 1}-{secrets.token_hex(4)}"  # a unique name
             try:
                 make_folder_of(place / "any")
                 if adapter.lora:
@@ -123,7 +123,7 @@ class Adapters:
                         save_tensors(place / name, part)
                 write_manifest(place, current + 1, identity(pair), adapter.statistics)
             except OmnidraftError:
-                shutil.rmtree(place, ignore_errors=True)  # a full disk stays no fuller than it was
+                shutil.rmtree(place, ignore_errors=True)  # free the space of a failed save
                 raise
             for other in {*folder.glob("v*")} - {place}:
                 shutil.rmtree(other, ignore_errors=True)
@@ -132,10 +132,10 @@ class Adapters:
 
     def load(self, pair: Pairing, which: str | None = None, shipped: bool = False
              ) -> Adapter | None:
-        """The pair's adapter, or with `shipped` the package's, or None where nothing was learned.
+        """The pair's adapter, else with `shipped` the package's, else None (nothing was learned).
 
-        which: another one, as `named` finds it. Raises OmnidraftError if it belongs to other
-        models or a file has another checksum.
+        which: load this one instead, found by `named`. Raises OmnidraftError if it belongs to other
+        models or a file has a wrong checksum.
         """
         folder = self.named(which) if which else self.folder(pair)
         manifest = manifest_of(folder)
@@ -150,10 +150,10 @@ class Adapters:
 
     def resume(self, pair: Pairing, recipe: Recipe, schedule: Schedule, rng: np.random.Generator,
                shipped: bool = False) -> Learner:
-        """A learner that continues from the pair's adapter, or begins one.
+        """A learner that continues from the pair's adapter, or begins a new one.
 
-        shipped: from the package's too (see `load`), and with the rank that was saved. The learner
-        replaces `pair.draft`, the base. OmnidraftError if the adapter has another rank, say.
+        shipped: also from the package's (see `load`), and with the saved rank. The learner replaces
+        `pair.draft`, the base. OmnidraftError if the adapter does not fit, e.g. by its rank.
         """
         base, adapter = pair.draft, self.load(pair, None, shipped) or Adapter()
         if shipped and adapter.folder:
@@ -166,7 +166,7 @@ class Adapters:
         if not weights:
             return learner
         own = {k: v for k, v in adapter.states.items() if not k.startswith("head.")}
-        state = {} if own else trainer.state()  # without its optimizer it gets a fresh one
+        state = {} if own else trainer.state()  # without a saved optimizer, use a fresh one
         state |= {f"{kind}.{k}": v for k, v in weights.items() for kind in ("served", "parameters")}
         trainer.restore(state | own)
         if adapter.lora:
@@ -177,18 +177,18 @@ class Adapters:
         learner.statistics = statistics = adapter.statistics
         if recipe.rate is not None:
             statistics.pop("rate_share", None)
-        trainer.optimizer.rate *= statistics.get("rate_share", 1.0)  # what the guard has found
+        trainer.optimizer.rate *= statistics.get("rate_share", 1.0)  # found with the guard
         return learner
 
     def keep(self, learner: Learner) -> Path:
-        """Save what a learner has learned, with all that it needs to continue; its folder.
+        """Save what a learner has learned, and everything it needs to continue; the folder.
 
-        What cannot be saved here (a damaged adapter, another process was faster) is saved next to
-        this store; the OmnidraftError says where.
+        If it cannot be saved here (a damaged adapter, another process was faster), it is saved next
+        to this store, and the OmnidraftError says where.
         """
         trainer, pair, state = learner.trainer, copy(learner.pair), learner.trainer.state()
-        pair.draft = trainer.base  # whose the adapter is
-        weights = under("served.", learner.guard.best or state)  # what drafts
+        pair.draft = trainer.base  # the adapter belongs to the base
+        weights = under("served.", learner.guard.best or state)  # the weights that draft
         arrays = {k: v for k, v in state.items() if not k.startswith("served.")}
         if learner.head_optimizer:
             arrays |= {f"head.{k}": v for k, v in learner.head_optimizer.state().items()}
@@ -210,28 +210,28 @@ class Adapters:
                                  f"--adapters {root}") from None
 
     def all(self) -> dict[str, dict[str, Any]]:
-        """What is `known` of every adapter here, by its folder's name."""
+        """What is `known` about every adapter here, by folder name."""
         return {at.parent.name: known(at.parent) for at in sorted(self.root.glob("*/current.json"))}
 
 
 def training_of(drafter: Any) -> Any:
-    """The module that trains drafters of this kind."""
+    """The module that trains this kind of drafter."""
     name = "training" if isinstance(drafter, Llama) else "training_torch"
     return import_module(f".{name}", __package__)
 
 
 def read(folder: Path, manifest: dict[str, Any], **models: Any) -> Adapter:
-    """The adapter of a manifest, after a check of its files and of a `draft` and `target`."""
+    """Read the adapter of a manifest, after checking its files and a `draft` and `target`."""
     place = folder / manifest["folder"]
     files = {name for name in manifest["files"] if name != OPTIMIZER or (place / name).exists()}
     check(folder, manifest, files, **models)
-    arrays = {name: {k: array.astype(np.result_type(array, "f4"))  # half is for storing only
+    arrays = {name: {k: array.astype(np.result_type(array, "f4"))  # float16 is only for storage
                      for k, array in read_safetensors(place / name).items()}
               for name in FILES if name in files}
     lora = None if MODEL in arrays else LoRA.load(place)
     for name, array in chain(*(part.items() for part in arrays.values()),
                              lora.parameters.items() if lora else ()):
-        counts = "square." in name or name.endswith("steps")  # of an optimizer: never negative
+        counts = "square." in name or name.endswith("steps")  # an optimizer's: never negative
         if not np.isfinite(array).all() or counts and array.min(initial=0) < 0:
             raise damaged(place / name)
     head = HEAD in arrays and AcceptanceHead(models["draft"].embedding.shape[1], arrays[HEAD])

@@ -1,10 +1,10 @@
-"""How a transformer is differentiated: a pass over a text, and the way back to the weights.
+"""How to differentiate a transformer: the forward pass over a text, and the backward pass.
 
-Backpropagation (Rumelhart et al. 1986): write dy for ∂L/∂y, of y's shape. Each operation
-y = f(x, W) returns y and a function `back` that turns dy into dx, for the operation before it, and
-puts dW into the dictionary `grads` if its name is in it. The model is the operations in a row
-(`run`), its derivative their `back`s in reverse (`gradients`). Where a value goes two ways, the
-gradients that come back are added.
+Backpropagation (Rumelhart et al. 1986): write dy for ∂L/∂y, which has the shape of y. Each
+operation y = f(x, W) returns y and a function `back`. Given dy, `back` returns dx for the previous
+operation, and stores dW in the dictionary `grads` if W's name is in it. The model is a sequence of
+operations (`run`); its gradient calls their `back`s in reverse order (`gradients`). If a value is
+used twice, the gradients of both uses are added.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ from ..engine.config import ModelConfig, frequencies
 from ..errors import OmnidraftError
 
 Tensors = dict[str, np.ndarray]  # by Hugging Face name
-Gradients = dict[str, np.ndarray | None]  # the wanted names; None until the gradient is known
+Gradients = dict[str, np.ndarray | None]  # for the wanted names; None until it is computed
 Back = Callable[[np.ndarray, Gradients], np.ndarray]
 Forward = tuple[np.ndarray, Back]
 EMBEDDING = "model.embed_tokens.weight"
@@ -45,7 +45,7 @@ def rms_norm(x: np.ndarray, tensors: Tensors, name: str, eps: float) -> Forward:
     """y = g · u with u = r x, r = 1 / sqrt(mean(x²) + eps), per token (RMSNorm, arXiv 1910.07467).
 
     Back: dg = Σ dy · u over the tokens, du = g · dy, dx = r (du − u · mean(du · u)). The second
-    term is r's own dependence on x: what points along u is taken out of du.
+    term comes from r, which depends on x: it removes the component of du along u.
     """
     gain = tensors[f"{name}.weight"]
     r = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)  # (n, 1)
@@ -69,7 +69,7 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, 
     """
     n, kv_heads, d = k.shape
 
-    # the heads that share a key are rows of one matrix, so that their parts of dk and dv add up
+    # stack the heads that share a key as rows of one matrix, so that their dk and dv add up
     def stack(x: np.ndarray) -> np.ndarray:  # to (kv_heads, heads of a group · n, d)
         return x.reshape(n, kv_heads, -1, d).transpose(1, 2, 0, 3).reshape(kv_heads, -1, d)
 
@@ -93,7 +93,7 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, 
 
 
 def turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """Rotary positions (RoPE, arXiv 2104.09864): numbers i and i + d/2 of a head (n, h, d) turn."""
+    """RoPE (arXiv 2104.09864): rotate numbers i and i + d/2 of each head of x (n, h, d)."""
     a, b = np.split(x, 2, axis=-1)  # (n, h, d / 2) each
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
 
@@ -111,7 +111,7 @@ def attention_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, at: s
 
     def back(dout: np.ndarray, grads: Gradients) -> np.ndarray:
         dq, dk, dv = back_attention(back_out(dout, grads).reshape(q.shape))
-        # `turn` is linear in x: its back turns the other way
+        # `turn` is a rotation: its `back` rotates the other way
         backs = (back_q, turn(dq, cos, -sin)), (back_k, turn(dk, cos, -sin)), (back_v, dv)
         return back_norm(sum(one(d.reshape(len(x), -1), grads) for one, d in backs), grads)
 
@@ -140,19 +140,19 @@ def mlp_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, at: str) ->
 
 @dataclass
 class Trace:
-    """A forward pass and the way back; its tensors must not change before `gradients`."""
+    """A forward pass and its `back`s; its tensors must not change before `gradients` is called."""
 
     tensors: Tensors
     ids: np.ndarray  # (n,)
-    logits: np.ndarray  # (n, vocab_size); row i is about the token after ids[i]
-    hidden: np.ndarray  # (n, width), after the last norm and its gain: what the head reads
-    backs: list[Back]  # of attention and MLP of each layer, of the last norm
+    logits: np.ndarray  # (n, vocab_size); row i predicts the token after ids[i]
+    hidden: np.ndarray  # (n, width), after the last norm and its gain: the head's input
+    backs: list[Back]  # for attention and MLP of each layer, then the last norm
 
 
 def run(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> Trace:
     """The forward pass over one text: x = embedding; x += branch(x), two per layer; logits.
 
-    Raises OmnidraftError where `tensors` are not all float32 or all float64, or the ids do not fit.
+    Raises OmnidraftError if `tensors` are not all float32 or all float64, or ids do not fit.
     """
     tensors = {name: tensors[name] for name in config.tensor_shapes()}
     if (dtype := np.result_type(*tensors.values())) not in (np.float32, np.float64):
@@ -175,11 +175,11 @@ def run(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> Trace:
 def gradients(trace: Trace, dlogits: np.ndarray, wanted: Iterable[str] | None = None) -> Tensors:
     """∂L/∂W of the `wanted` tensors (default: all) by name, from dlogits = ∂L/∂logits (n, V).
 
-    That is softmax(logits) − one-hot for L = −Σ log q(next token).
+    For L = −Σ log q(next token), dlogits is softmax(logits) − one-hot.
     """
     grads: Gradients = dict.fromkeys(trace.tensors if wanted is None else wanted)
     head = "lm_head.weight" if "lm_head.weight" in trace.tensors else EMBEDDING
-    rows = np.flatnonzero(dlogits.any(axis=1))  # rows of zeros cost nothing
+    rows = np.flatnonzero(dlogits.any(axis=1))  # skip rows of zeros
     dy = dlogits[rows].astype(trace.hidden.dtype)
     if head in grads:
         grads[head] = dy.T @ trace.hidden[rows]

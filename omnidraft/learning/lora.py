@@ -1,7 +1,7 @@
-"""LoRA (arXiv 2106.09685): a model learns for one target by low-rank changes next to its weights.
+"""LoRA (arXiv 2106.09685): a model adapts to one target by low-rank changes to its weights.
 
 A matrix W (out, in) becomes W + s B A with A (rank, in), B (out, rank), s = alpha / rank. B starts
-at zero; only A and B are trained and kept, in PEFT's files. Switching targets is switching them.
+at zero; only A and B are trained and saved, in PEFT's format. To switch targets, switch A and B.
 """
 
 import json
@@ -26,25 +26,25 @@ OTHER_KINDS = ("use_dora", "use_rslora", "use_qalora", "rank_pattern", "alpha_pa
 
 @dataclass
 class LoRA:
-    """The adapters of some of a model's projections; an optimizer changes `parameters` in place."""
+    """Adapters of some projections of a model; an optimizer changes `parameters` in place."""
 
     parameters: dict[str, np.ndarray]  # A and B of each projection, under PEFT's names
     rank: int
     alpha: float
-    turned: tuple[str, ...] = ()  # weights that are stored as (in, out): GPT-2's
+    turned: tuple[str, ...] = ()  # weights that are stored as (in, out), as in GPT-2
 
     @classmethod
     def fresh(cls, shapes: dict[str, tuple[int, int]], rng: np.random.Generator, rank: int = 32,
               dtype: Any = "f4") -> "LoRA":
-        """Adapters that change nothing yet, of the weights with these shapes (out, in), by name.
+        """New adapters, which change nothing yet, for weights with these shapes (out, in) by name.
 
-        Drawn for the head first, then for each kind of weight in all layers.
+        The head is drawn first, then each kind of weight in all layers.
         """
         lora, kind = cls({}, rank, rank), {name: re.sub(r"\d+", "", name) for name in shapes}
         kinds = [*kind.values()]
         for name in sorted(shapes, key=lambda name: (kind[name] != name, kinds.index(kind[name]))):
             (outputs, inputs), at = shapes[name], PREFIX + name.removesuffix("weight")
-            # normal with variance 1 / (3 in), that of PEFT's uniform start (arXiv 1502.01852)
+            # normal with variance 1 / (3 in), that of PEFT's uniform init (arXiv 1502.01852)
             a = rng.standard_normal((rank, inputs)) / (3 * inputs) ** 0.5
             lora.parameters[f"{at}lora_A.weight"] = a.astype(dtype)
             lora.parameters[f"{at}lora_B.weight"] = np.zeros((outputs, rank), dtype)
@@ -78,7 +78,7 @@ class LoRA:
         return grads
 
     def save(self, folder: str | Path, dtype: Any = None, base: str | None = None) -> None:
-        """Write PEFT's two files, in numbers of `dtype` if given; `base` names the model."""
+        """Write PEFT's two files, as `dtype` if given; `base` is the model's name."""
         found = [NAME.fullmatch(a) for a, _ in self.targets.values()]
         config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base,
                   "inference_mode": True, "r": self.rank, "lora_alpha": self.alpha,
@@ -89,7 +89,7 @@ class LoRA:
 
     @classmethod
     def load(cls, folder: str | Path, dtype: Any = np.float32) -> "LoRA":
-        """What `save` or PEFT wrote; OmnidraftError if missing, broken, or not plain LoRA."""
+        """Read what `save` or PEFT wrote; OmnidraftError if missing, broken, or not plain LoRA."""
         arrays = read_safetensors(Path(folder) / "adapter_model.safetensors")
         parameters = {name: array.astype(dtype) for name, array in arrays.items()}
         with suppress(OSError, ValueError, KeyError, TypeError, IndexError):  # and OmnidraftError
@@ -101,4 +101,4 @@ class LoRA:
                     and lora.rank >= 0 and math.isfinite(lora.alpha)
                     and config["peft_type"] == "LORA" and not any(map(config.get, OTHER_KINDS))):
                 return lora
-        raise OmnidraftError(f"{folder} holds no plain LoRA of one rank, or only a part of it")
+        raise OmnidraftError(f"{folder} does not hold a complete plain LoRA of one rank")

@@ -1,9 +1,9 @@
 """Online learning: the drafter aligns with its target while it serves (arXiv 2507.02659).
 
 Every few prompts the drafter is updated on the texts that were written (Algorithm 2). An acceptance
-head may learn along: on the same batch (Algorithm 3), or between the updates (Algorithm 4). The
-rate is warmed up by what the `guard` finds: it grows with weights that are better, and falls with
-worse ones. So a drafter that knows nothing soon learns fast, and a good one slowly.
+head can be trained too: on the same batch (Algorithm 3), or between updates (Algorithm 4). The
+learning rate follows the `guard`: it rises when weights are found better, and falls when they are
+worse. So a drafter that knows nothing soon learns fast, and a good one slowly.
 """
 
 import math
@@ -30,25 +30,25 @@ from .guard import Guard
 from .optimizer import AdamW
 from .training import Trainer
 
-WARM_UP = 1 / 16  # of the default rate, to begin with: the drafter may be a good one already
-SLOWER, FASTER = 1 / 4, 4  # the rate after a roll-back, and after weights that were found better
-SLOWEST = 1 / 64  # of the rate, after all roll-backs: the stream may still change slowly
-HEAD_MEMORY = 4096  # drafted tokens in the head's replay buffer, the latest ones
+WARM_UP = 1 / 16  # start at this share of the default rate: the drafter may be good already
+SLOWER, FASTER = 1 / 4, 4  # factors of the rate after a roll-back, and after better weights
+SLOWEST = 1 / 64  # smallest share of the rate after roll-backs: the stream may change slowly
+HEAD_MEMORY = 4096  # latest drafted tokens in the head's replay buffer
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """When what is updated; the defaults are the paper's where it has any."""
+    """When to update what; defaults are the paper's, where it states them."""
 
     every: int = 8  # prompts between two updates of the drafter
-    steps: int = 1  # gradient steps of one update; 0: only the head learns
+    steps: int = 1  # gradient steps per update; 0: only the head learns
     replay: int = 0  # earlier texts, drawn at random, that join the new ones in every step
     memory: int = 256  # latest texts kept for replay
-    memory_bytes: int = 1 << 30  # that they may take: with 150,000 entries a text takes 80 MB
+    memory_bytes: int = 1 << 30  # their maximum size (80 MB per text with 150,000 entries)
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     head_rate: float = 1e-3
     guard: int = 48  # updates without better weights until the guard rolls back; 0: no guard
-    held_out: int = 8  # of so many texts one is not learned, but written untouched too; 0: none
+    held_out: int = 8  # one in so many texts measures the gain and is not learned; 0: none
 
     def __post_init__(self) -> None:
         if self.head not in ("none", "joint", "interleaved"):
@@ -63,7 +63,7 @@ class Schedule:
 
 @dataclass
 class Learned:
-    """What one prompt brought: its rounds, and the update that followed it, if one did."""
+    """The result of one prompt: its rounds, and the update that followed it, if any."""
 
     prompt: str | list[int]
     rounds: list[Round]
@@ -91,19 +91,19 @@ class Learner:
         self.batch: list[Example] = []
         self.memory: deque[Example] = deque(maxlen=schedule.memory)
         self.labelled: deque[tuple[np.ndarray, float]] = deque(maxlen=HEAD_MEMORY)
-        self.served = self.fresh = 0  # texts; labelled tokens since the last update of the drafter
+        self.served = self.fresh = 0  # texts; labelled tokens since the drafter's last update
         self.guard = Guard(trainer, schedule.guard)
         self.updates = self.skipped = self.rollbacks = 0
         self.statistics: dict[str, Any] = {}  # running sums, saved with the adapter
-        self.version: int | None = None  # of the saved adapter that it continues, if it does
+        self.version: int | None = None  # version of the saved adapter that it continues, if any
 
     def begin(self, options: Options) -> None:
-        """A new text begins; what an unfinished one left is dropped."""
+        """Begin a new text; drop what an unfinished one left."""
         self._tokens, self._rows, self._options = [], [], options
 
     def observe(self, draft: Any, proposals: Any, logits: np.ndarray, emitted: list[int], kept: int,
                 done: bool) -> None:
-        """Take in a round: its tokens with the target's rows, and labels for the head.
+        """Record a round: its tokens with the target's rows, and labels for the head.
 
         logits: (m + 1, V_p); the emitted tokens were drawn from the first len(emitted) rows.
         """
@@ -117,10 +117,10 @@ class Learner:
 
     def finish(self, prompt: str | list[int], rounds: list[Round],
                uniforms: Uniforms | None = None) -> Learned:
-        """The text after `prompt` is complete: keep it, and update when it is time.
+        """The text after `prompt` is complete: keep it, and update if it is time.
 
-        With `uniforms` it may be held out, once the drafter has changed: then the untouched one
-        writes to the same prompt, for the statistics, and nothing is learned from either text.
+        With `uniforms` it may be held out, once the drafter has changed. Then the untouched drafter
+        also answers the prompt, for the statistics, and neither text is learned from.
         """
         began, learned, untouched = perf_counter(), Learned(prompt, rounds), []
         self.served += 1
@@ -139,7 +139,7 @@ class Learner:
         return self._count(learned, began, untouched)
 
     def _keep(self, learned: Learned) -> None:
-        """The text joins the next update's batch."""
+        """Add the text to the next update's batch."""
         try:
             logits = mask(np.concatenate(self._rows), self.pair.target.tokenizer.size)
             probs = process(logits).astype(np.float32)
@@ -155,7 +155,7 @@ class Learner:
         return self._count(learned, began)
 
     def _count(self, learned: Learned, began: float, untouched: Sequence[Round] = ()) -> Learned:
-        """Add a prompt to the statistics, held out if there are rounds of the untouched drafter."""
+        """Add a prompt to the statistics, as held out if there are `untouched` rounds."""
         learned.seconds = perf_counter() - began
         s, one, other = self.statistics, summarize(learned.rounds), summarize(untouched)
         new = {"prompts": int(bool(learned.rounds)), "tokens": one.tokens, "rounds": one.rounds,
@@ -164,7 +164,7 @@ class Learner:
                "learned_tokens": one.tokens * (self.pair.draft is not self.trainer.base)}
         if untouched:
             new["held_out"] = 1
-            for name in ("rounds", "seconds"):  # per token; with sums of squares, for the errors
+            for name in ("rounds", "seconds"):  # per token; squares for the standard errors
                 now, before = (getattr(part, name) / part.tokens for part in (one, other))
                 new |= {f"held_out_{name}": now, f"untouched_{name}": before,
                         f"squared_{name}": (before - now) ** 2}
@@ -177,7 +177,7 @@ class Learner:
         return learned
 
     def _update(self, learned: Learned) -> None:
-        """Update drafter and head on the texts collected so far, if any; `learned` is filled in."""
+        """Update drafter and head on the texts collected so far, if any; fills in `learned`."""
         if not self.batch:
             return
         learned.updated = True
@@ -185,7 +185,7 @@ class Learner:
             before = self.trainer.state()
             try:
                 self._steps(before, learned)
-            except BaseException:  # Ctrl-C must leave neither half a step nor the guard's weights
+            except BaseException:  # Ctrl-C must not leave half a step or the weights of the guard
                 self.trainer.restore(before)
                 raise
         self.batch = []
@@ -201,7 +201,7 @@ class Learner:
             drawn = self.rng.permutation(len(self.memory))[:self.schedule.replay]
             texts = [*self.batch, *(self.memory[i] for i in drawn)]
             learned.loss = self.trainer.step(self.pair, texts)
-            if not math.isfinite(learned.loss):  # what cannot be learned from is not replayed
+            if not math.isfinite(learned.loss):  # do not replay what cannot be learned from
                 self.skipped += 1
                 learned.note = "skipped: the loss was not finite"
                 break
@@ -215,7 +215,7 @@ class Learner:
             self.pair.draft = self.trainer.model()
 
     def _guarded(self, now: dict[str, np.ndarray]) -> str:
-        """Ask the guard about the new texts before they are learned from; what it led to."""
+        """Ask the guard, with the new texts before they are learned from; a note on the result."""
         better, s = self.guard.look(self.pair, self.batch[:4], now), self.statistics
         share = s.get("rate_share", WARM_UP if self.trainer.recipe.rate is None else 1.0)
         if better:
@@ -230,7 +230,7 @@ class Learner:
         return "" if better is not False else f"rolled back; now at 1/{1 / share:.0f} of the rate"
 
     def _train_head(self, size: int) -> None:
-        """One step of the head on the latest `size` labels, interleaved on drawn ones."""
+        """One step of the head on the latest `size` labels, or, interleaved, on random ones."""
         if not self.labelled or not size:
             return
         chosen = range(max(0, len(self.labelled) - size), len(self.labelled))
@@ -242,8 +242,8 @@ class Learner:
 
     def _labels(self, draft: Any, proposals: Any, logits: np.ndarray, kept: int,
                 done: bool) -> list[float]:
-        """P(accepted) of each drafted token given those before, as far as this round can tell."""
-        if not proposals.atoms:  # 1 for tokens that were kept and 0 for the first that was not
+        """P(accepted) of each drafted token given those before it, as far as this round shows."""
+        if not proposals.atoms:  # 1 for each kept token, and 0 for the first one not kept
             return [1.0] * kept + [0.0] * (kept < len(draft.tokens) and not done)
         options, to_numpy = self._options, self.pair.sampler.to_numpy
         # The product of min(1, P/Q) over the token's atoms (this project's own). Subtle:
@@ -265,7 +265,7 @@ class Learner:
 
 def learn(learner: Learner, prompts: Iterable[str], options: Options,
           uniforms: Uniforms) -> Iterator[Learned]:
-    """Serve the prompts in turn and learn; what each brought. The learner can be used again."""
+    """Serve the prompts in turn and learn; yields each result. The learner can be used again."""
     for prompt in prompts:
         learner.begin(options)
         try:
@@ -277,9 +277,9 @@ def learn(learner: Learner, prompts: Iterable[str], options: Options,
 
 
 def saved(statistics: dict[str, Any], name: str) -> tuple[float, float]:
-    """What learning saves per token on the held-out prompts, "rounds" or "seconds", and 2 errors.
+    """The "rounds" or "seconds" per token that learning saves on held-out prompts, and two errors.
 
-    (0.0, inf) for less than two of them, so that "saved more than the error" is false.
+    (0.0, inf) for fewer than two such prompts, so that "saved more than the error" is false.
     """
     n, parts = statistics.get("held_out", 0), ("untouched", "held_out", "squared")
     if n < 2:

@@ -9,12 +9,12 @@ from ..errors import OmnidraftError
 
 
 class AdamW:
-    """Steps along -m / √v, the gradients' running mean over their running size, with weight decay.
+    """Steps along -m / √v, the running mean of gradients over their running size, and weight decay.
 
     In step t, elementwise, with β1, β2 = betas: m ← β1 m + (1 − β1) g, v ← β2 v + (1 − β2) g²,
     w ← w − rate · (m̂ / (√v̂ + eps) + decay · w), where m̂ = m / (1 − β1^t) and v̂ = v / (1 − β2^t)
-    make up for the start at zero. So the first step moves each weight by `rate`. A gradient that
-    is longer than `clip` is shortened; `shares` are parts of the rate, by name, 1 by default.
+    correct for the start at zero. So the first step moves each weight by `rate`. A gradient with a
+    norm above `clip` is scaled down to it; `shares` scale the rate by name (default 1).
     """
 
     def __init__(self, parameters: dict[str, Any], rate: float = 1e-4,
@@ -26,7 +26,7 @@ class AdamW:
                         for name, array in parameters.items() for kind in ("mean", "square")}
 
     def step(self, gradients: dict[str, Any]) -> float:
-        """One step; the whole gradient's length before clipping. If not finite, nothing changes."""
+        """One step; returns the gradient's norm before clipping. If not finite, nothing changes."""
         flat = (gradients[name].reshape(-1) for name in self.parameters)
         norm = math.sqrt(sum(float(gradient @ gradient) for gradient in flat))
         if not math.isfinite(norm):
@@ -46,12 +46,12 @@ class AdamW:
         return norm
 
     def state(self) -> dict[str, Any]:
-        """What training needs to continue, besides the parameters: live arrays, for `fill`."""
+        """What training needs to continue besides the parameters, as live arrays for `fill`."""
         return {"steps": self.steps, **self.moments}
 
 
 def fill(live: dict[str, Any], state: dict[str, Any]) -> None:
-    """Write saved arrays into those in use; raises OmnidraftError where their shapes differ."""
+    """Copy saved arrays into the live ones; raises OmnidraftError if their shapes differ."""
     if {k: v.shape for k, v in live.items()} != {k: v.shape for k, v in state.items()}:
         raise OmnidraftError("the saved state belongs to other parameters, of another drafter, "
                              "rank or kind: choose its rank, or another place")

@@ -1,7 +1,7 @@
 """Training the drafter: weights or LoRA adapters, an optimizer, and one step on a batch of texts.
 
-At a constant rate the weights wander about what they have learned, so what is served is their
-running mean (Polyak and Juditsky 1992). The base model is never changed.
+At a constant rate the weights fluctuate around what they have learned, so their running mean is
+served (Polyak and Juditsky 1992). The base model is never changed.
 """
 
 import math
@@ -19,19 +19,19 @@ from . import backward
 from .lora import LoRA
 from .optimizer import AdamW, fill
 
-SHARE_OF_A = 1 / 16  # of the rate, for A in W + B A; long runs diverge at 1 (arXiv 2402.12354)
-AVERAGE = 0.95  # share of the old weights in the running mean that is served
+SHARE_OF_A = 1 / 16  # share of the rate for A in W + B A; long runs diverge at 1 (arXiv 2402.12354)
+AVERAGE = 0.95  # weight of the old mean in the running mean that is served
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is learned and how; arXiv 2507.02659 has a constant rate, rank 32 and weight 0.2."""
+    """What is trained and how; arXiv 2507.02659 has a constant rate, rank 32 and weight 0.2."""
 
     loss: str = "lifted"  # one of losses.LOSSES
-    weight: float | str = 0.2  # of the n-gram term of hybrid, or "dynamic"
-    divergence: str = "forward"  # of lifted
+    weight: float | str = 0.2  # of the n-gram term in `hybrid`, or "dynamic"
+    divergence: str = "forward"  # for `lifted`
     rank: int = 32  # of the LoRA adapters; 0 trains all weights
-    rate: float | None = None  # of learning; None: see `step_size`
+    rate: float | None = None  # learning rate; None: see `step_size`
     decay: float = 0.01
 
     def __post_init__(self) -> None:
@@ -49,18 +49,18 @@ class Recipe:
                                      + ", or dynamic" * (name == "weight"))
 
     def step_size(self, drafter: Any) -> float:
-        """The rate; by default what suits 0.6 M parameters, above 10 M the paper's 1e-4.
+        """The rate; the default suits 0.6 M parameters, and above 10 M is the paper's 1e-4.
 
-        A guarded learner begins with a small part of the default (`online.WARM_UP`).
+        A guarded learner begins with a fraction of the default (`online.WARM_UP`).
         """
         default = 1e-4 if drafter.parameters > 10_000_000 else 0.01 if self.rank else 0.003
         return default if self.rate is None else self.rate
 
 
 class Trainer:
-    """Trains a drafter of the NumPy engine; raises OmnidraftError for another.
+    """Trains a drafter of the NumPy engine; raises OmnidraftError for any other.
 
-    `parameters` are the LoRA adapters or, with rank 0, all weights; `served` their running mean.
+    `parameters` are the LoRA adapters or, with rank 0, all weights; `served` is their running mean.
     """
 
     def __init__(self, base: Llama, recipe: Recipe, rng: np.random.Generator) -> None:
@@ -75,7 +75,7 @@ class Trainer:
         self._start(lora, self.config.tensor_shapes())
 
     def _start(self, lora: LoRA | None, names: Iterable[str]) -> None:
-        """The adapters or the weights of these `names`, a new optimizer, and the running mean."""
+        """Set up the adapters or the weights `names`, a new optimizer, and the running mean."""
         self.lora, self.parameters = lora, lora.parameters if lora else {
             name: deepcopy(self.tensors[name]) for name in names}
         shares = {name: SHARE_OF_A for name in self.parameters if ".lora_A." in name}
@@ -84,7 +84,7 @@ class Trainer:
         self.served = deepcopy(self.parameters)
 
     def merged(self, served: bool = True) -> dict[str, np.ndarray]:
-        """The drafter's tensors by Hugging Face name, of the served parameters or the latest."""
+        """The drafter's tensors by Hugging Face name, from the served or the latest parameters."""
         parameters = self.served if served else self.parameters
         if self.lora is None:
             return parameters
@@ -95,7 +95,7 @@ class Trainer:
         return self.base.rebuilt(self.config, self.merged())
 
     def step(self, pair: Any, examples: Sequence[losses.Example]) -> float:
-        """One update on the texts; the mean loss per comparison, NaN where nothing was changed."""
+        """One update on the texts; the mean loss per comparison, or NaN if nothing was changed."""
         total, counted, gradients = self._gradients(pair, examples)
         if counted == 0 and total == 0:
             return 0.0
@@ -124,7 +124,7 @@ class Trainer:
         return total, counted, self.lora.gradients(full) if self.lora and full else full
 
     def expected_acceptance(self, pair: Any, examples: Sequence[losses.Example]) -> float:
-        """Mean acceptance, 1 - tv, of a draft along the texts at temperature 1 under `lifted`."""
+        """Mean acceptance, 1 - tv, of a draft along these texts, at temperature 1 with `lifted`."""
         tensors, value, count = self.merged(), 0.0, 0
         for example in examples:
             logits = self._run(tensors, example).logits
@@ -133,15 +133,15 @@ class Trainer:
         return 1.0 - value / count if count else math.nan
 
     def state(self) -> dict[str, np.ndarray]:
-        """A copy of parameters, served ones and optimizer, flat."""
+        """A flat copy of the parameters, the served ones, and the optimizer."""
         return {name: self._host(array) for name, array in self._live().items()}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Return to a `state`; raises OmnidraftError where it belongs to other parameters."""
+        """Return to a `state`; raises OmnidraftError if it belongs to other parameters."""
         fill(self._live(), {name: self._like(array) for name, array in state.items()})
 
     def _live(self) -> dict[str, np.ndarray]:
-        """What steps change, by its name in `state`."""
+        """The arrays that steps change, by their names in `state`."""
         kinds = {"parameters": self.parameters, "served": self.served,
                  "optimizer": self.optimizer.state()}
         return {f"{kind}.{k}": v for kind, arrays in kinds.items() for k, v in arrays.items()}
@@ -150,7 +150,7 @@ class Trainer:
         """A pass whose `logits` are (n, V)."""
         return backward.run(self.config, tensors, example.draft_ids[:self.base.context_size])
 
-    # what the twin in PyTorch has in its own way
+    # the PyTorch twin overrides these
     _back, _host, _like = map(staticmethod, (backward.gradients, np.array, np.asarray))
 
 
@@ -160,6 +160,6 @@ def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def adapted(base: Llama, lora: LoRA | None, weights: dict[str, np.ndarray]) -> Llama:
-    """The drafter with adapters, or without them with other weights; the base is not changed."""
+    """The drafter with adapters or, without them, with other weights; the base is not changed."""
     config, tensors = base.stored(untied=True) if lora else (base.config, weights)
     return base.rebuilt(config, lora.merged(tensors) if lora else weights)

@@ -1,7 +1,7 @@
-"""`training` for any causal language model of transformers, on any device, by autograd.
+"""`training` for any causal language model of transformers, on any device, with autograd.
 
-Parameters are float64 where the base is, else float32. Public names, arguments and the arrays of
-`state` are those of `training`: either backend continues what the other has learned.
+Parameters are float64 if the base is, else float32. Public names, arguments and the arrays of
+`state` are those of `training`: each backend can continue what the other has learned.
 """
 
 import re
@@ -21,11 +21,11 @@ from . import training
 from .lora import LoRA
 from .training import Recipe
 
-Tensors = dict[str, torch.Tensor]  # by the name that transformers gives them
+Tensors = dict[str, torch.Tensor]  # by transformers' names
 
 
 class Trainer(training.Trainer):
-    """Trains a drafter run by transformers; see `training.Trainer`."""
+    """Trains a drafter that runs in transformers; see `training.Trainer`."""
 
     def __init__(self, base: TransformersModel, recipe: Recipe, rng: np.random.Generator) -> None:
         if not isinstance(base, TransformersModel) or getattr(base.model, "is_quantized", False) \
@@ -38,7 +38,7 @@ class Trainer(training.Trainer):
         self._start(lora, [name for name, _ in base.model.named_parameters()])
 
     def model(self) -> TransformersModel:
-        """The drafter with the served weights, always the same copy: use new caches with it."""
+        """The drafter with the served weights: always the same copy, so use new caches with it."""
         return filled(self._drafter, self.merged())
 
     expected_acceptance = torch.no_grad()(training.Trainer.expected_acceptance)
@@ -46,7 +46,7 @@ class Trainer(training.Trainer):
     _like = staticmethod(torch.as_tensor)
 
     def _run(self, tensors: Tensors, example: Example) -> Any:
-        """A pass whose `logits` (n, V) are NumPy's, for the losses; `output` is their tensor."""
+        """A pass; `logits` (n, V) are a NumPy array for the losses, `output` is their tensor."""
         wanted = torch.is_grad_enabled()
         tensors = {name: one.detach().requires_grad_(wanted) for name, one in tensors.items()}
         ids = torch.tensor([example.draft_ids[:self.base.context_size]], device=self.base.device)
@@ -69,7 +69,7 @@ class Trainer(training.Trainer):
 
 
 def copied(base: TransformersModel, untie: bool) -> TransformersModel:
-    """A copy of the drafter, with `untie` its head separate from the embedding."""
+    """A copy of the drafter; `untie`: with its head separate from the embedding."""
     other = copy(base)
     other.model = deepcopy(base.model)
     if untie and (head := other.model.get_output_embeddings()) is not None:
@@ -80,7 +80,7 @@ def copied(base: TransformersModel, untie: bool) -> TransformersModel:
 
 @torch.no_grad()
 def filled(model: TransformersModel, tensors: Tensors | dict[str, np.ndarray]) -> TransformersModel:
-    """The model, with these weights from now on."""
+    """Write these weights into the model; returns the model."""
     for name, parameter in model.model.named_parameters():
         parameter.copy_(torch.as_tensor(tensors[name]))
     return model
@@ -88,20 +88,20 @@ def filled(model: TransformersModel, tensors: Tensors | dict[str, np.ndarray]) -
 
 def adapted(base: TransformersModel, lora: LoRA | None,
             weights: dict[str, np.ndarray]) -> TransformersModel:
-    """The drafter with adapters, or without them with other weights; the base is not changed."""
+    """The drafter with adapters or, without them, with other weights; the base is not changed."""
     new = placed(lora, base).merged(tensors_of(base)) if lora else weights
     return filled(copied(base, untie=lora is not None), new)
 
 
 def tensors_of(base: TransformersModel) -> Tensors:
-    """A model's weights, a tied head's too, in float64 where the model is, else in float32."""
+    """A model's weights, including a tied head; float64 if the model is, else float32."""
     dtype = torch.promote_types(base.dtype, torch.float32)
     named = base.model.named_parameters(remove_duplicate=False)
     return {name: tensor.detach().to(dtype) for name, tensor in named}
 
 
 def placed(lora: LoRA, base: TransformersModel) -> LoRA:
-    """Adapters in arrays, as tensors where the model is."""
+    """Adapters given as arrays, as tensors on the model's device."""
     dtype = torch.promote_types(base.dtype, torch.float32)
     parameters = {name: torch.tensor(array).to(base.device, dtype)
                   for name, array in lora.parameters.items()}
@@ -111,7 +111,7 @@ def placed(lora: LoRA, base: TransformersModel) -> LoRA:
 
 
 def fresh(base: TransformersModel, rng: np.random.Generator, rank: int) -> LoRA:
-    """Adapters that change nothing yet, of the head and of every block."""
+    """New adapters, which change nothing yet, for the head and every block."""
     head, shapes = base.model.get_output_embeddings(), {}
     for name, module in base.model.named_modules():
         adapts = isinstance(module, (torch.nn.Linear, Conv1D))

@@ -1,8 +1,8 @@
-"""An adapter's folder: which version counts, whether it is whole, whose it is, who may write.
+"""An adapter's folder: which version is current, whether it is intact, whose it is, who may write.
 
-`draft--target/current.json` names the folder of the version that counts (v3-1f0c96aa/), and has the
-checksums of its files and of both models. A save replaces it last: the old version is there, or the
-new one, also after a power loss. What others wrote is checked here before it is used.
+`draft--target/current.json` names the folder of the current version (v3-1f0c96aa/), and has the
+checksums of its files and of both models. A save replaces it last, so that either the old version
+or the new one exists, even after a power loss. Files from others are checked here before use.
 """
 
 import hashlib
@@ -31,25 +31,25 @@ ROLES = ("draft", "target")
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Be the folder's only writer; OmnidraftError at once where another one is.
+    """Be the folder's only writer; OmnidraftError at once if there is another one.
 
-    The system opens the lock when the process ends, however it ends.
+    The system releases the lock when the process ends, however it ends.
     """
     make_folder_of(folder / "lock")
-    with open(folder / "lock", "a+b", 0) as file:  # subtle: a pipe would be waited for by "ab"
+    with open(folder / "lock", "a+b", 0) as file:  # subtle: with "ab", opening a pipe would wait
         try:
             if fcntl:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise OmnidraftError(f"another process is learning into {folder}: wait for its end, or "
                                  "use --no-save or another folder (--adapters)") from None
-        except OSError:  # a file system without locks; a save still finds out what came between
+        except OSError:  # a file system without locks; a save still detects another writer
             pass
         yield
 
 
 def manifest_of(folder: Path) -> dict[str, Any] | None:
-    """What current.json says, None where there is none; OmnidraftError where it is not whole."""
+    """The content of current.json, None if there is none; OmnidraftError if it is damaged."""
     path = folder / "current.json"
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # and OmnidraftError
         if not path.exists():
@@ -62,18 +62,18 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
 
 
 def damaged(path: Path) -> OmnidraftError:
-    """The error for a file of an adapter that cannot be used."""
+    """The error for an adapter's file that cannot be used."""
     return OmnidraftError(f"{path} is damaged or missing: `omnidraft adapters delete` makes room "
                           "for learning again (other adapters are not affected)")
 
 
 def seal(manifest: dict[str, Any]) -> str:
-    """A checksum of the manifest itself."""
+    """The checksum of the manifest itself."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def write_manifest(place: Path, version: int, owners: dict, statistics: dict[str, Any]) -> None:
-    """Make what is in a version's folder the adapter of its parent."""
+    """Make the version in the folder `place` the current one of its parent."""
     manifest = {"format": FORMAT, "version": version, "folder": place.name, **owners,
                 "files": {path.name: checksum(path) for path in sorted(place.iterdir())},
                 "statistics": statistics}
@@ -82,7 +82,7 @@ def write_manifest(place: Path, version: int, owners: dict, statistics: dict[str
 
 
 def check(folder: Path, manifest: dict[str, Any], files: Iterable[str], **models: Any) -> None:
-    """Raise OmnidraftError where an adapter belongs to others, or one of its files is not whole."""
+    """Raise OmnidraftError if an adapter belongs to other models, or a file is damaged."""
     for role, model in models.items():
         for key, own in owner(model, role).items():
             if key != "name" and manifest[role][key] != own:
@@ -99,14 +99,14 @@ def checksum(path: Path) -> str:
 
 
 def _content(path: Path) -> np.ndarray:
-    """A file's bytes, mapped; an empty file has no map."""
+    """A file's bytes, memory-mapped (an empty file cannot be mapped)."""
     return np.memmap(path, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
 def owner(model: Any, role: str) -> dict[str, str]:
-    """What an adapter knows of a model ("draft", "target"): its name, tokenizer and weights.
+    """What an adapter records about a model ("draft", "target"): name, tokenizer and weights.
 
-    Of a drafter made in memory its numbers count, of the target's files 64 kB each.
+    For a drafter made in memory, its parameters are hashed; for a target, 64 kB of each file.
     """
     folder, digest = getattr(model, "folder", None), hashlib.sha256()
     files = sorted(Path(folder).glob("*.safetensors")) if folder else []
@@ -125,18 +125,18 @@ def owner(model: Any, role: str) -> dict[str, str]:
 
 
 def identity(pair: Any) -> dict[str, Any]:
-    """What an adapter knows of a pair: each `owner`, and their `fingerprint`."""
+    """What an adapter records about a pair: each `owner`, and their `fingerprint`."""
     return with_fingerprint({role: owner(getattr(pair, role), role) for role in ROLES})
 
 
 def with_fingerprint(found: dict[str, Any]) -> dict[str, Any]:
-    """With what a pair is known by (hex), wherever its models lie, whatever they are called."""
+    """Add the hash (hex) that identifies a pair, wherever its models are, whatever their names."""
     sums = [found[role][key] for role in ROLES for key in ("tokenizer", "weights")]
     return found | {"fingerprint": hashlib.sha256(" ".join(sums).encode()).hexdigest()}
 
 
 def known(folder: Path) -> dict[str, Any]:
-    """As `manifest_of`, with an `error` where the adapter is damaged, empty where there is none."""
+    """Like `manifest_of`, but {"error": ...} if the adapter is damaged, and {} if there is none."""
     try:
         return manifest_of(folder) or {}
     except OmnidraftError as error:
@@ -144,7 +144,7 @@ def known(folder: Path) -> dict[str, Any]:
 
 
 def _is_valid(manifest: dict[str, Any]) -> bool:
-    """Whether all fields are there, of their kinds, and name nothing outside the folder."""
+    """Are all fields there, of the right types, and do they name nothing outside the folder?"""
     statistics = {"rate_share": 1.0} | manifest["statistics"]
     sums = [manifest[role][key] for role in ROLES for key in ("name", "tokenizer", "weights")]
     return (all(type(manifest[name]) is kind for name, kind in FIELDS.items())

@@ -1,4 +1,4 @@
-"""What draws a text, changes the target's rows and ends it, by transformers' names."""
+"""What draws a text, changes the target's rows and ends the text, under transformers' names."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ from .prompts import kind_of
 
 @dataclass
 class Control:
-    """What changes the target's rows and ends a text, by transformers' names.
+    """What changes the target's rows and ends a text, under transformers' names.
 
-    Processors and criteria are called as transformers calls them, with ids (1, n) and logits
-    (1, V): arrays, or tensors if the target runs in PyTorch or their class is transformers' own.
+    Processors and criteria are called as in transformers, with ids (1, n) and logits (1, V): these
+    are tensors if the target runs in PyTorch or their class is from transformers, else arrays.
     """
 
     stop_strings: str | Sequence[str] | None = None
@@ -46,7 +46,7 @@ class Control:
         self.words = [[int(token) for token in word] for word in words]
 
     def processor(self, target: Any, options: Options) -> Callable[[list[int], Any], Any] | None:
-        """All processors in transformers' order as one, or None."""
+        """All processors as one function, in transformers' order, or None."""
         ends, steps = options.ends(target), []
         if not all(token in range(target.vocab_size) for token in chain(*self.words)):
             raise OmnidraftError(f"bad_words_ids has ids that {target.name} does not have")
@@ -63,7 +63,7 @@ class Control:
 
 
 def penalise(ids: Sequence[int], row: Any, penalty: float) -> Any:
-    """Logits (V,), in place: those of `ids` over `penalty`, negative ones times it (1909.05858).
+    """Divide the logits (V,) of `ids` by `penalty`, multiply negative ones (arXiv 1909.05858).
 
     >>> penalise([0, 1], np.array([2.0, -1.0, 1.0]), 2.0)
     array([ 1., -2.,  1.])
@@ -74,7 +74,7 @@ def penalise(ids: Sequence[int], row: Any, penalty: float) -> Any:
 
 
 def forbid(ids: list[int], row: Any, words: Sequence[Sequence[int]]) -> Any:
-    """Logits (V,), in place: -inf for the last id of each word whose others end `ids`."""
+    """Set to -inf, in place, the logit of each word's last id if `ids` end with its other ids."""
     for *before, last in words:
         if ids[len(ids) - len(before):] == before:
             row[last] = -np.inf
@@ -82,7 +82,7 @@ def forbid(ids: list[int], row: Any, words: Sequence[Sequence[int]]) -> Any:
 
 
 def uniforms_of(seed: int, generator: Any = None) -> Uniforms:
-    """Draws by a seed, or by NumPy's generator; PyTorch's gives a seed. OmnidraftError for others.
+    """Draws from a seed or a NumPy generator; PyTorch's makes a seed. OmnidraftError for others.
 
     >>> uniforms_of(0).accept(0.7)  # the first draw is 0.637
     True
@@ -100,24 +100,24 @@ def uniforms_of(seed: int, generator: Any = None) -> Uniforms:
 
 
 def several(value: Any) -> Sequence[Any]:
-    """One thing or a list of them, as a list; None is none."""
+    """One value or a list of values, as a list; None gives an empty list."""
     return [] if value is None else value if isinstance(value, (list, tuple)) else [value]
 
 
 def takes_tensors(function: Any, target: Any) -> bool:
-    """Whether a processor or criterion takes tensors: see `Control`."""
+    """Does a processor or criterion take tensors? See `Control`."""
     of_transformers = any(kind.__module__.startswith("transformers.")
                           for kind in type(function).__mro__)
     return of_transformers or getattr(target, "sampler", Sampler) is not Sampler
 
 
 def as_batch(ids: Sequence[int], tensor: bool, **how: Any) -> Any:
-    """Ids (1, n) as a tensor or array; who asks for a tensor has PyTorch loaded."""
+    """Ids (1, n) as a tensor or array; for a tensor, PyTorch must already be loaded."""
     return sys.modules["torch"].tensor([ids], **how) if tensor else np.array([ids])
 
 
 def _processor(function: Any, target: Any) -> Callable[[list[int], Any], Any]:
-    """A processor of ids (1, n) and logits (1, V) as one of ids [n] and logits (V,)."""
+    """Turn a processor of ids (1, n) and logits (1, V) into one of ids [n] and logits (V,)."""
     tensors = takes_tensors(function, target)
 
     def run(ids: list[int], row: Any) -> Any:

@@ -1,7 +1,7 @@
-"""A conversation: chat templates, and turns of a pair that keep what both models have read.
+"""A conversation: chat templates, and turns of a pair that reuse what both models have read.
 
-Subtle: an answer stays in the context as the very tokens that were written. Only what the template
-puts around it and the new message are encoded, and only these are fed to the models (`Warm`).
+Subtle: an answer stays in the context as exactly the tokens that were written. Only the new message
+and what the template puts around it are encoded and fed to the models (`Warm`).
 """
 
 import re
@@ -17,33 +17,33 @@ from ..sampling import Uniforms
 from . import template
 
 PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}  # no template
-OPEN, CLOSE = "\ufdd0", "\ufdd1"  # around what a message spells; Unicode keeps them out of texts
+OPEN, CLOSE = "\ufdd0", "\ufdd1"  # mark special tokens in messages; never used in real text
 
 
 class Conversation:
     """Turns of a pair, or of a model alone; `messages` holds them as {"role", "content"}.
 
-    Each model reads them by its own folder's chat template (`template`: a Jinja source in place of
-    the target's), which changes the drafter's speed, never the distribution of the text. Where the
-    target's context is full, the oldest turns go; `dropped` counts their messages.
+    Each model reads them through the chat template in its own folder (`template`: a Jinja source to
+    use for the target instead). The drafter's template affects only speed, not the distribution.
+    When the target's context is full, the oldest turns are dropped; `dropped` counts the messages.
     """
 
     def __init__(self, pair: Any, system: str | None = None, template: str | None = None) -> None:
         self.pair, self.system, self.warm = pair, system, Warm()
         self.target = getattr(pair, "target", pair)
         self.views = [View(self.target, template)]
-        if isinstance(pair, Pairing):  # a drafter without a template reads its target's, if it can
+        if isinstance(pair, Pairing):  # a drafter without a template uses the target's, if it can
             other = self.views[0].source if pair.one_vocabulary else None
             self.views.append(View(pair.draft, other=other))
         self.new()
 
     def new(self) -> None:
-        """Start again; what the caches hold of the same beginning still counts."""
+        """Start again; the part of the caches with the same beginning is still reused."""
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
         self.dropped = 0
 
     def ask(self, message: str, options: Options, uniforms: Uniforms) -> Iterator[Round]:
-        """The rounds of the answer; a refusal (OmnidraftError) changes nothing."""
+        """The rounds of the answer; if a message is rejected (OmnidraftError), nothing changes."""
         if not message.strip():
             raise OmnidraftError("the message is empty: write something to be answered")
         check_prompt(self.target, message)
@@ -52,7 +52,7 @@ class Conversation:
         most = limit - min(options.max_new_tokens, limit // 4)
         while (len((read := [view.read(messages) for view in self.views])[0][1]) > most
                and len(messages) > first + 1):
-            most = limit // 2  # once it is full, half of it is made free
+            most = limit // 2  # once it is full, free half of it
             del messages[first:first + 2]
         check_prompt(self.target, read[0][1])
         self.dropped = len(self.messages) + 1 - len(messages)
@@ -63,7 +63,7 @@ class Conversation:
 
     def _answer(self, options: Options, uniforms: Uniforms) -> Iterator[Round]:
         prompts, data = tuple(view.ids for view in self.views), b""
-        warm, self.warm = self.warm, Warm()  # a round that is cut short leaves the caches unknown
+        warm, self.warm = self.warm, Warm()  # after an interrupted round the caches are unknown
         write, prompt = (speculative, prompts) if len(prompts) > 1 else (plain, prompts[0])
         for record in write(self.pair, prompt, options, uniforms, warm=warm):
             data += self.target.tokenizer.decode_bytes(record.emitted)
@@ -77,11 +77,11 @@ class Conversation:
 
 
 class View:
-    """How one model reads a conversation: by `source`, else its own template, else `other`."""
+    """How one model reads a conversation: with `source`, else its own template, else `other`."""
 
     def __init__(self, model: Any, source: str | None = None, other: str | None = None) -> None:
         self.tokenizer, self.ends = model.tokenizer, model.eos_ids
-        self.text, self.answer, self.ids = "", "", []  # latest prompt, answer to it, ids of both
+        self.text, self.answer, self.ids = "", "", []  # latest prompt, its answer, ids of both
         own, self.names = template_of(model)
         self.source = source or own or other
         if self.source and not template.is_usable():
@@ -90,18 +90,18 @@ class View:
         self._special = re.compile("|".join(map(re.escape, sorted(names, key=len)[::-1])) or "(?!)")
 
     def read(self, messages: list[dict[str, str]]) -> tuple[str, list[int]]:
-        """The messages as a text, and its ids; the latest answer's are those that were written."""
+        """The messages as text and as ids; the latest answer keeps the ids that were written."""
         text, size, answer = self.render(messages), len(self.text), self.mark(self.answer)
         known = len(messages) > 2 and messages[-2]["content"] == self.answer
         place = text.find(answer, size) if known and text.startswith(self.text) else -1
         if place < 0 or text[size:place].strip():
             return text, self.encode(text)
-        # The template ends the turn; the model's own end token may be another, or none.
+        # The template ends the turn; the model may have ended it with another token, or none.
         ids = self.ids[:-1] if self.ids and self.ids[-1] in self.ends else self.ids
         return text, ids + self.encode(text[place + len(answer):], first=False)
 
     def render(self, messages: list[dict[str, str]]) -> str:
-        """The text that an answer to the last message continues."""
+        """The text after which the answer to the last message begins."""
         messages = [one | {"content": self.mark(one["content"])} for one in messages]
         if not self.source:
             return "".join(PLAIN.get(m["role"], "{}\n").format(m["content"]) for m in messages)
@@ -111,18 +111,18 @@ class View:
         return found["text"]
 
     def mark(self, content: str) -> str:
-        """A message with its special tokens marked as text, so that it cannot end its turn."""
+        """A message whose special tokens are marked as text, so that it cannot end its turn."""
         content = content.replace(OPEN, "").replace(CLOSE, "")
         return self._special.sub(lambda found: OPEN + found[0] + CLOSE, content)
 
     def encode(self, text: str, first: bool = True) -> list[int]:
-        """Ids of a rendered text, or with `first` False of one that follows other text."""
+        """Ids of a rendered text; `first` False: of one that follows other text."""
         ids = self.tokenizer.encode("", bos=True) if first and not self.source else []
-        parts = re.split(f"{OPEN}(.*?){CLOSE}", text, flags=re.DOTALL)  # every second was marked
+        parts = re.split(f"{OPEN}(.*?){CLOSE}", text, flags=re.DOTALL)  # every second is marked
         for place, part in enumerate(parts):
             part = part.replace(OPEN, "").replace(CLOSE, "")
             found = None if place % 2 else self._special.search(part)
-            # Up to its first special token a part continues the last, without a dummy space.
+            # Up to its first special token, a part continues the previous one: no dummy space.
             size = 0 if first and not place else found.start() if found else len(part)
             ids += self.tokenizer.encode_continuation(part[:size])
             ids += self.tokenizer.encode(part[size:], specials=True)
@@ -130,7 +130,7 @@ class View:
 
 
 def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
-    """The template of a model (of several the default), and the tokens it may name."""
+    """The chat template of a model (of several, the default), and the tokens it may name."""
     found: dict[str, Any] = {}
     try:
         if (loaded := getattr(model, "speaks", None)) is not None:
@@ -152,5 +152,5 @@ def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
 
 
 def broken(owner: str, why: str) -> OmnidraftError:
-    """The error for a template, which is a program that somebody else wrote."""
-    return OmnidraftError(f"the chat template of {owner} fails, {why}".splitlines()[0])
+    """The error for a template that fails; it is a program from somebody else."""
+    return OmnidraftError(f"the chat template of {owner} fails, {why.splitlines()[0]}: correct it")

@@ -1,4 +1,4 @@
-"""How two vocabularies suit each other, and from which block efficiency on drafting pays."""
+"""How well two vocabularies fit, and the block efficiency from which drafting pays off."""
 
 from itertools import product
 from time import perf_counter
@@ -11,13 +11,13 @@ from ..translation import merge
 
 WAYS = {"direct": "the same token", "merge": "merged with others into one",
         "expansion": "several tokens", "none": "not at all"}
-LENGTHS = (2, 4, 6, 12)  # draft tokens in a round
+LENGTHS = (2, 4, 6, 12)  # draft tokens per round
 
 
 def fit(draft: Any, target: Any, texts: list[str]) -> dict[str, Any]:
-    """Coverage both ways, how the drafter's tokens of the texts translate, costs of two models.
+    """Coverage in both directions, how the texts' draft tokens translate, costs of both models.
 
-    OmnidraftError for vocabularies without anything in common, and for texts without a token.
+    OmnidraftError for vocabularies with nothing in common, and for texts without tokens.
     """
     pair, ours = Pairing(draft, target), draft.tokenizer
     same, size = pair.alignment, target.tokenizer.size
@@ -40,12 +40,12 @@ def fit(draft: Any, target: Any, texts: list[str]) -> dict[str, Any]:
 
 
 def ways(pair: Pairing, ids: list[int]) -> list[tuple[str, list[int]]]:
-    """The drafter's ids (V_q) in the parts that `translation.merge` makes of them, each by way."""
+    """The drafter's ids (V_q), split as `translation.merge` translates them, each with its way."""
     made, place = [], 0
     while place < len(ids):
         spans = merge(ids[place:], (), pair.direct, pair.cache.longest_match, pair.spellings).spans
         for span, after in zip(spans, [*spans[1:], 1], strict=True):
-            if span:  # 0: more target tokens of an expansion
+            if span:  # 0: further target tokens of an expansion
                 way = "merge" if span > 1 else "direct" if after else "expansion"
                 made.append((way, ids[place:place + span]))
                 place += span
@@ -55,9 +55,9 @@ def ways(pair: Pairing, ids: list[int]) -> list[tuple[str, list[int]]]:
 
 
 def costs(draft: Any, target: Any, text: str, repeats: int = 9) -> dict[str, Any]:
-    """Milliseconds of passes, and by k the block efficiency at which drafting breaks even.
+    """The time of passes in milliseconds, and for each k the block efficiency that breaks even.
 
-    That is (k c_q + c_p(k + 1)) / c_p(1), by each pass's least time; the models alone.
+    This is (k c_q + c_p(k + 1)) / c_p(1), from the fastest time of each pass; models only.
     """
     times: dict[tuple[Any, int], list[float]] = {}
     for model, widths in ((draft, [1]), (target, [1, *(k + 1 for k in LENGTHS)])):

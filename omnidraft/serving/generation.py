@@ -1,6 +1,6 @@
-"""Texts by a pair: `generate` returns them, `stream` their pieces, by transformers' names.
+"""Texts from a pair: `generate` returns them, `stream` yields pieces; transformers' argument names.
 
-A prompt goes one way: `prompts.ids_of` reads it, a `Text` writes what follows.
+Every prompt takes one path: `prompts.ids_of` reads it, a `Text` writes what follows.
 """
 
 import codecs
@@ -24,25 +24,25 @@ from .control import Control, as_batch, several, takes_tensors, uniforms_of
 from .prompts import ids_of, split
 
 Reason = Literal["eos", "length", "stop", "context"]
-LARGE = 2**16  # tokens of two vocabularies; how they spell each other is kept on disk
+LARGE = 2**16  # tokens of both vocabularies, from which their spellings are cached on disk
 TRANSFORMERS = {"temperature", "top_k", "top_p", "min_p", "max_new_tokens", "processor",
-                "eos_token_id", "do_sample"}  # what its `generate` has prepared for a decoder
+                "eos_token_id", "do_sample"}  # prepared for a decoder by its `generate`
 
 
 @dataclass(frozen=True)
 class Generation:
-    """A text that a pair wrote, without its prompt; `sequences` are the ids of both.
+    """A text that a pair wrote, without its prompt; `sequences` has the ids of both.
 
     It ended with an end token ("eos"), after max_new_tokens ("length"), by a stop string or
-    criterion ("stop"), or where the target's context is full ("context").
+    criterion ("stop"), or because the target's context is full ("context").
     """
 
     text: str
-    tokens: list[int]  # the target's
+    tokens: list[int]  # target ids
     rounds: list[Round] = field(repr=False)
     finish_reason: Reason = "length"
     prompt_tokens: list[int] = field(default_factory=list, repr=False)
-    # With output_scores, per token: its row (V,) after the processors, before temperature.
+    # With output_scores, the row (V,) of each token after the processors, before temperature.
     scores: tuple[Any, ...] | None = field(default=None, repr=False)
 
     @property
@@ -51,13 +51,13 @@ class Generation:
         return self.prompt_tokens + self.tokens
 
     def to_dict(self) -> dict[str, Any]:
-        """All but `scores`, for JSON."""
+        """Everything but `scores`, ready for JSON."""
         found = {k: v for k, v in asdict(replace(self, scores=None)).items() if k != "scores"}
         return json.loads(json.dumps(found, default=lambda number: number.item()))
 
 
 class Text:
-    """One text being written: iterate for its pieces, then ask for its `result`."""
+    """One text being written: iterate over its pieces, then call `result`."""
 
     def __init__(self, pair: "Pair", prompts: tuple[list[int], list[int]], options: Options,
                  control: Control, uniforms: Uniforms, streamer: Any = None,
@@ -66,7 +66,7 @@ class Text:
         self.prompts, self.ids, self.rounds, self.size = prompts, [*prompts[0]], [], len(prompts[0])
         self.data = pair.target.tokenizer.decode_bytes(self.ids)  # a stop string may begin there
         self.reason: Reason | None = None
-        # By place: a row after a rejection is replaced in the next round.
+        # By position: a row after a rejection is overwritten in the next round.
         self.options, self.scores = options, {} if output_scores else None
 
     def __iter__(self) -> Iterator[str]:
@@ -88,7 +88,7 @@ class Text:
                 if self.reason:
                     break
             if count < len(record.emitted):
-                record = replace(  # what came after the stop is no part of the text
+                record = replace(  # tokens after the stop are not part of the text
                     record, emitted=record.emitted[:count], kinds=record.kinds[:count],
                     accepted=min(record.accepted, count), done=True,
                     draft_kept=min(record.draft_kept, sum(record.spans[:count])))
@@ -103,17 +103,17 @@ class Text:
             self.streamer.end()
 
     def result(self, text: str) -> Generation:
-        """What was written, whose pieces are `text`."""
+        """The Generation for what was written; `text` is its joined pieces."""
         scores = self.scores and tuple(self.scores[at] for at in range(self.size, len(self.ids)))
         return Generation(text, self.ids[self.size:], self.rounds, self.reason or "length",
                           self.prompts[0], scores)
 
     def _ends(self, token: int) -> Reason | None:
-        """Why the text ends with its last token, if it does."""
+        """Why the text ends with this token, or None."""
         target, control, spell = self.pair.target, self.control, self.pair.target.tokenizer
         if token in self.options.ends(target):
             return "eos"
-        # A special token spells nothing, but may be a stop string.
+        # A special token has no bytes, but may be a stop string.
         spoken = spell.token_bytes[token] or (spell.strings[token] or "").encode()
         self.data += spoken
         if spoken and any(one in self.data[1 - len(spoken) - len(one):] for one in control.strings):
@@ -131,18 +131,18 @@ class Text:
 
 
 class Pair(Pairing):
-    """A pairing that writes texts; `pairs.pair` makes one."""
+    """A pairing that writes texts, made by `pairs.pair`."""
 
     def between(self, what: str) -> NGramCache:
         sides = [self.draft.tokenizer, self.target.tokenizer][::1 if what == "splits" else -1]
         if self.one_vocabulary or sum(sizes := [side.size for side in sides]) < LARGE:
             return super().between(what)
         path = default_folder() / f"{what}-{sides[0].key[:16]}-{sides[1].key[:16]}.json"
-        with suppress(OmnidraftError):  # not there, damaged, or of other vocabularies
+        with suppress(OmnidraftError):  # missing, damaged, or for other vocabularies
             return ngram_files.load(path, *sides)
-        sys.stderr.write(f"how {sizes[0]:,} tokens spell {sizes[1]:,} others is found out, once\n")
+        sys.stderr.write(f"computing once how {sizes[0]:,} tokens spell {sizes[1]:,} others\n")
         made = super().between(what)
-        with suppress(OmnidraftError):  # where nothing can be written, each time
+        with suppress(OmnidraftError):  # if it cannot be written, it is computed each time
             ngram_files.save(made, path)
         return made
 
@@ -165,14 +165,14 @@ class Pair(Pairing):
                  stopping_criteria: Any = None, logits_processor: Any = None,
                  repetition_penalty: float | None = None,
                  bad_words_ids: Sequence[Sequence[int]] | None = None, **settings: Any) -> Any:
-        """Continue a prompt: a `Generation`; of a batch, or several sequences of one, a list.
+        """Continue a prompt; returns a `Generation`, or a list for a batch or several sequences.
 
-        A prompt is a text, ids (list, array, tensor: (n,) or (1, n)), what a tokenizer of
-        transformers gives (as **inputs, too), or a chat: a list of {"role", "content"}. Prompts of
-        one kind, or ids (B, n), are a batch. The names are transformers'; `generator` is NumPy's or
-        PyTorch's, in place of `seed`. `settings` are those of `Options.of` (max_new_tokens,
-        do_sample, ...), if no `options` are given. Without return_dict_in_generate ids are
-        returned. Raises OmnidraftError for what will not do.
+        A prompt is a text, ids (list, array or tensor, (n,) or (1, n)), the output of a
+        transformers tokenizer (also as **inputs), or a chat: a list of {"role", "content"}. Several
+        prompts of one kind, or ids (B, n), are a batch. Names are those of transformers;
+        `generator` (NumPy's or PyTorch's) replaces `seed`. `settings` are those of `Options.of`
+        (max_new_tokens, do_sample, ...), if no `options` are given. return_dict_in_generate=False
+        returns ids. Raises OmnidraftError for invalid arguments.
 
         >>> pair.generate("Once", max_new_tokens=8).finish_reason  # doctest: +SKIP
         'length'
@@ -187,7 +187,7 @@ class Pair(Pairing):
 
     def stream(self, prompt: Any = None, options: Options | None = None, *,
                rounds: list[Round] | None = None, **settings: Any) -> Iterator[str]:
-        """The text of `generate` in pieces of whole characters; `rounds` collects the rounds."""
+        """The text of `generate`, in pieces of whole characters; `rounds` collects the rounds."""
         control = Control(**{name: settings.pop(name) for name in (*settings,)
                              if name in Control.__dataclass_fields__})
         (text, *_), batch = self._texts(prompt, options, control, **settings)
@@ -199,7 +199,7 @@ class Pair(Pairing):
     def _texts(self, prompt: Any, options: Options | None, control: Control, count: int = 1,
                seed: int = 0, generator: Any = None, streamer: Any = None,
                output_scores: bool = False, **settings: Any) -> tuple[list[Text], bool]:
-        """The texts to be written, and whether they are a batch; arguments as in `generate`."""
+        """The texts to write, and whether they are a batch; arguments as for `generate`."""
         uniforms = uniforms_of(seed, generator)
         masks = {k: settings.pop(k) for k in ("attention_mask", "token_type_ids") if k in settings}
         if prompt is None or masks:  # generate(**inputs)
@@ -211,7 +211,7 @@ class Pair(Pairing):
         options = options or Options.of(**settings)
         if not isinstance(count, Integral) or count < 1 or count > 1 and not options.temperature:
             raise OmnidraftError(f"num_return_sequences is {count!r}: 1, or more with do_sample")
-        spoken = getattr(self.target, "speaks", None)  # which may have been told to pad since
+        spoken = getattr(self.target, "speaks", None)  # its padding may have been set meanwhile
         pads = [*self.target.tokenizer.roles["pad"], getattr(spoken, "pad_token_id", None)]
         prompts, batch = split(prompt, pads)
         if streamer is not None and (len(prompts) * count > 1 or not hasattr(streamer, "put")):
@@ -220,20 +220,20 @@ class Pair(Pairing):
                 for ids in (ids_of(self, one) for one in prompts) for _ in range(count)], batch
 
     def decoder(self, *, generator: Any = None, streamer: Any = None, **settings: Any) -> Any:
-        """For transformers' own `generate` of the target: `custom_generate=pair.decoder()`.
+        """For the `generate` of a target from transformers: `custom_generate=pair.decoder()`.
 
-        It takes what transformers prepared (sampling, processors, criteria, cache) for one prompt,
-        and draws by `generator`, else as torch.manual_seed says. `settings` are those of
-        `Options.of` on drafting. Raises OmnidraftError for a target that is not transformers', and
-        when called for what it would ignore. transformers keeps a `streamer` for itself: give it
-        here; and stop strings as its StopStringCriteria.
+        It uses what transformers prepared (sampling, processors, criteria, cache) for one prompt,
+        and draws with `generator`, else with torch.manual_seed's. `settings` are those options of
+        `Options.of` that concern drafting. Raises OmnidraftError if the target is not from
+        transformers and, when called, for options that it would ignore. transformers does not pass
+        on a `streamer`: give it here. Give it stop strings as StopStringCriteria.
 
         >>> model.generate(**inputs, custom_generate=pair.decoder(draft_length=6))  # doctest: +SKIP
         """
         if wrong := settings.keys() & TRANSFORMERS:
             raise OmnidraftError(f"give {min(wrong)} to generate, not to decoder")
         if not hasattr(self.target, "speaks"):
-            raise OmnidraftError(f"{self.target.name} is no model of transformers: pair one")
+            raise OmnidraftError(f"{self.target.name} is not a transformers model: pair one")
         from .transformers_decoder import Decoder
         source = sys.modules["torch"].default_generator if generator is None else generator
         return Decoder(self, Options.of(**settings), lambda: uniforms_of(0, source), streamer)

@@ -1,4 +1,4 @@
-"""N-gram caches on disk: JSON, checked against the pair of tokenizers before it is used."""
+"""N-gram caches on disk: JSON files, checked against the pair of tokenizers before use."""
 
 import json
 from itertools import chain, islice
@@ -18,14 +18,14 @@ def save(cache: NGramCache, path: str | Path) -> None:
     """Write all entries to a JSON file; raises OmnidraftError if it cannot be written."""
     make_folder_of(Path(path))
     ngrams, tokens, hits = zip(*cache.items(), strict=True) if len(cache) else ((), (), ())
-    write_text(Path(path), json.dumps({  # in columns, which are read quickly
+    write_text(Path(path), json.dumps({  # in columns, which load faster
         "format": FORMAT, "pair": cache.pair,
         "capacity": cache.capacity, "eviction": cache.eviction,
         "columns": ([*chain(*ngrams)], [*map(len, ngrams)], tokens, hits)}))
 
 
 def load(path: str | Path, draft: Tokenizer, target: Tokenizer) -> NGramCache:
-    """Read the saved cache of a pair; OmnidraftError if missing, damaged, or another pair's."""
+    """Read a saved cache for this pair; OmnidraftError if missing, damaged, or another pair's."""
     try:
         saved = read_json(Path(path))
         cache = NGramCache(saved["capacity"], saved["eviction"])

@@ -1,4 +1,4 @@
-"""`omnidraft.pair`: a pair of two models, by name, folder or hub id, or as they are loaded."""
+"""`omnidraft.pair`: a pair of two models, given by name, folder or hub id, or already loaded."""
 
 from contextlib import suppress
 from math import prod
@@ -18,12 +18,12 @@ NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs mo
 
 def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy",
          draft_tokenizer: Any = None, target_tokenizer: Any = None, **how: Any) -> Pair:
-    """A pair of two models: a drafter and a target, each by name or as it is loaded.
+    """A pair of two models: a drafter and a target, each given by name or already loaded.
 
-    By name, folder or (backend "torch") hub id, as `load` gives it, or a model of transformers
-    with its tokenizer, as (model, tokenizer) or in `draft_tokenizer` and `target_tokenizer`. `how`
-    goes to `load_two`: dtype, device, with torch trust_remote_code, device_map. Raises
-    OmnidraftError for anything else, or where the vocabularies have nothing in common.
+    Give a name, folder or (backend "torch") hub id, the result of `load`, or a transformers model
+    with its tokenizer: as (model, tokenizer), or in `draft_tokenizer` and `target_tokenizer`. `how`
+    goes to `load_two`: dtype, device; with torch also trust_remote_code, device_map. Raises
+    OmnidraftError for anything else, or if the vocabularies have nothing in common.
 
     >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
     >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
@@ -34,7 +34,7 @@ def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "
 
 
 def loaded(model: Any, tokenizer: Any = None) -> Any:
-    """A name or a model of this package as it is; one of transformers behind the same interface."""
+    """A name or a model of this package, unchanged; a transformers model behind its interface."""
     if isinstance(model, tuple) and len(model) == 2 and tokenizer is None:
         model, tokenizer = model
     kind = type(model).__name__
@@ -47,7 +47,7 @@ def loaded(model: Any, tokenizer: Any = None) -> Any:
         return TransformersModel.of(model, tokenizer)
     known = all(hasattr(model, name) for name in ("tokenizer", "eos_ids", "new_cache", "forward"))
     if not (known or isinstance(model, (str, PathLike))):
-        raise OmnidraftError(f"{kind} is no model: give a name, a folder, what omnidraft.load "
+        raise OmnidraftError(f"{kind} is not a model: give a name, a folder, what omnidraft.load "
                              "gives, or a model of transformers with its tokenizer")
     if tokenizer is not None:
         raise OmnidraftError(f"{model if kind == 'str' else kind} has a tokenizer: give no other")
@@ -56,10 +56,10 @@ def loaded(model: Any, tokenizer: Any = None) -> Any:
 
 def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str = "auto",
              device_map: Any = None, **how: Any) -> tuple[Any, Any]:
-    """A drafter and a target, each by what `load` takes or loaded already.
+    """A drafter and a target, each given as for `load` or already loaded.
 
-    `draft_backend` "auto" gives a small drafter on a CPU to the NumPy engine, whatever runs the
-    target. `device_map` spreads the target alone; the drafter goes to its first device.
+    `draft_backend` "auto" runs a small drafter on a CPU in the NumPy engine, whatever runs the
+    target. `device_map` spreads only the target; the drafter goes to the target's first device.
     """
     wrong = {*how} if backend in BACKENDS else {f"backend {backend!r}"}
     if wrong and not any(isinstance(one, (str, PathLike)) for one in (draft, target)):
@@ -70,7 +70,7 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
     if isinstance(draft, (str, PathLike)):
         if device_map and how.get("device", "auto") == "auto":
             how["device"] = str(target.device)
-        if draft_backend == "numpy":  # wherever the target is
+        if draft_backend == "numpy":  # wherever the target runs
             return load(draft, how.get("dtype", "auto")), target
         either = backend == "torch" and draft_backend == "auto"
         draft = either and _small_in_numpy(draft, **how) or load(draft, backend=backend, **how)
@@ -79,10 +79,10 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
 
 def _small_in_numpy(name: str | PathLike, device: str = "auto", dtype: Any = "auto",
                     **_: Any) -> "Llama | None":
-    """The model in the NumPy engine, where that runs it, and faster than PyTorch on the CPU."""
+    """The model in the NumPy engine, if that can run it and is faster than PyTorch on the CPU."""
     from ..engine.transformers_loading import choose_device
 
-    with suppress(OmnidraftError):  # of a device, or of what only transformers reads
+    with suppress(OmnidraftError):  # an unknown device, or a model that only transformers reads
         shapes = ModelConfig.load(folder(name)).tensor_shapes().values()
         if choose_device(device)[0] == "cpu" and sum(map(prod, shapes)) < NUMPY_IS_FASTER:
             return load(name, dtype)

@@ -1,4 +1,4 @@
-"""Prompts as people have them: a text, ids, a chat, or a batch of one kind."""
+"""Prompts in the forms that users have: a text, ids, a chat, or a batch of one kind."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -11,7 +11,7 @@ from .conversation import Conversation
 
 
 def ids_of(pair: Pairing, prompt: str | list[Any]) -> tuple[list[int], list[int]]:
-    """What target and drafter read for one text, list of ids or chat."""
+    """The ids that target and drafter read for one text, list of ids or chat."""
     if kind_of(prompt) == "chat":
         ids, other = (view.read(prompt)[1] for view in Conversation(pair).views)
         return check_prompt(pair.target, ids), other
@@ -19,15 +19,15 @@ def ids_of(pair: Pairing, prompt: str | list[Any]) -> tuple[list[int], list[int]
     text = prompt if isinstance(prompt, str) else spell.decode(ids)
     for name in map(spell.strings.__getitem__, spell.special.ids if text is prompt else ()):
         if name in text and getattr(pair.target, "speaks", None):
-            raise OmnidraftError(f"the prompt has {name!r}, special to transformers, but text "
-                                 "here: give the ids of the one that you mean, or a chat")
+            raise OmnidraftError(f"the prompt has {name!r}, a special token in transformers, but "
+                                 "plain text here: give ids to say which, or a chat")
     return ids, ids if pair.one_vocabulary else pair.draft.tokenizer.encode(text, bos=True)
 
 
 def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
     """The prompts in a prompt or batch, each a text, ids or messages, and whether it is a batch.
 
-    Raises OmnidraftError for anything that is ambiguous, padding without a mask included.
+    Raises OmnidraftError for anything ambiguous, including padding without a mask.
 
     >>> split(["a", "b"]), split([1, 2])
     ((['a', 'b'], True), ([[1, 2]], False))
@@ -41,11 +41,11 @@ def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
     elif kind in ("text", "ids", "chat") and mask is None:
         return [prompt], False
     elif kind != "prompts":
-        raise OmnidraftError(f"{str(prompt)[:40]!r} is no prompt: give a text, ids (a mask is for "
-                             "ids only), a chat; a list of prompts of one kind is a batch")
+        raise OmnidraftError(f"{str(prompt)[:40]!r} is not a prompt: give a text, ids (only ids "
+                             "may have a mask), a chat; a list of prompts of one kind is a batch")
     if mask:
         if [*map(len, mask)] != [*map(len, prompt)] or not all(map(any, mask)):
-            raise OmnidraftError("attention_mask has another shape than the ids, or hides a prompt")
+            raise OmnidraftError("attention_mask does not fit the ids, or hides a whole prompt")
         prompt = [[token for token, seen in zip(row, shown, strict=True) if seen]
                   for row, shown in zip(prompt, mask, strict=True)]
     elif table and any(row[0] in pads or row[-1] in pads for row in prompt):
@@ -54,7 +54,7 @@ def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is: "text", "id", "ids", "message", "chat" (messages), "prompts", or "?"."""
+    """The kind of a value: "text", "id", "ids", "message", "chat" (messages), "prompts" or "?"."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         return "id"
     if isinstance(value, Mapping) and {type(value.get(k)) for k in ("role", "content")} == {str}:

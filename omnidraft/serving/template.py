@@ -1,7 +1,7 @@
-"""Chat templates: programs that others wrote, each run in a process of its own.
+"""Chat templates are programs written by others; each one runs in a separate process.
 
-There it has jinja2's sandbox, SECONDS of a processor, MEMORY bytes, and may write LONGEST
-characters. `run` starts the process, which is this file as a script: it imports no other.
+There it has jinja2's sandbox, SECONDS of CPU time and MEMORY bytes, and may write LONGEST
+characters. `run` starts the process: this file as a script, which imports no other of the package.
 """
 
 import json
@@ -17,7 +17,7 @@ NEEDED = "a chat template needs jinja2: pip install 'jinja2>=3.1.6'"
 
 
 def is_usable() -> bool:
-    """Whether jinja2 is here; there are known ways out of the sandboxes before 3.1.6."""
+    """Is jinja2 installed, and recent enough? Sandboxes before 3.1.6 have known escapes."""
     try:
         import jinja2
         return [*map(int, jinja2.__version__.split(".")[:3])] >= [3, 1, 6]
@@ -26,10 +26,10 @@ def is_usable() -> bool:
 
 
 def run(source: str, names: dict[str, Any], messages: list[dict[str, str]]) -> dict[str, str]:
-    """{"text": what an answer to `messages` continues}, or {"error": why there is none}."""
+    """{"text": the text that the answer to `messages` continues}, or {"error": why it failed}."""
     job = {"path": sys.path, "seconds": SECONDS, "source": source, "names": names,
            "messages": messages}
-    try:  # -I: this folder's modules are not found by their names alone; a template cannot sleep
+    try:  # -I: do not import from this folder; the timeout is long, as a template cannot sleep
         done = subprocess.run([sys.executable, "-I", __file__], input=json.dumps(job).encode(),
                               capture_output=True, timeout=100 * SECONDS)
         return json.loads(done.stdout)
@@ -38,7 +38,7 @@ def run(source: str, names: dict[str, Any], messages: list[dict[str, str]]) -> d
 
 
 def main() -> None:
-    """Run the template that stdin describes; what `run` returns goes to stdout."""
+    """Run the template that stdin describes; the result of `run` goes to stdout."""
     job = json.load(sys.stdin)
     with suppress(ImportError, ValueError, OSError):  # not on every system
         import resource
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def rendered(source: str, names: dict[str, Any], messages: list[dict[str, str]]) -> str:
-    """The text of a template in jinja2's sandbox, with what transformers' templates use."""
+    """Render a template in jinja2's sandbox, with the functions that transformers provides."""
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 

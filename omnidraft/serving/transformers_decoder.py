@@ -1,7 +1,7 @@
 """Inside transformers: what `model.generate(..., custom_generate=pair.decoder())` calls.
 
-transformers prepares processors, criteria, configuration, mask and cache; the loop is the package's
-own: greedy text is that of plain `generate`, and sampled text has its distribution.
+transformers prepares processors, criteria, configuration, mask and cache; the loop is this
+package's: greedy text equals that of plain `generate`, sampled text has the same distribution.
 """
 
 from collections.abc import Callable
@@ -20,16 +20,16 @@ PREPARED = {"attention_mask", "position_ids", "past_key_values", "use_cache", "l
 
 @dataclass
 class Decoder:
-    """A decoding method of transformers for a pair's target; `Pair.decoder` makes it."""
+    """A decoding method in transformers for a pair's target, made by `Pair.decoder`."""
 
     pair: Any
     options: Options
     draws: Callable[[], Uniforms]
-    streamer: Any  # subtle: transformers does not hand on the one that it is given
+    streamer: Any  # subtle: transformers does not pass on the one that it is given
 
     def __call__(self, model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any,
                  generation_config: Any, **prepared: Any) -> Any:
-        """Ids (1, n) of prompt and text, or transformers' output class with them."""
+        """The ids (1, n) of prompt and text, or transformers' output class with these ids."""
         import torch
         from transformers.generation import GenerateDecoderOnlyOutput
 
@@ -46,7 +46,7 @@ class Decoder:
             row = torch.as_tensor(row)[None].to(torch.float32, copy=True)  # as transformers does
             made = logits_processor(whole(ids, row.device), row)
             kept.update({len(ids): made} if keeps else {})
-            return made[0] * (heat or 1.0)  # the loop divides by it, as it does for the drafts
+            return made[0] * (heat or 1.0)  # undone when the loop divides by the temperature
 
         options = replace(self.options, temperature=heat, processor=process,
                           eos_token_id=() if config.eos_token_id is None else config.eos_token_id,
@@ -68,14 +68,14 @@ class Decoder:
                 break
         if self.streamer:
             self.streamer.end()
-        if cache is not None:  # without what came after the stop
+        if cache is not None:  # remove what came after the stop
             warm.cache.rewind(min(warm.cache.length, len(ids) - 1))
         return GenerateDecoderOnlyOutput(
             made, scores, past_key_values=cache) if config.return_dict_in_generate else made
 
     def _check(self, model: Any, ids: Any, processors: Any, config: Any,
                prepared: dict[str, Any]) -> tuple[int, Any]:
-        """How many ids are padding, and the cache to use, if any; OmnidraftError for the rest."""
+        """How many ids are padding, and the cache to use, if any; OmnidraftError if unsupported."""
         mask, cache = prepared.get("attention_mask"), prepared.get("past_key_values")
         pad = 0 if mask is None else int((mask[0] == 0).sum())
         held = 0 if cache is None else cache.get_seq_length()

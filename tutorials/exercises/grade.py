@@ -77,7 +77,7 @@ def verify(function):
                     lambda key: "the text " + "".join("abc"[x] for x in key))
         kept = np.minimum(p[-1], q[-1])
         mean = 1 + kept.sum() + (k > 1) * sum(kept[x] * np.minimum(p[x], q[x]).sum() for x in range(3))
-        number("1 verify: the text begins as it should, but the mean number of tokens in a round is another one", case,
+        number("1 verify: the text is distributed correctly, but the mean number of tokens per round is wrong", case,
                mean, sum(n * weight for (_, _, n), weight in found.items()))
 
 
@@ -186,7 +186,7 @@ def loop(function):
         passes.clear()
         rounds = [list(r) for r in speculate(models[0], counted, trie, [*prompt[0]], [*prompt[1]], k, new, T, draws)]
         if len(passes) != len(rounds):
-            raise Wrong(f"6 loop: one pass of the target a round\n\n{len(rounds)} rounds, yours made {len(passes)} passes")
+            raise Wrong(f"6 loop: one target pass per round\n\n{len(rounds)} rounds, yours made {len(passes)} passes")
         return tuple(sum(rounds, [])), len(rounds)
 
     for T, k, new in ((0, 2, 4), (1, 1, 3), (1, 2, 3)):
@@ -202,7 +202,7 @@ def loop(function):
         compare("6 loop: the text is not distributed as the target's own", case, wanted, given,
                 lambda text: "|".join((models[1].spell[t] or b"END").decode() for t in text))
         rounds, least = (sum(n * weight for (_, n), weight in one.items()) for one in (found, best))
-        number("6 loop: the texts are right, but they take another number of target passes than they should (mean)", case,
+        number("6 loop: the texts are right, but the mean number of target passes is wrong", case,
                least, rounds)
 
 

@@ -1,4 +1,4 @@
-"""The reader's functions, step by step: `pytest tutorials/exercises` or, for one lesson, `omnidraft tutorial 1 --check`."""
+"""Tests of your functions, step by step: `pytest tutorials/exercises`, or `omnidraft tutorial 1 --check` for one lesson."""
 
 import importlib.util
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Step 1, solved.
 
-Token x is kept with q(x) · min(1, p(x) / q(x)) = min(p(x), q(x)). What is still missing to p is max(0, p(x) - q(x)); that is
-the residual, and the probability of a rejection is exactly its sum. So both ways together write x with p(x).
+Token x is drafted and kept with probability q(x) · min(1, p(x) / q(x)) = min(p(x), q(x)). What is missing from p is the
+residual, max(0, p(x) - q(x)), and the probability of a rejection is exactly its sum. Together, both ways write x with p(x).
 """
 
 import numpy as np
@@ -12,6 +12,6 @@ def verify(draft, q, p, draws):
     for i, x in enumerate(draft):
         if not draws.accept(min(1, p[i][x] / q[i][x])):  # x was drawn from q, so q[i][x] is not 0
             residual = np.maximum(0, p[i] - q[i])
-            return [*written, draws.choose(residual)]  # it ends the round: later rows belong to another text
+            return [*written, draws.choose(residual)]  # ends the round: later rows belong to a different text
         written.append(x)
     return [*written, draws.choose(p[len(draft)])]

@@ -1,7 +1,7 @@
 """Step 2, solved.
 
-The longest n-gram first, since the target itself would write the longest token. A place is left by as many draft tokens as the
-proposal stands for. What the target cannot spell ends the proposals: what follows it would stand in the wrong place.
+Try the longest n-gram first, since the target itself would write the longest token. Advance by as many draft tokens as the
+proposal stands for. A token that the target cannot spell ends the proposals: anything after it would be in the wrong position.
 """
 
 

@@ -1,7 +1,7 @@
 """Step 3, solved.
 
-Every split adds its token's p to the masses of all its beginnings, itself included. A child's share of its node follows; what
-is left over at a node is the token that ends there, and at the root what no atom spells.
+Every split adds its token's p to the masses of all its beginnings, itself included. This gives each child's share of its node.
+What is left over is the token that ends at the node, or at the root everything that no atom spells.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ def trie(splits, p):
     for token, split in splits.items():
         for depth in range(len(split) + 1):
             mass[split[:depth]] += p[token]
-    mass[()] = sum(p.values())  # the uncovered tokens, too: they are possible at the root
+    mass[()] = sum(p.values())  # with the uncovered tokens, which are possible at the root
 
     nodes = defaultdict(dict)
     for node in mass:

@@ -1,15 +1,15 @@
 """Step 4, solved.
 
-Both distributions are over the same categories now, so that the rule of step 1 applies as it is. "none" is never proposed; it
-is written after rejections only, and the residual gives it exactly its P, as Q is 0 there.
-(mini.py and the package judge all choices of a draft together, which is as exact and keeps more: see `verify` in mini.py.)
+Both distributions are now over the same categories, so the rule of step 1 applies unchanged. "none" is never proposed. It is
+written only after a rejection, and the residual gives it exactly its P, since its Q is 0.
+(mini.py and the package judge all choices of a draft together, which is just as exact and keeps more: see `verify` in mini.py.)
 """
 
 
 def choose(P, q, atom, draws):
     Q = {category: q.get(category, 0.0) for category in P}
     if "stop" in P:
-        Q["stop"] = 1 - sum(Q[child] for child in P if child != "stop")  # any atom that is no child says so
+        Q["stop"] = 1 - sum(Q[child] for child in P if child != "stop")  # any atom that is not a child proposes it
     proposal = atom if atom in P else "stop"
     if Q.get(proposal, 0.0) > 0 and draws.accept(min(1, P[proposal] / Q[proposal])):
         return proposal, True

@@ -1,13 +1,13 @@
 """Step 5, solved.
 
-A letter or n-gram x is proposed if the draft begins with x, but with no longer n-gram. So take off the probability of each
-n-gram that begins with x, but once only: an n-gram that itself begins with another one is in that one's probability already.
-This asks for rows that the drafter has not computed (after "ab", when it drew "aa"). So lesson 5 goes another way.
+A letter or n-gram x is proposed if the draft begins with x but not with a longer n-gram. So subtract the probability of each
+n-gram that begins with x, but only once: if an n-gram begins with another one, that one's probability already includes it.
+This needs rows that the drafter has not computed (those after "ab", when it drew "aa"). So lesson 5 takes another way.
 """
 
 
 def first_proposal(row, ngrams):
-    def drawn(letters):  # the probability that the draft begins so
+    def drawn(letters):  # the probability that the draft begins with them
         probability = 1.0
         for i, letter in enumerate(letters):
             probability *= row(letters[:i]).get(letter, 0.0)

@@ -1,7 +1,7 @@
 """Step 6, solved.
 
-The drafter forgets its draft and reads what was written, so that both models always continue from the same text. (The package
-and mini.py keep those of its tokens that agree: the drafter's cache need not be fed again.)
+The drafter forgets its draft and reads what was written, so both models always continue from the same text. (The package and
+mini.py keep those of its tokens that agree, so that the drafter's cache need not be filled again.)
 """
 
 from mini import probabilities, verify
@@ -10,7 +10,7 @@ from mini import probabilities, verify
 def speculate(draft, target, trie, own, ids, k, new, temperature, draws):
     rounds, end = [], len(ids) + new
     while len(ids) < end and ids[-1] not in target.ends:
-        room = end - len(ids) - 1  # for proposals; one place is the target's own
+        room = end - len(ids) - 1  # for proposals; the last token is the target's own
         tokens, rows = [], []
         while len(tokens) < min(k, room) and not (tokens and tokens[-1] in draft.ends):
             rows.append(probabilities(draft.logits(own + tokens, 1), temperature)[0])
