@@ -64,10 +64,10 @@ class Lifting:
                 self.paths[token] = tuple(chain.from_iterable(parts))
         for atom in {*chain.from_iterable(splits.values())}:
             self.paths[atom] = (atom,)
-        # Each split -> the lowest token that has it. In the order of their splits, the tokens below
-        # a node are one range; it is searched for when the node is first visited.
+        # Each split -> the lowest token with it. In split order what is below a node is a range.
         self.token = dict(sorted(zip(splits.values(), splits, strict=True), reverse=True))
         self.order = np.array([*self.token.values()][::-1], np.int64)
+        self._sorted = [*self.token][::-1]
         # Nearly every draft token is an atom that no other's path begins with.
         begun = Counter(path[0] for path in self.paths if path)
         self.alone = np.array([p == (i,) and begun[i] == 1 for i, p in enumerate(self.paths)])
@@ -90,7 +90,7 @@ class Lifting:
     def below(self, node: Split) -> np.ndarray:
         """Target tokens (n,) whose split passes through `node`, its own token first."""
         return self.kept(("below", node), lambda: self.order[slice(*(
-            bisect_left(self.order, end, key=self.splits.get) for end in (node, (*node, inf))))])
+            bisect_left(self._sorted, end) for end in (node, (*node, inf))))])
 
     def children(self, node: Split) -> Counter[int]:
         """Atoms that lead to children of `node` -> how many tokens are at or below each child."""
