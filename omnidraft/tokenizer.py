@@ -121,7 +121,7 @@ class Tokenizer:
     def encode(self, text: str, bos: bool = False, specials: bool = False) -> list[int]:
         """Ids of a whole text, as the library gives them; `bos`: after the begin token, if any.
 
-        "</s>" in the text stays text, unless `specials`: a model's text must never end it.
+        "</s>" in a text stays text, unless `specials`: text must never become an end token.
         """
         self.raw.encode_special_tokens = not specials
         return [*(self.begin if bos else ()), *_run(self.raw, text)]

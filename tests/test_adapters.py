@@ -207,7 +207,7 @@ def test_the_same_words_everywhere(folders, tmp_path):
             assert "tiny-draft drafts with an adapter: your own, in " in found.stderr, (arguments, word)
         check_refused(run(*arguments, *models, "--adapter", "no-such", input="the thing\n"), "no adapter 'no-such'")
     other = ["-d", folders["draft"], "-t", folders["second"], "-n", "8", "--adapters", "kept"]
-    for word, says in (("auto", "nothing was learned yet"), (place.name, "was learned with another target")):
+    for word, says in (("auto", "nothing has been learned yet"), (place.name, "was learned with another target")):
         check_refused(run("generate", "the thing", *other, "--adapter", word), says)
 
 

@@ -110,7 +110,7 @@ def test_padding_without_a_mask_is_refused():
     with pytest.raises(OmnidraftError, match="one text"):
         list(one.stream(["a", "b"]))
     for mask in ([[1, 1, 1]], [[0, 0]], [[1], [1]]):
-        with pytest.raises(OmnidraftError, match="attention_mask has another shape than the ids, or hides a prompt"):
+        with pytest.raises(OmnidraftError, match="attention_mask does not fit the ids, or hides a whole prompt"):
             one.generate({"input_ids": [[0, 1]], "attention_mask": mask})
     assert split([[0, 1, pad]], [pad]) == ([[0, 1, pad]], True)  # a list may say what it likes
 

@@ -201,7 +201,7 @@ def test_a_chat_is_read_by_the_tokenizers_template():
 
 def test_a_text_that_names_a_special_token_is_refused_where_transformers_would_read_one():
     pair, end = two(), loaded("bytes", 2)[1].eos_token
-    with pytest.raises(OmnidraftError, match="special to transformers, but text here"):
+    with pytest.raises(OmnidraftError, match="a special token in transformers, but plain text here"):
         pair.generate(f"{PROMPT}{end}{PROMPT}")
     ids = loaded("bytes", 2)[1](f"{PROMPT}{end}{PROMPT}")["input_ids"]
     assert pair.generate(ids, max_new_tokens=4).prompt_tokens == ids and pair.target.eos_ids[0] in ids

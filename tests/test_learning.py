@@ -464,7 +464,7 @@ def test_generate_drafts_with_the_adapter_and_it_is_listed(folders, tmp_path):
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     generate = ["generate", "the thing", "-d", folders["draft"], "-t", folders["target"], "-n", "12"]
     without = run(*generate, "--adapter", "auto", "--adapters", "kept")
-    assert without.exit_code == 1 and "nothing was learned yet" in without.stderr
+    assert without.exit_code == 1 and "nothing has been learned yet" in without.stderr
     assert adapt(folders, "prompts.txt", "--head", "interleaved").exit_code == 0
     adapted = run(*generate, "--adapter", "auto", "--adapters", "kept")
     assert adapted.exit_code == 0 and adapted.stdout == run(*generate).stdout  # greedy: the same text

@@ -206,7 +206,7 @@ def test_of_several_adapters_of_a_pair_the_latest_counts(folders, tmp_path):  # 
     place = store.keep(learner)
     assert store.load(paired(folders)).folder == place == tmp_path / "zzz-backup"
     fingerprint = store.all()["zzz-backup"]["fingerprint"]
-    with pytest.raises(OmnidraftError, match="is each of tiny-draft--tiny-target, zzz-backup: give a name"):
+    with pytest.raises(OmnidraftError, match="matches each of tiny-draft--tiny-target, zzz-backup: give a name"):
         store.named(fingerprint[:8])
     assert store.named("tiny-draft--tiny-target") == tmp_path / "tiny-draft--tiny-target"
 

@@ -390,7 +390,7 @@ def test_wrong_folders_are_told_in_one_line(tmp_path: Path):
     assert "no usable tokenizer" in complaint(lambda: load(slow))
     cut = spoilt("f")
     (cut / "model.safetensors").write_bytes((cut / "model.safetensors").read_bytes()[:5000])
-    assert "not a whole safetensors file" in complaint(lambda: load(cut))
+    assert "not a complete safetensors file" in complaint(lambda: load(cut))
     own_code = spoilt("g", auto_map={"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}, model_type="own")
     assert "trust_remote_code" in complaint(lambda: load(own_code))
     headless = tmp_path / "h"

@@ -54,7 +54,7 @@ HEADERS = {
 @pytest.mark.parametrize("case", HEADERS)
 def test_ranges_of_a_weights_file_follow_one_another(case, tmp_path):
     path = write(tmp_path / "model.safetensors", HEADERS[case], b"\0" * 16)
-    with pytest.raises(OmnidraftError, match="not a whole safetensors file") as caught:
+    with pytest.raises(OmnidraftError, match="not a complete safetensors file") as caught:
         read_safetensors(path)
     assert "\n" not in str(caught.value)
 

@@ -13,7 +13,7 @@
 # distributions are equal, and positive otherwise. The paper's losses are `dm` and `hybrid`; its lambda is 0.2.
 #
 #     KL(q || p)   =  sum_x q(x) · log(q(x) / p(x))
-#     dm           =  sum of KL(q || p) at each token of the direct map; both rows restricted to this map and renormalised
+#     dm           =  sum of KL(q || p) at each directly mapped token of the text; both rows cut to the map, renormalised
 #     hybrid       =  dm + lambda · sum of -log q(d) over the draft tokens d of the n-grams in the text
 #     lifted       =  sum of D(P, Q) over the choices of lesson 5 along the text; D is KL(P || Q) ("forward"),
 #                     KL(Q || P) ("reverse"), or their total variation 1 - sum_c min(P(c), Q(c)) ("tv")

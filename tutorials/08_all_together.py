@@ -113,7 +113,7 @@ with tempfile.TemporaryDirectory() as folder:
         print(f"{name:12} {curve(curves[name], 0, 1)}   {size:,} numbers in the adapter, {base.parameters:,} in the drafter")
 
 # %% [markdown]
-# Does what is learned for one target leak into another? If not, it writes and learns *exactly* the same when served alone.
+# Does what is learned for one target leak into another? If not, a target writes and learns *exactly* the same alone.
 
 # %%
 alone, draws = start("qwen-like", every=2, steps=2, replay=2)

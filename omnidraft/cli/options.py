@@ -80,8 +80,8 @@ class Served(Models):
             pair.draft.name += " with its adapter"
             return pair, with_head(options, adapter.head)
         if which == "auto":
-            raise OmnidraftError("nothing was learned yet for this pair: run `omnidraft adapt math "
-                                 f"-d {draft.name} -t {pair.target.name}`, or leave out --adapter")
+            raise OmnidraftError("nothing has been learned yet for this pair: run `omnidraft adapt "
+                                 f"math -d {draft.name} -t {pair.target.name}`, or drop --adapter")
         return pair, options
 
     def open(self, options: Options) -> tuple[Any, Options]:

@@ -46,7 +46,7 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
     if not config.get("model_type"):
         raise OmnidraftError(f"{source} has no config.json with a model_type: no model, or damaged")
     if config.get("is_encoder_decoder"):
-        raise OmnidraftError(f"{source} is an encoder and decoder, not a causal language model")
+        raise OmnidraftError(f"{source} is an encoder-decoder, not a causal language model")
     if "/" in str(config.get("attn_implementation")) and not trust_remote_code:  # code from a hub
         raise OmnidraftError(f"{source}: {CLEARER['trust_remote_code=True']}")
     names = [name for file in folder.glob("*.safetensors") for name in read_header(file)]

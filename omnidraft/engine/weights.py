@@ -59,7 +59,7 @@ def read_header(path: str | Path) -> dict[str, dict]:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
             return {name: header[name] for name in checked.keys()}
     except (OSError, ValueError, KeyError, SafetensorError):
-        raise OmnidraftError(f"{path} is not a whole safetensors file (cut short?)") from None
+        raise OmnidraftError(f"{path} is not a complete safetensors file (truncated?)") from None
 
 
 def load_tensors(folder: str | Path) -> Tensors:

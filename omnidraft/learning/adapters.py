@@ -83,7 +83,7 @@ class Adapters:
             found = [word] if word in here else [name for name, one in here.items() if (
                 len(word) > 3 and one.get("fingerprint", "").startswith(word))]
             if len(found) > 1:
-                raise OmnidraftError(f"{word} is each of {', '.join(found)}: give a name")
+                raise OmnidraftError(f"{word} matches each of {', '.join(found)}: give a name")
             if found:
                 return store.root / found[0]
         if (Path(word) / "current.json").exists():

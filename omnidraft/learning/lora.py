@@ -101,4 +101,4 @@ class LoRA:
                     and lora.rank >= 0 and math.isfinite(lora.alpha)
                     and config["peft_type"] == "LORA" and not any(map(config.get, OTHER_KINDS))):
                 return lora
-        raise OmnidraftError(f"{folder} holds no plain LoRA of one rank, or only a part of it")
+        raise OmnidraftError(f"{folder} does not hold a complete plain LoRA of one rank")

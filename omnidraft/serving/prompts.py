@@ -19,8 +19,8 @@ def ids_of(pair: Pairing, prompt: str | list[Any]) -> tuple[list[int], list[int]
     text = prompt if isinstance(prompt, str) else spell.decode(ids)
     for name in map(spell.strings.__getitem__, spell.special.ids if text is prompt else ()):
         if name in text and getattr(pair.target, "speaks", None):
-            raise OmnidraftError(f"the prompt has {name!r}, special to transformers, but text "
-                                 "here: give the ids of the one that you mean, or a chat")
+            raise OmnidraftError(f"the prompt has {name!r}, a special token in transformers, but "
+                                 "plain text here: give ids to say which, or a chat")
     return ids, ids if pair.one_vocabulary else pair.draft.tokenizer.encode(text, bos=True)
 
 
@@ -45,7 +45,7 @@ def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
                              "may have a mask), a chat; a list of prompts of one kind is a batch")
     if mask:
         if [*map(len, mask)] != [*map(len, prompt)] or not all(map(any, mask)):
-            raise OmnidraftError("attention_mask has another shape than the ids, or hides a prompt")
+            raise OmnidraftError("attention_mask does not fit the ids, or hides a whole prompt")
         prompt = [[token for token, seen in zip(row, shown, strict=True) if seen]
                   for row, shown in zip(prompt, mask, strict=True)]
     elif table and any(row[0] in pads or row[-1] in pads for row in prompt):
