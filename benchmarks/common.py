@@ -116,7 +116,13 @@ def start(path: Path | None, settings: dict | None = None, **parts: Any) -> dict
 
 
 def run_all(path: Path | None, results: dict, jobs: dict[tuple, Callable[[], dict]]) -> None:
-    """Run the jobs whose place in the results is empty, and write the file after each."""
+    """Run the jobs whose place in the results is empty, and write the file after each.
+
+    What is there must have been measured with the same models and settings.
+    """
+    stored = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
+    if other := [what for what in ("models", "settings") if what in stored and stored[what] != results.get(what)]:
+        raise SystemExit(f"{path} was measured with other {' and '.join(other)}: delete it to measure everything again")
     for (*way, name), job in jobs.items():
         place = results
         for part in way:

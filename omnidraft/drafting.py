@@ -16,8 +16,6 @@ from .options import Options
 from .pairing import Pairing
 from .sampling import Sampler
 
-LEAST = -6e4  # fits float16; least logit of an allowed token, even if the model rules it out
-
 
 @dataclass
 class Draft:
@@ -157,7 +155,7 @@ class Drafter:
 
     def _rows(self, logits: Any, allowed: Any) -> Any:
         """The distribution that the next token is drawn from, as a single row (1, V_q)."""
-        logits = logits if allowed is None else logits.clip(LEAST) + allowed
+        logits = logits if allowed is None else logits.clip(allowed[0]) + allowed[1]
         return self.sampler.rows(logits, self.model.tokenizer.size)
 
     def _judge(self, token: Any, rows: Any) -> tuple[int, float, list[Any]]:

@@ -64,21 +64,21 @@ class Lifting:
                 self.paths[token] = tuple(chain.from_iterable(parts))
         for atom in {*chain.from_iterable(splits.values())}:
             self.paths[atom] = (atom,)
-        # Each split -> the lowest token that has it. In the order of their splits, the tokens below
-        # a node are one range; it is searched for when the node is first visited.
+        # Each split -> the lowest token with it. In split order what is below a node is a range.
         self.token = dict(sorted(zip(splits.values(), splits, strict=True), reverse=True))
         self.order = np.array([*self.token.values()][::-1], np.int64)
+        self._sorted = [*self.token][::-1]
+        # Nearly every draft token is an atom that no other's path begins with.
+        begun = Counter(path[0] for path in self.paths if path)
+        self.alone = np.array([p == (i,) and begun[i] == 1 for i, p in enumerate(self.paths)])
 
     def kept(self, what: Any, make: Callable[[], Any]) -> Any:
-        """The result of `make`, computed once: index arrays, or tensors with `lifting_torch`."""
-        try:
-            return self._kept[what]
-        except KeyError:
-            return self._kept.setdefault(what, make())
+        """The result of `make`, computed once."""
+        if what not in self._kept:
+            self._kept[what] = make()
+        return self._kept[what]
 
-    def index(self, what: Any, ids: np.ndarray) -> Any:
-        """Ids (..., n) in the form that indexes rows; they are remembered under the key `what`."""
-        return ids
+    index = kept  # ids (..., n) that index rows of probabilities: tensors with `lifting_torch`
 
     def added(self, index: Any, values: Any, size: int) -> Any:
         """Values (n,) summed by their index: (size,)."""
@@ -90,7 +90,7 @@ class Lifting:
     def below(self, node: Split) -> np.ndarray:
         """Target tokens (n,) whose split passes through `node`, its own token first."""
         return self.kept(("below", node), lambda: self.order[slice(*(
-            bisect_left(self.order, end, key=self.splits.get) for end in (node, (*node, inf))))])
+            bisect_left(self._sorted, end) for end in (node, (*node, inf))))])
 
     def children(self, node: Split) -> Counter[int]:
         """Atoms that lead to children of `node` -> how many tokens are at or below each child."""
@@ -101,25 +101,22 @@ class Lifting:
         """The atoms (C,) that lead to the children of `node`."""
         return self.kept(("atoms", node), lambda: np.array([*self.children(node)], np.int64))
 
-    def categories(self, node: Split, target_size: int) -> tuple[Any, np.ndarray]:
-        """The target tokens (n,) that are possible at `node`, and the category of each.
+    def categories(self, node: Split, target_size: int) -> np.ndarray:
+        """The category (n,) of each target token that is possible at `node`.
 
         The category is the number of the child that a token is at or below, else C.
         """
-        def make() -> tuple[Any, np.ndarray]:
-            sizes = [*self.children(node).values()]
-            below, category = self.below(node), np.full(target_size, len(sizes))
-            category[below[node in self.token:]] = np.repeat(np.arange(len(sizes)), sizes)
-            tokens = slice(None) if node == ROOT else below
-            return tokens, category[tokens]
-        return self.kept(("categories", node, target_size), make)
+        sizes = [*self.children(node).values()]
+        below, category = self.below(node), np.full(target_size, len(sizes))
+        category[below[node in self.token:]] = np.repeat(np.arange(len(sizes)), sizes)
+        return category if node == ROOT else category[below]
 
     def members(self, node: Split, category: int, target_size: int) -> np.ndarray:
         """The target tokens in one of the `categories` of `node`."""
         if category < len(atoms := self.atoms(node)):
             return self.below((*node, int(atoms[category])))
-        tokens, categories = self.categories(node, target_size)
-        return np.arange(target_size)[tokens][categories == category]
+        return (np.flatnonzero(self.categories(node, target_size) == category) if node == ROOT
+                else self.below(node)[:node in self.token])
 
     def choice(self, node: Split, target_probs: np.ndarray,
                draft_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -130,13 +127,12 @@ class Lifting:
         P(stop) = p(t_n) / mass(node), Q(stop) = 1 - sum Q(child), as any atom that is not a child
         proposes *stop*. At the root it is the uncovered tokens, which no atom proposes: Q = 0.
         """
-        tokens, category = self.categories(node, size := len(target_probs))
-        atoms = self.atoms(node)
+        atoms, size = self.atoms(node), len(target_probs)
+        category = self.index(("categories", node, size), lambda: self.categories(node, size))
         if node != ROOT:
-            target_probs = target_probs[self.index(("tokens", node), tokens)]
-        category = self.index(("categories", node, size), category)
+            target_probs = target_probs[self.index(("below", node), lambda: self.below(node))]
         masses = self.added(category, target_probs, len(atoms) + 1)
-        drafted = draft_probs[self.index(("atoms and one", node), np.append(atoms, 0))]
+        drafted = draft_probs[self.index(("atoms and one", node), lambda: np.append(atoms, 0))]
         drafted[-1] = 0.0
         if node != ROOT:
             masses = masses / masses.sum().clip(TINY)
@@ -176,10 +172,14 @@ class Lifting:
 
         draft_probs: the row (V_q,) that it was drawn from. Tokens without a path are left out.
         """
-        tokens, atoms = self.index(("continuing", prefix), self.continuing(prefix))
+        pairs = self.continuing(prefix)
+        tokens, atoms = self.index(("adds", prefix), lambda: (
+            pairs if prefix else pairs[:, ~self.alone[pairs[1]]]))
         some = draft_probs[tokens]
-        some = some / some.sum().clip(TINY) if prefix else some
-        return self.added(atoms, some, len(draft_probs))
+        if prefix:
+            return self.added(atoms, some / some.sum().clip(TINY), len(draft_probs))
+        alone = draft_probs * self.index("alone", lambda: self.alone)
+        return self.added(atoms, some, len(draft_probs)) + alone
 
     def after(self, prefix: Split) -> dict[int, list[int]]:
         """Next atom -> the draft tokens whose path continues `prefix` with that atom."""

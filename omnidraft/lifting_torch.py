@@ -1,6 +1,6 @@
 """Torch twin of `lifting.py`: the same trie and paths, for rows of either model on any device."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -24,8 +24,8 @@ class Lifting(lifting.Lifting):
     def __init__(self, host: lifting.Lifting, device: torch.device | str = "cpu") -> None:
         vars(self).update(vars(host), host=host, device=device)  # shared, not copied
 
-    def index(self, what: Any, ids: np.ndarray) -> Tensor:
-        return self.kept((str(self.device), what), lambda: upload(ids, self.device))
+    def index(self, what: Any, make: Callable[[], np.ndarray]) -> Tensor:
+        return self.kept((str(self.device), what), lambda: upload(make(), self.device))
 
     def added(self, index: Tensor, values: Tensor, size: int) -> Tensor:
         return values.new_zeros(size).index_add_(0, index, values)

@@ -30,7 +30,7 @@ Result = tuple[float, np.ndarray, int]
 class Example:
     """One text that a pair wrote, in both vocabularies."""
 
-    draft_ids: list[int]  # prompt and response in draft tokens; the last ones that fit the context
+    draft_ids: list[int]  # prompt and response in draft tokens; what its context holds is used
     target_ids: list[int]  # (M,) the response, up to and including its end token
     target_probs: np.ndarray  # (M, V_p) row i is p for target_ids[i], at temperature 1
     starts: list[int]  # (M,) index in draft_ids of the token that starts at the same byte, or -1
@@ -52,12 +52,12 @@ def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequenc
         if place > 0 and end > start and place_end > place:
             starts[place - 1] = start
     if ids and ids[-1] in ends and not written[-1]:  # replace the end token by the drafter's
-        own = int(pair.alignment.target_to_draft[ids[-1]])
-        own = own if own >= 0 else next(iter(pair.draft.eos_ids), -1)
-        if own >= 0:
-            starts[-1] = len(draft_ids)
-            draft_ids = [*draft_ids, own]
-    cut = max(0, len(draft_ids) - pair.draft.context_size)  # drop the start of a long prompt
+        direct = pair.alignment.target_to_draft[ids[-1]]
+        own = [int(token) for token in (direct, *pair.draft.eos_ids) if token >= 0][:1]
+        starts[-1] = len(draft_ids) if own else -1
+        draft_ids = [*draft_ids, *own]
+    room = pair.draft.context_size  # as in drafting, only a prompt that is too long loses its start
+    cut = max(0, min(len(draft_ids) - room, len(prompt_ids) - room // 2))
     starts = [at - cut if at > cut else -1 for at in starts]
     return Example(draft_ids[cut:], ids, np.asarray(target_probs)[:len(ids)], starts)
 

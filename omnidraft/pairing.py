@@ -82,5 +82,5 @@ class Pairing:
             splits |= {to: split for to, split in self.cache.splits().items() if to < len(back)
                        and back[to] < 0 and max(split) < len(same)}
             direct = {token: (to,) for token, to in enumerate(same) if to >= 0}
-            self._lifting = source, Lifting(splits, self.spellings | direct, len(same))
+            self._lifting = source, Lifting(splits, self.spellings | direct, self.draft.vocab_size)
         return self._lifting[1]

@@ -15,6 +15,7 @@ from .errors import OmnidraftError
 BLOCK = 256
 BELOW_ONE = 1 - 2**-52  # the largest draw: times a total, it stays below the total after rounding
 NO_FILTERS = 0, 1.0, 0.0  # top_k, top_p, min_p
+LEAST = -6e4  # fits float16; least logit of an allowed token, even if the model rules it out
 BROKEN = "the model's logits are NaN or infinite: broken weights, or the number type is too small"
 
 
@@ -184,10 +185,10 @@ class Sampler:
         return drawn
 
     def allow(self, ids: Sequence[int], model: Any) -> np.ndarray:
-        """The row (V,) to add to logits (n, V) so that all tokens but `ids` are ruled out."""
-        row = np.full(model.vocab_size, -np.inf, np.float32)
-        row[ids] = 0.0
-        return row
+        """(2, V): a least logit for all tokens, and what to add so that only `ids` are possible."""
+        made = np.full((2, model.vocab_size), [[LEAST], [-np.inf]], np.float32)
+        made[1, ids] = 0.0
+        return made
 
     def spread(self, row: np.ndarray, direct: Any, size: int) -> np.ndarray:
         """Map a drafter's row (V_q,) to the target's tokens (V_p = size,) by the direct map."""

@@ -44,7 +44,8 @@ def ratio(target_prob: float, draft_prob: float) -> float:
 
 def residual(target_probs: Any, draft_probs: Any, scale: float = 1.0) -> Any:
     """Weights max(0, scale p - q) (V,); at scale 1, p itself if all of them are 0 (p = q)."""
-    left = (scale * target_probs - draft_probs).clip(0)
+    left = (target_probs if scale == 1 else scale * target_probs).clip(draft_probs)
+    left -= draft_probs  # max(scale p, q) - q takes less time
     if scale == 1:
         left += target_probs * (left.sum() == 0)  # not an `if`, which would wait for the GPU
     return left

@@ -50,7 +50,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     # verification
     ("verification", "float(target_prob / draft_prob)", "float(target_prob / draft_prob) ** 0.5", ROUND),
     ("verification", "if draft_prob <= 0:", "if draft_prob < 0:", "test_exactness.py -k cannot_have"),
-    ("verification", ".clip(0)", ".clip(-1)", ROUND),
+    ("verification", ".clip(draft_probs)", ".clip(draft_probs - 1)", ROUND),
     ("verification", "left += target_probs * (left.sum() == 0)", "left += target_probs", ROUND),
     ("verification", "if choice != proposal:", "if choice == proposal:", LOOP + " -k slem"),
     ("lifting", "node, narrowed = next_node, node if stop else ROOT", "node, narrowed = next_node, ROOT", ROUND),
@@ -107,7 +107,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("drafting", "self.fed[-1] = token", "pass", CACHES),
     ("drafting", "return Draft(), logits[1:]", "return Draft(), logits[:1]",
      "test_state.py::test_a_context_token_that_stands_is_drafted_after"),
-    ("drafting", "logits.clip(LEAST) + allowed", "logits + allowed", WORLDS),
+    ("drafting", "logits.clip(allowed[0]) + allowed[1]", "logits + allowed[1]", WORLDS),
     ("drafting", "self.ids[-(self.model.context_size // 2):], 0", "self.ids[-(self.model.context_size // 2):], self.agreed",
      CACHES),
     ("drafting", "self.model.embedding[token]", "self.model.embedding[0]", LABELS),
@@ -144,6 +144,10 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("stopping", "q = min(max(probability, 1e-4), 1 - 1e-4)", "q = probability", LABELS),
     # losses, and what the learner stores
     ("losses", "1.0 - np.minimum(target, draft).sum(-1)", "np.abs(target - draft).sum(-1)", "test_losses.py -k by_hand"),
+    ("losses", "max(0, min(len(draft_ids) - room, len(prompt_ids) - room // 2))", "max(0, len(draft_ids) - room)",
+     "test_losses.py -k longer_than_the_drafters_context"),
+    ("losses", "max(0, min(len(draft_ids) - room, len(prompt_ids) - room // 2))", "0",
+     "test_losses.py -k longer_than_the_drafters_context"),
     ("learning/online", "np.array(logits[:len(emitted)])", "np.array(logits[-len(emitted):])",
      "test_learning.py -k stored_rows"),
     ("learning/online", "healed = len(draft.tokens) - len(draft.features)", "healed = 0", LABELS),

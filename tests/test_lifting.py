@@ -41,6 +41,19 @@ def test_choice_at_the_root_and_inside(lifting):
     assert target.tolist() == pytest.approx([0.5 / 0.6, 0.1 / 0.6]) and draft.tolist() == pytest.approx([0.4, 0.6])
 
 
+def test_first_atoms_are_summed_over_all_tokens_that_begin_with_them():
+    """Most tokens are alone with their atom, and are not added up: the sums are the same, bit for bit."""
+    rng = np.random.default_rng(0)
+    spellings = {int(token): tuple(rng.integers(0, 40, 2)) for token in range(40, 60)}
+    lifting = Lifting({t: (t,) for t in range(40)}, spellings, 64)  # the last four stand for no token
+    q = rng.dirichlet(np.ones(64)).astype(np.float32)
+    expected = np.zeros(64, np.float32)
+    for token, path in enumerate(lifting.paths):
+        if path:
+            expected[path[0]] += q[token]
+    assert 0 < lifting.alone.sum() < 40 and lifting.distribution(q, ()).tolist() == expected.tolist()
+
+
 def test_walk_is_decided_by_the_next_atom_only(lifting):
     assert lifting.walk([A, A, B, B]) == ([0, 1, 3], [1, 2, 1])
     assert lifting.walk([A, B, C, A]) == ([2, 0], [3, 1])

@@ -336,6 +336,21 @@ def test_characters_that_the_drafter_cannot_spell():
         assert np.isfinite(loss(logits, example, pair)[0])
 
 
+@pytest.mark.parametrize(("prompt", "response", "begins"), [
+    (4, 4, 0),  # all fits
+    (4, 40, 0),  # the drafter begins with all of the prompt, and so does what it learns from
+    (30, 4, 19),  # room for half a context of the prompt, more where the response is short
+    (30, 40, 23),  # <s> and 30 tokens: the last 8 of the prompt remain
+])
+def test_a_text_longer_than_the_drafters_context_is_learned_from_where_it_is_drafted(prompt, response, begins):
+    pair = Pair(FakeModel(PIECES, 0, context_size=16), FakeModel(BYTES, 1))
+    text, ids = " a" * prompt, BYTES.encode_continuation(" a" * response)
+    example = make_example(pair, text[1:], ids, rows_for(pair, ids))
+    whole = [*PIECES.encode(text[1:], bos=True), *PIECES.encode_continuation(" a" * response)]
+    assert example.draft_ids == whole[begins:] and len(whole) == 1 + prompt + response
+    assert example.starts == [*range(1 + prompt - begins, len(whole) - begins)]
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, len(PAIRS) - 1), st.text("ab é.\n", max_size=6), st.lists(st.integers(0, 400), max_size=12),
        st.integers(0, 20), st.data())
