@@ -119,7 +119,7 @@ def test_chat_says_what_it_knows_and_reads_each_message_by_itself(monkeypatch):
 
     monkeypatch.setattr(chat, "on_a_terminal", lambda: True)
     said = CliRunner().invoke(app, ["chat", "-n", "40"], input=f"{[*RIGHT][0]}\nhello\n")
-    assert "word problems, short Python functions, short stories" in said.stderr
+    assert "word problems and writes short Python functions and stories" in said.stderr
     assert "#### 36" in said.stdout and said.stdout.rstrip().endswith(ANSWER.strip())
 
 
