@@ -75,7 +75,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("lifting", "step.place + (not step.stop)", "step.place + step.stop", LIFTING),
     ("lifting", "            in_text = ()\n", "", LIFTING),
     ("lifting", "self.paths[draft_token] or (None,)", "self.paths[draft_token] or ()", ROUND),
-    ("lifting", "some = some / some.sum().clip(TINY) if prefix else some", "some = some", ROUND),
+    ("lifting", "some / some.sum().clip(TINY)", "some", ROUND),
     ("lifting", "if None not in (parts := [*map(splits.get, spelling)]):", "if any(parts := [*map(splits.get, spelling)]):",
      LIFTING + " " + ROUND),
     # sampling

@@ -29,7 +29,7 @@ def main(
         "--version", callback=version, is_eager=True, help="Print the version and exit.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Speculative decoding with one small drafter for targets with any tokenizer, losslessly."""
+    """Speculative decoding with one small drafter for targets with any tokenizer."""
     sys.excepthook = lambda *error: note("".join(traceback.format_exception(*error)).rstrip())
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed: discard what is printed there

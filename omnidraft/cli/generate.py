@@ -135,4 +135,4 @@ def describe(s: Summary) -> str:
     """The figures in one line."""
     return (f"{s.tokens} tokens in {s.seconds:.2f} s ({s.tokens_per_second:.0f} tokens/s), "
             f"{s.block_efficiency:.2f} per target pass, {s.acceptance_draft:.0%} of {s.drafted} "
-            f"draft tokens kept, {s.merges} merges")
+            f"draft tokens kept, {s.merges} merge" + "s" * (s.merges != 1))
