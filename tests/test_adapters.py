@@ -235,6 +235,26 @@ def test_an_exported_folder_is_the_adapted_drafter(folders, draft, rank):
     assert again == ok("generate", "the thing", "-d", folders[draft], "-t", folders["target"], "-n", "12").stdout
 
 
+@pytest.mark.parametrize("missing", ["architectures", "model_type"])
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2"])
+def test_an_exported_config_says_what_other_programs_read(tmp_path, folders, family, missing):
+    """llama.cpp and vLLM look for `architectures`, transformers for `model_type`; either may be missing in the drafter's."""
+    config = {"architectures": [f"{family}ForCausalLM"], "model_type": family.lower(), "num_key_value_heads": 2,
+              "torch_dtype": "bfloat16", "eos_token_id": 2, "sliding_window": 64, "rope_theta": 500.0}
+    base = write_model(tmp_path / "base", sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft"), 2, **config)
+    config = json.loads((base / "config.json").read_text())
+    del config[missing]
+    (base / "config.json").write_text(json.dumps(config))
+    (base / "params.json").write_text("{}")  # vLLM would look for consolidated.safetensors, which it describes
+    place, _ = learned({"draft": str(base), "target": folders["target"]})
+    kept("export", place.name, "out", "-d", str(base))
+    said = json.loads(Path("out/config.json").read_text())
+    assert said["architectures"] == [f"{family}ForCausalLM"] and said["model_type"] == family.lower()
+    assert said["dtype"] == said["torch_dtype"] == "float32" and said["rope_theta"] == 500.0
+    assert {str(array.dtype) for array in load_file("out/model.safetensors").values()} == {"float32"}
+    assert not Path("out/params.json").exists()
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
 def test_export_reads_files_only_and_writes_into_an_empty_folder_where_it_stands(folders, monkeypatch, tmp_path):
     place, _ = learned(folders)

@@ -84,8 +84,7 @@ def legend(signs: bool = False, rounds: bool = False) -> Text:
     for style, sign, meaning in FATES.values():
         name, _, rest = meaning.partition(":")
         lines.append(Text.assemble("  ", f"[{sign} " * signs, (name, style), "]" * signs, rest))
-    if rounds:
-        lines.append(Text(f"  {END} end of a round (one target pass)", "dim"))
+    lines += [Text(f"  {END} end of a round (one target pass)", "dim")] * rounds
     return Text("\n").join(lines)
 
 
@@ -128,8 +127,7 @@ def speed_table(rows: Sequence[dict]) -> Table:
         fast, same = row["speculative"], sameness(row).replace(" ", "\n")
         spread = f"\n({min(row['each']):.2f}-{max(row['each']):.2f})" if ranges else ""
         table.add_row(
-            row["task"], f"{row['plain']['tokens_per_second']:.0f}",
-            f"{fast['tokens_per_second']:.0f}",
+            row["task"], *(f"{one['tokens_per_second']:.0f}" for one in (row["plain"], fast)),
             Text.assemble((f"{row['speedup']:.2f}x", "bold"), spread),
             f"{fast['block_efficiency']:.2f}", f"{fast['acceptance_draft']:.0%}",
             f"{fast['acceptance_proposed']:.0%}", str(fast["merges"]),
