@@ -178,18 +178,18 @@ def test_what_it_cannot_do_is_said():
     with pytest.raises(ValueError, match="one at a time"):
         model.generate(**ids, max_new_tokens=4, **how)
     one = {name: part[:1] for name, part in ids.items()}
-    for wrong, says in (({"cache_implementation": "static"}, "cache can be cut"), ({"guidance_scale": 1.5}, "counts its calls"),
-                        *(({"return_dict_in_generate": True, f"output_{what}": True}, "only scores kept")
+    for wrong, says in (({"cache_implementation": "static"}, "cache can be shortened"), ({"guidance_scale": 1.5}, "counts its calls"),
+                        *(({"return_dict_in_generate": True, f"output_{what}": True}, "only scores are supported")
                           for what in ("logits", "attentions", "hidden_states"))):
         with pytest.raises(ValueError, match=says):
             model.generate(**one, max_new_tokens=4, **wrong, **how)
     vectors = {"inputs_embeds": model.get_input_embeddings()(one["input_ids"]), "attention_mask": one["attention_mask"]}
-    with pytest.raises(ValueError, match="only ids are read"):
+    with pytest.raises(ValueError, match="give ids"):
         model.generate(**vectors, max_new_tokens=4, **how)
     padded = {name: torch.cat([part * (name == "input_ids"), part], 1) for name, part in one.items()}
-    with pytest.raises(ValueError, match="leave padding out"):
+    with pytest.raises(ValueError, match="without padding"):
         model.generate(**padded, max_new_tokens=4, **how)
-    with pytest.raises(ValueError, match="assistant_tokenizer not given"):
+    with pytest.raises(ValueError, match="assistant_tokenizer is missing"):
         model.generate(**ids, max_new_tokens=4, **(how | {"assistant_tokenizer": None}))
 
 

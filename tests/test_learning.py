@@ -336,7 +336,7 @@ def test_a_loss_that_is_not_finite_is_skipped(folders, monkeypatch):
 
 def test_prompts_that_do_not_fit_are_passed_over(folders):
     learned = serve(learner_of(paired(folders)), ["the thing", "x " * 2000, "in"])
-    assert [bool(one.rounds) for one in learned] == [True, False, True] and "passed over" in learned[1].note
+    assert [bool(one.rounds) for one in learned] == [True, False, True] and "prompt skipped" in learned[1].note
 
 
 @pytest.mark.parametrize("mode", ["joint", "interleaved"])
@@ -505,7 +505,7 @@ def test_adapt_finds_the_prompts_of_usual_data_sets(folders, tmp_path, name):
 def test_adapt_passes_over_prompts_that_leave_no_room(folders, tmp_path):
     (tmp_path / "long.txt").write_text("the thing\n" + "and then the other " * 400 + "ends é so\nin the house\n")
     done = adapt(folders, "long.txt", "--no-save", "--json", "--seed", "1")
-    assert done.exit_code == 0 and done.stderr.count("passed over: the prompt has") == 1
+    assert done.exit_code == 0 and done.stderr.count("prompt skipped: the prompt has") == 1
     assert [json.loads(line)["tokens"] for line in done.stdout.splitlines()[:3]] == [16, 0, 16]
 
 
@@ -517,7 +517,7 @@ def test_adapt_serves_real_data(folders, monkeypatch):
     """A prompt or two of every data set; and of stories by the pair that writes such ones."""
     for path in sorted((REAL / "data").glob("*.jsonl")):
         done = adapt(folders, str(path), "--limit", "2", "--no-save")
-        assert done.exit_code == 0 or f"no prompt in {path} could be served (passed over: the prompt has" in done.stderr, path
+        assert done.exit_code == 0 or f"no prompt in {path} could be served (prompt skipped: the prompt has" in done.stderr, path
     stories = [str(REAL / "models" / name) for name in ("babyllama-tok361", "stories260K")]
     done = run("adapt", str(REAL / "data" / "tinystories1000.jsonl"), "-d", stories[0], "-t", stories[1], "-n", "24", "--limit",
                "4", "--no-save", "--json")
@@ -543,7 +543,7 @@ def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("arguments, says", [
     (["missing.txt"], "cannot read prompts"), (["empty.txt"], "is empty"), (["broken.jsonl"], "not a JSON object"),
-    (["math", "--head", "both"], "unknown head training 'both': none, joint"), (["math", "--loss", "x"], "unknown loss"),
+    (["math", "--head", "both"], "unknown head 'both': choose none, joint"), (["math", "--loss", "x"], "unknown loss"),
     (["math", "--rank", "-1"], "rank is -1"), (["math", "--every", "0"], "must be 1 or more"),
     (["math", "--rate", "-1"], "rate is -1"), (["nothing.jsonl"], "no prompt in nothing.jsonl could be served"),
 ])

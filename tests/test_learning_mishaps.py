@@ -206,7 +206,7 @@ def test_of_several_adapters_of_a_pair_the_latest_counts(folders, tmp_path):  # 
     place = store.keep(learner)
     assert store.load(paired(folders)).folder == place == tmp_path / "zzz-backup"
     fingerprint = store.all()["zzz-backup"]["fingerprint"]
-    with pytest.raises(OmnidraftError, match="matches each of tiny-draft--tiny-target, zzz-backup: give a name"):
+    with pytest.raises(OmnidraftError, match="matches each of tiny-draft--tiny-target, zzz-backup: give one name"):
         store.named(fingerprint[:8])
     assert store.named("tiny-draft--tiny-target") == tmp_path / "tiny-draft--tiny-target"
 
@@ -241,7 +241,7 @@ def test_the_lifting_is_that_of_the_cache_in_use(folders):  # noqa: F811
 
 @pytest.mark.parametrize("arguments, says", [
     (["--limit", "0"], "limit is 0"), (["--limit", "-1"], "limit is -1"),
-    (["--replay-mb", "-1"], "memory and its bytes are 0 or more"),
+    (["--replay-mb", "-1"], "memory and memory_bytes must be 0 or more"),
     (["--head", "interleaved", "--every", "1"], "update every 2 or more")])
 def test_settings_are_checked_before_anything_is_served(folders, arguments, says):  # noqa: F811
     result = adapt(folders, "math", *arguments)

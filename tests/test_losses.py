@@ -411,6 +411,6 @@ def test_bad_input_is_refused_in_one_line():
     for wrong, line in ((lambda: losses.lifted(logits, example, pair, "js"), "unknown divergence 'js'"),
                         (lambda: losses.hybrid(logits, example, pair, "auto"), "n-gram weight is 'auto'"),
                         (lambda: losses.hybrid(logits, example, pair, -1.0), "n-gram weight is -1.0"),
-                        (lambda: make_example(pair, "a", [1, 2], np.ones((1, 9))), "2 target tokens came with 1 rows")):
+                        (lambda: make_example(pair, "a", [1, 2], np.ones((1, 9))), "2 target tokens need as many rows, not 1")):
         with pytest.raises(OmnidraftError, match=line):
             wrong()

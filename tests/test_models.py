@@ -324,7 +324,7 @@ def test_end_tokens_come_from_both_files_and_the_tokenizer(tmp_path: Path):
 @pytest.mark.parametrize("change, words", [
     ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not supported by the NumPy engine .it runs Llama, "),
     ({"architectures": None, "model_type": "mamba"}, "mamba is not supported"),
-    ({"hidden_size": None}, "does not say 'hidden_size'"),
+    ({"hidden_size": None}, "has no 'hidden_size'"),
     ({"vocab_size": "many"}, "vocab_size is 'many', but must be a whole number"),
     ({"num_key_value_heads": 3}, "4 heads cannot share 3 key-value heads"),
     ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
@@ -332,7 +332,7 @@ def test_end_tokens_come_from_both_files_and_the_tokenizer(tmp_path: Path):
     ({"rope_scaling": {"type": "longrope"}}, "RoPE type 'longrope' is not supported"),
     ({"rope_scaling": {"type": "yarn", "factor": 4}}, "RoPE type 'yarn' is not supported .* use --backend torch"),
     ({"rope_scaling": {"type": "dynamic", "factor": 4}}, "RoPE type 'dynamic' is not supported"),
-    ({"rope_scaling": {"type": "linear"}}, "does not say 'factor'"),
+    ({"rope_scaling": {"type": "linear"}}, "has no 'factor'"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported"),
 ])
 def test_what_the_engine_does_not_run_is_named(change: dict, words: str):
@@ -378,7 +378,7 @@ def test_broken_folders_are_told_in_a_line(tmp_path: Path):
         file.write_bytes(whole[:size])
         fails("not a complete safetensors file|truncated or damaged")
     save_file(tensors | {"model.norm.weight": np.ones(31, np.float32)}, file)
-    fails(r"model.norm.weight has shape \(31,\), config.json says \(32,\)")
+    fails(r"model.norm.weight has shape \(31,\), but config.json says \(32,\)")
     save_file({name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}, file)
     fails("the weights lack lm_head.weight")
     save_file({"x": np.ones(3, np.int8)}, file)

@@ -314,7 +314,7 @@ def test_adapt_learns_with_either_backend_by_turns(folders, tmp_path):
 
 
 @pytest.mark.parametrize("arguments, says", [
-    (["--head", "both"], "unknown head training"), (["--device", "abacus"], "unknown device"),
+    (["--head", "both"], "unknown head"), (["--device", "abacus"], "unknown device"),
     (["--dtype", "int3"], "unknown dtype")])
 def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, monkeypatch, arguments, says):
     monkeypatch.setattr(pairs, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter

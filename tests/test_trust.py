@@ -251,7 +251,7 @@ def test_the_later_of_two_learners_loses_nothing(folders, store):  # noqa: F811
     serve(other, PROMPTS[2:4])
     store.keep(one)
     first = store.load(one.pair).lora.parameters
-    with pytest.raises(OmnidraftError, match="another process has learned .* what was learned is in") as caught:
+    with pytest.raises(OmnidraftError, match="another process has saved .* what was learned is in") as caught:
         store.keep(other)
     rescued = Adapters(str(caught.value).rsplit(" ", 1)[1])
     assert rescued.root.parent == store.root.parent  # next to it

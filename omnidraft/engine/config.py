@@ -64,7 +64,7 @@ class ModelConfig:
         try:
             return _parse(config)
         except KeyError as key:
-            reason = f"config.json does not say {key}"
+            reason = f"config.json has no {key}"
         except OmnidraftError as error:
             reason = error
         except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
