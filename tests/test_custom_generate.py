@@ -178,7 +178,7 @@ def test_what_it_cannot_do_is_said():
     with pytest.raises(ValueError, match="one at a time"):
         model.generate(**ids, max_new_tokens=4, **how)
     one = {name: part[:1] for name, part in ids.items()}
-    for wrong, says in (({"cache_implementation": "static"}, "cache can be shortened"), ({"guidance_scale": 1.5}, "counts its calls"),
+    for wrong, says in (({"cache_implementation": "static"}, "can be shortened"), ({"guidance_scale": 1.5}, "counts its calls"),
                         *(({"return_dict_in_generate": True, f"output_{what}": True}, "only scores are supported")
                           for what in ("logits", "attentions", "hidden_states"))):
         with pytest.raises(ValueError, match=says):

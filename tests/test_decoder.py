@@ -97,7 +97,7 @@ def test_the_seed_is_that_of_pytorch():
 @pytest.mark.parametrize(("more", "why"), [
     ({"num_return_sequences": 2, "do_sample": True}, "one prompt at a time"), ({"num_beams": 2}, "one prompt at a time"),
     ({"output_logits": True}, "only scores are supported"), ({"guidance_scale": 1.5}, "counts its calls"),
-    ({"attention_mask": torch.tensor([[1, 0, 1]])}, "the mask may hide only"), ({"inputs_embeds": 1}, "only ids are supported")])
+    ({"attention_mask": torch.tensor([[1, 0, 1]])}, "mask may hide only"), ({"inputs_embeds": 1}, "only ids are supported")])
 def test_what_it_would_ignore_is_refused(more, why):
     model, inputs = asked(pad_token_id=0, max_new_tokens=4)
     more = {"inputs_embeds": model.get_input_embeddings()(inputs["input_ids"])} if "inputs_embeds" in more else more
