@@ -257,7 +257,7 @@ def test_a_folder_with_the_name_of_an_embedded_model_keeps_its_turns(folders, tm
     new = Conversation.new
     monkeypatch.setattr(Conversation, "new", lambda talk: (fresh.append(talk), new(talk)))
     ok("chat", "-d", folders["draft"], "-t", own, "-n", "4", input="the thing\nin\n")
-    assert len(fresh) == 1  # one conversation was begun, and none anew at either message
+    assert len(fresh) == 1  # no message began another conversation
 
 
 @pytest.mark.parametrize(("arguments", "given", "expected"), [
