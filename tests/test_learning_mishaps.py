@@ -242,7 +242,7 @@ def test_the_lifting_is_that_of_the_cache_in_use(folders):  # noqa: F811
 @pytest.mark.parametrize("arguments, says", [
     (["--limit", "0"], "limit is 0"), (["--limit", "-1"], "limit is -1"),
     (["--replay-mb", "-1"], "memory and memory_bytes must be 0 or more"),
-    (["--head", "interleaved", "--every", "1"], "update every 2 or more")])
+    (["--head", "interleaved", "--every", "1"], "set every to 2 or more")])
 def test_settings_are_checked_before_anything_is_served(folders, arguments, says):  # noqa: F811
     result = adapt(folders, "math", *arguments)
     assert result.exit_code == 1 and says in result.stderr and "learning" not in result.stderr

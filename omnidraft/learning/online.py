@@ -54,7 +54,7 @@ class Schedule:
         if self.head not in ("none", "joint", "interleaved"):
             raise OmnidraftError(f"unknown head {self.head!r}: choose none, joint or interleaved")
         if self.every < 1 or self.steps < (self.head == "none"):
-            raise OmnidraftError(f"every is {self.every}, steps {self.steps}: give 1 or more")
+            raise OmnidraftError(f"every={self.every}, steps={self.steps}: both must be 1 or more")
         if self.head == "interleaved" and self.every == 1:
             raise OmnidraftError("the head learns between two updates: set every to 2 or more")
         if (worst := min(self.replay, self.memory, self.memory_bytes)) < 0:
