@@ -326,7 +326,7 @@ def test_end_tokens_come_from_both_files_and_the_tokenizer(tmp_path: Path):
     ({"architectures": None, "model_type": "mamba"}, "mamba is not supported"),
     ({"hidden_size": None}, "has no 'hidden_size'"),
     ({"vocab_size": "many"}, "vocab_size is 'many', but must be a whole number"),
-    ({"num_key_value_heads": 3}, "4 heads cannot share 3 key-value heads"),
+    ({"num_key_value_heads": 3}, "4 heads must be a multiple of 3 key-value heads"),
     ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
     ({"quantization_config": {"bits": 4}}, "quantized weights are not supported"),
     ({"rope_scaling": {"type": "longrope"}}, "RoPE type 'longrope' is not supported"),
