@@ -60,7 +60,7 @@ class Tokenizer:
             raise OmnidraftError(f"tokenizer {name!r} ({type(raw.model).__name__}) {problem}")
         parts = json.dumps(before + _parts(raw.decoder), ensure_ascii=False)
         self.byte_level: bool = '"ByteLevel"' in parts
-        fallback = '"ByteFallback"' in parts or getattr(raw.model, "byte_fallback", False)
+        has_fallback = '"ByteFallback"' in parts or getattr(raw.model, "byte_fallback", False)
         self._space = "▁" in parts  # does "▁" stand for a space?
         self.prefix_space: bool = any(
             part["type"] == "Prepend" or part.get("add_prefix_space")
@@ -70,19 +70,19 @@ class Tokenizer:
         self.strings += map(raw.id_to_token, range(len(self.strings), self.size))  # after gaps
         self.special = find_roles(self._config, raw, vocabulary, self.byte_level)
         self.roles = self.special.roles
-        self.fallback = {i: bytes.fromhex(byte[1]) for i, name in enumerate(self.strings)  # <0xNN>
-                         if fallback and (byte := _FALLBACK.fullmatch(name or ""))}
+        self.fallback = {i: bytes.fromhex(byte[1]) for i, string in enumerate(self.strings)
+                         if has_fallback and (byte := _FALLBACK.fullmatch(string or ""))}
         own = {i: self.strings[i].encode() for i in added if self.byte_level} | self.fallback
         self.token_bytes = [None if s is None else self._bytes_of(s) for s in self.strings]
         for token, data in (own | dict.fromkeys(self.special.ids)).items():
             self.token_bytes[token] = data
         self.longest = max(map(len, filter(None, self.token_bytes)), default=1)  # in bytes
         alone = [i for i, data in enumerate(self.token_bytes) if data and len(data) == 1]
-        self.byte_fallback = {  # byte -> the lowest token that spells it alone
+        self.token_of_byte = {  # byte -> the lowest token that spells it alone
             self.token_bytes[i][0]: i for i in reversed(alone)
             if i in self.fallback or self.byte_level and i not in added}
         # Pieces cannot spell bytes that are not UTF-8 (surrogate escapes), or a "▁" in the text.
-        mark = "▁" if self._space and self.byte_fallback.keys() >= set("▁".encode()) else ""
+        mark = "▁" if self._space and self.token_of_byte.keys() >= set("▁".encode()) else ""
         self._unspellable = re.compile(f"([\udc80-\udcff{mark}]+)")
         self.key = key or self.fingerprint
 
@@ -192,7 +192,7 @@ class Tokenizer:
         for place, part in enumerate(self._unspellable.split(text)):
             if place % 2:  # a captured separator
                 data = part.encode("utf-8", "surrogateescape")
-                ids += [self.byte_fallback[b] for b in data if b in self.byte_fallback]
+                ids += [self.token_of_byte[b] for b in data if b in self.token_of_byte]
             elif part:
                 ids += run(part)
         return ids
@@ -203,7 +203,7 @@ class Tokenizer:
             return (string.replace("▁", " ") if self._space else string).encode()
         try:
             return string.translate(_TO_LATIN_1).encode("latin-1")
-        except UnicodeEncodeError:  # not all are stand-in characters, so it is plain text
+        except UnicodeEncodeError:  # U+FFFF: not all are stand-in characters, so it is plain text
             return string.encode()
 
 

@@ -82,7 +82,7 @@ def test_partial_characters():
     assert [(drafter.decode_bytes(ngram), token) for ngram, token, _ in cache.items()] == [("你".encode(), 257)]
     text = "！"  # EF BC 81: the target writes EF BC and 81
     assert cache.observe(drafter.encode_continuation(text), target.encode(text), drafter, target) == 1
-    assert cache.split_of(258) == (drafter.byte_fallback[0xEF], drafter.byte_fallback[0xBC])
+    assert cache.split_of(258) == (drafter.token_of_byte[0xEF], drafter.token_of_byte[0xBC])
 
 
 def test_prefill_is_every_stable_split():

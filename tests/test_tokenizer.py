@@ -49,18 +49,18 @@ def test_snowflake_by_hand():
 def test_byte_fallback_and_the_piece_character():
     drafter, target = snow_drafter(), snow_target()
     newline = drafter.raw.token_to_id("<0x0A>")
-    assert drafter.byte_fallback[10] == newline and newline in drafter.fallback
+    assert drafter.token_of_byte[10] == newline and newline in drafter.fallback
     assert drafter.token_bytes[newline] == b"\n"
-    assert drafter.encode_continuation("▁") == [drafter.byte_fallback[b] for b in "▁".encode()]  # not a space
+    assert drafter.encode_continuation("▁") == [drafter.token_of_byte[b] for b in "▁".encode()]  # not a space
     assert drafter.decode_bytes(drafter.encode("▁")) == b"  "  # the library itself does not distinguish them
-    assert drafter.split(b"\xe4\xbd") == (drafter.byte_fallback[0xE4], drafter.byte_fallback[0xBD])
-    assert drafter.split(b" \xe4") == (drafter.raw.token_to_id("▁"), drafter.byte_fallback[0xE4])
-    assert target.byte_fallback[10] == 10 and 10 not in target.fallback and len(target.byte_fallback) == 256
+    assert drafter.split(b"\xe4\xbd") == (drafter.token_of_byte[0xE4], drafter.token_of_byte[0xBD])
+    assert drafter.split(b" \xe4") == (drafter.raw.token_to_id("▁"), drafter.token_of_byte[0xE4])
+    assert target.token_of_byte[10] == 10 and 10 not in target.fallback and len(target.token_of_byte) == 256
 
 
 def test_vocabulary_without_byte_fallback():
     letters = sentencepiece("▁ab", fallback=False)
-    assert letters.byte_fallback == {} and letters.split("é".encode()) is None and letters.split(b"ab") is not None
+    assert letters.token_of_byte == {} and letters.split("é".encode()) is None and letters.split(b"ab") is not None
     assert letters.encode_continuation("ac") == [letters.raw.token_to_id("a"), letters.roles["unk"][0]]
     assert letters.decode(letters.encode("a b")) == "a b"
 
