@@ -114,7 +114,7 @@ class NGramCache:
     def prefill(self, draft: Tokenizer, target: Tokenizer, alignment: Alignment) -> int:
         """Insert the drafter's split of each target token without a direct token; returns how many.
 
-        A split must be the same with and without the pre-tokenizer. Low ids (frequent) come first.
+        A split must not depend on the pre-tokenizer, so on the context. Low (frequent) ids first.
         """
         self.bind(draft, target)
         new, canonical = {}, canonical_ids(target, target.token_bytes)
@@ -141,11 +141,11 @@ class NGramCache:
         ours = [draft.decode_bytes([i])[::-1] for i in reversed(draft_ids)]
         theirs = [target.decode_bytes([i])[::-1] for i in reversed(target_ids)]
         new, size = 0, len(draft_ids)
-        for (first, last), (place, end) in reversed([*aligned_spans(ours, theirs)]):
+        for (first, last), (place, end) in reversed([*aligned_spans(ours, theirs)]):  # from the end
             # subtle: a token without bytes is not part of a spelling
             if last - first > 1 and end - place == 1 and all(ours[first:last]):
-                ngram = draft_ids[size - last:size - first]
-                new += not self.touch(ngram) and self.insert(ngram, target_ids[-end], hits=1)
+                ngram, token = draft_ids[size - last:size - first], target_ids[-end]
+                new += not self.touch(ngram) and self.insert(ngram, token, hits=1)
         return new
 
     def bind(self, draft: Tokenizer, target: Tokenizer) -> None:

@@ -83,6 +83,7 @@ def aligned_spans(draft: Sequence[bytes], target: Sequence[bytes]) -> Iterator[t
     while True:
         ours = len(draft[i]) if i < len(draft) else None
         theirs = len(target[j]) if j < len(target) else None
+        # The side that is behind reads on; neither: the drafter, unless only the target's is empty.
         if ours is not None and (ahead < 0 or ahead == 0 and (ours == 0 or theirs != 0)):
             ahead, i = ahead + ours, i + 1
         elif theirs is not None and ahead >= 0:
