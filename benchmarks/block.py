@@ -25,7 +25,7 @@ from omnidraft.engine.loading import load
 from omnidraft.lifting import ROOT
 from omnidraft.sampling import Rows, mask, process
 from omnidraft.stopping import FixedLength
-from omnidraft.verification import choices, lifted, ratio
+from omnidraft.verification import comparisons, lifted, ratio
 
 PAIRS = [*(f"draft-tasks:{target}" for target in TARGETS),
          "real:babyllama-tok361:stories260K", "real:stories260K:babyllama-tok361"]
@@ -44,7 +44,7 @@ class Expected:
             return
         lifting, masked, times = proposals.lifting, mask(logits.copy(), self.size), []
         rows = Rows(masked, process)
-        given, limit = (proposals.atoms, proposals.drawn, lifting, rows), None
+        given, limit = (proposals.atoms, proposals.origins, lifting, rows), None
         if len(lifting.walk(proposals.atoms)[0]) >= len(rows):
             limit = len(rows) - 1  # the end of the text leaves no room for another token
         for _ in range(5):
@@ -53,7 +53,7 @@ class Expected:
             times.append(thread_time() - began)
         alone = before = 1.0
         found = np.ones(2)  # a round always writes one token
-        for step in choices(*given, limit):
+        for step in comparisons(*given, limit):
             alone *= ratio(step.target_prob, step.draft_prob)
             before = step.after
             found += np.array([alone, before]) * (step.ends >= 0)

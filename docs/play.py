@@ -35,7 +35,7 @@ from omnidraft.lifting import ROOT as TOP  # noqa: E402
 from omnidraft.sampling import process  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
 from omnidraft.tokenizer import Tokenizer  # noqa: E402
-from omnidraft.verification import choices  # noqa: E402
+from omnidraft.verification import comparisons  # noqa: E402
 
 QUESTION = "Ann has 3 boxes of 12 pens. How many pens does she have?"
 REQUEST = "Write a Python function that adds two numbers."
@@ -142,7 +142,7 @@ def bars(pair: Pair, seen: tuple, record: Any, temperature: float) -> dict:
     own, rows = pair.draft.tokenizer, process(logits[:, :pair.target.tokenizer.size], temperature or 1.0)
     lifting = pair.lifting
     if temperature == 0 and record.kinds[-1] == "recovered":  # the first comparison of the token that was replaced
-        route = choices(proposals.atoms, proposals.drawn, lifting, rows)
+        route = comparisons(proposals.atoms, proposals.origins, lifting, rows)
         last = next((choice for choice in route if choice.row == record.accepted), None)
     if last is None:
         row = rows[len(record.emitted) - 1]
@@ -151,7 +151,7 @@ def bars(pair: Pair, seen: tuple, record: Any, temperature: float) -> dict:
         best = best if chosen in best else [*best[:-1], chosen]
         found = [[text_of(pair.target.tokenizer, t), float(row[t]), None, t == chosen] for t in best]
         return {"title": "of the target's next token", "rows": found}
-    q = lifting.distribution(*proposals.drawn[last.place])
+    q = lifting.distribution(*proposals.origins[last.place])
     atoms, P, Q = lifting.choice(last.node, rows[last.row], q)
     names = [text_of(own, int(atom)) for atom in atoms]
     names.append("others" if last.node == TOP else "stop")

@@ -1,8 +1,4 @@
-"""The decoding loop: draft, translate, verify, update (arXiv 2507.02659, Algorithm 1).
-
-`speculative` yields the rounds of a pair, `plain` those of the target alone, which is the baseline
-of every speedup.
-"""
+"""The decoding loop: draft, translate, verify, update (arXiv 2507.02659, Algorithm 1)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +52,7 @@ class Warm:
 
 def plain(model: Any, prompt_ids: str | Sequence[int], options: Options, uniforms: Uniforms,
           warm: Warm | None = None) -> Iterator[Round]:
-    """Ordinary decoding: one token of `model` per round; arguments as for `speculative`."""
+    """Ordinary decoding, a token per round: the baseline. Arguments are as for `speculative`."""
     began, ids = perf_counter(), check_prompt(model, prompt_ids)
     sampler = getattr(model, "sampler", Sampler)(uniforms, *options.sampling)
     cache, ends = (warm or Warm()).read(model, sampler, ids), options.ends(model)
@@ -96,13 +92,14 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         began = perf_counter()
         # 1. Draft d_1..d_k from q. If the drafter can spell nothing of the text, it drafts nothing.
         room = end_of_text - len(ids) - 1  # the target adds one token of its own
-        drafts = room > 0 and options.stop.limit > 0 and drafter.ids
-        draft = drafter.draft(lifting, room) if drafts else Draft()
+        may_draft = room > 0 and options.stop.limit > 0 and drafter.ids
+        draft = drafter.draft(lifting, room) if may_draft else Draft()
         seconds["draft"] = perf_counter() - began
 
         # 2. Translate them to proposals t_1..t_m in the target's vocabulary.
         proposals = propose(pair, draft, ids, options, sampler, lifting)
-        proposals.cut(room)
+        # One draft token may expand to several target tokens: then there may be too many.
+        del proposals.tokens[room:], proposals.spans[room:], proposals.probs[room:]
 
         # 3. One pass of the target over all of them: rows p_1..p_{m+1}.
         before = perf_counter()
@@ -120,13 +117,13 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         # 5. Both models continue from the new text; the n-gram cache and the learner observe it.
         cache.rewind(min(cache.length, len(ids) - 1))
         written = [target.tokenizer.decode_bytes([token]) for token in emitted]
-        same = emitted if pair.one_vocabulary else None
-        kept = drafter.follow(draft, b"".join(written), written.count(b""), same)
+        ids_too = emitted if pair.one_vocabulary else None
+        kept = drafter.follow(draft, b"".join(written), silent=written.count(b""), same_ids=ids_too)
         if learner is not None:
             learner.observe(draft, proposals, sampler.to_numpy(logits), emitted, kept, done)
         if options.learn:
             pair.cache.observe(drafter.ids[-8 * len(emitted):], emitted, pair.draft.tokenizer,
-                               target.tokenizer)
+                               target.tokenizer)  # aligned from the end: 8 ids a token suffice
         seconds["other"] = perf_counter() - began - seconds["draft"] - seconds["target"]
         accepted = min(verdict.accepted, len(emitted))  # an end token may cut the proposals short
         kinds = ["merged" if span > 1 else "accepted" for span in proposals.spans[:accepted]]
@@ -159,8 +156,8 @@ def propose(pair: Pairing, draft: Draft, ids: Sequence[int], options: Options, s
         # Compared with the target's own choices any proposal is exact, so propose its own spelling.
         return respelled(pair, draft, ids, rule)
     in_text = () if draft.taken_back is None else lifting.paths[draft.taken_back]
-    atoms, drawn = lifting.reveal(draft.tokens, draft.probs, in_text)
-    return Proposals(*lifting.walk(atoms), atoms=atoms, drawn=drawn, lifting=lifting)
+    atoms, origins = lifting.reveal(draft.tokens, draft.probs, in_text)
+    return Proposals(*lifting.walk(atoms), atoms=atoms, origins=origins, lifting=lifting)
 
 
 def respelled(pair: Pairing, draft: Draft, ids: Sequence[int], rule: str) -> Proposals:
@@ -186,7 +183,7 @@ def judge(proposals: Proposals, logits: Any, options: Options, sampler: Sampler,
         return exact_match(tokens, sampler.choices(logits, size))
     rows = sampler.rows(logits, size)
     if options.verify == "lifted":
-        return lifted(proposals.atoms, proposals.drawn, proposals.lifting, rows, uniforms, room)
+        return lifted(proposals.atoms, proposals.origins, proposals.lifting, rows, uniforms, room)
     return rejection_sampling(tokens, proposals.rows, rows, uniforms, proposals.probs)
 
 

@@ -35,8 +35,8 @@ class Draft:
 class Drafter:
     """Drafts for one text: `draft` draws a round's tokens, `follow` adopts what the target wrote.
 
-    `prompt` is the text or its ids (V_q); all but the last two ids are fed immediately. The cache
-    of an earlier Drafter, `before`, is reused if it belongs to the same model.
+    `prompt` is the text or its ids (V_q). All ids but the last two are fed immediately: healing
+    needs the logits after both. The cache of a Drafter `before` is reused for the same model.
     """
 
     def __init__(self, pair: Pairing, prompt: str | Sequence[int], options: Options,
@@ -79,7 +79,8 @@ class Drafter:
                 logits = self.model.forward(drawn[-1:], self.cache)
             rows = self._rows(logits, self.allowed)
             if not (draft.tokens or drawn or stop.starts(0.0)):  # whether to start depends on q_1
-                if not stop.starts(self._judge(self.sampler.draw(rows, True), rows)[1]):
+                likeliest = self.sampler.draw(rows, likeliest=True)
+                if not stop.starts(self._judge(likeliest, rows)[1]):
                     return draft
             drawn.append(self.sampler.draw(rows))
             if self.options.temperature:
@@ -89,10 +90,9 @@ class Drafter:
                 token, confidence, features = self._judge(token, rows)
                 draft.features += features
                 confidences.append(confidence)
-                # subtle: the token that stops the round is still proposed (see `stopping`)
-                if stop(confidences):
+                if stop(confidences):  # subtle: the token that stops the draft is still proposed
                     break
-            if (stop.looks or self.sampler.looks) and token in ends:
+            if (stop.looks or self.sampler.draws_ids) and token in ends:
                 break
         tokens = self.sampler.settle(drawn, ends)
         self.fed += tokens[:-1]
@@ -103,22 +103,22 @@ class Drafter:
         return draft
 
     def follow(self, draft: Draft, data: bytes, silent: int = 0,
-               same: list[int] | None = None) -> int:
+               same_ids: list[int] | None = None) -> int:
         """Adopt the bytes that the target wrote; returns how many draft tokens they fully contain.
 
         Special tokens have no bytes. As many are kept as the target wrote (`silent`), so a rejected
-        end token does not stay in the text. If the vocabularies are equal, the emitted ids (`same`)
-        are copied instead: tokenising their bytes again could give other ids.
+        end token does not stay in the text. With one vocabulary the emitted ids (`same_ids`) are
+        copied instead: tokenising their bytes again could give other ids.
         """
-        if same is not None:
-            self.ids += same
-            return translation.common_prefix(draft.tokens, same)
+        if same_ids is not None:
+            self.ids += same_ids
+            return translation.common_prefix(draft.tokens, same_ids)
         tokenizer, drafted, kept = self.model.tokenizer, draft.data(self.model.tokenizer), 0
         agreed = translation.common_prefix(drafted, data)
         lengths = [len(tokenizer.decode_bytes([token])) for token in draft.tokens]
         size = len(drafted) - sum(lengths)  # below 0: so many bytes of d_1 were in the text before
         for length in lengths:
-            silent -= not length
+            silent -= not length  # a special token uses up one that the target wrote
             if silent < 0 or size + length > agreed:
                 break
             kept, size = kept + 1, size + length

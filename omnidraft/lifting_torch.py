@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import lifting
-from .lifting import Split
+from .lifting import Origin, Split
 
 
 def upload(ids: np.ndarray | Sequence[int], device: torch.device | str) -> Tensor:
@@ -25,13 +25,13 @@ class Lifting(lifting.Lifting):
         vars(self).update(vars(host), host=host, device=device)  # shared, not copied
 
     def index(self, what: Any, make: Callable[[], np.ndarray]) -> Tensor:
-        return self.kept((str(self.device), what), lambda: upload(make(), self.device))
+        return self.once((str(self.device), what), lambda: upload(make(), self.device))
 
     def added(self, index: Tensor, values: Tensor, size: int) -> Tensor:
         return values.new_zeros(size).index_add_(0, index, values)
 
     def reveal(self, draft_tokens: Sequence[int], draft_probs: Sequence[Tensor],
-               in_text: Split = ()) -> tuple[list[int | None], list[tuple[Tensor, Split]]]:
+               in_text: Split = ()) -> tuple[list[int | None], list[Origin]]:
         rows = [row.to(self.device) for row in draft_probs]
         return super().reveal(draft_tokens, rows, in_text)
 

@@ -1,10 +1,10 @@
 """Distillation losses: how far the drafter is from the target along a text, and the gradient.
 
 p = target, q = draft; only the drafter is trained. `dm` and `hybrid` are the losses of arXiv
-2507.02659 (Eq. 3 and 4), `lifted` is this project's own. Each is a sum of comparisons of P with Q
-over categories c of draft tokens: Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d).
+2507.02659 (Eq. 3 and 4), `lifted` is this project's own. Each is a sum of terms that compare P with
+Q over categories c of draft tokens: Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d).
 draft_logits: (N, V_q), row j predicts draft_ids[j + 1]. A loss returns the *summed* value, its
-gradient (N, V_q), which PyTorch passes to autograd, and the number of comparisons, for the mean.
+gradient (N, V_q), which PyTorch passes to autograd, and the number of terms, for the mean.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,13 +45,13 @@ def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequenc
         raise OmnidraftError(f"{len(ids)} target tokens need as many rows, not {len(target_probs)}")
     prompt_ids = draft.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
     draft_ids = extend(draft, prompt_ids, target.decode_bytes(ids))
-    spelled = [draft.decode_bytes([token]) for token in draft_ids]
-    written = [draft.decode_bytes(prompt_ids), *(target.decode_bytes([token]) for token in ids)]
+    ours = [draft.decode_bytes([token]) for token in draft_ids]
+    theirs = [draft.decode_bytes(prompt_ids), *(target.decode_bytes([token]) for token in ids)]
     starts = [-1] * len(ids)
-    for (start, end), (place, place_end) in aligned_spans(spelled, written):
-        if place > 0 and end > start and place_end > place:
-            starts[place - 1] = start
-    if ids and ids[-1] in ends and not written[-1]:  # replace the end token by the drafter's
+    for (start, end), (first, last) in aligned_spans(ours, theirs):
+        if first > 0 and end > start and last > first:  # 0 is the prompt, so `ids` begins at 1
+            starts[first - 1] = start
+    if ids and ids[-1] in ends and not theirs[-1]:  # replace the end token by the drafter's
         direct = pair.alignment.target_to_draft[ids[-1]]
         own = [int(token) for token in (direct, *pair.draft.eos_ids) if token >= 0][:1]
         starts[-1] = len(draft_ids) if own else -1
@@ -62,7 +62,7 @@ def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequenc
     return Example(draft_ids[cut:], ids, np.asarray(target_probs)[:len(ids)], starts)
 
 
-class Comparison(NamedTuple):
+class Term(NamedTuple):
     """P against Q; Q is the softmax of one row of the draft logits, summed by category."""
 
     row: int
@@ -75,7 +75,7 @@ class Comparison(NamedTuple):
 def dm(draft_logits: np.ndarray, example: Example, pair: Pairing) -> Result:
     """Sum of KL(q' || p), renormalised over the shared tokens, at directly mapped tokens (Eq. 3).
 
-    p = (0.6, 0.3 | 0.1), q = (0.4, 0.4 | 0.2): KL((1/2, 1/2) || (2/3, 1/3)) = log(9/8) / 2.
+    p = (0.6, 0.3), q = (0.4, 0.4), rest not shared: KL((1/2, 1/2) || (2/3, 1/3)) = log(9/8) / 2.
     """
     return hybrid(draft_logits, example, pair, weight=0.0)
 
@@ -94,18 +94,18 @@ def hybrid(draft_logits: np.ndarray, example: Example, pair: Pairing,
     shared = np.unique(direct[direct >= 0])  # (S,) target tokens
     categories = np.where(direct >= 0, np.searchsorted(shared, direct), -1)
     each = np.arange(len(direct))  # every draft token is a category
-    ids, found = example.draft_ids[:len(draft_logits) + 1], []
+    ids, terms = example.draft_ids[:len(draft_logits) + 1], []
     for t, start, p in zip(example.target_ids, example.starts, example.target_probs, strict=True):
         if not 0 < start < len(ids):
             continue
         split = pair.cache.split_of(t) or () if weight else ()
         if ids[start] == pair.alignment.target_to_draft[t] and p[shared].sum() > 0:
-            found.append(Comparison(start - 1, categories, p[shared], "reverse"))
+            terms.append(Term(start - 1, categories, p[shared], "reverse"))
         elif len(split) > 1 and tuple(ids[start:start + len(split)]) == split:
             scale = float(p[t] if weight == "dynamic" else weight)
-            found += [Comparison(row, each, (each == d).astype(float), "forward", scale)
+            terms += [Term(row, each, (each == d).astype(float), "forward", scale)
                       for row, d in enumerate(split, start - 1)]  # -log q(d): P has only d
-    return _total(draft_logits, found)
+    return _total(draft_logits, terms)
 
 
 def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
@@ -113,49 +113,50 @@ def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
     """Sum of "forward" KL(P || Q), "reverse" KL(Q || P) or "tv" over verification's comparisons.
 
     P and Q are those of `Lifting.choice`; tv = 1 - sum_c min(P(c), Q(c)) is the probability of a
-    rejection. The KLs leave out categories that no draft token proposes and atoms that begin no
-    target token, and renormalise. P = (3/4, 1/4), Q = (1/2, 1/2): tv 1/4, reverse log(4/3) / 2.
+    rejection. The KLs, else infinite, leave out categories that no draft token proposes and atoms
+    that begin no target token. P = (3/4, 1/4), Q = (1/2, 1/2): tv 1/4, reverse log(4/3) / 2.
     """
-    return _total(draft_logits, lifted_comparisons(draft_logits.shape, example, pair, divergence))
+    return _total(draft_logits, lifted_terms(draft_logits.shape, example, pair, divergence))
 
 
 LOSSES = {"dm": dm, "hybrid": hybrid, "lifted": lifted}
 
 
-def lifted_comparisons(shape: Sequence[int], example: Example, pair: Pairing,
-                       divergence: str) -> Iterator[Comparison]:
+def lifted_terms(shape: Sequence[int], example: Example, pair: Pairing,
+                 divergence: str) -> Iterator[Term]:
     """P and Q over the categories of each comparison that verification would make on this text."""
     if divergence not in DIVERGENCES:
         raise OmnidraftError(f"unknown divergence {divergence!r}: choose forward, reverse or tv")
     lifting, exact, unused = pair.lifting, divergence == "tv", np.zeros(len(pair.lifting.paths))
     width = min(shape[1], pair.draft.tokenizer.size)
     categories_at = cache(partial(_categories, lifting, width, exact))  # the same ones recur
-    for at, prefix, node, left, p in places(example, lifting):
+    for at, prefix, node, stopped_at, p in places(example, lifting):
         if 0 < at <= shape[0]:
-            categories, counted = categories_at(prefix, node, left)
+            categories, counted = categories_at(prefix, node, stopped_at)
             target = np.append(lifting.choice(node, p, unused)[1], 0.0) * counted  # (C + 2,) P
             if target.sum() > 0:
-                yield Comparison(at - 1, categories, target, divergence)
+                yield Term(at - 1, categories, target, divergence)
 
 
 def places(example: Example,
            lifting: Lifting) -> Iterator[tuple[int, Split, Split, Split, np.ndarray]]:
-    """The comparisons that verification makes if this text is drafted: at, prefix, node, left, p.
+    """The comparisons that verification makes if this text is drafted.
 
-    at: index of the draft token whose next atom proposes; prefix: its earlier atoms; node: place in
-    the trie; left: the node where the same atom has just ended a token, or ROOT; p: the row (V_p,).
+    Each has at: index of the draft token whose next atom proposes; prefix: its earlier atoms; node
+    and stopped_at: as in `lifting.Comparison`; p: the target's row (V_p,).
     """
-    atoms, drawn = lifting.reveal(example.draft_ids, range(len(example.draft_ids)))
-    atoms, drawn = [*atoms, None], [*drawn, (len(example.draft_ids), ())]  # the end of the text
-    first, row = [i for i, (_, prefix) in enumerate(drawn) if not prefix], 0
+    size = len(example.draft_ids)
+    atoms, origins = lifting.reveal(example.draft_ids, range(size))  # indices instead of rows
+    atoms, origins = [*atoms, None], [*origins, (size, ())]  # the end of the text
+    begins, row = [i for i, (_, prefix) in enumerate(origins) if not prefix], 0  # of each token
     while row < len(example.target_ids):
-        begin, now = first[example.starts[row]], row
-        if example.starts[row] >= 0:  # a round starts where tokens of both texts start
-            for step in lifting.route(atoms[begin:]):
+        start, now = example.starts[row], row
+        if start >= 0:  # a round starts where tokens of both texts start
+            for step in lifting.route(atoms[begins[start]:]):
                 if (now := row + step.row) == len(example.target_ids):
                     break
                 token, p = example.target_ids[now], example.target_probs[now]
-                yield *drawn[begin + step.place], step.node, step.narrowed, p
+                yield *origins[begins[start] + step.place], step.node, step.stopped_at, p
                 inside = step.next_node != ROOT and token in lifting.below(step.next_node)
                 if step.ends != token and not inside:
                     break  # the atoms differ from the text, or spell a longer token
@@ -163,18 +164,18 @@ def places(example: Example,
 
 
 def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: Split,
-                left: Split) -> tuple[np.ndarray, np.ndarray]:
+                stopped_at: Split) -> tuple[np.ndarray, np.ndarray]:
     """The category (W,) of each draft token by its atom after `prefix`; which (C + 2,) count.
 
     Categories are the C children of the node, then *stop* (any other atom); at the root instead the
-    uncovered tokens (no atom), then, if `exact`, any other atom. Children of `left` have none (-1).
+    uncovered tokens (no atom), then, if `exact`, any other atom. Children of `stopped_at`: -1.
     """
     children = lifting.atoms(node)
     other = len(children) if node != ROOT else len(children) + 1 if exact else -1
     of_atom = np.full(len(lifting.paths), other)
     of_atom[children] = np.arange(len(children))
-    if left != ROOT:
-        of_atom[lifting.atoms(left)] = -1
+    if stopped_at != ROOT:
+        of_atom[lifting.atoms(stopped_at)] = -1
     draft_tokens, atoms = lifting.continuing(prefix)
     categories = np.full(len(lifting.paths), -1 if prefix else other)  # `other` without a path, too
     categories[draft_tokens] = of_atom[atoms]
@@ -183,11 +184,11 @@ def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: 
     return categories, held | (exact and held.any())
 
 
-def _total(draft_logits: np.ndarray, comparisons: Iterable[Comparison]) -> Result:
-    """The sum over the comparisons; those with the same categories are computed together."""
-    groups: dict[Any, list[Comparison]] = {}
-    for c in comparisons:
-        groups.setdefault((id(c.categories), c.divergence), []).append(c)
+def _total(draft_logits: np.ndarray, terms: Iterable[Term]) -> Result:
+    """The sum of the terms; those with the same categories are computed together."""
+    groups: dict[Any, list[Term]] = {}
+    for term in terms:
+        groups.setdefault((id(term.categories), term.divergence), []).append(term)
     value, gradient = 0.0, np.zeros_like(draft_logits)
     most = max(1, BLOCK // draft_logits.shape[1])
     for group in groups.values():
@@ -196,7 +197,7 @@ def _total(draft_logits: np.ndarray, comparisons: Iterable[Comparison]) -> Resul
     return value, gradient, sum(map(len, groups.values()))
 
 
-def _compare(draft_logits: np.ndarray, group: list[Comparison], gradient: np.ndarray) -> float:
+def _compare(draft_logits: np.ndarray, group: list[Term], gradient: np.ndarray) -> float:
     """The weighted sum of B divergences; its gradient is added to `gradient` (N, V_q)."""
     categories = group[0].categories  # (W,)
     width = len(categories)

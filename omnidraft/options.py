@@ -12,10 +12,7 @@ from .verification import RULES
 
 @dataclass(frozen=True)
 class Options:
-    """Settings for one text; None stands for a setting's default, as in transformers.
-
-    Raises OmnidraftError for an invalid value.
-    """
+    """Settings for one text (None: a setting's default); OmnidraftError for an invalid value."""
 
     verify: str = "lifted"  # one of verification.RULES; "lossless" is another name for "lifted"
     stop: FixedLength = Confidence()  # noqa: RUF009 (frozen); its `limit` bounds the draft length

@@ -12,7 +12,7 @@ import numpy as np
 
 from .errors import OmnidraftError
 
-BLOCK = 256
+BLOCK = 256  # weights that `locate` sums at once
 BELOW_ONE = 1 - 2**-52  # the largest draw: times a total, it stays below the total after rounding
 NO_FILTERS = 0, 1.0, 0.0  # top_k, top_p, min_p
 LEAST = -6e4  # fits float16; least logit of an allowed token, even if the model rules it out
@@ -27,7 +27,7 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
     float32 stays float32, anything else becomes float64. Temperature 0 gives a one-hot row at the
     argmax. Raises OmnidraftError for a row that has no finite logit or has a NaN.
     """
-    logits, total = np.asarray(logits), np.zeros(1)
+    logits, total = np.asarray(logits), np.zeros(1)  # total 0: not computed yet
     width = np.float32 if logits.dtype == np.float32 else np.float64
     if temperature == 1:  # usually exp needs no shift: it neither overflows nor loses precision
         probs = np.exp(logits, dtype=width)
@@ -74,10 +74,7 @@ def best(logits: np.ndarray) -> list[int]:
 
 
 def locate(weights: np.ndarray, draw: float) -> int:
-    """The first index at which the running sum of weights (N,) exceeds `draw` times their total.
-
-    It is N if the weights are NaN or all zero.
-    """
+    """Where the running sum of weights (N,) first exceeds draw * total; N for NaN or all zero."""
     # Find the block first, then the index in it: a running sum takes ten times as long as a sum.
     sums = np.add.reduceat(weights, np.arange(0, len(weights), BLOCK)).cumsum(dtype=np.float64)
     goal = float(sums[-1]) * min(draw, BELOW_ONE)
@@ -92,13 +89,10 @@ def locate(weights: np.ndarray, draw: float) -> int:
 
 
 class Rows(Sequence):
-    """Lazy rows: make(item) is computed on demand, so that rows after a rejection cost nothing.
-
-    `none_zero`: no probability in them is 0 (not `positive`, which is a method of tensors).
-    """
+    """Lazy rows: make(item) is computed on demand, so that rows after a rejection cost nothing."""
 
     def __init__(self, items: Any, make: Callable[[Any], Any], none_zero: bool = False) -> None:
-        self.items, self.none_zero = items, none_zero
+        self.items, self.none_zero = items, none_zero  # none_zero: no probability in them is 0
         self._row = cache(lambda row: make(items[row]))
 
     def __len__(self) -> int:
@@ -137,7 +131,7 @@ class Uniforms:
         return map(self.choose, rows)
 
     def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterable[tuple[float, float]]:
-        """Pairs of array elements as floats, one pair after another."""
+        """Pairs of array elements as floats, one after another (in the twin: in one copy)."""
         return ((float(p), float(q)) for p, q in pairs)
 
 
@@ -148,7 +142,7 @@ class Sampler:
     `sampling_torch` keeps rows and drawn tokens on a device.
     """
 
-    looks = True  # are drafted tokens read at once? free here; the twin would wait for the device
+    draws_ids = True  # does `draw` return ids? The twin's are tensors: reading them takes time
     process, best, to_numpy = staticmethod(process), staticmethod(best), staticmethod(np.asarray)
 
     def __init__(self, uniforms: Uniforms, temperature: float = 1.0, top_k: int = 0,

@@ -41,7 +41,6 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
         probs = torch.where(probs >= least, probs, 0.0)
     if top_p < 1:
         ordered, order = torch.sort(probs, dim=-1, descending=True, stable=True)
-        # Keep a token if those before it sum to less than top_p: the one that crosses top_p stays.
         running = ordered.cumsum(-1)
         ordered.masked_fill_(running - ordered >= top_p * running[..., -1:], 0.0)
         probs = torch.zeros_like(probs).scatter_(-1, order, ordered)
@@ -106,7 +105,7 @@ class Sampler(sampling.Sampler):
     token; what verification compares and draws; with a rule that looks, every token's probability.
     """
 
-    looks = False  # reading each token would wait for the device: only if the stop rule needs it
+    draws_ids = False  # reading a drawn token waits for the device: only if the stop rule looks
     process = staticmethod(process)
     best = staticmethod(lambda logits: to_host(best(logits), logits.shape[-1]))  # one copy
 

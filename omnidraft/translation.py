@@ -1,7 +1,6 @@
 """Translation between the two vocabularies, in both directions (arXiv 2507.02659, section 3.1).
 
-Draft to target: `merge` returns proposals, their translated probabilities q' (Eq. 1) and the rows
-that the residual needs (Eq. 2); `continuation` re-tokenises instead. Target to draft: `retokenize`.
+Draft to target: `merge`, or `continuation`, which re-tokenises. Target to draft: `retokenize`.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,13 +45,9 @@ class Proposals:
     spans: list[int] = field(default_factory=list)
     probs: list[Any] = field(default_factory=list)  # for `rejection_sampling`: q' of each,
     rows: Sequence[Any] = ()  # and the rows (V_p,) of q'
-    atoms: list[int | None] = field(default_factory=list)  # for `lifted`, like the next two
-    drawn: list[Any] = field(default_factory=list)
-    lifting: Any = None
-
-    def cut(self, room: int) -> None:
-        """Keep at most `room` proposals: one draft token may expand to several target tokens."""
-        del self.tokens[room:], self.spans[room:], self.probs[room:]
+    atoms: list[int | None] = field(default_factory=list)  # for `lifted`: the atoms of the draft,
+    origins: list[Any] = field(default_factory=list)  # the origin of each (`Lifting.reveal`),
+    lifting: Any = None  # and what revealed them
 
 
 def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direct,
@@ -61,9 +56,10 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
           spread: Callable[[Any], Any] | None = None) -> Proposals:
     """Proposals for the drafted tokens d_1..d_k (Eq. 1), with the rows q' of the residuals (Eq. 2).
 
-    At each place take the longest cached n-gram, with q'(t) = prod_j q(d_j), subtracted from that
-    of d_1's direct token; else the direct token; else the target tokens that spell the draft token
-    (the first gets q(d), the others are certain given the first); else the proposals end here.
+    At each place take the longest cached n-gram: prod_j q(d_j) is added to q' of its target token,
+    and subtracted from q' of d_1's direct token. Else take the direct token; else the tokens that
+    spell the draft token (q(d) is added to q' of the first, which the others follow for certain).
+    Without any the proposals end. Where nothing is said, q' is q spread over the direct map.
 
     draft_probs: k rows (V_q,); longest_match(tokens, start): (target token, length) or None;
     spread: maps a row (V_q,) to a row over the target's tokens (V_p,); None at temperature 0.
@@ -74,33 +70,34 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
     >>> made.tokens, made.rows[0].tolist()
     ([1], [0.25, 0.25])
     """
-    def row(change: tuple[Any, dict[int, Any]]) -> Any:
-        q_prime = spread(change[0])
-        for token, prob in change[1].items():
+    def row(part: tuple[Any, dict[int, Any]]) -> Any:
+        q, changed = part
+        q_prime = spread(q)
+        for token, prob in changed.items():
             q_prime[token] = prob
         return q_prime
 
-    changes: list[tuple[Any, dict[int, Any]]] = []  # per proposal: q, and where q' differs
-    made, place = Proposals(rows=Rows(changes, row)), 0
+    parts: list[tuple[Any, dict[int, Any]]] = []  # of each row q': q, and where q' differs
+    made, place = Proposals(rows=Rows(parts, row)), 0
     while place < len(draft_tokens):
         d, q = draft_tokens[place], draft_probs[place] if spread else None
-        same, found = int(direct.draft_to_target[d]), longest_match(draft_tokens, place)
-        (token, length), changed = found or (same, 1), {}
+        direct_token, found = int(direct.draft_to_target[d]), longest_match(draft_tokens, place)
+        (token, length), changed = found or (direct_token, 1), {}
         spelling = (token,) if token >= 0 else spellings.get(d, ())
         if not spelling:
             break
         if found and spread:
             product = prod(draft_probs[i][draft_tokens[i]] for i in range(place, place + length))
-            if same >= 0:
-                left = direct.prob(q, same) - product
-                changed[same] = left * (left > 0)
+            if direct_token >= 0:
+                left = direct.prob(q, direct_token) - product
+                changed[direct_token] = left * (left > 0)  # at least 0, without waiting for a GPU
             changed[token] = changed.get(token, direct.prob(q, token)) + product
-        elif same < 0 and spread:
+        elif direct_token < 0 and spread:
             changed[spelling[0]] = direct.prob(q, spelling[0]) + q[d]
         for i, token in enumerate(spelling):
             if spread:
                 q, changed = (q * 0, {token: 1.0}) if i else (q, changed)
-                changes.append((q, changed))
+                parts.append((q, changed))
                 made.probs.append(changed[token] if token in changed else direct.prob(q, token))
             made.tokens.append(token)
             made.spans.append(0 if i else length)

@@ -17,7 +17,7 @@ from itertools import accumulate, chain, pairwise, takewhile
 from operator import mul
 from typing import Any, NamedTuple
 
-from .lifting import ROOT, Choice, Lifting, Split
+from .lifting import ROOT, Comparison, Lifting, Origin
 from .sampling import Uniforms
 
 RULES = ("lifted", "omnidraft", "slem", "tli")
@@ -82,38 +82,33 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
     return Verdict([*proposals, uniforms.choose(target_probs[len(proposals)])], "bonus")
 
 
-def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
+def lifted(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
            target_probs: Sequence[Any], uniforms: Uniforms, limit: int | None = None) -> Verdict:
     """Verify a round's atoms on lifted distributions; every emitted token has distribution p.
 
-    atoms, drawn: from `Lifting.reveal`; target_probs: m + 1 rows (V_p,) along the m tokens of
+    atoms, origins: from `Lifting.reveal`; target_probs: m + 1 rows (V_p,) along the m tokens of
     `lifting.walk(atoms)`, or its first `limit` (the bonus then follows them, whatever comes later).
 
     At each node of the trie the next atom proposes a child, or that a token ends there, with the P
     and Q of `Lifting.choice`. They are judged as a block (arXiv 2403.10444, here for atoms): r is 1
-    at first, and each comparison makes it r' = min(1, r P/Q). With probability r, the last, all are
-    kept. If not, go back from the last comparison and stop at each with h = Z / (Z + 1 - r): only
-    those before it are kept, its residual max(0, r P - Q), whose sum is Z, draws a category, and p
-    draws the next token within that category. This is exact (1, 2) and keeps more (3):
-
+    at first, and each comparison makes it r' = min(1, r P/Q). All are kept with the last r'. If
+    not, go back from the last comparison, and stop at each with probability h = Z / (Z + 1 - r),
+    where r is the one before it, and Z the sum of its residual max(0, r P - Q) over all categories.
+    Only what precedes it is kept: the residual draws a category, and p the next token within it.
+    This never keeps less than judging one by one, and it is exact (docs/note.md, section 3):
     1. The draft up to a comparison is kept with probability r: more of it with sum Q r' = sum
        min(Q, r P) = r - Z, and otherwise exactly so much with h; r - Z + (1 - r + Z) h = r.
     2. Category c comes next with probability r P, as in the target: drafted and kept with Q r' =
        min(Q, r P), or drawn from the residual with max(0, r P - Q); the sum is r P.
-    3. Judging one by one would keep all with the product of all min(1, P/Q), which is never more
-       than r, and less where P > Q comes after P < Q.
-
-    As P <= 1, a later r is at most r / (product of the Q up to there). A draw above this bound
-    rejects what follows without computing its rows, if `target_probs` are lazy (`sampling.Rows`).
     """
-    steps = choices(atoms, drawn, lifting, target_probs, limit)
-    kept, refused, left = _keep(steps, drawn, lifting, target_probs, uniforms)
+    steps = comparisons(atoms, origins, lifting, target_probs, limit)
+    kept, refused, left = _keep(steps, origins, lifting, target_probs, uniforms)
     emitted = [step.ends for step in kept if step.ends >= 0]
     p, node = target_probs[len(emitted)], kept[-1].next_node if kept else ROOT
     if refused is not None:
         within = lifting.members(refused.node, uniforms.choose(left), len(p))
         return Verdict([*emitted, int(within[uniforms.choose(p[within])])], "recovered")
-    if node != ROOT:
+    if node != ROOT:  # the draft ends inside a token
         below = lifting.below(node)
         emitted.append(int(below[uniforms.choose(p[below])]))
         if emitted[-1] != lifting.token.get(node):
@@ -122,86 +117,93 @@ def lifted(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lift
     return Verdict([*emitted, uniforms.choose(p)], "bonus")
 
 
-def _keep(steps: Iterable[Choice], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
+def _keep(steps: Iterable[Comparison], origins: Sequence[Origin], lifting: Lifting,
           target_probs: Sequence[Any],
-          uniforms: Uniforms) -> tuple[list[Choice], Choice | None, Any]:
+          uniforms: Uniforms) -> tuple[list[Comparison], Comparison | None, Any]:
     """The kept comparisons, the first rejected one (None: all are kept), its residual (C + 1,)."""
     steps, known, draw = iter(steps), [], 1.0
     for step in steps:
-        draw = draw if known else uniforms.next()
+        draw = draw if known else uniforms.next()  # a single draw: are all kept?
         known.append(step)
-        if draw >= step.most:  # not all are kept, whatever the later rows are
+        if draw >= step.later_max:  # not all are kept, whatever the later rows are
             break
     if not known or draw < known[-1].after:
         return known, None, None
-    left = cache(lambda i: residual(*categories(known[i], drawn, lifting, target_probs),
+    left = cache(lambda i: residual(*p_and_q(known[i], origins, lifting, target_probs),
                                     known[i].before))
-    sure, last = max(i for i, step in enumerate(known) if step.before == 1), known[-1]  # h = 1
-    draws = [(i, uniforms.next()) for i in range(len(known) - 1 + last.behind, sure, -1)]
-    if any(i >= len(known) and draw < last.most for i, draw in draws):
-        known += steps
+    # Go back, with a draw for each comparison, to the last that has r = 1 before it: there h = 1.
+    sure, last = max(i for i, step in enumerate(known) if step.before == 1), known[-1]
+    draws = [(i, uniforms.next()) for i in range(len(known) - 1 + last.following, sure, -1)]
+    if any(i >= len(known) and draw < last.later_max for i, draw in draws):
+        known += steps  # the stop may be at one whose row is not computed yet
     # As h <= r, a draw above r needs no Z: most comparisons compute no whole distribution.
-    some = [(i, draw) for i, draw in draws if i < len(known) and draw < known[i].before]
-    totals = uniforms.floats((z := left(i).sum(), z + (1 - known[i].before)) for i, _ in some)
-    for (i, draw), total in zip(some, totals, strict=True):
-        if draw < ratio(*total):
+    possible = [(i, draw) for i, draw in draws if i < len(known) and draw < known[i].before]
+    sums = uniforms.floats((z := left(i).sum(), z + (1 - known[i].before)) for i, _ in possible)
+    for (i, draw), (z, whole) in zip(possible, sums, strict=True):
+        if draw < ratio(z, whole):  # h
             return known[:i], known[i], left(i)
     return known[:sure], known[sure], left(sure)
 
 
-def choices(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
-            target_probs: Sequence[Any], limit: int | None = None) -> Iterator[Choice]:
-    """The comparisons of a round, up to the first with P = 0; arguments as for `lifted`."""
+def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
+                target_probs: Sequence[Any], limit: int | None = None) -> Iterator[Comparison]:
+    """The comparisons of a round, up to the first with P = 0; arguments as for `lifted`.
+
+    P and Q are those of the proposal alone, from sums over few tokens. As P <= 1, a later r is at
+    most r / (product of the Q up to there). A draw above this bound rejects what follows without
+    computing its rows, if `target_probs` are lazy (`sampling.Rows`) and no P in them is 0.
+    """
     rows = min(len(target_probs), len(target_probs) if limit is None else limit)
     route = [*takewhile(lambda step: step.row < rows, lifting.route(atoms))]
-    masses, drafted = [], []  # (row, ids) to sum: for P; for Q, and the total that Q is a share of
+    p_sums, q_sums = [], []  # (row, ids) to sum; Q needs two: its share of what was possible
     for step in route:
-        (q, prefix), children = drawn[step.place], lifting.children(step.node)
-        after, atom = lifting.after(prefix), atoms[step.place]
+        (q_row, prefix), children = origins[step.place], lifting.children(step.node)
+        drafts, atom = lifting.after(prefix), atoms[step.place]  # drafts: next atom -> tokens
         if atom in children:
-            within, same = lifting.below((*step.node, atom)), after.get(atom, [])
-        else:
-            within = lifting.below(step.node)[:step.node in lifting.token]
-            same = [token for other in children if step.stop for token in after.get(other, ())]
-        masses.append((step.row, within))
-        drafted += [(q, same), (q, lifting.continuing(prefix)[0] if prefix else [])]
+            within, counted = lifting.below((*step.node, atom)), drafts.get(atom, [])
+        else:  # for *stop*, count the tokens that propose a child instead
+            within = lifting.own(step.node)
+            counted = [token for child in children if step.stop for token in drafts.get(child, ())]
+        p_sums.append((step.row, within))
+        q_sums += [(q_row, counted), (q_row, lifting.continuing(prefix)[0] if prefix else [])]
     # The draft rows exist already; a target row is computed only when its number is asked for.
-    numbers = lifting.sums(chain(drafted, ((target_probs[row], ids) for row, ids in masses)))
+    numbers = lifting.sums(chain(q_sums, ((target_probs[row], ids) for row, ids in p_sums)))
     q, proposals = 1.0, []
     for step in route:
-        left, share = q if step.narrowed != ROOT else 1.0, next(numbers) / (next(numbers) or 1.0)
-        q = (max(0.0, 1.0 - share) if step.stop else share) / (left or 1.0)
-        proposals.append((left, q))
-    later = [*accumulate((q for _, q in proposals[:0:-1]), mul, initial=1.0)]  # product of later Q
-    mass, r = 1.0, 1.0  # of the previous proposal: its mass under p, and r after it
-    for step, (left, q), proposed in zip(route, proposals, numbers, strict=True):
-        p, before = proposed / (mass or 1.0) if step.node != ROOT else proposed, r
-        mass, r, behind = proposed, ratio(r * p, q), later.pop()
-        lazy = behind and getattr(target_probs, "none_zero", False)
-        yield step._replace(target_prob=p, draft_prob=q, left=left, before=before, after=r,
-                            most=min(1.0, r / behind) if lazy else 1.0,
-                            behind=len(later) if r else 0)
+        stop_prob = q if step.stopped_at != ROOT else 1.0  # the same atom's *stop* came just before
+        share = next(numbers) / (next(numbers) or 1.0)
+        q = (max(0.0, 1.0 - share) if step.stop else share) / (stop_prob or 1.0)
+        proposals.append((stop_prob, q))
+    later = [*accumulate((q for _, q in proposals[:0:-1]), mul, initial=1.0)]  # products of later Q
+    node_mass, r = 1.0, 1.0  # the mass of the node is that of the child proposed just before
+    for step, (stop_prob, q), mass in zip(route, proposals, numbers, strict=True):
+        p = mass / (node_mass or 1.0) if step.node != ROOT else mass
+        node_mass, before, r, product = mass, r, ratio(r * p, q), later.pop()
+        bounded = product and getattr(target_probs, "none_zero", False)
+        yield step._replace(target_prob=p, draft_prob=q, stop_prob=stop_prob, before=before,
+                            after=r, later_max=min(1.0, r / product) if bounded else 1.0,
+                            following=len(later) if r else 0)
         if r == 0:
             return
 
 
-def categories(choice: Choice, drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
-               target_probs: Sequence[Any]) -> tuple[Any, Any]:
+def p_and_q(step: Comparison, origins: Sequence[Origin], lifting: Lifting,
+            target_probs: Sequence[Any]) -> tuple[Any, Any]:
     """P and Q (C + 1,) over all categories of a comparison."""
-    q = lifting.distribution(*drawn[choice.place])
-    if choice.narrowed != ROOT:  # the same atom proposed *stop*, and that was accepted
-        q[[*lifting.children(choice.narrowed)]] = 0.0
-        q /= choice.left
-    return lifting.choice(choice.node, target_probs[choice.row], q)[1:]
+    q = lifting.distribution(*origins[step.place])
+    if step.stopped_at != ROOT:  # the same atom proposed *stop*, and that was accepted
+        q[[*lifting.children(step.stopped_at)]] = 0.0
+        q /= step.stop_prob
+    return lifting.choice(step.node, target_probs[step.row], q)[1:]
 
 
-def acceptances(atoms: Sequence[int | None], drawn: Sequence[tuple[Any, Split]], lifting: Lifting,
+def acceptances(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
                 target_probs: Sequence[Any]) -> list[float]:
     """P(kept) of each atom given those before it, up to the first 0: labels of the acceptance head.
 
     This project's own. The draft is kept up to an atom with probability r (see `lifted`). As r
     can rise again, the labels multiply to the smallest r so far. The list ends with the rows.
     """
-    steps = choices(atoms, drawn, lifting, target_probs)
+    steps = comparisons(atoms, origins, lifting, target_probs)
     after = {step.place: step.after for step in steps}  # an atom may be compared twice
     return [now / before for before, now in pairwise(accumulate(after.values(), min, initial=1.0))]

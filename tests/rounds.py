@@ -14,11 +14,11 @@ import numpy as np
 
 from omnidraft import verification
 from omnidraft.exactness import Draws, distribution_of
-from omnidraft.lifting import Choice, Lifting, Split
+from omnidraft.lifting import Comparison, Lifting, Split
 from omnidraft.verification import Verdict
 
 TEXTS = [text for n in (1, 2, 3) for text in map("".join, product("ab", repeat=n))]
-SHARED = {name: getattr(verification, name) for name in ("_keep", "categories", "choices", "residual")}
+SHARED = {name: getattr(verification, name) for name in ("_keep", "comparisons", "p_and_q", "residual")}
 COMMON = np.repeat([6.0, 2.0, 1.0], [2, 4, 8])  # short tokens are frequent, because they spell the long ones
 
 
@@ -30,7 +30,7 @@ class Judged:
 
     def __init__(self, given: tuple[Any, ...], limit: int | None) -> None:
         self.given, self.limit, self.whole, self.left, self.kept = given, limit, {}, {}, {}
-        self.steps = [*SHARED["choices"](*given, limit)]
+        self.steps = [*SHARED["comparisons"](*given, limit)]
 
     def verdict(self, draws: Draws) -> Verdict:
         """The verdict for one outcome."""
@@ -41,14 +41,14 @@ class Judged:
         finally:
             vars(verification).update(SHARED)
 
-    def choices(self, *_: Any) -> list[Choice]:
-        """The result of `verification.choices`."""
+    def comparisons(self, *_: Any) -> list[Comparison]:
+        """The result of `verification.comparisons`."""
         return self.steps
 
-    def categories(self, step: Choice, *_: Any) -> tuple[Any, Any]:
-        """The result of `verification.categories`."""
+    def p_and_q(self, step: Comparison, *_: Any) -> tuple[Any, Any]:
+        """The result of `verification.p_and_q`."""
         if step not in self.whole:
-            self.whole[step] = SHARED["categories"](step, *self.given[1:])
+            self.whole[step] = SHARED["p_and_q"](step, *self.given[1:])
         return self.whole[step]
 
     def _keep(self, *given: Any) -> tuple[Any, ...]:
@@ -65,7 +65,7 @@ class Judged:
         return self.kept[ends[given[-1].choose([*self.shares.values()])]]
 
     def residual(self, p: Any, q: Any, scale: float) -> Any:
-        """The result of `verification.residual` for rows of `categories`."""
+        """The result of `verification.residual` for rows of `p_and_q`."""
         if (id(q), scale) not in self.left:
             self.left[id(q), scale] = SHARED["residual"](p, q, scale)
         return self.left[id(q), scale]
@@ -140,10 +140,10 @@ class RoundWorld:
 
     def given(self, tokens: list[int], rows: list[np.ndarray], in_text: Split,
               limit: int | None) -> tuple[Any, ...]:
-        """The arguments of `verification.lifted`: atoms, drawn, lifting and the target's rows."""
-        atoms, drawn = self.lifting.reveal(tokens, rows, in_text)
+        """The arguments of `verification.lifted`: atoms, origins, lifting and the target's rows."""
+        atoms, origins = self.lifting.reveal(tokens, rows, in_text)
         target_rows = self.target_rows(self.lifting.walk(atoms)[0][:limit])
-        return atoms, drawn, self.lifting, target_rows
+        return atoms, origins, self.lifting, target_rows
 
     def verify(self, draws: Draws, tokens: list[int], rows: list[np.ndarray],
                limit: int | None = None, in_text: Split = ()) -> Verdict:

@@ -41,15 +41,15 @@ class Merging(RoundWorld):
     def lossless(self, draws, limit=None, context=None) -> tuple[int, ...]:
         """As in `RoundWorld`, and counts merges that were accepted."""
         tokens, rows = self.draw(draws)
-        atoms, drawn = self.lifting.reveal(tokens, rows)
+        atoms, origins = self.lifting.reveal(tokens, rows)
         walked, lengths = self.lifting.walk(atoms)
         rows = Rows(self.target_rows(walked), lambda row: row, self.positive)
-        given = atoms, drawn, self.lifting, rows
+        given = atoms, origins, self.lifting, rows
         verdict = verification.lifted(*given, draws)
         self.counts["unread"] += len(rows) - rows._row.cache_info().currsize
         self.counts["merged"] += any(length > 1 for length in lengths[:verdict.accepted])
         alone, ended = 1.0, 0
-        for step in verification.choices(*given):
+        for step in verification.comparisons(*given):
             alone *= verification.ratio(step.target_prob, step.draft_prob)
             ended += step.ends >= 0
             self.counts["rescued"] += step.ends >= 0 and ended <= verdict.accepted and alone < step.after - 1e-9
@@ -83,12 +83,12 @@ def test_r_is_the_probability_that_what_was_drafted_so_far_is_kept(worlds):
     for world in worlds[:12]:
         def run(draws, world=world):
             tokens, rows = world.draw(draws)
-            atoms, drawn = world.lifting.reveal(tokens, rows)
+            atoms, origins = world.lifting.reveal(tokens, rows)
             probs = world.target_rows(world.lifting.walk(atoms)[0])
-            steps = [*verification.choices(atoms, drawn, world.lifting, probs)]
-            kept = len(verification._keep(steps, drawn, world.lifting, probs, draws)[0])
+            steps = [*verification.comparisons(atoms, origins, world.lifting, probs)]
+            kept = len(verification._keep(steps, origins, world.lifting, probs, draws)[0])
             # What is known at a comparison: the atoms so far, and where the draft tokens begin among them.
-            seen = [(tuple(atoms[:s.place + 1]), tuple(prefix for _, prefix in drawn[:s.place + 1]), i, s.after)
+            seen = [(tuple(atoms[:s.place + 1]), tuple(prefix for _, prefix in origins[:s.place + 1]), i, s.after)
                     for i, s in enumerate(steps)]
             return tuple(seen), kept
 
@@ -107,11 +107,11 @@ def test_a_draft_that_is_too_likely_first_and_too_unlikely_then_is_kept_whole():
     # Target and drafter have the tokens 0 and 1: the pair (1, 0) has p = 0.2 · 0.8 > q = 0.4 · 0.3.
     lifting = Lifting({0: (0,), 1: (1,)}, {}, 2)
     p = np.array([[0.8, 0.2]] * 3)
-    atoms, drawn = lifting.reveal([1, 0], [np.array([0.6, 0.4]), np.array([0.3, 0.7])])
-    steps = [*verification.choices(atoms, drawn, lifting, p)]
+    atoms, origins = lifting.reveal([1, 0], [np.array([0.6, 0.4]), np.array([0.3, 0.7])])
+    steps = [*verification.comparisons(atoms, origins, lifting, p)]
     assert [step.after for step in steps] == pytest.approx([0.5, 1.0]) and [step.node for step in steps] == [ROOT, ROOT]
-    assert verification.acceptances(atoms, drawn, lifting, p) == pytest.approx([0.5, 1.0])
-    written = distribution_of(lambda draws: tuple(verification.lifted(atoms, drawn, lifting, p, draws).emitted))
+    assert verification.acceptances(atoms, origins, lifting, p) == pytest.approx([0.5, 1.0])
+    written = distribution_of(lambda draws: tuple(verification.lifted(atoms, origins, lifting, p, draws).emitted))
     assert {tokens[:2] for tokens in written} == {(1, 0)}
 
 
@@ -119,9 +119,9 @@ def test_labels_multiply_to_the_least_r_so_far(worlds):
     below = 0
     for world in worlds:
         tokens, rows = world.draw(verification.Uniforms(np.random.default_rng(world.k)))
-        atoms, drawn = world.lifting.reveal(tokens, rows)
-        given = atoms, drawn, world.lifting, world.target_rows(world.lifting.walk(atoms)[0])
-        after = {step.place: step.after for step in verification.choices(*given)}
+        atoms, origins = world.lifting.reveal(tokens, rows)
+        given = atoms, origins, world.lifting, world.target_rows(world.lifting.walk(atoms)[0])
+        after = {step.place: step.after for step in verification.comparisons(*given)}
         labels = verification.acceptances(*given)
         assert all(0 <= label <= 1 for label in labels)
         assert np.cumprod(labels) == pytest.approx(np.minimum.accumulate([*after.values()]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import html
 import importlib.util
 import re
@@ -58,6 +59,13 @@ def test_python_blocks_of_the_readme_run():
     for block in blocks:
         done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
+@pytest.mark.parametrize("module", [path.stem for path in sorted((ROOT / "omnidraft").glob("[a-z]*.py"))
+                                    if "    >>> " in path.read_text(encoding="utf-8")])
+def test_examples_in_the_docstrings_of_the_lesson_are_right(module):
+    found = doctest.testmod(importlib.import_module(f"omnidraft.{module}"))
+    assert found.attempted and not found.failed
 
 
 def test_the_readme_is_one_sitting():

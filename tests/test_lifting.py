@@ -70,11 +70,11 @@ def test_what_continues_a_prefix(lifting):
 
 def test_reveal_of_an_expansion_and_of_a_healed_one(lifting):
     q = np.array([0.4, 0.2, 0.1, 0.2, 0.1])
-    atoms, drawn = lifting.reveal([BA, Z], [q, q])
-    laws = [lifting.distribution(*one) for one in drawn]
+    atoms, origins = lifting.reveal([BA, Z], [q, q])
+    laws = [lifting.distribution(*one) for one in origins]
     assert atoms == [B, A, None] and laws[0][B] == pytest.approx(0.4) and laws[1].tolist() == [1, 0, 0, 0, 0]
-    atoms, drawn = lifting.reveal([BA, BA], [q, q], in_text=(B,))  # only the first token begins in the text
-    assert atoms == [A, B, A] and [prefix for _, prefix in drawn] == [(B,), (), (B,)]
+    atoms, origins = lifting.reveal([BA, BA], [q, q], in_text=(B,))  # only the first token begins in the text
+    assert atoms == [A, B, A] and [prefix for _, prefix in origins] == [(B,), (), (B,)]
     assert lifting.longer(B) == [BA] and lifting.longer(A) == []
 
 

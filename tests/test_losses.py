@@ -158,11 +158,11 @@ def test_lifted_after_a_stop_leaves_out_the_children():
     p = np.array([[0.1, 0.3, 0.1, 0.5], [0.2, 0.6, 0.0, 0.2]])
     pair = small_pair(Lifting({0: (A,), 1: (B,), 3: (A, B)}, {}, 3), [0, 1, -1], 4, {3: (A, B)}, 3)
     q = [[0.5, 0.3, 0.2], [0.7, 0.2, 0.1]]
-    found = [*losses.lifted_comparisons((2, 3), Example([Z, A, A], [0, 0], p, [1, 2]), pair, "forward")]
+    found = [*losses.lifted_terms((2, 3), Example([Z, A, A], [0, 0], p, [1, 2]), pair, "forward")]
     assert [c.row for c in found] == [0, 1, 1]
     assert found[1].categories.tolist() == [1, 0, 1] and found[1].target[:2].tolist() == pytest.approx([5 / 6, 1 / 6])
     assert found[2].categories.tolist() == [0, -1, -1]  # B is a child of the node that was left; Z begins no token
-    exact = [*losses.lifted_comparisons((2, 3), Example([Z, A, A], [0, 0], p, [1, 2]), pair, "tv")][2]
+    exact = [*losses.lifted_terms((2, 3), Example([Z, A, A], [0, 0], p, [1, 2]), pair, "tv")][2]
     assert exact.categories.tolist() == [0, -1, 3] and exact.target.tolist() == pytest.approx([0.4, 0.6, 0, 0])
     value, _, count = losses.lifted(logits_of(*q), Example([Z, A, A], [0, 0], p, [1, 2]), pair, "tv")
     assert count == 3 and value == pytest.approx(0.2 + (1 - 1 / 6 - 0.2) + (1 - 0.4))
@@ -171,7 +171,7 @@ def test_lifted_after_a_stop_leaves_out_the_children():
 def test_a_text_that_the_walk_would_read_differently_begins_anew():
     pair = small_pair(Lifting({0: (A,), 1: (B,), 3: (A, B)}, {}, 3), [0, 1, -1], 4, {3: (A, B)}, 3)
     p = np.repeat([[0.1, 0.3, 0.1, 0.5]], 2, 0)
-    found = [*losses.lifted_comparisons((3, 3), Example([Z, A, B], [0, 1], p, [1, 2]), pair, "forward")]
+    found = [*losses.lifted_terms((3, 3), Example([Z, A, B], [0, 1], p, [1, 2]), pair, "forward")]
     assert [(c.row, c.categories.tolist()) for c in found] == [(0, [0, 1, -1]), (1, [1, 0, 1]), (1, [0, 1, -1])]
 
 
@@ -210,17 +210,17 @@ def test_worlds_have_every_kind_of_comparison():
 
 
 # ---- lifted against verification ----------------------------------------------------------------------------------------
-def choices_for(world: RoundWorld, draft, rows) -> tuple[list, Iterator]:
-    """The atoms of drawn tokens, and verification's choices for them as long as all are accepted."""
+def comparisons_for(world: RoundWorld, draft, rows) -> tuple[list, Iterator]:
+    """The atoms of drawn tokens, and verification's comparisons for them as long as all are accepted."""
     atoms, laws = world.lifting.reveal(draft, rows)
     target_rows = world.target_rows(world.lifting.walk(atoms)[0])
-    # One row more than the walk needs: if a draft stops inside a token, this helper makes one choice too many.
-    return atoms, verification.choices(atoms, laws, world.lifting, np.vstack([target_rows, target_rows[-1:]]))
+    # One row more than the walk needs: if a draft stops inside a token, this helper makes one comparison too many.
+    return atoms, verification.comparisons(atoms, laws, world.lifting, np.vstack([target_rows, target_rows[-1:]]))
 
 
 @np.errstate(divide="ignore", invalid="ignore")  # in distributions without mass
 def test_lifted_tv_is_one_minus_the_acceptance_probability():
-    """At each choice for the text: enumerate the draft tokens that lead there, with verification's acceptance of each."""
+    """At each comparison for the text: enumerate the draft tokens that lead there, with verification's acceptance of each."""
     compared = inside = expanded = 0
     for seed in range(160):
         world = RoundWorld(seed)
@@ -229,24 +229,24 @@ def test_lifted_tv_is_one_minus_the_acceptance_probability():
             continue
         draft, rows, example = text
         logits, pair = logits_of(*rows), world_pair(world)
-        atoms, choices = choices_for(world, draft, rows)
-        choices = list(choices)
-        comparisons = [*losses.lifted_comparisons(logits.shape, example, pair, "tv")]
-        assert len(comparisons) == len(choices) or choices[-1].target_prob == 0  # verification stops there
-        for number, (comparison, choice) in enumerate(zip(comparisons, choices, strict=False)):
+        atoms, judged = comparisons_for(world, draft, rows)
+        judged = list(judged)
+        comparisons = [*losses.lifted_terms(logits.shape, example, pair, "tv")]
+        assert len(comparisons) == len(judged) or judged[-1].target_prob == 0  # verification stops there
+        for number, (comparison, step) in enumerate(zip(comparisons, judged, strict=False)):
             accepted = possible = 0.0
             for token, q in enumerate(rows[comparison.row]):
                 drawn = [*draft[:comparison.row], token]
-                others, theirs = choices_for(world, drawn, rows[:len(drawn)])
+                others, theirs = comparisons_for(world, drawn, rows[:len(drawn)])
                 led = [*takewhile(lambda made: made[0].place == made[1].place and made[0].node == made[1].node,
-                                  zip(choices[:number + 1], theirs, strict=False))]
-                if len(led) > number and others[:choice.place] == atoms[:choice.place]:
+                                  zip(judged[:number + 1], theirs, strict=False))]
+                if len(led) > number and others[:step.place] == atoms[:step.place]:
                     possible += q
                     accepted += q * verification.ratio(*led[number][1][7:9])
             value = losses._total(logits, [comparison])[0]
             assert value == pytest.approx(1 - accepted / possible, abs=1e-12)
             compared += 1
-            inside += choice.node != ROOT
+            inside += step.node != ROOT
             expanded += len(world.lifting.paths[draft[comparison.row]]) > 1
     assert compared > 200 and inside > 40 and expanded > 20, (compared, inside, expanded)
 
@@ -262,7 +262,7 @@ def test_lifted_vanishes_where_the_two_lifted_laws_are_equal():
         example.target_probs = 0.9 * example.target_probs + 0.1 / len(world.target)  # q drew the text, so p could be 0
         shape = len(example.draft_ids) - 1, len(world.draft)
         q = np.full(shape, 1 / shape[1])
-        for c in losses.lifted_comparisons(shape, example, pair, "forward"):  # later comparisons divide what earlier ones leave
+        for c in losses.lifted_terms(shape, example, pair, "forward"):  # later comparisons divide what earlier ones leave
             row, inside = q[c.row], c.categories >= 0
             total, law = row[inside].sum(), c.target / c.target.sum()
             for category in np.unique(c.categories[inside]):
@@ -301,7 +301,7 @@ def test_a_snowflake():
     logits = np.random.default_rng(0).standard_normal((len(example.draft_ids), pair.draft.vocab_size))
     assert losses.hybrid(logits, example, pair)[2] == 5  # f la ke, Snow, the end
     assert losses.dm(logits[:5], example, pair)[2] == 1 and losses.hybrid(logits[:3], example, pair)[2] == 0
-    inside = [c for c in losses.lifted_comparisons(logits.shape, example, pair, "tv") if 0 < c.row < 5]
+    inside = [c for c in losses.lifted_terms(logits.shape, example, pair, "tv") if 0 < c.row < 5]
     assert {c.row for c in inside} == {1, 2, 3, 4}
 
 

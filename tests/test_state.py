@@ -21,7 +21,7 @@ from omnidraft.options import Options
 from omnidraft.sampling import Sampler, Uniforms
 from omnidraft.serving.generation import Pair
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
-from omnidraft.verification import RULES, choices, ratio
+from omnidraft.verification import RULES, comparisons, ratio
 from omnidraft.vocabulary import canonical_ids
 
 
@@ -131,7 +131,7 @@ def expected_labels(world: World, draft: Draft, proposals, logits, sampling_sett
     sizes = [len(proposals.lifting.paths[token] or (None,)) for token in draft.tokens]
     ends, r = np.cumsum(sizes) - in_text, 1.0
     after: dict[int, float] = {}  # atom's place -> r after it
-    for choice in choices(proposals.atoms, proposals.drawn, proposals.lifting, rows):
+    for choice in comparisons(proposals.atoms, proposals.origins, proposals.lifting, rows):
         r = after[choice.place] = ratio(r * choice.target_prob, choice.draft_prob)
         if r == 0:
             break

@@ -30,7 +30,7 @@ TWINS = [(sampling, sampling_torch), (lifting, lifting_torch)]
 SETTINGS = [{"temperature": 1.0}, {"temperature": 0.6}, {"temperature": 1.3, "top_k": 7}, {"temperature": 0.8, "top_p": 0.9},
             {"temperature": 1.0, "top_k": 9, "top_p": 0.8}, {"temperature": 0.0}]
 CASES = 1000
-HOST_ONLY = {"Choice", "Rows", "mask"}  # use ids and dictionaries, or accept both kinds of arrays
+HOST_ONLY = {"Comparison", "Rows", "mask"}  # use ids and dictionaries, or accept both kinds of arrays
 
 
 # ---- signatures ------------------------------------------------------------------------------------------------------
@@ -293,8 +293,8 @@ class TorchWorld(RoundWorld):
         self.twin, self.kind = lifting_torch.Lifting(self.lifting), ("host", "device")[seed % 2]
 
     def given(self, tokens, rows, in_text, limit):
-        atoms, drawn = self.twin.reveal(tokens, torch.from_numpy(np.array(rows)), in_text)
-        return atoms, drawn, self.twin, given(self.target_rows(self.twin.walk(atoms)[0][:limit]), self.kind)
+        atoms, origins = self.twin.reveal(tokens, torch.from_numpy(np.array(rows)), in_text)
+        return atoms, origins, self.twin, given(self.target_rows(self.twin.walk(atoms)[0][:limit]), self.kind)
 
 
 @pytest.mark.parametrize("first", range(0, 240, 60))

@@ -32,7 +32,7 @@ def test_by_bytes_by_hand():
     assert alignment.draft_to_target[ids(drafter, "la")] == -1  # the target has no "la"
     assert alignment.target_to_draft[ids(target, "flake")] == -1
     assert alignment.target_to_draft[ids(target, "S")] == letter  # never <0x53> while there is a plain "S"
-    assert alignment.draft_to_target[drafter.byte_fallback[ord("S")]] == ids(target, "S")[0]
+    assert alignment.draft_to_target[drafter.token_of_byte[ord("S")]] == ids(target, "S")[0]
     assert alignment.draft_to_target.dtype == alignment.target_to_draft.dtype == np.int32
     # 256 bytes, the 10 characters, and Sn, Sno, Snow, ▁Snow; the target has no "la" or "ke"
     assert alignment.shared_draft == 256 + len("▁Snowflake") + 4

@@ -36,7 +36,7 @@ from omnidraft.lifting import ROOT
 from omnidraft.sampling import mask, process
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.translation import common_prefix
-from omnidraft.verification import choices
+from omnidraft.verification import comparisons
 
 LONGEST, THRESHOLD = 12, 0.4
 THRESHOLDS = [round(0.05 * i, 2) for i in range(1, 19)]
@@ -107,8 +107,8 @@ class Rounds(Learner):
         probs, healed = process(mask(logits.copy(), self.pair.target.tokenizer.size)), len(draft.tokens) - len(draft.features)
         in_text, rows, tokens = () if draft.taken_back is None else lifting.paths[draft.taken_back], [1], [1.0]
         for n in range(1, len(draft.tokens) + 1):
-            atoms, drawn = lifting.reveal(draft.tokens[:n], draft.probs[:n], in_text)
-            steps = [*choices(atoms, drawn, lifting, probs)]
+            atoms, origins = lifting.reveal(draft.tokens[:n], draft.probs[:n], in_text)
+            steps = [*comparisons(atoms, origins, lifting, probs)]
             rows.append(len(lifting.walk(atoms)[0]) + 1)
             tokens.append(1 + sum(step.after for step in steps if step.ends >= 0))
             if steps and (node := steps[-1].next_node) != ROOT and node in lifting.token and steps[-1].after:

@@ -250,8 +250,8 @@ class Learner:
         # `pair.lifting` may have changed since this round was verified.
         lifting = getattr(proposals.lifting, "host", proposals.lifting)
         rows = process(mask(logits, self.pair.target.tokenizer.size), *options.sampling)
-        drawn = [(to_numpy(row), prefix) for row, prefix in proposals.drawn]
-        each = iter(acceptances(proposals.atoms, drawn, lifting, rows))
+        origins = [(to_numpy(row), prefix) for row, prefix in proposals.origins]
+        each = iter(acceptances(proposals.atoms, origins, lifting, rows))
         in_text = 0 if draft.taken_back is None else len(lifting.paths[draft.taken_back])
         labels: list[float] = []
         for token in draft.tokens:
