@@ -20,7 +20,7 @@
 #
 # ## By hand
 # The drafter draws a from (a 0.6, b 0.4), then a again from (a 0.3, b 0.7). Let P and Q be the target's and the drafter's
-# probability of what is proposed. Three comparisons follow, each judged like a token of lesson 1:
+# probability of what is proposed. Three **comparisons** follow, each judged like a token of lesson 1:
 # 1. At the root, the first a proposes the child a. P = p(a) + p(ab) = 0.8 and Q = 0.6: always kept.
 # 2. At node a, the second a is not a child, so it proposes *stop*. P = 0.4 / 0.8 = 0.5. Every atom except b means stop, so Q =
 #    1 - 0.7 = 0.3: always kept. The target token a is written.
@@ -34,8 +34,8 @@
 #                        P(stop) = p(t) / mass(n)    Q(stop) = 1 - sum_c Q(c)      t is the token of node n
 #
 # (q is the drafter's distribution of this atom, given what is known about it.) At each node these are two distributions over
-# the same few choices, so the rule of lesson 1 is exact: accept with min(1, P / Q); else draw a choice from max(0, P - Q), then
-# one of the tokens in this choice from p, which ends the round.
+# the same few **categories**, so the rule of lesson 1 is exact: accept with min(1, P / Q); else draw a category from
+# max(0, P - Q), then one of the tokens in it from p, which ends the round.
 #
 # But this keeps less than it could. In the draft b, a the b is kept with 0.2 / 0.4, then the a with 1: half the time both are
 # lost. Yet the target writes b, a with probability 0.2 · 0.8 = 0.16, the drafter only with 0.4 · 0.3. **Block verification**
@@ -50,7 +50,7 @@ import numpy as np
 from omnidraft import Options, Uniforms, pair, plain, speculative
 from omnidraft.lifting import ROOT, Lifting
 from omnidraft.stopping import FixedLength
-from omnidraft.verification import choices, lifted
+from omnidraft.verification import comparisons, lifted
 
 a, b, ab = 0, 1, 2
 p = np.array([0.4, 0.2, 0.4])
@@ -61,7 +61,7 @@ rows = [np.array([0.6, 0.4]), np.array([0.3, 0.7])]
 kept = np.zeros(2)
 for draft in (a, a), (a, b), (b, a), (b, b):
     singly = 1.0
-    for c in choices(*lifting.reveal(draft, rows), lifting, [p, p, p]):
+    for c in comparisons(*lifting.reveal(draft, rows), lifting, [p, p, p]):
         singly *= min(1, c.target_prob / c.draft_prob)
         proposed = "stop" if c.stop else "ab"[draft[c.place]]
         print(*("ab"[d] for d in draft), f" {'root  ' if c.node == ROOT else 'node a'}  {proposed:4}  P = {c.target_prob:.1f}",
@@ -84,8 +84,8 @@ both = Lifting(splits, {2: (b, a)}, draft_size=3)
 
 def two_tokens(p, q, draws):  # p[t] and q[d]: the rows after t and d; p[-1] and q[-1]: the first ones
     first = draws.choose(q[-1])
-    atoms, drawn = both.reveal([first, draws.choose(q[first])], q[[-1, first]])
-    written = lifted(atoms, drawn, both, p[[-1, *both.walk(atoms)[0]]], draws).emitted  # the rows along the proposals
+    atoms, origins = both.reveal([first, draws.choose(q[first])], q[[-1, first]])
+    written = lifted(atoms, origins, both, p[[-1, *both.walk(atoms)[0]]], draws).emitted  # the rows along the proposals
     return tuple(written[:2]) if len(written) > 1 else (*written, draws.choose(p[written[0]]))
 
 

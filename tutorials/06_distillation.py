@@ -15,7 +15,7 @@
 #     KL(q || p)   =  sum_x q(x) · log(q(x) / p(x))
 #     dm           =  sum of KL(q || p) at each directly mapped token of the text; both rows cut to the map, renormalised
 #     hybrid       =  dm + lambda · sum of -log q(d) over the draft tokens d of the n-grams in the text
-#     lifted       =  sum of D(P, Q) over the choices of lesson 5 along the text; D is KL(P || Q) ("forward"),
+#     lifted       =  sum of D(P, Q) over the comparisons of lesson 5 along the text; D is KL(P || Q) ("forward"),
 #                     KL(Q || P) ("reverse"), or their total variation 1 - sum_c min(P(c), Q(c)) ("tv")
 #
 # A model computes **logits** z, and q = **softmax**(z): q(x) = exp(z_x) / sum_y exp(z_y). The derivatives of a loss with
