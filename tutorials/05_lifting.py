@@ -34,8 +34,8 @@
 #                        P(stop) = p(t) / mass(n)    Q(stop) = 1 - sum_c Q(c)      t is the token of node n
 #
 # (q is the drafter's distribution of this atom, given what is known about it.) At each node these are two distributions over
-# the same few **categories**, so the rule of lesson 1 is exact: accept with min(1, P / Q); else draw a category from
-# max(0, P - Q), then one of the tokens in it from p, which ends the round.
+# the same few cases (each is a **category**), so the rule of lesson 1 is exact: accept with min(1, P / Q); else draw a category
+# from max(0, P - Q), then one of the tokens in it from p, which ends the round.
 #
 # But this keeps less than it could. In the draft b, a the b is kept with 0.2 / 0.4, then the a with 1: half the time both are
 # lost. Yet the target writes b, a with probability 0.2 · 0.8 = 0.16, the drafter only with 0.4 · 0.3. **Block verification**

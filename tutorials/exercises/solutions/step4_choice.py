@@ -2,7 +2,7 @@
 
 Both distributions are now over the same categories, so the rule of step 1 applies unchanged. "none" is never proposed. It is
 written only after a rejection, and the residual gives it exactly its P, since its Q is 0.
-(mini.py and the package judge all comparisons of a draft together, which is just as exact and keeps more: see `verify` in mini.py.)
+(mini.py and the package judge all comparisons of a draft together, which is just as exact and keeps more: see `verify` there.)
 """
 
 
