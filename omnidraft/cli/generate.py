@@ -59,8 +59,7 @@ def chat(
         "--system", help="System message.")] = None,
 ) -> None:
     """Chat, one message per line (embedded models forget earlier ones). /exit quits."""
-    how, uniforms = decoding.options(), options.uniforms_of(decoding.seed)
-    pair, how = models.open(how)
+    (pair, how), uniforms = models.open(decoding.options()), options.uniforms_of(decoding.seed)
     talk, terminal, alone = Conversation(pair, system), on_a_terminal(), models.target in EMBEDDED
     if terminal:
         who = f"{pair.draft.name} drafts for " if isinstance(pair, Pair) else ""
@@ -100,7 +99,7 @@ def read_messages(terminal: bool) -> Iterator[str]:
         with suppress(ImportError):
             import readline  # noqa: F401 (lines can be edited)
     with suppress(EOFError, KeyboardInterrupt, RuntimeError):  # the last if there is no stdin
-        while (line := input(ask).strip()) != "/exit" and (line or not terminal):
+        while (line := input(ask).strip()) != "/exit":
             if line:
                 empty = False
                 yield line
