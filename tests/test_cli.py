@@ -323,6 +323,8 @@ def test_demo_says_whose_adapter_it_uses(tmp_path):
     ok("adapt", "math", "--limit", "2", "-n", "4")
     shown = ok("demo", "--task", "text", "-n", "4").stderr
     assert "draft-general drafts with your own adapter in " in shown and "draft-general--qwen-like" in shown
+    shown = ok("demo", "--task", "text", "-n", "4", "--adapter", "none").stderr
+    assert shown.startswith("draft-general (2,048 entries) drafts for qwen-like")
 
 
 @embedded
