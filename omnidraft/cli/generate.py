@@ -116,11 +116,11 @@ def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",
     decoder, done, text = codecs.getincrementaldecoder("utf-8")("replace"), [], ""
     for record in records:
         done.append(record)
-        data = tokenizer.decode_bytes(record.emitted)
-        piece = decoder.decode(data, final=record.done).lstrip("" if text else strip)
+        piece = decoder.decode(tokenizer.decode_bytes(record.emitted), final=record.done)
+        piece = piece.lstrip("" if text else strip)
         text += piece
         if as_json:
-            emit({"type": "round", **vars(record), "text": data.decode("utf-8", "replace")})
+            emit({"type": "round", **vars(record), "text": piece})
         else:
             say(piece, end="", exact=True)
     if as_json:
