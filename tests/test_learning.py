@@ -287,7 +287,7 @@ def test_a_default_rate_begins_small_and_grows_with_success(folders, monkeypatch
     rates = []
     for _ in range(5):
         serve(learner, PROMPTS[:1])
-        rates.append(learner.trainer.optimizer.rate / 3e-3)
+        rates.append(learner.trainer.optimizer.rate / 1e-3)
     assert np.allclose(rates, [1 / 16, 1 / 4, 1, 1, 1 / 4])
 
 
