@@ -20,7 +20,7 @@ from .lora import LoRA
 from .optimizer import AdamW, fill
 
 SHARE_OF_A = 1 / 16  # share of the rate for A in W + B A; long runs diverge at 1 (arXiv 2402.12354)
-AVERAGE = 0.99  # weight of the old mean in the running mean that is served (less in the first steps)
+AVERAGE = 0.99  # weight of the old mean in the running mean that is served; at first it is less
 
 
 @dataclass(frozen=True)
