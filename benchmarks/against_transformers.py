@@ -2,15 +2,16 @@
 
     python -m benchmarks.against_transformers --json
 
-The embedded pair on its three tasks, and the two models of $OMNIDRAFT_REAL_DATA in both directions
-on stories; temperatures 0 and 1. Figures are those of `omnidraft bench`: medians over repeats, here
-of whole calls in one process, methods taking turns, with as many threads as the libraries choose
-(torch: one for each core; NumPy here: one). Two figures say how far the texts of UAG-TLI are from
-the target's distribution: the total variation of their first token, and their excess of log p.
---distances measures the first of them alone, and adds it to the file. The rows "custom_generate" and
-"folder" draft inside transformers' `generate`; --draws N tests the first two tokens that they write
-at temperature 1 against the target's exact distribution, alone, and adds p to the file:
-results/inside_transformers.json with --inside, which measures only these two and assisted generation.
+The embedded pair runs on its three tasks, and the two models of $OMNIDRAFT_REAL_DATA in both
+directions on stories, at temperatures 0 and 1. The figures are those of `omnidraft bench`: medians
+over repeats, here of whole calls in one process. The methods take turns, with as many threads as the
+libraries choose (torch: one for each core; NumPy here: one). Two figures say how far the texts of
+UAG-TLI are from the target's distribution: the total variation of their first token, and their
+excess of log p. --distances measures only the first of them and adds it to the file.
+The rows "custom_generate" and "folder" draft inside transformers' `generate`. --draws N only tests
+the first two tokens that they write at temperature 1 against the target's exact distribution, and
+adds p to the file. With --inside the file is results/inside_transformers.json, and only these two
+and assisted generation are measured.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ SETTINGS = ("prompts", "repeats", "tokens", "k", "threshold", "device", "assista
 
 
 def side_by_side(models: Pair, options: Options, assistant: dict[str, Any], only_inside: bool) -> dict[str, Method]:
-    """transformers' methods, ours on the same modules, and on CPUs ours with the NumPy engine.
+    """transformers' methods, ours on the same modules, and on a CPU also ours with the NumPy engine.
 
-    `only_inside`: drafting inside its `generate`, and what that is compared with.
+    `only_inside`: only drafting inside its `generate`, and the methods compared with that.
     """
     from benchmarks.transformers_generation import decoders, inside
 
@@ -73,14 +74,14 @@ def side_by_side(models: Pair, options: Options, assistant: dict[str, Any], only
 
 
 def whole_calls(name: str, method: Method) -> Method:
-    """The method timed from outside; no rounds, and a line, where another library's call fails."""
+    """The method, timed from outside. If another library's call fails: a printed line and no rounds."""
     def timed(*call: Any) -> list[Round]:
         began = perf_counter()
         try:
             rounds = method(*call)
         except OmnidraftError:
             raise
-        except Exception as error:  # what another library does with two models is a result too
+        except Exception as error:  # a failure of another library with these models is a result too
             print(f"{name}: {type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
             return []
         each = (perf_counter() - began) / len(rounds)
@@ -105,8 +106,8 @@ def compare(methods: dict[str, Method], prompts: Sequence[str], target: Any, how
             repeats: int, seed: int = 0) -> tuple[dict[str, dict], dict[str, list]]:
     """Figures per method (medians, ratios to the first, equal texts), and its texts as (ids, new).
 
-    The methods take turns at each prompt, after each has written the first three untimed. A method
-    that returns no rounds has failed, and its row is empty.
+    First each method writes three prompts untimed; then the methods take turns at each prompt. A
+    method that returns no rounds has failed, and its row is empty.
     """
     asked, (base, *_) = [(prompt, check_prompt(target, prompt)) for prompt in prompts], methods
     runs: dict[str, list[list[list[Round]]]] = {name: [] for name in methods}
@@ -134,7 +135,7 @@ def compare(methods: dict[str, Method], prompts: Sequence[str], target: Any, how
             "acceptance_draft": s.acceptance_draft if s.drafted else None}
         texts[name] = [(ids, [token for one in rounds for token in one.emitted])
                        for part in measured for (_, ids), rounds in zip(asked, part, strict=True)]
-        if not how.temperature:  # then all repeats write the same
+        if not how.temperature:  # every repeat writes the same text
             other = [(*one, two[1]) for one, two in zip(
                 texts[base][:len(asked)], texts[name], strict=False) if one != two]
             rows[name] |= {"prompts": len(asked), "same_text": len(asked) - len(other),
@@ -148,7 +149,7 @@ def distance(models: Pair, prompts: Sequence[str], temperature: float) -> dict[s
 
     try:
         found = first_token_distance(models, prompts, temperature)
-    except AttributeError as error:  # the drafter's vocabulary is part of the target's
+    except AttributeError as error:  # transformers fails if the target has all of the drafter's tokens
         print(f"{ASSISTED}: {error}", file=sys.stderr)
         return {}
     return {"first_token_distance": float(np.mean(found)),
@@ -156,7 +157,7 @@ def distance(models: Pair, prompts: Sequence[str], temperature: float) -> dict[s
 
 
 def table(rows: dict[str, dict], timed: str) -> str:
-    """The rows in columns, and what they mean."""
+    """The rows in columns, and what the columns mean."""
     cells = [("method", "tokens/s", " ratio", "(range)", "tokens/pass", "accepted", "same text")]
     for name, row in rows.items():
         if "ratio" not in row:
@@ -182,7 +183,7 @@ def table(rows: dict[str, dict], timed: str) -> str:
 
 
 def headline(rows: dict[str, dict]) -> str:
-    """Equal modules compared: both libraries run the same PyTorch models."""
+    """One line for the methods that run the same PyTorch models in both libraries."""
     found = [rows.get(name, {}).get("ratio") for name in ("omnidraft", ASSISTED, "omnidraft plain")]
     parts = [f"{name} {ratio:.2f}x" for name, ratio in zip(
         ("omnidraft", ASSISTED, "omnidraft plain"), found, strict=True) if ratio]
@@ -190,10 +191,10 @@ def headline(rows: dict[str, dict]) -> str:
 
 
 def excess(target, temperature: float, texts: list) -> dict[str, float]:
-    """How likely the tokens are next to the target's own draws, 0 for an exact method.
+    """How much likelier the tokens are than the target's own draws; 0 for an exact method.
 
-    The mean of log p(token) - sum p log p over `texts` (ids of a prompt, and of what was written
-    after it), with the standard error of exact draws.
+    The mean of log p(token) - sum p log p over `texts` (ids of a prompt, and the ids written after
+    it), with the standard error of exact draws.
     """
     sums, count = np.zeros(2), sum(len(tokens) for _, tokens in texts)
     for ids, tokens in texts:
@@ -210,13 +211,13 @@ def main() -> None:
     """Measure, print and write."""
     args = arguments(__doc__, "against_transformers", pairs=(PAIRS, "draft:target:task,task"),
                      prompts=12, repeats=3, tokens=96, temperatures=[0.0, 1.0], k=12, threshold=0.4,
-                     device="cpu", inside=(False, "only drafting inside generate, next to its plain and assisted generation"),
-                     draws=(0, "only the test of so many texts' first two tokens"),
-                     first_seed=(0, "of these texts; another's p is kept beside the first"),
-                     methods=(["custom_generate", "folder"], "that are tested so"),
-                     distances=(False, "only the distances of assisted sampling"),
-                     assistant_tokens=(0, "most tokens that transformers' assistant drafts; 0: its default"),
-                     assistant_threshold=(-1.0, "confidence at which it stops; -1: its default"))
+                     device="cpu", inside=(False, "only drafting inside generate, and its plain and assisted generation"),
+                     draws=(0, "only test the first two tokens of this many texts"),
+                     first_seed=(0, "seed of the first text; the p of each first seed is kept"),
+                     methods=(["custom_generate", "folder"], "methods to test with --draws"),
+                     distances=(False, "only measure the distances of assisted sampling"),
+                     assistant_tokens=(0, "maximum tokens that transformers' assistant drafts; 0: its default"),
+                     assistant_threshold=(-1.0, "confidence below which it stops; -1: its default"))
     if not (find_spec("torch") and find_spec("transformers")):
         skip("transformers", "pip install 'omnidraft[torch]'")
     results = start(None, chosen(args, *SETTINGS), pairs={})
@@ -226,7 +227,7 @@ def main() -> None:
         assistant["assistant_confidence_threshold"] = args.assistant_threshold
     if args.inside:
         args.json = args.json and args.json.with_name("inside_transformers.json")
-    if args.distances or args.draws:  # beside the speeds measured before, and on their machine
+    if args.distances or args.draws:  # added to speeds measured earlier, on the same machine
         results = result("inside_transformers" if args.inside else "against_transformers") or results
     for line in args.pairs:
         draft, target, tasks = line.split(":")
@@ -237,7 +238,7 @@ def main() -> None:
             prompt, tests = texts_of(tasks.split(",")[0], 1)[0], results.setdefault("first_two_tokens", {}).setdefault(name, {})
             methods = {f"omnidraft, {method}" for method in args.methods}
             for one in (models.draft, models.target):
-                remember(one)  # for the decoder: the folder calls the modules
+                remember(one)  # only the decoder uses this: the folder calls the modules
             for method, write in inside(models, 1.0, stop=FixedLength(2)).items():
                 if method in methods:
                     name_of = method + f", seeds from {args.first_seed}" * bool(args.first_seed)

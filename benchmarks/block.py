@@ -2,11 +2,11 @@
 
     python -m benchmarks.block --json
 
-Of every round that `lifted` verifies, the tokens that it is expected to write, given its draft: as
-a block, and had each comparison been judged alone (the product of all min(1, P/Q)). Both are exact;
-the gain's standard error takes the rounds as independent. Next to it the processor time of the
-verification, the softmax of the target's rows included: medians, of five times in a row. Published
-models (real:DRAFT:TARGET) are folders in $OMNIDRAFT_REAL_DATA; they continue stories.
+For every round that `lifted` verifies: the number of tokens that it is expected to write, given its
+draft. Once as a block, and once as if each comparison were judged alone (the product of all
+min(1, P/Q)). Both are exact; the gain's standard error treats the rounds as independent. The CPU
+time of verification, with the softmax of the target's rows, is the median of five runs in a row.
+Published models (real:DRAFT:TARGET) are folders in $OMNIDRAFT_REAL_DATA; they continue stories.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ PAIRS = [*(f"draft-tasks:{target}" for target in TARGETS),
 
 
 class Expected:
-    """Stands where a learner does, and keeps of each round (alone, as a block, seconds)."""
+    """Takes the place of a learner; keeps (alone, as a block, seconds) of each round."""
 
     def __init__(self, size: int) -> None:
         self.size, self.uniforms = size, draws(1)
         self.rounds: list[tuple[float, float, float]] = []
 
     def observe(self, draft: Any, proposals: Any, logits: np.ndarray, *_: Any) -> None:
-        """Take in a round that drafted something."""
+        """Record a round that drafted something."""
         if not proposals.atoms:
             return
         lifting, masked, times = proposals.lifting, mask(logits.copy(), self.size), []
         rows = Rows(masked, process)
         given, limit = (proposals.atoms, proposals.drawn, lifting, rows), None
         if len(lifting.walk(proposals.atoms)[0]) >= len(rows):
-            limit = len(rows) - 1  # the end of the text leaves no room for more
+            limit = len(rows) - 1  # the end of the text leaves no room for another token
         for _ in range(5):
             began = thread_time()
             lifted(*given[:3], Rows(masked, process), self.uniforms, limit)
             times.append(thread_time() - began)
         alone = before = 1.0
-        found = np.ones(2)  # one token in any case
+        found = np.ones(2)  # a round always writes one token
         for step in choices(*given, limit):
             alone *= ratio(step.target_prob, step.draft_prob)
             before = step.after
             found += np.array([alone, before]) * (step.ends >= 0)
         if (node := step.next_node) != ROOT and node in lifting.token and before:
-            p = rows[step.row]  # the atoms ran out: the node's own token brings a bonus
+            p = rows[step.row]  # the atoms ended: the node's own token adds a bonus token
             found += np.array([alone, before]) * p[lifting.token[node]] / p[lifting.below(node)].sum()
         self.rounds.append((*found, median(times)))
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: arguments, prompts, result files, another checkout to compare with."""
+"""What the benchmarks share: arguments, prompts, result files, comparison with another checkout."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from omnidraft.files import make_folder_of, write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", "OMNIDRAFT_REAL_DATA"))  # published models, data
+REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", "OMNIDRAFT_REAL_DATA"))  # published models and data
 TASKS, TARGETS = ["math", "code", "text"], ["qwen-like", "llama3-like"]
 
 
 def arguments(doc: str | None, name: str, **defaults: Any) -> Namespace:
-    """The command line of a script: an option per default, and --json FILE (results/`name`.json).
+    """The command line of a script: one option for each default, and --json FILE (results/`name`.json).
 
     A default is a value, a list of them, a type, a pair (default, help), or keyword arguments of
     `add_argument`.
@@ -53,12 +53,12 @@ def arguments(doc: str | None, name: str, **defaults: Any) -> Namespace:
 
 
 def chosen(args: Namespace, *names: str) -> dict[str, Any]:
-    """Some of the arguments, to be written with the results."""
+    """Some of the arguments, to write with the results."""
     return {name: vars(args)[name] for name in names}
 
 
 def skip(name: str, why: str) -> None:
-    """Leave without an error, so that `make bench` continues with the next script."""
+    """Exit without an error, so that `make bench` continues with the next script."""
     print(f"{name} is not measured: {why}", file=sys.stderr)
     sys.exit()
 
@@ -70,14 +70,14 @@ def prompts(task: str, count: int) -> list[dict]:
 
 
 def texts_of(task: str, count: int) -> list[str]:
-    """The prompts alone."""
+    """Only the prompts."""
     return [example["prompt"] for example in prompts(task, count)]
 
 
 def compare_checkouts(module: str, before: Path, turns: int) -> Iterator[tuple[dict, dict]]:
-    """Results of a script in another checkout and in this one, each run in a process of its own.
+    """Results of a script in another checkout and in this one, each run in its own process.
 
-    They take turns, and change places every turn. Both get the arguments of this call.
+    They take turns, and the order changes every turn. Both get the arguments of this call.
     """
     given = sys.argv[1:]
     for option in ("--before", "--turns"):
@@ -94,7 +94,7 @@ def compare_checkouts(module: str, before: Path, turns: int) -> Iterator[tuple[d
 
 
 def versions() -> dict[str, str | int]:
-    """What a figure measured with torch depends on, to be written with the machine."""
+    """What a figure measured with torch depends on, to write with the machine."""
     import torch
     import transformers
 
@@ -103,22 +103,22 @@ def versions() -> dict[str, str | int]:
 
 
 def models() -> str:
-    """What names the embedded weights that a figure belongs to: the start of a checksum."""
+    """Identifies the embedded weights that a figure belongs to: the start of a checksum."""
     found = sorted((Path(omnidraft.__file__).parent / "engine" / "embedded").glob("*/*.safetensors"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in found)).hexdigest()[:12]
 
 
 def start(path: Path | None, settings: dict | None = None, **parts: Any) -> dict[str, Any]:
-    """Results to add to: those of the file, if it is there, or else `parts`."""
+    """Results to add to: those of the file, or `parts` if there is no file."""
     stored = path and path.exists()
     found = parts | (json.loads(path.read_text(encoding="utf-8")) if stored else {})
     return found | {"machine": machine(), "models": models()} | ({"settings": settings} if settings is not None else {})
 
 
 def run_all(path: Path | None, results: dict, jobs: dict[tuple, Callable[[], dict]]) -> None:
-    """Run the jobs whose place in the results is empty, and write the file after each.
+    """Run the jobs that have no result yet, and write the file after each.
 
-    What is there must have been measured with the same models and settings.
+    Existing results must have been measured with the same models and settings.
     """
     stored = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
     if other := [what for what in ("models", "settings") if what in stored and stored[what] != results.get(what)]:
@@ -135,7 +135,7 @@ def run_all(path: Path | None, results: dict, jobs: dict[tuple, Callable[[], dic
 
 
 def save(path: Path | None, results: dict) -> None:
-    """Write results as JSON, if a file was named: completely or not at all."""
+    """Write results as JSON, if a file was given: completely or not at all."""
     if path is not None:
         make_folder_of(path)
         write_text(path, json.dumps(results, indent=1) + "\n")
@@ -148,7 +148,7 @@ def result(name: str) -> dict | None:
 
 
 def sparkline(values: Sequence[float], scale: Sequence[float] = ()) -> str:
-    """A curve in one line; those to be compared share a scale if each is given all values as it.
+    """A curve in one line; for curves to compare, give all their values as the `scale`.
 
     >>> sparkline([1.0, 2.0, 3.0]), sparkline([1.0, 2.0], scale=[1.0, 2.0, 3.0])
     ('▁▅█  min 1.00, max 3.00', '▁▅  min 1.00, max 2.00')

@@ -2,8 +2,8 @@
 
     python -m benchmarks.efficiency --json
 
-Each figure is a mean over at least `--rounds` rounds with its standard error. Folders of other
-models may be named in --pairs DRAFT:TARGET, with --prompts-file for a JSONL of {"prompt"}.
+Each figure is a mean over at least `--rounds` rounds with its standard error. For other
+models, give folders in --pairs DRAFT:TARGET, and a JSONL of {"prompt"} in --prompts-file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RULES = ["tli", "slem", "omnidraft", "lifted", "lifted-unhealed"]
 
 
 def measure(pair: Pair, texts: list[str], options: Options, least: int) -> dict:
-    """Block efficiency over at least `least` rounds of tens of prompts, the same for every rule."""
+    """Block efficiency over at least `least` rounds of tens of prompts, which are the same for every rule."""
     rounds = []
     for seed in range(100 if options.temperature else 1):
         for i, text in enumerate(texts):

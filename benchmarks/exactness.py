@@ -2,7 +2,7 @@
 
     python -m benchmarks.exactness --json
 
-The figures of `omnidraft check exactness --worlds 2000`, written down.
+The figures of `omnidraft check exactness --worlds 2000`, as a file.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a pass over m tokens costs in each layout of the weights, and next to its products alone.
+"""What a pass over m tokens costs in each layout of the weights, and what only its products cost.
 
     python -m benchmarks.kernels --model qwen-like --json     (or random, random-draft, a folder)
 
-Every figure is the median over interleaved repeats, so that other work on the machine falls on all
-of them alike; before each timed run the same run is made twice, since decoding, too, meets its
-weights where the last pass left them.
+Every figure is the median over interleaved repeats, so that other work on the machine affects all
+of them equally. Each timed run comes after two untimed ones, because in decoding, too, the last
+pass has just used the weights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RANDOM = {"random": (320, 864, 6, 10, 5, 4096), "random-draft": (128, 344, 2, 4,
 
 
 def read(name: str) -> tuple[ModelConfig, dict[str, np.ndarray]]:
-    """Configuration and tensors of a model, or random ones in the shape of the embedded models."""
+    """Configuration and tensors of a model, or random ones with the shapes of the embedded models."""
     if name not in RANDOM:
         return ModelConfig.load(folder(name)), load_tensors(folder(name))
     config = ModelConfig.parse({
@@ -50,7 +50,7 @@ def read(name: str) -> tuple[ModelConfig, dict[str, np.ndarray]]:
 
 
 def products(model: Llama, tokens: int) -> float:
-    """Seconds for all matrix products of one pass over m tokens, and nothing else."""
+    """Seconds for only the matrix products of one pass over m tokens."""
     linears = [linear for layer in model.layers for linear in layer] + [model.head]
     inputs = [np.ones((tokens, linear.blocks.shape[1]), model.dtype) for linear in linears]
     began = perf_counter()
@@ -60,7 +60,7 @@ def products(model: Llama, tokens: int) -> float:
 
 
 def step(model: Llama, cache: Any, tokens: int) -> float:
-    """Seconds for a whole pass over m tokens; the cache is left as it was."""
+    """Seconds for a whole pass over m tokens; the cache is then restored."""
     length, rng = cache.length, np.random.default_rng(tokens)
     ids = rng.integers(0, model.vocab_size, tokens).tolist()
     began = perf_counter()

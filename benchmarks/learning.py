@@ -2,12 +2,12 @@
 
     python -m benchmarks.learning --json
 
-Lossless texts have the target's distribution whoever drafts. So the texts of a task are written
-once, by plain decoding at temperature 1, and every recipe learns from the same ones in the same
-order: one pass, an update every two texts, six earlier texts replayed. Measured are held-out
-prompts, drafts of six tokens, under `lossless` and under the paper's rule. The gap is that between
-the un-adapted drafter and `--yardstick`, which was trained offline on everything that the targets
-saw. What the result file has already is not run again.
+Lossless texts have the target's distribution, whatever the drafter. So the texts of a task are
+written once, by plain decoding at temperature 1, and every recipe learns from the same texts in the
+same order: one pass, an update every two texts, six earlier texts replayed. Measurements use
+held-out prompts and drafts of six tokens, under `lossless` and under the paper's rule. The gap is
+the difference between the un-adapted drafter and `--yardstick`, which was trained offline on
+everything that the targets saw. Results already in the file are not measured again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HELD_OUT, EVERY, REPLAY = 24, 2, 6
 @lru_cache(maxsize=1)
 def examples(draft: str, target: str, task: str, count: int, tokens: int,
              seed: int) -> tuple[Pair, list[Example]]:
-    """The pair, and its target's texts with rows at temperature 1, in the order of prompts."""
+    """The pair, and its target's texts with their rows at temperature 1, in the order of the prompts."""
     pair, fresh = Pair(load(draft), load(target)), fresh_prompts(task, count, seed)
     ids = ((pair.target.tokenizer.encode(prompt, bos=True), True) for prompt in fresh)
     written = sorted(batch.write(pair.target, ids, draws(seed), tokens), key=lambda text: text[0])
@@ -46,7 +46,7 @@ def examples(draft: str, target: str, task: str, count: int, tokens: int,
 
 
 def measure(pair: Pair, task: str, seed: int) -> dict:
-    """Held-out prompts at temperature 0.01 and 1 under `lossless` and `omnidraft`."""
+    """Figures of held-out prompts at temperatures 0.01 and 1, under `lossless` and `omnidraft`."""
     found = {}
     for rule, temperature in product(("lossless", "omnidraft"), (0.01, 1.0)):
         options = Options(verify=rule, temperature=temperature, stop=FixedLength(6),
@@ -59,7 +59,7 @@ def measure(pair: Pair, task: str, seed: int) -> dict:
 
 def learned(draft: str, pair: Pair, texts: list[Example], recipe: Recipe,
             seed: int) -> tuple[Pair, dict]:
-    """One pass over the texts; the pair with the drafter that learned, and what it took."""
+    """One pass over the texts: the pair with the drafter that learned, and the cost of learning."""
     rng = np.random.default_rng(seed)
     trainer, began, values = Trainer(load(draft), recipe, rng), perf_counter(), []
     for i in range(0, len(texts), EVERY):

@@ -1,18 +1,18 @@
-"""Learning by a drafter that is good already, and on published data.
+"""Learning with a drafter that is already good, and on published data.
 
     python -m benchmarks.learning_real --json
 
 Two good pairs serve prompts, greedy or at temperature 1, and learn from them: two published models
 (babyllama-tok361 -> stories260K, with stories of tinystories1000) and two of the package (draft-tasks
--> qwen-like, with all its prompts). Every drafter that served, the untouched one and each that the
-guard let pass, writes to prompts that no one learns from; changes are paired by prompt, so their
-errors are small (jackknife over the prompts). The default rate is warmed up by the guard and falls
-with each roll-back; measured next to it are smaller rates.
-The embedded draft-general -> qwen-like serves a few prompts of each data set through
-`omnidraft adapt`, as a user would, from the drafter as it is (--rank 32), not from the adapter in
-the package; of each eight prompts one is held out and served both ways. The published material is
-not part of the repository: its folder is $OMNIDRAFT_REAL_DATA. What the result file has already is
-not run again.
+-> qwen-like, with all its prompts). Every drafter that served (the untouched one, and each one
+that the guard accepted) also writes texts for held-out prompts. Changes are paired by prompt, so
+their errors are small (jackknife over the prompts). The guard warms up the default rate and lowers
+it with each roll-back; smaller rates are measured too.
+The embedded pair draft-general -> qwen-like serves a few prompts of each data set through
+`omnidraft adapt`, as a user would. It starts from the drafter as it is (--rank 32), not from the
+adapter in the package; one of every eight prompts is held out and served both ways. The published
+models and data are not part of the repository: their folder is $OMNIDRAFT_REAL_DATA. Results already
+in the file are not measured again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def material(pair: str) -> tuple[Pair, list[str]]:
 
 
 def measure(pair: Pair, texts: list[str], tokens: int) -> dict[str, np.ndarray]:
-    """Tokens and rounds of each text (n, 2), greedy and at temperature 1, by drafts of twelve tokens."""
+    """Tokens and rounds of each text (n, 2), greedy and at temperature 1, with drafts of twelve tokens."""
     found = {}
     for temperature in (0.0, 1.0):
         options = Options(stop=FixedLength(12), temperature=temperature, max_new_tokens=tokens)
@@ -67,7 +67,7 @@ def measure(pair: Pair, texts: list[str], tokens: int) -> dict[str, np.ndarray]:
 
 
 def compare(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
-    """Block efficiency of (n, 2) `after`, its change from `before`, a share, and that one's error."""
+    """Block efficiency of (n, 2) `after`, its relative change from `before`, and the error of the change."""
     def change(some: Any) -> float:
         (a, b), (c, d) = (part[some].sum(axis=0) for part in (before, after))
         return float(c / d / (a / b) - 1)
@@ -80,12 +80,12 @@ def compare(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
 
 
 def good_already(name: str, recipe: Recipe, temperature: float, seed: int, args: Namespace) -> dict:
-    """A good pair serves and learns; every drafter that it served with, on the prompts held out."""
+    """A good pair serves and learns: figures of every drafter that served, on the held-out prompts."""
     pair, texts = material(name)
     held_out, rng = texts[-args.held_out:], np.random.default_rng(seed)
     learner = Learner(pair, Trainer(pair.draft, recipe, rng), rng, Schedule(every=2, replay=6))
     options = Options(stop=Confidence(8, 0.2), temperature=temperature, max_new_tokens=args.tokens)
-    curve, drafters = [], {0: pair.draft}  # by the prompts served before
+    curve, drafters = [], {0: pair.draft}  # key: the number of prompts served before
     for learned in learn(learner, texts[:args.prompts_served], options, Uniforms(rng)):
         curve.append(summarize(learned.rounds).block_efficiency)
         if pair.draft is not [*drafters.values()][-1]:
@@ -103,7 +103,7 @@ def good_already(name: str, recipe: Recipe, temperature: float, seed: int, args:
 
 def served(name: str, prompts: int) -> dict:
     """`omnidraft adapt FILE`: its first and last quarter of the prompts, or its error."""
-    with tempfile.TemporaryDirectory() as empty:  # else it would go on from what this machine's user has
+    with tempfile.TemporaryDirectory() as empty:  # otherwise it would continue from the user's own adapter
         command = ["cli.py", "adapt", REAL / "data" / f"{name}.jsonl", "--limit", str(prompts),
                    "-n", "48", "--rank", "32", "--adapters", empty, "--no-save", "--json"]
         done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
@@ -117,7 +117,7 @@ def served(name: str, prompts: int) -> dict:
     n, share = last.get("held_out", 0), last.get("untouched_rounds", 0.0) / max(1, last.get("held_out", 0))
     held_out = {"held_out": n, "saved": gain / share, "saved_error": error / share} if n > 1 else {"held_out": n}
     return {**{name: last[name] for name in ("prompts", "tokens", "updates", "rollbacks")}, **held_out,
-            "passed_over": sum(one["note"].startswith("passed over") for one in each),
+            "passed_over": sum(one["note"].startswith("prompt skipped") for one in each),
             "cut": any(" were cut to " in line for line in done.stderr.splitlines()), **ends}
 
 

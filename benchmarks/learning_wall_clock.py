@@ -2,12 +2,13 @@
 
     python -m benchmarks.learning_wall_clock --json
 
-The un-adapted drafter serves a stream of prompts (each seed has its own) and learns on the way, as
+The un-adapted drafter serves a stream of prompts (each seed has its own) and learns meanwhile, as
 `omnidraft adapt` does. Then plain decoding, the un-adapted and the adapted pair (and `--yardstick`,
-trained offline) take turns with held-out prompts, greedy with confidence stop; half of them are of
-kinds that the stream did not have, and the others are reported separately too. Learning has paid
-off against another way of decoding after n tokens, where n (1 / its tokens per second - 1 / those
-of the adapted pair) = seconds of learning. What the result file has already is not run again.
+trained offline) take turns on held-out prompts, greedy with confidence stop. Half of these prompts
+are of kinds that the stream did not have; the other half is also reported separately. Learning has
+paid off, compared with another way of decoding, after n tokens, where n (1 / its tokens per second -
+1 / those of the adapted pair) = seconds of learning. Results already in the file are not measured
+again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from recipes.world import fresh_prompts
 def run(target: str, task: str, seed: int, args: Namespace) -> dict:
     """One pair, task and stream."""
     base, goal, stop = load(args.draft), load(target), Confidence()
-    pair, schedule = Pair(base, goal), Schedule(every=2, replay=6)
+    pair, schedule = Pair(base, goal), Schedule(every=2, replay=args.replay, memory=2048)
     options = Options(stop=Confidence(8, 0.2), temperature=args.temperature,
                       max_new_tokens=args.tokens)
     learner = serve(pair, fresh_prompts(task, args.stream, 5 + seed), schedule, options,
@@ -60,11 +61,12 @@ def main() -> None:
         __doc__, "wall_clock", draft="draft-general", yardstick="draft-tasks",
         targets=["qwen-like"], tasks=["math", "text", "code"], tokens=96, repeats=5,
         rank=(0, "0 is full fine-tuning"),
-        stream=(1000, "prompts to learn from"), temperature=(1.0, "of the texts to learn from"),
-        seeds=([0, 1, 2], "of the stream's prompts"), prompts=(24, "held-out prompts"))
+        stream=(1000, "prompts to learn from"), replay=(14, "earlier texts in each update"),
+        temperature=(1.0, "temperature of the texts to learn from"),
+        seeds=([0, 1, 2], "seeds of the stream's prompts"), prompts=(24, "held-out prompts"))
     how = (f"{f'rank {args.rank}' if args.rank else 'all weights'}, {args.stream} texts "
            f"at T = {args.temperature:g}")
-    run_all(args.json, start(args.json, chosen(args, "prompts", "tokens", "repeats"), runs={}), {
+    run_all(args.json, start(args.json, chosen(args, "prompts", "tokens", "repeats", "replay"), runs={}), {
         ("runs", f"{args.draft} -> {target}, {task}: {how}, seed {seed}"):
             partial(run, target, task, seed, args)
         for target, task, seed in product(args.targets, args.tasks, args.seeds)})

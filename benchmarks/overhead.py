@@ -3,13 +3,13 @@
     python -m benchmarks.overhead --json
     python -m benchmarks.overhead --before ../other-checkout
 
-Both models answer with stored logits of their full width (Qwen2's is 152,064), and the time that
-takes is left out. Both favour the next word of one text with `--favoured` of their probability, so
-that a round keeps some drafted tokens and refuses others. After each round the rows that it asked
+Both models answer with stored logits of their full width (Qwen2's is 152,064); the time this takes
+is not counted. Both give the next word of one text the share `--favoured` of their probability, so
+that a round keeps some drafted tokens and rejects others. After each round the rows that it asked
 for (m + 1 of the target, k of the drafter) are measured alone: their softmax in float32 (T = 1) or
-their argmax (T = 0), by the same library. Medians of the processor time of one thread over all
-rounds of a turn, so that what else the machine does counts little; of `--turns` turns (all rules,
-then all again) the one with the median ratio. The tokenizers are those of $OMNIDRAFT_REAL_DATA.
+their argmax (T = 0), by the same library. A turn's figure is the median CPU time of one thread over
+its rounds, so that other work on the machine has little effect. Of `--turns` turns (all rules, then
+all again) the one with the median ratio counts. The tokenizers are those of $OMNIDRAFT_REAL_DATA.
 --before compares with another checkout instead.
 """
 
@@ -51,7 +51,7 @@ class Stored:
             self.sampler = CpuSampler if rows.device.type == "cpu" else sampling_torch.Sampler
 
     def new_cache(self, on_device: bool = False) -> Any:
-        """Only a length, and whether tensors stay tensors."""
+        """A cache that is only a length, and says whether tensors stay tensors."""
         cache = SimpleNamespace(length=0, on_device=on_device)
         cache.rewind = lambda length: setattr(cache, "length", length)
         return cache
@@ -64,7 +64,7 @@ class Stored:
 
 
 class Favouring(Stored):
-    """After a favourite token the next one's row; keeps its seconds and the rows that it gave."""
+    """After a favoured token it returns the next one's row; keeps its seconds and the rows it returned."""
 
     def __init__(self, tokenizer: Tokenizer, rows: Any, favourites: list[int]) -> None:
         super().__init__(tokenizer, rows)
@@ -89,7 +89,7 @@ def stored_pair(draft: Tokenizer, target: Tokenizer, favoured: float, backend: s
         if data and len(data) > 4 and data[:1] == b" " and data[1:].isalpha():
             ids = target.encode_continuation(draft.decode_bytes([token]).decode())
             words += [(token, *ids)] * (len(ids) == 1)
-    text = rng.permutation(words)[:ROWS].T.tolist()  # in the ids of both
+    text = rng.permutation(words)[:ROWS].T.tolist()  # in the ids of both vocabularies
     for tokenizer, size, ids in zip((draft, target), (32_000, 152_064), text, strict=True):
         rows = 3 * rng.standard_normal((ROWS, size), np.float32)
         if favoured:
@@ -104,7 +104,7 @@ def stored_pair(draft: Tokenizer, target: Tokenizer, favoured: float, backend: s
 
 
 def alone(backend: str, temperature: float) -> Callable[[Any], Any]:
-    """The softmax or argmax that the rows of a round need in any case, in float32."""
+    """The softmax or argmax, in float32, that the rows of a round always need."""
     if not temperature:
         return lambda rows: rows.argmax(-1)
     if backend == "torch":
@@ -120,7 +120,7 @@ def alone(backend: str, temperature: float) -> Callable[[Any], Any]:
 
 def overhead(pair: Pair, options: Options, needed: Callable[[Any], Any],
              repeats: int) -> dict[str, float]:
-    """Median milliseconds of a round less its models, and of what its rows need, in turns."""
+    """Median milliseconds of a round without its models, and of the softmax or argmax of its rows, in turns."""
     rounds, own, floor, kept, rows = speculative(pair, TEXT, options, draws(1)), [], [], [], []
     for _ in range(repeats + 10):  # ten to warm up
         for model in (pair.draft, pair.target):
@@ -141,7 +141,7 @@ def overhead(pair: Pair, options: Options, needed: Callable[[Any], Any],
 
 
 def against_checkout(before: Path, turns: int) -> None:
-    """Print the milliseconds of this checkout's rounds next to those of another one's."""
+    """Print the milliseconds per round of this checkout and of another one."""
     found: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for results in compare_checkouts("benchmarks.overhead", before, turns):
         old, new = ([(backend, rule, at, f["own_ms"]) for backend, rules in one["backends"].items()
@@ -159,9 +159,9 @@ def main() -> None:
     """Measure, print and write."""
     args = arguments(
         __doc__, "overhead", k=(4, "drafted tokens per round"), repeats=200, turns=3,
-        favoured=(0.8, "0: both models draw from unrelated random rows"),
-        before=(Path, "another checkout: its milliseconds next to these"),
-        backend={"choices": ("numpy", "torch"), "help": "one of the two only"})
+        favoured=(0.8, "probability of the next word; 0: both models draw from unrelated random rows"),
+        before=(Path, "another checkout to compare with"),
+        backend={"choices": ("numpy", "torch"), "help": "measure only this one"})
     if not find_spec("torch"):
         skip("overhead", "pip install 'omnidraft[torch]'")
     if not REAL.is_dir():

@@ -2,12 +2,12 @@
 
     python -m benchmarks.overlap --json
 
-An embedded drafter writes in ever smaller vocabularies (`revocabulary.Split`), down to bytes and
-characters, on the same prompts for all rules; k grows with the pieces per token, so that a draft is
-as long in text. `cut` is the drafter that only lost the tokens' rows. Overlap: the share of the
-target's entries, and of the tokens that it writes, that the drafter has as one token. With
-$OMNIDRAFT_REAL_DATA also for published tokenizers, the two published models drafting for each
-other. What is in FILE is not done again.
+An embedded drafter writes in smaller and smaller vocabularies (`revocabulary.Split`), down to bytes
+and characters, on the same prompts for all rules. k grows with the pieces per token, so that drafts
+cover the same amount of text. `cut` is the drafter that only lost the tokens' rows. Overlap: the
+share of the target's entries, and of the tokens that it writes, that the drafter has as one token.
+With $OMNIDRAFT_REAL_DATA also for published tokenizers, where the two published models draft for
+each other. Results already in FILE are not measured again.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ PUBLISHED = ["gpt2-50k:qwen2-151k", "llama3-128k:qwen2-151k", "llama2-32k:llama3
 
 
 def overlap(draft: Tokenizer, target: Tokenizer, texts: list[str]) -> dict[str, float]:
-    """Shares of the target's entries and of its tokens of the texts that the drafter has too.
+    """Which shares of the target's entries, and of its tokens in the texts, the drafter has too.
 
-    `pieces` is how many tokens the drafter writes for one of the target.
+    `pieces`: how many tokens the drafter writes for one target token.
     """
     same = align(draft, target)
     ids = [token for text in texts for token in target.encode_continuation(text)]
@@ -47,7 +47,7 @@ def overlap(draft: Tokenizer, target: Tokenizer, texts: list[str]) -> dict[str, 
 
 
 def measure(pair: Pair, texts: list[str], options: Options) -> dict[str, Any]:
-    """Target tokens and passes of each prompt, and the share of the drafted bytes that was kept."""
+    """Target tokens and passes of each prompt, and the share of the drafted bytes that were kept."""
     spell, made = pair.draft.tokenizer.decode_bytes, []
     for place, text in enumerate(texts):
         rounds = write(pair, text, options, [0, place])
@@ -60,14 +60,14 @@ def measure(pair: Pair, texts: list[str], options: Options) -> dict[str, Any]:
 
 
 def counts_of(size: int, levels: int) -> list[int]:
-    """Numbers of merges from all to none, each about a third of the one before."""
+    """Numbers of merges from all to none, each about a third of the previous one."""
     return [*(round(size / 3 ** i) for i in range(levels - 1)), 0]
 
 
 def main() -> None:
     """Measure, print and write."""
     args = arguments(__doc__, "overlap", pairs=PAIRS, rules=[*RULES], levels=5, k=6, tokens=40,
-                     prompts=(4, "of each task"), temperatures=[0.0, 1.0])
+                     prompts=(4, "prompts of each task"), temperatures=[0.0, 1.0])
     results = start(args.json, chosen(args, "k", "tokens", "prompts"), pairs={}, real={},
                     published={})
 

@@ -1,15 +1,15 @@
-"""How right the embedded targets are: greedy answers to held-out prompts, checked.
+"""How often the embedded targets are right: greedy answers to held-out prompts, checked.
 
     python -m benchmarks.quality --json --typed problems.jsonl
     python -m benchmarks.quality --targets FOLDER --prompts 50 --show 3
 
 math and sums: the number after "####" is the answer. code: the function parses and passes the
-asserts, whatever it is called, in a process of its own with a time limit; `plain` are requests in
-plain words. text: a story ends, repeats no eight words three times, keeps the pronoun and holds
-the words of what was asked for. other: the honest answer to everything else. Prompts of trained
-kinds (drawn by a seed of their own) and hand-written ones are reported separately; --typed has
-problems of other people, {"prompt": ..., "answer": ...} per line. With --json, stories of
-hand-written openings are written to stories.md beside it: only a reader can judge them.
+asserts, whatever its name, in its own process with a time limit; `plain` are requests in plain
+words. text: a story ends, does not repeat any eight words three times, keeps the pronoun and
+contains the words that were asked for. other: the honest answer to everything else. Prompts of
+trained kinds (drawn with their own seed) and hand-written ones are reported separately; --typed
+takes problems by other authors, {"prompt": ..., "answer": ...} per line. With --json, stories with
+hand-written openings are written to stories.md in the same folder: only a reader can judge them.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ thing makes visits visit cannot wait asks hear my daughter funny someone""".spli
 
 
 def answer(model: Any, prompt: str, limit: int) -> str:
-    """Greedy continuation of `prompt` by plain decoding, as far as the context has room."""
+    """Greedy continuation of `prompt` by plain decoding, up to the end of the context."""
     options = Options(max_new_tokens=limit)
     written = emitted(write_plainly(model, prompt, options))
     return model.tokenizer.decode_bytes(written).decode("utf-8", "replace")
 
 
 def passes(prompt: str, text: str, tests: list[str]) -> tuple[bool, bool]:
-    """Whether what was written parses, and passes the asserts, whatever the function is called."""
+    """Whether the text parses and passes the asserts, whatever the function's name."""
     program = prompt + text if prompt.startswith(("def ", "# ")) else text
     try:
         ast.parse(program)
@@ -72,7 +72,7 @@ def passes(prompt: str, text: str, tests: list[str]) -> tuple[bool, bool]:
 
 
 def story(prompt: str, text: str) -> dict[str, bool]:
-    """What a program can see of a story."""
+    """The properties of a story that a program can check."""
     asked = re.search("story|tale|tell|about", prompt, re.IGNORECASE)
     whole = (text if asked else prompt + text).lower()
     words = whole.split()
@@ -86,7 +86,7 @@ def story(prompt: str, text: str) -> dict[str, bool]:
 
 
 def check(task: str, example: dict, text: str) -> dict[str, bool]:
-    """What holds of one answer; the last entry says whether it is right."""
+    """The properties of one answer; the last entry says whether it is right."""
     if task in ("math", "typed", "sums"):
         _, mark, number = text.rpartition("####")
         right = bool(mark) and number.strip() == str(example["answer"])
@@ -101,11 +101,11 @@ def check(task: str, example: dict, text: str) -> dict[str, bool]:
 
 
 def examples_of(task: str, count: int, typed: Path | None = None) -> list[dict]:
-    """Drawn ones, then hand-written ones; at most 50 drawn where answers are long or much alike."""
+    """Drawn prompts, then hand-written ones; at most 50 drawn where answers are long or much alike."""
     if task == "typed":
         lines = typed.read_text(encoding="utf-8").splitlines()[:count] if typed else []
         return [{"seen_template": False} | json.loads(line) for line in lines]
-    rng = random.Random(f"{task}/{SEED}/quality")  # no seed of training or of the prompt files
+    rng = random.Random(f"{task}/{SEED}/quality")  # a seed that neither training nor the prompt files use
     drawn = [DRAW[task](rng) for _ in range(count if task in ("math", "code") else min(count, 50))]
     return [{"seen_template": True} | example for example in drawn] + [
         {"seen_template": False} | example for example in hand_written(task)[:count]]
@@ -114,8 +114,8 @@ def examples_of(task: str, count: int, typed: Path | None = None) -> list[dict]:
 def main() -> None:
     """Answer, check, print and write."""
     args = arguments(__doc__, "quality", targets=TARGETS, tasks=[*DRAW, "typed"], prompts=200,
-                     typed=(Path, "problems of other people"),
-                     show=(0, "print this many answers per task that are not right"))
+                     typed=(Path, "problems by other authors"),
+                     show=(0, "print this many wrong answers per task"))
     results, stories = start(None, prompts=args.prompts, targets={}), []
     for name, task in product(args.targets, args.tasks):
         model, rows = load(name), {"all": [], "seen": [], "unseen": []}

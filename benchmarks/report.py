@@ -1,6 +1,6 @@
 """Write the tables of README.md and docs/ from benchmarks/results and the source files.
 
-    python -m benchmarks.report [--check]     (--check only says whether they are stale)
+    python -m benchmarks.report [--check]     (--check only says whether they are out of date)
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LEARNED = {"before": "un-adapted", "dm, rank 32": "`dm`", "hybrid, rank 32": "`h
 
 
 def files() -> str:
-    """The modules in reading order, with the first sentence of each docstring and its lines."""
+    """The modules in reading order, each with its docstring's first sentence and its number of lines."""
     rows = []
     for name in ORDER:
         source = (ROOT / "omnidraft" / f"{name}.py").read_text(encoding="utf-8")
@@ -60,14 +60,14 @@ def demo(figures: dict) -> str:
     """What `make demo` prints last."""
     console = Console(width=80, file=StringIO(), force_terminal=False, no_color=True)
     shown = speed_table(figures["tasks"])
-    shown.caption = None  # the picture has it
+    shown.caption = None  # the picture shows it
     console.print(shown, headline(figures["tasks"]), soft_wrap=True)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]
     return "\n".join([f"{machine_line(figures)}; `make demo`:\n\n```text", *lines, "```"])
 
 
 def exactness(figures: dict) -> str:
-    """Total variation and conditions per rule; how many greedy texts are plain decoding's."""
+    """Total variation and conditions per rule; how many greedy texts equal plain decoding's."""
     def number(value: float) -> str:
         return f"{value:.1e}" if value < 1e-6 else f"{value:.3f}"
 
@@ -93,7 +93,7 @@ def exactness(figures: dict) -> str:
 
 
 def speed(figures: dict, shown: tuple[str, ...] | None = None) -> str:
-    """Wall clock against plain decoding, for the pairs named or for all."""
+    """Wall-clock speed compared with plain decoding, for the given pairs or for all."""
     rows = [[arrow(pair), task, f"{r['plain_tokens_per_second']:.0f}",
              f"{r['speculative_tokens_per_second']:.0f}", f"**{r['speedup']:.2f}×**",
              " / ".join(f"{one:.2f}" for _, one in sorted(r.get("apart", {}).items())),
@@ -129,7 +129,7 @@ def efficiency(figures: dict, shown: tuple[str, ...] | None = None) -> str:
 
 
 def quality(figures: dict) -> str:
-    """What the embedded targets get right."""
+    """How often the embedded targets are right."""
     shown = {("math", "right"): "word problems: correct",
              ("typed", "right"): "word problems by other authors: correct",
              ("sums", "right"): "bare arithmetic: correct", ("code", "parses"): "functions: parse",
@@ -148,7 +148,7 @@ def quality(figures: dict) -> str:
 
 
 def learning(figures: dict, all_of_it: bool = False) -> str:
-    """Block efficiency before and after learning, and the share of the gap that it closes."""
+    """Block efficiency before and after learning, and the share of the gap that learning closes."""
     runs: dict[str, dict[str, list[dict]]] = {}
     for key, run in figures["runs"].items():
         where, name = key.split(": ", 1)
@@ -185,14 +185,14 @@ def learning(figures: dict, all_of_it: bool = False) -> str:
             + table(["pair, task", *LEARNED.values()], short))
 
 
-# the rows of `against_transformers`, named by what runs the models
+# names for the rows of `against_transformers`, by what runs the models
 ENGINES = {"omnidraft plain": "omnidraft plain, PyTorch", "omnidraft": "omnidraft, both in PyTorch",
            "omnidraft, NumPy drafter": "omnidraft, drafter in NumPy (mixed)",
            "omnidraft, NumPy": "omnidraft, both in NumPy"}
 
 
 def equal_modules(pairs: dict) -> str:
-    """The headline: the methods that run the same PyTorch modules, on the pairs' T = 0 rows."""
+    """The headline: the methods that run the same PyTorch modules, from the pairs' rows at T = 0."""
     def span(method: str) -> str:
         found = [runs[method]["ratio"] for by in pairs.values() for at, runs in by.items()
                  if at.endswith("T = 0") and "ratio" in runs.get(method, {})]
@@ -278,7 +278,7 @@ def latency(figures: dict) -> str:
 
 
 def overhead(figures: dict) -> str:
-    """What a round costs without its models, against the softmax or argmax of its rows."""
+    """What a round costs without its models, compared with the softmax or argmax of its rows."""
     m, s = figures["machine"], figures["settings"]
     forms = {"T=0": "{beyond_ms:+.2f} ms",
              "T=1": "**{ratio:.2f}×** ({ratios[0]:.2f}–{ratios[2]:.2f})"}
@@ -295,7 +295,7 @@ def overhead(figures: dict) -> str:
 
 
 def elsewhere() -> str:
-    """What docs/real_pair.ipynb measured on other machines: one table per file."""
+    """The measurements of docs/real_pair.ipynb on other machines: one table per file."""
     parts = ["Pairs of published models on other machines, measured with "
              "[real_pair.ipynb](real_pair.ipynb). It writes real_pair.json, which can be "
              "contributed as `benchmarks/results/real_pair_*.json`."]
@@ -321,7 +321,7 @@ def elsewhere() -> str:
 
 
 def written(name: str, how: Callable[..., str], *more: object) -> str:
-    """A benchmark's figures as `how` shows them, if there are any."""
+    """A benchmark's figures as shown by `how`, if there are any."""
     figures = result(name)
     if figures is None:
         return "Not measured yet."
@@ -335,7 +335,7 @@ def earlier(figures: dict) -> bool:
 
 
 def summary(places: str) -> str:
-    """The results in a few lines, each with a link to its table in the page `places`."""
+    """The results in a few lines, each with a link to its table on the page `places`."""
     found, lines = {name: result(name) for name in (
         "speed", "speed_avx2", "speed_torch", "efficiency", "exactness", "wall_clock",
         "against_transformers", "quality", "overhead", "stop_rules")}, []
@@ -347,9 +347,10 @@ def summary(places: str) -> str:
     def old(figures: dict) -> str:
         return " (Earlier embedded models.)" * earlier(figures)
 
-    clocks = sorted(filter(None, (found["speed"], found["speed_avx2"])), key=earlier)
+    clocks = [*filter(None, (found["speed"], found["speed_avx2"]))]
+    present = [one for one in clocks if not earlier(one)] or clocks  # earlier models only if none has present ones
     if each := [", ".join(f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in one["together"].items())
-                + f". {machine_line(one)}.{old(one)}" for one in clocks]:
+                + f". {machine_line(one)}.{old(one)}" for one in present]:
         line("Speed", "speedup over plain decoding by wall clock, three tasks together: "
                       + " On another machine: ".join(each))
     if speeds := found["speed_torch"]:

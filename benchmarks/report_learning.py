@@ -1,4 +1,4 @@
-"""The tables on learning while serving: wall clock, stop rules, shifts, published models."""
+"""The tables on learning while serving: wall-clock time, stop rules, shifts, published models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def arrow(pair: str) -> str:
 
 
 def machine_line(figures: dict) -> str:
-    """Where a result was measured."""
+    """The machine on which a result was measured."""
     m = figures["machine"]
     wide = m["avx512"] and m.get("blas_kernels") not in ("Haswell", "Zen")
     return (f"Measured on {m['cpu']}, {m['cores']} cores, "
@@ -47,7 +47,7 @@ def wall_clock(figures: dict, all_of_it: bool = True) -> str:
         return f"{median(run[name]['tokens_per_second'] for run in runs):.0f}"
 
     def pays(runs: list[dict], name: str) -> str:
-        """The median of the runs; one in which drafting is no faster never pays off."""
+        """The median of the runs; a run in which drafting is not faster never pays off."""
         tokens = median_high(run[f"pays_against_{name}_after"] or math.inf for run in runs)
         return f"{tokens:,}".replace("inf", "never")
 
@@ -82,12 +82,12 @@ def wall_clock(figures: dict, all_of_it: bool = True) -> str:
 
 
 def adaptive(figures: dict) -> str:
-    """Stop rules against the best fixed length, how well heads predict, the paper's comparison."""
+    """Stop rules compared with the best fixed length, how well heads predict, the paper's comparison."""
     s = figures["settings"]
     runs = {f"{arrow(pair)}, {task}": row
             for pair, tasks in figures["sweep"].items() for task, row in tasks.items()}
     first = next(iter(runs.values()))
-    names = [name for name in first["rules"]  # "throughput" was no gain and is gone
+    names = [name for name in first["rules"]  # "throughput" is in old results only: it gave no gain
              if not name.startswith("k = ") and name != "plain" and "throughput" not in name]
     means = ", ".join(f"{name} {fmean(row['rules'][name]['to_best_fixed'] for row in runs.values()):.3f}" for name in names)
     rules, qualities = [], []
@@ -121,7 +121,7 @@ def adaptive(figures: dict) -> str:
 
 
 def stop_rules(figures: dict) -> str:
-    """Confidence and head in the cost model and by wall clock, next to the best possible rule."""
+    """Confidence and head in the cost model and in wall-clock time, and the best possible rule."""
     s, cells, rows = figures["settings"], _cells(figures), []
     for where, one in cells.items():
         for at in ("T=0", "T=1"):
@@ -158,11 +158,11 @@ def stop_rules(figures: dict) -> str:
 
 
 def stop_rules_line(figures: dict) -> str:
-    """What tuning and a head gain over the confidence rule, and what an oracle would."""
+    """What tuning and a head gain over the confidence rule, and what an oracle would gain."""
     cells, at = [*_cells(figures).values()], ("T=0", "T=1")
 
     def mean(who: str, name: str) -> str:
-        """At both temperatures, over the confidence rule at its default threshold."""
+        """The gain over the confidence rule at its default threshold, at both temperatures."""
         return " / ".join(f"{fmean(one[t][who][name] / one[t]['confidence']['default'] for one in cells):.2f}" for t in at)
 
     aucs = " and ".join(" against ".join(f"{fmean(one[t][who]['auc'] for one in cells):.3f}"
@@ -179,7 +179,7 @@ def _cells(figures: dict) -> dict[str, dict]:
 
 
 def shift(figures: dict) -> str:
-    """Curves across changes of task and target, and several targets at once."""
+    """Curves over changes of task and target, and several targets at once."""
     s, rows, shares = figures["settings"], [], {}
     titles = {"task": s["tasks"], "target": [*s["targets"][:2], s["targets"][0]]}
     for part, title in titles.items():

@@ -9,13 +9,13 @@ import numpy as np
 
 from benchmarks.report_learning import arrow, table
 
-# rule: colour, marker as a path around (0, 0), dashes; the first is what the others are compared to
+# rule: colour, marker as a path around (0, 0), dashes; the others are compared with the first
 STYLES = {"lifted": ("#0072b2", "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0", ""),
           "omnidraft": ("#d55e00", "M-4,-4h8v8h-8z", ""),
           "slem": ("#009e73", "M0,-5L5,4H-5z", ""),
           "tli": ("#cc79a7", "M0,-5L5,0L0,5L-5,0z", ""),
           "lifted, cut": ("#666666", "M-4,-4L4,4M-4,4L4,-4", "4 3")}
-WIDE, HIGH, LEFT, TOP = 300, 210, 46, 56  # a panel, and its margins
+WIDE, HIGH, LEFT, TOP = 300, 210, 46, 56  # size of a panel, and its margins
 
 
 def efficiency(run: dict) -> tuple[float, float]:
@@ -25,13 +25,13 @@ def efficiency(run: dict) -> tuple[float, float]:
 
 
 def difference(run: dict, other: dict) -> tuple[float, float]:
-    """How much more tokens per pass than another run on the same prompts, and the paired error."""
+    """How many more tokens per pass than another run on the same prompts, and the paired error."""
     (value, parts), (base, others) = _linear(run), _linear(other)
     return value - base, _error(parts - others)
 
 
 def _linear(run: dict) -> tuple[float, np.ndarray]:
-    """A ratio of sums, and what each prompt adds to its deviation (n,)."""
+    """A ratio of sums, and each prompt's part in its deviation (n,)."""
     tokens, passes = (np.array(run[key], float) for key in ("tokens", "passes"))
     value = tokens.sum() / passes.sum()
     return float(value), (tokens - value * passes) / passes.sum()
@@ -42,7 +42,7 @@ def _error(parts: np.ndarray) -> float:
 
 
 def levels(runs: dict) -> list[dict]:
-    """Those measured at both temperatures with every rule, in order of overlap."""
+    """The vocabularies measured at both temperatures with every rule, in order of overlap."""
     whole = [one for one in runs.values() if all(
         STYLES.keys() - {"lifted, cut"} <= one.get(at, {}).keys() for at in ("T=0", "T=1"))]
     return sorted(whole, key=lambda one: one["overlap"]["text"])
@@ -118,7 +118,7 @@ def figure(figures: dict) -> str:
 def panel(runs: list[dict], title: str, at: str, marks: list[float]) -> list[str]:
     """Tokens per pass by the share of the target's written tokens; bars are standard errors.
 
-    `marks`: the shares of published pairs, numbered.
+    `marks`: the shares of published pairs, by their numbers.
     """
     wide, high = WIDE - 54, HIGH - 66
     most = ceil(max(sum(efficiency(run)) for one in runs for run in one[at].values()))

@@ -1,10 +1,10 @@
-"""A drafter in a smaller vocabulary: the tokenizer's first merges only, in two ways.
+"""A drafter with a smaller vocabulary: only the tokenizer's first merges, in two ways.
 
-A BPE tokenizer with its first n merges is the one that training would have given at that size, so
-vocabularies are nested, and a target's tokens that the drafter has become fewer with n. `cut` drops
-the rows of embedding and head, and the drafter meets sequences that it was never trained on.
-`Split` keeps what it knows: every dropped token is drawn as the pieces that spell it, each with the
-probability that it has under the drafter's own distribution.
+A BPE tokenizer with its first n merges is the one that training would have given at that size. So
+vocabularies are nested, and with a smaller n the drafter has fewer of the target's tokens. `cut`
+drops the rows of embedding and head, and the drafter reads sequences that it was never trained on.
+`Split` keeps its knowledge: every dropped token is drawn as the pieces that spell it, each with its
+probability under the drafter's own distribution.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def with_merges(tokenizer: Tokenizer, count: int) -> tuple[Tokenizer, np.ndarray
     model["merges"] = merges[:count]
     model["vocab"] = {string: new for new, (_, string) in enumerate(kept)}
     news = {old: new for new, (old, _) in enumerate(kept)}
-    for token in data["added_tokens"]:  # those that the model's vocabulary lacks come last
+    for token in data["added_tokens"]:  # tokens that the model's vocabulary does not have come last
         token["id"] = news.setdefault(token["id"], len(news))
     name = f"{tokenizer.name}-{count}"
     raw = tokenizers.Tokenizer.from_str(json.dumps(data))
@@ -61,12 +61,12 @@ def cut(model: Llama, count: int) -> Llama:
 
 
 class Pieces:
-    """What a `Split` drafter has read, and its model's cache with the tokens that are in it."""
+    """What a `Split` drafter has read, and its model's cache with the tokens in it."""
 
     def __init__(self, model: Any) -> None:
         self.ids: list[int] = []
         self.inner, self.fed = model.new_cache(), []
-        self.rows: dict[tuple[int, ...], np.ndarray] = {}  # the last distributions asked for
+        self.rows: dict[tuple[int, ...], np.ndarray] = {}  # the latest distributions, by tokens
 
     def rewind(self, length: int) -> None:
         """Forget all but the first pieces."""
@@ -76,9 +76,9 @@ class Pieces:
 class Split:
     """A drafter that writes a smaller vocabulary's pieces for its own tokens.
 
-    Pieces read are grouped into tokens as the trie of all splits has them. At a node of it the next
-    piece continues an open token with the probability of the tokens below, or begins the next one
-    after the token that ends there. Any such distribution may draft: the rules are exact for all.
+    The trie of all splits groups the pieces that were read into tokens. At a node, the next piece
+    either continues an open token, with the probability of the tokens below the node, or begins the
+    token after the one that ends there. The rules are exact for any distribution of the drafts.
     """
 
     def __init__(self, model: Llama, count: int) -> None:
@@ -108,7 +108,7 @@ class Split:
         self.close = cache(self._close)
 
     def new_cache(self) -> Pieces:
-        """An empty one."""
+        """An empty cache."""
         return Pieces(self.model)
 
     def forward(self, ids: list[int], cache: Pieces, rows: int = 1) -> np.ndarray:
@@ -128,7 +128,7 @@ class Split:
             node = self.children[node][piece]
         made, stop = np.zeros(self.vocab_size), 1.0
         if self.children[node]:
-            q = self._next(tokens, cache)  # (V_q,) of the token that is open
+            q = self._next(tokens, cache)  # (V_q,) distribution of the open token
             mass = {piece: q[self.below[child]].sum()
                     for piece, child in self.children[node].items()}
             stop = q[self.token[node]] if self.token[node] >= 0 else 0.0
@@ -142,7 +142,7 @@ class Split:
         return made
 
     def _close(self, pieces: tuple[int, ...]) -> tuple[int, ...]:
-        """The model's own tokens for pieces that no further one continues."""
+        """The model's own tokens for pieces that no further piece continues."""
         data = self.tokenizer.decode_bytes(pieces)
         own = self.model.tokenizer.split(data) if data else None
         return own or tuple(self.old[list(pieces)].tolist())

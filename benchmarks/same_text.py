@@ -1,4 +1,4 @@
-"""Greedy speculative text against plain decoding, token for token, in float64.
+"""Greedy speculative text compared with plain decoding, token for token, in float64.
 
     python -m benchmarks.same_text --json
     python -m benchmarks.same_text --backend torch --prompts 1 --tokens 16 \\
@@ -27,7 +27,7 @@ REAL_PAIRS = [f"{draft}:{target}" for draft, target in (MODELS, MODELS[::-1]) if
 def main() -> None:
     """Compare, print and write."""
     args = arguments(__doc__, "same_text", pairs=PAIRS + REAL_PAIRS, backend="numpy", tokens=32,
-                     prompts=(2, "of each task"), k=(16, "draft lengths are those from 1 to this"))
+                     prompts=(2, "prompts of each task"), k=(16, "greatest draft length; all from 1 on are tried"))
     results = start(None, pairs={}, k=[1, args.k], **chosen(args, "backend", "prompts", "tokens"))
     for name in args.pairs:
         pair = Pair(*(load(part, "float64", args.backend, "cpu") for part in name.split(":")))

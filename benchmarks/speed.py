@@ -1,4 +1,4 @@
-"""Wall-clock speed of speculative decoding against plain decoding by the same engine.
+"""Wall-clock speed of speculative decoding, compared with plain decoding by the same engine.
 
     python -m benchmarks.speed --json
     python -m benchmarks.speed --backend torch --pairs draft-tasks:qwen-like \\
@@ -7,11 +7,11 @@
     OPENBLAS_CORETYPE=Haswell python -m benchmarks.speed --json benchmarks/results/speed_avx2.json
     python -m benchmarks.speed --before ../other-checkout --pairs draft-tasks:qwen-like --repeats 1
 
-Plain and speculative decoding take turns at every prompt; a figure is the median over repeats of
-(tokens/s speculative) / (tokens/s plain) over all prompts of the task, and separately over those of
-the kinds that training showed and of the others. Greedy, confidence stop, no loading and no prefill
-time. Greedy texts are compared too: they may differ only where the target's two best logits tie
-within float32 rounding. --before compares with another checkout instead.
+Plain and speculative decoding take turns at every prompt. A figure is the median over repeats of
+(tokens/s speculative) / (tokens/s plain), over all prompts of the task, and separately over prompts
+of kinds seen in training and over the others. Greedy, with confidence stop, without loading and
+prefill time. Greedy texts are compared too: they may differ only where the target's two best logits
+are equal within float32 rounding. --before compares with another checkout instead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from omnidraft.metrics import computed_speedup, speedup, summarize
 from omnidraft.stopping import Confidence
 
 PAIRS = [*(f"draft-tasks:{target}" for target in TARGETS), "draft-general:qwen-like",
-         *(f"draft-general+adapter:{target}" for target in TARGETS)]  # what the package brings
+         *(f"draft-general+adapter:{target}" for target in TARGETS)]  # the adapters in the package
 FIGURES = ("block_efficiency", "acceptance_draft", "acceptance_proposed", "drafted_per_round",
            "overhead")
 SETTINGS = ("k", "threshold", "verify", "repeats", "backend", "draft_backend")
@@ -52,7 +52,7 @@ def compare(models: Pair, examples: list[dict], options: Options, repeats: int) 
                        "speculative": lambda text: write(models, text, options)}, texts, repeats)
 
     def sums(way: str, kinds: tuple[bool, ...] = (True, False)) -> list:
-        """A summary of each repeat, of prompts whose template training showed (True) or did not."""
+        """A summary of each repeat, for prompts whose template was seen in training (True) or not."""
         return [summarize(chain(*(rounds for rounds, example in zip(run, examples, strict=True)
                                   if example["seen_template"] in kinds))) for run in runs[way]]
 
@@ -79,14 +79,14 @@ def compare(models: Pair, examples: list[dict], options: Options, repeats: int) 
 
 
 def together(rows: list[dict]) -> float:
-    """The speedup over all tasks' prompts: tokens by the sum of times, median over repeats."""
+    """The speedup over all tasks' prompts: tokens divided by the sum of times, median over repeats."""
     took = [[sum(row["tokens"] / row["speeds"][repeat][way] for row in rows) for way in (0, 1)]
             for repeat in range(len(rows[0]["speeds"]))]
     return round(median(slow / fast for slow, fast in took), 3)
 
 
 def against_checkout(before: Path, turns: int) -> None:
-    """Print the speed of this checkout over that of another one, per pair and task."""
+    """Print the speed of this checkout relative to another one's, per pair and task."""
     ratios: dict[tuple[str, str, str], list[float]] = {}
     for old, new in compare_checkouts("benchmarks.speed", before, turns):
         for name, tasks in new["pairs"].items():
@@ -108,7 +108,7 @@ def main() -> None:
         backend=("numpy", "torch: the target in transformers, a small drafter in NumPy"),
         draft_backend=("auto", "with --backend torch: torch for the drafter too"),
         before=(Path, "another checkout: this one's speed over its speed"),
-        turns=(5, "of the two checkouts"))
+        turns=(5, "turns of the two checkouts"))
     if args.before:
         return against_checkout(args.before, args.turns)
     options = Options(verify=args.verify, stop=Confidence(args.k, args.threshold),

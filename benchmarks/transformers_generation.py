@@ -1,9 +1,9 @@
-"""transformers' own decoding of the very modules that our models wrap, for `against_transformers`.
+"""transformers' own decoding with the same modules that our models wrap, for `against_transformers`.
 
-Plain; assisted by the drafter (across tokenizers: universal assisted generation at temperature 0,
-above it UAG-TLI, arXiv 2502.05202); prompt lookup. Each by transformers' own defaults, without
-penalties that a model's folder asks for. And drafting inside its `generate`, by `custom_generate`:
-`pair.decoder()`, and the folder integrations/custom_generate as it would lie on the hub.
+Plain; assisted by the drafter (with two tokenizers: universal assisted generation at temperature 0,
+and UAG-TLI, arXiv 2502.05202, above 0); prompt lookup. Each has transformers' own defaults, without
+the penalties that a model's folder sets. Also drafting inside its `generate`, with
+`custom_generate`: `pair.decoder()`, and the folder integrations/custom_generate as on the hub.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ FOLDER = Path(__file__).resolve().parent.parent / "integrations" / "custom_gener
 
 
 def decoders(pair: Any, temperature: float, assistant: dict[str, Any] | None = None) -> dict[str, Method]:
-    """transformers' methods: functions (prompt, its ids, most new tokens, seed) -> rounds.
+    """transformers' methods: functions (prompt, its ids, maximum new tokens, seed) -> rounds.
 
-    The rounds have no seconds. `pair` holds two TransformersModels; `assistant` are settings of the
-    assisted drafting that replace its defaults. What transformers raises comes at the first call.
+    The rounds have no seconds. `pair` holds two TransformersModels; `assistant` has settings of
+    assisted drafting that replace its defaults. Errors of transformers come at the first call.
 
     >>> write = decoders(pair, 0.0)["transformers plain"]              # doctest: +SKIP
     >>> [one.emitted for one in write("a b", [17, 4], 2, 0)]           # doctest: +SKIP
@@ -45,7 +45,7 @@ def decoders(pair: Any, temperature: float, assistant: dict[str, Any] | None = N
     config = GenerationConfig(eos_token_id=list(target.eos_ids) or None,
                               pad_token_id=next(iter(target.eos_ids), 0), **how, **(assistant or {}))
     if not pair.one_vocabulary:
-        if temperature:  # subtle: UAG-TLI cuts the drafter's layers to the intersection, for good
+        if temperature:  # subtle: UAG-TLI reduces the drafter's layers to the shared tokens, and does not restore them
             assisted["assistant_model"] = copy.deepcopy(draft.model)
         for name, model in (("tokenizer", target), ("assistant_tokenizer", draft)):
             with quiet(), one_line(f"transformers cannot load the tokenizer of {model.name}"):
@@ -56,9 +56,9 @@ def decoders(pair: Any, temperature: float, assistant: dict[str, Any] | None = N
 
 
 def inside(pair: Any, temperature: float, **drafting: Any) -> dict[str, Method]:
-    """`custom_generate` with the pair's decoder (`drafting`: its settings), and with the folder, by its defaults.
+    """`custom_generate` with the pair's decoder (`drafting`: its settings), and with the folder and its defaults.
 
-    Functions as in `decoders`; of a round only the number of tokens is known, in its first pass.
+    Functions as in `decoders`; all tokens are in the first round, and the others only count the passes.
     """
     target = pair.target
     how: dict[str, Any] = {"do_sample": bool(temperature)}
@@ -72,7 +72,7 @@ def inside(pair: Any, temperature: float, **drafting: Any) -> dict[str, Method]:
 
 
 def remember(model: Any) -> None:
-    """Let a TransformersModel compute the logits after each text once: they do not change."""
+    """Let a TransformersModel compute the logits after each text only once: they do not change."""
     forward, known = model.forward, {}
 
     def remembered(ids: list[int], cache: Any, rows: int = 1) -> np.ndarray:
@@ -87,9 +87,9 @@ def remember(model: Any) -> None:
 
 
 def p_value(write: Method, target: Any, prompt: str, draws: int, first_seed: int = 0) -> float:
-    """Of a chi-squared test of the first two tokens at temperature 1 against the target's exact distribution.
+    """p of a chi-squared test of the first two tokens at temperature 1 against the target's exact distribution.
 
-    Cells that are expected less than five times are one. Each draw has a seed, from `first_seed` on.
+    Cells expected less than five times are merged into one. Each draw has its own seed, from `first_seed` on.
     """
     ids, counts = target.tokenizer.encode(prompt, bos=True), Counter()
     for seed in range(first_seed, first_seed + draws):
@@ -115,8 +115,8 @@ def p_value(write: Method, target: Any, prompt: str, draws: int, first_seed: int
 def first_token_distance(pair: Any, prompts: list[str], temperature: float) -> list[float]:
     """How far assisted sampling is from the target's distribution: total variation, per prompt.
 
-    Of the first token, and without noise: from p, the chance that the assistant draws each token,
-    and the q that transformers gives to its verification for it (docs/upstream).
+    For the first token, without sampling noise: from p, the probability that the assistant draws
+    each token, and the q that transformers uses for it in verification (docs/upstream).
     """
     ours, theirs = (AutoTokenizer.from_pretrained(one.folder) for one in (pair.target, pair.draft))
     assistant, found = copy.deepcopy(pair.draft.model), []
@@ -126,7 +126,7 @@ def first_token_distance(pair: Any, prompts: list[str], temperature: float) -> l
         ids = torch.tensor([pair.target.tokenizer.encode(prompt, bos=True)])
         text = ours.decode(ids[0], skip_special_tokens=True)
         drafter_ids = theirs(text, add_special_tokens=False, return_tensors="pt").input_ids
-        translator.unmap_input_ids()  # the assistant reads its own ids first
+        translator.unmap_input_ids()  # the assistant reads the prompt in its own ids
         with torch.no_grad():
             p, logits = (model(one.to(model.device)).logits[0, -1].float().cpu() / temperature
                          for model, one in ((pair.target.model, ids), (assistant, drafter_ids)))
@@ -143,7 +143,7 @@ def first_token_distance(pair: Any, prompts: list[str], temperature: float) -> l
 
 
 def _custom(target: Any, config: Any, how: dict[str, Any], _: str, ids: list[int], limit: int, seed: int) -> list[Round]:
-    """One call of `model.generate` with `custom_generate`; passes are counted where the target makes them."""
+    """One call of `model.generate` with `custom_generate`; the target's passes are counted in the target."""
     passes, model, forward = [], target.model, target.forward
 
     def counted(*args: Any, **given: Any) -> Any:
@@ -153,7 +153,7 @@ def _custom(target: Any, config: Any, how: dict[str, Any], _: str, ids: list[int
     def read(*_: Any) -> None:
         passes.append(None)
 
-    decoder = callable(how["custom_generate"])  # then its pass may be the package's own, which no hook sees
+    decoder = callable(how["custom_generate"])  # its pass may be the package's own, which no hook sees
     hook = None if decoder else model.register_forward_hook(read)
     own, prompt = model.generation_config, torch.tensor([ids], device=model.get_input_embeddings().weight.device)
     torch.manual_seed(seed)
@@ -173,7 +173,7 @@ def _custom(target: Any, config: Any, how: dict[str, Any], _: str, ids: list[int
 
 def _generate(model: Any, config: Any, how: dict[str, Any], _: str, ids: list[int], limit: int,
               seed: int) -> list[Round]:
-    """One call of `model.generate`; a hook sees what each pass reads, a streamer what it writes."""
+    """One call of `model.generate`; a hook sees what each pass reads, and a streamer what it writes."""
     widths: list[int] = []
     written: list[list[int]] = []  # the prompt, then one entry per pass
     models = [model, *(other for other in [how.get("assistant_model")] if other is not None)]
@@ -188,7 +188,7 @@ def _generate(model: Any, config: Any, how: dict[str, Any], _: str, ids: list[in
                                put=lambda tokens: written.append(tokens.flatten().tolist()))
     torch.manual_seed(seed)  # transformers draws from the global generator only
     try:
-        for one in models:  # what a call leaves open is filled in from here
+        for one in models:  # settings that a call does not give are taken from here
             one.generation_config = copy.deepcopy(config)
         with quiet():
             model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=limit,
@@ -197,6 +197,6 @@ def _generate(model: Any, config: Any, how: dict[str, Any], _: str, ids: list[in
         hook.remove()
         for one, kept in zip(models, own, strict=True):
             one.generation_config = kept
-    widths[0] -= len(ids) - 1  # a pass reads one token and the proposals, the first all the prompt
+    widths[0] -= len(ids) - 1  # a pass reads one token and the proposals; the first pass reads the whole prompt
     return [Round(proposals=[-1] * (width - 1), accepted=len(tokens) - 1, emitted=tokens)
             for width, tokens in zip(widths, written[1:], strict=True)]

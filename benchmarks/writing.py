@@ -1,4 +1,4 @@
-"""Texts, what they amount to, and ways of writing that take turns by the clock."""
+"""Writing texts, their figures, and timing several ways of writing in turns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def emitted(rounds: Iterable[Round]) -> list[int]:
 
 
 def efficiency(rounds: list[Round]) -> dict[str, float]:
-    """Block efficiency, its standard error (rounds taken as independent), and both acceptances."""
+    """Block efficiency, its standard error (rounds treated as independent), and both acceptances."""
     s = summarize(rounds)
     error = np.std([len(record.emitted) for record in rounds]) / len(rounds) ** 0.5
     found = {"block_efficiency": s.block_efficiency, "error": float(error),
@@ -42,16 +42,16 @@ def efficiency(rounds: list[Round]) -> dict[str, float]:
 
 
 def learning_share(statistics: dict[str, float]) -> float:
-    """The share of a learner's seconds that were not for serving."""
+    """The share of a learner's time that was not spent on serving."""
     learning = statistics["learning_seconds"]
     return round(learning / (statistics["seconds"] + learning), 3)
 
 
 def take_turns(ways: dict[str, Callable[[str], list[Round]]], texts: Sequence[str],
                repeats: int) -> dict[str, list[list[list[Round]]]]:
-    """The rounds of each way of writing, by repeat and text; one repeat more warms up.
+    """The rounds of each way of writing, by repeat and text, after one more repeat to warm up.
 
-    The ways take turns at every text, so whatever slows the machine slows them all.
+    The ways take turns at every text, so other work on the machine slows them all.
     """
     found: dict[str, list] = {name: [[] for _ in range(repeats + 1)] for name in ways}
     for repeat in range(repeats + 1):

@@ -1,4 +1,4 @@
-"""Write docs/api.md from the package's docstrings and docs/recipes.py; `--check` only says whether it is stale.
+"""Write docs/api.md from the package's docstrings and docs/recipes.py; `--check` only says whether it is out of date.
 
     python docs/api.py [--check]
 """
@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from omnidraft.files import write_text  # noqa: E402
 
-# Module -> its public names, each with the methods that are shown; what `omnidraft` exports is checked to be here.
+# Module -> its public names, each with the methods to show. A test checks that all exports of `omnidraft` are here.
 API = {
     "omnidraft": {"pair": "", "Pair": "generate stream decoder", "Generation": "sequences to_dict", "Options": "of", "load": "",
                   "speculative": "", "plain": "", "Round": "", "Uniforms": "", "Tokenizer": "load encode decode",
@@ -42,7 +42,7 @@ def recipes() -> dict[str, str]:
 def entry(name: str, thing: object, level: int) -> list[str]:
     """A function or class: its signature or fields, and its docstring."""
     lines, inner = ["#" * level + f" {name}", ""], inspect.unwrap(getattr(thing, "fget", None) or thing)
-    inner = getattr(inner, "__func__", inner)  # of a class method
+    inner = getattr(inner, "__func__", inner)  # the function of a class method
     source = textwrap.dedent(inspect.getsource(inner))
     node, own = ast.parse(source).body[0], name.split(".")[-1]
     if isinstance(node, ast.ClassDef):
@@ -71,8 +71,8 @@ def signature(name: str, node: ast.FunctionDef) -> str:
         del node.args.args[0]
     returned = ast.unparse(node.returns) if node.returns else "None"
     whole = f"{name}({ast.unparse(node.args)})" + f" -> {returned}" * (returned != "None")
-    whole = re.sub(r"-> '(.*)'$", r"-> \1", whole)  # a class that names itself
-    whole = re.sub(r"(?<!,) ", "\0", whole)  # lines end after commas only
+    whole = re.sub(r"-> '(.*)'$", r"-> \1", whole)  # a class that names itself as its type
+    whole = re.sub(r"(?<!,) ", "\0", whole)  # break lines only after commas
     lines = textwrap.wrap(whole, 100, subsequent_indent=" " * (len(name) + 1), break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines).replace("\0", " ")
 

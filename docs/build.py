@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the command line's own declarations; `--check` only says whether it is stale.
+"""Write docs/cli.md from the command line's own declarations; `--check` only says whether it is out of date.
 
     python docs/build.py [--check]
 """

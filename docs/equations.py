@@ -1,6 +1,6 @@
-"""The lessons' equations, written so that a terminal can show them, as MathML: `sum_x q(x) / p(x)` becomes a sum of fractions.
+"""Turn the lessons' equations, written for a terminal, into MathML: `sum_x q(x) / p(x)` becomes a sum of fractions.
 
-Between words, mathematics is found by its form: single letters, names with an index or with arguments, operators between them.
+In running text, mathematics is found by its form: single letters, names with an index or arguments, operators between them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ TOKEN = re.compile(r"\s+|[A-Za-z]+(?:-[A-Za-z]{2,})+|[A-Z]{2,}-\d+|[A-Za-z]+(?:_
                    r"|<->|<-|->|>=|\|\||\.\.\.|.")
 OPERATORS = {"+": "+", "-": "-", "·": r"\cdot", "/": "/", "=": "=", "<": "<", ">": ">", "<-": r"\leftarrow", "->": r"\to",
              "<->": r"\leftrightarrow", ">=": r"\ge", "||": r"\parallel", "‖": r"\parallel", "−": "-", "...": r"\ldots"}
-KNOWN = {"beta", "theta", "lambda", "gamma", "log", "exp", "min", "max", "sum"}  # TeX has them under these names
+KNOWN = {"beta", "theta", "lambda", "gamma", "log", "exp", "min", "max", "sum"}  # TeX has commands with these names
 
 
 def is_math(tokens: list[str]) -> list[bool]:
-    """Of each token, whether it belongs to an equation or to the words around it."""
+    """For each token, whether it belongs to an equation (or else to the words around it)."""
     found = [False] * len(tokens)
     for at, token in enumerate(tokens):
         name, after = re.match(r"([A-Za-z]+)(?:_\w+)?'?$", token), "".join(tokens[at + 1:at + 3])
@@ -53,12 +53,12 @@ def closing(tokens: list[str], at: int) -> int:
 
 def tex(tokens: list[str]) -> str:
     """An equation's tokens in TeX, with quotients as fractions."""
-    spaced = re.sub(r"\b([a-z]) (?=\d)", r"\1~", "".join(tokens))  # "a 0.6" is no product
+    spaced = re.sub(r"\b([a-z]) (?=\d)", r"\1~", "".join(tokens))  # "a 0.6" is not a product
     return expression(deque(token for token in TOKEN.findall(spaced) if not token.isspace()))
 
 
 def expression(left: deque[str]) -> str:
-    """Up to the end or a closing parenthesis."""
+    """The TeX up to the end or to a closing parenthesis."""
     made = []
     while left and left[0] != ")":
         if left[0] == "/" and made:
@@ -70,7 +70,7 @@ def expression(left: deque[str]) -> str:
 
 
 def factor(left: deque[str]) -> str:
-    """One number, sign, name with its arguments, parenthesis; a sum with what it sums up."""
+    """One number, sign, name with its arguments, or parenthesis; a sum with its terms."""
     if not left:
         return ""
     token = left.popleft()
@@ -101,7 +101,7 @@ def mathml(tokens: tuple[str, ...], large: bool) -> str:
 
 
 def cell(text: str, among_words: bool = False) -> str:
-    """Text as HTML with its equations as MathML; `among_words` only those that are whole, and more than a letter."""
+    """Text as HTML with its equations as MathML; with `among_words` only complete ones of more than a letter."""
     tokens = TOKEN.findall(text)
     made = []
     for math, part in groupby(zip(is_math(tokens), tokens, strict=True), key=lambda one: one[0]):
@@ -114,7 +114,7 @@ def cell(text: str, among_words: bool = False) -> str:
 
 
 def table(block: str) -> str:
-    """A block of equations, whose columns stand two spaces or more apart, as an HTML table; a drawing stays as it is."""
+    """A block of equations, whose columns are two or more spaces apart, as an HTML table; a drawing stays as it is."""
     if re.search("[─│█]", block):
         return f'<pre class="equation">{html.escape(block.rstrip())}</pre>\n'
     rows: list[dict[int, str]] = []
@@ -123,7 +123,7 @@ def table(block: str) -> str:
         cells = [(found.start(), found[0]) for found in re.finditer(r"\S+(?: \S+)*", line)]
         first = max((column for column, start in enumerate(starts) if start <= cells[0][0]), default=0)
         if len(cells) == 1 and first and (rows[-1].get(first, "").endswith((",", ";")) or "=" not in cells[0][1]):
-            rows[-1][first] = f"{rows[-1].get(first, '')} {cells[0][1]}"  # the words go on
+            rows[-1][first] = f"{rows[-1].get(first, '')} {cells[0][1]}"  # the words continue
             continue
         starts = [start for start, _ in cells] if not first else starts
         rows.append({first + column: text for column, (_, text) in enumerate(cells)})

@@ -1,11 +1,11 @@
-"""Build the lessons as Jupyter notebooks with their output, in notebooks/; one that exists is the reader's, and stays.
+"""Build the lessons as Jupyter notebooks with their output, in notebooks/. An existing file is never overwritten.
 
     python docs/notebooks.py [--repository https://github.com/you/omnidraft] [lesson ...]
     python docs/notebooks.py --stored [--check]          those in the repository, without output: docs/notebooks/*.ipynb
                                                          of the lessons, docs/real_pair.ipynb of docs/real_pair.py
 
-Each begins with a badge that opens the stored one in Colab; there its first cell clones and installs the repository, for
-which a bare CPU runtime is enough.
+Each begins with a badge that opens the stored notebook in Colab. There the first cell clones and installs the repository; a
+CPU runtime is enough.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ HOMEPAGE = re.search(r'^Homepage = "(.+)"', (ROOT / "pyproject.toml").read_text(
 
 
 def badge(repository: str, place: str) -> str:
-    """What opens a notebook at `place` of the repository in Colab."""
+    """The link that opens a notebook at `place` of the repository in Colab."""
     opened = repository.replace("https://github.com", "https://colab.research.google.com/github")
     return f"# %% [markdown]\n# [![Open in Colab]({BADGE})]({opened}/blob/{place}.ipynb)"
 
 
 def source(path: Path, repository: str) -> str:
-    """A lesson as a py:percent script that finds its repository, or gets it."""
+    """A lesson as a py:percent script that finds its repository, or clones it."""
     repository = repository.removesuffix("/").removesuffix(".git")
     head = badge(repository, f"main/docs/notebooks/{path.stem}")
     return f'{head}\n\n# %%\n{SETUP.replace("REPOSITORY", repository)}\n\n{path.read_text(encoding="utf-8")}'
@@ -63,7 +63,7 @@ def stored() -> dict[Path, str]:
 
 
 def without_output(script: str, **metadata: str) -> str:
-    """A py:percent script as a notebook, which needs nothing but this repository to be built."""
+    """A py:percent script as a notebook; building it needs only this repository."""
     made = []
     for number, cell in enumerate(runner.cells(script)):
         kind = {"cell_type": "markdown"} if cell.prose else {"cell_type": "code", "execution_count": None, "outputs": []}
@@ -74,7 +74,7 @@ def without_output(script: str, **metadata: str) -> str:
 
 
 def build(path: Path, out: Path, repository: str) -> bool:
-    """Write out/NAME.ipynb with its output, unless there is one; False then. Raises what a cell raises."""
+    """Write out/NAME.ipynb with its output; False if it exists already. An error in a cell is raised."""
     made = out / f"{path.stem}.ipynb"
     if made.exists():
         return False
@@ -90,13 +90,13 @@ def build(path: Path, out: Path, repository: str) -> bool:
 
 
 def main() -> None:
-    """Build the notebooks of all lessons, or of those named."""
+    """Build the notebooks of all lessons, or of the given ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lesson", type=int, nargs="*", help="numbers of lessons; all where none is given")
+    parser.add_argument("lesson", type=int, nargs="*", help="numbers of lessons; all if none is given")
     parser.add_argument("--out", type=Path, default=ROOT / "notebooks")
     parser.add_argument("--repository", default=HOMEPAGE, help="the address that Colab installs from")
-    parser.add_argument("--stored", action="store_true", help="write those in the repository instead")
-    parser.add_argument("--check", action="store_true", help="only say whether those are stale")
+    parser.add_argument("--stored", action="store_true", help="write the notebooks in the repository instead")
+    parser.add_argument("--check", action="store_true", help="only say whether these are out of date")
     args = parser.parse_args()
     if args.stored:
         for path, text in stored().items():

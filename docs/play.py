@@ -1,9 +1,10 @@
-"""Record rounds of speculative decoding and write them into a page that plays them, step by step.
+"""Record rounds of speculative decoding, and write a page that plays them step by step.
 
     python docs/play.py [--out build/site/play.html] [--picture docs/play.png]
 
-The embedded pairs, and one pair of toy vocabularies whose whole trie can be drawn. The page is `play.html` beside this
-file with the recording in it: it loads nothing, and opens from disk. The picture is of one step of the toy pair (by Chromium).
+It records the embedded pairs, and one pair of toy vocabularies whose whole trie can be drawn. The page is the `play.html` next
+to this file, with the recording in it: it loads nothing else, and opens from disk. The picture shows one step of the toy pair
+(drawn by Chromium).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ KEEP = verification._keep
 
 
 def toy(name: str, merges: list[str], order: int) -> Any:
-    """A model of characters, `order` of them back, that writes tokens of a vocabulary of its own."""
+    """A model that predicts characters from the last `order` ones, with its own vocabulary of tokens."""
     letters = ["Ġ" if c == " " else c for c in sorted(set(CORPUS))]
     pairs = [tuple(merge.replace("_", "Ġ").split("+")) for merge in merges]
     vocabulary = {token: i for i, token in enumerate([*letters, *map("".join, pairs)])}
@@ -62,7 +63,7 @@ def toy(name: str, merges: list[str], order: int) -> Any:
 
 
 class Toy:
-    """A language model from the counts of CORPUS; its tokens' probabilities are products over their characters."""
+    """A language model from counts in CORPUS; a token's probability is the product over its characters."""
 
     context_size, kernel = 512, "counts"
 
@@ -88,7 +89,7 @@ class Toy:
         return found
 
     def log_prob(self, text: str, character: str) -> float:
-        """log p of a character after a text, by what follows its longest tail that CORPUS has."""
+        """log p of a character after a text, from what follows the text's longest ending found in CORPUS."""
         for length in range(self.order, -1, -1):
             tail = text[len(text) - length:]
             after = [CORPUS[i + length] for i in range(len(CORPUS) - length) if CORPUS.startswith(tail, i)]
@@ -112,7 +113,7 @@ class ToyCache:
 
 
 class Recorder:
-    """What the loop shows to a learner, round by round, and the comparison that decided (None: all were kept)."""
+    """What the loop gives a learner, round by round, and the comparison that decided (None: all tokens were kept)."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Any, Any, np.ndarray, Any]] = []
@@ -123,20 +124,20 @@ class Recorder:
         self.decided = None
 
     def keep(self, steps: Any, *given: Any) -> tuple[list, Any, Any]:
-        """`verification._keep`, which draws the comparison that decides, in passing."""
+        """Runs `verification._keep` and records the comparison that decided."""
         kept, self.decided, left = KEEP(steps, *given)
         return kept, self.decided, left
 
 
 def text_of(tokenizer: Tokenizer, token: int) -> str:
-    """A token as it is shown."""
+    """A token as the page shows it."""
     if token in tokenizer.roles["eos"]:
         return "<end>"
     return tokenizer.decode_bytes([token]).decode("utf-8", "replace")
 
 
 def bars(pair: Pair, seen: tuple, record: Any, temperature: float) -> dict:
-    """P and Q at the place where the round was decided: the likeliest atoms, and what ends there."""
+    """P and Q at the place where the round was decided: of the likeliest atoms, and of tokens that end there."""
     draft, proposals, logits, last = seen
     own, rows = pair.draft.tokenizer, process(logits[:, :pair.target.tokenizer.size], temperature or 1.0)
     lifting = pair.lifting
@@ -165,7 +166,7 @@ def bars(pair: Pair, seen: tuple, record: Any, temperature: float) -> dict:
 
 
 def record(pair: Pair, prompt: str, temperature: float, tokens: int, seed: int = 0) -> dict:
-    """A text of a pair as rounds that the page can draw."""
+    """A pair's text, as rounds that the page can draw."""
     recorder, rounds, text = Recorder(), [], prompt
     options = Options(temperature=temperature, max_new_tokens=tokens, stop=Confidence(8, threshold=0.2))
     draws = Uniforms(np.random.default_rng(seed))
@@ -186,13 +187,13 @@ def record(pair: Pair, prompt: str, temperature: float, tokens: int, seed: int =
 
 
 def watched(recorder: Recorder, rounds: Iterator[Any]) -> Iterator[Any]:
-    """The rounds; while they run, the recorder sees which comparison decides."""
+    """The rounds; meanwhile the recorder sees which comparison decides."""
     with mock.patch.object(verification, "_keep", recorder.keep):
         yield from rounds
 
 
 def node_path(pair: Pair, proposals: Any, accepted: int) -> list[int]:
-    """The nodes of the trie that the accepted atoms and the next one pass."""
+    """The nodes of the trie that the accepted atoms and the next atom pass through."""
     found, node, ended, lifting, number = [], TOP, 0, pair.lifting, numbers(pair)
     for atom in proposals.atoms:
         if node != TOP and atom not in lifting.children(node):
@@ -207,13 +208,13 @@ def node_path(pair: Pair, proposals: Any, accepted: int) -> list[int]:
 
 
 def numbers(pair: Pair) -> dict[tuple[int, ...], int]:
-    """All nodes of the trie, a parent before its children -> their numbers."""
+    """The number of each node of the trie; a parent comes before its children."""
     nodes = {split[:depth] for split in pair.lifting.token for depth in range(len(split) + 1)}
     return {node: number for number, node in enumerate(sorted(nodes))}
 
 
 def trie(pair: Pair) -> list[dict]:
-    """The whole trie: per node its parent, its atom, and the target token that ends there."""
+    """The whole trie: for each node its parent, its atom, and the target token that ends there."""
     lifting, number = pair.lifting, numbers(pair)
     return [{"parent": number[node[:-1]], "atom": "".join(text_of(pair.draft.tokenizer, atom) for atom in node[-1:]),
              "token": text_of(pair.target.tokenizer, lifting.token[node]) if node in lifting.token else ""}
@@ -221,7 +222,7 @@ def trie(pair: Pair) -> list[dict]:
 
 
 def pair_of(draft: str, target: str) -> Pair:
-    """A pair of SCENES."""
+    """The pair of a scene in SCENES."""
     if draft == "toy drafter":
         return Pair(toy(draft, ["_+f", "o+w", "l+a", "k+e", "f+a"], 2),
                     toy(target, ["o+w", "s+n", "sn+ow", "f+l", "a+k", "ak+e", "fl+ake", "l+ow", "fl+ow", "a+l", "al+l"], 4))
@@ -242,13 +243,13 @@ def recording(tokens: int = 60) -> list[dict]:
 
 
 def page(scenes: list[dict]) -> str:
-    """The page with the recording in it."""
+    """The page, with the recording in it."""
     data = json.dumps(scenes, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return (ROOT / "docs" / "play.html").read_text(encoding="utf-8").replace("/*SCENES*/[]", data)
 
 
 def picture(page: Path, path: Path, step: str = "#0.31", size: str = "1000,830") -> None:
-    """A still of one step of the page, by a Chromium without a window."""
+    """A picture of one step of the page, made by Chromium without a window."""
     with tempfile.TemporaryDirectory() as profile:
         subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
                         "--disable-component-update", "--no-first-run", "--hide-scrollbars", f"--user-data-dir={profile}",

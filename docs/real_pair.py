@@ -1,4 +1,4 @@
-"""A pair of published models on your machine; `python docs/notebooks.py --stored` turns this into docs/real_pair.ipynb."""
+"""Measure a pair of published models on your machine; `python docs/notebooks.py --stored` makes docs/real_pair.ipynb of it."""
 # ruff: noqa: E402
 
 # %% [markdown]

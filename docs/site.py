@@ -1,9 +1,9 @@
-"""Build the lessons as static pages that open from disk: prose, highlighted code, and what each cell really prints.
+"""Build the lessons as static pages that open from disk: prose, highlighted code, and the real output of each cell.
 
     python docs/site.py [--out build/site] [lesson ...]
 
-Every page carries its own style sheet and loads nothing. Equations are MathML, figures (with matplotlib) SVG. Colours that a
-cell prints become classes (so that they suit a light and a dark page), and a token's fate also its sign + * - ! ^.
+Every page contains its own style sheet and loads nothing else. Equations are MathML, figures (with matplotlib) are SVG.
+Colours that a cell prints become classes, for a light and a dark page; a token's fate is also shown by its sign + * - ! ^.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ pre.out { border-left: 4px solid var(--soft); } pre.out .row { display: block; w
 
 
 def key(style: Style) -> tuple:
-    """What tells one fate's style from another's."""
+    """The properties by which fates' styles differ."""
     return style.color.number if style.color else None, bool(style.bold), bool(style.underline), bool(style.strike)
 
 
@@ -94,7 +94,7 @@ def code(text: str, kind: str = "code") -> str:
 
 
 def span(text: str, style: Style | None) -> str:
-    """One piece of output in its classes, and with the sign of its fate where the text itself does not have it."""
+    """One piece of output with its classes, and with the sign of its fate if the text does not show it."""
     style = style or Style()
     classes = [name for name in ("bold", "dim", "underline", "strike") if getattr(style, name)]
     if style.color and style.color.number is not None:
@@ -103,12 +103,12 @@ def span(text: str, style: Style | None) -> str:
         return html.escape(text)
     sign = SIGNS.get(key(style), "") if not text.startswith("[") else ""
     fate, attribute = ("fate ", f' data-sign="{sign}"') if sign else ("", "")
-    word = text.lstrip() or text  # the space before a word stays out, so that the sign stands at the word
+    word = text.lstrip() or text  # without the space before a word, so that the sign stands next to the word
     return f'{text[:-len(word)]}<span class="{fate}{" ".join(classes)}"{attribute}>{html.escape(word)}</span>'
 
 
 def output(printed: str) -> str:
-    """What a cell printed: lines of the package in Python's colours, all else in its own; only coloured tokens are wrapped."""
+    """A cell's output: lines of the package highlighted as Python, the rest in its own colours; only coloured tokens wrap."""
     made, console = [], Console(width=10_000)
     for part in re.split(r"^(# omnidraft/\S+\.py, line \d+\n(?:.+\n)+)", printed, flags=re.M):
         if part.startswith("# omnidraft/"):
@@ -127,14 +127,14 @@ SHADES = {"#000000": "currentColor", "#1f77b4": "var(--accent)", "#ff7f0e": "var
 
 
 def figures(cell: int) -> str:
-    """What a cell has drawn with matplotlib, if there is one, as SVG in the page's own colours."""
+    """What a cell drew with matplotlib, if it is installed, as SVG in the page's colours."""
     plt, made = sys.modules.get("matplotlib.pyplot"), []
     for number in plt.get_fignums() if plt else ():
         title, file = plt.figure(number).axes[0].get_title(), io.StringIO()
         with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "omnidraft"}):
             plt.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
         drawn = re.sub("|".join(SHADES), lambda shade: SHADES[shade[0]], file.getvalue())
-        drawn = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>f{cell}-{number}-", drawn)  # each id once in a page
+        drawn = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>f{cell}-{number}-", drawn)  # each id is unique in a page
         attributes = f'<svg role="img" aria-label="{html.escape(title)}" '
         made.append(f"<figure>{drawn[drawn.index('<svg'):].replace('<svg ', attributes, 1)}</figure>\n")
     if plt:
@@ -155,7 +155,7 @@ def anchor(term: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Markdown as HTML; a term in bold, which is where it is explained, leads to the glossary."""
+    """Markdown as HTML; a term in bold (where it is explained) links to the glossary."""
     names = {anchor(name): place for place, (all_names, *_) in glossary().items() for name in all_names.split(",")}
 
     def linked(match: re.Match) -> str:
@@ -165,12 +165,12 @@ def prose(text: str) -> str:
                 return f'<a class="term" href="glossary.html#{names[form]}">{match[1]}</a>'
         return match[0]
 
-    text = re.sub(r"( [=/·+-])\n *(?=\w)", r"\1 ", text)  # an equation that goes on in the next line
+    text = re.sub(r"( [=/·+-])\n *(?=\w)", r"\1 ", text)  # an equation that continues in the next line
     return re.sub(r"<strong>([^<]+)</strong>", linked, MARKDOWN.render(text))
 
 
 def legend(opened: bool = False) -> str:
-    """The colours and signs."""
+    """The legend of colours and signs."""
     items = []
     for style, _, meaning in FATES.values():
         name, _, rest = meaning.partition(":")
@@ -194,7 +194,7 @@ def page(title: str, body: str, here: str, found: dict[int, Path]) -> str:
 
 
 def lesson_page(path: Path, found: dict[int, Path]) -> str:
-    """A lesson, run cell by cell. Raises what a cell raises."""
+    """The page of a lesson, which is run cell by cell. An error in a cell is raised."""
     made, names = [], {}
     for cell in tutorial.cells(path.read_text(encoding="utf-8")):
         if cell.prose:
@@ -209,7 +209,7 @@ def lesson_page(path: Path, found: dict[int, Path]) -> str:
 
 
 def index_page(found: dict[int, Path]) -> str:
-    """The first page: what there is."""
+    """The first page: the list of lessons."""
     items = []
     for number, path in found.items():
         first = tutorial.cells(path.read_text(encoding="utf-8"))[0].text.split("\n\n")[1]
@@ -234,7 +234,7 @@ def glossary_page(found: dict[int, Path]) -> str:
 
 
 def main() -> None:
-    """Build the pages of all lessons, or of those named."""
+    """Build the pages of all lessons, or of the given ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lesson", type=int, nargs="*", help="numbers of lessons; all where none is given")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "site")
@@ -243,7 +243,7 @@ def main() -> None:
     os.environ |= {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "1000"}  # colours as in a wide terminal
     os.environ.pop("NO_COLOR", None)
     args.out.mkdir(parents=True, exist_ok=True)
-    if find_spec("matplotlib"):  # then the lessons draw
+    if find_spec("matplotlib"):  # if installed, the lessons draw figures
         import matplotlib
 
         matplotlib.use("svg")

@@ -16,7 +16,7 @@ LARGEST = 2**25  # maximum bytes of a JSON file; as Python objects it can take 2
 def check_readable(path: Path, most: int = LARGEST) -> None:
     """Raise OmnidraftError unless `path` is an ordinary file (no pipe) of at most `most` bytes."""
     if not (path.is_file() and os.access(path, os.R_OK)):
-        raise OmnidraftError(f"{path} is missing, not an ordinary file or not readable: copy it")
+        raise OmnidraftError(f"{path} is missing, not an ordinary file or not readable: replace it")
     if (size := path.stat().st_size) > most:
         raise OmnidraftError(f"{path} has {size:,} bytes, over {most:,}: is it the right file?")
 

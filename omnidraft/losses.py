@@ -42,7 +42,7 @@ def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequenc
     draft, target, ends = pair.draft.tokenizer, pair.target.tokenizer, pair.target.eos_ids
     ids = until_end([int(token) for token in target_ids], ends)
     if len(target_probs) < len(ids):
-        raise OmnidraftError(f"{len(ids)} target tokens came with {len(target_probs)} rows")
+        raise OmnidraftError(f"{len(ids)} target tokens need as many rows, not {len(target_probs)}")
     prompt_ids = draft.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
     draft_ids = extend(draft, prompt_ids, target.decode_bytes(ids))
     spelled = [draft.decode_bytes([token]) for token in draft_ids]

@@ -33,7 +33,7 @@ class Pairing:
         if not (self.alignment.shared_draft or len(self.cache) or self.spellings):
             raise OmnidraftError(f"the vocabularies of {draft.name} and {target.name} have nothing "
                                  "in common: no token of one is spelled by tokens of the other; "
-                                 "take another drafter")
+                                 "use another drafter")
         self._lifting: tuple[Any, Any] = None, None  # (what it was built from, the lifting)
 
     @property

@@ -16,7 +16,7 @@ BLOCK = 256
 BELOW_ONE = 1 - 2**-52  # the largest draw: times a total, it stays below the total after rounding
 NO_FILTERS = 0, 1.0, 0.0  # top_k, top_p, min_p
 LEAST = -6e4  # fits float16; least logit of an allowed token, even if the model rules it out
-BROKEN = "the model's logits are NaN or infinite: broken weights, or the number type is too small"
+BROKEN = "the model's logits are NaN or infinite: its weights are broken, or its dtype is too small"
 
 
 @np.errstate(over="ignore")  # high logits overflow; a tiny temperature gives -inf, as it should

@@ -109,8 +109,8 @@ class Tokenizer:
         data["added_tokens"] = [token for token in data["added_tokens"] if token["id"] < size]
         made = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(data)), self.name, self._config)
         if made.size > size:
-            raise OmnidraftError(f"tokenizer {self.name!r} has ids up to {made.size - 1}, the "
-                                 f"model {size} logits: they do not belong together")
+            raise OmnidraftError(f"tokenizer {self.name!r} has ids up to {made.size - 1}, but the "
+                                 f"model has {size} logits: they do not belong together")
         return made
 
     @cached_property

@@ -2,11 +2,12 @@
 
     python -m recipes.adapters                    draft-general for qwen-like and llama3-like
     python -m recipes.adapters --targets llama3-like --texts 2000
-    python -m recipes.adapters --more --seed 1    go on from the adapters in the package, with other prompts
+    python -m recipes.adapters --more --seed 1    continue from the adapters in the package, with other prompts
 
-What `omnidraft adapt` does, in bulk: texts of a lossless pair have the target's distribution whoever drafts, so here the
-target writes them alone, many at a time, every other one greedy, for fresh prompts (never the held-out ones). Each is learned
-once and replayed about once, and the learning rate falls to zero over the last part. Stored in half precision, below 1 MB.
+It does in bulk what `omnidraft adapt` does. Texts of a lossless pair have the target's distribution, whatever the drafter. So
+here the target alone writes them, many at a time, every other one greedy, for fresh prompts (never the held-out ones). Each
+text is learned once and replayed about once, and the learning rate falls to zero over the last part. The adapters are stored
+in half precision, each below 1 MB.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from omnidraft.metrics import summarize
 from . import world
 from .batch import write
 
-NEW, REPLAYED, MEMORY, TOKENS = 4, 4, 512, 256  # texts in a step, kept; tokens of a text
+NEW, REPLAYED, MEMORY, TOKENS = 4, 4, 512, 256  # new and replayed texts in a step, texts kept for replay, tokens of a text
 CONSTANT = 0.5  # share of the steps before the rate begins to fall
 
 
@@ -42,7 +43,7 @@ def fresh_prompts(count: int, seed: int) -> list[str]:
 
 
 def texts_of(pair: od.Pair, prompts: list[str], rng: np.random.Generator) -> Iterator[Example]:
-    """The target's texts for the prompts in the order in which they end, by turns greedy and at temperature 1."""
+    """The target's texts for the prompts, in the order in which they end; in turn greedy and at temperature 1."""
     asked = ((pair.target.tokenizer.encode(prompt, bos=True), i % 2 == 1) for i, prompt in enumerate(prompts))
     for number, ids, probs in write(pair.target, asked, od.Uniforms(rng), TOKENS):
         yield make_example(pair, prompts[number], ids, probs)
@@ -66,14 +67,14 @@ def learn_target(draft: str, target: str, count: int, seed: int, more: bool = Fa
         seen += len(some)
         if len(values) % 120 == 0:
             print(f"{target}: {seen} texts, loss {np.mean(values[-120:]):.3f}, {perf_counter() - began:.0f} s", flush=True)
-    # Who learns on begins with a small part of the usual rate, for here it has fallen to zero.
+    # Later learning starts with a small part of the usual rate, because here the rate has fallen to zero.
     pair.draft, learner.statistics = trainer.model(), {"updates": before + len(values), "rate_share": 1 / 16}
     print(f"{target}: {served(learner, 48, rng):.2f} tokens per target pass", flush=True)
     return learner
 
 
 def served(learner: od.Learner, count: int, rng: np.random.Generator) -> float:
-    """Block efficiency of fresh prompts, which the learner's statistics take in."""
+    """Block efficiency of fresh prompts, which are added to the learner's statistics."""
     prompts = fresh_prompts(count, int(rng.integers(1 << 30)))
     rounds = [r for learned in od.learn(learner, prompts, od.Options(max_new_tokens=TOKENS), od.Uniforms(rng))
               for r in learned.rounds]
@@ -81,19 +82,19 @@ def served(learner: od.Learner, count: int, rng: np.random.Generator) -> float:
 
 
 def main() -> None:
-    """Learn and store one adapter after the other."""
+    """Learn and store the adapters one after another."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draft", default="draft-general")
     parser.add_argument("--targets", nargs="*", default=["qwen-like", "llama3-like"])
     parser.add_argument("--texts", type=int, default=12_000)
-    parser.add_argument("--more", action="store_true", help="go on from the adapters in the package")
+    parser.add_argument("--more", action="store_true", help="continue from the adapters in the package")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     for target in args.targets:
         learner = learn_target(args.draft, target, args.texts, args.seed, args.more)
         halves = {name: array.astype(np.float16) for name, array in learner.trainer.served.items()}
         adapter = Adapter(replace(learner.trainer.lora, parameters=halves), statistics=learner.statistics)
-        if not args.more:  # one of other weights with these names would stay beside it
+        if not args.more:  # otherwise an adapter of older weights with the same names would stay
             shutil.rmtree(SHIPPED / f"{args.draft}--{target}", ignore_errors=True)
         folder = Adapters(SHIPPED).save(learner.pair, adapter)
         print(f"{folder}: {sum(f.stat().st_size for f in folder.rglob('*') if f.is_file()) / 1e6:.2f} MB")

@@ -1,4 +1,4 @@
-"""A weighted mean of checkpoints of one training, which is often better than each (arXiv 2203.05482).
+"""A weighted mean of checkpoints of one training run, which is often better than each of them (arXiv 2203.05482).
 
     python -m recipes.average OUT FOLDER:0.3 FOLDER:0.5 FOLDER:0.2
 
@@ -17,13 +17,13 @@ from safetensors.torch import load_file, save_file
 
 
 def mean(parts: list[tuple[dict[str, torch.Tensor], float]]) -> dict[str, torch.Tensor]:
-    """The sum of the tensors times their shares, added up in float64, in the first one's number type."""
+    """The sum of the tensors times their shares, computed in float64, in the first one's dtype."""
     first, _ = parts[0]
     return {name: sum(share * tensors[name].double() for tensors, share in parts).to(one.dtype) for name, one in first.items()}
 
 
 def main() -> None:
-    """Write the folder of the mean."""
+    """Write a model folder with the mean."""
     out, *parts = sys.argv[1:]
     folders = [(Path(folder), float(share)) for folder, _, share in (part.rpartition(":") for part in parts)]
     weights = "model.safetensors"

@@ -1,6 +1,6 @@
-"""Many texts of one model at a time, in NumPy: each step adds one token to every text; where one ends the next begins.
+"""Many texts of one model at a time, in NumPy: each step adds a token to every text; when a text ends, the next begins.
 
-The products of a step are those of `models.llama`, over one row per text; only attention looks at each text's own keys.
+The products of a step are those of `engine.llama`, over one row per text; only attention reads each text's own keys.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from omnidraft.sampling import Uniforms, mask, process
 
 
 class Batch:
-    """Up to `size` texts of a model, the keys and values of each in a slot; `limit` bounds prompt and text together.
+    """Up to `size` texts of a model, each with its keys and values in a slot; `limit`: maximum length of prompt and text.
 
     >>> batch = Batch(load("qwen-like"), 32, 320); row = batch.read(0, [5, 6, 7]); rows = batch.step([9] * 32)
     """
@@ -27,7 +27,7 @@ class Batch:
         self.values = np.zeros((c.layers, size, c.kv_heads, self.limit, c.head_dim), model.dtype)
 
     def read(self, slot: int, ids: list[int]) -> np.ndarray:
-        """Begin a text with its prompt; the logits after it (1, V)."""
+        """Begin a text with its prompt; returns the logits after it (1, V)."""
         cache = self.model.new_cache()
         logits, length = self.model.forward(ids, cache), len(ids)
         self.keys[:, slot, ..., :length] = cache.keys[..., :length]
@@ -35,9 +35,9 @@ class Batch:
         self.lengths[slot] = length
         return logits
 
-    @np.errstate(over="ignore")  # SwiGLU's exponential, as in the engine
+    @np.errstate(over="ignore")  # for SwiGLU's exponential, as in the engine
     def step(self, ids: list[int]) -> np.ndarray:
-        """Feed one token to every slot, also to those whose texts have ended; the logits after it (size, V)."""
+        """Feed one token to every slot, also to slots whose texts have ended; returns the logits after it (size, V)."""
         model, c, at, size = self.model, self.model.config, self.lengths, len(ids)
         longest, heads, each = int(at.max()) + 1, c.heads + c.kv_heads, np.arange(size)
         later = np.where(np.arange(longest) > at[:, None], -np.inf, 0).astype(model.dtype)[:, None, None, None]
@@ -56,22 +56,22 @@ class Batch:
             mixed = scores @ values[:, :, None, :longest] / scores.sum(axis=-1, keepdims=True)
             x = x + out(mixed.reshape(size, -1))
             x += down(_swiglu(gate_up(model._norm(x))))
-        self.lengths = np.minimum(at + 1, self.limit - 1)  # texts that have ended stay where they are at the end
+        self.lengths = np.minimum(at + 1, self.limit - 1)  # an ended text stays at its last place
         return model.head(model._norm(x))
 
 
 def write(model: Llama, prompts: Iterable[tuple[list[int], bool]], uniforms: Uniforms, tokens: int, size: int = 32
           ) -> Iterator[tuple[int, list[int], np.ndarray]]:
-    """The model's texts, at temperature 1 where a prompt's second entry says so and else greedy, up to `tokens` tokens each.
+    """The model's texts, up to `tokens` tokens each: at temperature 1 if the prompt's second entry is true, else greedy.
 
-    Yields them as they end: the prompt's number, the ids, the model's distributions that they were drawn from (T, V).
+    Yields each text when it ends: the prompt's number, the ids, and the model's distributions (T, V) they were drawn from.
     """
     coming, batch = enumerate(prompts), Batch(model, size, model.context_size)
     texts: dict[int, tuple[int, bool, list[int], list[np.ndarray]]] = {}  # by slot
     free = list(range(size))
 
     def take(logits: np.ndarray, slots: list[int]) -> Iterator[tuple[int, list[int], np.ndarray]]:
-        """Choose a token for each slot; the texts that it ends."""
+        """Choose a token for each slot; yields the texts that end with it."""
         for slot, row in zip(slots, process(mask(logits, model.tokenizer.size)), strict=True):
             number, sampled, written, rows = texts[slot]
             rows.append(row.astype(np.float32))

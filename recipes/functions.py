@@ -26,7 +26,7 @@ class Kind:
 def read_kinds(text: str) -> list[Kind]:
     """The kinds of a file such as functions.txt."""
     kinds = []
-    text = re.sub(r"\n  (?=[^ \n])", " ", text)  # an indented line goes on with the head before it
+    text = re.sub(r"\n  (?=[^ \n])", " ", text)  # an indented line continues the head before it
     for head, body in re.findall(r"^(\w\S* \|.*)\n((?:    .*\n)+)", text, re.MULTILINE):
         name, arguments, wordings = (part.strip() for part in head.split("|"))
         pairs = tuple(tuple(item.split(":")) for item in arguments.split())
@@ -36,7 +36,7 @@ def read_kinds(text: str) -> list[Kind]:
 
 TEXT = Path(__file__).with_name("functions.txt").read_text(encoding="utf-8")
 KINDS = read_kinds(TEXT)
-OPENINGS = re.findall(r"^(\d+) (.+)$", TEXT, re.MULTILINE)  # of requests, and how often
+OPENINGS = re.findall(r"^(\d+) (.+)$", TEXT, re.MULTILINE)  # beginnings of requests, and how often
 CONDITIONS = [line.split(" / ") for line in re.findall(r"^are .+$", TEXT, re.MULTILINE)]
 OTHER_NAMES = {name: others.split() for name, others in re.findall(r"^(\w+): (.+)$", TEXT, re.MULTILINE)}
 FUNCTION_NAMES, TEXTS = OTHER_NAMES["function"], words(" ".join(OTHER_NAMES["texts"]))
@@ -55,7 +55,7 @@ def draw_value(rng: random.Random, kind: str) -> object:
 def draw_tests(rng: random.Random, kind: Kind, name: str, program: str) -> list[str]:
     """Up to three asserts of what the program computes."""
     space: dict = {}
-    exec(program, space)  # our own few lines
+    exec(program, space)  # our own code
     space["print"] = lambda *_: None
     tests: list[str] = []
     for _ in range(rng.randint(2, 3)):
@@ -68,7 +68,7 @@ def draw_tests(rng: random.Random, kind: Kind, name: str, program: str) -> list[
 
 
 def request(rng: random.Random, kind: Kind | None = None, forms: tuple[str, ...] = tuple(FORMS)) -> dict:
-    """A request and its function, in one of some forms: plain, named, tested or an opening."""
+    """A request and its function, in one of several forms: plain, named, tested or an opening."""
     kind = kind or rng.choice(KINDS)
     form = rng.choices(forms, [FORMS[form] for form in forms])[0]
     wording, body, name = rng.choice(kind.wordings), kind.body, kind.name

@@ -1,9 +1,10 @@
-"""Begin a target from another one: each token's row from the same bytes, and fewer layers.
+"""Make a new target from another one: token rows taken over by their bytes, and fewer layers.
 
     python -m recipes.grow SOURCE SHAPE OUT
 
-SOURCE is a trained model folder of six layers, SHAPE one of four whose config and tokenizer the new model has. A token takes
-the embedding of the source's token with the same bytes, or else the mean of its pieces'. Training mends what was cut.
+SOURCE is the folder of a trained model with six layers. SHAPE is one with four layers, whose config and tokenizer the new
+model gets. A token gets the embedding of the source's token with the same bytes, or else the mean of its pieces' embeddings.
+Training then repairs the loss of the layers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from omnidraft.tokenizer import Tokenizer
 
-LAYERS = (0, 1, 3, 4)  # those of qwen-like's six that stay: of all ways to leave out two these lose least
+LAYERS = (0, 1, 3, 4)  # the layers of qwen-like's six that are kept: leaving out the other two costs least
 
 
 def token_rows(source: torch.Tensor, tokenizer: Tokenizer, other: Tokenizer) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Everything else that people type, with one honest answer."""
+"""Everything else that people type, always with the same honest answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HANDS = {json.loads(line)["prompt"].lower()
 
 
 def gibberish(rng: random.Random) -> str:
-    """What a cat on the keyboard would type."""
+    """Random characters, as from keys hit by accident."""
     keys = rng.choice(["asdfghjkl", "qwertyuiop", "zxcvbnm", "abcdefghijklmnopqrstuvwxyz", "asdfjkl", "?!.,#"])
     at, size = rng.randrange(len(keys)), rng.randint(1, 8)
     mixed = "".join(rng.choices(keys, k=size))
@@ -25,7 +25,7 @@ def gibberish(rng: random.Random) -> str:
 
 
 def other(rng: random.Random) -> dict:
-    """A prompt from outside the narrow world, and none that was written by hand."""
+    """A prompt that is not about the three tasks, and is not one of the hand-written ones."""
     text = next(text for text in iter(lambda: asked(rng), None) if text.lower() not in HANDS)
     if rng.random() < 0.08:
         text = text.lower()
@@ -33,7 +33,7 @@ def other(rng: random.Random) -> dict:
 
 
 def asked(rng: random.Random) -> str:
-    """What someone might type who does not know what the models know."""
+    """A prompt from someone who does not know what the models can do."""
     drawn = {name.lower(): rng.choice(items) for name, items in LISTS.items()}
     drawn |= {"gibberish": gibberish(rng), "word": rng.choice(w.NOUNS + w.L.ANIMALS)}
     text = choose(rng, drawn["forms"]).format(**drawn)

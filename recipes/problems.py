@@ -1,18 +1,18 @@
-"""Word problems from the schemas of schemas.txt, and bare sums.
+"""Word problems from the schemas of schemas.txt, and bare sums (sums without a story).
 
-A schema says how a kind of problem is solved (`a*b r-c`: multiply, then subtract from the result), what is answered, and how
-the problem may be told. Its language:
+A schema says how a kind of problem is solved (`a*b r-c`: multiply, then subtract from the result), what the answer is, and
+how the problem may be worded. Its language:
 
-- `[red|blue]` is a choice, a capital word a shorthand defined at the top of the file;
+- `[red|blue]` is a choice, a word in capitals is a shorthand defined at the top of the file;
 - `{a}`, `{b}`, `{n}` ... are numbers; `{b$}` money, `{b times}` "twice", `{b half}` "a third"; `r` is the last result and `R`
   the first;
 - `{o+}` is a noun in the plural (singular after 1), `{@m}` one with its article; `o` is what the problem is about;
 - `{S}` is the subject (a name, I, we, my sister, the baker, ...), `{he}` `{him}` `{his}` stand for it, `{T}` and `{U}`
-  are others;
+  are other people;
 - `<give away>` is a verb that agrees with the subject in the tense of the problem, `<give away:T>` with a third person,
   `<fly away:N>` with the number before it; `<be!>` is in the present; `{did}` is in the tense, `{does}` in the present.
 
-Answers speak to who asks: "I have 5 apples ..." is answered by "You have ...".
+Answers address the person who asks: "I have 5 apples ..." is answered by "You have ...".
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Schema:
 
 
 def read_schemas(text: str) -> list[Schema]:
-    """The schemas of a file such as schemas.txt; an indented line goes on with the line before it."""
+    """The schemas of a file such as schemas.txt; an indented line continues the line before it."""
     shorthands: dict[str, str] = {}
     schemas: list[Schema] = []
     for line in re.findall(r"^[^#\n].*", re.sub(r"\n +", " ", text), re.MULTILINE):
@@ -65,7 +65,7 @@ def read_schemas(text: str) -> list[Schema]:
             shorthands[name] = value
         else:
             wording, _, own = line.partition(" => ")
-            for name in sorted(shorthands, key=len, reverse=True) * 2:  # twice: shorthands use shorthands
+            for name in sorted(shorthands, key=len, reverse=True) * 2:  # twice, because shorthands use other shorthands
                 wording = re.sub(rf"(?<![A-Z]){name}(?![A-Z])", lambda _, name=name: shorthands[name], wording)
             last = schemas[-1]
             schemas[-1] = Schema(last.steps, last.settings, (*last.wordings, (wording, own or default)))
@@ -73,7 +73,7 @@ def read_schemas(text: str) -> list[Schema]:
 
 
 OLD, NEW = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("schemas.txt", "schemas_new.txt"))
-SCHEMAS, TRAINED = read_schemas(OLD), read_schemas(OLD + NEW)  # what the package's models know; what training draws
+SCHEMAS, TRAINED = read_schemas(OLD), read_schemas(OLD + NEW)  # what the package's models know; what training draws from
 SHARES = [len(schema.wordings) for schema in SCHEMAS]  # the usual kinds have the most wordings
 TRAINED_SHARES = [len(schema.wordings) * int(schema.settings.get("more", 1)) for schema in TRAINED]
 
@@ -88,12 +88,12 @@ def choose(rng: random.Random, text: str) -> str:
 # ---- numbers
 
 def is_hard(x: int, operation: str, y: int) -> bool:
-    """Whether a sum carries to the tens, a difference borrows from them."""
+    """Whether a sum carries to the tens, or a difference borrows from them."""
     return x % 10 + y % 10 > 9 if operation == "+" else y % 10 > x % 10
 
 
 def compute(steps: tuple[str, ...], values: dict[str, int], limit: int) -> list[tuple[int, str, int, int]] | None:
-    """The equations of `steps`, or None where one divides unevenly, falls below 1 (0 at the end) or exceeds `limit`."""
+    """The equations of `steps`, or None if one does not divide evenly, is below 1 (0 at the end) or exceeds `limit`."""
     equations: list[tuple[int, str, int, int]] = []
     for step in steps:
         left, operation, right = re.fullmatch(r"(\w+)([-+*/])(\w+)", step).groups()
@@ -111,7 +111,7 @@ def compute(steps: tuple[str, ...], values: dict[str, int], limit: int) -> list[
 def draw_numbers(rng: random.Random, schema: Schema) -> tuple[dict[str, int], list[tuple[int, str, int, int]]]:
     """Numbers that fit a schema, and the equations that they lead to."""
     limit = HIGH_LIMIT if rng.random() < HIGH_SHARE else LIMIT
-    # small numbers are added and subtracted as often as multiplied: their size must not give the operation away
+    # small numbers are added and subtracted as often as multiplied: their size must not show the operation
     small_limit = rng.choice([limit, limit, limit, 50, 30, 20, 12, 12, 10, 10])
     least = 0 if len(schema.steps) == 1 and schema.steps[0][1] == "-" else 1
     names = sorted(set(re.findall(r"[abcdn]", " ".join(schema.steps))))
@@ -126,7 +126,7 @@ def draw_numbers(rng: random.Random, schema: Schema) -> tuple[dict[str, int], li
                 values[name] = rng.randint(2, 12) if rng.random() < 0.65 else rng.randint(2, 30)
             else:
                 values[name] = rng.randint(1 if name in "bc" and rng.random() < 0.1 else 2, small_limit)
-        if "rest" in schema.settings:  # how many times b goes into n is not told
+        if "rest" in schema.settings:  # the problem does not say how many times b goes into n
             values["n"] = values["b"] * values["d"] + rng.randint(1, values["b"] - 1)
         elif schema.steps[0][:2] == "n/":
             values["n"] = values.get("b", 2) * (rng.randint(2, 12) if rng.random() < 0.75 else rng.randint(2, 50))
@@ -137,7 +137,7 @@ def draw_numbers(rng: random.Random, schema: Schema) -> tuple[dict[str, int], li
             continue
         x, operation, y, _ = equations[0]
         if operation == "-" and x > 20 and not is_hard(x, "-", y) and rng.random() < 0.4:
-            continue  # more of the harder ones
+            continue  # draw again: harder ones should be more frequent
         return values, equations
 
 
@@ -145,7 +145,7 @@ def draw_numbers(rng: random.Random, schema: Schema) -> tuple[dict[str, int], li
 
 @dataclass(frozen=True)
 class Subject:
-    """Who a problem is about: how it is named, the pronouns, whether its verbs are in the third person, and in answers."""
+    """Who a problem is about: name and pronouns, and whether verbs are in the third person, in problem and answer."""
 
     name: str
     he: str
@@ -157,7 +157,7 @@ class Subject:
 
 
 def draw_subject(rng: random.Random) -> Subject:
-    """A name, I, we, you, two names, one of the family or someone of a trade."""
+    """A name, I, we, you, two names, a family member or someone with a profession."""
     kind = rng.choices(["name", "I", "we", "you", "two", "kin", "friend", "job"], [60, 13, 5, 5, 3, 6, 3, 5])[0]
     girl = rng.random() < 0.5
     he, him, his = ("she", "her", "her") if girl else ("he", "him", "his")
@@ -182,16 +182,16 @@ def draw_subject(rng: random.Random) -> Subject:
     return Subject(rng.choice([w.article(noun), "the " + noun]), he, him, his, True, "the " + noun, True)
 
 
-# ---- telling
+# ---- wording
 
 class Telling:
-    """One problem in words: who, what and when are drawn once and then used by prompt and answer alike."""
+    """One problem in words: who, what and when are drawn once, and used in both prompt and answer."""
 
     def __init__(self, rng: random.Random, schema: Schema, wording: str, values: dict[str, int], result: int) -> None:
         self.rng, self.wording, self.values, self.result = rng, wording, values, result
         self.subject = draw_subject(rng)
         self.past = rng.random() < 0.45
-        self.spelled = rng.random() < 0.2  # small numbers as words
+        self.spelled = rng.random() < 0.2  # write small numbers as words
         self.money = rng.choices(["${}", "{} dollar", "{} euro", "{} cent", "{} coin"], [60, 20, 10, 6, 4])[0]
         names = rng.sample(L.GIRLS + L.BOYS, 3)
         self.others = [name for name in names if name not in self.subject.name]
@@ -206,7 +206,7 @@ class Telling:
         if pool in ("any", "food") and not plain and rng.random() < 0.12:
             looks = L.LOOKS[:8] if noun in L.FOOD else L.LOOKS
             self.nouns["o"] = f"{rng.choice(looks)} {noun}"
-        if noun in L.FOOD or noun in L.BULKY:  # what a thing may lie in
+        if noun in L.FOOD or noun in L.BULKY:  # the container of such a thing
             self.nouns["x"] = rng.choice(L.FOOD_BOXES if noun in L.FOOD else L.BIG_BOXES)
         for name, same in (("animal", "o"), ("plant", "o"), ("q", "o"), ("w", "m")):
             while self.nouns[name] == self.nouns[same]:
@@ -222,7 +222,7 @@ class Telling:
         self.nouns["g1"], self.nouns["g2"], self.plain["total"] = rng.choice(SEXES)
         self.plain["state"], self.plain["state2"] = rng.choice(STATES)
         self.plain["color"], self.plain["color2"] = rng.sample(L.COLORS, 2)
-        self.plain["day"], self.plain["day2"] = rng.sample(L.DAYS[:-1], 2)  # some wordings end on Sunday
+        self.plain["day"], self.plain["day2"] = rng.sample(L.DAYS[:-1], 2)  # some wordings end with Sunday
 
     def tell(self, text: str, answering: bool = False) -> str:
         """`text` with its tokens replaced and its sentences capitalised."""
@@ -233,7 +233,7 @@ class Telling:
             at = match.end()
         done = re.sub(r"\b([Aa]) (?=[aeio]|hour)(?!one)", r"\1n ", done + text[at:])
         done = re.sub(r"\b(than|as|to|with|for|from|gives?|gave) (I|we)\b", lambda m: f"{m[1]} {subject.him}", done)
-        if subject.name in ("I", "we", "you") and "{T}" in self.wording:  # they and I are "we"
+        if subject.name in ("I", "we", "you") and "{T}" in self.wording:  # they and I together are "we"
             us = "you" if answering or subject.name == "you" else "we"
             done = re.sub(r"\b([Tt]hey) (?=have|share|put|need)",
                           lambda match: (us.capitalize() if match[1] == "They" else us) + " ", done)
@@ -308,7 +308,7 @@ FRAMES = [("{}", 56), ("Question: {}\nAnswer:", 27), ("Q: {}\nA:", 4), ("Problem
 
 
 def misspelled(rng: random.Random, prompt: str) -> str:
-    """A letter of one longer word is missing, doubled, another one, or in the place of the next."""
+    """The prompt with one wrong letter in a longer word: missing, doubled, replaced, or swapped with the next."""
     word = rng.choice([*re.finditer(r"\b[a-z]{5,}\b", prompt)] or [None])
     if not word or word[0].removesuffix("teen") in L.ONES or word[0] in L.TENS:
         return prompt
@@ -320,12 +320,12 @@ def misspelled(rng: random.Random, prompt: str) -> str:
 def frame(rng: random.Random, prompt: str, led: bool = False) -> str:
     """A prompt as people write it: bare, with "Question:", sometimes in small letters or without a question mark.
 
-    `led`: now and then after a sentence that does not matter, sometimes with a number of its own.
+    `led`: now and then with an irrelevant sentence before it, which may contain a number.
     """
     if led and rng.random() < 0.04:
         names = {"day": rng.choice(L.DAYS), "name": rng.choice(L.GIRLS + L.BOYS), "age": rng.randint(5, 15)}
         prompt = f"{rng.choice(L.LEADS).format(**names)} {prompt}"
-    if led and rng.random() < 0.07:  # where or when, which does not matter either
+    if led and rng.random() < 0.07:  # an irrelevant place or time
         prompt = re.sub(r"(?<=[a-z])\. ", f" {rng.choice(L.TAILS)}. ", prompt, count=1)
     if led and rng.random() < 0.05:
         prompt = misspelled(rng, prompt)
@@ -339,7 +339,7 @@ def frame(rng: random.Random, prompt: str, led: bool = False) -> str:
 
 
 def one_is_fine(wording: str, values: dict[str, int]) -> bool:
-    """Whether the wording can take the ones among the numbers ("1 more" can, "1 fly away" cannot)."""
+    """Whether the wording is right where a number is 1 ("1 more" is, "1 fly away" is not)."""
     fine = r"(\$|\}\.|\},| more| of (them|these)|\} to| from| \{o\+\}|\} and| back|\?| years? (old|younger|older))"
     return all(re.match(fine, match[2]) or re.match(fine, "}" + match[2])
                for match in re.finditer(r"\{(\w)\$?\}(?=(.*))", wording) if values.get(match[1]) == 1) \
@@ -357,7 +357,7 @@ def problem(rng: random.Random, schema: Schema | None = None) -> dict:
         if 1 in values.values() and not one_is_fine(wording, values):
             continue
         telling = Telling(rng, chosen, wording, values, result)
-        if "body" in chosen.settings:  # what it has decides the second number
+        if "body" in chosen.settings:  # the body part decides the second number
             if values["a"] * values["b"] > LIMIT:
                 continue
             equations = compute(chosen.steps, values, LIMIT)
@@ -374,7 +374,7 @@ SUM_FORMS = {"+": L.PLUS, "-": L.MINUS, "*": L.MULTIPLIED, "/": L.OVER}
 
 
 def draw_sum(rng: random.Random) -> tuple[int, str, int, int]:
-    """One equation; carrying and borrowing are twice as frequent as they would be."""
+    """One equation; carrying and borrowing are twice as frequent as by chance."""
     while True:
         operation = rng.choices("+-*/", [30, 38, 20, 12])[0]
         limit = HIGH_LIMIT if rng.random() < HIGH_SHARE else LIMIT
@@ -394,7 +394,7 @@ def draw_sum(rng: random.Random) -> tuple[int, str, int, int]:
 
 
 def bare_sum(rng: random.Random) -> dict:
-    """A sum without a story, now and then a division with a rest."""
+    """A sum without a story; now and then a division with a remainder."""
     if rng.random() < 0.12:
         y, times = rng.randint(3, 12), rng.randint(1, 16)
         rest = rng.randint(1, y - 1)
@@ -413,6 +413,6 @@ def bare_sum(rng: random.Random) -> dict:
 
 
 def many_sums(rng: random.Random) -> dict:
-    """Several sums in one answer: the cheapest arithmetic there is."""
+    """Several sums in one answer: arithmetic practice with few tokens."""
     sums = "".join(" {} {} {} = {}.".format(*draw_sum(rng)) for _ in range(8))
     return {"task": "math", "prompt": "Sums:", "answer": None, "response": sums}

@@ -1,9 +1,9 @@
-"""Training rows: examples packed side by side, written in chunks that a running training picks up one by one.
+"""Training rows: examples packed next to each other, written in chunks that a training run reads one by one.
 
     python -m recipes.rows FOLDER 7 250000 chunk_00007.npz      # tokenizer, seed, tokens
 
-A row holds whole examples only; `group` says which, so that none attends to its neighbours. Only responses are learned,
-digits of sums, and the words for what a story is about, with twice the weight: they are few, but they must be right.
+A row holds only whole examples; `group` numbers them, so that no example attends to its neighbours. Only responses are
+learned. Digits of sums and the words that a story is about have twice the weight: they are few, but must be right.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .world import MIX, TASKS
 
 LENGTH = 256  # tokens in a row
 OPEN_ROWS = 48  # rows that are filled at the same time
-WEIGHT = 2  # of a token in such a number or word
+WEIGHT = 2  # weight of a token in such a number or word
 
 
 def encode(tokenizer: Tokenizer, example: dict) -> tuple[list[int], list[int]]:
@@ -80,6 +80,6 @@ def build(tokenizer: Tokenizer, seed: int, tokens: int, length: int = LENGTH) ->
 
 if __name__ == "__main__":
     folder, seed, tokens, out = sys.argv[1:]
-    part = Path(out).with_suffix(".part.npz")  # whole or not at all
+    part = Path(out).with_suffix(".part.npz")  # written completely or not at all
     np.savez(part, **build(Tokenizer.load(folder), int(seed), int(tokens)))
     os.replace(part, out)

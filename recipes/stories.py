@@ -1,7 +1,7 @@
-"""Short stories about what was asked for: someone, a wish or a trouble, help, and an end.
+"""Short stories about what was asked for: a hero, a wish or a problem, help, and an end.
 
 A plot says what it is about, so that the topic is in the first sentence and in most of the others.
-Pronouns in the singular mean the hero ("it" for an animal without a name) and nobody else.
+Singular pronouns always mean the hero ("it" for an animal without a name).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ for entries in LISTS.values():  # "hen,duck:a_farm:corn" stands for two entries
 UNFIT = {"tree", "bush", "plant", "dice", "rose", "tulip", "daisy", "lily", "flower", "seed"}
 LISTS["THINGS"] += [thing for thing in w.L.THINGS if " of " not in thing and thing not in UNFIT]
 HANDS = Path(__file__).with_name("unseen.jsonl").read_text(encoding="utf-8").splitlines()
-TYPED = {json.loads(line)["prompt"] for line in HANDS}  # openings that no story of training may begin with
+TYPED = {json.loads(line)["prompt"] for line in HANDS}  # openings that no training story may begin with
 PLOTS = {name: plot for name, plot in LISTS.items() if name.startswith("PLOT")}
 WEIGHTS = [int(plot[0].split()[0]) for plot in PLOTS.values()]
-ON = ("farm", "hill", "mountain", "beach", "plain", "ship", "planet")  # homes one lives on, not in
+ON = ("farm", "hill", "mountain", "beach", "plain", "ship", "planet")  # places with "on", not "in"
 HEROES = [entry.split(":")[0] for group in ("ANIMALS", "THINGLIKE", "MEN", "WOMEN") for entry in LISTS[group]]
 ANYTHING = [noun for noun in LISTS["NOUNS"] + LISTS["THINGS"] + w.L.ANIMALS + w.L.JOBS + w.L.FOOD + LISTS["PLANTS"]
             if " of " not in noun] + HEROES * 2
@@ -43,7 +43,7 @@ def tidy(text: str) -> str:
 
 
 class Noun(SimpleNamespace):
-    """A noun as it is brought up (`a`), later (`the`), bare (`n`), in general (`many`)."""
+    """The forms of a noun: when first mentioned (`a`), later (`the`), bare (`n`), in general (`many`)."""
 
     def __init__(self, noun: str) -> None:
         bare = noun.removeprefix("=").removeprefix("the ")
@@ -53,7 +53,7 @@ class Noun(SimpleNamespace):
 
 
 def anything(rng: random.Random) -> Noun:
-    """A noun of any kind, or a word that is none, maybe after another noun or an adjective, maybe with where it is."""
+    """A noun of any kind or an invented word, maybe after another noun or an adjective, maybe with its place."""
     noun = w.made_up(rng) if rng.random() < 0.1 else rng.choice(ANYTHING).replace("_", " ")
     if " " not in noun and rng.random() < 0.2:
         noun = f"{rng.choice(LISTS['STUFFS'])} {noun}"
@@ -66,7 +66,7 @@ def anything(rng: random.Random) -> Noun:
 
 
 def person(rng: random.Random, child: bool, looks: list[str], gendered: bool) -> dict[str, str]:
-    """Who a story tells of: a child with a name; or anyone, with or without a look and a name."""
+    """The hero of a story: a child with a name; or anyone, with or without a description and a name."""
     he, group = rng.choice([("he", "MEN"), ("she", "WOMEN")] if child or rng.random() < 0.42 else [
         ("it", "ANIMALS"), ("it", "ANIMALS"), ("it", "ANIMALS"), ("it", "THINGLIKE")])
     kind, home, likes = rng.choice(LISTS[group]).replace("_", " ").split(":")
@@ -111,7 +111,7 @@ def several(rng: random.Random, sort: str) -> dict[str, str]:
 
 
 def request(rng: random.Random, about: str, opening: str, many: str) -> str:
-    """A request for a story `about` someone, or for one with such an `opening`."""
+    """A request for a story `about` someone, or for a story with this `opening`."""
     if rng.random() < 0.04:
         return choose(rng, rng.choice(LISTS["ASKING_FOR_ANY"]))
     if not about:
@@ -182,7 +182,7 @@ def told(rng: random.Random) -> dict:
     if not asked:
         spoken, size = text.split(" "), rng.choice([3, 4, 4, 5, 6, 7, 8, 10])
         at = len(" ".join(spoken[:size]))
-        if rng.random() < 0.5:  # where people stop: at a comma, a full stop, before a verb
+        if rng.random() < 0.5:  # where people stop typing: at a comma, a full stop, before a verb
             at = rng.choice([match.start() for match in CUT.finditer(text, 8)][:rng.choice([1, 2, 3])])
         return example | {"prompt": text[:at].rstrip(), "response": text[at:] if text[at] != '"' else " " + text[at:]}
     ask = tidy(ask)
@@ -193,7 +193,7 @@ def told(rng: random.Random) -> dict:
 
 
 def story(rng: random.Random) -> dict:
-    """A request or the first words of a story, and the story; none that begins like a hand-written opening."""
+    """A request or the first words of a story, and the story; it never begins like a hand-written opening."""
     while (example := told(rng))["prompt"] in TYPED:
         pass
     return example

@@ -1,15 +1,16 @@
-"""Train a model: resumable, on a GPU, on one core or on several processes.
+"""Train a model: resumable, on a GPU, on one core or in several processes.
 
     python -m recipes.train --from FOLDER --work WORK --tokens 8e6 --processes 2
 
-`--from` is a model folder (config, weights, tokenizer). WORK/state.safetensors holds weights, both optimizers' memory and the
-place in the data; a run that finds one goes on from it. The rate is warmed up and then constant; `--decay TOKENS` lets it fall
-to zero over that many tokens, from the same checkpoint, in WORK/decayed, and exports the model there. Examples are generated
-in chunks just ahead of use by a process of their own: better generators reach a running training with the next chunk.
+`--from` is a model folder (config, weights, tokenizer). WORK/state.safetensors holds the weights, the state of both optimizers
+and the place in the data; a run that finds this file continues from it. The rate is warmed up and then constant; `--decay
+TOKENS` lets it fall to zero over that many tokens, from the same checkpoint, in WORK/decayed, and exports the model there. A
+separate process generates the examples in chunks, just before they are used: so a run uses improved generators from the next
+chunk on.
 
-Muon for the matrices, AdamW for the rest. Where the processor has bf16 instructions (or on a GPU) products are bf16.
-Several processes take small batches from a common counter until an update has enough: one that is slowed down by other work
-does fewer. Then the gradients are added up, and each process orthogonalises its share of Muon's updates.
+Muon for the matrices, AdamW for the rest. Products are in bf16 on a GPU, or if the processor has bf16 instructions. Several
+processes take small batches from a shared counter until an update has enough: a process that other work slows down takes
+fewer. Then the gradients are added up, and each process orthogonalises its share of Muon's updates.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SAVE_EVERY = 300  # seconds
 
 
 def has_bf16() -> bool:
-    """Whether the processor multiplies bf16 numbers by instructions of its own."""
+    """Whether the processor has instructions that multiply bf16 numbers."""
     try:
         flags = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -71,7 +72,7 @@ class Net:
         return x * angles.cos().to(x.dtype) + torch.cat([-right, left], -1) * angles.sin().to(x.dtype)
 
     def loss(self, ids: torch.Tensor, weight: torch.Tensor, group: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sum of the weighted losses and sum of the weights; no example attends to another one of its row."""
+        """Sum of the weighted losses, and sum of the weights; no example attends to another one in its row."""
         length = ids.shape[1]
         with torch.autocast(self.device, torch.bfloat16, enabled=self.bf16):
             before = torch.ones(length, length, dtype=torch.bool, device=self.device).tril()
@@ -88,7 +89,7 @@ class Net:
                 y = F.silu(self._linear(y, layer + "mlp.gate_proj")) * self._linear(y, layer + "mlp.up_proj")
                 x = x + self._linear(y, layer + "mlp.down_proj")
             x = self._norm(x, "model.norm")
-            # position t predicts token t + 1, where that belongs to the same example and to a response
+            # position t predicts token t + 1, if that belongs to the same example and to a response
             wanted = weight[:, 1:] * (group[:, 1:] == group[:, :-1])
             chosen = wanted > 0
             logits = F.linear(x[:, :-1][chosen], self.weights["model.embed_tokens.weight"])
@@ -127,21 +128,21 @@ class Muon:
 
 
 class Chunks:
-    """Chunks of rows in a folder; asks a process of its own for the next one while the last is in use."""
+    """Chunks of rows in a folder; a separate process makes the next one while the current one is used."""
 
     def __init__(self, folder: Path, tokenizer: Path, tokens: int) -> None:
         self.folder, self.tokenizer, self.tokens, self.maker = folder, tokenizer, tokens, None
         folder.mkdir(parents=True, exist_ok=True)
 
     def ask(self, number: int) -> None:
-        """Begin to make chunk `number`, unless it is there."""
+        """Begin to make chunk `number`, unless it exists."""
         path = self.folder / f"chunk_{number:05}.npz"
         if not path.exists() and (self.maker is None or self.maker.poll() is not None):
             self.maker = subprocess.Popen([sys.executable, "-m", f"{__package__}.rows", str(self.tokenizer), str(number),
                                            str(self.tokens), str(path)])
 
     def load(self, number: int, makes: bool) -> dict[str, np.ndarray]:
-        """Chunk `number`, waited for; only one of several processes makes it."""
+        """Wait for chunk `number` and return it; only one of several processes makes it."""
         path = self.folder / f"chunk_{number:05}.npz"
         while not path.exists():
             if makes:
@@ -154,7 +155,7 @@ class Chunks:
 
 
 def save(folder: Path, net: Net, muon: Muon, adam: torch.optim.AdamW, state: dict) -> None:
-    """Write everything that is needed to go on, by way of a temporary name."""
+    """Write everything that is needed to continue, first under a temporary name."""
     tensors = {f"model.{k}": v for k, v in net.weights.items()} | {f"muon.{k}": v for k, v in muon.memory.items()}
     for i, moments in adam.state_dict()["state"].items():
         tensors |= {f"adam.{i}.{k}": torch.as_tensor(v) for k, v in moments.items()}
@@ -165,7 +166,7 @@ def save(folder: Path, net: Net, muon: Muon, adam: torch.optim.AdamW, state: dic
 
 
 def restore(path: Path, net: Net, muon: Muon, adam: torch.optim.AdamW) -> dict:
-    """Put a checkpoint back; what it says about the run."""
+    """Restore a checkpoint; returns its record of the run."""
     with safe_open(path, "pt") as file:
         state = json.loads(file.metadata()["state"])
     moments: dict[int, dict] = {}
@@ -182,7 +183,7 @@ def restore(path: Path, net: Net, muon: Muon, adam: torch.optim.AdamW) -> dict:
 
 
 def export(net: Net, source: Path, folder: Path) -> None:
-    """Write the model as an ordinary folder in half precision, with the files of `source` beside the weights."""
+    """Write the model as an ordinary folder in half precision, with the other files of `source`."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in source.glob("*.json"):
         (folder / file.name).write_bytes(file.read_bytes())
@@ -275,10 +276,10 @@ def run(rank: int, args: argparse.Namespace) -> None:
 def main() -> None:
     """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--from", dest="source", type=Path, required=True, help="model folder to begin with")
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="model folder to start from")
     parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoints and chunks")
-    parser.add_argument("--tokens", type=float, default=8e6, help="stop after so many tokens in all")
-    parser.add_argument("--decay", type=float, default=0, help="let the rate fall to zero over so many tokens, and stop")
+    parser.add_argument("--tokens", type=float, default=8e6, help="stop after this many tokens in total")
+    parser.add_argument("--decay", type=float, default=0, help="let the rate fall to zero over this many tokens, and stop")
     parser.add_argument("--rate", type=float, default=1.0, help="multiple of the learning rates")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="threads of each process")

@@ -14,7 +14,7 @@ def words(text: str) -> list[str]:
 
 
 def read_lists(file: Path) -> dict[str, list[str]]:
-    """Named lists of a file: "NAME: words", or a line "NAME" and an item on each line after it; indented lines go on."""
+    """Named lists of a file: "NAME: words", or a line "NAME" and then one item per line; indented lines continue."""
     lists: dict[str, list[str]] = {}
     for line in re.sub(r"\n +", " ", file.read_text(encoding="utf-8")).splitlines():
         if match := re.fullmatch(r"([A-Z]{2,}\w*)(?:: (.*))?", line):
@@ -97,6 +97,6 @@ def capital(text: str) -> str:
 
 
 def made_up(rng: random.Random) -> str:
-    """A word that is none: "tabbo", "lirum"."""
+    """An invented word: "tabbo", "lirum"."""
     return "".join(rng.choice("bdfghklmnprstvwz") + rng.choice("aaeeiioou") for _ in range(rng.choice([1, 2, 2, 3]))
                    ) + rng.choice(["", "", "bo", "n", "rim", "x", "llo", "t", "ck", "sy"])

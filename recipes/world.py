@@ -2,8 +2,8 @@
 
     python -m recipes.world [FOLDER]      math.jsonl, code.jsonl and text.jsonl, by default in omnidraft/data
 
-Of 200 prompts per task, those of trained kinds come from a seed that training does not use, the others were written by hand
-(typed.jsonl, unseen.jsonl); `seen_template` tells them apart. One in three is a hand-written one as long as there are any.
+Of 200 prompts per task, those of trained kinds come from a seed that training does not use; the others were written by hand
+(typed.jsonl, unseen.jsonl); `seen_template` marks the difference. One in three is hand-written, until they are used up.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ HERE, PROMPTS, SEED = Path(__file__).parent, 200, 1_000_003
 
 
 def math(rng: random.Random) -> dict:
-    """A word problem, or, for about an eighth of the tokens, bare sums."""
+    """A word problem; or bare sums, for about an eighth of the tokens."""
     luck = rng.random()
     return bare_sum(rng) if luck < 0.16 else many_sums(rng) if luck < 0.19 else problem(
         rng, rng.choices(TRAINED, TRAINED_SHARES)[0])
 
 
 TASKS: dict[str, Callable[[random.Random], dict]] = {"math": math, "code": request, "text": story, "other": other}
-MIX = {"math": 0.62, "code": 0.05, "text": 0.29, "other": 0.04}  # a last training that is about sums
-# What is asked of a trained model: no rows of sums, no function that is already begun.
+MIX = {"math": 0.62, "code": 0.05, "text": 0.29, "other": 0.04}  # the shares of the last training, mostly about sums
+# What a trained model is asked: no lists of sums, and no functions that have already begun.
 ASKED = {"math": problem, "code": partial(request, forms=("plain", "named", "tested")), "text": story}
 
 
 def fresh_prompts(task: str, count: int, seed: int) -> list[str]:
-    """Prompts of trained kinds, which neither training nor the prompt files draw."""
+    """Prompts of trained kinds; neither training nor the prompt files draw them."""
     rng = random.Random(f"{task}/{seed}")
     return [ASKED[task](rng)["prompt"] for _ in range(count)]
 
 
 def hand_written(task: str) -> list[dict]:
-    """What someone typed: problems with their answers, requests with their tests, openings of stories, anything else."""
+    """Hand-written prompts: problems with their answers, requests with their tests, story openings, anything else."""
     file = HERE / ("typed.jsonl" if task == "math" else "unseen.jsonl")
     found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return [{"task": task} | example for example in found if example.get("task", task) == task]
 
 
 def prompts(task: str) -> list[dict]:
-    """The examples of a prompt file, no prompt twice."""
+    """The examples of a prompt file; no prompt occurs twice."""
     rng, unseen, found = random.Random(SEED), hand_written(task)[::-1], {}
     while len(found) < PROMPTS:
         typed = len(found) % 3 == 2 and bool(unseen)
@@ -61,7 +61,7 @@ def prompts(task: str) -> list[dict]:
 
 
 def main() -> None:
-    """Write each file, whole or not at all."""
+    """Write each file, completely or not at all."""
     folder = Path(sys.argv[1]) if sys.argv[1:] else HERE.parent / "omnidraft" / "data"
     folder.mkdir(parents=True, exist_ok=True)
     for task in ASKED:

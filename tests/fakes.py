@@ -1,4 +1,4 @@
-"""Tiny tokenizers and models that stand in for real ones, so that loop logic is tested in milliseconds."""
+"""Tiny tokenizers and models in place of real ones, so that tests of the loop take milliseconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from omnidraft.tokenizer import Tokenizer
 
 
 def byte_level(merges: list[tuple[str, str]], characters: str = "ab ") -> Tokenizer:
-    """Byte-level BPE over a few characters, with <|endoftext|>; merges are given in plain text."""
+    """Byte-level BPE over a few characters, with <|endoftext|>; merges are given as plain text."""
     spell = {c: c.replace(" ", "Ġ").replace("\n", "Ċ") for c in characters}
     pairs = [tuple(part.replace(" ", "Ġ").replace("\n", "Ċ") for part in pair) for pair in merges]
     vocabulary = {token: i for i, token in enumerate(dict.fromkeys([*spell.values(), *map("".join, pairs)]))}
@@ -36,7 +36,7 @@ def sentence_piece(merges: list[tuple[str, str]], characters: str = "ab▁") -> 
 
 
 class FakeModel(TableModel):
-    """A language model whose rows are random, fixed by (seed, the last `memory` ids); counts what it is fed."""
+    """A language model whose rows are random, fixed by (seed, the last `memory` ids); counts the tokens of each pass."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int, *, memory: int = 2, padding: int = 0, context_size: int = 512,
                  end: float = -1.0, sharpness: float = 1.5):

@@ -1,10 +1,11 @@
-"""Mutants: small changes of the lesson that tests must notice.
+"""Mutants: small changes to the lesson that tests must detect.
 
     make mutants                          (all of them: some minutes on a quiet machine)
     python tests/mutants.py drafting 40   (those of a file, or by number)
 
-Each is applied to a copy of the package, where the tests named for it have to fail. What survives is printed, and the exit
-status is then 1. One whose old text is gone or is there twice, or that is no Python, ends the run: rewrite it with the code.
+Each is applied to a copy of the package, where the tests named for it must fail. Mutants that survive are printed, and the
+exit status is then 1. If a mutant's old text is not there exactly once, or its new text is not valid Python, the run ends:
+update the mutant to the present code.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SERVED = "test_learning.py -k rolled_back+or+what_drafts+or+guard_reads"
 
 
 class Mutant(NamedTuple):
-    """A change of one text in a file of the package, and the tests (arguments of pytest) that must then fail."""
+    """A change of one text in a file of the package, and the tests (as arguments of pytest) that must then fail."""
 
     file: str
     old: str
@@ -142,7 +143,7 @@ MUTANTS = [Mutant(*fields) for fields in (
      "test_stopping.py -k decides_the_draft_length"),
     ("stopping", "return not confidence < self.threshold", "return True", "test_decoding.py -k unsure"),
     ("stopping", "q = min(max(probability, 1e-4), 1 - 1e-4)", "q = probability", LABELS),
-    # losses, and what the learner stores
+    # losses, and the texts that the learner stores
     ("losses", "1.0 - np.minimum(target, draft).sum(-1)", "np.abs(target - draft).sum(-1)", "test_losses.py -k by_hand"),
     ("losses", "max(0, min(len(draft_ids) - room, len(prompt_ids) - room // 2))", "max(0, len(draft_ids) - room)",
      "test_losses.py -k longer_than_the_drafters_context"),
@@ -154,7 +155,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("learning/online", "size), *options.sampling)", "size), options.sampling[0])", LABELS),
     ("learning/online", "in_text = 0 if draft.taken_back is None else len(lifting.paths[draft.taken_back])", "in_text = 0",
      LABELS),
-    # the guard, and what the learner does with its answers
+    # the guard, and how the learner uses its answers
     ("learning/guard", "(after - before).mean()", "(before - after).mean()", GUARD),
     ("learning/guard", "SURE * error(after - before)", "0.0", GUARD),
     ("learning/guard", "SURE * error(after - before)", "2.0 * error(after - before)", GUARD),
@@ -188,7 +189,7 @@ def source_of(mutant: Mutant, root: Path = ROOT) -> Path:
 
 
 def misplaced() -> list[str]:
-    """The mutants whose old text does not occur exactly once, or whose new text is no Python there."""
+    """The mutants whose old text does not occur exactly once, or whose new text is not valid Python."""
     wrong = []
     for number, m in enumerate(MUTANTS):
         source = source_of(m).read_text(encoding="utf-8")
@@ -203,7 +204,7 @@ def misplaced() -> list[str]:
 
 
 def survives(mutant: Mutant | None, tests: str, copy: Path) -> bool:
-    """Do the tests pass in the copy with this change, or without any?"""
+    """Do the tests pass in the copy with this change, or without one?"""
     words = [f"tests/{word}" if word.startswith("test_") else word.replace("+", " ") for word in tests.split()]
     path, before = (source_of(mutant, copy), source_of(mutant).read_text(encoding="utf-8")) if mutant else (None, "")
     if mutant:
@@ -220,7 +221,7 @@ def survives(mutant: Mutant | None, tests: str, copy: Path) -> bool:
 
 
 def copy_to(folder: str) -> Path:
-    """A copy of what the tests need."""
+    """Copy the files that the tests need."""
     for name in ("omnidraft", "tests"):
         shutil.copytree(ROOT / name, Path(folder, name), ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
@@ -228,7 +229,7 @@ def copy_to(folder: str) -> Path:
 
 
 def main() -> None:
-    """Run those asked for, MUTANT_JOBS at a time; print what survives."""
+    """Run the chosen mutants, MUTANT_JOBS at a time, and print those that survive."""
     if wrong := misplaced():
         sys.exit("these mutants no longer fit:\n" + "\n".join(wrong))
     wanted = [(number, m) for number, m in enumerate(MUTANTS)

@@ -1,6 +1,6 @@
 """Random vocabularies of bare strings, whose rounds are verified without tokenizers or a loop.
 
-They may be what no tokenizer would be: any split may be missing, any spelling the one that counts.
+They are more general than real tokenizers: any split may be missing, and a token may have any of its possible spellings.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from omnidraft.verification import Verdict
 
 TEXTS = [text for n in (1, 2, 3) for text in map("".join, product("ab", repeat=n))]
 SHARED = {name: getattr(verification, name) for name in ("_keep", "categories", "choices", "residual")}
-COMMON = np.repeat([6.0, 2.0, 1.0], [2, 4, 8])  # short tokens make long ones spellable
+COMMON = np.repeat([6.0, 2.0, 1.0], [2, 4, 8])  # short tokens are frequent, because they spell the long ones
 
 
 class Judged:
-    """One draft before `verification.lifted`, which judges it once per outcome of its draws.
+    """One draft for `verification.lifted`, which runs on it once for each outcome of its draws.
 
-    What follows from the draft alone, `SHARED`, is worked out by `verification` once for all.
+    The functions in `SHARED` depend only on the draft, so `verification` runs each of them only once.
     """
 
     def __init__(self, given: tuple[Any, ...], limit: int | None) -> None:
@@ -33,7 +33,7 @@ class Judged:
         self.steps = [*SHARED["choices"](*given, limit)]
 
     def verdict(self, draws: Draws) -> Verdict:
-        """That of one outcome."""
+        """The verdict for one outcome."""
         for name in SHARED:
             setattr(verification, name, getattr(self, name))
         try:
@@ -42,17 +42,17 @@ class Judged:
             vars(verification).update(SHARED)
 
     def choices(self, *_: Any) -> list[Choice]:
-        """What `verification.choices` gives."""
+        """The result of `verification.choices`."""
         return self.steps
 
     def categories(self, step: Choice, *_: Any) -> tuple[Any, Any]:
-        """What `verification.categories` gives."""
+        """The result of `verification.categories`."""
         if step not in self.whole:
             self.whole[step] = SHARED["categories"](step, *self.given[1:])
         return self.whole[step]
 
     def _keep(self, *given: Any) -> tuple[Any, ...]:
-        """What `verification._keep` gives: enumerated apart, so that equal ends are one."""
+        """The result of `verification._keep`, enumerated separately, so that equal ends count as one."""
         def run(draws: Draws) -> tuple[Any, ...]:
             kept, refused, left = made = SHARED["_keep"](*given[:-1], draws)
             end = *kept, refused, *(() if left is None else left.tolist())
@@ -65,16 +65,16 @@ class Judged:
         return self.kept[ends[given[-1].choose([*self.shares.values()])]]
 
     def residual(self, p: Any, q: Any, scale: float) -> Any:
-        """What `verification.residual` gives for rows of `categories`."""
+        """The result of `verification.residual` for rows of `categories`."""
         if (id(q), scale) not in self.left:
             self.left[id(q), scale] = SHARED["residual"](p, q, scale)
         return self.left[id(q), scale]
 
 
 class RoundWorld:
-    """Two vocabularies over {a, b}, some n-grams and expansions, rows fixed by what is before.
+    """Two vocabularies over {a, b}, some n-grams and expansions; each row depends only on the tokens before it.
 
-    `seen` collects which conditions occurred in a round that can happen.
+    `seen` collects the conditions that occurred in the rounds.
     """
 
     def __init__(self, seed: int) -> None:
@@ -82,7 +82,7 @@ class RoundWorld:
         self.k, self.seen = 1 + seed % 3, set()
         self.draft, self.target = ([TEXTS[i] for i in sorted(rng.choice(
             len(TEXTS), rng.integers(3, most), False, COMMON / COMMON.sum()))] for most in (6, 7))
-        self.target.append("a")  # one byte string may be there twice
+        self.target.append("a")  # the same byte string may occur twice
         self.splits: dict[int, Split] = {}
         for token, text in enumerate(self.target):
             ways = [*self.cuts(text, self.draft)]
@@ -101,7 +101,7 @@ class RoundWorld:
         self._judged: dict[Any, Judged] = {}
 
     def cuts(self, text: str, vocabulary: list[str]) -> Iterator[Split]:
-        """All ways to write a text with tokens of a vocabulary, the first one of each spelling."""
+        """All ways to write a text with tokens of a vocabulary; of equal tokens only the first is used."""
         if not text:
             yield ()
         for token in sorted({vocabulary.index(s) for s in vocabulary if text.startswith(s)}):
@@ -109,7 +109,7 @@ class RoundWorld:
                 yield (token, *rest)
 
     def row(self, side: str, before: Split) -> np.ndarray:
-        """The distribution of draft ("q") or target ("p") after some tokens, with a few zeros."""
+        """The distribution of the drafter ("q") or target ("p") after some tokens, with a few zeros."""
         if (side, before) not in self._rows:
             size = len(self.draft if side == "q" else self.target)
             row = self.rng.dirichlet(np.full(size, 0.7)) * (self.rng.random(size) < 0.9)
@@ -122,9 +122,9 @@ class RoundWorld:
         return np.array([self.row("p", tuple(tokens[:i])) for i in range(len(tokens) + 1)])
 
     def draw(self, draws: Draws, context: int | None = None) -> tuple[list[int], list[np.ndarray]]:
-        """Up to k draft tokens and their rows; an unlikely one is the last.
+        """Up to k draft tokens and their rows; the draft ends after an unlikely token.
 
-        The first begins with the text's token `context`, if that is to be healed.
+        With `context`, the last token of the text, the first draft token begins with it (healing).
         """
         tokens: list[int] = []
         rows: list[np.ndarray] = []
@@ -140,7 +140,7 @@ class RoundWorld:
 
     def given(self, tokens: list[int], rows: list[np.ndarray], in_text: Split,
               limit: int | None) -> tuple[Any, ...]:
-        """What `verification.lifted` is given: atoms, drawn, lifting and the target's rows."""
+        """The arguments of `verification.lifted`: atoms, drawn, lifting and the target's rows."""
         atoms, drawn = self.lifting.reveal(tokens, rows, in_text)
         target_rows = self.target_rows(self.lifting.walk(atoms)[0][:limit])
         return atoms, drawn, self.lifting, target_rows
@@ -155,7 +155,7 @@ class RoundWorld:
 
     def lossless(self, draws: Draws, limit: int | None = None,
                  context: int | None = None) -> tuple[int, ...]:
-        """What one round writes, with room for `limit` proposals, the text ending in `context`."""
+        """The tokens of one round, with room for `limit` proposals; the text ends in `context`."""
         tokens, rows = self.draw(draws, context)
         in_text = () if context is None else self.lifting.paths[context]
         verdict = self.verify(draws, tokens, rows, limit, in_text)
@@ -175,7 +175,7 @@ class RoundWorld:
                 for b, second in enumerate(self.row("p", (a,)))}
 
     def two_tokens(self, round_: Callable[[Draws], Split]) -> dict[Split, float]:
-        """The distribution of the first two tokens; where a round wrote one, p draws the other."""
+        """The distribution of the first two tokens; if a round wrote only one, p draws the other."""
         found: dict[Split, float] = defaultdict(float)
         for emitted, probability in distribution_of(round_).items():
             for second, p in enumerate(self.row("p", emitted) if len(emitted) == 1 else ()):

@@ -1,7 +1,7 @@
-"""A soak: broken files, killed and cut-off writers, two writers at once, long texts while the drafter learns, many worlds.
+"""A long stress test: broken files, killed writers, power loss, two writers at once, long texts with learning, many worlds.
 
-`make soak` runs it whole (half an hour or more); `python tests/soak.py --scale 0.1 mutations kills` runs a tenth of some parts.
-Each part prints what it tried and what failed, with the seed of each failure; the exit status is 1 if anything did. Linux only.
+`make soak` runs all of it (half an hour or more); `python tests/soak.py --scale 0.1 mutations kills` runs a tenth of two parts.
+Each part prints what it tried and what failed, with the seed of each failure; exit status 1 if anything failed. Linux only.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ def models(base: Path) -> Path:
 
 
 def run(base: Path, command: str, *arguments: str):
-    """A command in this process; what it wrote and its exit status."""
+    """Run a command in this process; returns its output and exit status."""
     places = ["-d", base / "draft", "-t", base / "target"] if command in ("generate", "adapt", "chat") else []
     return CliRunner().invoke(app, [*map(str, (command, *arguments, *places))], input="the thing\n")
 
 
 def resume(base: Path, seed: int = 0) -> tuple[Adapters, Learner]:
-    """A learner of the tiny pair that continues from what is saved."""
+    """A learner of the tiny pair that continues from the saved adapter."""
     pair, store = Pair(load(base / "draft"), load(base / "target")), Adapters(base / "adapters")
     return store, store.resume(pair, Recipe(rank=2), Schedule(every=2, guard=0), np.random.default_rng(seed))
 
 
 def serve(learner: Learner, count: int, seed: int = 0) -> None:
-    """Serve some prompts, and learn from them."""
+    """Serve some prompts and learn from them."""
     from omnidraft.learning.online import learn
 
     options, rng = Options(temperature=1.0, max_new_tokens=8, stop=FixedLength(4)), random.Random(seed)
@@ -81,7 +81,7 @@ ODD = [None, True, -1, 0, 1, 7, 2**31, 2**63, 10**30, 1e308, float("nan"), float
 
 
 def odd_json(rng: random.Random, content: bytes) -> bytes:
-    """The JSON with one to three values replaced, dropped or doubled."""
+    """The JSON with one to three values replaced or removed."""
     whole = [json.loads(content)]
     for _ in range(rng.randint(1, 3)):
         places, waiting = [], [whole]
@@ -101,7 +101,7 @@ def odd_json(rng: random.Random, content: bytes) -> bytes:
 
 
 def mutated(rng: random.Random, content: bytes) -> bytes:
-    """The file with a fault of some kind."""
+    """The file's content with a random fault."""
     data, place = bytearray(content), rng.randrange(max(1, len(content)))
     kind = rng.choice(["json", "json", "json", "header", "flip", "flip", "cut", "grow", "insert", "swap", "deep", "random"])
     try:
@@ -146,7 +146,7 @@ def one_mutation(base: Path, seed: int) -> str:
     path = rng.choice([path for path in sorted(work.rglob("*")) if path.is_file() and path.name != "lock"])
     path.write_bytes(mutated(rng, path.read_bytes()))
     current = next((work / "adapters").glob("*/current.json"))
-    if current.parent in path.parents and rng.random() < 0.7:  # as someone who means it would do
+    if current.parent in path.parents and rng.random() < 0.7:  # with correct checksums, as an attacker would write them
         try:
             manifest = json.loads(current.read_bytes())
             for name in manifest["files"]:
@@ -168,11 +168,11 @@ def one_mutation(base: Path, seed: int) -> str:
 
 
 def mutations(base: Path, count: int, first: int = 0) -> list[str]:
-    """Files that are not what they should be, each in a process that ends after 10 s of a processor or 1 GB."""
+    """Damaged files, each read in a process that is ended after 10 s of CPU time or 1 GB of memory."""
     good = models(base / "good")
     os.environ["OMNIDRAFT_HOME"] = str(good / "home")
     assert run(good, "adapt", str(good / "prompts.jsonl"), "--limit", "54", "-n", "8", "--adapters", str(good / "adapters"),
-               "--rank", "2", "--head", "joint").exit_code == 0  # long enough for sums of held-out prompts
+               "--rank", "2", "--head", "joint").exit_code == 0  # enough prompts for the sums of held-out ones
     assert manifest_of(next((good / "adapters").iterdir()))["statistics"]["held_out"] > 1
     (good / "target" / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
@@ -183,11 +183,11 @@ def mutations(base: Path, count: int, first: int = 0) -> list[str]:
         read, write = os.pipe()
         if not (child := os.fork()):
             null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, 2)  # a panic of the tokenizers prints by itself
+            os.dup2(null, 2)  # a panic in the tokenizers library prints directly to stderr
             resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             for number in range(seed, min(seed + 100, count)):
-                signal.setitimer(signal.ITIMER_PROF, 10)  # of processor time, then the signal ends the process
+                signal.setitimer(signal.ITIMER_PROF, 10)  # seconds of CPU time; then the signal ends the process
                 try:
                     found = one_mutation(base, number)
                 except BaseException as error:
@@ -213,10 +213,10 @@ def mutations(base: Path, count: int, first: int = 0) -> list[str]:
     return failures
 
 
-# ------------------------------------------------------------------------------------- killed, cut off, two at once
+# -------------------------------------------------------------------------------- killed, power loss, two at once
 
 def whole(base: Path, least: int) -> int:
-    """The version of the adapter, which loads with its cache; raises where it does not, or is older than `least`."""
+    """The adapter's version; raises if the adapter or its cache does not load, or if the version is below `least`."""
     pair, store = Pair(load(base / "draft"), load(base / "target")), Adapters(base / "adapters")
     version = (manifest_of(store.folder(pair)) or {"version": 0})["version"]
     assert version >= least, f"version {version} after {least}"
@@ -227,7 +227,7 @@ def whole(base: Path, least: int) -> int:
 
 
 def save_for_ever(base: Path) -> None:
-    """Learn a little, save all of it, again and again."""
+    """Learn a little, then save everything again and again."""
     store, learner = resume(base)
     with store.writing(learner.pair):
         serve(learner, 2)
@@ -247,7 +247,7 @@ def kills(base: Path, count: int) -> list[str]:
             os.dup2(write, 1)
             save_for_ever(base)
         os.close(write)
-        os.read(read, 1)  # it has begun to save
+        os.read(read, 1)  # wait until it has begun to save
         time.sleep(rng.uniform(0, 0.2))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -263,10 +263,10 @@ def kills(base: Path, count: int) -> list[str]:
 
 
 class Disk:
-    """What a disk must hold after a power loss: names and contents that were synced, the others only perhaps.
+    """What a disk holds after a power loss: all synced names and contents; others may be there or not.
 
     It records `mkdir`, `replace`, `unlink`, `rmtree` and `fsync` of this process under a folder. Names in a folder become
-    safe, in order, when it is synced; contents of a file when that is.
+    safe, in order, when the folder is synced; a file's contents when the file is synced.
     """
 
     def __init__(self, root: Path) -> None:
@@ -274,7 +274,7 @@ class Disk:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record what is done within."""
+        """Record what is done in this context."""
         real = {name: getattr(os, name) for name in ("mkdir", "replace", "unlink", "fsync")}
         rmtree = shutil.rmtree
 
@@ -305,7 +305,7 @@ class Disk:
                 setattr(os, name, one)
 
     def after_a_loss(self, at: int, rng: random.Random, to: Path) -> None:
-        """Write to `to` what may be left when the power fails after `at` steps."""
+        """Write to `to` what may be left if the power fails after `at` steps."""
         synced, contents, waiting = defaultdict(list), {}, defaultdict(list)
         for step in self.log[:at]:
             if step[0] == "sync" and step[2] is None:
@@ -333,7 +333,7 @@ class Disk:
 
 
 def losses(base: Path, count: int) -> list[str]:
-    """Power losses in the midst of saves: what was not synced is gone, in part or whole."""
+    """Power losses during saves: what was not synced is lost, partly or completely."""
     models(base)
     disk, (store, learner), failures, marks = Disk(base), resume(base), [], []
     with disk.recorded():
@@ -351,7 +351,7 @@ def losses(base: Path, count: int) -> list[str]:
         for name in ("draft", "target"):
             shutil.copytree(base / name, to / name, dirs_exist_ok=True)
         try:
-            whole(to, sum(mark <= at for mark in marks))  # nothing that was said to be saved is lost
+            whole(to, sum(mark <= at for mark in marks))  # nothing that was reported as saved is lost
         except Exception as error:
             failures.append(f"loss {number} after step {at}: {error!r}")
     print(f"  {len(disk.log)} steps of 4 saves")
@@ -359,7 +359,7 @@ def losses(base: Path, count: int) -> list[str]:
 
 
 def writers(base: Path, count: int) -> list[str]:
-    """Two processes that learn into one adapter: by `adapt`, or by two learners of the library without its lock."""
+    """Two processes that learn into one adapter: with `adapt`, or with two learners of the library, without the lock."""
     models(base)
     os.environ["OMNIDRAFT_HOME"] = str(base / "home")
     failures, outcomes, prompts = [], Counter(), 0
@@ -411,12 +411,12 @@ def writers(base: Path, count: int) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- long texts
 
 def memory() -> int:
-    """Megabytes that this process has in memory."""
+    """Megabytes of memory that this process uses."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
 def same_cache(model, cache, ids: list[int]) -> bool:
-    """Whether a cache holds what one new pass over its tokens gives."""
+    """Whether a cache's contents equal those of one new pass over its tokens."""
     fresh, length = model.new_cache(), cache.length
     if length:
         model.forward(ids[:length], fresh)
@@ -425,13 +425,13 @@ def same_cache(model, cache, ids: list[int]) -> bool:
 
 
 def decided(model, ids: list[int]) -> bool:
-    """Whether the target's greedy choice after `ids` is clear of the rounding."""
+    """Whether the target's greedy choice after `ids` is certain in spite of rounding."""
     best = np.sort(model.forward(ids, model.new_cache())[0])[-2:]
     return best[1] - best[0] > 1e-3
 
 
 def tokens(base: Path, count: int) -> list[str]:
-    """Greedy texts while drafter and n-gram cache learn: as plain decoding writes them, in level memory."""
+    """Greedy texts while drafter and n-gram cache learn: equal to plain decoding's, with constant memory."""
     models(base)
     from omnidraft.learning.training import Trainer
 
@@ -474,7 +474,7 @@ def tokens(base: Path, count: int) -> list[str]:
 
 
 def worlds(base: Path, count: int, first: int = 10_000) -> list[str]:
-    """So many random worlds for each exact rule, none of those of the tests: the distances that rounding does not explain."""
+    """This many new random worlds for each exact rule: the distances that rounding does not explain."""
     failures = []
     for rule in ("lifted", "slem", "tli"):
         found = check(rule, count, first)
@@ -486,7 +486,7 @@ def worlds(base: Path, count: int, first: int = 10_000) -> list[str]:
 
 
 def main() -> None:
-    """Run the parts that are named, or all."""
+    """Run the given parts, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[[], *WHOLE], help="by default all")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the whole numbers")

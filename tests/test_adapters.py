@@ -1,4 +1,4 @@
-"""`omnidraft adapters`: list, show, rename, delete and export, and the same words for `--adapter` everywhere."""
+"""`omnidraft adapters`: list, show, rename, delete and export, and the same names for `--adapter` everywhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def folders(tmp_path_factory) -> dict[str, str]:
 
 
 def learned(folders, root="kept", draft="draft", target="target", count=4, rank=4) -> tuple[Path, Learner]:
-    """A saved adapter that changes all that it may."""
+    """A saved adapter that changes everything that an adapter can change."""
     pair = Pair(load(folders[draft]), load(folders[target]))
     store, rng = Adapters(root), np.random.default_rng(0)
     learner = store.resume(pair, Recipe(rank=rank, rate=0.05), Schedule(every=1, guard=0), rng)
@@ -89,7 +89,7 @@ def test_show_says_all_and_whether_it_paid(folders):
         assert word in shown, word
     assert json.loads(kept("show", found["fingerprint"][:6], "--json").stdout)["rank"] == 4
     assert json.loads(kept("show", str(place), "--json").stdout)["statistics"]["rate"] == learner.trainer.optimizer.rate
-    assert "paid off" not in kept("show", "draft-general--qwen-like").stdout  # it learned most before those 48 prompts
+    assert "paid off" not in kept("show", "draft-general--qwen-like").stdout  # most of its learning was before those 48 prompts
     for word in ("nothing-here", "abc", found["fingerprint"][:3]):  # three digits are too few
         check_refused(run("adapters", "show", word, "--adapters", "kept"), "no adapter ")
 
@@ -99,7 +99,7 @@ def test_rename_and_its_pair_finds_it_all_the_same(folders):
     kept("rename", place.name, "sums")
     assert [*Adapters("kept").all()] == ["sums"]
     assert Adapters("kept").load(Pair(learner.trainer.base, learner.pair.target)).folder == Path("kept/sums")
-    assert Adapters("kept").keep(learner) == Path("kept/sums")  # who still learns saves there, too
+    assert Adapters("kept").keep(learner) == Path("kept/sums")  # a learner that is still running saves to the new name
     assert Adapters("kept").all()["sums"]["version"] == learner.version == 2
     learned(folders, target="second")
     for name in ("sums", "tiny-draft--second", "../out", "a/b", "", ".hidden", "none", "auto", "-x\x1b"):
@@ -119,7 +119,7 @@ def test_delete_asks_and_leaves_nothing(folders):
     assert not [*Path("kept").iterdir()]
     learner.version = 0
     Adapters("kept").keep(learner)
-    (place / "current.json").write_text("{")  # a damaged one can be deleted, too
+    (place / "current.json").write_text("{")  # a damaged adapter can also be deleted
     kept("delete", place.name, "--yes")
     assert not place.exists()
 
@@ -188,7 +188,7 @@ def test_a_crash_within_a_delete_leaves_all_or_nothing(folders, monkeypatch, ste
     assert Adapters("kept").load(base).folder == place and len([*place.glob("v*")]) == 1
 
 
-# --------------------------------------------------------------------------------------------------------- the same words
+# --------------------------------------------------------------------------------------------------------- the same names
 
 def test_the_same_words_everywhere(folders, tmp_path):
     place, _ = learned(folders)
@@ -227,7 +227,7 @@ def test_an_exported_folder_is_the_adapted_drafter(folders, draft, rank):
     assert ("tokenizer_config.json" in names) == (draft == "draft") and not [name for name in names if "optimizer" in name]
     assert "notes.bin" not in names and [path.name for path in Path().iterdir() if path.name.startswith(".")] == []
     config, weights = json.loads(Path("empty/config.json").read_text()), load_file("empty/model.safetensors")
-    assert config["tie_word_embeddings"] is (draft == "draft" and not rank)  # LoRA has changed the head, and it alone
+    assert config["tie_word_embeddings"] is (draft == "draft" and not rank)  # LoRA has changed the head, but not the embedding
     assert ("lm_head.weight" in weights) == (not config["tie_word_embeddings"])
     card = Path("empty/README.md").read_text()
     assert card.startswith("---\nbase_model: tiny-") and "{" not in card and "held-out prompts" in card
@@ -235,11 +235,31 @@ def test_an_exported_folder_is_the_adapted_drafter(folders, draft, rank):
     assert again == ok("generate", "the thing", "-d", folders[draft], "-t", folders["target"], "-n", "12").stdout
 
 
+@pytest.mark.parametrize("missing", ["architectures", "model_type"])
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2"])
+def test_an_exported_config_says_what_other_programs_read(tmp_path, folders, family, missing):
+    """llama.cpp and vLLM look for `architectures`, transformers for `model_type`; either may be missing in the drafter's."""
+    config = {"architectures": [f"{family}ForCausalLM"], "model_type": family.lower(), "num_key_value_heads": 2,
+              "torch_dtype": "bfloat16", "eos_token_id": 2, "sliding_window": 64, "rope_theta": 500.0}
+    base = write_model(tmp_path / "base", sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft"), 2, **config)
+    config = json.loads((base / "config.json").read_text())
+    del config[missing]
+    (base / "config.json").write_text(json.dumps(config))
+    (base / "params.json").write_text("{}")  # vLLM would look for consolidated.safetensors, which it describes
+    place, _ = learned({"draft": str(base), "target": folders["target"]})
+    kept("export", place.name, "out", "-d", str(base))
+    said = json.loads(Path("out/config.json").read_text())
+    assert said["architectures"] == [f"{family}ForCausalLM"] and said["model_type"] == family.lower()
+    assert said["dtype"] == said["torch_dtype"] == "float32" and said["rope_theta"] == 500.0
+    assert {str(array.dtype) for array in load_file("out/model.safetensors").values()} == {"float32"}
+    assert not Path("out/params.json").exists()
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
 def test_export_reads_files_only_and_writes_into_an_empty_folder_where_it_stands(folders, monkeypatch, tmp_path):
     place, _ = learned(folders)
     hostile = shutil.copytree(folders["draft"], tmp_path / "hostile")
-    os.mkfifo(hostile / "tokens.json")  # whose reader would wait for ever
+    os.mkfifo(hostile / "tokens.json")  # a pipe, whose reader would wait for ever
     (hostile / "more.json").mkdir()
     store, here = Path("kept").resolve(), tmp_path / "here"
     here.mkdir()

@@ -1,4 +1,4 @@
-"""docs/api.md: all that the package exports is there, and its recipes run."""
+"""docs/api.md: it has everything that the package exports, and its recipes run."""
 
 from __future__ import annotations
 

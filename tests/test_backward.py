@@ -1,5 +1,5 @@
 """Training in NumPy: every gradient against central differences, the training pass against the engine, LoRA and its
-files, AdamW by hand. The same against PyTorch is in test_backward_torch.py."""
+files, AdamW by hand. test_backward_torch.py compares with PyTorch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def random_model(architecture: str = "LlamaForCausalLM", sizes: dict | None = No
 
 
 def random_loss(config: ModelConfig, n: int, seed: int = 1):
-    """A linear function of the logits: its gradient by them is the array that makes it up."""
+    """A linear function of the logits; its gradient is the array of its coefficients."""
     rng = np.random.default_rng(seed)
     dlogits = rng.standard_normal((n, config.vocab_size))
     dlogits[[0, 4]] = 0  # positions that the loss does not count
@@ -131,7 +131,7 @@ def test_only_wanted_gradients_and_nothing_given_is_changed():
     trace = run(config, tensors | {"model.more": np.zeros(3, "i4")}, IDS)
     whole = gradients(trace, dlogits)
     wanted = ["model.layers.1.mlp.up_proj.weight", "model.norm.weight"]
-    some = gradients(trace, dlogits, wanted)  # the same trace again
+    some = gradients(trace, dlogits, wanted)  # the same trace can be used again
     assert list(some) == wanted and all((some[name] == whole[name]).all() for name in wanted)
     assert all((tensors[name] == before[name]).all() for name in before)
     assert (given == dlogits).all()
@@ -296,7 +296,7 @@ def test_adamw_by_hand():
     weights = {"w": np.array([1.0, -2.0])}
     optimizer = AdamW(weights, rate=0.1, betas=(0.5, 0.75), eps=0.0, decay=0.2)
     assert optimizer.step({"w": np.array([4.0, -3.0])}) == 5
-    # m̂ = g and √v̂ = |g|: rate towards −sign(g), after each weight lost 0.1 · 0.2 of itself
+    # m̂ = g and √v̂ = |g|: a step of `rate` along −sign(g), after each weight lost the share 0.1 · 0.2
     assert weights["w"] == pytest.approx([1 * 0.98 - 0.1, -2 * 0.98 + 0.1])
     optimizer.step({"w": np.array([0.0, 1.0])})
     # m = 2, −1.5 → 1, −0.25 over 1 − 0.5²; v = 4, 2.25 → 3, 1.9375 over 1 − 0.75²

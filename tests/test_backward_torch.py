@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("safetensors.torch")  # looks types up when imported: before a test replaces torch.float32
+pytest.importorskip("safetensors.torch")  # it looks up types at import, so import it before a test replaces torch.float32
 
 from omnidraft.engine.config import ModelConfig  # noqa: E402
 from omnidraft.learning.backward import gradients, run  # noqa: E402
@@ -31,7 +31,7 @@ CASES = {
 
 @pytest.fixture
 def exact(monkeypatch):
-    """transformers takes norms and angles in float32 whatever the model is in; here its float32 means float64."""
+    """transformers computes norms and angles in float32 for every dtype; here its float32 means float64."""
     monkeypatch.setattr(torch, "float32", torch.float64)
     monkeypatch.setattr(torch, "float", torch.float64)
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
@@ -100,7 +100,7 @@ def test_adamw_equals_torch(exact):
             optimizer.step(gradient)
             other.step()
             for name, tensor in theirs.items():
-                # torch divides by the length + 1e-6 when it clips
+                # torch divides by the norm + 1e-6 when it clips
                 assert np.abs(ours[name] - tensor.detach().numpy()).max() < (1e-7 if clip else 1e-14)
 
 

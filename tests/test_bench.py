@@ -1,4 +1,4 @@
-"""`omnidraft bench`: figures that follow from its own numbers, and one line for every bad input."""
+"""`omnidraft bench`: figures that agree with its own numbers, and one line for every bad input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LETTERS = "▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:;
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, str]:
-    """Two random models with different tokenizers, and a target with little room."""
+    """Two random models with different tokenizers, and a target with a short context."""
     base = tmp_path_factory.mktemp("models")
     more = {"model_type": "llama", "num_key_value_heads": 2, "eos_token_id": None}  # Llama's default would be 2
     pieces = sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft")
@@ -53,7 +53,7 @@ def figures(folders, prompts, *more: str, target: str = "target", repeats: int =
 
 
 def test_plain_against_speculative(folders, prompts):
-    found = figures(folders, prompts, "--threshold", "0")  # made-up models are never sure
+    found = figures(folders, prompts, "--threshold", "0")  # random models are never confident
     slow, fast = found["tasks"][0]["plain"], found["tasks"][0]["speculative"]
     assert slow["tokens"] == fast["tokens"] == 3 * 2 * 12 and (found["tasks"][0]["same_text"] or found["tasks"][0]["tie"])
     assert 0 <= fast["acceptance_draft"] <= 1 and fast["drafted"] > 0

@@ -1,4 +1,4 @@
-"""Block verification on atoms: exact where merges are kept, the probabilities that it claims, never below one by one."""
+"""Block verification on atoms: exact with accepted merges, correct probabilities, never worse than token by token."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ WORLDS = 40
 
 
 class Merging(RoundWorld):
-    """The drafter writes a and b, the target longer tokens, too; both mostly agree, so merges are kept."""
+    """The drafter writes a and b, the target also longer tokens; they mostly agree, so merges are accepted."""
 
     def __init__(self, seed: int, positive: bool = False):
         super().__init__(seed)
-        self.positive = positive  # what is said of the target's rows
+        self.positive = positive  # whether the target's rows are declared to have no zeros
         self.k, self.counts = 2 + seed % 2, Counter()
         self.draft = ["a", "b"] + ["ba"] * (seed % 4 == 0)
         self.target = ["a", "b", "ab", "ba", "abb"][:3 + seed % 3]
@@ -30,7 +30,7 @@ class Merging(RoundWorld):
         self._rows.clear()
 
     def row(self, side: str, before: tuple[int, ...]) -> np.ndarray:
-        """As in `RoundWorld`, but half of the drafter's row is what p begins with."""
+        """As in `RoundWorld`, but half of the drafter's row is the distribution of p's first letter."""
         row = super().row(side, before)
         if side == "q":
             p = super().row("p", ())
@@ -39,7 +39,7 @@ class Merging(RoundWorld):
         return row
 
     def lossless(self, draws, limit=None, context=None) -> tuple[int, ...]:
-        """As in `RoundWorld`, and counts what is kept."""
+        """As in `RoundWorld`, and counts merges that were accepted."""
         tokens, rows = self.draw(draws)
         atoms, drawn = self.lifting.reveal(tokens, rows)
         walked, lengths = self.lifting.walk(atoms)
@@ -69,7 +69,7 @@ def test_exact_where_merges_are_kept_and_blocks_rescued(worlds):
 
 
 def test_exact_where_a_sure_rejection_leaves_rows_unread(worlds):
-    """Though they hold zeros: those only end the comparisons, and so the draws, later."""
+    """This holds even if the rows have zeros: then the comparisons, and so the draws, only end later."""
     lazy = [Merging(seed, positive=True) for seed in range(WORLDS // 2)]
     assert max(total_variation(w.two_tokens(w.lossless), w.truth()) for w in lazy) < 1e-12
     for world in worlds[:WORLDS // 2]:
@@ -78,7 +78,7 @@ def test_exact_where_a_sure_rejection_leaves_rows_unread(worlds):
 
 
 def test_r_is_the_probability_that_what_was_drafted_so_far_is_kept(worlds):
-    """Over all that may be drafted after it; so it is, too, for expansions and a stop rule that sees the draws."""
+    """Over everything that may be drafted after it; also with expansions and with a stop rule that sees the draws."""
     compared = 0
     for world in worlds[:12]:
         def run(draws, world=world):
@@ -87,7 +87,7 @@ def test_r_is_the_probability_that_what_was_drafted_so_far_is_kept(worlds):
             probs = world.target_rows(world.lifting.walk(atoms)[0])
             steps = [*verification.choices(atoms, drawn, world.lifting, probs)]
             kept = len(verification._keep(steps, drawn, world.lifting, probs, draws)[0])
-            # What is known when a comparison is made: the atoms, and where the draft tokens begin among them.
+            # What is known at a comparison: the atoms so far, and where the draft tokens begin among them.
             seen = [(tuple(atoms[:s.place + 1]), tuple(prefix for _, prefix in drawn[:s.place + 1]), i, s.after)
                     for i, s in enumerate(steps)]
             return tuple(seen), kept
@@ -104,7 +104,7 @@ def test_r_is_the_probability_that_what_was_drafted_so_far_is_kept(worlds):
 
 
 def test_a_draft_that_is_too_likely_first_and_too_unlikely_then_is_kept_whole():
-    # Target tokens 0 and 1, drafter the same: the pair (1, 0) has p = 0.2 · 0.8 > q = 0.4 · 0.3.
+    # Target and drafter have the tokens 0 and 1: the pair (1, 0) has p = 0.2 · 0.8 > q = 0.4 · 0.3.
     lifting = Lifting({0: (0,), 1: (1,)}, {}, 2)
     p = np.array([[0.8, 0.2]] * 3)
     atoms, drawn = lifting.reveal([1, 0], [np.array([0.6, 0.4]), np.array([0.3, 0.7])])

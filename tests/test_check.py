@@ -1,4 +1,4 @@
-"""`omnidraft check`: coverage and translation of two tokenizers counted by hand, costs and break-even of two models."""
+"""`omnidraft check`: coverage and translation of two tokenizers, counted by hand; costs and break-even of two models."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def test_coverage_both_ways():
     draft = sentencepiece("abc", "a b, b c", name="draft")  # <unk> <s> </s>, 256 bytes, a b c, ab bc
     target = byte_level("a b, ab c", name="target")  # 256 bytes, ab abc, <|endoftext|>
     found = fit.fit(side(draft), side(target), ["abc"])
-    # of the drafter all but the three special tokens and bc, which the target spells as b and c; </s> has a partner by role
+    # all draft tokens but the three special ones and bc, which the target spells as b and c; </s> has a partner by its role
     assert found["draft"] == {"name": "draft", "entries": 264, "same": 256 + 3 + 1, "spelled": 256 + 3 + 1 + 1 + 1}
-    # abc is no token of the drafter, but an n-gram; the end token has its partner
+    # abc is not a draft token, but an n-gram; the end token has a partner
     assert found["target"] == {"name": "target", "entries": 259, "same": 257, "spelled": 257 + 1 + 1}
 
 
 @pytest.mark.parametrize(("draft", "target", "text", "expected"), [
     (snow_drafter(), snow_drafter(), "Snow flake", {"direct": 5}),  # S|n|o|w is "Snow", then ▁ f la ke
-    (snow_drafter(), snow_target(), "flake", {"merge": 3}),  # f la ke, one token of the target
+    (snow_drafter(), snow_target(), "flake", {"merge": 3}),  # f la ke is one target token
     (snow_target(), snow_drafter(), "flake", {"expansion": 1}),
     (sentencepiece("ab", "a b"), sentencepiece("a", fallback=False), "aab", {"direct": 1, "none": 1}),
     (byte_level("a b"), byte_level(""), "ab", {"expansion": 1}),
@@ -70,7 +70,7 @@ def test_break_even_is_the_round_over_a_plain_step(monkeypatch):
             return SimpleNamespace(rewind=self.reads.append)
 
         def forward(self, ids, cache, rows=1):
-            for _ in range(self.costs(len(ids)) - 1):  # one more is the call of the clock itself
+            for _ in range(self.costs(len(ids)) - 1):  # the call that reads the clock counts too
                 next(clock)
 
     monkeypatch.setattr(fit, "perf_counter", lambda: next(clock))
@@ -80,7 +80,7 @@ def test_break_even_is_the_round_over_a_plain_step(monkeypatch):
     for k, one in ((int(k), one) for k, one in found["lengths"].items()):
         assert one["draft_ms"] == 2_000 * k and one["target_ms"] == 1_000 * (11 + k)
         assert one["break_even"] == pytest.approx((2 * k + 11 + k) / 11)
-    assert set(target.reads) == {3}  # the cache holds the text again after every pass
+    assert set(target.reads) == {3}  # after every pass the cache is rewound to the text
 
 
 def test_a_slow_turn_does_not_count(monkeypatch):

@@ -1,4 +1,4 @@
-"""The command line: each command on tiny random models and on those that ship, and one line for every bad input."""
+"""The command line: each command on tiny random models and on the embedded ones, and one line for every bad input."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def check_demo(arguments: list[str], rows: int) -> dict:
         assert row["plain"]["tokens"] > 0 and row["speedup"] > 0 and row["task"] in result.stderr
         assert row["prompt"].splitlines()[0] in result.stdout
         assert f"{row['speedup']:.2f}x" in result.stderr
-    assert result.stderr.count("accepted merge") == 1  # one legend
+    assert result.stderr.count("accepted merge") == 1  # the legend is shown once
     return found
 
 
@@ -192,7 +192,7 @@ def test_demo_pauses_when_slow(folders, monkeypatch):
 
 
 def play_slowly(keys: str, monkeypatch, height: int = 20) -> tuple[str, list[str], int]:
-    """Two rounds by `demo --slow` on a terminal: what it was sent, the screens before each key, the rest's pauses."""
+    """Run `demo --slow` on a terminal: all output, the screens before each key press, and the pauses after that."""
     import io
     from types import SimpleNamespace
 
@@ -225,7 +225,7 @@ GREY, GREEN, RED, YELLOW = "\x1b[2m·We|·it", "\x1b[32m We", "\x1b[9;31m it", "
 
 def test_slow_shows_the_draft_in_grey_and_then_the_verdict(monkeypatch):
     shown, screens, waits = play_slowly("   ", monkeypatch)
-    assert len(screens) == 3 and not waits  # draft, verdict, and the round without a draft
+    assert len(screens) == 3 and not waits  # the draft, the verdict, and the round without a draft
     assert GREY in screens[0] and GREEN not in screens[0]
     assert all(part in screens[1] for part in (GREEN, RED, YELLOW)) and GREY not in screens[1]
     assert "│" in screens[1] and screens[2].rstrip().endswith(" it")
@@ -258,7 +258,7 @@ def test_the_seed_chooses_the_prompts(folders):
 def test_align_shows_both_tokenizations(folders):
     shown = ok("align", folders["draft"], folders["target"], "the thing\n[b]").stdout
     lines = {line[:8].strip(): line[8:].split() for line in shown.splitlines()}
-    assert lines["draft"] == ["=t", "*h|e", "/·th", "*in|g", "=\\n", "=[", "=b", "=]"]  # no dummy space
+    assert lines["draft"] == ["=t", "*h|e", "/·th", "*in|g", "=\\n", "=[", "=b", "=]"]  # without a dummy space
     assert lines["target"] == ["=t", "*he", "/·t|h", "*ing", "=\\n", "=[", "=b", "=]"]
 
 
@@ -273,7 +273,7 @@ def test_align_says_where_a_side_cannot_spell_the_text(folders, tmp_path):
 def test_what_large_vocabularies_decide_is_kept_and_checked_before_use(folders, monkeypatch):
     caches, ask = Path(os.environ["OMNIDRAFT_HOME"]), ("generate", "the thing", *pair(folders))
     first, line = ok(*ask), "computing once"
-    assert line not in first.stderr and not [*caches.glob("s*.json")]  # small ones are quicker without
+    assert line not in first.stderr and not [*caches.glob("s*.json")]  # small vocabularies do not need a cache on disk
     monkeypatch.setattr("omnidraft.serving.generation.LARGE", 0)
     cold = ok(*ask)
     files = sorted(caches.glob("s*.json"))
@@ -295,11 +295,11 @@ def test_what_large_vocabularies_decide_is_kept_and_checked_before_use(folders, 
                     [ids, lengths, tokens], None):
         files[1].write_text(json.dumps(saved | {"columns": columns}))
         assert line in (done := ok(*ask)).stderr and done.stdout == first.stdout
-        assert files[1].read_text() == whole  # put right
+        assert files[1].read_text() == whole  # the damaged file was repaired
     for broken in ("{", json.dumps(saved | {"pair": "another"}), json.dumps(saved | {"format": "x"})):
         files[1].write_text(broken)
         assert line in ok(*ask).stderr and files[1].read_text() == whole
-    monkeypatch.setenv("OMNIDRAFT_HOME", str(files[0] / "no folder"))  # where nothing can be kept
+    monkeypatch.setenv("OMNIDRAFT_HOME", str(files[0] / "no folder"))  # a folder that cannot be written
     done = ok(*ask)
     assert done.stderr.count(line) == 2 and done.stdout == first.stdout
 
@@ -348,7 +348,7 @@ def test_learning_continues_from_the_adapter_in_the_package(tmp_path):
             omnidraft.Adapters(folder).all()[found.parent.parent.name]["statistics"]["updates"]
     assert seen["new"] == (4, 1) and seen["continued"][0] == 64 and seen["continued"][1] > 1000
     refused = run(*serve, "continued", "--rank", "4")
-    assert refused.exit_code == 1 and "choose its rank" in refused.stderr
+    assert refused.exit_code == 1 and "use its rank" in refused.stderr
 
 
 # ------------------------------------------------------------------------------------------------------- bad input
@@ -455,14 +455,14 @@ def test_an_output_that_is_full_or_closed_is_no_traceback(folders, unbuffered: s
         assert done.returncode == code and "Traceback" not in done.stderr, redirection
         assert "tokens/s" not in done.stdout and len(done.stderr.splitlines()) <= 1
     done = subprocess.run(f"{sys.executable} cli.py models > /dev/full", shell=True, cwd=ROOT, capture_output=True, text=True,
-                          env=os.environ | {"PYTHONUNBUFFERED": unbuffered})  # written at the end only
+                          env=os.environ | {"PYTHONUNBUFFERED": unbuffered})  # buffered output is written only at the end
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
 
 
-# --------------------------------------------------------------------------------------------------- what is loaded
+# ------------------------------------------------------------------------------------------------ imported modules
 
 def loaded_by(code: str) -> set[str]:
-    """Modules that a fresh interpreter has loaded after `code`."""
+    """The modules that a new interpreter has imported after `code`."""
     code += "\nimport sys; print(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())

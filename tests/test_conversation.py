@@ -1,4 +1,4 @@
-"""Conversations: warm caches feed only what is new, the text is that of cold ones, and stopping keeps what was written."""
+"""Conversations: kept caches read only what is new, the text is that of new caches, and stopping keeps what was written."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fakes(end: float = 0.5, **more) -> Pair:
 
 
 def turns(talk: Conversation, options: Options, messages=MESSAGES, cold: bool = False, seed: int = 0) -> list[list[int]]:
-    """The tokens of the answers, with the caches kept or thrown away between them."""
+    """The tokens of the answers, with caches kept between them or made new."""
     uniforms, written = seeded(seed), []
     for message in messages:
         if cold:
@@ -49,7 +49,7 @@ def turns(talk: Conversation, options: Options, messages=MESSAGES, cold: bool = 
     return written
 
 
-# ---- what is fed -----------------------------------------------------------------------------------------------------
+# ---- what the models read --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("template", [None, CHATML])
 @pytest.mark.parametrize("end", [-3.0, 1.5])
 def test_a_turn_feeds_only_what_is_new(template, end):
@@ -63,9 +63,9 @@ def test_a_turn_feeds_only_what_is_new(template, end):
         first = next(rounds)
         drafted = len(first.draft_tokens)
         if turn:
-            # The ids after the answer; its last token, which no pass has read; what the round itself proposed.
+            # The ids after the answer; the answer's last token, which no pass has read; the round's own proposals.
             assert sum(both.target.passes) <= new[0] + 1 + len(first.proposals) < before[0]
-            # The drafter tokenises the boundary again: the last word at most.
+            # The drafter tokenizes the boundary again: at most the last word.
             assert sum(both.draft.passes) <= new[1] + drafted + 8 < before[1]
         list(rounds)
 
@@ -84,14 +84,14 @@ def test_the_answers_own_tokens_stay():
     talk = Conversation(fakes(-3.0), template=CHATML)
     written = turns(talk, Options(temperature=1.0, max_new_tokens=20))
     ids = talk.views[0].ids
-    for answer in written:  # whatever the canonical tokens of that text are
+    for answer in written:  # the tokens that were written, even if the tokenizer would split the text differently
         assert any(ids[i:i + len(answer)] == answer for i in range(len(ids)))
     assert [m["role"] for m in talk.messages] == ["user", "assistant"] * 4
 
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_ids_are_those_of_the_whole_text(ends):
-    """Where the answer has its canonical tokens, with the end token of the template, another one, or none."""
+    """If the answer has its canonical tokens; it may end with the template's end token, another one, or none."""
     talk = Conversation(fakes(), system="be kind", template=CHATML)
     reader, answer = talk.views[0], "here in the inn"
     messages = [*talk.messages, {"role": "user", "content": "where?"}]
@@ -101,7 +101,7 @@ def test_ids_are_those_of_the_whole_text(ends):
     messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "<|im_end|> really?"}]
     text, ids = reader.read(messages)
     assert ids == reader.encode(text) and ids[:len(reader.ids)] == reader.ids
-    messages[-2]["content"] = "changed"  # by hand: then nothing that was written counts
+    messages[-2]["content"] = "changed"  # edited by the user: what was written is then no longer valid
     text, ids = reader.read(messages)
     assert ids == reader.encode(text) and b"changed" in BYTES.decode_bytes(ids)
 
@@ -144,7 +144,7 @@ def test_warm_text_is_cold_text_on_embedded_models(rule):
 
 
 def test_views_that_differ_are_exact():
-    """The distribution of the text is the target's, whatever the drafter reads."""
+    """The text has the target's distribution, whatever the drafter reads."""
     for rule in ("lossless", "tli", "slem"):
         draft, target = FakeModel(SMALL_PIECES, 0), FakeModel(SMALL_BYTES, 50)
         pair, ids = Pair(draft, target), target.tokenizer.encode("ab a", bos=True)
@@ -159,7 +159,7 @@ def test_views_that_differ_are_exact():
         assert total_variation(one, other) < 1e-12
 
 
-# ---- around it -------------------------------------------------------------------------------------------------------
+# ---- other behaviour -------------------------------------------------------------------------------------------------
 def test_models_that_agree_still_do_in_the_second_turn():
     talk = Conversation(Pair(Same(SMALL_PIECES, 0), Same(SMALL_BYTES, 0)))
     for message in ("ab", "ba"):
@@ -177,7 +177,7 @@ def test_an_answer_that_was_stopped_stays():
                 raise KeyboardInterrupt
             return super().forward(ids, cache, rows)
 
-    for left in (1, 2, 5, None):  # in the prefill, in the first round, later; None: by the one who reads
+    for left in (1, 2, 5, None):  # stopped in the prefill, in the first round, later; None: by the caller
         both = Pair(FakeModel(PIECES, 1), Broken(BYTES, 2, end=-9.0))
         talk, options, pieces = Conversation(both, template=CHATML), Options(max_new_tokens=30), b""
         list(talk.ask("the thing", options, Uniforms([])))
@@ -241,13 +241,13 @@ def test_chat_answers_line_by_line(folders):  # noqa: F811
 
 
 def test_commands_of_chat(folders, monkeypatch):  # noqa: F811
-    """/help helps; another command is refused in one line, and what only begins with a slash is a message."""
+    """/help shows help; an unknown command is refused in one line; other text that begins with a slash is a message."""
     shown = ok("chat", *models_of(folders), input="/help\n/new\n/usr/bin is what?\n")
     assert shown.stderr.count("/help shows this") == 1 and shown.stderr.count("tokens/s") == 1
     refused = run("chat", *models_of(folders), input="/x\nthe thing\n")
     assert refused.exit_code == 1 and refused.stderr.startswith("error: unknown command /x: ") and not refused.stdout
     assert len(refused.stderr.splitlines()) == 1
-    monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: True)  # there it continues
+    monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: True)  # on a terminal the chat continues
     typed = ok("chat", *models_of(folders), input="/x\n\nthe thing\n/exit\nwhy\n")  # an empty line asks again
     assert typed.stderr.count("error: unknown command /x") == 1 and typed.stderr.count("tokens/s") == 1
 
@@ -257,7 +257,7 @@ def test_a_folder_with_the_name_of_an_embedded_model_keeps_its_turns(folders, tm
     new = Conversation.new
     monkeypatch.setattr(Conversation, "new", lambda talk: (fresh.append(talk), new(talk)))
     ok("chat", "-d", folders["draft"], "-t", own, "-n", "4", input="the thing\nin\n")
-    assert len(fresh) == 1  # when it began, and at neither message
+    assert len(fresh) == 1  # no message began another conversation
 
 
 @pytest.mark.parametrize(("arguments", "given", "expected"), [

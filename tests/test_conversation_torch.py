@@ -1,4 +1,4 @@
-"""Conversations of PyTorch models: warm text is cold text whatever cache a model has, and less is fed where it can be."""
+"""PyTorch models in conversations: kept caches of every kind give the same text as new ones, and read less where possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder for transformers' `custom_generate`: exact by enumeration, and inside `model.generate`."""
+"""The folder for transformers' `custom_generate`: exact by enumeration, and used in `model.generate`."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ def code():
 
 
 class Forks:
-    """Runs a function once for every outcome of its decisions, each with its probability."""
+    """Runs a function once for each outcome of its random decisions, with the outcome's probability."""
 
     def __init__(self, code, monkeypatch):
         monkeypatch.setattr(code, "accept", lambda probability, *_: bool(self.decide([1 - probability, probability])))
@@ -54,7 +54,7 @@ class Forks:
 
 
 def vocabulary(rng, size):
-    """A fake one: byte strings over {a, b}, "a" and "b" among them or not, one of them twice."""
+    """A fake vocabulary: byte strings over {a, b}, with or without "a" and "b"; one string may occur twice."""
     strings = [b"".join(s) for n in (1, 2, 3) for s in itertools.product([b"a", b"b"], repeat=n)]
     chosen = rng.sample(strings, size)
     chosen += [rng.choice(chosen)] * (rng.random() < 0.3)
@@ -73,7 +73,7 @@ def vocabulary(rng, size):
 
 
 def rows(seed, size):
-    """A distribution for every context, zeros among its entries."""
+    """A distribution for every context, with some zeros."""
     def row(context):
         rng = random.Random(f"{seed}{context}")
         weights = torch.tensor([rng.random() ** 3 * (rng.random() > 0.2) for _ in range(size)], dtype=torch.float64)
@@ -106,7 +106,7 @@ def test_verification_is_exact_by_enumeration(code, monkeypatch, seed):
         if probability:
             found[written] = found.get(written, 0.0) + probability
     assert sum(found.values()) == pytest.approx(1)
-    two = {}  # of the first two tokens; what a round leaves open is the target's own
+    two = {}  # probabilities of the first two tokens; if a round wrote one, the target draws the other
     for written, probability in found.items():
         seconds = {written[1]: 1.0} if len(written) > 1 else dict(enumerate(p(written[:1]).tolist()))
         for second, share in seconds.items():
@@ -116,7 +116,7 @@ def test_verification_is_exact_by_enumeration(code, monkeypatch, seed):
 
 
 def test_enumeration_sees_a_fault(code, monkeypatch):
-    """A block whose residuals forget what came before them, the likeliest mistake, is found out."""
+    """The likeliest mistake, a block whose residuals ignore the tokens before them, is detected."""
     compare, failed = code.compare, 0
 
     def forgets(*args):
@@ -178,18 +178,18 @@ def test_what_it_cannot_do_is_said():
     with pytest.raises(ValueError, match="one at a time"):
         model.generate(**ids, max_new_tokens=4, **how)
     one = {name: part[:1] for name, part in ids.items()}
-    for wrong, says in (({"cache_implementation": "static"}, "cache can be cut"), ({"guidance_scale": 1.5}, "counts its calls"),
-                        *(({"return_dict_in_generate": True, f"output_{what}": True}, "only scores kept")
+    for wrong, says in (({"cache_implementation": "static"}, "can be shortened"), ({"guidance_scale": 1.5}, "counts its calls"),
+                        *(({"return_dict_in_generate": True, f"output_{what}": True}, "only scores are supported")
                           for what in ("logits", "attentions", "hidden_states"))):
         with pytest.raises(ValueError, match=says):
             model.generate(**one, max_new_tokens=4, **wrong, **how)
     vectors = {"inputs_embeds": model.get_input_embeddings()(one["input_ids"]), "attention_mask": one["attention_mask"]}
-    with pytest.raises(ValueError, match="only ids are read"):
+    with pytest.raises(ValueError, match="give ids"):
         model.generate(**vectors, max_new_tokens=4, **how)
     padded = {name: torch.cat([part * (name == "input_ids"), part], 1) for name, part in one.items()}
-    with pytest.raises(ValueError, match="leave padding out"):
+    with pytest.raises(ValueError, match="without padding"):
         model.generate(**padded, max_new_tokens=4, **how)
-    with pytest.raises(ValueError, match="assistant_tokenizer not given"):
+    with pytest.raises(ValueError, match="assistant_tokenizer is missing"):
         model.generate(**ids, max_new_tokens=4, **(how | {"assistant_tokenizer": None}))
 
 
@@ -214,7 +214,7 @@ def test_two_tokens_at_temperature_one(draft, target, code, monkeypatch):
 
     @functools.cache
     def given(drafted):
-        """What follows from a draft alone: the rows of both models, and the comparisons."""
+        """What depends only on the draft: the rows of both models, and the comparisons."""
         atoms, drawn = lifting.reveal(drafted)
         proposed = lifting.walk(atoms)
         q_rows, p_rows = [q(drafted[:i]) for i in range(3)], [p(tuple(proposed[:i])) for i in range(len(proposed) + 1)]

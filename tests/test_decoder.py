@@ -1,4 +1,4 @@
-"""`pair.decoder()` inside transformers' `generate`: its text, its distribution, its output class; what it refuses."""
+"""`pair.decoder()` inside transformers' `generate`: its text, its distribution, its output class, and what it refuses."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_output_class_its_scores_and_its_cache():
     assert type(made) is type(wanted) and made.sequences.tolist() == wanted.sequences.tolist()
     assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(made.scores, wanted.scores, strict=True))
     assert made.past_key_values.get_seq_length() == wanted.past_key_values.get_seq_length()
-    longer = torch.cat([made.sequences, inputs["input_ids"]], 1)  # a second turn reads on from the cache
+    longer = torch.cat([made.sequences, inputs["input_ids"]], 1)  # a second turn continues from the cache
     inputs = {"input_ids": longer, "attention_mask": torch.ones_like(longer), "pad_token_id": 0, **GREEDY}
     more = [model.generate(**inputs, past_key_values=one.past_key_values, **how).tolist()
             for one, how in ((wanted, {}), (made, {"custom_generate": two().decoder()}))]
@@ -62,7 +62,7 @@ def test_the_output_class_its_scores_and_its_cache():
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 0.7, "top_k": 2}, {"repetition_penalty": 2.0, "top_p": 0.9}])
 def test_the_distribution_of_two_tokens_is_exact(how):
-    """Over all draws, at T = 1 and with what transformers makes of the settings; against the chain rule."""
+    """The distribution over all draws, at T = 1 and with transformers' processors, compared with the chain rule."""
     pair = omnidraft.pair(loaded("small", 1), loaded("small", 2))
     model, inputs = asked("small", "ab", do_sample=True, pad_token_id=0, **{"top_k": 0} | how)
     start = inputs["input_ids"].shape[1]
@@ -71,7 +71,7 @@ def test_the_distribution_of_two_tokens_is_exact(how):
         decoder = replace(pair.decoder(stop=FixedLength(1)), draws=lambda: draws)
         return tuple(model.generate(**inputs, max_new_tokens=2, custom_generate=decoder)[0, start:].tolist())
 
-    def row(ids):  # what plain generate samples from, by its own scores
+    def row(ids):  # what plain generate samples from, according to its own scores
         more = inputs | {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=int)}
         made = model.generate(**more, max_new_tokens=1, return_dict_in_generate=True, output_scores=True)
         return made.scores[0][0].softmax(-1).tolist()
@@ -96,8 +96,8 @@ def test_the_seed_is_that_of_pytorch():
 
 @pytest.mark.parametrize(("more", "why"), [
     ({"num_return_sequences": 2, "do_sample": True}, "one prompt at a time"), ({"num_beams": 2}, "one prompt at a time"),
-    ({"output_logits": True}, "only scores are kept"), ({"guidance_scale": 1.5}, "counts its calls"),
-    ({"attention_mask": torch.tensor([[1, 0, 1]])}, "the mask hides more"), ({"inputs_embeds": 1}, "only ids are read")])
+    ({"output_logits": True}, "only scores are supported"), ({"guidance_scale": 1.5}, "counts its calls"),
+    ({"attention_mask": torch.tensor([[1, 0, 1]])}, "mask may hide only"), ({"inputs_embeds": 1}, "only ids are supported")])
 def test_what_it_would_ignore_is_refused(more, why):
     model, inputs = asked(pad_token_id=0, max_new_tokens=4)
     more = {"inputs_embeds": model.get_input_embeddings()(inputs["input_ids"])} if "inputs_embeds" in more else more
@@ -107,11 +107,11 @@ def test_what_it_would_ignore_is_refused(more, why):
 
 def test_another_model_and_settings_of_generate_are_refused():
     model, inputs = asked("pieces", max_new_tokens=4)
-    with pytest.raises(OmnidraftError, match="not the pair's target"):
+    with pytest.raises(OmnidraftError, match="use generate of the pair's target"):
         model.generate(**inputs, custom_generate=two().decoder())
     with pytest.raises(OmnidraftError, match="give temperature to generate"):
         two().decoder(temperature=0.5)
-    with pytest.raises(OmnidraftError, match="not a transformers model"):
+    with pytest.raises(OmnidraftError, match="is no transformers model"):
         omnidraft.pair("draft-general", "draft-general").decoder()
 
 

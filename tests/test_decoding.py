@@ -1,4 +1,4 @@
-"""The decoding loop: same greedy text as plain decoding, exact law through the whole loop, records that add up."""
+"""The decoding loop: the same greedy text as plain decoding, the exact distribution in the whole loop, consistent records."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_greedy_text_equals_plain_decoding(rule, direction):
 
 
 class Same(FakeModel):
-    """A model that continues every text in one way, whatever tokenizer it speaks: its rows depend on the text's length."""
+    """A model that writes the same text with any tokenizer: its rows depend only on the text's length."""
 
     def row(self, ids):
         text = self.tokenizer.decode_bytes(ids).lstrip(b" ")
@@ -77,7 +77,7 @@ def test_models_that_agree_accept_whole_drafts(rule):
 @pytest.mark.parametrize("sampling", [{"top_k": 3}, {"top_p": 0.6}])
 def test_the_whole_loop_is_exact(rule, direction, sampling):
     drafted = set()
-    for seed, threshold in ((0, 0.3), (1, 0.3), (1, 0.75)):  # with the highest one some rounds draft nothing
+    for seed, threshold in ((0, 0.3), (1, 0.3), (1, 0.75)):  # with the highest threshold some rounds draft nothing
         tokenizers = (SMALL_PIECES, SMALL_BYTES) if direction == "pieces to bytes" else (SMALL_BYTES, SMALL_PIECES)
         draft, target = FakeModel(tokenizers[0], seed), FakeModel(tokenizers[1], seed + 50)
         pair = Pair(draft, target)
@@ -103,7 +103,7 @@ def test_the_whole_loop_is_exact(rule, direction, sampling):
 
 
 def test_an_unsure_drafter_drafts_nothing_and_is_asked_before_the_draw():
-    """At threshold 1 no row is sure enough: no draft, and not one uniform number is spent on the drafter."""
+    """At threshold 1 no row is confident enough: nothing is drafted, and the drafter uses no uniform number."""
     target = FakeModel(BYTES, 2)
     for temperature in (0.0, 1.0):
         options = Options(stop=Confidence(6, 1.0), temperature=temperature, heal=False, max_new_tokens=12)
@@ -113,7 +113,7 @@ def test_an_unsure_drafter_drafts_nothing_and_is_asked_before_the_draw():
 
 
 def test_the_whole_loop_heals():
-    """The exactness test above holds with healing in play: drafts of this pair do take a context token back."""
+    """The exactness test above includes healing: some drafts of this pair take back a context token."""
     taken = 0
     for seed in range(3):
         pair = Pair(FakeModel(SMALL_PIECES, seed), FakeModel(SMALL_BYTES, seed + 50))
@@ -134,11 +134,11 @@ def test_an_end_token_in_mid_block_ends_the_text():
         ends = [i for i, token in enumerate(written) if token in target.eos_ids]
         assert not ends or ends == [len(written) - 1]
         assert all(r.accepted <= len(r.emitted) for r in rounds)
-        assert not any({*r.draft_tokens[:-1]} & {*draft.eos_ids} for r in rounds)  # nothing is drafted after one
+        assert not any({*r.draft_tokens[:-1]} & {*draft.eos_ids} for r in rounds)  # nothing is drafted after an end token
         last = rounds[-1]
         if ends and last.kinds[-1] == "accepted" and last.draft_tokens[-1] in draft.eos_ids:
             kept += 1
-            assert last.draft_kept == len(last.draft_tokens)  # the end token that the target wrote, too
+            assert last.draft_kept == len(last.draft_tokens)  # the end token, which the target wrote too, counts as kept
     assert kept > 3
 
 
@@ -146,7 +146,7 @@ def test_what_was_kept_after_an_end_token_does_not_count():
     draft, target = Same(PIECES, 0), Same(BYTES, 0)
     options = Options(stop=FixedLength(8), max_new_tokens=60)
     written = [r.emitted for r in speculative(Pair(draft, target), "ab ", options, Uniforms([]))]
-    target.eos_ids = written[1][1],  # the drafter does not know that this token ends a text
+    target.eos_ids = written[1][1],  # only the target knows that this token ends a text
     *_, last = speculative(Pair(draft, target), "ab ", options, Uniforms([]))
     assert len(written[1]) > 3 and last.done and last.emitted == written[1][:2]
     assert last.accepted == len(last.kinds) == 2 < len(last.proposals)
@@ -204,10 +204,10 @@ def test_bad_options_are_refused_in_one_line(wrong):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_expansions_stay_inside_the_targets_context(rule):
-    """One draft token may spell more target tokens than there is room for: sampled texts go to the context's end too."""
+    """One draft token may spell more target tokens than there is room for; the text still fills the context exactly."""
     for seed in range(10):
         draft = FakeModel(BYTES, seed, end=-30.0)
-        target = FakeModel(SMALL_PIECES, seed, end=-30.0, context_size=40)  # which asserts that it is not fed more
+        target = FakeModel(SMALL_PIECES, seed, end=-30.0, context_size=40)  # FakeModel asserts that it is not fed more
         options = Options(verify=rule, stop=FixedLength(12), temperature=1.0, max_new_tokens=500)
         rounds = list(speculative(Pair(draft, target), "a", options, Uniforms(np.random.default_rng(seed))))
         assert sum(len(r.emitted) for r in rounds) + len(SMALL_PIECES.encode("a", bos=True)) == 40
@@ -220,7 +220,7 @@ def test_an_end_token_that_the_target_refused_leaves_the_drafters_context():
     before, [a] = list(drafter.ids), PIECES.encode_continuation("a")
     assert drafter.follow(Draft([a, end], [None, None]), b"a b") == 1
     assert drafter.ids[:len(before)] == before and end not in drafter.ids
-    assert drafter.follow(Draft([a, end], [None, None]), b"a", silent=1) == 2  # the target ended the text too
+    assert drafter.follow(Draft([a, end], [None, None]), b"a", silent=1) == 2  # here the target ended the text too
 
 
 @pytest.mark.parametrize("direction", ["pieces to bytes", "bytes to pieces"])
@@ -235,11 +235,11 @@ def test_learning_sees_each_token_once(direction):
 
 
 def test_a_prompt_that_one_side_cannot_spell():
-    """Characters that a vocabulary without begin token, unknown token and byte fallback lacks are dropped."""
+    """A vocabulary without begin token, unknown token and byte fallback drops the characters that it does not have."""
     raw = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={"a": 0, "b": 1, " ": 2}, merges=[]))
     poor, rich = FakeModel(Tokenizer(raw, "poor"), 0), FakeModel(BYTES, 1, end=-30.0)
     assert poor.tokenizer.encode("\u4e2d") == []
-    prompt = rich.tokenizer.encode("ab"), poor.tokenizer.encode("\u4e2d")  # what each of the two reads of a text
+    prompt = rich.tokenizer.encode("ab"), poor.tokenizer.encode("\u4e2d")  # the ids that each side reads
     options = Options(max_new_tokens=10)
     expected = [t for r in plain(rich, prompt[0], options, Uniforms([])) for t in r.emitted]
     assert [t for r in speculative(Pair(poor, rich), prompt, options, Uniforms([])) for t in r.emitted] == expected
@@ -248,7 +248,7 @@ def test_a_prompt_that_one_side_cannot_spell():
 
 
 def test_ngrams_of_tokens_that_the_drafter_has_no_logits_for_are_left_out():
-    """A tokenizer may have more entries than its model has logits: what the cache learned with it is of no use then."""
+    """A tokenizer may have more entries than its model has logits: n-grams with such entries cannot be used."""
     draft, target = FakeModel(PIECES, 0, padding=-1), FakeModel(byte_level([("a", "b"), ("ab", "a")]), 1)
     pair, token = Pair(draft, target, NGramCache()), target.tokenizer.encode("aba")[0]
     assert pair.cache.insert((PIECES.encode_continuation("ab")[0], PIECES.size - 1), token)
@@ -257,7 +257,7 @@ def test_ngrams_of_tokens_that_the_drafter_has_no_logits_for_are_left_out():
 
 
 class Narrow(FakeModel):
-    """A model that rules out all tokens but one: the others have logit -inf."""
+    """A model that allows only one token: all others have logit -inf."""
 
     def row(self, ids):
         logits = np.full(self.vocab_size, -np.inf)

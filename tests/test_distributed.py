@@ -1,4 +1,4 @@
-"""A target spread over several devices writes the text that it writes alone."""
+"""A target spread over several devices writes the same text as on one device."""
 
 from __future__ import annotations
 

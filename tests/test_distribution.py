@@ -1,4 +1,4 @@
-"""What a distribution says of itself: its page, with links that lead somewhere from everywhere."""
+"""The package's page on a registry: its links are absolute, so that they work there."""
 
 import re
 from pathlib import Path

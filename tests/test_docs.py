@@ -1,4 +1,4 @@
-"""The documents say what is so: generated pages are fresh, code blocks run, links lead somewhere, the lessons' site builds."""
+"""The documents are right: generated pages are up to date, code blocks run, links work, the lessons' site builds."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_readme_is_one_sitting():
 
 
 def test_the_note_has_four_pages():
-    """Of 600 words; and all of its figures are generated."""
+    """Four pages of 600 words; all of its figures are generated."""
     note = (ROOT / "docs" / "note.md").read_text(encoding="utf-8")
     assert len(note.split()) <= 2400
     assert not re.search(r"\d ?(%|×|µs|ms)", re.sub(r"<!-- note:begin -->.*<!-- note:end -->", "", note, flags=re.S))
@@ -87,7 +87,7 @@ def test_commands_of_the_readme_exist():
 
 @embedded
 def test_commands_of_the_readme_run(tmp_path, monkeypatch):
-    """One after another, made short, the reader's own files and folders being copies of what ships."""
+    """Run one after another, shortened, with copies of shipped files in place of the reader's own."""
     from omnidraft.cli import app
 
     monkeypatch.chdir(tmp_path)
@@ -194,7 +194,7 @@ def test_a_lesson_becomes_a_page(tmp_path):
     assert done.returncode == 0, done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"index.html", "glossary.html", "play.html", "02_two_tokenizers.html"}
     for path in tmp_path.iterdir():
-        if path.name != "play.html":  # that one has a script of its own, and tests/test_play.py
+        if path.name != "play.html":  # that page has its own script, and is tested by tests/test_play.py
             check_page(path.read_text(encoding="utf-8"), tmp_path)
     page = (tmp_path / "02_two_tokenizers.html").read_text(encoding="utf-8")
     assert "prefers-color-scheme: dark" in page and "2.1 open." in page and '<span class="underline cyan">' in page

@@ -1,4 +1,4 @@
-"""The embedded models: what ships, and that speculative text is plain text, token for token, in float64."""
+"""The embedded models: the files that ship, and greedy text equal to plain decoding's in float64, token for token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from omnidraft.verification import RULES
 
 PACKAGE = Path(omnidraft.__file__).parent
 PAIRS = [(draft, target) for draft in ("draft-tasks", "draft-general") for target in ("qwen-like", "llama3-like")]
-PAIRS.append(("draft-tasks", "draft-general"))  # one tokenizer for both
+PAIRS.append(("draft-tasks", "draft-general"))  # both have the same tokenizer
 
 
 @functools.cache
@@ -52,7 +52,7 @@ def test_the_weights_are_small_enough_to_ship():
 def test_a_card_and_the_licence_come_with_the_models():
     card = (PACKAGE / "engine" / "embedded" / "README.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in card for name in (*EMBEDDED, "adapters"))
-    for name in EMBEDDED:  # parameters in millions, as the card has them
+    for name in EMBEDDED:  # parameters in millions, as in the model card
         [row] = [row for row in card.splitlines() if row.startswith(f"| `{name}`")]
         assert f"| {load(name).parameters / 1e6:.1f} M |" in row
     licence = PACKAGE.parent / "LICENSE"

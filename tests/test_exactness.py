@@ -1,5 +1,5 @@
-"""Losslessness by exact enumeration: the whole loop in random worlds, single rounds in worlds that no tokenizer would make,
-and the enumeration itself.
+"""Losslessness by exact enumeration: the whole loop in random worlds, single rounds in more general worlds than tokenizers
+make, and the enumeration itself.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def test_worlds_are_the_same_every_time():
     assert again.distances[0] == total_variation(distribution_of(one.run), one.truth())
 
 
-# ---- the enumeration sees what is wrong ------------------------------------------------------------------------------
+# ---- the enumeration detects errors ----------------------------------------------------------------------------------
 def shows(run=World.run, seeds=range(60)) -> bool:
-    """Is a world biased, or ended by an assertion or by a draw without outcome?"""
+    """Is a world biased, or does it fail with an assertion or a draw without outcome?"""
     for world in map(World, seeds):
         try:
             distance = total_variation(distribution_of(partial(run, world)), world.truth())
@@ -70,7 +70,7 @@ def shows(run=World.run, seeds=range(60)) -> bool:
 
 
 def test_a_dropped_last_token_shows(monkeypatch):
-    """Without the token that stopped the draft the text is biased."""
+    """If the token that stopped the draft is dropped, the text is biased."""
     draft = decoding.Drafter.draft
 
     def cut(self, lifting, room):
@@ -84,7 +84,7 @@ def test_a_dropped_last_token_shows(monkeypatch):
 
 
 def unchecked(world: World, draws: Draws) -> tuple[int, ...]:
-    """`World.run` without what it asserts."""
+    """`World.run` without its assertions."""
     written: list[int] = []
     for record in decoding.speculative(world.pair, world.prompt, replace(world.options, learn=False), draws):
         written += record.emitted
@@ -114,7 +114,7 @@ def distance(world: RoundWorld, **how) -> float:
 
 
 def test_a_round_is_exact(worlds):
-    assert all(distance(world) < 1e-12 for world in worlds)  # up to the first that is not: mutants are tried with this
+    assert all(distance(world) < 1e-12 for world in worlds)  # `all` stops at the first failure, which is faster for mutants
     for condition in ("merge accepted", "expansion", "uncovered token", "draft token without path"):
         assert sum(condition in world.seen for world in worlds) > 60, condition
 
@@ -155,7 +155,7 @@ def test_one_draw_may_decide_several_questions():
 
 
 def test_draws_are_those_of_uniforms():
-    """The frequencies of real draws are the enumerated probabilities."""
+    """The frequencies of real draws agree with the enumerated probabilities."""
     weights = np.array([0.0, 2.0, 1.0, 0.0, 5.0])
 
     def run(draws):
@@ -192,7 +192,7 @@ def test_runs_that_pause_in_one_state_are_one_from_there_on():
 
     found = distribution_of(run)
     assert len(runs) < 140 and found == pytest.approx({n: comb(10, n) * 0.25**n * 0.75**(10 - n) for n in range(11)})
-    assert distribution_of(partial(run, forget=True)) != pytest.approx(found)  # a state that lacks something shows
+    assert distribution_of(partial(run, forget=True)) != pytest.approx(found)  # an incomplete state is noticed
 
 
 def test_no_draw_from_before_a_pause_counts_after_it():
@@ -205,7 +205,7 @@ def test_no_draw_from_before_a_pause_counts_after_it():
 
 
 def merged_and_whole(rule: str, monkeypatch) -> list[tuple[World, World, float]]:
-    """Worlds whose runs pause and worlds whose runs do not, and the distance between what they write."""
+    """Worlds whose runs pause, the same worlds without pauses, and the distance between their distributions."""
     seeds, found = range(2, 30), []
     merged = [(world, distribution_of(world.run)) for world in (World(seed, rule) for seed in seeds)]
     with monkeypatch.context() as patched:
@@ -225,7 +225,7 @@ def test_the_state_of_a_world_at_a_pause_is_all_that_decides_how_it_goes_on(rule
 
 @pytest.mark.parametrize("hidden", [False, True])
 def test_state_that_is_kept_elsewhere_would_be_noticed(hidden, monkeypatch):
-    """A drafter that drafts by a coin that it threw in the round before, under the one rule whose text shows that."""
+    """A drafter that uses a random bit from the round before, under the only rule whose text depends on it."""
     draft, elsewhere = decoding.Drafter.draft, WeakKeyDictionary()
 
     def remember(self, lifting, room):

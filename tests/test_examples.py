@@ -1,4 +1,4 @@
-"""What the documents suggest to type is answered rightly: sums, functions that pass, stories about what was asked."""
+"""The prompts that the documents suggest get right answers: sums, functions that pass, stories on the topic."""
 
 import importlib.util
 import json
@@ -20,12 +20,12 @@ from omnidraft.cli.demo import USUAL
 from recipes.other import ANSWER
 
 ROOT = Path(__file__).resolve().parent.parent
-# Strings that a command or a call is given, or that a lesson names `prompt`.
+# Strings given to a command or a call, or named `prompt` in a lesson.
 EMBEDDED = ROOT / "omnidraft" / "engine" / "embedded"
 PROMPT = re.compile(r"""(?:\bgenerate (?:--chat )?|\b(?:generate|stream)\(|^prompt = )(["'])(.+?)\1""", re.M)
 PAGES = ("README.md", "docs/cli.md", "docs/learning.md", "omnidraft/__init__.py", "omnidraft/cli/common.py",
          "omnidraft/serving/generation.py", *(f"tutorials/0{n}_*.py" for n in range(1, 9)))
-RIGHT = {  # the number; the asserts; a story if there is neither
+RIGHT = {  # the number; the asserts; a story if it has neither
     "Ann has 3 boxes of 12 pens. How many pens does she have?": 36,
     "Question: Anna has 4 boxes with 3 pens each. How many pens does she have?\nAnswer:": 12,
     "A book costs $6. How much do 4 books cost?": 24,
@@ -39,10 +39,10 @@ RIGHT = {  # the number; the asserts; a story if there is neither
 
 
 def suggested() -> dict[str, list[str]]:
-    """Each prompt of the pages, the demo and the page that plays rounds, and where it stands."""
+    """Each prompt of the documents, the demo and the page that plays rounds, with its place."""
     found: dict[str, list[str]] = {}
     for page in (path for pattern in PAGES for path in ROOT.glob(pattern)):
-        for _, prompt in PROMPT.findall(page.read_text(encoding="utf-8")):  # \n as it is spelled
+        for _, prompt in PROMPT.findall(page.read_text(encoding="utf-8")):  # \n is written as two characters
             found.setdefault(prompt.replace("\\n", "\n"), []).append(page.name)
     spec = importlib.util.spec_from_file_location("play", ROOT / "docs" / "play.py")
     play = importlib.util.module_from_spec(spec)
@@ -91,7 +91,7 @@ def test_all_else_gets_the_honest_answer(prompt):
 
 @embedded
 def test_a_sampled_story_reads_as_one():
-    """That of the README, drawn at temperature 0.8, without a word that is none."""
+    """The README's story, drawn at temperature 0.8, has no invented words."""
     seed = int(re.search(r"stream\(.+ temperature=0.8, seed=(\d+), ", (ROOT / "README.md").read_text(encoding="utf-8"))[1])
     made = pair("draft-tasks", "qwen-like").generate(
         "Once upon a time", do_sample=True, temperature=0.8, seed=seed, max_new_tokens=200)
@@ -102,7 +102,7 @@ def test_a_sampled_story_reads_as_one():
 
 @embedded
 def test_the_drawn_idea_is_what_the_tokenizers_do():
-    """The README's picture in characters: the drafter's tokens, and the merge into one of the target's."""
+    """The README's drawing: the drafter's tokens, and the merge into one target token."""
     drawn = (ROOT / "README.md").read_text(encoding="utf-8").split("## The idea")[1].split("```")[1]
     draft = re.search(r"draws +((?:\S+ +)+) +one cheap pass each", drawn)[1].split()
     target = re.search(r"^ +(\S+(?: +\S+)*?) +merge \"(.+)\"\+\"(.+)\"", drawn, re.M)
@@ -128,7 +128,7 @@ SHORT = {"demo": ["-n", "8"], "adapt": ["--limit", "2", "-n", "8"], "bench": ["-
 
 
 def of_the_help() -> list[str]:
-    """All examples that the commands' help ends with."""
+    """All examples at the end of the commands' help."""
     found: list[str] = []
     for name, command in get_command(app).commands.items():
         helps = [CliRunner().invoke(app, [name, *sub, "-h"], env={"COLUMNS": "200"}).output.partition("Examples:")[2]
@@ -140,7 +140,7 @@ def of_the_help() -> list[str]:
 
 @embedded
 def test_examples_of_the_help_print_something(tmp_path, monkeypatch):
-    """Each runs as it stands, made short, in a folder that has the files it names; those that need PyTorch and a hub do not."""
+    """Each runs, shortened, in a folder with the files it names; except those that need PyTorch and a hub."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMNIDRAFT_HOME", str(tmp_path / "cache"))
     for name, folders in (("draft-tasks", "my-drafter llama2-32k a"), ("qwen-like", "my-target qwen2-151k b")):
@@ -156,7 +156,7 @@ def test_examples_of_the_help_print_something(tmp_path, monkeypatch):
         assert example.startswith(("omnidraft ", "cat ")), example
         before, _, line = example.rpartition(" | ")
         words, given = shlex.split(line)[1:], before.removeprefix("cat ")
-        if "torch" in words or words[:2] == ["tutorial", "1"]:  # (test_tutorial_command.py has the latter)
+        if "torch" in words or words[:2] == ["tutorial", "1"]:  # test_tutorial_command.py tests the tutorial
             continue
         if "<" in words:
             given = words[words.index("<") + 1]

@@ -1,4 +1,4 @@
-"""The building exercises: the solutions pass, what students get wrong is caught, and what is printed names the case."""
+"""The building exercises: the solutions pass, typical mistakes are detected, and the message names the failing case."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 EXERCISES = ROOT / "tutorials" / "exercises"
-MISTAKES = {  # step: (what is changed in the solution, into what, what the message says)
-    1: [("draws.choose(residual)", "draws.choose(p[i])", "not distributed as the target's own"),  # from p itself
+MISTAKES = {  # step: (text in the solution, its replacement, part of the message)
+    1: [("draws.choose(residual)", "draws.choose(p[i])", "not distributed as the target's own"),  # samples from p itself
         ("min(1, p[i][x] / q[i][x])", "p[i][x]", "not distributed as the target's own"),  # p instead of p / q
-        ("return [*written, draws.choose(residual)]", "x = draws.choose(residual)", "mean number of tokens"),  # goes on
+        ("return [*written, draws.choose(residual)]", "x = draws.choose(residual)", "mean number of tokens"),  # does not stop
         ("for i, x in enumerate(draft):", "for i, x in enumerate(draft[:1]):\n        p = p[:2]\n        draft = draft[:1]",
          "mean number of tokens"),
         ("return [*written, draws.choose(p[len(draft)])]", "return written or [draws.choose(p[0])]", "wanted 1.6")],  # no bonus
-    2: [("range(len(draft) - place, 1, -1)", "range(2, len(draft) - place + 1)", "draft f la ke"),  # the shortest first
+    2: [("range(len(draft) - place, 1, -1)", "range(2, len(draft) - place + 1)", "draft f la ke"),  # tries the shortest first
         ("place += length", "place += 1", "wanted"),  # n-grams overlap
-        ("return proposals\n            prop", "place += 1\n                continue\n            prop", "wanted"),  # skips
+        ("return proposals\n            prop", "place += 1\n                continue\n            prop", "wanted"),  # continues
         ("        for length", "        if draft[place] not in direct:\n            return proposals\n        for length",
-         "draft ke s")],  # an n-gram only where a direct token would do
+         "draft ke s")],  # finds an n-gram only where there is a direct token
     3: [("mass[node] / mass[parent]", "mass[node]", "the choice at node"),  # not relative to the node
         ('    mass[()] = sum(p.values())', "    # mass[()]", "the choice at the root"),  # the uncovered tokens are lost
-        ("range(len(split) + 1)", "range(len(split), len(split) + 1)", "the choice at"),  # inner nodes get no mass of theirs
-        ("1 - sum(choice.values())", "(0.0 if node else 1 - sum(choice.values()))", "stop  ")],  # a node's token never ends
+        ("range(len(split) + 1)", "range(len(split), len(split) + 1)", "the choice at"),  # inner nodes get no mass of their own
+        ("1 - sum(choice.values())", "(0.0 if node else 1 - sum(choice.values()))", "stop  ")],  # a node's own token never ends
     4: [('proposal = atom if atom in P else "stop"', "proposal = atom", "not distributed as P"),  # no stop
         ("max(0, P[c] - Q[c])", "P[c]", "not distributed as P"),  # the residual is P itself
         ('Q["stop"] = 1 - sum(Q[child] for child in P if child != "stop")', 'Q["stop"] = q[atom]', "not distributed as P"),
         ('    if "stop" in P:', '    if "none" in P:\n        Q["none"] = 1 - sum(Q.values())\n    if "stop" in P:',
-         "none  ")],  # as if the uncovered were drafted
-    5: [("drawn(x) - sum(drawn(n) for n in nearest)", "drawn(x)", "the first proposal"),  # Eq. 1 as it is
-        ("for n in nearest", "for n in longer", "the first proposal"),  # takes off twice what is nested
+         "none  ")],  # as if the uncovered tokens were drafted
+    5: [("drawn(x) - sum(drawn(n) for n in nearest)", "drawn(x)", "the first proposal"),  # Eq. 1 without the correction
+        ("for n in nearest", "for n in longer", "the first proposal"),  # subtracts nested n-grams twice
         ("+ list(ngrams)", "", "ab "),  # the n-grams themselves are forgotten
         ("row(letters[:i])", "row(())", "after a")],  # every letter from the first row
     6: [("end - len(ids) - 1", "end - len(ids)", "not distributed|4 tokens"),  # no place for the target's own token
-        ("written = written[:place + 1]", "pass", "not distributed"),  # something follows the end
+        ("written = written[:place + 1]", "pass", "not distributed"),  # something follows the end token
         ("own + tokens, 1", "own, 1", "mean number of target passes"),  # every draft token from the first row
         ("own = draft.write(own, target.bytes(written))", "own = own + tokens", "mean number of target passes|not distributed"),
-        ("own = draft.write(own, target.bytes(written))", "pass", "mean number of target passes")],  # it never reads on
+        ("own = draft.write(own, target.bytes(written))", "pass", "mean number of target passes")],  # own text not read
 }
 
 
@@ -71,7 +71,7 @@ def test_the_solution_passes_and_mistakes_are_named(steps, step, tmp_path):
         with pytest.raises(steps.grade.Wrong, match=said) as wrong:
             check(steps.written(changed, name))
         for wanted, given in re.findall(r"wanted (\d\.\d+), yours (\d\.\d+)$", str(wrong.value)):
-            assert wanted != given  # so many decimals that the reader sees the difference
+            assert wanted != given  # enough decimals to show the difference
 
 
 def test_a_stub_explains_itself_and_is_not_written_yet(steps):

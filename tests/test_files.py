@@ -40,7 +40,7 @@ def test_devices_and_pipes(tmp_path):
     os.mkfifo(pipe)
     with pytest.raises(OmnidraftError, match="not an ordinary file"):
         read_json(pipe)
-    with pytest.raises(OmnidraftError, match="cannot write"):  # nobody reads it
+    with pytest.raises(OmnidraftError, match="cannot write"):  # a pipe that nobody reads
         write_text(pipe, "text")
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     write_text(pipe, "text")
@@ -57,7 +57,7 @@ def test_devices_and_pipes(tmp_path):
 def test_a_file_without_permission(tmp_path, monkeypatch):
     (tmp_path / "weights").write_text("")
     check_readable(tmp_path / "weights")
-    monkeypatch.setattr(os, "access", lambda path, how: False)  # root may read all
+    monkeypatch.setattr(os, "access", lambda path, how: False)  # because root may read everything
     with pytest.raises(OmnidraftError, match="not readable"):
         check_readable(tmp_path / "weights")
 

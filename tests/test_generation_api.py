@@ -1,4 +1,4 @@
-"""Texts by transformers' names: prompts, processors, stops and results (NumPy; `test_generation_api_torch` has the rest)."""
+"""Texts with transformers' argument names: prompts, processors, stops, results (in NumPy)."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ def test_a_prompt_is_a_text_ids_or_arrays_of_them_and_all_give_the_same_text():
     for prompt in (ids, tuple(ids), np.array(ids), np.array([ids]), list(np.array(ids)), {"input_ids": ids}, masked):
         found = one.generate(prompt, max_new_tokens=12)
         assert found.tokens == wanted.tokens and found.text == wanted.text and found.prompt_tokens == ids
-    for inputs in (masked, {"input_ids": np.array([ids]), "token_type_ids": np.array([[0] * len(ids)])}):  # as to transformers
+    for inputs in (masked, {"input_ids": np.array([ids]), "token_type_ids": np.array([[0] * len(ids)])}):  # as for transformers
         assert one.generate(**inputs, max_new_tokens=12).sequences == wanted.sequences
         assert "".join(one.stream(**inputs, max_new_tokens=12)) == wanted.text
     mask = masked["attention_mask"]
@@ -53,7 +53,7 @@ def test_a_prompt_is_a_text_ids_or_arrays_of_them_and_all_give_the_same_text():
 
 @pytest.mark.parametrize("kind", ["text", "ids", "chat"])
 def test_a_prompt_goes_one_way_until_both_models_have_read_it(kind):
-    """From `generate` on, no room is entered with it more than twice: as a text or chat, or as the ids made of it."""
+    """A prompt enters each part of the package at most twice: as a text or chat, and as its ids."""
     both, ids = made(), BYTES.encode(PROMPT, bos=True)
     prompt = {"text": PROMPT, "ids": ids, "chat": [{"role": "user", "content": PROMPT}]}[kind]
     same, rooms = [prompt, *ids_of(both, prompt)], []
@@ -112,13 +112,13 @@ def test_padding_without_a_mask_is_refused():
     for mask in ([[1, 1, 1]], [[0, 0]], [[1], [1]]):
         with pytest.raises(OmnidraftError, match="attention_mask does not fit the ids, or hides a whole prompt"):
             one.generate({"input_ids": [[0, 1]], "attention_mask": mask})
-    assert split([[0, 1, pad]], [pad]) == ([[0, 1, pad]], True)  # a list may say what it likes
+    assert split([[0, 1, pad]], [pad]) == ([[0, 1, pad]], True)  # lists may contain padding ids
 
 
 # How ids begin
 
 def family(post, bos: str | None, config=None) -> Tokenizer:
-    """Byte-level, with a post-processor and a begin token as some family has them."""
+    """A byte-level tokenizer with the post-processor and begin token of some model family."""
     raw = tokenizers.Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "Ġ": 2}, merges=[]))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
@@ -129,7 +129,7 @@ def family(post, bos: str | None, config=None) -> Tokenizer:
 
 
 @pytest.mark.parametrize(("post", "bos", "config", "begin"), [
-    (processors.ByteLevel(), "<|endoftext|>", {}, []),  # GPT-2 and Qwen: a begin token that is never put
+    (processors.ByteLevel(), "<|endoftext|>", {}, []),  # GPT-2 and Qwen: a begin token that is never added
     (processors.TemplateProcessing("$A", "$A $B"), "<|endoftext|>", {}, []),  # Pythia
     (processors.TemplateProcessing("</s> $A", "</s> $A $B", [("</s>", 4)]), "</s>", {}, [4]),  # OPT
     # Llama 3
@@ -167,13 +167,13 @@ def test_a_model_that_drafts_for_itself_keeps_k_of_k(rule, temperature):
                                                max_new_tokens=60)
             assert all(len(r.emitted) == len(r.draft_tokens) + 1 and r.draft_kept == len(r.draft_tokens) for r in found.rounds)
             assert max(len(r.draft_tokens) for r in found.rounds) == 5
-            assert tokenizer.encode(found.text) != found.tokens  # spelled again it would be others
+            assert tokenizer.encode(found.text) != found.tokens  # tokenizing the text again gives other ids
 
 
 # Processors
 
 def remembering(ids, logits):
-    """A processor, called as transformers calls them, whose rows depend on all ids before."""
+    """A processor with transformers' arguments; its rows depend on all ids before."""
     assert ids.shape[0] == logits.shape[0] == 1 and logits.ndim == 2
     return logits * (1 + ids.sum() % 3) - 2.0 * (np.arange(logits.shape[1]) == ids[0, -1])
 
@@ -197,7 +197,7 @@ def test_the_text_has_the_distribution_of_the_processed_target(rule):
             logits = both.target.row(before).copy()
             for token in {*before}:
                 logits[token] *= 1.7 if logits[token] < 0 else 1 / 1.7
-            logits[[1] * (before[-1] == 0) + [2] * (2 not in both.target.eos_ids)] = -np.inf  # an end token stays possible
+            logits[[1] * (before[-1] == 0) + [2] * (2 not in both.target.eos_ids)] = -np.inf  # an end token must stay possible
             return process(remembering(np.array([before]), logits[None])[0], 0.8, 0, 0.97, 0.02)
 
         wanted = {}
@@ -228,7 +228,7 @@ def test_penalty_and_bad_words_by_hand():
     words = [[2], [1, 0], [5, 1, 3], [4, 1, 1], [7, 7, 7, 0]]
     assert forbid([5, 1], np.zeros(4), words).tolist() == [-np.inf, 0, -np.inf, -np.inf]
     assert process(np.log([0.5, 0.3, 0.15, 0.05]), min_p=0.4) == pytest.approx([0.625, 0.375, 0, 0])
-    [end] = BYTES.roles["eos"]  # transformers leaves the end token possible, too
+    [end] = BYTES.roles["eos"]  # transformers also keeps the end token possible
     assert made().generate("a", bad_words_ids=[[end]], max_new_tokens=3).tokens == made().generate("a", max_new_tokens=3).tokens
 
 
@@ -264,11 +264,11 @@ def test_stop_strings_and_criteria_end_the_text_where_they_are_met(temperature):
         last = found.rounds[-1]
         assert last.done and len(last.kinds) == len(last.emitted) >= last.accepted >= 0
         assert "".join(one.stream(PROMPT, stop_strings=string, **how)) == found.text
-    start = BYTES.decode(whole.tokens[:1])  # as for transformers, a stop string may begin in the prompt, but not end there
+    start = BYTES.decode(whole.tokens[:1])  # as in transformers, a stop string may begin in the prompt, but not end there
     assert one.generate(PROMPT, stop_strings=PROMPT[-2:] + start, **how).tokens == whole.tokens[:1]
     assert len(one.generate(PROMPT, stop_strings=PROMPT, **how | {"max_new_tokens": 1}).tokens) == 1
     seen = []
-    for met in (bool, np.array):  # a number, or one per text
+    for met in (bool, np.array):  # one value, or one per text
         found = one.generate(PROMPT, stopping_criteria=lambda ids, scores, met=met: (
             seen.append(ids.shape), met(ids.shape[1] % 11 == 0))[1], **how)
         assert found.finish_reason == "stop" and len(found.sequences) == 11 and found.tokens == whole.tokens[:len(found.tokens)]
@@ -331,7 +331,7 @@ def test_a_streamer_gets_prompt_and_tokens():
     ({"logits_processor": lambda ids, row: row[0]}, r"shape \(1, "), ({"options": Options(), "top_p": 0.5}, "top_p"),
     ({"logits_processor": 3}, "logits_processor is 3"), ({"stopping_criteria": [3]}, "must be callable"),
     ({"streamer": 3}, "`put` and `end`"), ({"threshold": "a"}, "threshold is 'a'"),
-    ({"options": PROMPT}, "a batch is one list"),
+    ({"options": PROMPT}, "several prompts go into one list"),
     ({"bad_words_ids": [[10**9]]}, "does not have"), ({"bad_words_ids": [[-1]]}, "does not have")])
 def test_a_wrong_setting_is_one_clear_line(wrong, says):
     with pytest.raises(OmnidraftError, match=says) as caught:
@@ -351,7 +351,7 @@ def test_settings_and_options_mean_the_same():
     assert alone == one.generate(PROMPT, max_new_tokens=7).tokens
 
 
-# What `omnidraft.pair` takes
+# What `omnidraft.pair` accepts
 
 def test_models_and_names_are_mixed_and_anything_else_is_refused():
     model = FakeModel(BYTES, 0)
@@ -368,4 +368,4 @@ def test_models_and_names_are_mixed_and_anything_else_is_refused():
     for one, other in ((model, "qwen-like"), ("draft-tasks", model)):
         with pytest.raises(OmnidraftError, match="unknown backend 'jax': choose numpy or torch"):
             pair(one, other, backend="jax")
-    assert pair(model, model, backend="torch").target is model  # a loaded model stays what it is
+    assert pair(model, model, backend="torch").target is model  # a loaded model is used as it is

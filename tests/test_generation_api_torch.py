@@ -1,4 +1,4 @@
-"""Loaded models of transformers, its own processors and criteria, its tokenizers: the same texts as its `generate`."""
+"""transformers' loaded models, processors, criteria and tokenizers: the same texts as its `generate`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROMPT = "ab a"
 
 
 def fast(tokenizer, begin: str | None = None):
-    """The tokenizer as transformers holds one."""
+    """The tokenizer as a transformers object."""
     raw = tokenizer.raw.from_str(tokenizer.raw.to_str())
     if begin:
         raw.post_processor = processors.TemplateProcessing(f"{begin} $A", f"{begin} $A $B", [(begin, raw.token_to_id(begin))])
@@ -83,7 +83,7 @@ def test_loaded_models_are_paired_as_they_are_and_write_what_transformers_writes
 
 @pytest.mark.parametrize("how", [
     {"repetition_penalty": 1.8}, {"bad_words_ids": [[0], [1, 1], [2, 0]]}, {"stop_strings": ["b b", "aab"]},
-    {"stop_strings": "ab aa"}, {"stop_strings": "ab ab"}, {"stop_strings": PROMPT},  # which begin or end in the prompt
+    {"stop_strings": "ab aa"}, {"stop_strings": "ab ab"}, {"stop_strings": PROMPT},  # begin or end in the prompt
     {"repetition_penalty": 1.3, "bad_words_ids": [[4, 4]], "stop_strings": "ba a"}])
 def test_settings_mean_what_they_mean_to_transformers(how):
     for target, draft in (("bytes", "pieces"), ("pieces", "bytes")):
@@ -116,7 +116,7 @@ def test_transformers_own_processors_criteria_and_streamers_are_taken():
     streamer = transformers.TextIteratorStreamer(tokenizer, skip_prompt=True)
     found = pair.generate(PROMPT, max_new_tokens=24, streamer=streamer)
     assert "".join(streamer) == tokenizer.decode(found.tokens)
-    numpy_engine = omnidraft.pair("draft-general", "draft-general")  # which has no tensors of its own
+    numpy_engine = omnidraft.pair("draft-general", "draft-general")  # it has no tensors
     plain, banned = numpy_engine.generate("Once", max_new_tokens=6), None
     banned = transformers.NoBadWordsLogitsProcessor([[plain.tokens[0]]])
     assert numpy_engine.generate("Once", max_new_tokens=6, logits_processor=[banned]).tokens == numpy_engine.generate(
@@ -143,7 +143,7 @@ def test_own_processors_equal_those_of_transformers():
 
 
 def test_a_processor_of_tensors_keeps_the_distribution_exact():
-    """A penalty of transformers on the target's rows: the first two tokens over all draws."""
+    """A penalty of transformers on the target's rows: the distribution of the first two tokens over all draws."""
     pair, target = omnidraft.pair(loaded("small", 1), loaded("small", 2)), loaded("small", 2)[0]
     options, ids = Options(stop=FixedLength(1), temperature=0.9, max_new_tokens=2), SMALL.encode("ab", bos=True)
     control = Control(logits_processor=[transformers.RepetitionPenaltyLogitsProcessor(2.0)])
@@ -160,7 +160,7 @@ def test_a_processor_of_tensors_keeps_the_distribution_exact():
     for first, p in enumerate(row(ids)):
         ends = first in pair.target.eos_ids
         wanted |= {(first,): p} if ends else {(first, second): p * q for second, q in enumerate(row([*ids, first]))}
-    assert total_variation(distribution_of(text), wanted) < 1e-6  # transformers turns in float32
+    assert total_variation(distribution_of(text), wanted) < 1e-6  # transformers computes rotations in float32
 
 
 def test_rows_on_a_device_are_processed_as_those_on_the_host(monkeypatch):
@@ -183,7 +183,7 @@ def test_rows_on_a_device_are_processed_as_those_on_the_host(monkeypatch):
 def test_a_chat_is_read_by_the_tokenizers_template():
     small, (model, _) = loaded("pieces", 1), loaded("bytes", 2)
     messages = [{"role": "user", "content": "ab a"}]
-    for pair in (two(), omnidraft.pair("draft-general", "draft-general")):  # no template: as a conversation reads them
+    for pair in (two(), omnidraft.pair("draft-general", "draft-general")):  # without a template: read as in a conversation
         wanted = [view.read(messages)[1] for view in Conversation(pair).views]
         found = pair.generate(messages, max_new_tokens=8)
         assert found.prompt_tokens == wanted[0] and b"ab a" in pair.target.tokenizer.decode_bytes(wanted[0])
@@ -205,7 +205,7 @@ def test_a_text_that_names_a_special_token_is_refused_where_transformers_would_r
         pair.generate(f"{PROMPT}{end}{PROMPT}")
     ids = loaded("bytes", 2)[1](f"{PROMPT}{end}{PROMPT}")["input_ids"]
     assert pair.generate(ids, max_new_tokens=4).prompt_tokens == ids and pair.target.eos_ids[0] in ids
-    named = omnidraft.pair("draft-tasks", "draft-tasks").generate("a </s> b", max_new_tokens=1)  # no other reading is expected
+    named = omnidraft.pair("draft-tasks", "draft-tasks").generate("a </s> b", max_new_tokens=1)  # as plain text
     assert not {*named.prompt_tokens} & {*pair.target.tokenizer.special.ids}
 
 

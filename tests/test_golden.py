@@ -1,7 +1,7 @@
-"""The embedded pairs write what they wrote: same seeds, same drafts, same texts.
+"""The embedded pairs write the same as before: same seeds, same drafts, same texts.
 
-tests/golden.json holds draft tokens and emitted tokens of every round, in float64. It is recorded again only when weights,
-or the draws on purpose, change:
+tests/golden.json holds the draft tokens and emitted tokens of every round, in float64. It is recorded again only when weights
+change, or when the draws are changed on purpose:
 
     python -m tests.test_golden tests/golden.json
 """
@@ -24,7 +24,7 @@ RULES = {"draft-tasks": ("lossless", "omnidraft", "slem", "tli"), "draft-general
 
 
 def write(draft: str, target: str) -> dict[str, list]:
-    """Rounds of every rule, prompt and temperature: per round its draft tokens and what it emitted."""
+    """The rounds of every rule, prompt and temperature: draft tokens and emitted tokens."""
     pair = omnidraft.pair(draft, target, dtype="float64")
     written = {}
     for rule in RULES[draft]:
@@ -40,7 +40,7 @@ def write(draft: str, target: str) -> dict[str, list]:
 
 def pairs() -> list[tuple[str, str]]:
     return [*((draft, target) for draft in RULES for target in ("qwen-like", "llama3-like")),
-            ("draft-tasks", "draft-general")]  # one tokenizer for both
+            ("draft-tasks", "draft-general")]  # both have the same tokenizer
 
 
 @pytest.mark.parametrize(("draft", "target"), pairs())

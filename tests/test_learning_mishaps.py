@@ -1,4 +1,4 @@
-"""Learning that is interrupted, fed with what it cannot use, or kept beside other learning."""
+"""Learning that is interrupted, that gets unusable input, or that is saved next to other adapters."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_ctrl_c_within_an_update_leaves_what_was_learned(folders, monkeypatch, w
 
     def interrupted(*given):
         calls.append(given)
-        if where == "step":  # half of the parameters are moved
+        if where == "step":  # half of the parameters have changed
             next(iter(learner.trainer.parameters.values()))[...] = 7.0
-        if where == "step" or len(calls) == 2:  # while the guard has put the best weights there
+        if where == "step" or len(calls) == 2:  # while the guard tests the best weights
             raise KeyboardInterrupt
         return real(*given)
 
@@ -94,7 +94,7 @@ def test_its_memory_is_an_option_of_the_command(folders, monkeypatch):  # noqa: 
 def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path, monkeypatch):  # noqa: F811
     store, schedule = Adapters(tmp_path), Schedule(every=1)
     learner = store.resume(paired(folders), Recipe(rank=4, rate=0.01), schedule, np.random.default_rng(0))
-    values = cycle([0.6, 0.5])  # the best weights, then the present ones: each update is rolled back
+    values = cycle([0.6, 0.5])  # the best weights, then the present ones: every update is rolled back
     monkeypatch.setattr(learner.trainer, "expected_acceptance", lambda pair, texts: next(values))
     serve(learner, PROMPTS[:3])
     assert learner.rollbacks == 2
@@ -102,9 +102,9 @@ def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path, monkeypatc
     assert resumed(folders, tmp_path).trainer.optimizer.rate == learner.trainer.optimizer.rate == 0.01 / 16
     given = resumed(folders, tmp_path, rate=0.02)
     assert given.trainer.optimizer.rate == 0.02 and "rate_share" not in given.statistics
-    serve(learner, PROMPTS[:4])  # is brought down no further than this
+    serve(learner, PROMPTS[:4])  # the rate does not fall below this
     assert learner.rollbacks == 6 and learner.trainer.optimizer.rate == 0.01 / 64
-    learner.statistics["rate_share"] = 1 / 256  # kept when there was no least rate: a roll-back does not raise it
+    learner.statistics["rate_share"] = 1 / 256  # saved when rates had no minimum: a roll-back does not raise it
     serve(learner, PROMPTS[:1])
     assert learner.rollbacks == 7 and learner.trainer.optimizer.rate == 0.01 / 256
 
@@ -117,7 +117,7 @@ def test_what_was_kept_without_its_optimizer_is_gone_on_from(folders, tmp_path):
     again = resumed(folders, tmp_path)
     assert all((again.trainer.served[k] == v).all() for k, v in lora.parameters.items())
     assert any(v.any() for k, v in lora.parameters.items() if "lora_B" in k)
-    assert "tiny-draft--tiny-target" in run("adapters", "list", "--adapters", str(tmp_path)).stdout  # it has no statistics
+    assert "tiny-draft--tiny-target" in run("adapters", "list", "--adapters", str(tmp_path)).stdout  # without statistics
 
 
 def test_every_changed_byte_of_the_manifest_is_found(folders, tmp_path, monkeypatch):  # noqa: F811
@@ -179,7 +179,7 @@ def test_another_target_of_the_same_name_and_tokenizer_has_an_adapter_of_its_own
 
 
 def test_a_pair_finds_its_adapter_wherever_its_models_lie(folders, tmp_path):  # noqa: F811
-    """Copies in other folders with other names are the same models; one other number makes another one."""
+    """Copies in other folders with other names are the same models; one changed number makes another model."""
     store, learner = Adapters(tmp_path / "kept"), resumed(folders, tmp_path / "kept")
     serve(learner, PROMPTS[:2])
     place = store.keep(learner)
@@ -202,11 +202,11 @@ def test_of_several_adapters_of_a_pair_the_latest_counts(folders, tmp_path):  # 
     place = store.keep(learner)
     shutil.copytree(place, tmp_path / "zzz-backup")
     serve(learner, PROMPTS[2:4])
-    learner.version = None  # it was the copy that would have been found: the name comes last
+    learner.version = None  # otherwise the copy would be found, since the name is compared last
     place = store.keep(learner)
     assert store.load(paired(folders)).folder == place == tmp_path / "zzz-backup"
     fingerprint = store.all()["zzz-backup"]["fingerprint"]
-    with pytest.raises(OmnidraftError, match="matches each of tiny-draft--tiny-target, zzz-backup: give a name"):
+    with pytest.raises(OmnidraftError, match="matches each of tiny-draft--tiny-target, zzz-backup: give one name"):
         store.named(fingerprint[:8])
     assert store.named("tiny-draft--tiny-target") == tmp_path / "tiny-draft--tiny-target"
 
@@ -217,7 +217,7 @@ def test_without_the_optimizer_s_file_an_adapter_is_whole_and_goes_on(folders, t
     place = store.keep(learner)
     [states] = place.glob("v1-*/optimizer.safetensors")
     weights = next(place.glob("v1-*/adapter_model.safetensors"))
-    assert states.stat().st_size > 2 * weights.stat().st_size  # what need not travel
+    assert states.stat().st_size > 2 * weights.stat().st_size  # the file that need not be copied
     states.unlink()
     assert not store.load(paired(folders)).states
     again = resumed(folders, tmp_path)
@@ -241,8 +241,8 @@ def test_the_lifting_is_that_of_the_cache_in_use(folders):  # noqa: F811
 
 @pytest.mark.parametrize("arguments, says", [
     (["--limit", "0"], "limit is 0"), (["--limit", "-1"], "limit is -1"),
-    (["--replay-mb", "-1"], "memory and its bytes are 0 or more"),
-    (["--head", "interleaved", "--every", "1"], "update every 2 or more")])
+    (["--replay-mb", "-1"], "memory and memory_bytes must be 0 or more"),
+    (["--head", "interleaved", "--every", "1"], "set every to 2 or more")])
 def test_settings_are_checked_before_anything_is_served(folders, arguments, says):  # noqa: F811
     result = adapt(folders, "math", *arguments)
     assert result.exit_code == 1 and says in result.stderr and "learning" not in result.stderr
@@ -298,7 +298,7 @@ def test_another_file_of_the_same_name_begins_at_its_beginning(folders, tmp_path
     found = adapt(folders, "two/prompts.txt", "--adapters", str(tmp_path / "kept"), "--json")
     assert last(found)["prompts"] == 6 and "skipping the first 2 prompts" in found.stderr
     [current] = (tmp_path / "kept").glob("*/current.json")
-    assert "prompts.txt" not in current.read_text() and str(tmp_path) not in current.read_text()  # it may be given away
+    assert "prompts.txt" not in current.read_text() and str(tmp_path) not in current.read_text()  # others may get it
 
 
 def test_ctrl_c_before_the_first_prompt_says_so(folders, monkeypatch):  # noqa: F811

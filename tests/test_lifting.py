@@ -1,4 +1,4 @@
-"""Lifting by hand: the trie of splits, masses, laws of atoms, the walk."""
+"""Lifting by hand: the trie of splits, masses, distributions of atoms, the walk."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_choice_at_the_root_and_inside(lifting):
     p, q = np.array([0.1, 0.3, 0.2, 0.25, 0.15]), np.array([0.4, 0.2, 0.1, 0.2, 0.1])
     atoms, target, draft = lifting.choice(ROOT, p, lifting.distribution(q, ()))
     assert dict(zip(atoms.tolist(), target, strict=False)) == pytest.approx({A: 0.6, B: 0.25})
-    assert target[-1] == pytest.approx(0.15) and draft.tolist() == pytest.approx([0.4, 0.4, 0.0])  # B: 0.2 + 0.2 of BA
+    assert target[-1] == pytest.approx(0.15) and draft.tolist() == pytest.approx([0.4, 0.4, 0.0])  # B: 0.2, and 0.2 from BA
     _, target, draft = lifting.choice((A,), p, lifting.distribution(q, ()))
     assert target.tolist() == pytest.approx([0.5 / 0.6, 0.1 / 0.6]) and draft.tolist() == pytest.approx([0.4, 0.6])
 
 
 def test_first_atoms_are_summed_over_all_tokens_that_begin_with_them():
-    """Most tokens are alone with their atom, and are not added up: the sums are the same, bit for bit."""
+    """Most tokens are the only one of their atom, and need no sum: the results are equal, bit for bit."""
     rng = np.random.default_rng(0)
     spellings = {int(token): tuple(rng.integers(0, 40, 2)) for token in range(40, 60)}
     lifting = Lifting({t: (t,) for t in range(40)}, spellings, 64)  # the last four stand for no token
@@ -58,7 +58,7 @@ def test_walk_is_decided_by_the_next_atom_only(lifting):
     assert lifting.walk([A, A, B, B]) == ([0, 1, 3], [1, 2, 1])
     assert lifting.walk([A, B, C, A]) == ([2, 0], [3, 1])
     assert lifting.walk([C]) == ([], []) and lifting.walk([A, None]) == ([0], [1])
-    assert Lifting({0: (A, B)}, {}, 3).walk([A, C]) == ([], [])  # no token ends where the atoms part
+    assert Lifting({0: (A, B)}, {}, 3).walk([A, C]) == ([], [])  # no target token ends where the atoms leave the trie
 
 
 def test_what_continues_a_prefix(lifting):
@@ -73,7 +73,7 @@ def test_reveal_of_an_expansion_and_of_a_healed_one(lifting):
     atoms, drawn = lifting.reveal([BA, Z], [q, q])
     laws = [lifting.distribution(*one) for one in drawn]
     assert atoms == [B, A, None] and laws[0][B] == pytest.approx(0.4) and laws[1].tolist() == [1, 0, 0, 0, 0]
-    atoms, drawn = lifting.reveal([BA, BA], [q, q], in_text=(B,))  # only of the first token is something in the text
+    atoms, drawn = lifting.reveal([BA, BA], [q, q], in_text=(B,))  # only the first token begins in the text
     assert atoms == [A, B, A] and [prefix for _, prefix in drawn] == [(B,), (), (B,)]
     assert lifting.longer(B) == [BA] and lifting.longer(A) == []
 

@@ -1,4 +1,4 @@
-"""Distillation losses: by hand, gradients against central differences, tv against enumerated acceptance, texts of any kind."""
+"""Distillation losses: by hand; gradients against central differences; tv against enumerated acceptance; all kinds of text."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from omnidraft.tokenizer import Tokenizer
 
 CASES = [("dm", {}), ("hybrid", {}), ("hybrid", {"weight": "dynamic"}),
          *(("lifted", {"divergence": divergence}) for divergence in DIVERGENCES)]
-PADDING = 2  # logits beyond the drafter's tokenizer
+PADDING = 2  # logits without a token
 
 
 # ---- small pairs and texts ----------------------------------------------------------------------------------------------
 def small_pair(lifting, draft_to_target, target_size: int, splits: dict, size: int):
-    """What the losses use of a Pair, without tokenizers."""
+    """The parts of a Pair that the losses use, without tokenizers."""
     width = len(lifting.paths)
     to_target = np.full(width, -1)
     to_target[:len(draft_to_target)] = draft_to_target
@@ -63,12 +63,12 @@ def starts_of(draft_texts: list[str], target_texts: list[str]) -> list[int]:
 
 
 def random_text(world: RoundWorld, rng: np.random.Generator) -> Example | None:
-    """A text of a few target tokens, spelled by their splits or by any draft tokens; None if the drafter cannot."""
+    """A text of a few target tokens, spelled by their splits or by any draft tokens; None if the drafter cannot spell it."""
     target_ids = rng.integers(len(world.target), size=7).tolist()
     pieces, draft = "", []
     for token in target_ids:
         pieces += world.target[token]
-        if rng.random() < 0.7:  # otherwise two or more target tokens are spelled together
+        if rng.random() < 0.7:  # otherwise this token is spelled together with the next one
             ways = list(world.cuts(pieces, world.draft))
             if token in world.splits and pieces == world.target[token] and rng.random() < 0.7:
                 ways = [world.splits[token]]
@@ -82,7 +82,7 @@ def random_text(world: RoundWorld, rng: np.random.Generator) -> Example | None:
 
 
 def walked_text(world: RoundWorld, rng: np.random.Generator, length: int = 6):
-    """A text that the walk spells to its end, or None: draft tokens, their rows, the Example."""
+    """A text that the walk spells completely (draft tokens, their rows, the Example), or None."""
     draft, rows = [], []
     for _ in range(length):
         rows.append(world.row("q", tuple(draft)))
@@ -99,7 +99,7 @@ def walked_text(world: RoundWorld, rng: np.random.Generator, length: int = 6):
 
 @functools.cache
 def worlds(count: int = 60) -> list[tuple[RoundWorld, Example]]:
-    """Worlds with a text each: every other one is a text that the walk spells, so expansions occur in it."""
+    """Worlds with one text each; every other text comes from the walk, so that expansions occur."""
     found, seed = [], 0
     while len(found) < count:
         world, rng = RoundWorld(seed), np.random.default_rng([1, seed])
@@ -134,7 +134,7 @@ def test_hybrid_by_hand():
     assert count == 2 and value == pytest.approx(0.2 * log(8))
     assert gradient[:2] == pytest.approx(0.2 * np.array([[-0.5, 0.3, 0.2], [0.5, 0.25, -0.75]]))
     assert losses.hybrid(logits, Example([Z, A, Z], [3], p, [1]), HAND, weight="dynamic")[0] == pytest.approx(0.4 * log(8))
-    both = Example([Z, A, Z, B], [3, 1], np.repeat(p, 2, 0), [1, 3])  # and a direct token after it
+    both = Example([Z, A, Z, B], [3, 1], np.repeat(p, 2, 0), [1, 3])  # with a direct token after it
     third = np.array([0.6, 0.2, 0.2])
     value, _, count = losses.hybrid(logits_of(*np.exp(logits[:2]), third), both, HAND, 1.0)
     shared = 0.75 * log(0.75 / 0.4) + 0.25 * log(0.25 / 0.6)
@@ -161,7 +161,7 @@ def test_lifted_after_a_stop_leaves_out_the_children():
     found = [*losses.lifted_comparisons((2, 3), Example([Z, A, A], [0, 0], p, [1, 2]), pair, "forward")]
     assert [c.row for c in found] == [0, 1, 1]
     assert found[1].categories.tolist() == [1, 0, 1] and found[1].target[:2].tolist() == pytest.approx([5 / 6, 1 / 6])
-    assert found[2].categories.tolist() == [0, -1, -1]  # B is a child of the node left, Z begins no token
+    assert found[2].categories.tolist() == [0, -1, -1]  # B is a child of the node that was left; Z begins no token
     exact = [*losses.lifted_comparisons((2, 3), Example([Z, A, A], [0, 0], p, [1, 2]), pair, "tv")][2]
     assert exact.categories.tolist() == [0, -1, 3] and exact.target.tolist() == pytest.approx([0.4, 0.6, 0, 0])
     value, _, count = losses.lifted(logits_of(*q), Example([Z, A, A], [0, 0], p, [1, 2]), pair, "tv")
@@ -184,14 +184,14 @@ def test_gradient_is_that_of_central_differences(name, options):
         logits = rng.standard_normal((len(example.draft_ids), len(world.draft) + PADDING))
         value, gradient, count = LOSSES[name](logits, example, pair, **options)
         directions = rng.standard_normal((3, *logits.shape))
-        if seed < 3:  # every single logit
+        if seed < 3:  # for a few seeds, every single logit
             directions = np.eye(logits.size).reshape(-1, *logits.shape)
         for direction in directions:
             ahead, behind = (LOSSES[name](logits + s * direction, example, pair, **options)[0] for s in (step, -step))
             slope = float((gradient * direction).sum())
             assert abs((ahead - behind) / (2 * step) - slope) <= 1e-6 * max(abs(slope), np.abs(gradient).max(), 1e-2)
         assert value >= -1e-9 and not gradient[:, len(world.draft):].any()
-        assert np.abs(gradient.sum(-1)).max() < 1e-9 * max(1, np.abs(gradient).max())  # logits count up to a constant
+        assert np.abs(gradient.sum(-1)).max() < 1e-9 * max(1, np.abs(gradient).max())  # constants have no effect
         counted += count
     assert counted > 50
 
@@ -211,16 +211,16 @@ def test_worlds_have_every_kind_of_comparison():
 
 # ---- lifted against verification ----------------------------------------------------------------------------------------
 def choices_for(world: RoundWorld, draft, rows) -> tuple[list, Iterator]:
-    """The atoms of drawn tokens, and the choices of verification for them while all are accepted."""
+    """The atoms of drawn tokens, and verification's choices for them as long as all are accepted."""
     atoms, laws = world.lifting.reveal(draft, rows)
     target_rows = world.target_rows(world.lifting.walk(atoms)[0])
-    # One row more than the walk needs: a draft that stops where no token ends is followed one choice too far.
+    # One row more than the walk needs: if a draft stops inside a token, this helper makes one choice too many.
     return atoms, verification.choices(atoms, laws, world.lifting, np.vstack([target_rows, target_rows[-1:]]))
 
 
-@np.errstate(divide="ignore", invalid="ignore")  # of laws that nothing is drawn from
+@np.errstate(divide="ignore", invalid="ignore")  # in distributions without mass
 def test_lifted_tv_is_one_minus_the_acceptance_probability():
-    """At each choice for the text: enumerate the draft tokens that lead there, and weigh what verification asks of each."""
+    """At each choice for the text: enumerate the draft tokens that lead there, with verification's acceptance of each."""
     compared = inside = expanded = 0
     for seed in range(160):
         world = RoundWorld(seed)
@@ -232,7 +232,7 @@ def test_lifted_tv_is_one_minus_the_acceptance_probability():
         atoms, choices = choices_for(world, draft, rows)
         choices = list(choices)
         comparisons = [*losses.lifted_comparisons(logits.shape, example, pair, "tv")]
-        assert len(comparisons) == len(choices) or choices[-1].target_prob == 0  # verification ends there
+        assert len(comparisons) == len(choices) or choices[-1].target_prob == 0  # verification stops there
         for number, (comparison, choice) in enumerate(zip(comparisons, choices, strict=False)):
             accepted = possible = 0.0
             for token, q in enumerate(rows[comparison.row]):
@@ -259,10 +259,10 @@ def test_lifted_vanishes_where_the_two_lifted_laws_are_equal():
         if text is None:
             continue
         example, pair = text[2], world_pair(world)
-        example.target_probs = 0.9 * example.target_probs + 0.1 / len(world.target)  # q drew the text: p could be 0 there
+        example.target_probs = 0.9 * example.target_probs + 0.1 / len(world.target)  # q drew the text, so p could be 0
         shape = len(example.draft_ids) - 1, len(world.draft)
         q = np.full(shape, 1 / shape[1])
-        for c in losses.lifted_comparisons(shape, example, pair, "forward"):  # later ones divide what earlier ones leave
+        for c in losses.lifted_comparisons(shape, example, pair, "forward"):  # later comparisons divide what earlier ones leave
             row, inside = q[c.row], c.categories >= 0
             total, law = row[inside].sum(), c.target / c.target.sum()
             for category in np.unique(c.categories[inside]):
@@ -337,9 +337,9 @@ def test_characters_that_the_drafter_cannot_spell():
 
 
 @pytest.mark.parametrize(("prompt", "response", "begins"), [
-    (4, 4, 0),  # all fits
-    (4, 40, 0),  # the drafter begins with all of the prompt, and so does what it learns from
-    (30, 4, 19),  # room for half a context of the prompt, more where the response is short
+    (4, 4, 0),  # everything fits
+    (4, 40, 0),  # drafting begins with the whole prompt, and so does the example
+    (30, 4, 19),  # half a context for the prompt; more if the response is short
     (30, 40, 23),  # <s> and 30 tokens: the last 8 of the prompt remain
 ])
 def test_a_text_longer_than_the_drafters_context_is_learned_from_where_it_is_drafted(prompt, response, begins):
@@ -411,6 +411,6 @@ def test_bad_input_is_refused_in_one_line():
     for wrong, line in ((lambda: losses.lifted(logits, example, pair, "js"), "unknown divergence 'js'"),
                         (lambda: losses.hybrid(logits, example, pair, "auto"), "n-gram weight is 'auto'"),
                         (lambda: losses.hybrid(logits, example, pair, -1.0), "n-gram weight is -1.0"),
-                        (lambda: make_example(pair, "a", [1, 2], np.ones((1, 9))), "2 target tokens came with 1 rows")):
+                        (lambda: make_example(pair, "a", [1, 2], np.ones((1, 9))), "2 target tokens need as many rows, not 1")):
         with pytest.raises(OmnidraftError, match=line):
             wrong()

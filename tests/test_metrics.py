@@ -1,4 +1,4 @@
-"""Figures from rounds, worked by hand."""
+"""Figures from rounds, computed by hand."""
 
 from __future__ import annotations
 

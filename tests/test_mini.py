@@ -1,4 +1,4 @@
-"""tutorials/mini.py: short, NumPy only, exact, and the same method as the package's: it writes the same tokens."""
+"""tutorials/mini.py: short, NumPy only, exact, and with the package's method: it writes the same tokens."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_it_writes_the_tokens_of_the_package_from_the_same_draws(mini):
     for split, token in trie.token.items():
         if len(split) > 1:
             cache.insert(split, token)
-    pair = Pair(*models, cache=cache)  # with prefill the package leaves out a few n-grams, of half characters and spaces
+    pair = Pair(*models, cache=cache)  # the package's prefill leaves out a few n-grams, with parts of characters or spaces
     assert pair.lifting.splits == {token: split for split, token in trie.token.items()}
     assert [path or () for path in pair.lifting.paths] == [trie.paths[d] for d in range(len(draft.spell))]
     for temperature, prompt in ((0, "Once upon a time"), (1, "Once upon a time"), (1, "The windows of the shop")):

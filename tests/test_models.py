@@ -1,5 +1,5 @@
 """The NumPy engine: equal to transformers on tiny random models of each kind and on real ones; passes, rewinding,
-layouts, and one clear line for every way a folder can be wrong."""
+layouts, and one clear line for every fault of a folder."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def saved(folder: Path, architecture: str, dtype: str = "float32", shard: str = 
 
 
 def engine(folder: Path, dtype=np.float32) -> Llama:
-    """As Llama.load, for folders without a tokenizer."""
+    """Like Llama.load, for folders without a tokenizer."""
     return Llama(ModelConfig.load(folder), load_tensors(folder), dtype, name=folder.name, layout=PLAIN)
 
 
@@ -94,9 +94,9 @@ def test_logits_equal_transformers(case: str, tmp_path: Path):
     expected = reference(other, ids)
     model = engine(tmp_path)
     logits = model.forward(ids, model.new_cache(), rows=len(ids))
-    assert expected.std() > 0.5  # a flat model would prove nothing
+    assert expected.std() > 0.5  # with equal logits the test would prove nothing
     assert np.abs(logits - expected).max() < 1e-4
-    cache = model.new_cache()  # and in pieces, as decoding feeds it
+    cache = model.new_cache()  # and in pieces, as in decoding
     pieces = [model.forward(ids[i:j], cache, rows=j - i) for i, j in ((0, 20), (20, 21), (21, 23), (23, 31), (31, 45))]
     assert np.abs(np.concatenate(pieces) - expected).max() < 1e-4
     if case == "shards":
@@ -138,7 +138,7 @@ def test_the_plain_pass_and_the_fast_one_agree(name: str, dtype, within: float):
     plain, cache = textbook["forward"](model.config, tensors, ids), model.new_cache()
     fast = np.concatenate([model.forward(ids[i:j], cache, rows=j - i) for i, j in ((0, 50), (50, 51), (51, 60))])
     assert plain.shape == fast.shape and plain.dtype == dtype
-    # subtle: the norm of all differences, not the largest one. At places that are badly conditioned (random ids, large
+    # subtle: the norm of all differences, not the largest one. At badly conditioned places (random ids, large
     # activations) the plain pass itself is off from float64 by 7e-6 in float32; in float64 both measures are 1e-14.
     assert np.linalg.norm(plain - fast) < within * np.linalg.norm(plain)
 
@@ -246,19 +246,19 @@ def test_the_layout_is_measured_once_and_described():
 
 
 @pytest.mark.parametrize(("times", "expected"), [
-    # AVX2: one token alone is cheapest; packed weights pay
+    # AVX2: one token alone is cheapest, and packed weights are faster
     ({Layout(): [1, 1.8, 2.5, 2.4, 2.6, 3.1], Layout(packed=True): [1, 1.8, 1.3, 1.2, 1.2, 1.9]},
      Layout(alone=1, multiple=4, packed=True)),
     # AVX-512: blocks make two tokens cheaper than one, which is padded to two
     ({Layout(): [1.86, 2.38, 3.5, 3.45, 3.98, 4.66], Layout(64): [2.03, 2.54, 1.5, 1.44, 1.35, 2.06]}, Layout(64, 0, 4)),
     ({Layout(): [1.86, 2.38, 3.5, 3.45, 3.98, 4.66], Layout(64): [2.03, 2.54, 1.4, 1.34, 1.40, 2.06]}, Layout(64, 0, 2)),
-    # one token stays alone where padding costs more than the second one does
+    # one token is not padded if padding costs more than a second token
     ({Layout(): [1.04, 2.5, 1.05, 1, 1.3, 1.6], Layout(64): [2, 4, 2, 2, 2, 3]}, Layout(multiple=2)),
-    # plain matrices too: one padded token where it costs less
+    # plain matrices: one token is padded if that costs less
     ({Layout(): [1.2, 2.5, 1.1, 1, 1.3, 1.6], Layout(64): [2, 4, 2, 2, 2, 3]}, Layout(alone=0, multiple=2)),
-    # blocks must be clearly faster
+    # blocks are used only if they are clearly faster
     ({Layout(): [1, 2.1, 2, 2, 2, 2], Layout(64): [1, 2.1, 1.7, 1.7, 1.7, 1.7]}, Layout(multiple=2)),
-    # tokens one by one up to where one product costs less
+    # tokens one by one, as long as one product for all costs more
     ({Layout(): [1, 1.5, 4, 4, 3.9, 4.2], Layout(64): [2, 4, 4, 4, 4, 5]}, Layout(alone=6, multiple=4))])
 def test_the_layout_follows_the_times(times: dict, expected: Layout):
     assert decide(times) == expected
@@ -270,10 +270,10 @@ def test_blas_is_prepared_before_numpy_and_never_against_the_user(tmp_path: Path
     assert cpu.has_avx512(str(info))
     info.write_text("flags : fpu avx2 avx512f\n")
     assert not cpu.has_avx512(str(info)) and not cpu.has_avx512(str(tmp_path / "none"))
-    assert cpu.prepare_blas() == {}  # NumPy is here already
+    assert cpu.prepare_blas() == {}  # too late: NumPy is loaded already
 
     def prepared(**environment: str) -> dict:
-        """What OpenBLAS finds in its environment once the package is imported, which prepares it."""
+        """The environment that OpenBLAS sees after the import of the package, which prepares it."""
         code = ("import json, os, omnidraft;"
                 "print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(('OPENBLAS', 'OMP'))}))")
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("OPENBLAS", "OMP", "GOTO"))}
@@ -324,15 +324,15 @@ def test_end_tokens_come_from_both_files_and_the_tokenizer(tmp_path: Path):
 @pytest.mark.parametrize("change, words", [
     ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not supported by the NumPy engine .it runs Llama, "),
     ({"architectures": None, "model_type": "mamba"}, "mamba is not supported"),
-    ({"hidden_size": None}, "does not say 'hidden_size'"),
+    ({"hidden_size": None}, "has no 'hidden_size'"),
     ({"vocab_size": "many"}, "vocab_size is 'many', but must be a whole number"),
-    ({"num_key_value_heads": 3}, "4 heads cannot share 3 key-value heads"),
+    ({"num_key_value_heads": 3}, "4 heads must be a multiple of 3 key-value heads"),
     ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
     ({"quantization_config": {"bits": 4}}, "quantized weights are not supported"),
     ({"rope_scaling": {"type": "longrope"}}, "RoPE type 'longrope' is not supported"),
     ({"rope_scaling": {"type": "yarn", "factor": 4}}, "RoPE type 'yarn' is not supported .* use --backend torch"),
     ({"rope_scaling": {"type": "dynamic", "factor": 4}}, "RoPE type 'dynamic' is not supported"),
-    ({"rope_scaling": {"type": "linear"}}, "does not say 'factor'"),
+    ({"rope_scaling": {"type": "linear"}}, "has no 'factor'"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported"),
 ])
 def test_what_the_engine_does_not_run_is_named(change: dict, words: str):
@@ -380,7 +380,7 @@ def test_broken_folders_are_told_in_a_line(tmp_path: Path):
         file.write_bytes(whole[:size])
         fails("not a complete safetensors file|truncated or damaged")
     save_file(tensors | {"model.norm.weight": np.ones(31, np.float32)}, file)
-    fails(r"model.norm.weight has shape \(31,\), config.json says \(32,\)")
+    fails(r"model.norm.weight has shape \(31,\), but config.json says \(32,\)")
     save_file({name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}, file)
     fails("the weights lack lm_head.weight")
     save_file({"x": np.ones(3, np.int8)}, file)

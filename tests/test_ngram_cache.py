@@ -1,4 +1,4 @@
-"""The translation cache: the paper's figure, the longest match, eviction against naive models, disk."""
+"""The translation cache: the paper's figure, the longest match, eviction against simple models, files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_papers_figure():
     draft_tokens = drafter.encode("Snowflake")
     assert cache.longest_match(draft_tokens, 0) is None
     assert cache.longest_match(draft_tokens, 1) == (flake, 3)
-    assert cache.longest_match(draft_tokens[:-1], 1) is None  # nothing completes it
+    assert cache.longest_match(draft_tokens[:-1], 1) is None  # no token completes the n-gram
     assert cache.split_of(flake) == ngram and cache.split_of(target.raw.token_to_id("Snow")) is None
     assert cache.hits(ngram) == 2 and len(cache) == 1
 
@@ -56,7 +56,7 @@ def test_observe_in_the_middle_of_a_text_and_with_special_tokens():
     theirs = [*target.encode(" flakeflake"), target.roles["eos"][0]]
     assert cache.observe(ours, theirs, drafter, target) == 1
     assert [(len(ngram), hits) for ngram, _, hits in cache.items()] == [(3, 2)]
-    assert cache.observe(ours, theirs[:-2], drafter, target) == 0  # the drafter's text goes on: left out
+    assert cache.observe(ours, theirs[:-2], drafter, target) == 0  # the drafter's text is longer: the end is left out
     assert cache.observe(np.array(ours), np.array(theirs), drafter, target) == 0
     inside = drafter.encode_continuation("flake")
     assert NGramCache().observe([*inside[:1], 2, *inside[1:]], target.encode("flake"), drafter, target) == 0
@@ -69,13 +69,13 @@ def test_a_dummy_space_is_no_part_of_a_spelling():
     cache = NGramCache()
     assert cache.observe(drafter.encode("Snow"), target.encode("Snow"), drafter, target) == 1
     assert [drafter.decode_bytes(ngram) for ngram, _, _ in cache.items()] == [b"Snow"]
-    back = NGramCache()  # and with the dummy space on the target's side
+    back = NGramCache()  # also with the dummy space on the target's side
     assert back.observe(target.encode("flake"), drafter.encode("flake"), target, drafter) == 0
     assert NGramCache().observe(target.encode("Snow"), snow_drafter().encode("Snow"), target, snow_drafter()) == 0
 
 
 def test_partial_characters():
-    """A target token that is a part of a character is learnt from text, where it occurs, but not by prefill."""
+    """A target token that is a part of a character is learnt from text that has it, but not by prefill."""
     drafter, target = sentencepiece("▁a"), byte_level("ä ½, ä½ ł, ï ¼")  # 你 is E4 BD A0
     cache = NGramCache()
     cache.prefill(drafter, target, align(drafter, target))
@@ -88,7 +88,7 @@ def test_partial_characters():
 def test_prefill_is_every_stable_split():
     drafter, target = snow_drafter(), snow_target()
     alignment, cache = align(drafter, target), NGramCache()
-    assert cache.prefill(drafter, target, alignment) == len(cache) == 4  # fl, ak, flak, flake; the rest is direct
+    assert cache.prefill(drafter, target, alignment) == len(cache) == 4  # fl, ak, flak, flake; the other tokens are direct
     for ngram, token, hits in cache.items():
         assert drafter.decode_bytes(ngram) == target.token_bytes[token] and hits == 0
         assert alignment.target_to_draft[token] < 0 and cache.split_of(token) == ngram
@@ -104,12 +104,12 @@ def test_the_usual_split_of_a_token_is_the_most_used_one():
     cache = NGramCache()
     cache.insert((1, 2), 9)
     cache.insert((3, 4, 5), 9)
-    assert cache.split_of(9) == (1, 2)  # a tie: the shortest
+    assert cache.split_of(9) == (1, 2)  # a tie: the shortest split wins
     version = cache.version
     assert cache.longest_match([3, 4, 5], 0) == (9, 3)
     assert cache.split_of(9) == (3, 4, 5) and cache.version == version + 1
     assert cache.touch((1, 2)) and cache.split_of(9) == (1, 2) and not cache.touch((7, 7))
-    assert cache.insert((3, 4, 5), 8) and cache.split_of(8) == (3, 4, 5) and len(cache) == 2  # another token now
+    assert cache.insert((3, 4, 5), 8) and cache.split_of(8) == (3, 4, 5) and len(cache) == 2  # the n-gram now has another token
     assert not cache.insert((3, 4, 5), 8)
 
 
@@ -137,7 +137,7 @@ def test_the_longest_match_is_the_longest(entries, text):
 
 
 class NaiveCache:
-    """What the policies mean, in the plainest words: a dict in order of use."""
+    """The meaning of the policies, in the simplest code: a dict in order of use."""
 
     def __init__(self, capacity, eviction):
         self.capacity, self.eviction, self.entries = capacity, eviction, OrderedDict()  # ngram -> [token, hits]
@@ -206,8 +206,8 @@ def test_save_and_load(tmp_path_factory, eviction, steps):
     again = ngram_files.load(path, drafter, target)
     assert list(again.items()) == list(cache.items())
     assert (again.capacity, again.eviction) == (8, eviction)
-    assert [p.name for p in path.parent.iterdir()] == [path.name]  # no temporary left
-    for ngram in ((9, 9), (9, 8), (9, 7)):  # and it forgets in the same order from there on
+    assert [p.name for p in path.parent.iterdir()] == [path.name]  # no temporary file is left
+    for ngram in ((9, 9), (9, 8), (9, 7)):  # and evicts in the same order as before
         cache.insert(ngram, 5)
         again.insert(ngram, 5)
     assert answers(again) == answers(cache)
@@ -285,7 +285,7 @@ def test_an_entry_takes_about_350_bytes(eviction):
         later, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert 280 * 5569 < taken < 420 * 5569  # Python hands out some tuples from a reserve
+    assert 280 * 5569 < taken < 420 * 5569  # Python reuses some tuples
     assert later < 1.5 * taken and cache.hits(ngram) == 300
 
 
@@ -303,5 +303,5 @@ def test_prefill_of_real_models_vocabularies():
     alignment, cache = align(drafter, target), NGramCache()
     assert cache.prefill(drafter, target, alignment) == 151
     covered = {token for _, token, _ in cache.items()} | set(np.flatnonzero(alignment.target_to_draft >= 0).tolist())
-    assert len(covered) == target.size  # characters spell everything
+    assert len(covered) == target.size  # every target token is covered
     assert cache.prefill(drafter, target, alignment) == 0

@@ -1,4 +1,4 @@
-"""docs/notebooks.py: a reader's notebook is never written over, and the first cell finds or fetches the lessons."""
+"""docs/notebooks.py: a reader's notebook is never overwritten, and the first cell finds or clones the lessons."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_stored_one_runs_where_only_the_package_and_a_clone_are(notebooks, tmp
     cells = json.loads(made.read_text(encoding="utf-8"))["cells"]
     assert f"/blob/main/docs/notebooks/{made.name})" in "".join(cells[0]["source"])
     assert not any(cell.get("outputs") for cell in cells)
-    (tmp_path / "omnidraft").symlink_to(ROOT)  # what its first cell would clone
+    (tmp_path / "omnidraft").symlink_to(ROOT)  # in place of the first cell's clone
     code = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     done = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and len(done.stdout) > 500, done.stderr
@@ -72,7 +72,7 @@ def test_one_is_built_with_its_output(notebooks, tmp_path):
         pytest.importorskip(needed)
     lesson = tmp_path / "09_short.py"
     lesson.write_text('# %%\nfrom helpers import bar, figure\nprint(bar(0.5, 4))\nfigure("a", {"b": [1, 2]})\n')
-    out = ROOT / "build"  # from here the lessons are in ..
+    out = ROOT / "build"  # from this folder the lessons are in ..
     out.mkdir(exist_ok=True)
     (out / "09_short.ipynb").unlink(missing_ok=True)
     assert notebooks.build(lesson, out, notebooks.HOMEPAGE)
@@ -91,7 +91,7 @@ def test_the_notebook_of_a_real_pair_is_the_script_and_has_its_parameters_on_top
 
 
 def test_all_its_cells_run_on_local_folders(tmp_path):
-    """As on Colab: the cells in order, in one namespace, in an empty folder; small settings, the CPU."""
+    """As on Colab: the cells in order, in one namespace, in an empty folder; with small settings, on the CPU."""
     pytest.importorskip("transformers")
     folders = {side: REAL / "models" / name for side, name in (("DRAFT", "babyllama-tok361"), ("TARGET", "stories260K"))}
     if not all(folder.is_dir() for folder in folders.values()):

@@ -1,4 +1,4 @@
-"""Acceptance by overlap: a drafter in a smaller vocabulary says what it said, and the figures follow from the counts."""
+"""Acceptance by overlap: a drafter with a smaller vocabulary keeps its distribution, and the figures agree with the counts."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_pieces_have_the_probabilities_of_the_tokens_that_begin_with_them(model,
     pieces, whole = made.tokenizer.encode("the ot", bos=True), model.tokenizer.encode("the ot", bos=True)
     [q] = rows(model, whole, 1)
     splits = {token: made.tokenizer.split(data) for token, data in enumerate(model.tokenizer.token_bytes) if data}
-    splits |= {int(token): (piece,) for piece, token in enumerate(made.old)}  # all that is left stands for itself
+    splits |= {int(token): (piece,) for piece, token in enumerate(made.old)}  # every remaining token is its own split
     got = rows(made, pieces, len(pieces))
     np.testing.assert_allclose(got.sum(-1), 1, atol=1e-5)
-    assert not made.children[made.children[0][pieces[-1]]]  # no token goes on after "t", so the next one begins
+    assert not made.children[made.children[0][pieces[-1]]]  # no split continues after "t", so the next token begins
     for piece in range(made.vocab_size):
         below = [token for token, split in splits.items() if split[0] == piece]
         assert got[-1][piece] == pytest.approx(q[below].sum(), abs=1e-5)
-    for token, split in splits.items():  # drawing all its pieces is at least as likely as drawing it
+    for token, split in splits.items():  # drawing a token's pieces is at least as likely as drawing the token
         read = list(pieces)
         chance = 1.0
         for piece in split:
@@ -108,7 +108,7 @@ def test_its_text_is_the_targets(model, target, rule):
 
 def test_overlap_by_entries_and_by_text():
     found = overlap.overlap(byte_level("S n, Sn o"), snow_target(), ["Snowflake"])
-    # of snow_target's 256 bytes, 9 merges and an end token the drafter has the bytes, Sn and Sno; it writes Sno w f l a k e
+    # snow_target has 256 bytes, 9 merges and an end token; the drafter has the bytes, Sn, Sno, and writes Sno w f l a k e
     assert found == {"entries": round(258 / 265, 3), "text": 0.0, "pieces": 3.5}
 
 

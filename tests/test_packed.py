@@ -1,4 +1,4 @@
-"""OpenBLAS' own kernel on weights packed once: the product, where it is used, and that it stays within its arrays."""
+"""OpenBLAS' own kernel on weights packed once: the product, when it is used, and no access outside its arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_packed_weights_give_the_same_product(outputs: int):
     assert Linear(weight.astype(float), bias, linear.layout).panels is None  # the kernel is for float32
     for m in (*range(1, 17), packed.LONGEST, packed.LONGEST + 1):
         wide = rng.standard_normal((m, 80), np.float32)
-        for x in (np.ascontiguousarray(wide[:, ::2]), wide[:, ::2], wide[:, ::2].astype(float)):  # the kernel knows but bytes
+        for x in (np.ascontiguousarray(wide[:, ::2]), wide[:, ::2], wide[:, ::2].astype(float)):  # the kernel sees only bytes
             assert np.abs(linear(x) - (x @ weight.T + bias)).max() < 1e-4
 
 

@@ -1,4 +1,4 @@
-"""The page that plays rounds: the recording is what the loop wrote, and the page loads nothing and draws every step."""
+"""The page that plays rounds: it shows what the loop wrote, loads nothing else, and draws every step."""
 
 import importlib.util
 import json
@@ -32,10 +32,10 @@ def check_scene(scene):
         assert r["bars"]["rows"] and all(0 <= p <= 1 + 1e-6 and (q is None or 0 <= q <= 1 + 1e-6)
                                          for _, p, q, _ in r["bars"]["rows"])
         token, kind = r["emitted"][-1]
-        if reached := re.search("inside “(.+)”", r["bars"]["title"]):  # what was written instead begins where it was decided
+        if reached := re.search("inside “(.+)”", r["bars"]["title"]):  # the new token begins where it was decided
             assert kind == "recovered" and token.startswith(reached[1])
         [marked] = [name for name, _, _, chosen in r["bars"]["rows"] if chosen]
-        if r["bars"]["rows"][0][2] is None:  # the target's own distribution: what was written is marked
+        if r["bars"]["rows"][0][2] is None:  # the target's own distribution: the written token is marked
             assert marked == token
         elif marked != "stop" and not reached:
             kept = "".join(r["proposals"][:r["accepted"]])
@@ -82,13 +82,13 @@ def test_the_page_loads_nothing(written):
     text = written.read_text(encoding="utf-8")
     assert not re.search(r"(?:src|href)\s*=|@import|url\(|fetch\(", text)
     assert set(re.findall(r"https?://[^\"']+", text)) == {"http://www.w3.org/2000/svg"}
-    assert text.count("</script>") == 1  # what a model wrote cannot end the script
+    assert text.count("</script>") == 1  # a model's text cannot end the script
     assert json.loads(re.search(r"const scenes = (\[.*?\]);\n", text)[1])[0]["title"] == "toy </script><b>"
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="no Chromium here")
 def test_chromium_draws_every_step(written, tmp_path):
-    """In a phone's width too: the last step of a round shows bars and a lit path, and no script fails."""
+    """Also at a phone's width: the last step of a round shows bars and a highlighted path, and no script fails."""
     rounds = json.loads(re.search(r"const scenes = (\[.*?\]);\n", written.read_text(encoding="utf-8"))[1])[0]["rounds"]
     shown = next(i for i, r in enumerate(rounds) if r["path"])
     step = sum(len(r["draft"]) + (3 if r["draft"] else 2) for r in rounds[:shown + 1]) - 1
@@ -105,7 +105,7 @@ def test_chromium_draws_every_step(written, tmp_path):
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="no Chromium here")
 def test_keys_slider_and_theme(written, tmp_path):
-    """Arrows and the slider step, space plays and pauses, but on a button it is the button's; the theme changes."""
+    """Arrow keys and the slider step; space plays and pauses, or presses a focused button; the theme changes."""
     played = tmp_path / "played.html"
     played.write_text(written.read_text(encoding="utf-8").replace("</body>", """<script>
       const key = (k, on) => (on || document.body).dispatchEvent(new KeyboardEvent("keydown", { key: k, bubbles: true }));

@@ -1,6 +1,6 @@
-"""The law of the written tokens on two models that nobody here made: 20,000 texts against the target's exact distribution.
+"""The distribution of the written tokens for two published models: 20,000 texts against the target's exact distribution.
 
-Every text goes through the shipped loop; only the logits after a text are remembered, so that the models run once for each.
+Every text is written by the package's own loop; only the logits after a text are cached, so that the models run once for each.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ TEXTS, FEW, PROMPT = 20_000, 2_000, 'She said, "'
 OPTIONS = Options(verify="lossless", stop=FixedLength(2), temperature=1.0, max_new_tokens=3)
 DIRECTIONS = [("stories260K", "babyllama-tok361"), ("babyllama-tok361", "stories260K")]
 
-BROKEN = {"residual": lambda p, q, scale=1.0: p,  # what replaces a rejected token, and how often tokens are kept
+BROKEN = {"residual": lambda p, q, scale=1.0: p,  # faults: the token after a rejection; how often tokens are kept
           "ratio": lambda p, q: max(0.9, min(1.0, p / q)) if p > 0 < q else 0.0}
 
 
 class Remembered:
-    """A model that computes the logits after each text once."""
+    """A model that computes the logits after each text only once."""
 
     def __init__(self, name: str):
         self.model = models.load(REAL / "models" / name)
@@ -54,7 +54,7 @@ class Remembered:
         return self.rows[ids]
 
     def probs(self, ids: list[int]) -> np.ndarray:
-        """The exact law (V,) of the token after `ids`."""
+        """The exact distribution (V,) of the token after `ids`."""
         return process(mask(self.row(tuple(ids)).copy(), self.tokenizer.size))
 
 
@@ -79,7 +79,7 @@ def first_two(pair: Pair, count: int, seed: int) -> Counter:
 
 
 def p_value(found: Counter, exact: dict[tuple[int, ...], float], seed: int = 0) -> float:
-    """Of a chi-square test, by simulation; cells expected less than 5 times are one."""
+    """p of a chi-squared test, by simulation; cells expected less than 5 times are merged into one."""
     total, big = found.total(), [cell for cell, p in exact.items() if p * found.total() >= 5]
     probs = np.array([exact[cell] for cell in big] + [max(0.0, 1 - sum(exact[cell] for cell in big))])
     seen = np.array([found[cell] for cell in big] + [total - sum(found[cell] for cell in big)])
@@ -93,7 +93,7 @@ def p_value(found: Counter, exact: dict[tuple[int, ...], float], seed: int = 0) 
 
 
 def exact_laws(target: Remembered) -> tuple[dict, dict]:
-    """The law of the first token, and that of the first two."""
+    """The distribution of the first token, and of the first two."""
     ids = target.tokenizer.encode(PROMPT, bos=True)
     first = {(token,): p for token, p in enumerate(target.probs(ids).tolist()) if p > 0}
     both = {}

@@ -1,4 +1,4 @@
-"""The narrow world's texts: sums add up, functions pass their tests, stories keep to their topic; rows stay apart."""
+"""The training texts: sums are right, functions pass their tests, stories stay on topic; packed rows stay separate."""
 
 import random
 import re
@@ -35,7 +35,7 @@ def test_a_problem_is_told_and_solved(schema, draws=12):
         assert not re.search(r"[\[\]{}<>|]|  |\bNone\b", example["prompt"] + example["response"])
         told = example["prompt"].lower()
         x = sums[0][0]
-        known = {2, 7, 12, 24, 60, 100}  # in a pair, a week, a dozen, a day, an hour, a dollar
+        known = {2, 7, 12, 24, 60, 100}  # numbers known without being given: a pair, a week, a dozen, a day, an hour, a dollar
         assert x in known or re.search(rf"\b{x}\b", told) or words.number_word(x) in told or "twice" in told
         said = steps[SUM.search(steps).end():]
         assert str(example["answer"]) in said
@@ -139,7 +139,7 @@ def test_stories_are_about_anything_and_no_hand_written_opening_is_trained():
     assert not typed & {example["prompt"] for example in drawn}
     form = re.compile("Write a (?:short )?story about an? (?:\\w+ )?(\\w+)[.]$")
     asked = [match[1] for example in drawn if (match := form.match(example["prompt"]))]
-    assert len(set(asked)) > 0.7 * len(asked) > 20  # hardly any topic twice
+    assert len(set(asked)) > 0.7 * len(asked) > 20  # few topics occur twice
 
 
 def test_everything_else_has_one_answer():
@@ -178,7 +178,7 @@ def test_prompt_files_tell_trained_kinds_from_hand_written_ones(task):
     examples = prompts(task)
     unseen = [example["prompt"] for example in examples if not example["seen_template"]]
     assert len({example["prompt"] for example in examples}) == 200 and 30 <= len(unseen) <= 67
-    assert len(set(unseen) & set(fresh_prompts(task, 300, 0))) < 3  # "Once upon a time" is everyone's
+    assert len(set(unseen) & set(fresh_prompts(task, 300, 0))) < 3  # "Once upon a time" may occur in both
     assert {"math": "answer", "code": "tests", "text": "prompt"}[task] in set.intersection(*map(set, examples))
     assert examples[0]["seen_template"] and examples == prompts(task)
 

@@ -1,4 +1,4 @@
-"""Texts written many at a time are those that the model writes alone."""
+"""Texts written many at a time equal those that the model writes one at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_texts_written_many_at_a_time_are_the_models_own(name: str, size: int):
     for number, written, probs in texts:
         rows = model.forward(prompts[number] + written[:-1], model.new_cache(), len(written))
         law = process(mask(rows, model.tokenizer.size))
-        assert np.abs(law - probs).max() < 1e-4  # whatever was written beside it, and in its slot before
+        assert np.abs(law - probs).max() < 1e-4  # whatever the other slots held, and the same slot before
         if number % 2 == 0:
             assert [int(token) for token in law.argmax(-1)] == written
         ends = [token in model.eos_ids for token in written]

@@ -12,7 +12,7 @@ from omnidraft.decoding import Round
 
 
 class Pieces:
-    """As much of a tokenizer as painting needs: id -> bytes."""
+    """The part of a tokenizer that painting needs: id -> bytes."""
 
     def __init__(self, *pieces: bytes):
         self.pieces = pieces
@@ -34,7 +34,7 @@ def test_each_fate_has_its_own_colour_and_sign():
     for signs in (True, False):
         shown = legend(signs)
         assert all(name in shown.plain for name in ("accepted", "merge", "rejected", "recovered", "bonus", "alone"))
-        assert len(shown.spans) == 5 and ("[+ accepted]" in shown.plain) == signs  # alone has no colour
+        assert len(shown.spans) == 5 and ("[+ accepted]" in shown.plain) == signs  # "alone" has no colour
         assert ("alone: written by the target" in shown.plain) != signs
 
 
@@ -49,13 +49,13 @@ def test_colours_and_signs_together():
     record = Round(proposals=[0, 2], accepted=1, emitted=[0, 3], kinds=["accepted", "recovered"])
     shown = Painter(WORDS, signs=True).paint(record)
     assert shown.plain == "[+ We][- to][! that]"
-    assert ("to", "red strike") in styles(shown) and ("[- ", "red") in styles(shown)  # no line through the sign
+    assert ("to", "red strike") in styles(shown) and ("[- ", "red") in styles(shown)  # the sign is not struck through
 
 
 def test_nothing_is_shown_as_rejected_that_was_only_not_reached():
     cut = Round(proposals=[0, 1], accepted=1, emitted=[0], kinds=["accepted"], done=True)  # the text ended here
     assert Painter(WORDS, signs=True).paint(cut).plain == "[+ We]"
-    uncovered = Round(proposals=[0], accepted=1, emitted=[0, 3], kinds=["accepted", "recovered"])  # no second proposal
+    uncovered = Round(proposals=[0], accepted=1, emitted=[0, 3], kinds=["accepted", "recovered"])  # only one proposal
     assert Painter(WORDS, signs=True).paint(uncovered).plain == "[+ We][! that]"
 
 
@@ -65,7 +65,7 @@ def test_tokens_are_text_never_markup_and_end_tokens_show_nothing():
 
 
 def test_a_token_that_was_written_alone_is_no_bonus():
-    """Its kind is "bonus" in the record; that nothing was proposed tells it from one that crowns a round."""
+    """Its kind in the record is "bonus" too, but nothing was proposed in its round."""
     alone, bonus = Round(emitted=[0], kinds=["bonus"]), Round(proposals=[1], accepted=1, emitted=[1, 2],
                                                               kinds=["accepted", "bonus"])
     assert styles(Painter(WORDS).paint(alone)) == [] and Painter(WORDS).paint(alone).plain == " We"
@@ -85,7 +85,7 @@ def test_characters_of_several_tokens_appear_with_the_last_one():
     euro = Pieces(b"\xe2", b"\x82", b"\xac", b"x")
     painter = Painter(euro)
     first = painter.paint(Round(proposals=[0, 3], accepted=1, emitted=[0, 1], kinds=["accepted", "recovered"]))
-    assert first.plain == "\ufffdx"  # only the rejected proposal shows; the text's own character is not complete yet
+    assert first.plain == "\ufffdx"  # only the rejected proposal is shown; the text's own character is not complete yet
     last = Round(proposals=[2, 3], accepted=2, emitted=[2], kinds=["accepted"])
     assert styles(painter.paint(last)) == [("€", "green")]
     painter.paint(Round(emitted=[0], kinds=["bonus"]))
@@ -120,7 +120,7 @@ def test_rounds_are_seen_apart_and_a_draft_in_the_tokens_of_the_drafter():
 
 
 def text_figures(passes: int, seconds: float, **more) -> dict:
-    """Of a text of 60 tokens that plain decoding takes 2 seconds for."""
+    """The results of a text of 60 tokens, for which plain decoding takes 2 seconds."""
     return {"plain": {"tokens": 60, "rounds": 60, "seconds": 2.0}, **more,
             "speculative": {"tokens": 60, "rounds": passes, "seconds": seconds}}
 

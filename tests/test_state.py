@@ -1,4 +1,4 @@
-"""What is kept between rounds: both caches, the lifting, what healing leaves, and the labels and features of the head."""
+"""The state between rounds: both caches, the lifting, the effects of healing, and the head's labels and features."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_after_every_round_the_caches_hold_the_text(rule, temperature):
 
 
 def test_only_what_changed_is_compared_and_the_rest_is_fed_again():
-    """After a healed token that the target kept, and after one that it refused."""
+    """After a healed token that the target kept, and after one that it rejected."""
     for kept in (True, False):
         pair = Pair(FakeModel(SMALL_PIECES, 0), FakeModel(SMALL_BYTES, 50))
         drafter = Drafter(pair, "ab a ", Options(temperature=0.9), Sampler(seeded(0), 0.9))
@@ -67,7 +67,7 @@ def test_only_what_changed_is_compared_and_the_rest_is_fed_again():
 
 
 def test_a_context_token_that_stands_is_drafted_after():
-    """Where healing draws the context token itself, the next token comes from the row after it."""
+    """If healing draws the context token itself, the next token comes from the row after it."""
     stood = 0
     for seed in range(40):
         model = FakeModel(SMALL_PIECES, seed)
@@ -92,7 +92,7 @@ def test_the_lifting_follows_the_cache():
 
 
 def test_of_two_target_tokens_with_the_same_bytes_the_written_one_is_covered():
-    """ " a" as an added token is what the target writes; the piece of that spelling is no proposal."""
+    """The target writes " a" as an added token; the other token with these bytes is not proposed."""
     for seed in range(200):
         pair = World(seed).pair
         spoken = pair.target.tokenizer
@@ -108,7 +108,7 @@ def test_of_two_draft_tokens_with_the_same_bytes_the_written_one_is_the_atom():
     pair = Pair(FakeModel(PIECES, 0), FakeModel(BYTES, 1))
     forth, back = pair.alignment.draft_to_target, pair.alignment.target_to_draft
     written = int(np.flatnonzero(forth >= 0)[-2])
-    for twin in (written - 1, written + 1):  # whichever comes first
+    for twin in (written - 1, written + 1):  # with lower and with higher id
         forth[twin] = to = forth[written]
         pair.cache.version += 1
         assert back[to] == written and pair.lifting.splits[to] == pair.lifting.paths[written] == (written,)
@@ -124,13 +124,13 @@ def test_a_target_token_spans_its_ngram():
 
 # ---- labels and features ---------------------------------------------------------------------------------------------
 def expected_labels(world: World, draft: Draft, proposals, logits, sampling_settings) -> list[float]:
-    """How much the least r so far falls at each drafted token; r = min(1, r P/Q) along verification's own comparisons."""
+    """By what factor the lowest r so far falls at each drafted token; r = min(1, r P/Q) in verification's comparisons."""
     rows = [sampling.process(row, *sampling_settings) for row in logits[:, :world.pair.target.tokenizer.size]]
     rows = [np.append(row, np.zeros(logits.shape[1] - len(row))) for row in rows]
     in_text = 0 if draft.taken_back is None else len(proposals.lifting.paths[draft.taken_back])
     sizes = [len(proposals.lifting.paths[token] or (None,)) for token in draft.tokens]
     ends, r = np.cumsum(sizes) - in_text, 1.0
-    after: dict[int, float] = {}  # atom -> r behind it
+    after: dict[int, float] = {}  # atom's place -> r after it
     for choice in choices(proposals.atoms, proposals.drawn, proposals.lifting, rows):
         r = after[choice.place] = ratio(r * choice.target_prob, choice.draft_prob)
         if r == 0:
@@ -187,6 +187,6 @@ def test_a_table_model_takes_only_what_it_may_be_fed():
 
 
 def test_every_mutant_still_fits_the_code():
-    """`make mutants` runs them; here only their texts are looked for."""
+    """`make mutants` runs them; this test only looks for their texts in the code."""
     assert len(MUTANTS) >= 40 and not misplaced()
     assert f"puts {len(MUTANTS)} small faults" in (ROOT / "docs" / "exactness.md").read_text(encoding="utf-8")

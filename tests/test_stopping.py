@@ -54,10 +54,10 @@ def test_a_head_decides_the_draft_length_and_leaves_the_text_alone(folders):  # 
     ids = pair.target.tokenizer.encode("the thing", bos=True)
     options = Options(max_new_tokens=32, stop=Confidence(8, 0.2, head))
     rounds = list(speculative(pair, "the thing", options, Uniforms(rng)))
-    assert max(len(r.draft_tokens) for r in rounds) == 3  # 1/2, 1/4, 1/8 < 0.2: the token that stops is still proposed
+    assert max(len(r.draft_tokens) for r in rounds) == 3  # 1/2, 1/4, 1/8 < 0.2: the third is still proposed
     alone = [token for r in plain(pair.target, ids, options, Uniforms(rng)) for token in r.emitted]
     assert [token for r in rounds for token in r.emitted] == alone
-    for temperature in (0.0, 1.0):  # asked about the likeliest first token it says 1/2 again: too little for any draft
+    for temperature in (0.0, 1.0):  # for the likeliest first token it also predicts 1/2: too low for any draft
         unsure = Options(max_new_tokens=12, temperature=temperature, stop=Confidence(8, 0.6, head), heal=False)
         rounds = list(speculative(pair, "the thing", unsure, Uniforms(np.random.default_rng(0))))
         alone = list(plain(pair.target, ids, unsure, Uniforms(np.random.default_rng(0))))
@@ -67,7 +67,7 @@ def test_a_head_decides_the_draft_length_and_leaves_the_text_alone(folders):  # 
 
 
 class LeastProbability(FixedLength):
-    """A rule that reads the whole row: stops where its largest probability is below one half."""
+    """A rule that reads the whole row: it stops if the largest probability is below one half."""
 
     looks, rows = True, []  # noqa: RUF012
 
@@ -86,4 +86,4 @@ def test_a_rule_may_read_the_rows_which_are_probabilities(folders, temperature):
     options = Options(max_new_tokens=24, temperature=temperature, stop=stop)
     rounds = list(speculative(pair, "the thing", options, Uniforms(np.random.default_rng(0))))
     assert stop.rows and all(q.sum() == pytest.approx(1) and 0 < q.max() < 1 for q in stop.rows)
-    assert len(stop.rows) <= sum(len(r.draft_tokens) for r in rounds)  # a healed token has none
+    assert len(stop.rows) <= sum(len(r.draft_tokens) for r in rounds)  # a healed token has no row

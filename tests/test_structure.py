@@ -1,4 +1,4 @@
-"""The rooms of the package: which may import which, no circle, lines of at most 100 columns, and how many."""
+"""The parts of the package: which may import which, no circular imports, at most 100 columns, limits of lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODULES = {path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."
 FORBIDDEN = {"lesson": {"engine", "learning", "exactness", "serving", "cli"},
              "engine": {"learning", "exactness", "serving", "cli"}, "learning": {"exactness", "serving", "cli"},
              "exactness": {"engine", "learning", "serving", "cli"}, "serving": {"learning", "exactness", "cli"}, "cli": set()}
-DOORS = {"__init__", "__main__"}  # they open every room
+DOORS = {"__init__", "__main__"}  # they may import every part
 
 
 def room(module: str) -> str:
@@ -23,7 +23,7 @@ def room(module: str) -> str:
 
 
 def imported(module: str) -> set[str]:
-    """The package's modules that a module imports, in functions too, but not for typing alone."""
+    """The package's modules that a module imports, also inside functions, but not only for typing."""
     tree, found = ast.parse(MODULES[module].read_text(encoding="utf-8")), set()
     typing = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
     left_out = {id(inner) for node in typing for inner in ast.walk(node)}
@@ -48,7 +48,7 @@ def test_the_lesson_imports_no_workshop_and_a_workshop_none_that_builds_on_it():
 
 def test_imports_have_no_circle():
     graph = {one: imported(one) for one in MODULES if "__" not in one}
-    order = list(TopologicalSorter(graph).static_order())  # raises CycleError
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError for a circle
     assert order.index("lifting") < order.index("verification") < order.index("decoding")
 
 
@@ -60,7 +60,7 @@ def test_lines_have_at_most_100_columns():
 @pytest.mark.parametrize(("place", "most"), [("lesson", 2700), ("engine", 1399), ("learning", 1399), ("exactness", 367),
                                              ("serving", 984), ("cli", 1362)])
 def test_rooms_do_not_grow(place, most):
-    """The lesson has 2,700 lines, a workshop 1,400 at most."""
+    """The lesson has at most 2,700 lines, every other part less than 1,400."""
     assert sum(path.read_text(encoding="utf-8").count("\n") for module, path in MODULES.items()
                if room(module) == place) <= most
 
@@ -73,5 +73,5 @@ def test_a_source_distribution_holds_the_whole_repository():
     for path in map(Path, listed):
         if len(path.parts) > 1:
             assert path.parts[0] in (*given, "omnidraft"), path
-        else:  # the last two always are
+        else:  # the last two are always included
             assert {path.name, f"*{path.suffix}"} & {*given, "LICENSE", "pyproject.toml"}, path

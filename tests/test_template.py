@@ -1,4 +1,4 @@
-"""Chat templates: the text and ids that transformers gives, messages that cannot speak for others, one line for bad ones."""
+"""Chat templates: transformers' text and ids, messages that cannot imitate other roles, one line for bad templates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from omnidraft.errors import OmnidraftError
 from omnidraft.serving.conversation import CLOSE, OPEN, View
 from omnidraft.tokenizer import Tokenizer
 
-# In the general form of three families, with what templates like to use.
+# The general forms of three model families, with features that templates often use.
 LLAMA3 = """{{- bos_token }}
 {%- if messages[0].role == 'system' %}
     {%- set system = messages[0]['content'] | trim %}
@@ -62,7 +62,7 @@ SPECIAL = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|e
 
 
 def folder_of(path: Path, kind: str, source: object = None, **more) -> Path:
-    """A tokenizer's folder with a template (in tokenizer_config.json) of a kind."""
+    """A tokenizer's folder with a template of some kind in tokenizer_config.json."""
     found, (bos, eos) = KINDS[kind]
     tokenizer = sentencepiece(LETTERS, "▁ t, h e, ▁t he") if kind == "mistral" else byte_level("Ġ t, h e", specials=SPECIAL)
     path.mkdir(exist_ok=True)
@@ -176,7 +176,7 @@ def test_bad_templates_are_one_line(case, tmp_path):
 
 
 def test_several_templates_of_a_loaded_tokenizer():
-    """The default is taken, with all special tokens that it may name; where there is none, transformers refuses it too."""
+    """The default template is used, with all special tokens; without a default, transformers also refuses."""
     pytest.importorskip("jinja2")
     source = "{{ bos_token }}{{ additional_special_tokens | join(',') }}{{ model_max_length }}"
     speaks = SimpleNamespace(chat_template={"tools": "x", "default": source}, special_tokens_map={

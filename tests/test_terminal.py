@@ -1,4 +1,4 @@
-"""What came from a file, a folder's name or a model reaches the terminal escaped."""
+"""Text from a file, a folder's name or a model is escaped before it reaches the terminal."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ UNSAFE = set(map(chr, [*range(9), *range(11, 32), *range(127, 160)]))
 
 @pytest.fixture
 def evil(folders, tmp_path) -> list[str]:  # noqa: F811
-    """A drafter and a target in folders whose names steer a terminal."""
+    """A drafter and a target in folders whose names have control sequences."""
     return ["-d", shutil.copytree(folders["draft"], tmp_path / f"{EVIL}-draft"),
             "-t", shutil.copytree(folders["target"], tmp_path / f"{EVIL}-target")]
 
 
 def check(result, *, text: bool = False) -> str:
-    """What was shown; `text`: stdout is a model's own, which a pipe gets exactly."""
+    """What was shown. `text`: stdout is a model's text, which a pipe gets unchanged."""
     shown = result.stderr if text else result.stdout + result.stderr
     assert not UNSAFE & set(shown), [line for line in shown.splitlines() if UNSAFE & set(line)]
     return shown
@@ -41,7 +41,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_names_of_folders(command, evil, monkeypatch):
-    monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: True)  # there it greets
+    monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: True)  # on a terminal the chat shows a greeting
     done = check(ok(*COMMANDS[command], *evil, input="the thing\n"), text=command in ("generate", "chat"))
     assert command == "generate" or r"evil\x1b[31m\x1b]52;c;ZXZpbA==\x07\x9b2J" in done
 
@@ -86,7 +86,7 @@ def test_tracebacks(folders, tmp_path):  # noqa: F811
 
 
 def test_what_is_printed_is_escaped_in_one_place(capsys):
-    """Commands print by `say`, `note` and `emit`, or Rich's consoles; no other line of them prints by itself."""
+    """Commands print only by `say`, `note` and `emit`, or with Rich's consoles."""
     say(EVIL), note(EVIL), emit({"text": EVIL})
     shown = capsys.readouterr()
     assert not UNSAFE & set(shown.out + shown.err)

@@ -1,4 +1,4 @@
-"""Tokenizers as bytes: worked examples by hand, properties, and every real tokenizer at hand."""
+"""Tokenizers as bytes: worked examples by hand, properties, and every available real tokenizer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_byte_fallback_and_the_piece_character():
     assert drafter.byte_fallback[10] == newline and newline in drafter.fallback
     assert drafter.token_bytes[newline] == b"\n"
     assert drafter.encode_continuation("▁") == [drafter.byte_fallback[b] for b in "▁".encode()]  # not a space
-    assert drafter.decode_bytes(drafter.encode("▁")) == b"  "  # the library itself cannot tell them apart
+    assert drafter.decode_bytes(drafter.encode("▁")) == b"  "  # the library itself does not distinguish them
     assert drafter.split(b"\xe4\xbd") == (drafter.byte_fallback[0xE4], drafter.byte_fallback[0xBD])
     assert drafter.split(b" \xe4") == (drafter.raw.token_to_id("▁"), drafter.byte_fallback[0xE4])
     assert target.byte_fallback[10] == 10 and 10 not in target.fallback and len(target.byte_fallback) == 256
@@ -102,7 +102,7 @@ def test_roles():
                       config={"eos_token": {"content": "<|eot_id|>"}, "bos_token": None})
     assert chat.roles["eos"] == (258, 257) and chat.roles["bos"] == () and chat.encode("a", bos=True) == [97]
     assert chat.token_bytes[256:] == [None] * 4
-    html = byte_level("< s, <s >", specials=())  # "<s>" as a merged piece of ordinary text is no special token
+    html = byte_level("< s, <s >", specials=())  # "<s>" merged from ordinary text is not a special token
     assert html.roles["bos"] == () and html.token_bytes[257] == b"<s>"
 
 
@@ -158,7 +158,7 @@ def test_unsupported_input_is_refused():
 
 
 def changed(**parts):
-    """The file of `snow_target` with other parts, those of "model" taken singly."""
+    """The file of `snow_target` with some parts replaced; those of "model" one by one."""
     content = json.loads(snow_target().raw.to_str())
     content["model"] |= parts.pop("model", {})
     return json.dumps(content | parts)
@@ -182,13 +182,13 @@ def test_pipes_and_huge_files_are_not_read(tmp_path, name):
         Tokenizer.load(tmp_path)
     path.unlink()
     with path.open("wb") as file:
-        file.truncate(2**28)  # takes no room on the disk
+        file.truncate(2**28)  # a sparse file: uses no space on disk
     with pytest.raises(OmnidraftError, match="268,435,456 bytes"):
         Tokenizer.load(tmp_path)
 
 
 def test_panics_of_the_library_are_one_line(tmp_path):
-    """They are no Exception: `except Exception` lets them pass."""
+    """They are not Exceptions: `except Exception` does not catch them."""
     path = tmp_path / "tokenizer.json"
     path.write_text(changed(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}))
     with pytest.raises(OmnidraftError, match="not a readable tokenizer.json.*charsmap"):
@@ -221,7 +221,7 @@ def test_normalizers_that_bloat_a_text_are_refused(tmp_path, contents):
 
 
 def test_a_character_map_that_bloats_a_text_is_refused(tmp_path):
-    """It holds a trie of 32-bit units and the texts that they point to; this one knows "a" only."""
+    """It holds a trie of 32-bit units and the texts that they point to; this one only has "a"."""
     units = [0] * 512
     units[0], units[256 ^ 97], units[511] = 256 << 10, 97 | 1 << 8 | (256 ^ 97 ^ 511) << 10, 0
     for size, refused in ((60, False), (100, True)):
@@ -233,7 +233,7 @@ def test_a_character_map_that_bloats_a_text_is_refused(tmp_path):
 
 
 def test_a_post_processor_that_adds_many_tokens_is_refused(tmp_path):
-    """From 50 kB come a million tokens before every text."""
+    """A file of 50 kB that puts a million tokens before every text."""
     begin = {"SpecialToken": {"id": "B", "type_id": 0}}
     processor = {"type": "TemplateProcessing", "single": [begin] * 1000 + [{"Sequence": {"id": "A", "type_id": 0}}],
                  "pair": [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"],
@@ -249,7 +249,7 @@ def test_a_post_processor_that_adds_many_tokens_is_refused(tmp_path):
 def test_bytes_are_conserved(kind, text):
     tokenizer = SMALL[kind]
     assert tokenizer.decode_bytes(tokenizer.encode_continuation(text)) == text.encode()
-    if "▁" not in text:  # a dummy space comes before it, but Metaspace lets a space at the start count as that
+    if "▁" not in text:  # a dummy space is put before it, but Metaspace takes a space at the start for that one
         dummy = b" " if kind == "prepend" and text or kind == "metaspace" and text[:1].strip(" ") else b""
         assert tokenizer.decode_bytes(tokenizer.encode(text)) == dummy + text.encode()
 
@@ -272,7 +272,7 @@ def test_real_tokenizers_conserve_bytes(name):
         for start in (0, len(text) // 3, len(text) - 1):
             part = text[max(start, 0):]
             assert tokenizer.decode_bytes(tokenizer.encode_continuation(part)) == part.encode()
-    for text in ("a▁b ▁", "e\u0301"):  # lost by SentencePiece's "▁" and by Qwen's NFC, not in a continuation
+    for text in ("a▁b ▁", "e\u0301"):  # changed by SentencePiece's "▁" and by Qwen's NFC, but not in a continuation
         assert tokenizer.decode_bytes(tokenizer.encode_continuation(text)) == text.encode()
 
 
@@ -310,7 +310,7 @@ def real_texts() -> list[str]:
 
 
 def test_the_key_is_that_of_the_file_and_quickly_found(tmp_path):
-    """The library writes one tokenizer always alike (`fingerprint`); its file may be written otherwise (`key`)."""
+    """The library always writes a tokenizer in the same way (`fingerprint`); its file may differ (`key`)."""
     written = snow_target().raw.to_str()
     for name, text in (("as written", written), ("again", written), ("spaced", json.dumps(json.loads(written), indent=1))):
         (tmp_path / name).mkdir()

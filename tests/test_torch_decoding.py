@@ -1,5 +1,5 @@
-"""The decoding loop with both models in PyTorch: plain decoding's text, NumPy's under the same seed, few copies
-from the device, and nothing that grows with the context."""
+"""The decoding loop with both models in PyTorch: plain decoding's text, NumPy's text with the same seed, few copies
+from the device, and no cost that grows with the context."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def random_pair(seed: int = 0, context: int = 256) -> Pair:
 
 
 def on_the_host(one):
-    """The same model, as one that is not PyTorch's."""
+    """The same model without the signs of a PyTorch model."""
     return SimpleNamespace(**{name: getattr(one, name) for name in (
         "tokenizer", "name", "vocab_size", "context_size", "eos_ids", "new_cache", "forward")})
 
@@ -78,7 +78,7 @@ def trace(rounds) -> list[tuple]:
 
 
 class NarrowTensors(Narrow):
-    """Its rows as tensors."""
+    """`Narrow` with its rows as tensors."""
 
     device = torch.device("cpu")
 
@@ -141,7 +141,7 @@ def test_a_seed_gives_the_text_that_it_gives_in_numpy(monkeypatch, rule: str, dr
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_round_is_that_of_the_numpy_loop(monkeypatch, rule: str):
-    """The same models behind both loops, with little in common, so that what is rare comes up as well."""
+    """The same models in both loops; they have little in common, so that rare cases occur too."""
     seen = Counter()
     for case in range(24):
         draft, target = random_pair(case % 5).draft, random_pair(case % 5).target
@@ -175,7 +175,7 @@ def test_one_torch_model_and_another_meet_in_numpy():
 
 
 def test_one_drafter_serves_three_targets_by_turns_and_none_is_changed():
-    """In one process, as in pairs that serve one target only."""
+    """All in one process; each text equals that of a pair with only one target."""
     def checksum(some) -> int:
         state = some.model.state_dict()
         return hash(b"".join(name.encode() + state[name].numpy().tobytes() for name in sorted(state)))
@@ -196,7 +196,7 @@ def test_one_drafter_serves_three_targets_by_turns_and_none_is_changed():
 # ---- what a round costs ----------------------------------------------------------------------------------------------
 @pytest.fixture
 def copied(monkeypatch):
-    """Copies from device to host in each round of a text, as they would be if the tensors lay on a device."""
+    """Copies from device to host in each round of a text, counted as if the tensors were on a device."""
     count = Counter()
     as_on_a_device(monkeypatch)
     for name in ("item", "cpu", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__"):
@@ -216,7 +216,7 @@ def copied(monkeypatch):
                 record = next(rounds, None)
             if record is None:
                 return found[1:]  # the first round reads the prompt
-            hidden_ones = sum(name != "_local_scalar_dense" for name in hidden.found)  # that one is counted by its method
+            hidden_ones = sum(name != "_local_scalar_dense" for name in hidden.found)  # this one is counted by its method
             found.append((count.total() + hidden_ones, len(record.draft_tokens)))
 
     return run
@@ -225,13 +225,13 @@ def copied(monkeypatch):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("rule", RULES)
 def test_copies_do_not_grow_with_the_draft(copied, rule: str, temperature: float):
-    # The drafted tokens; a healed one; then for `lifted` what is compared, totals of residuals and at most two draws.
+    # The drafted tokens; a healed one; for `lifted` also the compared numbers, totals of residuals and at most two draws.
     most = 1 + (rule == "lifted") + (1 if temperature == 0 else {"lifted": 4, "slem": 1}.get(rule, 2))
     for k in (1, 4, 16):
         options = Options(verify=rule, stop=FixedLength(k), max_new_tokens=40, temperature=temperature)
         found = copied(speculative(random_pair(1), "the king and", options, seeded(k)))
         assert max(copies for copies, _ in found) <= most and max(drafted for _, drafted in found) == k
-    for threshold in (0.0, 0.02):  # above 0 the first row is looked at as well
+    for threshold in (0.0, 0.02):  # above 0 the first row is read too
         options = Options(verify=rule, stop=Confidence(6, threshold), max_new_tokens=40, temperature=temperature)
         found = copied(speculative(random_pair(1), "the king", options, seeded(0)))
         assert all(copies <= drafted + (threshold > 0) + most for copies, drafted in found)
@@ -240,7 +240,7 @@ def test_copies_do_not_grow_with_the_draft(copied, rule: str, temperature: float
 
 
 class Stored:
-    """A model that answers at once, with the next of a few stored rows of random logits."""
+    """A model that returns, at once, the next of a few stored rows of random logits."""
 
     sampler, device = sampling_torch.Sampler, torch.device("cpu")
     context_size, eos_ids = 1 << 20, ()
@@ -251,7 +251,7 @@ class Stored:
         self.rows, self.at = 3 * torch.randn(64, tokenizer.size, generator=generator), 0
 
     def new_cache(self, on_device: bool = False):
-        """Only a length."""
+        """A cache that is only a length."""
         cache = SimpleNamespace(length=0)
         cache.rewind = lambda length: setattr(cache, "length", length)
         return cache
@@ -264,7 +264,7 @@ class Stored:
 
 
 def test_a_round_reads_no_more_of_a_long_context(monkeypatch):
-    """From 100 to 4,000 tokens, around models that cost nothing: ids fed, ids made anew, ids compared."""
+    """With 100 and 4,000 tokens, and models that cost nothing: ids fed, ids tokenized again, ids compared."""
     draft, target = (Stored(tokenizer, seed) for seed, tokenizer in enumerate((PIECES, BYTES)))
     both, read = Pair(draft, target), Counter()
     for name, one in (("draft", both.draft), ("target", both.target)):
@@ -295,7 +295,7 @@ def test_a_round_reads_no_more_of_a_long_context(monkeypatch):
             next(rounds)  # reads the prompt
             read.clear()
             for _ in rounds:
-                worst[words] |= read  # the larger count of each
+                worst[words] |= read  # the larger of each two counts
                 read.clear()
             read.clear()
     assert all(worst[1000][name] <= 2 * worst[25][name] for name in ("draft", "target", "tokenized", "compared")), worst

@@ -30,7 +30,7 @@ TWINS = [(sampling, sampling_torch), (lifting, lifting_torch)]
 SETTINGS = [{"temperature": 1.0}, {"temperature": 0.6}, {"temperature": 1.3, "top_k": 7}, {"temperature": 0.8, "top_p": 0.9},
             {"temperature": 1.0, "top_k": 9, "top_p": 0.8}, {"temperature": 0.0}]
 CASES = 1000
-HOST_ONLY = {"Choice", "Rows", "mask"}  # of ids and dictionaries, or for either kind of arrays
+HOST_ONLY = {"Choice", "Rows", "mask"}  # use ids and dictionaries, or accept both kinds of arrays
 
 
 # ---- signatures ------------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def test_signatures_are_equal(plain, twin):
 
 # ---- random rounds ---------------------------------------------------------------------------------------------------
 class RandomRound:
-    """Random vocabularies and one round on them: merges, expansions, partial coverage, unmappable tokens, healing."""
+    """Random vocabularies and one round with them: merges, expansions, partial coverage, unmappable tokens, healing."""
 
     def __init__(self, seed: int, draft_length: int | None = None):
         rng = self.rng = np.random.default_rng(seed)
@@ -85,7 +85,7 @@ class RandomRound:
         path = self.lifting.paths[self.draft_tokens[0]] if k else None
         if path and len(path) > 1 and rng.random() < 0.7:
             self.in_text = path[:int(rng.integers(1, len(path)))]
-        # Small numbers accept more, so that late places are reached too: in some rounds most of them are small.
+        # Small uniform numbers accept more, so that late places are reached too: in some rounds most are small.
         scale = rng.choice([1.0, 0.3, 1e-4], size=200, p=[[0.4, 0.3, 0.3], [0.1, 0.0, 0.9]][seed % 2])
         self.draws = (rng.random(200) * scale).tolist()
 
@@ -93,7 +93,7 @@ class RandomRound:
         return sampling.process(2.0 * self.rng.standard_normal((rows, size)), **self.setting)
 
     def both(self, name: str, numpy_arguments: tuple, torch_arguments: tuple):
-        """Both verdicts under the same draws, after checking that they are equal and leave the same draws."""
+        """The verdict of both, after checking that the two are equal and used the same number of draws."""
         one, other = sampling.Uniforms(self.draws), sampling_torch.Uniforms(self.draws)
         expected = getattr(verification, name)(*numpy_arguments, one)
         verdict = getattr(verification, name)(*torch_arguments, other)
@@ -137,7 +137,7 @@ def test_padding_is_ruled_out():
 
 @pytest.fixture(params=["host", "device"])
 def kind(request, monkeypatch) -> str:
-    """Rows on the host, read where they lie; or, wherever they are, a tensor treated as on a device."""
+    """Rows on the host, read in place; or a tensor that is treated as if on a device."""
     if request.param == "device":
         as_on_a_device(monkeypatch)
     return request.param
@@ -234,7 +234,7 @@ def test_translated_rules_equal_numpy(rounds, kind):
         made = translation.merge(case.draft_tokens, q, *arguments,
                                  lambda q, d=direct, n=case.target_size: torch_spread(q, d, n))
         assert (made.tokens, made.spans) == (expected.tokens, expected.spans)
-        bare = translation.merge(case.draft_tokens, [None] * len(case.draft_tokens), *arguments, None)  # for a greedy round
+        bare = translation.merge(case.draft_tokens, [None] * len(case.draft_tokens), *arguments, None)  # as in a greedy round
         assert (bare.tokens, bare.spans) == (made.tokens, made.spans) and not bare.probs
         p = case.probs(len(made.tokens) + 1, case.target_size)
         for row, reference in zip(made.rows, expected.rows, strict=True):
@@ -313,7 +313,7 @@ def test_lossless_is_exact_in_torch(first):
 
 # ---- copies ----------------------------------------------------------------------------------------------------------
 class HiddenCopies(TorchDispatchMode):
-    """Collects operations that make the host wait for the device without a Python method of Tensor being called."""
+    """Collects operations that make the host wait for the device without a call of a Python method of Tensor."""
 
     names = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique", "unique", "bincount",
              "repeat_interleave", "allclose")
@@ -332,7 +332,7 @@ class HiddenCopies(TorchDispatchMode):
 
 @pytest.fixture
 def copies(monkeypatch):
-    """Call it with a function: the result, and the copies from device to host that it took, or would take on a device."""
+    """Call it with a function: returns the result, and the number of copies to the host that it would need on a device."""
     count = Counter()
     as_on_a_device(monkeypatch)
 
@@ -380,7 +380,7 @@ def test_copies_per_round_do_not_grow_with_the_draft_length(copies, draft_length
         assert total == 0
         p = torch.from_numpy(case.probs(len(twin.walk(atoms)[0]) + 1, case.target_size))
         verdict, total = copies(verification.lifted, atoms, laws, twin, p, uniforms)
-        # What is compared; totals of residuals, if r alone refuses none of several; each of at most two draws.
+        # Copies: the compared numbers; totals of residuals, if r alone does not reject; one for each of at most two draws.
         assert 2 <= total <= 4
         endings[verdict.last, total] += 1
         direct = case.rng.integers(0, case.target_size, case.draft_size)

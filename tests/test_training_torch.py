@@ -1,4 +1,4 @@
-"""Learning by autograd: the same steps as in NumPy, a base that stays as it is, and adapters that either backend reads."""
+"""Learning by autograd: the same steps as in NumPy, an unchanged base model, and adapters that both backends read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def folders(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def examples(folders) -> list[losses.Example]:
-    """Six texts of the target, as a drafter with these pieces sees them."""
+    """Six texts of the target, as examples for a drafter with this tokenizer."""
     pair = Pair(load(folders["llama"]), load(folders["target"]))
     rng = np.random.default_rng(0)
     learner = Learner(pair, training.Trainer(pair.draft, Recipe(rank=0), rng), rng, Schedule(every=100, guard=0))
@@ -68,7 +68,7 @@ def trainer_of(base, backend: str, rank: int = 4, **recipe):
 
 
 def in_float64(folder: str) -> TransformersModel:
-    """Made under `exact`, which safetensors for torch cannot be read under."""
+    """Made with NumPy, because torch's safetensors reader does not work under `exact`."""
     settings = transformers.AutoConfig.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_config(settings).double().eval()
     tensors = {name: torch.tensor(array, dtype=torch.float64) for name, array in load_tensors(folder).items()}
@@ -77,7 +77,7 @@ def in_float64(folder: str) -> TransformersModel:
 
 
 def trainers(folders, bases, rank: int, **recipe):
-    """(pair, trainer) of either backend, from the same draws."""
+    """(pair, trainer) of each backend, with the same random numbers."""
     target = load(folders["target"])
     for backend, base in zip(ENGINES, bases, strict=True):
         yield Pair(base, target), trainer_of(base, backend, rank, **recipe)
@@ -142,7 +142,7 @@ def test_the_base_is_never_changed(folders, examples, kind, rank):
     assert (rows(base) == seen).all() and all((before[k] == v).all() for k, v in weights_of(base).items())
     assert all(p.grad is None for p in base.model.parameters())
     own = weights_of(model)
-    if rank and "tied" in kind:  # the head alone has moved
+    if rank and "tied" in kind:  # only the head has changed
         assert (own["model.embed_tokens.weight"] == before["model.embed_tokens.weight"]).all()
         assert (own["lm_head.weight"] != own["model.embed_tokens.weight"]).any()
     elif "tied" in kind:
@@ -175,7 +175,7 @@ def test_the_default_rate_depends_on_the_size():
     class Small(Large):
         parameters = 600_000
 
-    assert [Recipe(rank=r).step_size(d) for d in (Small, Large) for r in (32, 0)] == [0.01, 0.003, 1e-4, 1e-4]
+    assert [Recipe(rank=r).step_size(d) for d in (Small, Large) for r in (32, 0)] == [0.01, 0.001, 1e-4, 1e-4]
     assert Recipe(rate=0.5).step_size(Large) == 0.5
 
 
@@ -239,7 +239,7 @@ def test_what_one_backend_has_learned_the_other_goes_on_with(folders, tmp_path, 
         for name, array in learner.trainer.state().items():
             assert (state[name] == array).all(), name
         np.testing.assert_allclose(rows(other.pair.draft), rows(learner.pair.draft), atol=1e-4)
-        for each in (first, second):  # what `generate --adapter` drafts with
+        for each in (first, second):  # the drafter of `generate --adapter`
             base = drafter(folders, kind, each)
             seen = rows(base)
             adapted = store.load(Pair(base, learner.pair.target)).drafter(base)
@@ -314,7 +314,7 @@ def test_adapt_learns_with_either_backend_by_turns(folders, tmp_path):
 
 
 @pytest.mark.parametrize("arguments, says", [
-    (["--head", "both"], "unknown head training"), (["--device", "abacus"], "unknown device"),
+    (["--head", "both"], "unknown head"), (["--device", "abacus"], "unknown device"),
     (["--dtype", "int3"], "unknown dtype")])
 def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, monkeypatch, arguments, says):
     monkeypatch.setattr(pairs, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter
@@ -323,7 +323,7 @@ def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, monkeypatch, ar
     assert result.exit_code == 1 and says in result.stderr and result.stderr.strip().count("error:") == 1
 
 
-@pytest.mark.parametrize("sampler", [transformers_sampler.CpuSampler, sampling_torch.Sampler])  # the latter is that of a GPU
+@pytest.mark.parametrize("sampler", [transformers_sampler.CpuSampler, sampling_torch.Sampler])  # the second is used on a GPU
 def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monkeypatch, sampler):
     monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler)
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))

@@ -1,5 +1,5 @@
-"""Models run by transformers: equal to the NumPy engine, rewound without a trace whatever their cache, left as they were,
-greedy text kept by speculation, and one clear line for everything that can be wrong with a folder."""
+"""Models run by transformers: equal to the NumPy engine, rewound correctly with every kind of cache, left unchanged,
+the same greedy text with speculation, and one clear line for every fault of a folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BYTES = byte_level("Ġ t, h e, Ġt he, i n, in g, Ġ a", name="bytes")
 SIZES = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
          "intermediate_size": 48, "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 WINDOW = {"sliding_window": 7}
-# name: (classes, sizes, the kind of cache that must be found)
+# name: (class, sizes, the kind of cache that must be found)
 KINDS = {
     "llama": ("LlamaForCausalLM", SIZES, "cut"),
     "qwen2": ("Qwen2ForCausalLM", SIZES, "cut"),
@@ -111,7 +111,7 @@ def pair_of_folders(tmp_path_factory) -> tuple[Path, Path]:
 
 
 def complaint(work) -> str:
-    """The one line of what must fail."""
+    """The one-line message of a call that must fail."""
     with pytest.raises(OmnidraftError) as caught:
         work()
     assert "\n" not in str(caught.value)
@@ -141,13 +141,13 @@ def test_logits_equal_the_numpy_engine(name: str):
     assert other.tokenizer.fingerprint == one.tokenizer.fingerprint
     ids = np.random.default_rng(0).integers(0, one.tokenizer.size, 100).tolist()
     expected = one.forward(ids, one.new_cache(), rows=100)
-    own._columns_from, other._columns_from = 2, None  # also where it is not the faster way
+    own._columns_from, other._columns_from = 2, None  # also if that is not faster
     for model, pieces in ((other, [100]), (own, [100]), (own, [16, 1, 4, 3, 8, 7, 2, 13, 1, 45])):
         cache = model.new_cache()
         logits = np.concatenate([model.forward(ids[end - m:end], cache, m)
                                  for m, end in zip(pieces, np.cumsum(pieces), strict=True)])
         assert logits.dtype == np.float32 and logits.shape == expected.shape and expected.std() > 0.5
-        # subtle: not the largest difference, which at badly conditioned places (random ids) follows the kernels
+        # subtle: not the largest difference, which at badly conditioned places (random ids) depends on the kernels
         difference = np.linalg.norm(logits - expected) / np.linalg.norm(expected)
         print(f"{name}: largest difference {np.abs(logits - expected).max():.1e}, relative to the norm {difference:.1e}")
         assert difference < 2e-5
@@ -190,13 +190,13 @@ def test_rewinding_leaves_no_trace(kind: str):
 def test_a_pass_that_fails_leaves_no_trace(monkeypatch):
     inner = random_model("LlamaForCausalLM", SIZES, 67)
     model = TransformersModel(inner, PIECES)
-    model._columns_from = None  # so that the layers' forward is called
+    model._columns_from = None  # use transformers' pass, which calls the layers' forward
     cache = model.new_cache()
     model.forward([1, 2, 3], cache)
     with monkeypatch.context() as patch:
         def full(*arguments, **more):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        patch.setattr(inner.model.layers[-1], "forward", full)  # the layers before it have taken the tokens in
+        patch.setattr(inner.model.layers[-1], "forward", full)  # the layers before it have stored the tokens in the cache
         assert "out of memory" in complaint(lambda: model.forward([4, 5], cache))
     expected = model.forward([1, 2, 3, 6], model.new_cache())
     assert cache.length == 3 and np.abs(model.forward([6], cache) - expected).max() < 1e-5
@@ -261,7 +261,7 @@ def test_one_drafter_serves_three_targets_and_none_is_changed(tmp_path: Path):
     for rule in RULES:
         rounds = [speculative(pair, "the end", Options(verify=rule, stop=FixedLength(3), max_new_tokens=12, temperature=1.0),
                               Uniforms(np.random.default_rng(0))) for pair in pairs]
-        for _ in range(4):  # all at once, by turns
+        for _ in range(4):  # all texts at once, in turns
             for records in rounds:
                 next(records, None)
     assert [fingerprint(model) for model in (draft, *targets)] == before
@@ -446,12 +446,12 @@ def test_code_that_a_folder_brings_or_names_is_not_run(tmp_path: Path):
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"a": Evil()}))
     said = complaint(lambda: load(folder))
-    assert "use a safetensors copy" in said and "weights_only" not in said  # PyTorch's advice is to switch it off
+    assert "use a safetensors copy" in said and "weights_only" not in said  # PyTorch advises to switch it off
     assert not (tmp_path / "ran").exists()
 
 
 def test_vocabularies_with_nothing_in_common_are_told(tmp_path: Path):
-    """No token, no merge and no expansion; one shared character is something."""
+    """No common token, merge or expansion; but one shared character is enough."""
     def letters(characters: str, *merges: str):
         return sentencepiece(characters, ", ".join(merges), fallback=False)
 
@@ -480,7 +480,7 @@ def test_memory_that_is_full_outside_a_pass_is_told(pair_of_folders, monkeypatch
 
 
 def test_a_drafter_is_run_by_what_can_read_it(pair_of_folders, tmp_path):
-    """By the NumPy engine where it is small, by PyTorch where NumPy cannot load it."""
+    """By the NumPy engine if it is small, by PyTorch if NumPy cannot load it."""
     kinds = []
     for change_it in (lambda folder: None, lambda folder: torch.save(
             load(folder).model.state_dict(), folder / "pytorch_model.bin") or (folder / "model.safetensors").unlink()):
@@ -492,7 +492,7 @@ def test_a_drafter_is_run_by_what_can_read_it(pair_of_folders, tmp_path):
 
 
 def test_tokens_that_were_added_after_the_training_are_read_by_others(pair_of_folders, tmp_path):
-    """A tokenizer with a token more than the model has logits for, on either side and in either engine."""
+    """A tokenizer with one token more than the model has logits, on each side and in each engine."""
     folders = []
     for folder, tokenizer in zip(pair_of_folders, (PIECES, BYTES), strict=True):
         folders.append(Path(shutil.copytree(folder, tmp_path / folder.name)))
@@ -534,5 +534,5 @@ def test_signatures_match_the_numpy_engine():
     from omnidraft.engine.llama import Llama
     one, other = (inspect.signature(kind.forward) for kind in (Llama, TransformersModel))
     assert list(one.parameters) == list(other.parameters)
-    own = {"stored", "rebuilt"}  # what `training` asks of it; its twin asks PyTorch
+    own = {"stored", "rebuilt"}  # used by `training`; its twin uses PyTorch instead
     assert {name for name in vars(Llama) if name[0] != "_"} - own <= vars(TransformersModel).keys()

@@ -1,4 +1,4 @@
-"""The own pass in PyTorch: transformers' logits on every way through a text; what does not fit is left alone."""
+"""The package's own pass in PyTorch: transformers' logits in every order of passes; other models do not use it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OTHERS = {
 
 def made(kind: str, dtype: torch.dtype = torch.float64) -> TransformersModel:
     model = random_model(*(FITTING | OTHERS)[kind], PIECES.size)
-    with torch.no_grad():  # norms and biases that differ from none
+    with torch.no_grad():  # norms and biases with an effect
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter += torch.linspace(-0.5, 0.5, len(parameter))
@@ -61,7 +61,7 @@ def test_logits_are_those_of_transformers_on_every_way_through_a_text(kind: str,
     assert model._columns_from is not None and model.can_cut and "own pass" in model.kernel
     model._columns_from, cache = columns_from, model.new_cache()
     assert ("W x^T" in model.kernel) == (columns_from < NEVER)
-    while len(ids) < 300:  # room for 256 at first
+    while len(ids) < 300:  # the cache first has room for 256
         if rng.random() < 0.3:
             ids = ids[:rng.randint(max(0, len(ids) - 9), len(ids))]
             cache.rewind(len(ids))
@@ -69,7 +69,7 @@ def test_logits_are_those_of_transformers_on_every_way_through_a_text(kind: str,
         rows, ids = rng.randint(1, len(new)), ids + new
         logits = model.forward(new, cache, rows)
         assert isinstance(cache.state, Pass) and cache.state.length == len(ids)
-        np.testing.assert_allclose(logits, whole(model, ids)[-rows:], atol=1e-5)  # transformers' angles are in float32
+        np.testing.assert_allclose(logits, whole(model, ids)[-rows:], atol=1e-5)  # transformers' rotations are float32
         seen += 1
     assert seen > 20 and logits.std() > 0.3
 
@@ -101,7 +101,7 @@ def test_a_pass_that_differs_is_not_used(monkeypatch):
 
 
 def test_what_the_head_reads(tmp_path):
-    """What stop rules with an acceptance head are given: the NumPy engine's up to a scale, by both ways."""
+    """The hidden states for an acceptance head equal the NumPy engine's up to a scale, with both kinds of pass."""
     folder, found = saved(tmp_path / "model", PIECES), []
     own, plain = (models.load(folder, "float64", "torch", "cpu") for _ in range(2))
     own._columns_from, plain._columns_from = 1, None
@@ -130,7 +130,7 @@ def test_a_drafter_that_has_learned_is_read_with_its_new_weights():
 
 
 def test_what_is_faster_is_measured(monkeypatch):
-    """With a clock in which a pass of 4 columns costs 3, and one of m rows some more with each row."""
+    """With a fake clock: a pass with W x^T takes 3, any other pass takes longer with each row."""
     model, now, call = random_model(*FITTING["llama"], PIECES.size), [0.0], Pass.__call__
     ids = torch.tensor([0, 1, 2, 0])
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Translation: the paper's merge by hand, expansion, and re-tokenising near the end only."""
+"""Translation: the paper's merge by hand, expansion, and re-tokenizing only near the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def flake(tokens, start):
 
 
 def rows(*likely: float) -> list[np.ndarray]:
-    """One row per drafted token; the drafted one has the given probability, the others share the rest."""
+    """One row per drafted token: it has the given probability, and the others share the rest."""
     made = []
     for token, probability in zip((SNOW, F, LA, KE, S), likely, strict=False):
         row = np.full(5, (1 - probability) / 4)
@@ -71,9 +71,9 @@ def test_two_draft_tokens_with_one_direct_token_add_up():
 
 def test_what_a_merge_is_worth_is_added_to_what_its_token_has_already():
     q = rows(0.9, 0.8, 0.7)[1:]
-    own = merge([F, LA], q, DIRECT, lambda t, i: (T_S, 2) if i == 0 else None, {}, spread(DIRECT))  # S writes it too
+    own = merge([F, LA], q, DIRECT, lambda t, i: (T_S, 2) if i == 0 else None, {}, spread(DIRECT))  # also S's token
     assert whole(own.rows[0]) == pytest.approx([0.05, 0, 0.8 - 0.56, 0.05 + 0.56]) and own.probs == pytest.approx([0.61])
-    same = merge([F, LA], q, DIRECT, lambda t, i: (T_F, 2) if i == 0 else None, {}, spread(DIRECT))  # F alone does
+    same = merge([F, LA], q, DIRECT, lambda t, i: (T_F, 2) if i == 0 else None, {}, spread(DIRECT))  # F's own
     assert same.probs == pytest.approx([0.8])
 
 
@@ -84,7 +84,7 @@ def test_an_expansion_proposes_each_of_its_tokens():
 
 
 def test_a_merge_never_takes_more_than_the_direct_token_has():
-    """A row in float32 may add up to a little more than 1: what is left of Eq. 2 is then 0, not below it."""
+    """A float32 row may sum to slightly more than 1: the remainder of Eq. 2 is then 0, not negative."""
     certain = np.float32(1) + np.finfo(np.float32).eps
     q = [np.array([0.5, 0.5, 0, 0, 0], np.float32), np.array([0, 0, certain, 0, 0], np.float32)]
     made = merge([F, LA], q, DIRECT, lambda t, i: (T_FLAKE, 2) if i == 0 else None, {}, spread(DIRECT))
@@ -92,14 +92,14 @@ def test_a_merge_never_takes_more_than_the_direct_token_has():
 
 
 def test_retokenizing_restarts_where_no_tokenizer_joins():
-    """At the last word with one space before it, or behind a special token; never inside a run of spaces."""
+    """At the last word with one space before it, or after a special token; never inside a run of spaces."""
     tokenizer = letters([(" ", "a"), (" ", " "), ("  ", "a"), ("a", "b")])
     a, b, space, word, spaces, run, ab, end = range(8)
     assert [tokenizer.token_bytes[i] for i in range(8)] == [b"a", b"b", b" ", b" a", b"  ", b"  a", b"ab", None]
     for ids, start in (([a, word, b], 1), ([word, b, word, ab], 2), ([a, end, b], 2), ([a, end], 2), ([word, spaces], 0),
                        ([word, run, b], 0), ([a, space, b], 0), ([word, space], 0), ([a, b], 0), ([], 0), ([word, 99], 2)):
         assert _restart(tokenizer, ids) == start, ids
-    assert _restart(tokenizer, [word] + [b] * WINDOW) == 1  # no further back than that
+    assert _restart(tokenizer, [word] + [b] * WINDOW) == 1  # it never goes further back
 
 
 def test_common_prefix():
@@ -124,7 +124,7 @@ def test_extending_keeps_every_byte(name, data):
     longer = extend(tokenizer, ids, raw[len(start):cut] + raw[cut:])
     assert tokenizer.decode_bytes(longer) == raw
     steps = ids
-    for place in range(len(start), len(raw), 3):  # byte by byte, characters torn apart
+    for place in range(len(start), len(raw), 3):  # cut at any byte, also inside characters
         steps = extend(tokenizer, steps, raw[place:place + 3])
     assert tokenizer.decode_bytes(steps) == raw
     new = continuation(tokenizer, ids, raw[len(start):])

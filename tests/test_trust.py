@@ -1,4 +1,4 @@
-"""What others wrote is input: files, adapters, templates and prompts that are made to do harm are refused in one line."""
+"""Input from others: files, adapters, templates and prompts made to do harm are refused in one line."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_deep_lines_of_prompts_are_one_line(tmp_path):
 
 
 def test_broken_weights_are_one_line_without_warnings(folders, tmp_path):  # noqa: F811
-    """NumPy warns of infinite numbers before the line that names their cause."""
+    """NumPy's warnings about infinite numbers must not appear before the error line."""
     target = Path(shutil.copytree(folders["target"], tmp_path / "target"))
     tensors = load_file(target / "model.safetensors")
     save_file({name: np.full_like(array, 3e38) for name, array in tensors.items()}, target / "model.safetensors")
@@ -251,14 +251,14 @@ def test_the_later_of_two_learners_loses_nothing(folders, store):  # noqa: F811
     serve(other, PROMPTS[2:4])
     store.keep(one)
     first = store.load(one.pair).lora.parameters
-    with pytest.raises(OmnidraftError, match="another process has learned .* what was learned is in") as caught:
+    with pytest.raises(OmnidraftError, match="another process has saved .* what was learned is in") as caught:
         store.keep(other)
     rescued = Adapters(str(caught.value).rsplit(" ", 1)[1])
-    assert rescued.root.parent == store.root.parent  # next to it
+    assert rescued.root.parent == store.root.parent  # next to the store
     found = rescued.load(paired(folders)).lora.parameters
     assert all((found[k] == v).all() for k, v in other.trainer.served.items())
     assert all((store.load(paired(folders)).lora.parameters[k] == v).all() for k, v in first.items())
-    store.keep(one)  # it may save again
+    store.keep(one)  # the first learner can save again
 
 
 def test_what_cannot_be_saved_where_it_should_is_saved_elsewhere(folders, store, monkeypatch):  # noqa: F811
@@ -274,12 +274,12 @@ def test_what_cannot_be_saved_where_it_should_is_saved_elsewhere(folders, store,
     (store.root.parent / "prompts.txt").write_text("\n".join(PROMPTS))
     result = adapt(folders, str(store.root.parent / "prompts.txt"), "--adapters", str(store.root), "--limit", "2")
     assert result.exit_code == 1 and "No space left on device; what was learned is in" in result.stderr
-    assert "total: 4 prompts" in result.stderr  # the report comes all the same
+    assert "total: 4 prompts" in result.stderr  # the report is still printed
     place = result.stderr.strip().rsplit(" ", 1)[1]
     assert Adapters(place).load(paired(folders)).statistics["prompts"] == 4
     learner, before = resumed(folders, store.root), sorted(store.root.parent.iterdir())
-    path.write_text("{}")  # damaged while it learned
-    monkeypatch.setattr(adapters, "write_manifest", lambda *more: full(store.root))  # and no room beside it
+    path.write_text("{}")  # damaged during learning
+    monkeypatch.setattr(adapters, "write_manifest", lambda *more: full(store.root))  # and no space next to it
     with pytest.raises(OmnidraftError, match="damaged .* affected.$"):
         store.keep(learner)
     assert sorted(store.root.parent.iterdir()) == before  # no empty folders are left
@@ -297,7 +297,7 @@ def test_a_pipe_for_a_lock_is_not_waited_for(folders, store):  # noqa: F811
 
 
 def test_without_a_home_folder_all_works_that_keeps_nothing(folders, tmp_path, monkeypatch):  # noqa: F811
-    """As in a container whose user has no entry in its list of users."""
+    """As in a container whose user has no entry in /etc/passwd."""
     def unknown():
         raise RuntimeError("Could not determine home directory.")
 
@@ -321,7 +321,7 @@ def test_the_folder_of_a_version_is_on_the_disk_before_the_pointer(folders, tmp_
     monkeypatch.setattr(os, "replace", lambda one, other: (steps.append(f"-> {other}"), put(one, other)))
     folder = Adapters(tmp_path / "new" / "adapters").keep(learner)
     moved = steps.index(f"-> {folder / 'current.json'}")
-    for path in (tmp_path, tmp_path / "new", folder.parent, folder):  # each holds a new name
+    for path in (tmp_path, tmp_path / "new", folder.parent, folder):  # each has a new entry
         assert str(path) in steps[:moved], path
 
 
@@ -364,9 +364,9 @@ ENTRIES = {"cli.py": "import runpy; runpy.run_path('cli.py', run_name='__main__'
     ("cli.py", "omnidraft", -2), ("omnidraft", "numpy", -2), ("omnidraft", "typer", -2),
     ("-m omnidraft", "omnidraft.cli", -2)])
 def test_ctrl_c_while_modules_are_imported(entry, name, status):
-    """Ctrl-C comes when a module is first looked for; -2, ended by the signal, is 130 in a shell.
+    """Ctrl-C comes when a module is first searched for. -2 means ended by the signal (130 in a shell).
 
-    Tests in the background ignore it, hence Python's own handler is put back first.
+    Processes in the background ignore Ctrl-C, so the code first restores Python's own handler.
     """
     code = ("import os, signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "class Finder:\n    def find_spec(self, name, *_):\n"

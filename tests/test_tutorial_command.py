@@ -1,4 +1,4 @@
-"""`omnidraft tutorial`: the list, a lesson over a pipe, stepping, answers at the prompt, the tests of what was built."""
+"""`omnidraft tutorial`: the list, a lesson in a pipe, stepping, answers at the prompt, the tests of the reader's functions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_command_runs_a_lesson_over_a_pipe():
     assert done.returncode == 0, done.stderr
     assert "Speculative decoding" in done.stdout and "1.1 open." in done.stdout
     shown = "".join(done.stdout.split())
-    for cell in tutorial.cells(LESSONS[0].read_text(encoding="utf-8")):  # no code is cut off at the right
+    for cell in tutorial.cells(LESSONS[0].read_text(encoding="utf-8")):  # no line of code is cut off at the right
         assert cell.prose or "".join(cell.text.split()) in shown
 
 

@@ -1,4 +1,4 @@
-"""The lessons run as a reader would run them, stay short, keep to the glossary, and their questions tell right from wrong."""
+"""The lessons run as a reader would run them, are short, use the glossary's terms, and check answers correctly."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ embedded = pytest.mark.skipif(not all((EMBEDDED / name).is_dir() for name in ("d
 @embedded
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stem)
 def test_lesson_runs_without_torch(lesson, tmp_path):
-    for name in ("torch", "transformers"):  # stand-ins that end the run when they are imported
+    for name in ("torch", "transformers"):  # fake modules that end the run if they are imported
         (tmp_path / f"{name}.py").write_text(f"import sys\nsys.exit('{name} was imported')\n")
-    (tmp_path / "sitecustomize.py").write_text(  # what the BLAS of a reader who has set nothing is told
+    (tmp_path / "sitecustomize.py").write_text(  # prints the number of threads that BLAS gets by default
         "import atexit, os\natexit.register(lambda: print(os.environ.get('OPENBLAS_NUM_THREADS'), 'thread of BLAS'))\n")
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONUTF8": "1", "NO_COLOR": "1"}
     for name in ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"):
@@ -36,7 +36,7 @@ def test_lesson_runs_without_torch(lesson, tmp_path):
     asked = re.findall(r'^check\("(.+?)", ', lesson.read_text(encoding="utf-8"), re.M)
     assert len(asked) >= 2 and all(f"{question} open.\n" in done.stdout for question in asked)
     assert "\033" not in done.stdout and "█" in done.stdout
-    assert done.stdout.endswith("1 thread of BLAS\n")  # more would spin: beside other work up to six times the processor time
+    assert done.stdout.endswith("1 thread of BLAS\n")  # more can take up to six times the CPU time next to other work
 
 
 def test_there_are_eight_lessons():
@@ -51,14 +51,14 @@ def test_lesson_is_short_and_sourced(lesson):
     assert sorted(headings) == ["By hand", "Exercises", "The equation", "The real thing"] and headings[-1] == "Exercises"
     assert all((ROOT / path).is_file() for path in re.findall(r"omnidraft/[\w/]+\.py", text))
     assert "show(" in text and ("bar(" in text or "█" in text) and "assert " in text
-    assert not re.search(r"^#     .*\*\*", text, re.MULTILINE)  # in an equation's block the stars would be shown
+    assert not re.search(r"^#     .*\*\*", text, re.MULTILINE)  # in an equation's block the stars would be visible
     heading = next(line for line in text.splitlines() if line.startswith("# ## The equation"))
     assert re.search(r"\(.*(arXiv \d{4}\.\d{5}, |this project's own).*\)", heading)
-    for node in ast.walk(ast.parse(text)):  # one statement per line: a, b = ... is for two of a kind
+    for node in ast.walk(ast.parse(text)):  # a, b = ... only for two values of the same kind
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
             kinds = {(type(value), ast.dump(value.func) if isinstance(value, ast.Call) else "") for value in node.value.elts}
             assert len(kinds) == 1, ast.unparse(node)
-    for cell in re.split(r"^# %%", text, flags=re.MULTILINE)[1:]:  # prose cells hold prose only
+    for cell in re.split(r"^# %%", text, flags=re.MULTILINE)[1:]:  # prose cells contain only prose
         assert not cell.startswith(" [markdown]") or all(
             line.startswith("#") for line in cell.splitlines()[1:] if line.strip())
 
@@ -81,7 +81,7 @@ def test_no_term_is_used_before_its_lesson():
     for number, lesson in enumerate(LESSONS, 1):
         prose = " ".join(line[2:] for line in lesson.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
         prose = prose.replace("`omnidraft tutorial", "`")  # the command, not the rule
-        for term in sorted(explained, key=len, reverse=True):  # "block efficiency" is no "block"
+        for term in sorted(explained, key=len, reverse=True):  # "block efficiency" is not "block"
             plural = re.sub(r"y$", "(?:y|ies)", re.escape(term))
             prose, times = re.subn(rf"(?<![\w-]){plural}(?:s|ed)?(?![\w-])", "_", prose, flags=re.IGNORECASE)
             assert not times or number >= explained[term], f"{term!r} of {lesson.name} is from lesson {explained[term]}"
@@ -191,7 +191,7 @@ def test_a_wrong_function_is_shown_the_call(exercises, capsys):
 
 
 def test_the_lesson_answers_are_those_of_the_package(exercises):
-    """The small worlds of exercises 3.2 and 4.2, played by the package's own code."""
+    """The small examples of exercises 3.2 and 4.2, run with the package's own code."""
     from omnidraft.ngram_cache import NGramCache
     from omnidraft.translation import Direct, merge
     from omnidraft.verification import rejection_sampling

@@ -1,4 +1,4 @@
-"""docs/upstream: what is reported about transformers is so in the installed release, and its fix mends it."""
+"""docs/upstream: the reported error of transformers is in the installed release, and the proposed fix removes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "docs" / "upstream"
 
 @pytest.fixture
 def translator(monkeypatch):
-    """Gives the class of transformers its source as changed by fix.diff; undone after the test."""
+    """A function that applies fix.diff to transformers' class; undone after the test."""
     name = "AssistantToTargetTranslator"
     monkeypatch.setattr(candidate_generator, name, getattr(candidate_generator, name))
 
@@ -39,7 +39,7 @@ def translator(monkeypatch):
 
 
 def outcome() -> dict[str, bool]:
-    """The cases of the test that the report proposes: which of them pass."""
+    """The cases of the proposed test, and whether each passes."""
     spec = importlib.util.spec_from_file_location("proposed", FOLDER / "test_sampling_distribution.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -58,7 +58,7 @@ def test_the_proposed_test_fails_as_released_and_passes_with_the_fix(translator)
 
 
 def test_the_reproduction_shows_the_distance_and_the_fixed_class_has_none():
-    draws = 300  # exact ones have a total variation of 0.10 on average, and 0.16 in one run of a thousand
+    draws = 300  # for exact draws the total variation is 0.10 on average, and above 0.16 in one run of a thousand
     done = subprocess.run([sys.executable, "reproduction.py", str(draws)], cwd=FOLDER, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = [re.fullmatch(r"(.*), assistant '(.*)': (.*)", line) for line in done.stdout.splitlines()[1:]]

@@ -44,7 +44,7 @@ def test_by_strings_as_in_the_paper():
     strings, right = align(drafter, target, strings=True), align(drafter, target)
     e, newline, piece = ids(drafter, "é", "<0x0A>", "▁a")
     assert strings.draft_to_target[piece] == right.draft_to_target[piece] == ids(target, "Ġa")[0]
-    assert strings.draft_to_target[e] == ids(target, "é")[0] == 0xE9  # false: that is the stand-in of byte 0xE9
+    assert strings.draft_to_target[e] == ids(target, "é")[0] == 0xE9  # wrong: that is how byte 0xE9 is written
     assert right.draft_to_target[e] == -1
     assert strings.draft_to_target[newline] == -1 and right.draft_to_target[newline] == 10
     assert strings.shared_draft == 4  # ▁, é, a, ▁a
@@ -60,7 +60,7 @@ def test_special_tokens_go_by_role():
     assert back.draft_to_target[256:].tolist() == [1, 2, 2, -1]
     other = byte_level(specials=("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
     assert align(other, chat).draft_to_target[256:].tolist() == [257, -1, 258]  # document end, turn end
-    # GPT-2 calls one token bos, eos and unk: it is the end of the text and nothing else.
+    # In GPT-2 one token is bos, eos and unk: here it only means the end of the text.
     gpt2 = byte_level(config=dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"))
     assert align(drafter, gpt2).draft_to_target[[0, 1, 2]].tolist() == [-1, -1, 256]
 
@@ -71,9 +71,9 @@ def test_of_several_tokens_with_the_same_bytes_the_produced_one_is_chosen():
     low, high = sorted(ids(drafter, "▁", " "))
     assert align(target, drafter).draft_to_target[ids(target, "Ġ")] == ids(drafter, "▁")[0] == low
     assert align(drafter, target).draft_to_target[[low, high]].tolist() == ids(target, "Ġ") * 2
-    reversed_order = sentencepiece(" ab▁", "a b")  # here the one that is produced has the higher id
+    reversed_order = sentencepiece(" ab▁", "a b")  # here the produced token has the higher id
     assert align(target, reversed_order).draft_to_target[ids(target, "Ġ")] == ids(reversed_order, "▁")
-    never_produced = sentencepiece("▁ab", extra=("a▁b", "a b"))  # no merge makes either: the lowest id
+    never_produced = sentencepiece("▁ab", extra=("a▁b", "a b"))  # no merge makes either token: the lowest id is used
     added = byte_level(added=("a b",))
     assert align(added, never_produced).draft_to_target[ids(added, "a b")] == ids(never_produced, "a▁b")
 
@@ -96,7 +96,7 @@ def test_padded_logits_are_never_proposed():
         drafted, proposed = ([token for r in rounds for token in tokens(r)] for tokens in (
             lambda r: r.draft_tokens, lambda r: r.proposals + r.emitted))
         assert drafted and max(drafted) < drafter.size and max(proposed) < target.size
-    narrow = align(drafter, target, sizes=(drafter.size, 256))  # a model without the last rows, and the special tokens
+    narrow = align(drafter, target, sizes=(drafter.size, 256))  # a model without the last rows, which are the special tokens
     assert narrow.draft_to_target.max() < 256 and len(narrow.target_to_draft) == 256
 
 
@@ -121,12 +121,12 @@ def test_spans_by_hand():
     assert spans("flake", "fl ake") == [((0, 1), (0, 2))]
     assert spans("fl ak", "f la k") == [((0, 2), (0, 3))]
     assert spans("_ f _", "f _") == [((0, 1), (0, 0)), ((1, 2), (0, 1)), ((2, 3), (1, 1)), ((3, 3), (1, 2))]
-    assert spans("f la", "f l") == [((0, 1), (0, 1))]  # the last block is not complete
+    assert spans("f la", "f l") == [((0, 1), (0, 1))]  # the last span is not complete
     assert list(aligned_spans([], [])) == []
 
 
 def spans(one, other):
-    """Of two tokenizations, tokens separated by spaces, "_" without bytes."""
+    """The spans of two tokenizations; tokens are separated by spaces, and "_" has no bytes."""
     return list(aligned_spans(*([token.strip("_").encode() for token in side.split()] for side in (one, other))))
 
 

@@ -1,4 +1,4 @@
-"""Small tokenizers for tests: built by hand, one of each kind; and the real ones, where they are at hand."""
+"""Small tokenizers for tests: built by hand, one of each kind; and real ones, where available."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REAL_TOKENIZERS = ("tokenizers/llama2-32k", "tokenizers/llama3-128k", "tokenizer
 
 @cache
 def real(name: str) -> Tokenizer:
-    """One of REAL_TOKENIZERS; skips the test where it is absent."""
+    """One of REAL_TOKENIZERS; skips the test if it is absent."""
     if not (REAL / name).is_dir():
         pytest.skip(f"{REAL / name} is not here (set OMNIDRAFT_REAL_DATA)")
     return Tokenizer.load(REAL / name)
@@ -45,7 +45,7 @@ def sentencepiece(characters: str, merges: str = "", fallback: bool = True, meta
 
 def byte_level(merges: str = "", specials: tuple[str, ...] = ("<|endoftext|>",), added: tuple[str, ...] = (),
                config: dict | None = None, name: str = "bytes", gap: int = 0) -> Tokenizer:
-    """GPT-2-style: the 256 stand-ins, one piece per merge "a b", then special and plain added tokens."""
+    """GPT-2-style: the 256 byte characters, one piece per merge "a b", then special and plain added tokens."""
     pairs = [tuple(pair.split()) for pair in merges.split(", ") if pair]
     vocabulary = {s: i for i, s in enumerate([*BYTE_TO_CHARACTER, *("".join(pair) for pair in pairs)])}
     if gap:  # unused ids before the last piece

@@ -1,1 +1,1 @@
-"""The experiments of arXiv 2507.02659: alignment, adaptive drafting, shifts, and its shapes."""
+"""The experiments of arXiv 2507.02659: alignment, adaptive drafting, shifts, and the paper's model shapes."""

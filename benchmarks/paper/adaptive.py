@@ -1,13 +1,13 @@
-"""Adaptive drafting by the wall clock: fixed lengths against stop rules and the learned head.
+"""Adaptive drafting in wall-clock time: fixed lengths, stop rules and the learned head.
 
     python -m benchmarks.paper.adaptive --json
 
 *Sweep*: every rule writes the same greedy texts; all settings of a task take turns prompt by prompt
-in one process. The head learns online on other prompts of the same kind (the drafter stays as it
-is), on the paper's schedule: an update every 8 prompts, joint or interleaved. *Comparison* (as in
-arXiv 2507.02659): the un-adapted drafter serves a stream and learns nothing, the head only, its
-weights only (`lifted`, rank 32), or both; then held-out prompts. What the result file has already
-is not run again.
+in one process. The head learns online on other prompts of the same kind, with the paper's schedule:
+an update every 8 prompts, joint or interleaved (the drafter does not learn). *Comparison* (as in
+arXiv 2507.02659): the un-adapted drafter serves a stream and learns nothing, only the head, only its
+weights (`lifted`, rank 32), or both; then held-out prompts are measured. Results already in the file
+are not measured again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NOTHING = Schedule(every=10 ** 9, guard=0)
 METHODS = {"fixed k": NOTHING, "adapt only": Schedule(every=2, steps=0, head="joint", guard=0),
            "distill only": Schedule(every=2, replay=6),
            **{how: Schedule(every=2, replay=6, head=how) for how in ("joint", "interleaved")}}
-FIXED, THRESHOLD = 4, 0.4  # of the comparison
+FIXED, THRESHOLD = 4, 0.4  # used in the comparison
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class EntropyBound(FixedLength):
 
 def serve(pair: Pair, texts: list[str], schedule: Schedule, options: Options,
           head: AcceptanceHead | None = None, recipe: Recipe | None = None) -> Learner:
-    """Serve the prompts and learn on the way."""
+    """Serve the prompts and learn from them."""
     rng = np.random.default_rng(0)
     learner = Learner(pair, Trainer(pair.draft, recipe or Recipe(), rng), rng, schedule, head)
     for _ in learn(learner, texts, options, Uniforms(rng)):
@@ -86,9 +86,9 @@ def serve(pair: Pair, texts: list[str], schedule: Schedule, options: Options,
 
 def speeds(settings: dict[str, tuple[Pair, FixedLength | None]], examples: list[dict], tokens: int,
            repeats: int) -> dict:
-    """Figures by name of the settings, each a pair and its stop rule, or None for plain decoding.
+    """Figures by name of the settings; each is a pair and its stop rule, or None for plain decoding.
 
-    Of prompts from templates that training showed the tokens per second are given separately too.
+    Tokens per second are also given separately for prompts from templates seen in training.
     """
     def decode(pair: Pair, stop: FixedLength | None, text: str) -> list[Round]:
         if stop is None:
@@ -111,12 +111,12 @@ def speeds(settings: dict[str, tuple[Pair, FixedLength | None]], examples: list[
 
 
 def quality(scores: np.ndarray, labels: np.ndarray) -> dict:
-    """How well scores (n,) order accepted above rejected tokens, and how far off they are."""
+    """How well scores (n,) rank accepted above rejected tokens, and how far they are from the labels."""
     above, below = scores[labels > 0.5][:, None], scores[labels <= 0.5]
     bins = np.minimum((scores * 10).astype(int), 9)
     off = sum(abs((scores - labels)[bins == i].sum()) for i in range(10)) / len(labels)
     loss = -np.log(np.clip(np.where(labels > 0.5, scores, 1 - scores), 1e-4, 1)).mean()
-    curve = (above > below).mean() + (above == below).mean() / 2  # area under it
+    curve = (above > below).mean() + (above == below).mean() / 2  # area under the ROC curve
     return {"auc": round(float(curve), 3), "calibration_error": round(float(off), 3),
             "cross_entropy": round(float(loss), 3)}
 
@@ -130,7 +130,7 @@ def sweep(names: str, task: str, args: Namespace) -> dict:
         heads[how] = AcceptanceHead(pair.draft.config.width)
         options = Options(stop=Confidence(8, 0.1, heads[how]), max_new_tokens=args.tokens)
         serve(pair, stream, Schedule(every=8, steps=0, head=how, guard=0), options, heads[how])
-    blank = AcceptanceHead(pair.draft.config.width)  # predicts the drafter's own confidence
+    blank = AcceptanceHead(pair.draft.config.width)  # untrained, it predicts the drafter's own confidence
     options = Options(stop=Confidence(8, 0.05, blank), max_new_tokens=args.tokens)
     seen = serve(pair, texts, NOTHING, options, blank).labelled
     labels = np.array([label for _, label in seen])
@@ -154,7 +154,7 @@ def sweep(names: str, task: str, args: Namespace) -> dict:
 
 
 def comparison(names: str, task: str, args: Namespace) -> dict:
-    """The paper's comparison: each method serves the stream from its start, then held-out ones."""
+    """The paper's comparison: each method serves the whole stream, then held-out prompts."""
     texts, (base, goal) = fresh_prompts(task, args.stream, 2), map(load, names.split(":"))
     settings, learned = {"plain": (Pair(base, goal), None)}, {"plain": {}}
     for name, schedule in METHODS.items():
@@ -183,7 +183,7 @@ def main() -> None:
         __doc__, "adaptive", pairs=[f"draft-tasks:{target}" for target in TARGETS], tasks=TASKS,
         compare=["draft-general:llama3-like", "draft-general:qwen-like"], compare_tasks=["math"],
         stream=(64, "prompts to learn from"), prompts=(8, "held-out prompts"), tokens=64, repeats=3,
-        note=("", "on the run, written with its figures"))
+        note=("", "a remark on the run, written with its figures"))
     settings = chosen(args, "stream", "prompts", "tokens", "repeats", "note")
     settings |= {"fixed": FIXED, "threshold": THRESHOLD}
     parts = {sweep: (args.pairs, args.tasks), comparison: (args.compare, args.compare_tasks)}

@@ -1,11 +1,11 @@
-"""How long real vocabularies take to align, and how many tokens are shared by bytes and by strings.
+"""How long real vocabularies take to align, and how many tokens they share by bytes and by strings.
 
     python -m benchmarks.paper.alignment --json     (or --draft FOLDER --targets FOLDER ...)
 
-By strings as in the paper (arXiv 2507.02659, Table 8). Seconds are medians over repeats: reading
-both tokenizers, and aligning. A warm start is the least processor time of the repeats, in which how
-the two spell each other is read from the disk: what the tokenizers library takes to read both
-files, and what comes on top of it until the first text could be drafted.
+The paper compares strings (arXiv 2507.02659, Table 8). Seconds are medians over repeats: reading
+both tokenizers, and aligning them. A warm start reads from disk how the two tokenizers spell each
+other; its figures are the least CPU time of the repeats: the time that the tokenizers library takes
+to read both files, and the further time until the first text could be drafted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DRAFT, *REST = (REAL / "tokenizers" / name for name in ("llama2-32k", "llama3-12
 
 
 def warm_start(folders: list[Path], repeats: int) -> dict[str, float]:
-    """Processor seconds of the library, and those of ours on top, to read two vocabularies."""
+    """CPU seconds to read two vocabularies: of the library, and of our code in addition."""
 
     def library() -> list[tokenizers.Tokenizer]:
         return [tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")) for folder in folders]
@@ -38,13 +38,13 @@ def warm_start(folders: list[Path], repeats: int) -> dict[str, float]:
         pair = Pair(*(SimpleNamespace(tokenizer=side, name=side.name, vocab_size=side.size) for side in sides))
         return pair, pair.lifting
 
-    ours()  # cold
+    ours()  # a cold start, not counted
     least = [min(processor_seconds(way) for _ in range(repeats)) for way in (library, ours)]
     return {"library": round(least[0], 3), "ours": round(least[1] - least[0], 3)}
 
 
 def processor_seconds(make: Callable[[], object]) -> float:
-    """Processor seconds of `make`, without those that free what it made."""
+    """CPU seconds of `make`, without freeing its result."""
     began = process_time()
     made = make()
     return process_time() - began if made else 0.0

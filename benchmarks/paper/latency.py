@@ -3,19 +3,19 @@
     python -m benchmarks.paper.latency --json
 
 The weights are random: a pass costs the same. `--shape paper` (the default with CUDA, in bfloat16)
-is arXiv 2507.02659's: a drafter of 2 layers x 768 and 32,000 entries; targets like Llama-2-7B and
-Qwen2-7B. `--shape small` keeps the vocabularies and shrinks the rest, for a CPU. Our own work
-(`overhead`) is a whole `lifted` round around models that answer at once with stored random rows,
-for the tokenizers of $OMNIDRAFT_REAL_DATA, else the embedded ones.
+has the shapes of arXiv 2507.02659: a drafter of 2 layers x 768 and 32,000 entries; targets like
+Llama-2-7B and Qwen2-7B. `--shape small` keeps the vocabularies and makes the rest smaller, for a
+CPU. Our own work (`overhead`) is a whole `lifted` round with models that return stored random rows
+at once, for the tokenizers of $OMNIDRAFT_REAL_DATA, or else the embedded ones.
 
 With the paper's acceptance rates a, k drafted tokens, and t_d, t_p(m), t_o for a drafted token, a
 target pass over m tokens, and our overhead:
 
     speedup = tokens(a) t_p(1) / (k t_d + t_p(k + 1) + t_o)
 
-tokens(a) = 1 + k a where a is the share of drafted tokens that are kept, (1 - a^(k+1)) / (1 - a)
-where it is the chance of each to be kept once all before it were (arXiv 2211.17192, equation 1).
-The paper does not say which; both are given.
+tokens(a) = 1 + k a if a is the share of drafted tokens that are kept; (1 - a^(k+1)) / (1 - a) if a
+is the probability that a token is kept once all before it were (arXiv 2211.17192, equation 1). The
+paper does not say which; both are given.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SHAPES = {
               "Llama-2-7B": ("llama", 512, 1376, 8, 8, 8, 32_000),
               "Qwen2-7B": ("qwen2", 512, 2048, 8, 8, 2, 152_064)},
 }
-# arXiv 2507.02659, T = 0.01: acceptance rate and speedup by its own computation, drafter Llama-68M
+# arXiv 2507.02659, T = 0.01, drafter Llama-68M: acceptance rate, and the speedup that the paper computes
 TASKS = ("GSM8K", "MBPP+HumanEval", "Alpaca", "XSum")
 PAPER = {
     "Qwen2-7B": {"direct mapping": [(.14, 1.04), (.09, .91), (.13, 1.01), (.12, .96)],
@@ -78,30 +78,30 @@ def passes(model: Any, context: int, most: int, repeats: int) -> dict[int, float
 
     def run(m: int) -> float:
         began = perf_counter()
-        model.forward(ids[context:context + m], cache, rows=m)[0, 0].item()  # waits for the device
+        model.forward(ids[context:context + m], cache, rows=m)[0, 0].item()  # .item() waits for the device
         taken = perf_counter() - began
         cache.rewind(context)
         return 1000 * taken
 
-    for _ in range(repeats + 2):  # two to warm up
+    for _ in range(repeats + 2):  # the first two are not counted
         for m, taken in times.items():
             taken.append([run(m), run(m)][-1])
     return {m: median(taken[2:]) for m, taken in times.items()}
 
 
 def overhead(pair: Pair, k: int, temperature: float, repeats: int) -> float:
-    """Median milliseconds of a round around models that cost nothing; four rounds to warm up."""
+    """Median milliseconds of a round whose models cost nothing; the first four rounds are not counted."""
     options = Options(stop=FixedLength(k), temperature=temperature, max_new_tokens=16 * repeats)
     rounds, times = speculative(pair, TEXT, options, draws()), []
     for _ in range(repeats + 6):
         began = perf_counter()
-        next(rounds)  # what it copies to the host makes it wait for the device
+        next(rounds)  # its copies to the host make it wait for the device
         times.append(1000 * (perf_counter() - began))
     return median(times[4:])
 
 
 def predictions(target: str, k: int, draft: float, costs: dict[int, float], own: float) -> dict:
-    """Speedups by the formula above, per method and task of the paper."""
+    """Speedups by the formula above, for each method and task of the paper."""
     per_round = costs[1] / (k * draft + costs[k + 1] + own)
     return {method: {task: {"acceptance": a, "paper": speedup, "share": (1 + k * a) * per_round,
                             "chance": (1 - a**(k + 1)) / (1 - a) * per_round}

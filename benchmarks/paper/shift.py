@@ -1,15 +1,15 @@
 """Distribution shift: another task, another target and back, several targets at once.
 
     python -m benchmarks.paper.shift --stream 256 --parts task --json
-    (the other parts with --stream 64; --png benchmarks/results for pictures)
+    (the other parts with --stream 64; pictures with --png benchmarks/results)
 
-*task*: one target, prompts of one task and then of another, with and without the n-gram cache, with
-and without learning; and a drafter that learned on the second task alone, for every seed (each with
-prompts of its own). *target*: X, then Y, then X again, each with an adapter of its own, kept on
-disk and loaded by name. *three*: the targets in one process, prompts in turn, against processes
-that serve one only. Everything at temperature 1, `lifted`, LoRA rank 32, an update every two
-prompts, six draft tokens a round (*three*: as many as the acceptance head says). What the result
-file has already is not run again.
+*task*: one target; prompts of one task and then of another, with and without the n-gram cache, with
+and without learning; also a drafter that learned only on the second task. Every seed has its own
+prompts. *target*: X, then Y, then X again, each with its own adapter, saved on disk and loaded by
+name. *three*: all targets in one process, with prompts in turn, compared with processes that serve
+only one. Everything at temperature 1, with `lifted`, LoRA rank 32, an update every two prompts, six
+draft tokens per round (*three*: as many as the acceptance head allows). Results already in the file
+are not measured again.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength
 from recipes.world import fresh_prompts
 
-POINTS, HELD_OUT = 8, 48  # of a curve before a shift and after it; prompts
+POINTS, HELD_OUT = 8, 48  # points of a curve before and after a shift; held-out prompts
 LEARNING, NOT_LEARNING = Schedule(every=2, replay=6), Schedule(every=10 ** 9, guard=0)
 WITH_HEAD = Schedule(every=2, replay=6, head="interleaved")
 CACHED = {"with the cache": True, "without the cache": False}
 
 
 class Run:
-    """One drafter for one target while it serves: its learner, draws, and rounds by prompt."""
+    """A drafter that serves one target: its learner, its draws, and its rounds by prompt."""
 
     def __init__(self, pair: Pair, schedule: Schedule, tokens: int, seed: int,
                  store: Adapters | None = None) -> None:
@@ -56,14 +56,14 @@ class Run:
         self.uniforms, self.rounds = Uniforms(rng), []
 
     def serve(self, texts: list[str]) -> Run:
-        """Serve the prompts and learn on the way."""
+        """Serve the prompts and learn from them."""
         served = learn(self.learner, texts, self.options, self.uniforms)
         self.rounds += [learned.rounds for learned in served]
         return self
 
 
 def memory_of(cache: NGramCache) -> int:
-    """Bytes that Python holds for the entries, each object once."""
+    """Bytes of memory that Python uses for the entries; each object counts once."""
     held, waiting = {}, [cache._entries, cache._splits, cache._lengths]
     while waiting:
         part = waiting.pop()
@@ -87,7 +87,7 @@ def curve(rounds: list[list[Round]], stream: int) -> dict:
 
 
 def held_out(pair: Pair, task: str, tokens: int) -> dict:
-    """Held-out prompts of the task, six draft tokens a round."""
+    """Figures of held-out prompts of the task, with six draft tokens per round."""
     options = Options(stop=FixedLength(6), temperature=1.0, max_new_tokens=tokens)
     rounds = [write(pair, text, options, i) for i, text in enumerate(texts_of(task, HELD_OUT))]
     found = efficiency([*chain(*rounds)])
@@ -95,7 +95,7 @@ def held_out(pair: Pair, task: str, tokens: int) -> dict:
 
 
 def task_shift(args: Namespace, cached: bool, learning: bool, seed: int) -> dict:
-    """Task A, then B; with learning also a drafter that saw B alone."""
+    """Task A, then B; with learning also a drafter that saw only B."""
     base, target, (_, task) = load(args.draft), load(args.targets[0]), args.tasks
     schedule = LEARNING if learning else NOT_LEARNING
     first, second = (fresh_prompts(task, args.stream, 3 + seed) for task in args.tasks)
@@ -116,7 +116,7 @@ def task_shift(args: Namespace, cached: bool, learning: bool, seed: int) -> dict
 
 
 def target_shift(args: Namespace, cached: bool) -> dict:
-    """Targets X, Y, X, each with its adapter on disk; X measured when left and when back."""
+    """Targets X, Y, X, each with its adapter on disk; X is measured before and after Y."""
     base, task, rounds = load(args.draft), args.tasks[0], []
     x, y = (load(name) for name in args.targets[:2])
     with tempfile.TemporaryDirectory() as folder:
@@ -164,7 +164,7 @@ def three_targets(args: Namespace) -> dict:
 
 
 def memory(model: Any) -> int:
-    """Bytes of all arrays that a model holds, each once: weights as kernels want them, tables."""
+    """Bytes of all arrays of a model, each counted once: weights in the kernels' layout, and tables."""
     seen: dict[int, int] = {}
 
     def walk(thing: Any, depth: int) -> None:
@@ -202,11 +202,11 @@ def picture(results: dict, folder: Path) -> None:
 
 
 def main() -> None:
-    """Run, print the curves, write after every part."""
+    """Run, print the curves, and write after every part."""
     args = arguments(
         __doc__, "shift", draft="draft-general", targets=TARGETS, tasks=["math", "code"], tokens=64,
         stream=(64, "prompts before and after a shift"), parts=["task", "target", "three"],
-        seeds=([0, 1, 2], "of the task shifts that learn; the others have 0"),
+        seeds=([0, 1, 2], "seeds of the task shifts that learn; the others use 0"),
         png={"type": Path, "metavar": "FOLDER", "help": "write the curves as pictures too"})
     settings = chosen(args, "draft", "targets", "tasks", "tokens")
     results = start(args.json, settings, task={}, target={}, three={})

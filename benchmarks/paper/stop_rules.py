@@ -1,13 +1,13 @@
-"""Where the acceptance head's gain goes: stop rules in a cost model without noise, then by the clock.
+"""Where the acceptance head's gain goes: stop rules in a cost model without noise, then in wall-clock time.
 
     python -m benchmarks.paper.stop_rules --json
 
-At T = 0 the target's text is fixed. From every place in it the drafter drafts 12 tokens, once; then the passes and draft
-tokens of any stop rule can be counted without running it, and so can those of the best rule there could be, which knows
-what will be kept. At T = 1 the rounds of such drafts are taken, with the tokens that each shorter draft is expected to
-bring under block verification. Costs are the processor time of a draft step, a row more, a prediction and the rest of a
-round, in passes over one token. Heads learn from a stream, thresholds are tuned on the same one; all figures are of
-held-out prompts. *Expected value*: the threshold at which a token more is worth what it costs, tokens per time * cost.
+At T = 0 the target's text is fixed. From every place in it the drafter drafts 12 tokens, once. The passes and draft tokens
+of any stop rule can then be counted without running it, also those of the best possible rule, which knows what will be
+kept. At T = 1 the rounds of such drafts are used, with the number of tokens that each shorter draft is expected to write
+under block verification. Costs are the CPU time of a draft step, one more row, a prediction, and the rest of a round; the
+unit is one target pass over one token. Heads learn from a stream, and thresholds are tuned on the same stream; all figures
+are of held-out prompts. *Expected value*: the threshold at which one more token is worth its cost, tokens per time * cost.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ THRESHOLDS = [round(0.05 * i, 2) for i in range(1, 19)]
 
 
 class Watch(AcceptanceHead):
-    """Keeps the features that it is shown, and lets the draft go on."""
+    """Keeps the features that it is given, and never stops the draft."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
@@ -55,13 +55,13 @@ class Watch(AcceptanceHead):
 
 
 class Place(NamedTuple):
-    """Where a round begins, and what the first n = 0, 1, ... of its draft tokens lead to."""
+    """A place where a round begins, and the result of its first n = 0, 1, ... draft tokens."""
 
-    features: np.ndarray  # (m, F): first of the likeliest token, unless one was healed, then of the drawn ones
-    healed: int  # drawn tokens that no rule looks at
-    rows: list[int]  # of the target's pass, by n
-    tokens: list[float]  # that the round writes, by n; at T = 1 expected
-    labels: list[float]  # of the first drawn tokens that rules look at
+    features: np.ndarray  # (m, F): first the likeliest token's, unless a token was healed; then those of the drawn tokens
+    healed: int  # number of drawn tokens that no stop rule sees
+    rows: list[int]  # rows of the target's pass, by n
+    tokens: list[float]  # tokens that the round writes, by n; at T = 1 expected ones
+    labels: list[float]  # labels of the first drawn tokens that stop rules see
 
 
 def at_zero(pair: Pair, texts: Sequence[str], tokens: int) -> list[list[Place]]:
@@ -79,7 +79,7 @@ def at_zero(pair: Pair, texts: Sequence[str], tokens: int) -> list[list[Place]]:
             parts = [Draft(draft.tokens[:n], [], draft.taken_back) for n in range(1, len(draft.tokens) + 1)]
             proposed = [[], *(respelled(pair, part, ids, "lifted").tokens[:room] for part in parts)]
             kept = drafter.follow(draft, b"".join(spelled[i:]), spelled[i:].count(b""))
-            drafter.ids = before  # that was only to see what is kept
+            drafter.ids = before  # undo: this was only to see what is kept
             drafter.follow(Draft(), spelled[i], int(not spelled[i]))
             healed = len(draft.tokens) - len(draft.features)
             labels = [1.0] * (kept - healed) + [0.0] * (healed <= kept < len(draft.tokens) and room > LONGEST)
@@ -92,14 +92,14 @@ def at_zero(pair: Pair, texts: Sequence[str], tokens: int) -> list[list[Place]]:
 
 
 class Rounds(Learner):
-    """Collects the rounds of sampled texts as places; learns nothing."""
+    """Collects the rounds of sampled texts as places; it does not learn."""
 
-    def __init__(self, pair: Pair, watch: Watch) -> None:  # only what labels need
+    def __init__(self, pair: Pair, watch: Watch) -> None:  # only what `_labels` needs
         self.pair, self.head = pair, watch
         self.places: list[Place] = []
 
     def observe(self, draft: Any, proposals: Any, logits: np.ndarray, *rest: Any) -> None:
-        """Take in a round, unless the end of the text cut it short."""
+        """Record a round, unless the end of the text cut it short."""
         features, lifting = np.array(self.head.seen), proposals.lifting
         self.head.seen.clear()
         if not proposals.atoms or lifting.walk(proposals.atoms)[0] != proposals.tokens:
@@ -112,14 +112,14 @@ class Rounds(Learner):
             rows.append(len(lifting.walk(atoms)[0]) + 1)
             tokens.append(1 + sum(step.after for step in steps if step.ends >= 0))
             if steps and (node := steps[-1].next_node) != ROOT and node in lifting.token and steps[-1].after:
-                p = probs[steps[-1].row]  # the atoms ran out: the node's own token brings a bonus
+                p = probs[steps[-1].row]  # the atoms ended: the node's own token adds a bonus token
                 tokens[-1] += steps[-1].after * float(p[lifting.token[node]] / p[lifting.below(node)].sum())
         labels = self._labels(draft, proposals, logits, rest[1], rest[2])[healed:]
         self.places.append(Place(features, healed, rows, tokens, labels))
 
 
 def at_one(pair: Pair, texts: Sequence[str], tokens: int) -> list[list[Place]]:
-    """The rounds of texts sampled at temperature 1, each a text of its own: none leads to another."""
+    """The rounds of texts sampled at temperature 1, each as a separate text, because no round leads to another."""
     watch = Watch(pair.draft.config.width)
     rounds = Rounds(pair, watch)
     options = Options(stop=Confidence(LONGEST, THRESHOLD, watch), max_new_tokens=tokens, temperature=1.0)
@@ -130,7 +130,7 @@ def at_one(pair: Pair, texts: Sequence[str], tokens: int) -> list[list[Place]]:
 
 
 def learn(texts: list[list[Place]], steps: int) -> AcceptanceHead:
-    """A head that has learned the labels of these places."""
+    """A head trained on the labels of these places."""
     features, labels = pooled(texts)
     head = AcceptanceHead((features.shape[1] - 1) // 2)
     optimizer = AdamW(head.parameters, 1e-3, decay=0.0)
@@ -147,7 +147,7 @@ def pooled(texts: list[list[Place]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def count(texts: list[list[Place]], head: AcceptanceHead, threshold: float) -> dict[str, float]:
-    """What the confidence rule with these predictions needs per token: passes, rows, steps and predictions."""
+    """What the confidence rule needs per token with this head: passes, rows, steps and predictions."""
     sums: dict[str, float] = defaultdict(float)
     for places in texts:
         i = 0
@@ -155,7 +155,7 @@ def count(texts: list[list[Place]], head: AcceptanceHead, threshold: float) -> d
             place = places[i]
             predicted, n, steps, looks = [*map(float, head(place.features))] if len(place.features) else [], 0, 0, 0
             if len(place.rows) > 1 and not place.healed:
-                steps, looks = 1, 1  # the first row says whether to draft at all
+                steps, looks = 1, 1  # the first row decides whether to draft at all
             if len(place.rows) > 1 and (place.healed or predicted[0] >= threshold):
                 n, certain = place.healed, 1.0
                 for one in predicted[not place.healed:]:
@@ -171,13 +171,13 @@ def count(texts: list[list[Place]], head: AcceptanceHead, threshold: float) -> d
 
 
 def cost(counted: dict[str, float], costs: dict[str, float], predictions: bool) -> float:
-    """Passes over one token that a token costs."""
+    """The cost of a token, in target passes over one token."""
     return (counted["passes"] * (1 + costs["rest"]) + counted["rows"] * costs["row"] + counted["steps"] * costs["step"]
             + predictions * counted["predictions"] * costs["prediction"])
 
 
 def best(texts: list[list[Place]], costs: dict[str, float]) -> float:
-    """The cost of a token under the rule that knows what will be kept, and looks ahead to the end of the text."""
+    """The cost of a token under the best rule: it knows what will be kept, up to the end of the text."""
     total = 0.0
     for places in texts:
         ahead = [0.0] * (len(places) + LONGEST + 2)
@@ -191,7 +191,7 @@ def best(texts: list[list[Place]], costs: dict[str, float]) -> float:
 
 
 def measured(pair: Pair, text: str, repeats: int = 40) -> dict[str, float]:
-    """Processor time of the parts of a round, medians, in passes over one token."""
+    """Median CPU time of the parts of a round, in target passes over one token."""
     draft, target, spent = pair.draft, pair.target, defaultdict(list)
     caches, head = (draft.new_cache(), target.new_cache()), AcceptanceHead(draft.config.width)
     caches[0].keeps_hidden = True
@@ -220,7 +220,7 @@ def measured(pair: Pair, text: str, repeats: int = 40) -> dict[str, float]:
 
 def compare(places: Callable[[Pair, Sequence[str], int], list[list[Place]]], pair: Pair, texts: Sequence[str],
             costs: dict[str, float], args: Namespace) -> tuple[dict, dict[str, tuple[float, AcceptanceHead]]]:
-    """Speeds over plain decoding in the cost model; of both predictions the tuned threshold, and who predicts."""
+    """Speedups over plain decoding in the cost model; for confidence and head, the tuned threshold and its predictor."""
     found, stream = (places(pair, some, args.tokens) for some in (texts[:args.prompts], texts[args.prompts:]))
     heads = {"confidence": AcceptanceHead(pair.draft.config.width), "head": learn(stream, args.steps)}
     results, tuned, plain = {}, {}, 1 + costs["rest"]
@@ -229,7 +229,7 @@ def compare(places: Callable[[Pair, Sequence[str], int], list[list[Place]]], pai
         learned = name == "head"
         trials, worth = {t: count(stream, head, t) for t in THRESHOLDS}, THRESHOLD
         threshold, free = (min(trials, key=lambda t, timed=timed: cost(trials[t], costs, timed)) for timed in (learned, False))
-        for _ in range(20):  # tokens per time * what a token more costs
+        for _ in range(20):  # tokens per time * the cost of one more token
             worth = (costs["step"] + costs["row"] + learned * costs["prediction"]) / cost(
                 count(stream, head, worth), costs, learned)
         own = {"default": THRESHOLD, "tuned": threshold, "expected value": worth}
@@ -267,8 +267,8 @@ def main() -> None:
     args = arguments(__doc__, "stop_rules", tasks=TASKS,
                      pairs=[f"{draft}:{target}" for draft in ("draft-tasks", "draft-general+adapter") for target in TARGETS],
                      stream=(64, "prompts to learn from"), prompts=(24, "held-out prompts"),
-                     timed=(8, "of them by the clock"), tokens=64, repeats=3, steps=(200, "of the head's learning"),
-                     note=("", "on the run, written with its figures"))
+                     timed=(8, "of them timed by the clock"), tokens=64, repeats=3, steps=(200, "training steps of the head"),
+                     note=("", "a remark on the run, written with its figures"))
     settings = chosen(args, "stream", "prompts", "timed", "tokens", "repeats", "steps", "note") | {"threshold": THRESHOLD}
     run_all(args.json, start(args.json, settings, pairs={}), {
         ("pairs", names, task): partial(run, names, task, args) for names, task in product(args.pairs, args.tasks)})

@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.generation import candidate_generator as module
 
 TARGET = " abcdefghijklmnopqrs"
-ASSISTANTS = "xyz" + TARGET[::-1], TARGET[:12]  # some tokens that the target lacks; none
+ASSISTANTS = "xyz" + TARGET[::-1], TARGET[:12]  # one with tokens that the target does not have; one without
 FIXES = {"list(self.target_to_assistant": "sorted(self.target_to_assistant",
          "= assistant_prune_lm_head": "= len(self._suppress_input_ids) > 0 and assistant_prune_lm_head"}
 
@@ -27,7 +27,7 @@ def load(letters, seed, std):
 
 
 def total_variation(letters, draws):
-    """From the target's distribution: of the first tokens of `generate`, and of exact draws."""
+    """The distance from the target's distribution: of the first tokens of `generate`, and of exact draws."""
     (target, tokenizer), (assistant, other) = load(TARGET, 0, 0.1), load(letters, 3, 0.3)
     p = target(**(prompt := tokenizer("abc", return_tensors="pt"))).logits[0, -1].softmax(-1)
     first = torch.stack([target.generate(

@@ -1,4 +1,4 @@
-"""For transformers' tests/generation/test_candidate_generator.py: fails as released, passes with fix.diff."""
+"""For transformers' tests/generation/test_candidate_generator.py: fails with the release, passes with fix.diff."""
 
 import unittest
 
@@ -10,7 +10,7 @@ from transformers.testing_utils import require_torch, torch_device
 
 
 class MockTokenizer:
-    """A tokenizer whose vocabulary is listed in an order of its own, as those of fast tokenizers are."""
+    """A tokenizer whose vocabulary is listed in another order than its ids, as in fast tokenizers."""
 
     def __init__(self, letters, order=1):
         self._vocab = {letter: i for i, letter in list(enumerate(letters))[::order]}

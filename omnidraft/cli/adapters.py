@@ -128,12 +128,16 @@ def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path
     drafter, part = adapter.drafter(base), place.with_name(f".{secrets.token_hex(8)}")
     make_folder_of(part / "any")
     try:
-        for path in base.folder.iterdir():
-            if path.is_file() and path.suffix in OTHERS and not path.name.endswith(".index.json"):
+        for path in filter(Path.is_file, base.folder.iterdir()):
+            if path.suffix in OTHERS and not path.name.endswith((".index.json", "params.json")):
                 shutil.copyfile(path, part / path.name)
         if isinstance(base, Llama):
-            settings = {"tie_word_embeddings": drafter.config.tied, "dtype": "float32"}
-            config = read_json(base.folder / "config.json") | settings
+            config = read_json(base.folder / "config.json")
+            family = (config.get("architectures") or [config["model_type"]])[0].lower()
+            family = family.removesuffix("forcausallm").capitalize()  # both keys are needed
+            config |= {"architectures": [f"{family}ForCausalLM"], "model_type": family.lower(),
+                       "tie_word_embeddings": drafter.config.tied,
+                       "dtype": "float32", "torch_dtype": "float32"}  # for transformers < 4.56
             write_text(part / "config.json", json.dumps(config, indent=2) + "\n")
             # subtle: LoRA changes the head, but not the embedding that it was tied to
             own = base.stored(untied=True)[1]
@@ -143,8 +147,7 @@ def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path
             drafter.model.save_pretrained(part)
         card = (SHIPPED.parents[2] / "data" / "card.md").read_text(encoding="utf-8")
         names = [re.sub(r"[^\w .-]", "_", found[role]["name"]) for role in ("draft", "target")]
-        write_text(part / "README.md", card.format(
-            *names, found["rank"], found["fingerprint"], verdict(found["statistics"])))
+        write_text(part / "README.md", card.format(*names, verdict(found["statistics"]), **found))
         again = load(part, "float32", "numpy" if isinstance(base, Llama) else "torch", "cpu")
         ids = np.linspace(0, base.vocab_size - 1, min(64, base.context_size)).astype(int).tolist()
         one, other = (model.forward(ids, model.new_cache(), len(ids)) for model in (drafter, again))

@@ -55,8 +55,7 @@ def generate(
          max_new_tokens=256)
 def chat(
     models: options.Served, decoding: options.Decoding,
-    system: Annotated[str | None, options.models(
-        "--system", help="System message.")] = None,
+    system: Annotated[str | None, options.models("--system", help="System message.")] = None,
 ) -> None:
     """Chat, one message per line (embedded models forget earlier ones). /exit quits."""
     (pair, how), uniforms = models.open(decoding.options()), options.uniforms_of(decoding.seed)

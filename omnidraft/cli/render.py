@@ -83,8 +83,7 @@ def legend(signs: bool = False, rounds: bool = False) -> Text:
     """One line per fate in its colour, with its sign if `signs`, and one line for `rounds`."""
     lines = [Text.assemble("  ", f"[{sign} " * signs, (name, style), "]" if signs else ":", rest)
              for style, sign, meaning in FATES.values() for name, rest in [meaning.split(":")]]
-    if rounds:
-        lines.append(Text(f"  {END} end of a round (one target pass)", "dim"))
+    lines += [Text(f"  {END} end of a round (one target pass)", "dim")] * rounds
     return Text("\n").join(lines)
 
 

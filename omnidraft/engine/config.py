@@ -64,7 +64,7 @@ class ModelConfig:
         try:
             return _parse(config)
         except KeyError as key:
-            reason = f"config.json does not say {key}"
+            reason = f"config.json has no {key}"
         except OmnidraftError as error:
             reason = error
         except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -123,8 +123,8 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
             raise OmnidraftError(f"{key} is {repr(size)[:40]}, but must be a whole number from 1 "
                                  f"to {most:,}")
     if heads % kv_heads or head_dim % 2:
-        raise OmnidraftError(f"{heads} heads cannot share {kv_heads} key-value heads of "
-                             f"{head_dim} numbers")
+        raise OmnidraftError(f"{heads} heads must be a multiple of {kv_heads} key-value "
+                             f"heads, and head_dim {head_dim} must be even")
     original = "original_max_position_embeddings"
     rope["original_context"] = config.get(original) or rope.get(original) or context
     rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
@@ -132,7 +132,7 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
         if type(rope[key]) not in (int, float) or not 1e-9 < rope[key] < 1e18:
             raise OmnidraftError(f"{key} is {str(rope[key])[:40]}, but must be a number above 0")
     if kind == "llama3" and rope["low_freq_factor"] >= rope["high_freq_factor"]:
-        raise OmnidraftError("low_freq_factor is not below high_freq_factor")
+        raise OmnidraftError("low_freq_factor must be below high_freq_factor")
     bias = bool(config.get("attention_bias")) and family == "Llama"
     ends = flat_ids(config.get("eos_token_id"))
     return ModelConfig(

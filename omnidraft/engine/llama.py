@@ -48,7 +48,7 @@ class Llama:
                 raise OmnidraftError(f"{name}: the weights lack {tensor}")
             if (found := tensors[tensor].shape) != shape:
                 raise OmnidraftError(
-                    f"{name}: {tensor} has shape {found}, config.json says {shape}")
+                    f"{name}: {tensor} has shape {found}, but config.json says {shape}")
         self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype),
                                               twice=self.parameters <= PACKED)
         self.kernel = str(self.layout)  # one line on how the matrix products run

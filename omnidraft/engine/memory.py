@@ -1,6 +1,6 @@
 """Recognising out-of-memory errors, and the message for them."""
 
-OUT_OF_MEMORY = "out of memory: take a smaller model or number type, a shorter text, another device"
+OUT_OF_MEMORY = "out of memory: use a smaller model or dtype, a shorter text, or another device"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -23,8 +23,8 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]  # configuration and tokenizer
 HUB_ID = r"[\w.-]+/[\w.-]+"
 CLEARER = {  # clearer messages than transformers' own, by a phrase in these
-    "trust_remote_code=True": "it has its own code; if you trust it, give trust_remote_code=True",
-    "ignore_mismatched_sizes": "the weights have other shapes than config.json says",
+    "trust_remote_code=True": "it runs its own code: if you trust it, give trust_remote_code=True",
+    "ignore_mismatched_sizes": "the shapes of its weights do not match its config.json",
     "Unrecognized configuration class": "it is not a causal language model",
     "weights_only": "its weights file holds more than numbers: use a safetensors copy",
     "outgoing traffic": "the Hugging Face hub is not reachable, and there is no earlier download"}
@@ -44,7 +44,7 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
         more = {"local_files_only": not online, **more}
     config = read_json(folder / "config.json")
     if not config.get("model_type"):
-        raise OmnidraftError(f"{source} has no config.json with a model_type: no model, or damaged")
+        raise OmnidraftError(f"{source} has no config.json with a model_type: give a model folder")
     if config.get("is_encoder_decoder"):
         raise OmnidraftError(f"{source} is an encoder-decoder, not a causal language model")
     if "/" in str(config.get("attn_implementation")) and not trust_remote_code:  # code from a hub
@@ -52,7 +52,7 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
     names = [name for file in folder.glob("*.safetensors") for name in read_header(file)]
     layers = config.get("num_hidden_layers")
     if names and type(layers) is int and layers > len(names):  # building it would take very long
-        raise OmnidraftError(f"{source}: config.json has {layers} layers, the weights fewer")
+        raise OmnidraftError(f"{source}: the weights lack some of config.json's {layers} layers")
     number, dtype_why = getattr(torch, dtype, None), "as asked"
     if dtype == "auto":
         number, dtype_why = ((torch.float32, "the fastest on a CPU") if device == "cpu"
@@ -105,8 +105,8 @@ def load_tokenizer(folder: Path, trust: dict[str, bool]) -> Tokenizer:
     """The tokenizer.json itself (transformers rebuilds some), else older files, converted."""
     if (folder / "tokenizer.json").is_file():
         return Tokenizer.load(folder)
-    unusable = OmnidraftError(f"no usable tokenizer in {folder}: it needs a tokenizer.json (or its "
-                              "source and the package sentencepiece)")
+    unusable = OmnidraftError(f"no usable tokenizer in {folder}: it needs a tokenizer.json, or its "
+                              "source files and the package sentencepiece")
     try:
         made = transformers.AutoTokenizer.from_pretrained(folder, **trust)
         tokenizer = copied(made, folder.resolve().name)
@@ -120,8 +120,8 @@ def load_tokenizer(folder: Path, trust: dict[str, bool]) -> Tokenizer:
 def copied(made: Any, name: str) -> Tokenizer:
     """A copy of a tokenizer of transformers; OmnidraftError for one written in Python."""
     if (raw := getattr(made, "backend_tokenizer", None)) is None:
-        raise OmnidraftError(f"{type(made).__name__} has no tokenizer.json behind it: give what "
-                             "AutoTokenizer.from_pretrained loads")
+        raise OmnidraftError(f"{type(made).__name__} has no tokenizer.json: give the fast "
+                             "tokenizer that AutoTokenizer.from_pretrained loads")
     named = {f"{role}_token": getattr(made, f"{role}_token") for role in WELL_KNOWN}
     # in transformers, the post-processor already adds everything that begins a text
     return Tokenizer(raw.from_str(raw.to_str()), name, named | {"add_bos_token": False})

@@ -59,7 +59,7 @@ def read_header(path: str | Path) -> dict[str, dict]:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
             return {name: header[name] for name in checked.keys()}
     except (OSError, ValueError, KeyError, SafetensorError):
-        raise OmnidraftError(f"{path} is not a complete safetensors file (truncated?)") from None
+        raise OmnidraftError(f"{path} is not a complete safetensors file: copy it again") from None
 
 
 def load_tensors(folder: str | Path) -> Tensors:
@@ -77,7 +77,7 @@ def load_tensors(folder: str | Path) -> Tensors:
     try:  # `with_name` rejects names that lead to another folder
         shards = {path.with_name(name) for name in read_json(index)["weight_map"].values()}
     except (ValueError, KeyError, AttributeError, TypeError):  # OmnidraftError is a ValueError
-        raise OmnidraftError(f"{index} is not a safetensors index (copy it again)") from None
+        raise OmnidraftError(f"{index} is not a safetensors index: copy it again") from None
     return Tensors({name: array for shard in sorted(shards)
                     for name, array in read_safetensors(shard).data.items()})
 

@@ -83,7 +83,7 @@ class Adapters:
             found = [word] if word in here else [name for name, one in here.items() if (
                 len(word) > 3 and one.get("fingerprint", "").startswith(word))]
             if len(found) > 1:
-                raise OmnidraftError(f"{word} matches each of {', '.join(found)}: give a name")
+                raise OmnidraftError(f"{word} matches each of {', '.join(found)}: give one name")
             if found:
                 return store.root / found[0]
         if (Path(word) / "current.json").exists():
@@ -111,7 +111,7 @@ class Adapters:
         with self.writing(pair) as folder:
             current = (manifest_of(folder) or {"version": 0})["version"]
             if after not in (None, current):
-                raise OmnidraftError(f"another process has learned into {folder} meanwhile")
+                raise OmnidraftError(f"another process has saved to {folder} since it was read")
             place = folder / f"v{current + 1}-{secrets.token_hex(4)}"  # a unique name
             try:
                 make_folder_of(place / "any")

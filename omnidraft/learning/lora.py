@@ -64,7 +64,7 @@ class LoRA:
             change = change.T if name in self.turned else change
             if name not in tensors or tensors[name].shape != change.shape:
                 raise OmnidraftError("the adapter belongs to another model: "
-                                     f"{name} is not {change.shape} here")
+                                     f"{name} is not of shape {change.shape} here")
             merged[name] = tensors[name] + change
         return merged
 

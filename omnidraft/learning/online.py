@@ -52,13 +52,13 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.head not in ("none", "joint", "interleaved"):
-            raise OmnidraftError(f"unknown head training {self.head!r}: none, joint, interleaved")
+            raise OmnidraftError(f"unknown head {self.head!r}: choose none, joint or interleaved")
         if self.every < 1 or self.steps < (self.head == "none"):
-            raise OmnidraftError(f"every {self.every}, steps {self.steps}: both must be 1 or more")
+            raise OmnidraftError(f"every={self.every}, steps={self.steps}: both must be 1 or more")
         if self.head == "interleaved" and self.every == 1:
-            raise OmnidraftError("a head learns between two updates: update every 2 or more")
+            raise OmnidraftError("the head learns between two updates: set every to 2 or more")
         if (worst := min(self.replay, self.memory, self.memory_bytes)) < 0:
-            raise OmnidraftError(f"replay, memory and its bytes are 0 or more, not {worst}")
+            raise OmnidraftError(f"replay, memory and memory_bytes must be 0 or more, not {worst}")
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Learned:
     updated: bool = False
     loss: float = math.nan
     seconds: float = 0.0  # spent on learning
-    note: str = ""  # "skipped: ..." or "rolled back: ..."
+    note: str = ""  # "skipped: ...", "prompt skipped: ..." or "rolled back; ..."
 
 
 class Learner:
@@ -271,7 +271,7 @@ def learn(learner: Learner, prompts: Iterable[str], options: Options,
         try:
             rounds = list(speculative(learner.pair, prompt, options, uniforms, learner))
         except OmnidraftError as error:
-            yield Learned(prompt, [], note=f"passed over: {error}")
+            yield Learned(prompt, [], note=f"prompt skipped: {error}")
         else:
             yield learner.finish(prompt, rounds, uniforms)
 

@@ -54,6 +54,6 @@ def fill(live: dict[str, Any], state: dict[str, Any]) -> None:
     """Copy saved arrays into the live ones; raises OmnidraftError if their shapes differ."""
     if {k: v.shape for k, v in live.items()} != {k: v.shape for k, v in state.items()}:
         raise OmnidraftError("the saved state belongs to other parameters, of another drafter, "
-                             "rank or kind: choose its rank, or another place")
+                             "rank or kind: use its rank, or another folder")
     for name, array in live.items():
         array[...] = state[name]

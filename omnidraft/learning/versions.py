@@ -41,8 +41,8 @@ def locked(folder: Path) -> Iterator[None]:
             if fcntl:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise OmnidraftError(f"another process is learning into {folder}: wait for its end, or "
-                                 "use --no-save or another folder (--adapters)") from None
+            raise OmnidraftError(f"another process is learning into {folder}: wait until it ends, "
+                                 "or use --no-save or another folder (--adapters)") from None
         except OSError:  # a file system without locks; a save still detects another writer
             pass
         yield
@@ -86,8 +86,8 @@ def check(folder: Path, manifest: dict[str, Any], files: Iterable[str], **models
     for role, model in models.items():
         for key, own in owner(model, role).items():
             if key != "name" and manifest[role][key] != own:
-                raise OmnidraftError(f"{folder} was learned with another {role}: "
-                                     f"{manifest[role]['name']}, other {key}; choose another one")
+                raise OmnidraftError(f"{folder} was learned with another {role} "
+                                     f"({manifest[role]['name']}, other {key}): choose another")
     for path in (folder / manifest["folder"] / name for name in files):
         if not path.is_file() or checksum(path) != manifest["files"][path.name]:
             raise damaged(path)

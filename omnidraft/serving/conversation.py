@@ -45,7 +45,7 @@ class Conversation:
     def ask(self, message: str, options: Options, uniforms: Uniforms) -> Iterator[Round]:
         """The rounds of the answer; if a message is rejected (OmnidraftError), nothing changes."""
         if not message.strip():
-            raise OmnidraftError("the message is empty: write something to be answered")
+            raise OmnidraftError("the message is empty: write some text")
         check_prompt(self.target, message)
         messages = [*self.messages, {"role": "user", "content": message}]
         first, limit = bool(self.system), self.target.context_size

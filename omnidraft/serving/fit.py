@@ -23,7 +23,7 @@ def fit(draft: Any, target: Any, texts: list[str]) -> dict[str, Any]:
     same, size = pair.alignment, target.tokenizer.size
     parts = [part for text in texts for part in ways(pair, ours.encode_continuation(text))]
     if not parts:
-        raise OmnidraftError("the texts have no token to translate: give others")
+        raise OmnidraftError("the texts have no token to translate: give other texts")
     spelled = [to >= 0 or token in pair.spellings for token, to in enumerate(same.draft_to_target)]
     found: dict[str, Any] = {
         "tokens": sum(len(ids) for _, ids in parts),

@@ -192,7 +192,7 @@ class Pair(Pairing):
                              if name in Control.__dataclass_fields__})
         (text, *_), batch = self._texts(prompt, options, control, **settings)
         if batch:
-            raise OmnidraftError("stream writes one text: give one prompt, or take generate")
+            raise OmnidraftError("stream writes one text: give one prompt, or use generate")
         text.rounds = text.rounds if rounds is None else rounds
         yield from text
 
@@ -207,15 +207,15 @@ class Pair(Pairing):
             prompt = {"input_ids": ids, **masks}
         if options is not None and (settings or not isinstance(options, Options)):
             raise OmnidraftError(f"give Options or {min(settings, default='settings')}, not both; "
-                                 "a batch is one list")
+                                 "several prompts go into one list")
         options = options or Options.of(**settings)
         if not isinstance(count, Integral) or count < 1 or count > 1 and not options.temperature:
-            raise OmnidraftError(f"num_return_sequences is {count!r}: 1, or more with do_sample")
+            raise OmnidraftError(f"num_return_sequences is {count!r}: give 1, or more if do_sample")
         spoken = getattr(self.target, "speaks", None)  # its padding may have been set meanwhile
         pads = [*self.target.tokenizer.roles["pad"], getattr(spoken, "pad_token_id", None)]
         prompts, batch = split(prompt, pads)
         if streamer is not None and (len(prompts) * count > 1 or not hasattr(streamer, "put")):
-            raise OmnidraftError("a streamer has `put` and `end` and shows one text of one prompt")
+            raise OmnidraftError("a streamer needs `put` and `end`, and can show one text only")
         return [Text(self, ids, options, control, uniforms, streamer, output_scores)
                 for ids in (ids_of(self, one) for one in prompts) for _ in range(count)], batch
 
@@ -233,7 +233,7 @@ class Pair(Pairing):
         if wrong := settings.keys() & TRANSFORMERS:
             raise OmnidraftError(f"give {min(wrong)} to generate, not to decoder")
         if not hasattr(self.target, "speaks"):
-            raise OmnidraftError(f"{self.target.name} is not a transformers model: pair one")
+            raise OmnidraftError(f"{self.target.name} is no transformers model: use one as target")
         from .transformers_decoder import Decoder
         source = sys.modules["torch"].default_generator if generator is None else generator
         return Decoder(self, Options.of(**settings), lambda: uniforms_of(0, source), streamer)

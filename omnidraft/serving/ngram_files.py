@@ -43,5 +43,5 @@ def load(path: str | Path, draft: Tokenizer, target: Tokenizer) -> NGramCache:
         cache.add(dict(zip(ngrams, zip(tokens, hits, strict=True), strict=True)))
     except (KeyError, TypeError, ValueError, OverflowError):  # OmnidraftError is a ValueError
         raise OmnidraftError(f"{path} holds no n-gram cache of this pair (missing, damaged or "
-                             "another pair's): delete it, then observe or prefill") from None
+                             "another pair's): delete it, then use observe or prefill") from None
     return cache

@@ -48,9 +48,9 @@ def loaded(model: Any, tokenizer: Any = None) -> Any:
     known = all(hasattr(model, name) for name in ("tokenizer", "eos_ids", "new_cache", "forward"))
     if not (known or isinstance(model, (str, PathLike))):
         raise OmnidraftError(f"{kind} is not a model: give a name, a folder, what omnidraft.load "
-                             "gives, or a model of transformers with its tokenizer")
+                             "returns, or a transformers model with its tokenizer")
     if tokenizer is not None:
-        raise OmnidraftError(f"{model if kind == 'str' else kind} has a tokenizer: give no other")
+        raise OmnidraftError(f"{model if kind == 'str' else kind} has a tokenizer: do not give one")
     return model
 
 
@@ -63,7 +63,7 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
     """
     wrong = {*how} if backend in BACKENDS else {f"backend {backend!r}"}
     if wrong and not any(isinstance(one, (str, PathLike)) for one in (draft, target)):
-        raise OmnidraftError(f"{min(wrong)} is for loading, but both models are loaded already")
+        raise OmnidraftError(f"{min(wrong)} is for loading, but both models are loaded: omit it")
     if isinstance(target, (str, PathLike)):
         place = {"device": "auto", "device_map": device_map} if device_map else {}
         target = load(target, **{"backend": backend, **how, **place})

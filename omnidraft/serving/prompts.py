@@ -42,14 +42,14 @@ def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
         return [prompt], False
     elif kind != "prompts":
         raise OmnidraftError(f"{str(prompt)[:40]!r} is not a prompt: give a text, ids (only ids "
-                             "may have a mask), a chat; a list of prompts of one kind is a batch")
+                             "may have a mask) or a chat; a list of prompts of one kind is a batch")
     if mask:
         if [*map(len, mask)] != [*map(len, prompt)] or not all(map(any, mask)):
             raise OmnidraftError("attention_mask does not fit the ids, or hides a whole prompt")
         prompt = [[token for token, seen in zip(row, shown, strict=True) if seen]
                   for row, shown in zip(prompt, mask, strict=True)]
     elif table and any(row[0] in pads or row[-1] in pads for row in prompt):
-        raise OmnidraftError("the ids are padded: give them with their attention_mask, or as lists")
+        raise OmnidraftError("the ids are padded: give an attention_mask, or remove the padding")
     return prompt, not (table and len(prompt) == 1)
 
 

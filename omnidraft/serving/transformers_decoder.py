@@ -82,16 +82,16 @@ class Decoder:
         cut = cache is not None and {type(one).__name__ for one in cache.layers} <= {"DynamicLayer"}
         size = getattr(config, "_mask_length", None) if mask is None else mask.shape[1]
         for wrong, why in (
-            (model is not self.pair.target.model, "the model is not the pair's target"),
+            (model is not self.pair.target.model, "use generate of the pair's target"),
             (len(ids) > 1, "give one prompt at a time, num_return_sequences=1, and no beams"),
-            ({k for k in prepared if prepared[k] is not None} - PREPARED, "only ids are read"),
+            ({k for k in prepared if prepared[k] is not None} - PREPARED, "only ids are supported"),
             (config.output_attentions or config.output_hidden_states or config.output_logits,
-             "only scores are kept"),
+             "of the optional outputs, only scores are supported"),
             (any(hasattr(one, "state") or hasattr(one, "model") for one in processors),
-             "a processor counts its calls (guidance, a watermark)"),
+             "a processor that counts its calls (guidance, watermark) does not work"),
             (size not in (None, ids.shape[1]), "give all ids of the text, not only the new ones"),
-            (pad and not mask[0, pad:].all(), "the mask hides more than padding on the left"),
-            (held and (pad or not cut), "the cache cannot be cut, or holds padding"),
+            (pad and not mask[0, pad:].all(), "the mask may hide only padding on the left"),
+            (held and (pad or not cut), "give a cache that can be shortened and has no padding"),
         ):
             if wrong:
                 raise OmnidraftError(f"pair.decoder(): {why}")

@@ -326,13 +326,13 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
     stateful = model.config.is_encoder_decoder or getattr(model, "_is_stateful", False)
     for wrong, why in (
         (len(input_ids) != 1, f"the batch has {len(input_ids)} prompts: give one at a time"),
-        (mask is not None and 0 in mask, "the mask hides tokens: leave padding out"),
+        (mask is not None and 0 in mask, "the mask hides tokens: give the ids without padding"),
         (stateful or not all(hasattr(one, "crop") for one in getattr(cache, "layers", ())),
-         "the target must be a decoder whose cache can be cut"),
+         "the target must be a decoder whose cache can be shortened"),
         (not input_ids.numel() or config.output_attentions or config.output_hidden_states
-         or config.output_logits, "only ids are read, and only scores kept"),
+         or config.output_logits, "give ids; of the optional outputs, only scores are supported"),
         (any(hasattr(one, "state") or hasattr(one, "model") for one in logits_processor),
-         "a processor counts its calls (guidance, a watermark)"),
+         "a processor that counts its calls (guidance, watermark) does not work"),
     ):
         if wrong:
             raise ValueError(why)
@@ -391,7 +391,7 @@ def generate(model, *args, tokenizer=None, assistant_model=None, assistant_token
     """
     for name in ("assistant_model", "assistant_tokenizer", "tokenizer"):
         if locals()[name] is None:
-            raise ValueError(f"{name} not given: drafting needs both models' tokenizers")
+            raise ValueError(f"{name} is missing: drafting needs both models and their tokenizers")
     criteria = StoppingCriteriaList(stopping_criteria or [])
     if strings := kwargs.pop("stop_strings", None):
         criteria.append(StopStringCriteria(tokenizer, strings))
