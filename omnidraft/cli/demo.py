@@ -49,8 +49,7 @@ def demo(
     check_writable(figures)
     draft = "draft-general" if (usual := models.draft == USUAL_DRAFTER) else models.draft
     which = {USUAL_ADAPTER: "any" if usual else "none"}.get(models.adapter, models.adapter)
-    models = replace(models, draft=draft, adapter=which)
-    pair, how = models.served(how)
+    pair, how = replace(models, draft=draft, adapter=which).served(how)
     rows = show(pair, prompts, how, seed, signs, slow)
     if figures:
         save_figures(figures, pair, vars(decoding) | {"verify": how.verify}, rows)

@@ -81,9 +81,10 @@ def drafted(record: Round, tokenizer: Tokenizer) -> Text:
 
 def legend(signs: bool = False, rounds: bool = False) -> Text:
     """One line per fate in its colour, with its sign if `signs`, and one line for `rounds`."""
-    rows = [Text.assemble("  ", f"[{sign} " * signs, (name, style), "]" if signs else ":", rest)
-            for style, sign, meaning in FATES.values() for name, rest in [meaning.split(":")]]
-    return Text("\n").join(rows + [Text(f"  {END} end of a round (one target pass)", "dim")] * rounds)
+    lines = [Text.assemble("  ", f"[{sign} " * signs, (name, style), "]" if signs else ":", rest)
+             for style, sign, meaning in FATES.values() for name, rest in [meaning.split(":")]]
+    end = Text(f"  {END} end of a round (one target pass)", "dim")
+    return Text("\n").join(lines + [end] * rounds)
 
 
 def headline(rows: Sequence[dict]) -> Text:
