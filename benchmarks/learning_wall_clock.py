@@ -31,7 +31,7 @@ from recipes.world import fresh_prompts
 def run(target: str, task: str, seed: int, args: Namespace) -> dict:
     """One pair, task and stream."""
     base, goal, stop = load(args.draft), load(target), Confidence()
-    pair, schedule = Pair(base, goal), Schedule(every=2, replay=6)
+    pair, schedule = Pair(base, goal), Schedule(every=2, replay=args.replay, memory=2048)
     options = Options(stop=Confidence(8, 0.2), temperature=args.temperature,
                       max_new_tokens=args.tokens)
     learner = serve(pair, fresh_prompts(task, args.stream, 5 + seed), schedule, options,
@@ -61,11 +61,12 @@ def main() -> None:
         __doc__, "wall_clock", draft="draft-general", yardstick="draft-tasks",
         targets=["qwen-like"], tasks=["math", "text", "code"], tokens=96, repeats=5,
         rank=(0, "0 is full fine-tuning"),
-        stream=(1000, "prompts to learn from"), temperature=(1.0, "temperature of the texts to learn from"),
+        stream=(1000, "prompts to learn from"), replay=(14, "earlier texts in each update"),
+        temperature=(1.0, "temperature of the texts to learn from"),
         seeds=([0, 1, 2], "seeds of the stream's prompts"), prompts=(24, "held-out prompts"))
     how = (f"{f'rank {args.rank}' if args.rank else 'all weights'}, {args.stream} texts "
            f"at T = {args.temperature:g}")
-    run_all(args.json, start(args.json, chosen(args, "prompts", "tokens", "repeats"), runs={}), {
+    run_all(args.json, start(args.json, chosen(args, "prompts", "tokens", "repeats", "replay"), runs={}), {
         ("runs", f"{args.draft} -> {target}, {task}: {how}, seed {seed}"):
             partial(run, target, task, seed, args)
         for target, task, seed in product(args.targets, args.tasks, args.seeds)})

@@ -347,9 +347,10 @@ def summary(places: str) -> str:
     def old(figures: dict) -> str:
         return " (Earlier embedded models.)" * earlier(figures)
 
-    clocks = sorted(filter(None, (found["speed"], found["speed_avx2"])), key=earlier)
+    clocks = [*filter(None, (found["speed"], found["speed_avx2"]))]
+    present = [one for one in clocks if not earlier(one)] or clocks  # earlier models only if none has present ones
     if each := [", ".join(f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in one["together"].items())
-                + f". {machine_line(one)}.{old(one)}" for one in clocks]:
+                + f". {machine_line(one)}.{old(one)}" for one in present]:
         line("Speed", "speedup over plain decoding by wall clock, three tasks together: "
                       + " On another machine: ".join(each))
     if speeds := found["speed_torch"]:

@@ -15,7 +15,8 @@ def note() -> str:
               "overlap": overlap, "overhead": overhead, "speed": speed, "stop_rules": stop_rules}
     lines = []
     for name, make in makers.items():
-        if figures := result(name):
+        ways = [*filter(None, (result(name), result(f"{name}_avx2")))]  # the first with the present models, else the first
+        if figures := next((one for one in ways if one.get("models") == models()), ways[0] if ways else None):
             old = " *(Earlier embedded models.)*" * (figures.get("models") not in (None, models()))
             lines.append(f"- {make(figures)}{old}")
     return "\n".join(lines)

@@ -95,4 +95,4 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise OmnidraftError(f"cannot write {path}: {reason}; choose another file") from None
+        raise OmnidraftError(f"cannot write {path}: {reason}; choose another place") from None

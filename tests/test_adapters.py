@@ -277,11 +277,13 @@ def test_export_refuses_and_then_writes_nothing(folders, tmp_path, monkeypatch):
     before = sorted(tmp_path.rglob("*"))
     for where, more, says in (("full", [], "already exists"), ("file", [], "already exists"),
                               ("new", ["-d", folders["qwen"]], "learned with another draft"),
-                              ("new", ["-d", "gpt-5"], "unknown model"), ("new", ["--backend", "x"], "unknown backend"),
+                              ("new", ["-d", "gpt-5"], "unknown model"),
+                              ("new", ["--backend", "x", "-d", folders["draft"]], "unknown backend"),
                               ("file/new", ["-d", folders["draft"]], "cannot write")):
         more = more or ["-d", folders["draft"]]
         check_refused(run("adapters", "export", place.name, where, *more, "--adapters", "kept"), says)
-    check_refused(run("adapters", "export", place.name, "new", "--adapters", "kept"), "unknown model 'tiny-draft'")
+    check_refused(run("adapters", "export", place.name, "new", "--adapters", "kept"),
+                  "its base drafter, tiny-draft, is not here: give its folder with --draft")
     real = command.save_tensors
     monkeypatch.setattr(command, "save_tensors", lambda path, tensors, dtype: real(
         path, {name: array + 0.01 * (name == "lm_head.weight") for name, array in tensors.items()}, dtype))

@@ -44,7 +44,7 @@ def figures(folders, prompts, *more: str, target: str = "target", repeats: int =
     found = json.loads(Path("out.json").read_text())
     [row] = found["tasks"]
     assert len(row["each"]) == repeats and row["speedup"] == median(row["each"])
-    assert f"({min(row['each']):.2f}-{max(row['each']):.2f})" in shown
+    assert f"{min(row['each']):.2f}-{max(row['each']):.2f}" in shown
     assert f"{row['speedup']:.2f}x" in shown and f"{row['speculative']['block_efficiency']:.2f}" in shown
     assert row["plain"]["rounds"] == row["plain"]["tokens"] and row["plain"]["drafted"] == 0
     assert found["machine"]["cpu"] and found["settings"]["draft"] == Path(folders["draft"]).name + (

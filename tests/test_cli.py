@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from vocabularies import byte_level, sentencepiece
 
 import omnidraft
 from omnidraft.cli import app
+from omnidraft.cli.generate import write
+from omnidraft.decoding import Round
 from omnidraft.engine.config import ModelConfig
 from omnidraft.engine.loading import EMBEDDED
 from omnidraft.serving import ngram_files
@@ -118,6 +121,14 @@ def test_generate_json_has_a_line_per_round_and_a_summary(folders):
     assert {line["type"] for line in rounds} == {"round"} and summary["type"] == "summary"
     assert summary["rounds"] == len(rounds) and summary["tokens"] == sum(len(r["emitted"]) for r in rounds) <= 24
     assert summary["text"] + "\n" == text and rounds[-1]["done"]
+
+
+def test_the_texts_of_the_json_rounds_add_up_to_the_text(capsys):
+    """Also where a character begins in one round and ends in the next."""
+    tokens = SimpleNamespace(decode_bytes=lambda ids: b"".join([b"\xe6", b"\x97\xa5", b"x"][i] for i in ids))
+    first, last = Round(emitted=[0], kinds=["bonus"]), Round(emitted=[1, 2], kinds=["bonus"] * 2, done=True)
+    write([first, last], tokens, as_json=True)
+    assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["", "日x", "日x"]
 
 
 def test_generate_samples_by_its_seed(folders):
@@ -323,6 +334,8 @@ def test_demo_says_whose_adapter_it_uses(tmp_path):
     ok("adapt", "math", "--limit", "2", "-n", "4")
     shown = ok("demo", "--task", "text", "-n", "4").stderr
     assert "draft-general drafts with your own adapter in " in shown and "draft-general--qwen-like" in shown
+    shown = ok("demo", "--task", "text", "-n", "4", "--adapter", "none").stderr
+    assert shown.startswith("draft-general (2,048 entries) drafts for qwen-like")
 
 
 @embedded

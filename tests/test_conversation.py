@@ -248,7 +248,7 @@ def test_commands_of_chat(folders, monkeypatch):  # noqa: F811
     assert refused.exit_code == 1 and refused.stderr.startswith("error: unknown command /x: ") and not refused.stdout
     assert len(refused.stderr.splitlines()) == 1
     monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: True)  # on a terminal the chat continues
-    typed = ok("chat", *models_of(folders), input="/x\nthe thing\n/exit\n")
+    typed = ok("chat", *models_of(folders), input="/x\n\nthe thing\n/exit\nwhy\n")  # an empty line asks again
     assert typed.stderr.count("error: unknown command /x") == 1 and typed.stderr.count("tokens/s") == 1
 
 

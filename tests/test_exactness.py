@@ -43,6 +43,7 @@ def test_the_loop_is_exact_under_other_rules(rule):
 def test_the_papers_rule_is_biased_at_temperature_above_zero():
     found = check("omnidraft", 60)
     assert found.worst > 0.1 and found.mean > 0.01
+    assert type(found.worst) is float  # prints as a plain number
     cold = [distance for seed, distance in enumerate(found.distances)
             if World(seed, "omnidraft").options.temperature == 0]
     assert len(cold) > 4 and not any(cold)

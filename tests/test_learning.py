@@ -287,7 +287,7 @@ def test_a_default_rate_begins_small_and_grows_with_success(folders, monkeypatch
     rates = []
     for _ in range(5):
         serve(learner, PROMPTS[:1])
-        rates.append(learner.trainer.optimizer.rate / 3e-3)
+        rates.append(learner.trainer.optimizer.rate / 1e-3)
     assert np.allclose(rates, [1 / 16, 1 / 4, 1, 1, 1 / 4])
 
 
@@ -543,6 +543,7 @@ def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("arguments, says", [
     (["missing.txt"], "cannot read prompts"), (["empty.txt"], "is empty"), (["broken.jsonl"], "not a JSON object"),
+    (["array.json"], "not a JSON object"),
     (["math", "--head", "both"], "unknown head 'both': choose none, joint"), (["math", "--loss", "x"], "unknown loss"),
     (["math", "--rank", "-1"], "rank is -1"), (["math", "--every", "0"], "must be 1 or more"),
     (["math", "--rate", "-1"], "rate is -1"), (["nothing.jsonl"], "no prompt in nothing.jsonl could be served"),
@@ -550,6 +551,7 @@ def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
 def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, arguments, says):
     (tmp_path / "empty.txt").write_text("\n\n")
     (tmp_path / "broken.jsonl").write_text("{}\n")
+    (tmp_path / "array.json").write_text('[{"prompt": "a"},\n{"prompt": "b"}]')
     (tmp_path / "nothing.jsonl").write_text('{"prompt": ""}')
     result = adapt(folders, *arguments)
     assert result.exit_code == 1 and says in result.stderr and result.stderr.strip().count("error:") == 1

@@ -352,6 +352,8 @@ def test_broken_folders_are_told_in_a_line(tmp_path: Path):
 
     with pytest.raises(OmnidraftError, match="unknown model 'qwem': neither a folder nor an embedded model .draft-"):
         models.load("qwem")
+    with pytest.raises(OmnidraftError, match="unknown model 'None'"):
+        models.load(None)
     with pytest.raises(OmnidraftError, match="no such model folder"):
         ModelConfig.load(tmp_path / "nothing")
     fails("has no config.json")

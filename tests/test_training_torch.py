@@ -175,7 +175,7 @@ def test_the_default_rate_depends_on_the_size():
     class Small(Large):
         parameters = 600_000
 
-    assert [Recipe(rank=r).step_size(d) for d in (Small, Large) for r in (32, 0)] == [0.01, 0.003, 1e-4, 1e-4]
+    assert [Recipe(rank=r).step_size(d) for d in (Small, Large) for r in (32, 0)] == [0.01, 0.001, 1e-4, 1e-4]
     assert Recipe(rate=0.5).step_size(Large) == 0.5
 
 

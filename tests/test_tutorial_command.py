@@ -83,4 +83,20 @@ def test_check_runs_the_tests_of_the_lesson_and_names_its_files(monkeypatch):
     shown = CliRunner().invoke(app, ["tutorial", "4"]).stdout
     assert (ROOT / "tutorials" / "exercises" / "step5_repair.py").is_file() and "step5_repair.py, then run" in shown
     result = CliRunner().invoke(app, ["tutorial", "2", "--check"])
-    assert result.exit_code == 1 and result.stderr.startswith("error: --check needs") and result.stderr.count("\n") == 1
+    assert result.stderr == "error: this lesson has no function to write: choose lesson 1, 3, 4, 5 or 8\n"
+    assert result.exit_code == 1
+    monkeypatch.setattr(sys.modules["runner"], "find_spec", lambda _: None)
+    result = CliRunner().invoke(app, ["tutorial", "1", "--check"])
+    assert result.stderr == f"error: --check needs pytest: run {sys.executable} -m pip install pytest\n"
+    assert result.exit_code == 1
+
+
+def test_equations_are_broken_between_columns_on_a_narrow_terminal():
+    for cell in (cell for path in LESSONS for cell in tutorial.cells(path.read_text(encoding="utf-8")) if cell.prose):
+        for width in (100, 80, 60):
+            fitted = tutorial.fitted(cell.text, width)
+            assert "".join(fitted.split()) == "".join(cell.text.split())
+            assert not [line for line in fitted.split("\n") if line.startswith("    ") and len(line) > width + 2]
+        assert tutorial.fitted(cell.text, 200) == cell.text
+    line = "    accepted     q(x) · min(1, p(x) / q(x))  =  min(p(x), q(x))           (so beta is the probability of accepting)"
+    assert tutorial.fitted(line, 80).split("\n") == [line[:63], 12 * " " + line[74:]]

@@ -57,9 +57,11 @@ def steps(lesson: Path) -> list[Path]:
 
 
 def test(steps: list[Path]) -> int:
-    """Run the tests of these steps, which print failing cases; the exit code. OmnidraftError if there are no steps."""
-    if not steps or not find_spec("pytest"):
-        raise OmnidraftError("--check needs pytest (pip install pytest) and lesson 1, 3, 4, 5 or 8")
+    """Run the tests of these steps, which print failing cases; the exit code. OmnidraftError without steps or pytest."""
+    if not steps:
+        raise OmnidraftError("this lesson has no function to write: choose lesson 1, 3, 4, 5 or 8")
+    if not find_spec("pytest"):
+        raise OmnidraftError(f"--check needs pytest: run {sys.executable} -m pip install pytest")
     tests = [f"{path.with_name('test_steps.py')}::test[{path.stem[:5]}]" for path in steps]
     return subprocess.run([sys.executable, "-m", "pytest", "-qo", "addopts=", *tests]).returncode
 
@@ -87,7 +89,7 @@ def step_through(lesson: list[Cell], path: Path, out: Any, wait: bool) -> None:
     for at, cell in enumerate(lesson, 1):
         out.print()
         if cell.prose:
-            out.print(Markdown(cell.text))
+            out.print(Markdown(fitted(cell.text, out.width)))
         else:
             out.print(Syntax(cell.text, "python", theme="ansi_light", word_wrap=True))
             out.print()
@@ -102,6 +104,26 @@ def step_through(lesson: list[Cell], path: Path, out: Any, wait: bool) -> None:
                 return
         except (EOFError, KeyboardInterrupt):
             return
+
+
+def fitted(prose: str, width: int) -> str:
+    """Prose whose equations (indented lines) are broken between their columns, or words, to fit a terminal.
+
+    >>> fitted("    x = a + b   (so x is a sum)", 26)
+    '    x = a + b\\n            (so x is a sum)'
+    """
+    made = []
+    for line in prose.split("\n"):
+        while line.startswith("    ") and len(line) > width + 2:  # shown without this indent, within two margins
+            start = len(line) - len(line.lstrip())
+            column, word = (line.rfind(gap, start, width + 2) for gap in ("   ", " "))
+            cut, indent = column if column > width // 3 else word, max(12, min(start, width // 2))
+            if cut <= indent:
+                break
+            made.append(line[:cut].rstrip())
+            line = " " * indent + line[cut:].lstrip()
+        made.append(line)
+    return "\n".join(made)
 
 
 def run(cell: Cell, path: Path, names: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from .. import Adapters, OmnidraftError
 from ..engine.llama import Llama
-from ..engine.loading import load
+from ..engine.loading import EMBEDDED, load
 from ..engine.weights import save_tensors
 from ..files import make_folder_of, read_json, write_text
 from ..learning.adapters import SHIPPED, Adapter, read
@@ -73,8 +73,7 @@ def facts(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
 def rename(which: Which, name: Annotated[str, typer.Argument(help="The new name.")],
            adapters: options.Store = None) -> None:
     """Rename one of your own adapters. Its pair still finds it."""
-    store = Adapters(adapters)
-    new = store.root / name
+    new = (store := Adapters(adapters)).root / name
     if not re.fullmatch(r"\w[\w.-]*", name) or name in ("auto", "none") or new.exists():
         raise OmnidraftError(f"{name!r} is taken or not a valid name: use letters, digits, -, _")
     with store.writing(own_folder(store, which)) as folder:
@@ -111,7 +110,10 @@ def export(which: Which, folder: Annotated[Path, typer.Argument(help="A new or e
     """Merge an adapter into its drafter, as a Hugging Face folder that other programs can load."""
     saved = Adapters(adapters).named(which)
     found = facts(saved, manifest_of(saved))
-    base = load(draft or found["draft"]["name"], "float32", backend, "cpu")
+    name = draft or found["draft"]["name"]
+    if not (draft or name in EMBEDDED or "/" in name or Path(name).is_dir()):  # "/": a hub id
+        raise OmnidraftError(f"its base drafter, {name}, is not here: give its folder with --draft")
+    base = load(name, "float32", backend, "cpu")
     error = write_merged(base, read(saved, found, draft=base), found, folder.resolve())
     note(f"exported to {folder}; same logits as the adapted drafter, up to {error:.1e}")
 

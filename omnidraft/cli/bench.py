@@ -39,7 +39,7 @@ def bench(
     note(", ".join(f"{key} {value}" for key, value in machine().items()))
     row = measure(pair, prompts, how, repeats, decoding.seed)
     row["task"] = source if source in options.TASKS else "all"
-    console()[0].print(speed_table([row]))
+    console()[0].print(speed_table([row]), soft_wrap=True)
     if figures:
         settings = vars(models) | vars(decoding) | {"count": len(prompts), "repeats": repeats}
         save_figures(figures, pair, settings, [row])

@@ -20,7 +20,7 @@ from .printing import console, escape, note
 USUAL = {"math": "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?",
          "code": "Write a Python function that adds two numbers.",
          "text": "Write a story about a dog."}
-USUAL_DRAFTER = "draft-general, adapted"
+USUAL_DRAFTER, USUAL_ADAPTER = "draft-general, adapted", "none, except for the default drafter"
 PAUSE = 0.35  # seconds between two steps of --slow
 
 
@@ -28,7 +28,7 @@ PAUSE = 0.35  # seconds between two steps of --slow
          "omnidraft demo 'Once upon a time' --draft ./my-drafter --target ./my-target",
          "omnidraft demo --target llama3-like --verify slem --seed 7",
          "omnidraft demo --temperature 1 --plain --json figures.json",
-         draft=USUAL_DRAFTER, max_new_tokens=192)
+         draft=USUAL_DRAFTER, adapter=USUAL_ADAPTER, max_new_tokens=192)
 def demo(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
@@ -47,10 +47,9 @@ def demo(
         name: rng.choice([*options.read_prompts(name)[0]]) if seed else USUAL[name]
         for name in ([task] if task else USUAL)}
     check_writable(figures)
-    if models.draft == USUAL_DRAFTER:
-        which = "any" if models.adapter == "none" else models.adapter
-        models = replace(models, draft="draft-general", adapter=which)
-    pair, how = models.served(how)
+    draft = "draft-general" if (usual := models.draft == USUAL_DRAFTER) else models.draft
+    which = {USUAL_ADAPTER: "any" if usual else "none"}.get(models.adapter, models.adapter)
+    pair, how = replace(models, draft=draft, adapter=which).served(how)
     rows = show(pair, prompts, how, seed, signs, slow)
     if figures:
         save_figures(figures, pair, vars(decoding) | {"verify": how.verify}, rows)

@@ -58,8 +58,7 @@ def chat(
     system: Annotated[str | None, options.models("--system", help="System message.")] = None,
 ) -> None:
     """Chat, one message per line (embedded models forget earlier ones). /exit quits."""
-    how, uniforms = decoding.options(), options.uniforms_of(decoding.seed)
-    pair, how = models.open(how)
+    (pair, how), uniforms = models.open(decoding.options()), options.uniforms_of(decoding.seed)
     talk, terminal, alone = Conversation(pair, system), on_a_terminal(), models.target in EMBEDDED
     if terminal:
         who = f"{pair.draft.name} drafts for " if isinstance(pair, Pair) else ""
@@ -99,7 +98,7 @@ def read_messages(terminal: bool) -> Iterator[str]:
         with suppress(ImportError):
             import readline  # noqa: F401 (lines can be edited)
     with suppress(EOFError, KeyboardInterrupt, RuntimeError):  # the last if there is no stdin
-        while (line := input(ask).strip()) != "/exit" and (line or not terminal):
+        while (line := input(ask).strip()) != "/exit":
             if line:
                 empty = False
                 yield line
@@ -116,11 +115,11 @@ def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",
     decoder, done, text = codecs.getincrementaldecoder("utf-8")("replace"), [], ""
     for record in records:
         done.append(record)
-        data = tokenizer.decode_bytes(record.emitted)
-        piece = decoder.decode(data, final=record.done).lstrip("" if text else strip)
+        piece = decoder.decode(tokenizer.decode_bytes(record.emitted), final=record.done)
+        piece = piece.lstrip("" if text else strip)
         text += piece
         if as_json:
-            emit({"type": "round", **vars(record), "text": data.decode("utf-8", "replace")})
+            emit({"type": "round", **vars(record), "text": piece})
         else:
             say(piece, end="", exact=True)
     if as_json:

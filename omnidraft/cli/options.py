@@ -29,7 +29,7 @@ Side = Annotated[str, typer.Argument(help="An embedded model, or a folder with a
 Plain = Annotated[bool, output("--plain", help="Mark with + * - ! ^ . instead of colours.")]
 Store = Annotated[Path | None, output(
     metavar="FOLDER", help="Where adapters are kept.", show_default="~/.cache/omnidraft/adapters")]
-SOURCE = ("math, code or text (built in), a .jsonl file with a `prompt` (or instruction, "
+SOURCE = ("math, code or text (built in), a .jsonl or .json file with a `prompt` (or instruction, "
           "question, document, text) per line, a text file with a prompt per line, or - for stdin.")
 Prompts = Annotated[str, models("--task", "--prompts", metavar="SOURCE", help=SOURCE)]
 Json = Annotated[Path | None, output("--json", metavar="FILE", help="Save all figures as JSON.")]
@@ -139,7 +139,7 @@ def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
                              "a file, or -") from None
     if not lines:
         raise OmnidraftError(f"{source} is empty: give at least one prompt")
-    return (_prompt(line, path.suffix == ".jsonl", source) for line in lines), len(lines)
+    return (_prompt(line, path.suffix in (".jsonl", ".json"), source) for line in lines), len(lines)
 
 
 def _prompt(line: str, is_json: bool, source: str) -> str:

@@ -7,6 +7,7 @@ import codecs
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -80,12 +81,10 @@ def drafted(record: Round, tokenizer: Tokenizer) -> Text:
 
 def legend(signs: bool = False, rounds: bool = False) -> Text:
     """One line per fate in its colour, with its sign if `signs`, and one line for `rounds`."""
-    lines = []
-    for style, sign, meaning in FATES.values():
-        name, _, rest = meaning.partition(":")
-        lines.append(Text.assemble("  ", f"[{sign} " * signs, (name, style), "]" * signs, rest))
-    lines += [Text(f"  {END} end of a round (one target pass)", "dim")] * rounds
-    return Text("\n").join(lines)
+    lines = [Text.assemble("  ", f"[{sign} " * signs, (name, style), "]" if signs else ":", rest)
+             for style, sign, meaning in FATES.values() for name, rest in [meaning.split(":")]]
+    end = Text(f"  {END} end of a round (one target pass)", "dim")
+    return Text("\n").join(lines + [end] * rounds)
 
 
 def headline(rows: Sequence[dict]) -> Text:
@@ -114,7 +113,7 @@ def speed_table(rows: Sequence[dict]) -> Table:
     """The demo's figures, one row per text (keys as in its JSON), within 80 columns."""
     ranges = any("each" in row for row in rows)
     table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, caption_justify="left",
-                  caption=f"Time without loading and prefill{', median (range)' * ranges}.\n"
+                  caption=f"Time without loading and prefill{'; median and range' * ranges}.\n"
                           "block efficiency: tokens written per target pass\n"
                           "drafted kept: share of draft tokens that entered the text\n"
                           "proposed accepted: share of proposed tokens, mean over rounds")
@@ -125,11 +124,12 @@ def speed_table(rows: Sequence[dict]) -> Table:
         table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
     for row in rows:
         fast, same = row["speculative"], sameness(row).replace(" ", "\n")
-        spread = f"\n({min(row['each']):.2f}-{max(row['each']):.2f})" if ranges else ""
+        spread = f"\n{min(row['each']):.2f}-{max(row['each']):.2f}" if ranges else ""
+        speeds = (f"{one['tokens_per_second']:.0f}" for one in (row["plain"], fast))
         table.add_row(
-            row["task"], *(f"{one['tokens_per_second']:.0f}" for one in (row["plain"], fast)),
-            Text.assemble((f"{row['speedup']:.2f}x", "bold"), spread),
+            row["task"], *speeds, Text.assemble((f"{row['speedup']:.2f}x", "bold"), spread),
             f"{fast['block_efficiency']:.2f}", f"{fast['acceptance_draft']:.0%}",
             f"{fast['acceptance_proposed']:.0%}", str(fast["merges"]),
             Text(same, {"yes": "green", "tie": "bold red", "NO": "bold red"}.get(same, "")))
+    table.width = Console(width=200).measure(table).maximum  # otherwise a narrow terminal cuts it
     return table

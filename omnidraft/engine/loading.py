@@ -50,12 +50,11 @@ def folder(name: str | Path) -> Path:
     """The folder of an embedded model, or the folder `name`; OmnidraftError if there is none."""
     embedded = Path(__file__).parent / "embedded" / str(name)
     with suppress(OSError, RuntimeError):  # if a name is too long, or there is no such ~user
-        path = embedded if name in EMBEDDED else Path(name).expanduser()
+        path = embedded if name in EMBEDDED else Path(str(name)).expanduser()
         if path.is_dir():
             return path
     raise OmnidraftError(f"unknown model {str(name)!r}: neither a folder nor an embedded model "
-                         f"({', '.join(EMBEDDED)}; `make models` installs them); for a hub id "
-                         "use --backend torch")
+                         f"({', '.join(EMBEDDED)}); for a hub id use --backend torch")
 
 
 def default_folder() -> Path:

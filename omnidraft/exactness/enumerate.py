@@ -103,4 +103,4 @@ def distribution_of(run: Callable[[Draws], Hashable]) -> dict[Hashable, float]:
 
 def total_variation(one: dict[Any, float], other: dict[Any, float]) -> float:
     """Half the sum of |p - q| over all outcomes of two distributions: 0 if they are equal."""
-    return 0.5 * sum(abs(one.get(key, 0.0) - other.get(key, 0.0)) for key in {*one, *other})
+    return float(sum(abs(one.get(key, 0) - other.get(key, 0)) for key in {*one, *other}) / 2)

@@ -20,7 +20,7 @@ from .lora import LoRA
 from .optimizer import AdamW, fill
 
 SHARE_OF_A = 1 / 16  # share of the rate for A in W + B A; long runs diverge at 1 (arXiv 2402.12354)
-AVERAGE = 0.95  # weight of the old mean in the running mean that is served
+AVERAGE = 0.99  # weight of the old mean in the running mean that is served; at first it is less
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Recipe:
 
         A guarded learner begins with a fraction of the default (`online.WARM_UP`).
         """
-        default = 1e-4 if drafter.parameters > 10_000_000 else 0.01 if self.rank else 0.003
+        default = 1e-4 if drafter.parameters > 10_000_000 else 0.01 if self.rank else 0.001
         return default if self.rate is None else self.rate
 
 
