@@ -2,13 +2,13 @@
 
     python -m benchmarks.learning_wall_clock --json
 
-The un-adapted drafter serves a stream of prompts (each seed has its own) and learns meanwhile, as
-`omnidraft adapt` does. Then plain decoding, the un-adapted and the adapted pair (and `--yardstick`,
-trained offline) take turns on held-out prompts, greedy with confidence stop. Half of these prompts
-are of kinds that the stream did not have; the other half is also reported separately. Learning has
-paid off, compared with another way of decoding, after n tokens, where n (1 / its tokens per second -
-1 / those of the adapted pair) = seconds of learning. Results already in the file are not measured
-again.
+The un-adapted drafter serves a stream of prompts (each seed has its own) and learns meanwhile, with
+an update every two prompts, in which it learns `--replay` earlier texts again. Then plain decoding,
+the un-adapted and the adapted pair (and `--yardstick`, trained offline) take turns on held-out
+prompts, greedy with confidence stop. Half of these prompts are of kinds that the stream did not
+have; the other half is also reported separately. Learning has paid off, compared with another way
+of decoding, after n tokens, where n (1 / its tokens per second - 1 / those of the adapted pair) =
+seconds of learning. Results already in the file are not measured again.
 """
 
 from __future__ import annotations
