@@ -134,8 +134,8 @@ def _keep(steps: Iterable[Comparison], origins: Sequence[Origin], lifting: Lifti
     # Go back, with a draw for each comparison, to the last that has r = 1 before it: there h = 1.
     sure, last = max(i for i, step in enumerate(known) if step.before == 1), known[-1]
     draws = [(i, uniforms.next()) for i in range(len(known) - 1 + last.following, sure, -1)]
-    if any(i >= len(known) and draw < last.later_max for i, draw in draws):
-        known += steps  # the stop may be at one whose row is not computed yet
+    while any(i >= len(known) and draw < known[-1].later_max for i, draw in draws):
+        known.append(next(steps))  # the stop may be at one whose row is not computed yet
     # As h <= r, a draw above r needs no Z: most comparisons compute no whole distribution.
     possible = [(i, draw) for i, draw in draws if i < len(known) and draw < known[i].before]
     sums = uniforms.floats((z := left(i).sum(), z + (1 - known[i].before)) for i, _ in possible)
@@ -162,8 +162,8 @@ def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting:
         if atom in children:
             within, counted = lifting.below((*step.node, atom)), drafts.get(atom, [])
         else:  # for *stop*, count the tokens that propose a child instead
-            within = lifting.own(step.node)
-            counted = [token for child in children if step.stop for token in drafts.get(child, ())]
+            within, proposed = lifting.own(step.node), children if step.stop else ()
+            counted = [token for child in proposed for token in drafts.get(child, ())]
         p_sums.append((step.row, within))
         q_sums += [(q_row, counted), (q_row, lifting.continuing(prefix)[0] if prefix else [])]
     # The draft rows exist already; a target row is computed only when its number is asked for.

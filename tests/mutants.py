@@ -61,6 +61,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("verification", "if draw < ratio(z, whole):", "if draw < known[i].before:", BLOCK),
     ("verification", "target_probs),\n                                    known[i].before))", "target_probs), 1.0))", BLOCK),
     ("verification", "return known[:sure], known[sure], left(sure)", "return [], known[0], left(0)", BLOCK),
+    ("verification", "draw < known[-1].later_max for", "draw < last.later_max for", BLOCK),
     ("verification", "q /= step.stop_prob", "q /= 1.0", ROUND),
     ("verification", "q[[*lifting.children(step.stopped_at)]] = 0.0", "q[:0] = 0.0", ROUND),
     ("verification", "mass / (node_mass or 1.0) if step.node != ROOT else mass", "mass", ROUND),

@@ -77,6 +77,17 @@ def test_exact_where_a_sure_rejection_leaves_rows_unread(worlds):
     assert sum(w.counts["unread"] for w in lazy) > sum(w.counts["unread"] for w in worlds[:WORLDS // 2])
 
 
+def test_after_a_rejection_a_later_row_is_read_only_while_its_comparison_may_still_be_the_stop():
+    # r is 0.5 after the first draft token and 0.006 after the second: draws above 0.007 leave the third row unread.
+    lifting, read = Lifting({0: (0,), 1: (1,)}, {}, 2), []
+    p = np.array([[0.45, 0.55], [0.01, 0.99], [0.5, 0.5], [0.5, 0.5]])
+    rows = Rows(range(4), lambda row: read.append(row) or p[row], none_zero=True)
+    given = *lifting.reveal([0, 0, 0], [np.array([0.9, 0.1])] * 3), lifting, rows
+    # Of 0.99 the bound 0.5 / 0.9 / 0.9 makes a rejection; then come the third's and the second's draw, a category, a token.
+    verdict = verification.lifted(*given, verification.Uniforms([0.99, 0.55, 0.58, 0.5, 0.5]))
+    assert (verdict.emitted, verdict.last, read) == ([1], "recovered", [0, 1])
+
+
 def test_r_is_the_probability_that_what_was_drafted_so_far_is_kept(worlds):
     """Over everything that may be drafted after it; also with expansions and with a stop rule that sees the draws."""
     compared = 0
