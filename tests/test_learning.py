@@ -545,7 +545,9 @@ def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
     (["missing.txt"], "cannot read prompts"), (["empty.txt"], "is empty"), (["broken.jsonl"], "not a JSON object"),
     (["array.json"], "not a JSON object"),
     (["math", "--head", "both"], "unknown head 'both': choose none, joint"), (["math", "--loss", "x"], "unknown loss"),
-    (["math", "--rank", "-1"], "rank is -1"), (["math", "--every", "0"], "must be 1 or more"),
+    (["math", "--rank", "-1"], "rank is -1"),
+    (["math", "--rank", "100000"], "rank is 100000, above that of any matrix: give at most 32"),
+    (["math", "--every", "0"], "must be 1 or more"),
     (["math", "--rate", "-1"], "rate is -1"), (["nothing.jsonl"], "no prompt in nothing.jsonl could be served"),
 ])
 def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, arguments, says):

@@ -39,9 +39,8 @@ class Recipe:
             if getattr(self, name) not in known:
                 raise OmnidraftError(f"unknown {name} {getattr(self, name)!r}: "
                                      f"choose one of {', '.join(known)}")
-        if type(self.rank) is not int or self.rank > 2**20:
-            raise OmnidraftError(f"rank is {str(self.rank)[:40]}, but must be a whole number up to "
-                                 f"{2**20}")
+        if type(self.rank) is not int:
+            raise OmnidraftError(f"rank is {str(self.rank)[:40]}, but must be a whole number")
         for name, other in (("rank", 0), ("rate", None), ("decay", 0), ("weight", "dynamic")):
             value = getattr(self, name)
             if value != other and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
