@@ -352,9 +352,10 @@ def test_heads_learn_along(folders, mode):
 
 
 def test_settings_that_make_no_sense_are_one_line(folders):
-    for make in (lambda: Recipe(loss="mse"), lambda: Recipe(divergence="x"), lambda: Recipe(rank=-1),
-                 lambda: Recipe(rate=np.nan), lambda: Schedule(every=0), lambda: Schedule(memory=-1),
-                 lambda: Schedule(head="x")):
+    assert Recipe(rank=0, decay=0, weight=0) and Recipe(weight="dynamic")
+    for make in (lambda: Recipe(loss="mse"), lambda: Recipe(divergence="x"), lambda: Recipe(rank=-1), lambda: Recipe(rank=4.0),
+                 lambda: Recipe(rate=np.nan), lambda: Recipe(rate=0), lambda: Recipe(decay=-1), lambda: Recipe(weight="x"),
+                 lambda: Recipe(weight=-1), lambda: Schedule(every=0), lambda: Schedule(memory=-1), lambda: Schedule(head="x")):
         with pytest.raises(OmnidraftError) as error:
             make()
         assert "\n" not in str(error.value)
@@ -548,7 +549,9 @@ def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
     (["math", "--rank", "-1"], "rank is -1"),
     (["math", "--rank", "100000"], "rank is 100000, above that of any matrix: give at most 32"),
     (["math", "--every", "0"], "must be 1 or more"),
-    (["math", "--rate", "-1"], "rate is -1"), (["nothing.jsonl"], "no prompt in nothing.jsonl could be served"),
+    (["math", "--rate", "-1"], "rate is -1.0, but must be a number above 0"),
+    (["math", "--rate", "0"], "rate is 0.0, but must be a number above 0"),
+    (["nothing.jsonl"], "no prompt in nothing.jsonl could be served"),
 ])
 def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, arguments, says):
     (tmp_path / "empty.txt").write_text("\n\n")
