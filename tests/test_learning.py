@@ -381,6 +381,19 @@ def test_stopping_and_going_on_is_as_if_nothing_had_happened(folders, tmp_path):
         np.testing.assert_allclose(again.trainer.state()[name], array, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("rank, other", [(4, 8), (4, 0), (0, 4)])
+def test_another_rank_than_the_saved_one_is_named(folders, tmp_path, rank, other):
+    learner = resumed(folders, tmp_path, rank=rank)
+    serve(learner, PROMPTS[:2])
+    place = Adapters(tmp_path).keep(learner)
+    with pytest.raises(OmnidraftError) as error:
+        resumed(folders, tmp_path, rank=other)
+    assert str(error.value) == (f"{place} has rank {rank}, not {other}: give rank {rank} to continue it, "
+                                "or choose another folder")
+    again = Adapters(tmp_path).resume(paired(folders), Recipe(rank=other), Schedule(), np.random.default_rng(0), shipped=True)
+    assert again.trainer.recipe.rank == rank and again.version == 1  # without --rank, the saved one is continued
+
+
 def test_a_crash_leaves_the_old_version_or_the_new_one(folders, tmp_path, monkeypatch):
     store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
     serve(learner, PROMPTS[:2])
