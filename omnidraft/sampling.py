@@ -5,7 +5,6 @@ Verification needs exactly the distribution that a token was drawn from: it is c
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from math import nextafter
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ BELOW_ONE = 1 - 2**-52  # the largest draw: times a total, it stays below the to
 NO_FILTERS = 0, 1.0, 0.0  # top_k, top_p, min_p
 LEAST = -6e4  # fits float16; least logit of an allowed token, even if the model rules it out
 BROKEN = "the model's logits are NaN or infinite: its weights are broken, or its dtype is too small"
+RULED_OUT = "the logits processors ruled out every token: let them allow at least one"
 
 
 @np.errstate(over="ignore")  # high logits overflow; a tiny temperature gives -inf, as it should
@@ -35,7 +35,7 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
     if not ((total >= 1) & (total < np.inf)).all():
         highest = logits.max(axis=-1, keepdims=True)
         if not np.isfinite(highest).all():
-            raise OmnidraftError(BROKEN)
+            raise OmnidraftError(RULED_OUT if (highest == -np.inf).any() else BROKEN)
         if temperature == 0:
             return (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
         scaled = np.subtract(logits, highest, dtype=width) / width(max(temperature, 1e-30))
@@ -68,8 +68,8 @@ def mask(logits: np.ndarray, size: int) -> np.ndarray:
 def best(logits: np.ndarray) -> list[int]:
     """The argmax of each row of logits (n, V). Raises OmnidraftError if its logit is not finite."""
     places = logits.argmax(-1)
-    if not np.isfinite(logits[np.arange(len(places)), places]).all():
-        raise OmnidraftError(BROKEN)
+    if not np.isfinite(highest := logits[np.arange(len(places)), places]).all():
+        raise OmnidraftError(RULED_OUT if (highest == -np.inf).any() else BROKEN)
     return places.tolist()
 
 
@@ -84,7 +84,7 @@ def locate(weights: np.ndarray, draw: float) -> int:
     start = block * BLOCK
     goal -= float(sums[block - 1]) if block else 0.0
     running = weights[start:start + BLOCK].cumsum(dtype=np.float64)
-    goal = min(goal, nextafter(running[-1], 0.0))  # subtle: the two totals may round differently
+    goal = min(goal, np.nextafter(running[-1], 0.0))  # subtle: the two totals may round differently
     return start + int(running.searchsorted(goal, "right"))
 
 

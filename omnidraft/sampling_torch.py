@@ -15,7 +15,7 @@ from torch import Tensor
 from . import lifting_torch, sampling
 from .errors import OmnidraftError
 from .lifting_torch import upload
-from .sampling import BROKEN, NO_FILTERS, Rows
+from .sampling import BROKEN, NO_FILTERS, RULED_OUT, Rows
 from .translation import until_end
 
 
@@ -71,7 +71,7 @@ def to_host(indices: Tensor, size: int) -> list[int]:
     """Indices from `locate` or `best`, in one copy; OmnidraftError if out of range (NaN)."""
     found = indices.reshape(-1).tolist()
     if any(not 0 <= index < size for index in found):
-        raise OmnidraftError(BROKEN)
+        raise OmnidraftError(f"{BROKEN}, or {RULED_OUT}")
     return found
 
 
@@ -137,7 +137,7 @@ class Sampler(sampling.Sampler):
         probability = row.index_select(0, token.clamp(0, len(row) - 1))
         drawn, probability = torch.cat([token.to(row.dtype), probability]).tolist()
         if not 0 <= drawn < len(row):
-            raise OmnidraftError(BROKEN)
+            raise OmnidraftError(f"{BROKEN}, or {RULED_OUT}")
         return int(drawn), probability
 
     def settle(self, drawn: list[Tensor], ends: Sequence[int]) -> list[int]:

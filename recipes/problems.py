@@ -38,6 +38,7 @@ OTHER_NOUNS = {"x": L.BOXES, "y": L.SHARERS, "g": L.GROUPS, "p": L.PEOPLE, "m": 
                "plant": L.PLANTS, "animal": L.ANIMALS, "string": L.STRINGS, "job": L.JOBS, "place": L.PLACES,
                "every": L.EVERY, "task_one": L.TASKS}
 ON_PLACES = "|".join(L.ON_PLACES)
+AFTER_ONE = {"are": "is", "were": "was", "have": "has"}
 PLAIN_WORDS = {"len": L.LENGTHS, "weight": L.WEIGHTS, "vol": L.VOLUMES, "time": L.TIMES, "hobby": L.HOBBIES, "pair": L.PAIRS}
 
 
@@ -239,9 +240,9 @@ class Telling:
                           lambda match: (us.capitalize() if match[1] == "They" else us) + " ", done)
             done = re.sub(r"\bI and ((?:my )?\w+)", r"\1 and I", done)
         if answering and self.result == 1:
-            done = re.sub(r"\b1 (good )?(\w+s|feet|people|children)( are)?\b",
-                          lambda m: f"1 {m[1] or ''}{w.singular(m[2])}{' is' if m[3] else ''}",
-                          done.replace("There are 1", "There is 1"))
+            done = re.sub(r"\b1 ((?:good|more) )?(?!is\b|was\b)(\w+s|feet|people|children)\b",
+                          lambda m: f"1 {m[1] or ''}{w.singular(m[2])}", done.replace("There are 1", "There is 1"))
+            done = re.sub(r"^(\$?1\b[\w -]*?) (are|were|have)\b", lambda m: f"{m[1]} {AFTER_ONE[m[2]]}", done)
         done = re.sub(rf"\b(in|at) (an? |the )(?={ON_PLACES})", r"on \2", done)
         done = re.sub(r"\bin (a|the) (?=party|concert)", r"at \1 ", done)
         done = re.sub(r" +", " ", done).replace(" .", ".").replace(" ,", ",").replace(" ?", "?").strip()

@@ -85,7 +85,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("sampling", "running - ordered >= top_p", "running >= top_p", SAMPLING),
     ("sampling", "logits[..., size:] = -np.inf", "logits[..., size + 1:] = -np.inf", SAMPLING),
     ("sampling", 'sums.searchsorted(goal, "right")', 'sums.searchsorted(goal, "left")', SAMPLING),
-    ("sampling", "goal = min(goal, nextafter(running[-1], 0.0))", "goal = goal + 0.0", SAMPLING),
+    ("sampling", "goal = min(goal, np.nextafter(running[-1], 0.0))", "goal = goal + 0.0", SAMPLING),
     ("sampling", "(temperature, top_k, top_p, min_p) if temperature", "(temperature, top_k, 1.0, min_p) if temperature",
      WORLDS),
     # translation

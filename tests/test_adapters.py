@@ -245,14 +245,15 @@ def test_an_exported_config_says_what_other_programs_read(tmp_path, folders, fam
     config = json.loads((base / "config.json").read_text())
     del config[missing]
     (base / "config.json").write_text(json.dumps(config))
-    (base / "params.json").write_text("{}")  # vLLM would look for consolidated.safetensors, which it describes
+    for left_out in ("params", "adapter_config"):  # vLLM and transformers would look for weights that they describe
+        (base / f"{left_out}.json").write_text("{}")
     place, _ = learned({"draft": str(base), "target": folders["target"]})
     kept("export", place.name, "out", "-d", str(base))
     said = json.loads(Path("out/config.json").read_text())
     assert said["architectures"] == [f"{family}ForCausalLM"] and said["model_type"] == family.lower()
     assert said["dtype"] == said["torch_dtype"] == "float32" and said["rope_theta"] == 500.0
     assert {str(array.dtype) for array in load_file("out/model.safetensors").values()} == {"float32"}
-    assert not Path("out/params.json").exists()
+    assert not {path.name for path in Path("out").iterdir()} & {"params.json", "adapter_config.json"}
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")

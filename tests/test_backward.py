@@ -181,6 +181,14 @@ def test_a_fresh_adapter_or_one_of_rank_zero_changes_nothing():
     assert len(LoRA.fresh(matrices(config), np.random.default_rng(0)).parameters) == 2 * 7 * config.layers
 
 
+def test_a_rank_that_no_weight_can_have_is_refused():
+    config, _ = random_model(sizes={"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 1})
+    shapes = matrices(config)
+    assert max(map(min, shapes.values())) == LoRA.fresh(shapes, np.random.default_rng(0), rank=48).rank == 48
+    with pytest.raises(OmnidraftError, match="rank is 49, above that of any matrix: give at most 48$"):
+        LoRA.fresh(shapes, np.random.default_rng(0), rank=49)
+
+
 def test_merging_copies_what_it_changes_and_nothing_else():
     config, tensors = random_model()
     before = {name: array.copy() for name, array in tensors.items()}

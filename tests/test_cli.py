@@ -348,7 +348,7 @@ def test_learning_continues_from_the_adapter_in_the_package(tmp_path):
             omnidraft.Adapters(folder).all()[found.parent.parent.name]["statistics"]["updates"]
     assert seen["new"] == (4, 1) and seen["continued"][0] == 64 and seen["continued"][1] > 1000
     refused = run(*serve, "continued", "--rank", "4")
-    assert refused.exit_code == 1 and "use its rank" in refused.stderr
+    assert refused.exit_code == 1 and "has rank 64, not 4: give rank 64 to continue it" in refused.stderr
 
 
 # ------------------------------------------------------------------------------------------------------- bad input

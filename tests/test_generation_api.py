@@ -339,6 +339,13 @@ def test_a_wrong_setting_is_one_clear_line(wrong, says):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("how", [{}, {"do_sample": True}, {"do_sample": True, "verify": "slem"}, {"draft_length": 0}], ids=str)
+def test_processors_that_rule_out_every_token_are_named(how):
+    with pytest.raises(OmnidraftError) as caught:
+        made().generate(PROMPT, logits_processor=[lambda ids, row: row, lambda ids, row: row - np.inf], **how)
+    assert str(caught.value) == "the logits processors ruled out every token: let them allow at least one"
+
+
 def test_settings_and_options_mean_the_same():
     one = made(end=-30.0)
     options = Options.of(max_new_tokens=7, min_p=0.1, do_sample=True)

@@ -180,6 +180,16 @@ def test_rows_on_a_device_are_processed_as_those_on_the_host(monkeypatch):
     assert np.allclose(np.stack(scores), torch.stack(tensors).numpy())
 
 
+@pytest.mark.parametrize("how", [{}, {"do_sample": True}, {"do_sample": True, "verify": "slem"}], ids=str)
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_processors_that_rule_out_every_token_are_named(place, how, monkeypatch):
+    if place == "device":
+        monkeypatch.setattr(transformers_sampler, "CpuSampler", sampling_torch.Sampler)
+    pair = omnidraft.pair(loaded("pieces", 1), loaded("bytes", 2))
+    with pytest.raises(OmnidraftError, match="the logits processors ruled out every token: let them allow at least one$"):
+        pair.generate(PROMPT, logits_processor=lambda ids, row: row - float("inf"), **how)
+
+
 def test_a_chat_is_read_by_the_tokenizers_template():
     small, (model, _) = loaded("pieces", 1), loaded("bytes", 2)
     messages = [{"role": "user", "content": "ab a"}]

@@ -352,9 +352,10 @@ def test_heads_learn_along(folders, mode):
 
 
 def test_settings_that_make_no_sense_are_one_line(folders):
-    for make in (lambda: Recipe(loss="mse"), lambda: Recipe(divergence="x"), lambda: Recipe(rank=-1),
-                 lambda: Recipe(rate=np.nan), lambda: Schedule(every=0), lambda: Schedule(memory=-1),
-                 lambda: Schedule(head="x")):
+    assert Recipe(rank=0, decay=0, weight=0) and Recipe(weight="dynamic")
+    for make in (lambda: Recipe(loss="mse"), lambda: Recipe(divergence="x"), lambda: Recipe(rank=-1), lambda: Recipe(rank=4.0),
+                 lambda: Recipe(rate=np.nan), lambda: Recipe(rate=0), lambda: Recipe(decay=-1), lambda: Recipe(weight="x"),
+                 lambda: Recipe(weight=-1), lambda: Schedule(every=0), lambda: Schedule(memory=-1), lambda: Schedule(head="x")):
         with pytest.raises(OmnidraftError) as error:
             make()
         assert "\n" not in str(error.value)
@@ -378,6 +379,19 @@ def test_stopping_and_going_on_is_as_if_nothing_had_happened(folders, tmp_path):
     assert again.statistics["prompts"] == 8 and again.statistics["updates"] == once.statistics["updates"]
     for name, array in once.trainer.state().items():
         np.testing.assert_allclose(again.trainer.state()[name], array, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("rank, other", [(4, 8), (4, 0), (0, 4)])
+def test_another_rank_than_the_saved_one_is_named(folders, tmp_path, rank, other):
+    learner = resumed(folders, tmp_path, rank=rank)
+    serve(learner, PROMPTS[:2])
+    place = Adapters(tmp_path).keep(learner)
+    with pytest.raises(OmnidraftError) as error:
+        resumed(folders, tmp_path, rank=other)
+    assert str(error.value) == (f"{place} has rank {rank}, not {other}: give rank {rank} to continue it, "
+                                "or choose another folder")
+    again = Adapters(tmp_path).resume(paired(folders), Recipe(rank=other), Schedule(), np.random.default_rng(0), shipped=True)
+    assert again.trainer.recipe.rank == rank and again.version == 1  # without --rank, the saved one is continued
 
 
 def test_a_crash_leaves_the_old_version_or_the_new_one(folders, tmp_path, monkeypatch):
@@ -545,8 +559,12 @@ def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
     (["missing.txt"], "cannot read prompts"), (["empty.txt"], "is empty"), (["broken.jsonl"], "not a JSON object"),
     (["array.json"], "not a JSON object"),
     (["math", "--head", "both"], "unknown head 'both': choose none, joint"), (["math", "--loss", "x"], "unknown loss"),
-    (["math", "--rank", "-1"], "rank is -1"), (["math", "--every", "0"], "must be 1 or more"),
-    (["math", "--rate", "-1"], "rate is -1"), (["nothing.jsonl"], "no prompt in nothing.jsonl could be served"),
+    (["math", "--rank", "-1"], "rank is -1"),
+    (["math", "--rank", "100000"], "rank is 100000, above that of any matrix: give at most 32"),
+    (["math", "--every", "0"], "must be 1 or more"),
+    (["math", "--rate", "-1"], "rate is -1.0, but must be a number above 0"),
+    (["math", "--rate", "0"], "rate is 0.0, but must be a number above 0"),
+    (["nothing.jsonl"], "no prompt in nothing.jsonl could be served"),
 ])
 def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, arguments, says):
     (tmp_path / "empty.txt").write_text("\n\n")

@@ -92,6 +92,22 @@ def test_an_answer_speaks_to_who_asks():
             assert " You have " in example["response"]
 
 
+@pytest.mark.parametrize(("answer", "noun", "said"), [
+    ("{r} {o+} are left over.", "piece of cake", "1 piece of cake is left over."),
+    ("{r} {o+} are not in a full {x}.", "green apple", "1 green apple is not in a full {x}."),
+    ("{r} more are needed.", "apple", "1 more is needed."), ("{r} are left.", "apple", "1 is left."),
+    ("{r} pages are left.", "apple", "1 page is left."), ("{r} people were there.", "apple", "1 person was there."),
+    ("{r} parents have to stand.", "apple", "1 parent has to stand."),
+    ("There are {r} {o+} left.", "apple", "There is 1 apple left."),
+    ("{S} <need> {r} more eggs.", "apple", "He needs 1 more egg."),
+    ("{r$} is left over.", "apple", "$1 is left over."), ("{r$} are left.", "apple", "$1 is left.")])
+def test_one_thing_is_left_over(answer, noun, said):
+    telling = problems.Telling(random.Random(6), problems.SCHEMAS[0], "{S}", {}, 1)
+    telling.nouns, telling.money = telling.nouns | {"o": noun, "x": "box"}, "${}"
+    telling.subject = problems.Subject("Tom", "he", "him", "his", True, "he", True)
+    assert telling.tell(answer, answering=True) == said.format(x="box")
+
+
 @pytest.mark.parametrize("kind", functions.KINDS, ids=lambda kind: kind.name)
 def test_a_function_passes_its_tests(kind):
     rng = random.Random(5)

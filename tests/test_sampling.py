@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnidraft.errors import OmnidraftError
-from omnidraft.sampling import Rows, Uniforms, locate, mask, process
+from omnidraft.sampling import Rows, Uniforms, best, locate, mask, process
 
 rows = st.lists(st.floats(-20, 20), min_size=2, max_size=12).map(np.array)
 
@@ -59,10 +59,13 @@ def test_several_rows_are_processed_alike():
     assert np.allclose(together, [process(row, 0.8, 4, 0.9) for row in logits])
 
 
-@pytest.mark.parametrize("row", [[np.nan, 1.0], [-np.inf, -np.inf], [np.inf, 0.0]])
-def test_broken_logits_are_told(row):
-    with pytest.raises(OmnidraftError, match="NaN or infinite"):
-        process(np.array(row), 1.0)
+@pytest.mark.parametrize("choose", [process, lambda row: process(row, 0.0), lambda row: best(row[None])])
+@pytest.mark.parametrize(("row", "says"), [
+    ([np.nan, 1.0], "NaN or infinite"), ([np.inf, 0.0], "NaN or infinite"), ([-np.inf, np.nan], "NaN or infinite"),
+    ([-np.inf, -np.inf], "ruled out every token")])
+def test_broken_logits_are_told(row, says, choose):
+    with pytest.raises(OmnidraftError, match=says):
+        choose(np.array(row))
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9).filter(lambda w: sum(w) > 1e-9), st.floats(0, 1, exclude_max=True))

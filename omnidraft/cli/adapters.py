@@ -26,7 +26,7 @@ group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(group, name="adapters", help="List, show, rename, delete or export adapters.")
 Which = Annotated[str, typer.Argument(help="A name, a fingerprint prefix, or a folder.")]
 TOLERANCE = 1e-4  # largest difference of the logits of an exported folder
-OTHERS = (".json", ".model", ".txt", ".jinja")  # files of the tokenizer and settings
+OTHERS = (".json", ".model", ".txt", ".jinja")  # files of tokenizer and settings; none of weights
 
 
 @command("omnidraft adapters list", "omnidraft adapters list --json", to=group)
@@ -129,7 +129,7 @@ def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path
     make_folder_of(part / "any")
     try:
         for path in filter(Path.is_file, base.folder.iterdir()):
-            if path.suffix in OTHERS and not path.name.endswith((".index.json", "params.json")):
+            if path.suffix in OTHERS and not re.search("(index|params|adapter_config)$", path.stem):
                 shutil.copyfile(path, part / path.name)
         if isinstance(base, Llama):
             config = read_json(base.folder / "config.json")

@@ -5,7 +5,7 @@ import torch
 
 from .. import sampling, sampling_torch
 from ..errors import OmnidraftError
-from ..sampling import BROKEN
+from ..sampling import BROKEN, RULED_OUT
 
 
 class CpuSampler(sampling.Sampler):
@@ -18,5 +18,5 @@ class CpuSampler(sampling.Sampler):
         """Like `sampling.process`, for logits (V,)."""
         probs = sampling_torch.process(torch.from_numpy(logits), *settings).numpy()
         if np.isnan(probs[0]):
-            raise OmnidraftError(BROKEN)
+            raise OmnidraftError(RULED_OUT if logits.max() == -np.inf else BROKEN)
         return probs

@@ -12,7 +12,6 @@ from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +137,7 @@ class Adapters:
         models or a file has a wrong checksum.
         """
         folder = self.named(which) if which else self.folder(pair)
-        manifest = manifest_of(folder)
-        if manifest is None:
+        if (manifest := manifest_of(folder)) is None:
             return Adapters(SHIPPED).load(pair) if shipped else None
         try:
             return read(folder, manifest, draft=pair.draft, target=pair.target)
@@ -156,13 +154,16 @@ class Adapters:
         `pair.draft`, the base. OmnidraftError if the adapter does not fit, e.g. by its rank.
         """
         base, adapter = pair.draft, self.load(pair, None, shipped) or Adapter()
-        if shipped and adapter.folder:
-            recipe = replace(recipe, rank=adapter.lora.rank if adapter.lora else 0)
+        weights = adapter.lora.parameters if adapter.lora else adapter.weights
+        if weights and (rank := adapter.lora.rank if adapter.lora else 0) != recipe.rank:
+            if not shipped:
+                raise OmnidraftError(f"{adapter.folder} has rank {rank}, not {recipe.rank}: give "
+                                     f"rank {rank} to continue it, or choose another folder")
+            recipe = replace(recipe, rank=rank)
         trainer = training_of(base).Trainer(base, recipe, rng)
         learner = Learner(pair, trainer, rng, schedule, adapter.head)
         here = adapter.folder and adapter.folder.parent == self.root
         learner.version = adapter.version if here else 0
-        weights = adapter.lora.parameters if adapter.lora else adapter.weights
         if not weights:
             return learner
         own = {k: v for k, v in adapter.states.items() if not k.startswith("head.")}
@@ -229,8 +230,8 @@ def read(folder: Path, manifest: dict[str, Any], **models: Any) -> Adapter:
                      for k, array in read_safetensors(place / name).items()}
               for name in FILES if name in files}
     lora = None if MODEL in arrays else LoRA.load(place)
-    for name, array in chain(*(part.items() for part in arrays.values()),
-                             lora.parameters.items() if lora else ()):
+    parts = [*arrays.values(), lora.parameters if lora else {}]
+    for name, array in (item for part in parts for item in part.items()):
         counts = "square." in name or name.endswith("steps")  # an optimizer's: never negative
         if not np.isfinite(array).all() or counts and array.min(initial=0) < 0:
             raise damaged(place / name)

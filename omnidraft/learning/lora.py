@@ -20,8 +20,7 @@ from ..files import read_json, write_text
 
 PREFIX = "base_model.model."
 NAME = re.compile(re.escape(PREFIX) + r"((?:.+?\.(\d+)\.)?(?:.+\.)?(\w+))\.lora_A\.weight")
-OTHER_KINDS = ("use_dora", "use_rslora", "use_qalora", "rank_pattern", "alpha_pattern",
-               "layer_replication")
+OTHER_KINDS = "use_dora use_rslora use_qalora rank_pattern alpha_pattern layer_replication".split()
 
 
 @dataclass
@@ -38,8 +37,10 @@ class LoRA:
               dtype: Any = "f4") -> "LoRA":
         """New adapters, which change nothing yet, for weights with these shapes (out, in) by name.
 
-        The head is drawn first, then each kind of weight in all layers.
+        The head is drawn first, then each kind in all layers. OmnidraftError for too high a rank.
         """
+        if rank > (most := max([32, *map(min, shapes.values())])):  # the default is always fine
+            raise OmnidraftError(f"rank is {rank}, above that of any matrix: give at most {most}")
         lora, kind = cls({}, rank, rank), {name: re.sub(r"\d+", "", name) for name in shapes}
         kinds = [*kind.values()]
         for name in sorted(shapes, key=lambda name: (kind[name] != name, kinds.index(kind[name]))):

@@ -53,7 +53,6 @@ class AdamW:
 def fill(live: dict[str, Any], state: dict[str, Any]) -> None:
     """Copy saved arrays into the live ones; raises OmnidraftError if their shapes differ."""
     if {k: v.shape for k, v in live.items()} != {k: v.shape for k, v in state.items()}:
-        raise OmnidraftError("the saved state belongs to other parameters, of another drafter, "
-                             "rank or kind: use its rank, or another folder")
+        raise OmnidraftError("the state belongs to other parameters: use its drafter and rank")
     for name, array in live.items():
         array[...] = state[name]

@@ -39,14 +39,13 @@ class Recipe:
             if getattr(self, name) not in known:
                 raise OmnidraftError(f"unknown {name} {getattr(self, name)!r}: "
                                      f"choose one of {', '.join(known)}")
-        if type(self.rank) is not int or self.rank > 2**20:
-            raise OmnidraftError(f"rank is {str(self.rank)[:40]}, but must be a whole number up to "
-                                 f"{2**20}")
-        for name, other in (("rank", 0), ("rate", None), ("decay", 0), ("weight", "dynamic")):
+        if type(self.rank) is not int or self.rank < 0:
+            raise OmnidraftError(f"rank is {self.rank!r}, but must be a whole number of 0 or more")
+        for name, also, needed in (("rate", [None], "above 0"), ("decay", [0], "of 0 or more"),
+                                   ("weight", [0, "dynamic"], "of 0 or more, or dynamic")):
             value = getattr(self, name)
-            if value != other and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
-                raise OmnidraftError(f"{name} is {value!r}, but must be a number of 0 or more"
-                                     + ", or dynamic" * (name == "weight"))
+            if value not in also and not (isinstance(value, (int, float)) and 0 < value < math.inf):
+                raise OmnidraftError(f"{name} is {value!r}, but must be a number {needed}")
 
     def step_size(self, drafter: Any) -> float:
         """The rate; the default suits 0.6 M parameters, and above 10 M is the paper's 1e-4.
