@@ -172,6 +172,25 @@ def test_output_class_scores_and_streamer():
     assert seen == [*made.sequences[0].tolist(), None]
 
 
+@pytest.mark.parametrize("settings", [{}, {"use_cache": False}])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_sliding_window_may_be_full(own, settings):
+    """Text longer than the window of the target, and of the assistant if it drafts for itself."""
+    assistant, tokenizer = load("stories260K")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = transformers.MistralForCausalLM(transformers.MistralConfig(
+        **sizes, vocab_size=512, num_key_value_heads=2, sliding_window=6, eos_token_id=None)).double().eval()
+    inputs = tokenizer("Once upon a time there was", return_tensors="pt", return_token_type_ids=False)
+    how = {"custom_generate": str(FOLDER), "trust_remote_code": True, "tokenizer": tokenizer, **settings,
+           "assistant_model": model if own else assistant, "assistant_tokenizer": tokenizer}
+    wanted = model.generate(**inputs, do_sample=False, max_new_tokens=30)
+    made = model.generate(**inputs, do_sample=False, max_new_tokens=30, return_dict_in_generate=True, **how)
+    assert made.sequences.tolist() == wanted.tolist()
+    more = {"input_ids": torch.cat([wanted, wanted[:, :3]], 1), "do_sample": False, "max_new_tokens": 9}
+    assert model.generate(**more, past_key_values=made.past_key_values, **how).tolist() == model.generate(**more).tolist()
+
+
 def test_what_it_cannot_do_is_said():
     model, how = arguments(*PAIRS[0])
     ids = how["tokenizer"](["Once upon a time"] * 2, return_tensors="pt")
@@ -189,6 +208,9 @@ def test_what_it_cannot_do_is_said():
     padded = {name: torch.cat([part * (name == "input_ids"), part], 1) for name, part in one.items()}
     with pytest.raises(ValueError, match="without padding"):
         model.generate(**padded, max_new_tokens=4, **how)
+    state = transformers.MambaForCausalLM(transformers.MambaConfig(vocab_size=512, hidden_size=8, num_hidden_layers=1))
+    with pytest.raises(ValueError, match="can be shortened"):
+        model.generate(**one, max_new_tokens=4, **(how | {"assistant_model": state}))
     with pytest.raises(ValueError, match="assistant_tokenizer is missing"):
         model.generate(**ids, max_new_tokens=4, **(how | {"assistant_tokenizer": None}))
 

@@ -33,6 +33,17 @@ def test_greedy_text_is_that_of_plain_generate(how):
         assert model.generate(**inputs, custom_generate=two(draft, target).decoder()).tolist() == wanted.tolist()
 
 
+def test_a_state_space_model_rereads_the_text():
+    tokenizer = loaded("bytes", 2)[1]
+    torch.manual_seed(0)
+    model = transformers.MambaForCausalLM(transformers.MambaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, state_size=4, initializer_range=0.4)).double().eval()
+    inputs = dict(tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False), pad_token_id=0, **GREEDY)
+    pair, wanted = omnidraft.pair(loaded("pieces", 1), (model, tokenizer)), model.generate(**inputs).tolist()
+    assert model.generate(**inputs, custom_generate=pair.decoder()).tolist() == wanted == [pair.generate(
+        PROMPT, max_new_tokens=GREEDY["max_new_tokens"]).sequences]
+
+
 def test_criteria_padding_and_streamers_are_honoured():
     model, inputs = asked(pad_token_id=0, **GREEDY)
     inputs["stopping_criteria"] = [transformers.MaxLengthCriteria(inputs["input_ids"].shape[1] + 5)]

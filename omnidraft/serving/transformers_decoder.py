@@ -14,8 +14,8 @@ from ..options import Options
 from ..sampling import Uniforms
 from .prompts import ids_of
 
-PREPARED = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep",
-            "synced_gpus"}
+PREPARED = {"attention_mask", "position_ids", "past_key_values", "cache_params", "use_cache",
+            "logits_to_keep", "synced_gpus"}
 
 
 @dataclass

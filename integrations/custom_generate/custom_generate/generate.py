@@ -16,7 +16,7 @@ from functools import partial
 from itertools import takewhile
 
 import torch
-from transformers import StoppingCriteriaList, StopStringCriteria
+from transformers import DynamicCache, StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 ROOT = 0
@@ -285,7 +285,7 @@ class Assistant:
 
     def __init__(self, model, tokenizer, config, device):
         self.model, self.tokenizer, self.config, self.device = model, tokenizer, config, device
-        self.fed, self.cache, self.ends = [], None, ends_of(model)
+        self.fed, self.cache, self.ends = [], DynamicCache(), ends_of(model)
         self.longest = getattr(model.config, "max_position_embeddings", 1 << 30)
 
     def draft(self, text, room, generator):
@@ -301,10 +301,9 @@ class Assistant:
         while ids and len(tokens) < room:
             out = self.model(torch.tensor([new], device=self.model.device), use_cache=True,
                              past_key_values=self.cache, logits_to_keep=1)
-            self.cache, self.fed = out.past_key_values, self.fed + new
             row = (out.logits[0, -1].float() / (self.config.temperature or 1.0)).softmax(-1)
             token = choose(row, generator) if self.config.do_sample else int(row.argmax())
-            new = [token]
+            self.fed, new = self.fed + new, [token]
             tokens.append(token)
             rows.append(row.to(self.device))
             if token in self.ends or float(row[token]) < threshold:
@@ -323,12 +322,15 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
            logits_processor, stopping_criteria, generation_config, **more):
     """What `generate(custom_generate=...)` calls, given the first five: prompt and text (1, n)."""
     config, (mask, cache) = generation_config, map(more.get, ("attention_mask", "past_key_values"))
-    stateful = model.config.is_encoder_decoder or getattr(model, "_is_stateful", False)
+    if cache is None or any(cache.is_sliding) and not cache.get_seq_length():
+        cache = DynamicCache()  # keeps what a window drops (masks hide it), so it can be shortened
+    stateful = [one for one in (model, assistant_model) if getattr(one, "_is_stateful", False)]
     for wrong, why in (
         (len(input_ids) != 1, f"the batch has {len(input_ids)} prompts: give one at a time"),
         (mask is not None and 0 in mask, "the mask hides tokens: give the ids without padding"),
-        (stateful or not all(hasattr(one, "crop") for one in getattr(cache, "layers", ())),
-         "the target must be a decoder whose cache can be shortened"),
+        (stateful or model.config.is_encoder_decoder or any(cache.is_sliding)
+         or not all(hasattr(one, "crop") for one in cache.layers),
+         "both models must be decoders whose caches can be shortened"),
         (not input_ids.numel() or config.output_attentions or config.output_hidden_states
          or config.output_logits, "give ids; of the optional outputs, only scores are supported"),
         (any(hasattr(one, "state") or hasattr(one, "model") for one in logits_processor),
@@ -345,7 +347,7 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
         known[key] = both[0], Lifting(*both, *ends, input_ids.device)
     target, lifting = known[key]
     assistant = Assistant(assistant_model, assistant_tokenizer, config, input_ids.device)
-    scores, done, fed = [], False, cache.get_seq_length() if cache is not None else 0
+    scores, done, fed = [], False, cache.get_seq_length()
     put, end = (streamer.put, streamer.end) if streamer is not None else [lambda *ids: None] * 2
     put(input_ids.cpu())
     while not done:
@@ -356,9 +358,8 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
         drafted, q_rows = assistant.draft(text, room, generator)
         proposed = lifting.walk(lifting.reveal(drafted)[0])[:room]
         ids = torch.cat([input_ids, input_ids.new_tensor([proposed])], 1)
-        out = model(ids[:, fed:], past_key_values=cache, use_cache=True,
-                    logits_to_keep=len(proposed) + 1)
-        cache, logits = out.past_key_values, out.logits.to(torch.float32)
+        logits = model(ids[:, fed:], past_key_values=cache, use_cache=True,
+                       logits_to_keep=len(proposed) + 1).logits.to(torch.float32)
         rows = torch.cat([  # a processor may read the text before
             logits_processor(ids[:, :count + place], logits[:, place])
             for place in range(len(proposed) + 1)])
@@ -373,9 +374,9 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
             if done := bool(stopping_criteria(input_ids, tuple(scores)).all()):
                 break
         put(input_ids[0, count:].cpu())
-        fed, held = input_ids.shape[1] - 1, cache.get_seq_length()
-        if fed < held:
-            cache.crop(fed - held)
+        fed = input_ids.shape[1] - 1
+        if fed < cache.get_seq_length():
+            cache.crop(fed - cache.get_seq_length())
     end()
     if not config.return_dict_in_generate:
         return input_ids
@@ -385,9 +386,9 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
 
 def generate(model, *args, tokenizer=None, assistant_model=None, assistant_tokenizer=None,
              streamer=None, generator=None, stopping_criteria=None, **kwargs):
-    """`model.generate` with drafts of `assistant_model`; arguments as there, and a `generator`.
+    """`model.generate` with drafts of `assistant_model`, also with a `generator`.
 
-    Raises ValueError where a model or tokenizer is missing, or there is more than one prompt.
+    Raises ValueError if a part is missing, or for what is not supported.
     """
     for name in ("assistant_model", "assistant_tokenizer", "tokenizer"):
         if locals()[name] is None:
@@ -395,6 +396,5 @@ def generate(model, *args, tokenizer=None, assistant_model=None, assistant_token
     criteria = StoppingCriteriaList(stopping_criteria or [])
     if strings := kwargs.pop("stop_strings", None):
         criteria.append(StopStringCriteria(tokenizer, strings))
-    kwargs = {name: value for name, value in kwargs.items() if value is not None}
     method = partial(decode, tokenizer, assistant_model, assistant_tokenizer, streamer, generator)
     return model.generate(*args, custom_generate=method, stopping_criteria=criteria, **kwargs)
