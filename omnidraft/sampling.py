@@ -65,12 +65,12 @@ def mask(logits: np.ndarray, size: int) -> np.ndarray:
     return logits
 
 
-def best(logits: np.ndarray) -> list[int]:
-    """The argmax of each row of logits (n, V). Raises OmnidraftError if its logit is not finite."""
-    places = logits.argmax(-1)
-    if not np.isfinite(highest := logits[np.arange(len(places)), places]).all():
-        raise OmnidraftError(RULED_OUT if (highest == -np.inf).any() else BROKEN)
-    return places.tolist()
+def best(logits: np.ndarray) -> Iterator[int]:
+    """The argmax of each row of logits (n, V), in turn; OmnidraftError where it is not finite."""
+    for row, place in zip(logits, logits.argmax(-1).tolist(), strict=True):
+        if not np.isfinite(row[place]):  # subtle: rows that nobody asks for may be so
+            raise OmnidraftError(RULED_OUT if row[place] == -np.inf else BROKEN)
+        yield place
 
 
 def locate(weights: np.ndarray, draw: float) -> int:
@@ -168,7 +168,7 @@ class Sampler:
     def draw(self, rows: Rows, likeliest: bool = False) -> int:
         """A token from the first of `rows`: drawn, or the argmax (temperature 0 or `likeliest`)."""
         greedy = likeliest or not self.temperature  # needs no probabilities
-        return best(rows.items[:1])[0] if greedy else self.uniforms.choose(rows[0])
+        return next(best(rows.items[:1])) if greedy else self.uniforms.choose(rows[0])
 
     def read(self, token: int, rows: Rows) -> tuple[int, float]:
         """A drawn token and its probability in the first row (V,), which it was drawn from."""

@@ -67,12 +67,12 @@ def locate(weights: Tensor, draw: float | Sequence[float]) -> Tensor:
     return torch.searchsorted(running, goal, right=True)  # never lands on a zero weight
 
 
-def to_host(indices: Tensor, size: int) -> list[int]:
-    """Indices from `locate` or `best`, in one copy; OmnidraftError if out of range (NaN)."""
-    found = indices.reshape(-1).tolist()
-    if any(not 0 <= index < size for index in found):
-        raise OmnidraftError(f"{BROKEN}, or {RULED_OUT}")
-    return found
+def to_host(indices: Tensor, size: int) -> Iterator[int]:
+    """Indices from `locate` or `best`, in one copy; OmnidraftError at one out of range (NaN)."""
+    for index in indices.reshape(-1).tolist():
+        if not 0 <= index < size:
+            raise OmnidraftError(f"{BROKEN}, or {RULED_OUT}")
+        yield index
 
 
 class Uniforms(sampling.Uniforms):
@@ -83,7 +83,7 @@ class Uniforms(sampling.Uniforms):
         self._back += reversed(draws)
 
     def choose(self, weights: Tensor) -> int:
-        return to_host(locate(weights, self.next()), len(weights))[0]
+        return next(to_host(locate(weights, self.next()), len(weights)))
 
     def samples(self, rows: Tensor) -> Iterator[int]:
         """One index drawn from each row of (n, V), in order; one copy from the device for all."""
@@ -142,7 +142,7 @@ class Sampler(sampling.Sampler):
 
     def settle(self, drawn: list[Tensor], ends: Sequence[int]) -> list[int]:
         """The drawn tokens up to the first end token, in one copy; later draws are given back."""
-        tokens = until_end(to_host(torch.cat(drawn), self._size) if drawn else [], ends)
+        tokens = until_end([*to_host(torch.cat(drawn), self._size)] if drawn else [], ends)
         self.uniforms.give_back(self._used[len(tokens):])
         self._used.clear()
         return tokens

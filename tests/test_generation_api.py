@@ -346,6 +346,26 @@ def test_processors_that_rule_out_every_token_are_named(how):
     assert str(caught.value) == "the logits processors ruled out every token: let them allow at least one"
 
 
+def grammar(start: int, allowed: tuple[int, ...]):
+    """A processor that allows a few tokens, and none after a text that has any other from `start` on."""
+    def run(ids, row):
+        possible = (np.isin(range(row.shape[1]), allowed) & bool(np.isin(ids[0, start:], allowed).all()))[None]
+        return row * possible + np.where(possible, 0.0, -np.inf)
+    return run
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_processor_may_leave_nothing_after_a_proposal_that_is_not_kept(rule, temperature):
+    for seed in range(3):
+        one, ids = made(seed, end=-30.0), BYTES.encode(PROMPT, bos=True)
+        how = {"verify": rule, "temperature": temperature, "logits_processor": grammar(len(ids), (4, 5, 6)), "threshold": 0.0}
+        found = one.generate(PROMPT, max_new_tokens=12, **how)
+        assert {*found.tokens} <= {4, 5, 6} and any(record.proposals for record in found.rounds)
+        if not temperature:
+            assert found.tokens == one.generate(PROMPT, max_new_tokens=12, **how | {"draft_length": 0}).tokens
+
+
 def test_settings_and_options_mean_the_same():
     one = made(end=-30.0)
     options = Options.of(max_new_tokens=7, min_p=0.1, do_sample=True)

@@ -182,6 +182,24 @@ def test_rows_on_a_device_are_processed_as_those_on_the_host(monkeypatch):
 
 @pytest.mark.parametrize("how", [{}, {"do_sample": True}, {"do_sample": True, "verify": "slem"}], ids=str)
 @pytest.mark.parametrize("place", ["host", "device"])
+def test_a_processor_may_leave_nothing_after_a_proposal_that_is_not_kept(place, how, monkeypatch):
+    if place == "device":
+        monkeypatch.setattr(transformers_sampler, "CpuSampler", sampling_torch.Sampler)
+    pair = omnidraft.pair(loaded("pieces", 1), loaded("bytes", 2))
+    start, allowed = len(BYTES.encode(PROMPT, bos=True)), [4, 5, 6]
+
+    def grammar(ids, row):  # allows a few tokens, and none after a text that has any other
+        possible = torch.zeros_like(row, dtype=torch.bool)
+        possible[:, allowed] = bool(torch.isin(ids[0, start:], torch.tensor(allowed)).all())
+        return row.masked_fill(~possible, -torch.inf)
+
+    for seed in range(3):
+        found = pair.generate(PROMPT, max_new_tokens=12, threshold=0.0, logits_processor=grammar, seed=seed, **how)
+        assert {*found.tokens} <= {*allowed} and any(record.proposals for record in found.rounds)
+
+
+@pytest.mark.parametrize("how", [{}, {"do_sample": True}, {"do_sample": True, "verify": "slem"}], ids=str)
+@pytest.mark.parametrize("place", ["host", "device"])
 def test_processors_that_rule_out_every_token_are_named(place, how, monkeypatch):
     if place == "device":
         monkeypatch.setattr(transformers_sampler, "CpuSampler", sampling_torch.Sampler)

@@ -375,7 +375,7 @@ def test_copies_per_round_do_not_grow_with_the_draft_length(copies, draft_length
         q, none = copies(lambda rows, case=case: sampling_torch.process(rows, **case.setting), logits)
         drawn, still_none = copies(sampling_torch.locate, q, [uniforms.next() for _ in q])
         assert none == still_none == 0
-        tokens = sampling_torch.to_host(drawn, case.draft_size)
+        tokens = [*sampling_torch.to_host(drawn, case.draft_size)]
         (atoms, laws), total = copies(twin.reveal, tokens, q)
         assert total == 0
         p = torch.from_numpy(case.probs(len(twin.walk(atoms)[0]) + 1, case.target_size))
