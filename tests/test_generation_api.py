@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 
 import numpy as np
@@ -268,7 +269,7 @@ def test_stop_strings_and_criteria_end_the_text_where_they_are_met(temperature):
     assert one.generate(PROMPT, stop_strings=PROMPT[-2:] + start, **how).tokens == whole.tokens[:1]
     assert len(one.generate(PROMPT, stop_strings=PROMPT, **how | {"max_new_tokens": 1}).tokens) == 1
     seen = []
-    for met in (bool, np.array):  # one value, or one per text
+    for met in (bool, np.array, int, lambda found: re.search("True", str(found))):  # one value, or one per text
         found = one.generate(PROMPT, stopping_criteria=lambda ids, scores, met=met: (
             seen.append(ids.shape), met(ids.shape[1] % 11 == 0))[1], **how)
         assert found.finish_reason == "stop" and len(found.sequences) == 11 and found.tokens == whole.tokens[:len(found.tokens)]
