@@ -21,7 +21,7 @@ from omnidraft.files import write_text  # noqa: E402
 # Module -> its public names, each with the methods to show. A test checks that all exports of `omnidraft` are here.
 API = {
     "omnidraft": {"pair": "", "Pair": "generate stream decoder", "Generation": "sequences to_dict", "Options": "of", "load": "",
-                  "speculative": "", "plain": "", "Round": "", "Uniforms": "", "Tokenizer": "load encode decode",
+                  "speculative": "", "plain": "", "Round": "", "Uniforms": "", "Tokenizer": "load encode decode decode_bytes",
                   "Learner": "begin finish close", "learn": "", "Adapters": "resume keep load save named all",
                   "OmnidraftError": ""},
     "omnidraft.serving.conversation": {"Conversation": "ask new"},
@@ -29,6 +29,7 @@ API = {
     "omnidraft.metrics": {"summarize": "", "Summary": "", "speedup": ""},
     "omnidraft.learning.training": {"Recipe": ""},
     "omnidraft.learning.online": {"Schedule": "", "Learned": ""},
+    "omnidraft.learning.adapters": {"Adapter": "drafter"},
     "omnidraft.exactness": {"check": "", "Finding": "", "distribution_of": "", "total_variation": ""},
 }
 

@@ -75,7 +75,7 @@ from omnidraft.exactness import check
 
 print({rule: check(rule, 2).worst for rule in ("lifted", "tli", "slem", "omnidraft")})
 
-# %% 9. The drafter learns from its target while it serves, and saves an adapter
+# %% 9. The drafter learns from its target while it serves, saves an adapter, and drafts with it later
 import tempfile
 
 import numpy as np
@@ -91,6 +91,9 @@ prompts, options = ["Once upon a time", "The dog", "One day", "Tom"], omnidraft.
 for learned in omnidraft.learn(learner, prompts, options, omnidraft.Uniforms(rng)):
     print(learned.updated, round(learned.loss, 3))
 print("saved to", store.keep(learner))
+later = omnidraft.pair("draft-general", "qwen-like")
+adapted = omnidraft.pair(store.load(later).drafter(later.draft), later.target)
+print(adapted.generate("Once upon a time", max_new_tokens=16).text)
 
 # %% 10. Models loaded with transformers, and drafting inside its own generate
 import torch

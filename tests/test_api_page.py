@@ -26,6 +26,13 @@ def test_every_public_name_has_an_entry():
                                                           *(f"#### {name}.{method}" for method in methods.split())))
 
 
+def test_what_readme_and_recipes_call_has_an_entry():
+    text = "\n".join([(ROOT / "README.md").read_text(encoding="utf-8"), *RECIPES.values()])
+    shown = {name for names in api.API.values() for methods in names.values() for name in methods.split()}
+    for name in ("decode_bytes", "decode", "drafter", "resume", "keep", "load", "generate", "stream", "decoder"):
+        assert f".{name}(" in text and name in shown, name
+
+
 @embedded
 @pytest.mark.parametrize("title", RECIPES)
 def test_recipes_run(title, monkeypatch, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 
 import numpy as np
@@ -268,7 +269,7 @@ def test_stop_strings_and_criteria_end_the_text_where_they_are_met(temperature):
     assert one.generate(PROMPT, stop_strings=PROMPT[-2:] + start, **how).tokens == whole.tokens[:1]
     assert len(one.generate(PROMPT, stop_strings=PROMPT, **how | {"max_new_tokens": 1}).tokens) == 1
     seen = []
-    for met in (bool, np.array):  # one value, or one per text
+    for met in (bool, np.array, int, lambda found: re.search("True", str(found))):  # one value, or one per text
         found = one.generate(PROMPT, stopping_criteria=lambda ids, scores, met=met: (
             seen.append(ids.shape), met(ids.shape[1] % 11 == 0))[1], **how)
         assert found.finish_reason == "stop" and len(found.sequences) == 11 and found.tokens == whole.tokens[:len(found.tokens)]
@@ -383,7 +384,7 @@ def test_settings_and_options_mean_the_same():
 def test_models_and_names_are_mixed_and_anything_else_is_refused():
     model = FakeModel(BYTES, 0)
     assert pair(model, FakeModel(PIECES, 1)).draft is model
-    for wrong, says in (((3, model), "int is not a model"), ((None, model), "NoneType"), (((model, BYTES, 1), model), "tuple"),
+    for wrong, says in (((3, model), "int is not a causal"), ((None, model), "NoneType"), (((model, BYTES, 1), model), "tuple"),
                         (((model, BYTES), model), "has a tokenizer"),
                         (("draft-tasks", model, "numpy", BYTES), "has a tokenizer")):
         with pytest.raises(OmnidraftError, match=says):

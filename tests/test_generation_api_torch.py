@@ -262,6 +262,10 @@ def test_mixed_pairs_and_what_is_refused():
     training = transformers.LlamaForCausalLM(model.config).train()
     with pytest.raises(OmnidraftError, match="training mode"):
         omnidraft.pair((training, tokenizer), (model, tokenizer))
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 99}
+    translator = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)).eval()
+    with pytest.raises(OmnidraftError, match="T5ForConditionalGeneration is not a causal language model"):
+        omnidraft.pair((model, tokenizer), (translator, tokenizer))
     with pytest.raises(OmnidraftError, match="a list of prompts"):
         two().generate(torch.tensor([[0.5]]))
     mixed = omnidraft.pair("draft-general", (model, tokenizer))

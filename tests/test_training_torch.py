@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from test_backward_torch import exact  # noqa: E402, F401 (a fixture)
-from test_transformers_model import KINDS, random_model  # noqa: E402
+from test_transformers_model import BYTES, KINDS, SIZES, random_model  # noqa: E402
 
 from omnidraft import losses, sampling_torch, stopping  # noqa: E402
 from omnidraft.engine import transformers_sampler  # noqa: E402
@@ -28,6 +28,7 @@ from omnidraft.learning.adapters import Adapters  # noqa: E402
 from omnidraft.learning.lora import LoRA  # noqa: E402
 from omnidraft.learning.online import Learner, Schedule  # noqa: E402
 from omnidraft.learning.training import Recipe  # noqa: E402
+from omnidraft.learning.versions import identity  # noqa: E402
 from omnidraft.serving import pairs  # noqa: E402
 from omnidraft.serving.generation import Pair  # noqa: E402
 
@@ -248,6 +249,18 @@ def test_what_one_backend_has_learned_the_other_goes_on_with(folders, tmp_path, 
         serve(other, PROMPTS[4:], temperature=0.0, max_new_tokens=8)
         store.keep(other)
         assert store.load(Pair(drafter(folders, kind, first), learner.pair.target)).statistics["updates"] == 4
+
+
+def test_loaded_targets_with_one_tokenizer_have_adapters_of_their_own():
+    def made(seed: int) -> Pair:
+        return Pair(*(TransformersModel(random_model("LlamaForCausalLM", SIZES, tokenizer.size, number), tokenizer)
+                      for tokenizer, number in ((PIECES, 0), (BYTES, seed))))
+
+    keys = [identity(made(seed))["fingerprint"] for seed in (1, 1, 2)]
+    assert keys[0] == keys[1] != keys[2]
+    offloaded = made(3)  # weights on a disk cannot be read
+    offloaded.target.model.to("meta")
+    assert identity(offloaded)["fingerprint"] not in keys
 
 
 def test_a_drafter_without_files_is_known_by_its_numbers(folders, tmp_path):

@@ -24,8 +24,7 @@ except ImportError:  # Windows
     fcntl = None
 
 FORMAT = "omnidraft adapter 1"
-FIELDS = {"version": int, "folder": str, "draft": dict, "target": dict, "files": dict,
-          "statistics": dict}
+FIELDS = dict(version=int, folder=str, draft=dict, target=dict, files=dict, statistics=dict)
 ROLES = ("draft", "target")
 
 
@@ -106,7 +105,7 @@ def _content(path: Path) -> np.ndarray:
 def owner(model: Any, role: str) -> dict[str, str]:
     """What an adapter records about a model ("draft", "target"): name, tokenizer and weights.
 
-    For a drafter made in memory, its parameters are hashed; for a target, 64 kB of each file.
+    For a model made in memory, its parameters are hashed; for a target, 64 kB of each (or file).
     """
     folder, digest = getattr(model, "folder", None), hashlib.sha256()
     files = sorted(Path(folder).glob("*.safetensors")) if folder else []
@@ -118,10 +117,11 @@ def owner(model: Any, role: str) -> dict[str, str]:
         files = files or (sorted(Path(folder).glob("*.bin")) if folder else [])
         for path in files:
             digest.update(checksum(path).encode())
-        for parameter in () if files else model.model.parameters():
-            digest.update(parameter.detach().cpu().double().numpy().tobytes())
-    weights = digest.hexdigest() if files or role == "draft" else ""
-    return {"name": model.name, "tokenizer": model.tokenizer.fingerprint, "weights": weights}
+    most = 1 << 13 if role == "target" else None  # numbers of each parameter; those on disk: none
+    for one in () if files else filter(lambda one: not one.is_meta, model.model.parameters()):
+        digest.update(one.detach().flatten()[:most].cpu().double().numpy().tobytes())
+    return {"name": model.name, "tokenizer": model.tokenizer.fingerprint,
+            "weights": digest.hexdigest()}
 
 
 def identity(pair: Any) -> dict[str, Any]:

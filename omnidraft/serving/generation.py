@@ -120,7 +120,7 @@ class Text:
             return "stop"
         for criterion in several(control.stopping_criteria):
             met = criterion(as_batch(self.ids, takes_tensors(criterion, target)), None)
-            if met if isinstance(met, bool) else bool(met.all()):
+            if met.all() if hasattr(met, "all") else met:
                 return "stop"
         return "length" if len(self.ids) - self.size >= self.options.max_new_tokens else None
 

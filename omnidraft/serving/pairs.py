@@ -38,17 +38,17 @@ def loaded(model: Any, tokenizer: Any = None) -> Any:
     if isinstance(model, tuple) and len(model) == 2 and tokenizer is None:
         model, tokenizer = model
     kind = type(model).__name__
-    if all(hasattr(model, name) for name in ("config", "generation_config", "forward")):
+    theirs = all(hasattr(model, name) for name in ("config", "generation_config", "forward"))
+    if theirs and not getattr(model.config, "is_encoder_decoder", False):
         from ..engine.transformers_model import TransformersModel
-
         if tokenizer is None:
             raise OmnidraftError(f"{kind} needs its tokenizer: give (model, tokenizer), or "
                                  "draft_tokenizer and target_tokenizer")
         return TransformersModel.of(model, tokenizer)
     known = all(hasattr(model, name) for name in ("tokenizer", "eos_ids", "new_cache", "forward"))
     if not (known or isinstance(model, (str, PathLike))):
-        raise OmnidraftError(f"{kind} is not a model: give a name, a folder, what omnidraft.load "
-                             "returns, or a transformers model with its tokenizer")
+        raise OmnidraftError(f"{kind} is not a causal language model: give a name, a folder, what "
+                             "omnidraft.load returns, or a transformers model with its tokenizer")
     if tokenizer is not None:
         raise OmnidraftError(f"{model if kind == 'str' else kind} has a tokenizer: do not give one")
     return model
