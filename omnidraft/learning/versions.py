@@ -117,11 +117,11 @@ def owner(model: Any, role: str) -> dict[str, str]:
         files = files or (sorted(Path(folder).glob("*.bin")) if folder else [])
         for path in files:
             digest.update(checksum(path).encode())
-    most = 1 << 13 if role == "target" else None  # numbers of each parameter; those on disk: none
-    for one in () if files else filter(lambda one: not one.is_meta, model.model.parameters()):
-        digest.update(one.detach().flatten()[:most].cpu().double().numpy().tobytes())
-    return {"name": model.name, "tokenizer": model.tokenizer.fingerprint,
-            "weights": digest.hexdigest()}
+    parameters = getattr(getattr(model, "model", None), "parameters", tuple)  # of PyTorch models
+    for one in () if files else filter(lambda one: not one.is_meta, parameters()):
+        some = one.detach().flatten()[:1 << 13 if role == "target" else None]
+        digest.update(some.cpu().double().numpy().tobytes())
+    return dict(name=model.name, tokenizer=model.tokenizer.fingerprint, weights=digest.hexdigest())
 
 
 def identity(pair: Any) -> dict[str, Any]:
