@@ -165,7 +165,7 @@ def test_a_loss_that_is_not_finite_changes_nothing(folders, examples, rank, monk
     assert np.isfinite(trainer.step(pair, examples)) and trainer.step(pair, []) == 0
     trainer.restore(before)
     assert all((before[k] == v).all() for k, v in trainer.state().items())
-    with pytest.raises(OmnidraftError, match="another drafter, rank or kind"):
+    with pytest.raises(OmnidraftError, match="other parameters: use its drafter and rank"):
         trainer.restore(trainer_of(base, "torch", 3).state())
 
 
