@@ -199,8 +199,7 @@ def _total(draft_logits: np.ndarray, terms: Iterable[Term]) -> Result:
 
 def _compare(draft_logits: np.ndarray, group: list[Term], gradient: np.ndarray) -> float:
     """The weighted sum of B divergences; its gradient is added to `gradient` (N, V_q)."""
-    categories = group[0].categories  # (W,)
-    width = len(categories)
+    width = len(categories := group[0].categories)  # (W,)
     rows, weights = [c.row for c in group], np.array([[c.weight] for c in group])  # (B, 1)
     target = np.stack([c.target / c.target.sum(dtype=float) for c in group])  # (B, C) P
     logits = np.where(categories >= 0, draft_logits[rows, :width], -np.inf)
