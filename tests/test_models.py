@@ -374,13 +374,15 @@ def test_broken_folders_are_told_in_a_line(tmp_path: Path):
     tensors = {name: np.ones(shape, np.float32) for name, shape in ModelConfig.parse(config).tensor_shapes().items()}
     file = tmp_path / "model.safetensors"
     save_file(tensors, file)
-    assert engine(tmp_path).vocab_size == 67
+    model = engine(tmp_path)
+    assert model.vocab_size == 67
+    assert repr(model) == f"Llama({tmp_path.name!r}: {model.parameters:,} parameters, float32, {model.kernel})"
     whole = file.read_bytes()
     for size in (0, 5, 100, len(whole) - 4):
         file.write_bytes(whole[:size])
         fails("not a complete safetensors file|truncated or damaged")
     save_file(tensors | {"model.norm.weight": np.ones(31, np.float32)}, file)
-    fails(r"model.norm.weight has shape \(31,\), but config.json says \(32,\)")
+    fails(r"model.norm.weight is \(31,\), but config.json says \(32,\)")
     save_file({name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}, file)
     fails("the weights lack lm_head.weight")
     save_file({"x": np.ones(3, np.int8)}, file)

@@ -307,6 +307,7 @@ def test_dtype_and_device_are_chosen_and_told(pair_of_folders):
         logits = model.forward([1, 2], model.new_cache())
         assert model.dtype == expected and logits.dtype == (np.float64 if expected == torch.float64 else np.float32)
         assert f"on cpu (as asked), {str(expected)[6:]}" in model.kernel and "cut on rewind" in model.kernel
+        assert repr(model) == f"TransformersModel({folder.name!r}: {model.parameters:,} parameters, {model.kernel})"
     assert models.load(folder, backend="torch").device.type in model.kernel or torch.cuda.is_available()
 
 

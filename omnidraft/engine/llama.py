@@ -47,8 +47,7 @@ class Llama:
             if tensor not in tensors:
                 raise OmnidraftError(f"{name}: the weights lack {tensor}")
             if (found := tensors[tensor].shape) != shape:
-                raise OmnidraftError(
-                    f"{name}: {tensor} has shape {found}, but config.json says {shape}")
+                raise OmnidraftError(f"{name}: {tensor} is {found}, but config.json says {shape}")
         self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype),
                                               twice=self.parameters <= PACKED)
         self.kernel = str(self.layout)  # one line on how the matrix products run
@@ -56,6 +55,9 @@ class Llama:
         self._eps = config.width * config.eps
         self._turns = self._rotations(512)
         self._later = np.triu(np.full((LONGEST_PASS, LONGEST_PASS), -np.inf, self.dtype), 1)
+
+    def __repr__(self) -> str:
+        return f"Llama({self.name!r}: {self.parameters:,} parameters, {self.dtype}, {self.kernel})"
 
     @classmethod
     def load(cls, folder: str | Path, dtype: Any = np.float32) -> "Llama":

@@ -21,7 +21,6 @@ from .weights import read_header
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]  # configuration and tokenizer
-HUB_ID = r"[\w.-]+/[\w.-]+"
 CLEARER = {  # clearer messages than transformers' own, by a phrase in these
     "trust_remote_code=True": "it runs its own code: if you trust it, give trust_remote_code=True",
     "ignore_mismatched_sizes": "the shapes of its weights do not match its config.json",
@@ -53,10 +52,8 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
     layers = config.get("num_hidden_layers")
     if names and type(layers) is int and layers > len(names):  # building it would take very long
         raise OmnidraftError(f"{source}: the weights lack some of config.json's {layers} layers")
-    number, dtype_why = getattr(torch, dtype, None), "as asked"
-    if dtype == "auto":
-        number, dtype_why = ((torch.float32, "the fastest on a CPU") if device == "cpu"
-                             else ("auto", "as stored"))
+    auto = (torch.float32, "the fastest on a CPU") if device == "cpu" else ("auto", "as stored")
+    number, dtype_why = auto if dtype == "auto" else (getattr(torch, dtype), "as asked")
     trust = {"trust_remote_code": trust_remote_code}
     with quiet(), one_line(f"cannot load {source}"):
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
@@ -86,7 +83,7 @@ def choose_device(device: str) -> tuple[str, str]:
 
 def fetch(name: str) -> tuple[Path, bool]:
     """The folder with a hub id's small files, and whether the hub was reached (asked once)."""
-    if not re.fullmatch(HUB_ID, name):
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise OmnidraftError(f"unknown model {name!r}: not a folder, and not a hub id (owner/name)")
     try:
         HfApi().model_info(name, timeout=10)

@@ -81,6 +81,9 @@ class TransformersModel:
         self.eos_ids = tuple(token for token in flat_ids(*ends, tokenizer.roles["eos"])
                              if token < self.vocab_size)
 
+    def __repr__(self) -> str:
+        return f"TransformersModel({self.name!r}: {self.parameters:,} parameters, {self.kernel})"
+
     @property
     def sampler(self) -> type:
         """The sampler for logits on this model's device."""
