@@ -8,7 +8,7 @@ TOKENS` lets it fall to zero over that many tokens, from the same checkpoint, in
 separate process generates the examples in chunks, just before they are used: so a run uses improved generators from the next
 chunk on.
 
-Muon for the matrices, AdamW for the rest. Products are in bf16 on a GPU, or if the processor has bf16 instructions. Several
+Muon for the matrices, AdamW for the rest. Products are in bf16 if the processor has it, in tf32 on a GPU. Several
 processes take small batches from a shared counter until an update has enough: a process that other work slows down takes
 fewer. Then the gradients are added up, and each process orthogonalises its share of Muon's updates.
 """
@@ -98,10 +98,11 @@ class Net:
 
 
 class Muon:
-    """Momentum whose matrix updates are orthogonalised by five Newton-Schulz steps (Jordan et al. 2024)."""
+    """Momentum whose matrix updates are orthogonalised by five Newton-Schulz steps, in bf16 if asked (Jordan et al. 2024)."""
 
-    def __init__(self, matrices: dict[str, torch.Tensor], rank: int, world: int, momentum: float = 0.95) -> None:
+    def __init__(self, matrices: dict[str, torch.Tensor], rank: int, world: int, bf16: bool, momentum: float = 0.95) -> None:
         self.matrices, self.rank, self.world, self.momentum = matrices, rank, world, momentum
+        self.dtype = torch.bfloat16 if bf16 else torch.float32
         self.memory = {name: torch.zeros_like(m) for name, m in matrices.items()}
 
     @torch.no_grad()
@@ -114,10 +115,10 @@ class Muon:
             matrix = self.matrices[name]
             update = matrix.grad.lerp(self.memory[name], self.momentum)
             tall = update.shape[0] > update.shape[1]
-            x = (update.T if tall else update) / (update.norm() + 1e-7)
+            x = ((update.T if tall else update) / (update.norm() + 1e-7)).to(self.dtype)
             for _ in range(5):
                 a = x @ x.T
-                x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+                x = torch.addmm(x, torch.addmm(a, a, a, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
             matrix.add_(x.T if tall else x, alpha=-rate * max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5)
         for owner in range(self.world if self.world > 1 else 0):
             shares = [self.matrices[name] for name in names[owner::self.world]]
@@ -195,15 +196,16 @@ def export(net: Net, source: Path, folder: Path) -> None:
 def run(rank: int, args: argparse.Namespace) -> None:
     """Train as process `rank` of `args.processes`."""
     torch.set_num_threads(args.threads)
+    torch.set_float32_matmul_precision("high")  # tf32 on a GPU: bf16 gradients are much less exact (README)
     world, device = args.processes, "cuda" if torch.cuda.is_available() else "cpu"
     if world > 1:
         store = dist.TCPStore("127.0.0.1", args.port, world, rank == 0, timeout=timedelta(days=2))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(days=2))
     net = Net(json.loads((args.source / "config.json").read_text()), load_file(args.source / "model.safetensors"), device,
-              bf16=device == "cuda" or has_bf16())
+              bf16=device == "cpu" and has_bf16())
     matrices = {k: v for k, v in net.weights.items() if v.ndim == 2 and "embed" not in k}
     others = [v for k, v in net.weights.items() if k not in matrices]
-    muon = Muon(matrices, rank, world)
+    muon = Muon(matrices, rank, world, net.bf16)
     adam = torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0)
     parameters = [*matrices.values(), *others]
     state = {"tokens": 0, "updates": 0, "chunk": 0, "row": 0, "decay_from": None, "loss": None}
