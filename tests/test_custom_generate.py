@@ -159,6 +159,21 @@ def test_greedy_text_is_that_of_plain_generate(draft, target):
             assert made.tolist() == wanted.tolist(), settings
 
 
+def test_with_one_vocabulary_the_assistant_reads_the_ids_as_they_are():
+    """A model that drafts for itself keeps every token, though the prompt's ids are not those of its text."""
+    assistant, tokenizer = load("stories260K")
+    model, passes = load("stories260K")[0], []
+    model.register_forward_pre_hook(lambda *_: passes.append(1))
+    text = tokenizer("Once upon a time, ")["input_ids"]
+    ids = torch.tensor([[*text, *(tokenizer.convert_tokens_to_ids(c) for c in "there"), tokenizer.eos_token_id, *text]])
+    wanted = model.generate(ids, do_sample=False, max_new_tokens=40, eos_token_id=None)
+    passes.clear()
+    made = model.generate(ids, do_sample=False, max_new_tokens=40, eos_token_id=None, custom_generate=str(FOLDER),
+                          trust_remote_code=True, tokenizer=tokenizer, assistant_model=assistant, assistant_tokenizer=tokenizer,
+                          num_assistant_tokens=4, assistant_confidence_threshold=0.0)
+    assert made.tolist() == wanted.tolist() and len(passes) == 8
+
+
 def test_output_class_scores_and_streamer():
     model, how = arguments(*PAIRS[0])
     inputs, seen = how["tokenizer"]("Once upon a time", return_tensors="pt"), []

@@ -29,12 +29,12 @@ class Vocabulary:
     """A tokenizer by the bytes of its tokens (None: special or unused)."""
 
     def __init__(self, tokenizer, size):
-        self.tokenizer, self.raw = tokenizer, tokenizer.backend_tokenizer
-        parts = json.loads(self.raw.to_str())
+        self.raw = tokenizer.backend_tokenizer
+        self.ids, parts = self.raw.get_vocab(), json.loads(self.raw.to_str())
         self.byte_level = '"ByteLevel"' in json.dumps([parts["pre_tokenizer"], parts["decoder"]])
         special = {t.content for t in self.raw.get_added_tokens_decoder().values() if t.special}
         self.fallback, self.bytes = {}, [None] * size
-        for string, token in sorted(self.raw.get_vocab().items(), key=lambda item: item[1]):
+        for string, token in sorted(self.ids.items(), key=lambda item: item[1]):
             if token < size and string not in special:
                 self.bytes[token] = self._bytes(string, token)
 
@@ -283,15 +283,13 @@ def verify(tokens, q_rows, p_rows, lifting, limit, generator):
 class Assistant:
     """The assistant's tokens of the text, their cache, and its drafts."""
 
-    def __init__(self, model, tokenizer, config, device):
-        self.model, self.tokenizer, self.config, self.device = model, tokenizer, config, device
+    def __init__(self, model, config, device):
+        self.model, self.config, self.device = model, config, device
         self.fed, self.cache, self.ends = [], DynamicCache(), ends_of(model)
         self.longest = getattr(model.config, "max_position_embeddings", 1 << 30)
 
-    def draft(self, text, room, generator):
-        """Up to `room` tokens that may follow `text`, and the rows (k, V_q) of them."""
-        ids = self.tokenizer(text)["input_ids"]
-        ids = ids[:-1] if ids and ids[-1] in self.ends else ids  # some tokenizers close a text
+    def draft(self, ids, room, generator):
+        """Up to `room` tokens that may follow `ids`, and the rows (k, V_q) of them."""
         room = min(room, self.longest - len(ids), self.config.num_assistant_tokens or 20)
         same = len(os.path.commonprefix([self.fed, ids[:-1]]))
         if same < len(self.fed):
@@ -344,18 +342,20 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
     key = id(tokenizer), str(input_ids.device), *sizes, str(ends)
     if key not in known:
         both = Vocabulary(tokenizer, sizes[0]), Vocabulary(assistant_tokenizer, sizes[1])
-        known[key] = both[0], Lifting(*both, *ends, input_ids.device)
-    target, lifting = known[key]
-    assistant = Assistant(assistant_model, assistant_tokenizer, config, input_ids.device)
+        known[key] = both[0], Lifting(*both, *ends, input_ids.device), both[0].ids == both[1].ids
+    target, lifting, one_vocabulary = known[key]
+    assistant = Assistant(assistant_model, config, input_ids.device)
     scores, done, fed = [], False, cache.get_seq_length()
     put, end = (streamer.put, streamer.end) if streamer is not None else [lambda *ids: None] * 2
     put(input_ids.cpu())
     while not done:
-        count = input_ids.shape[1]
-        data = b"".join(target.bytes[token] or b"" for token in input_ids[0].tolist())
-        text = data.decode("utf-8", "ignore").removeprefix("" if target.byte_level else " ")
+        count, read = input_ids.shape[1], input_ids[0].tolist()
+        if not one_vocabulary:  # then the assistant reads the text in its own tokens
+            text = b"".join(target.bytes[token] or b"" for token in read).decode("utf-8", "ignore")
+            read = assistant_tokenizer(text.removeprefix("" if target.byte_level else " ")).input_ids
+            read = read[:-1] if read and read[-1] in assistant.ends else read  # it may add an end
         room = config.max_length - count - 1  # one token is the target's own
-        drafted, q_rows = assistant.draft(text, room, generator)
+        drafted, q_rows = assistant.draft(read, room, generator)
         proposed = lifting.walk(lifting.reveal(drafted)[0])[:room]
         ids = torch.cat([input_ids, input_ids.new_tensor([proposed])], 1)
         logits = model(ids[:, fed:], past_key_values=cache, use_cache=True,
