@@ -19,16 +19,20 @@ MISTAKES = {  # step: (text in the solution, its replacement, part of the messag
         ("return [*written, draws.choose(residual)]", "x = draws.choose(residual)", "mean number of tokens"),  # does not stop
         ("for i, x in enumerate(draft):", "for i, x in enumerate(draft[:1]):\n        p = p[:2]\n        draft = draft[:1]",
          "mean number of tokens"),
-        ("return [*written, draws.choose(p[len(draft)])]", "return written or [draws.choose(p[0])]", "wanted 1.6")],  # no bonus
+        ("return [*written, draws.choose(p[len(draft)])]", "return written or [draws.choose(p[0])]", "wanted 1.6"),  # no bonus
+        ("choose(p[len(draft)])", "choose(p[len(draft) - 1])", "not distributed as the target's own")],  # an earlier row
     2: [("range(len(draft) - place, 1, -1)", "range(2, len(draft) - place + 1)", "draft f la ke"),  # tries the shortest first
         ("place += length", "place += 1", "wanted"),  # n-grams overlap
         ("return proposals\n            prop", "place += 1\n                continue\n            prop", "wanted"),  # continues
         ("        for length", "        if draft[place] not in direct:\n            return proposals\n        for length",
-         "draft ke s")],  # finds an n-gram only where there is a direct token
+         "draft ke s"),  # finds an n-gram only where there is a direct token
+        ("append(direct[draft[place]])", "append(draft[place])", "wanted ..F.., yours ..f.."),  # proposes draft tokens
+        ("append(ngrams[ngram])", 'append("".join(ngram))', "wanted ..FLA.., yours ..fla..")],
     3: [("mass[node] / mass[parent]", "mass[node]", "the choice at node"),  # not relative to the node
         ('    mass[()] = sum(p.values())', "    # mass[()]", "the choice at the root"),  # the uncovered tokens are lost
         ("range(len(split) + 1)", "range(len(split), len(split) + 1)", "the choice at"),  # inner nodes get no mass of their own
-        ("1 - sum(choice.values())", "(0.0 if node else 1 - sum(choice.values()))", "stop  ")],  # a node's own token never ends
+        ("1 - sum(choice.values())", "(0.0 if node else 1 - sum(choice.values()))", "stop  "),  # a node's own token never ends
+        ("for token, split in splits.items():", "for token in splits:\n        split = tuple(token)", "the choice")],
     4: [('proposal = atom if atom in P else "stop"', "proposal = atom", "not distributed as P"),  # no stop
         ("max(0, P[c] - Q[c])", "P[c]", "not distributed as P"),  # the residual is P itself
         ('Q["stop"] = 1 - sum(Q[child] for child in P if child != "stop")', 'Q["stop"] = q[atom]', "not distributed as P"),
@@ -38,7 +42,12 @@ MISTAKES = {  # step: (text in the solution, its replacement, part of the messag
         ("for n in nearest", "for n in longer", "the first proposal"),  # subtracts nested n-grams twice
         ("+ list(ngrams)", "", "ab "),  # the n-grams themselves are forgotten
         ("row(letters[:i])", "row(())", "after a")],  # every letter from the first row
-    6: [("end - len(ids) - 1", "end - len(ids)", "not distributed|4 tokens"),  # no place for the target's own token
+    6: [("end - len(ids) - 1", "end - len(ids)", "not distributed|tokens"),  # no place for the target's own token
+        ("min(k, room)", "k", "at most . draft tokens, yours"),  # drafts what there is no room for
+        (" and not (tokens and tokens[-1] in draft.ends)", "", "an end token is the last one"),  # drafts after an end token
+        ("trie.paths[token] or (None,)", "trie.paths[token]", "not distributed"),  # skips draft tokens without a path
+        ("for atom, _, _ in atoms])[:room]", "for atom, _, _ in atoms])", "at most . proposals, yours"),
+        ("(atom, row, path[:i])", "(atom, row, ())", "not distributed|mean number of target passes"),  # no earlier atoms
         ("written = written[:place + 1]", "pass", "not distributed"),  # something follows the end token
         ("own + tokens, 1", "own, 1", "mean number of target passes"),  # every draft token from the first row
         ("own = draft.write(own, target.bytes(written))", "own = own + tokens", "mean number of target passes|not distributed"),

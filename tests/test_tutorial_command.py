@@ -82,8 +82,10 @@ def test_check_runs_the_tests_of_the_lesson_and_names_its_files(monkeypatch):
     monkeypatch.setattr(sys.modules["runner"], "step_through", lambda *_: None)
     shown = CliRunner().invoke(app, ["tutorial", "4"]).stdout
     assert (ROOT / "tutorials" / "exercises" / "step5_repair.py").is_file() and "step5_repair.py, then run" in shown
+    shown, path = CliRunner().invoke(app, ["tutorial", "2"]).stdout, ROOT / "tutorials" / "02_two_tokenizers.py"
+    assert shown == f"To write 2.3: edit {path}, then run python {path}\n"  # a function is not an answer at the prompt
     result = CliRunner().invoke(app, ["tutorial", "2", "--check"])
-    assert result.stderr == "error: this lesson has no function to write: choose lesson 1, 3, 4, 5 or 8\n"
+    assert result.stderr == "error: this lesson has no step in tutorials/exercises: choose lesson 1, 3, 4, 5 or 8\n"
     assert result.exit_code == 1
     monkeypatch.setattr(sys.modules["runner"], "find_spec", lambda _: None)
     result = CliRunner().invoke(app, ["tutorial", "1", "--check"])

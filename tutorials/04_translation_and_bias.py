@@ -84,7 +84,7 @@ assert np.isclose(total_variation(written, dict(enumerate(p))), 0.2)
 #
 # How much does it matter? Here are forty random worlds of this kind, at several temperatures T (`process` turns random numbers
 # into a row at temperature T, as it does with the output of a model). At T = 0 everything is certain, and the rule is exact.
-# Its mean bias grows with T. (The paper calls the rule approximate, and measures at T = 0.01.)
+# Its mean bias grows with T. (The paper calls the rule approximate, and measures mostly at T = 0.01.)
 
 # %%
 rng = np.random.default_rng(0)

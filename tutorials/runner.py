@@ -33,7 +33,10 @@ def teach(lesson: str | None, out: Any, wait: bool, check: bool) -> int:
         raise OmnidraftError(f"there is no lesson {lesson!r}: choose one of {', '.join(map(str, found))}")
     if check:
         return test(steps(path))
-    step_through(cells(path.read_text(encoding="utf-8")), path, out, wait)
+    source = path.read_text(encoding="utf-8")
+    step_through(cells(source), path, out, wait)
+    for question in re.findall(r'^check\("(.+)", \w', source, re.M):  # a function of the lesson itself
+        say(f"To write {question}: edit {path}, then run python {path}")
     for step in steps(path):
         say(f"To build: edit {step}, then run omnidraft tutorial {int(lesson)} --check")
     return 0
@@ -59,7 +62,7 @@ def steps(lesson: Path) -> list[Path]:
 def test(steps: list[Path]) -> int:
     """Run the tests of these steps, which print failing cases; the exit code. OmnidraftError without steps or pytest."""
     if not steps:
-        raise OmnidraftError("this lesson has no function to write: choose lesson 1, 3, 4, 5 or 8")
+        raise OmnidraftError("this lesson has no step in tutorials/exercises: choose lesson 1, 3, 4, 5 or 8")
     if not find_spec("pytest"):
         raise OmnidraftError(f"--check needs pytest: run {sys.executable} -m pip install pytest")
     tests = [f"{path.with_name('test_steps.py')}::test[{path.stem[:5]}]" for path in steps]

@@ -61,7 +61,7 @@ def verify(function):
             tokens = [*function(list(draft), q[rows[:k]], p[rows], draws)]
             if not 1 <= len(tokens) <= k + 1:
                 raise Wrong(f"1 verify: a draft of {k} writes 1 to {k + 1} tokens\n\nyours: {tokens} for the draft {draft}")
-            second = tokens[1] if k > 1 and len(tokens) > 1 else draws.choose(p[tokens[0]])  # the next round's, as exact
+            second = tokens[1] if len(tokens) > 1 else draws.choose(p[tokens[0]])  # the next round's, as exact
             return tokens[0], second, len(tokens)
 
         found = distribution_of(written)
@@ -92,25 +92,28 @@ def merge(function):
         (["f", "la", "ke", "s"], ["f", "la", "s"], [("f", "la"), ("f", "la", "ke"), ("ke", "s")]),
         (["a", "b", "c"], ["b", "c"], [("a", "b"), ("b", "c", "a"), ("a", "b", "c", "a")]),
     ):
-        names = [*direct, *map("".join, ngrams)]
-        table, cache = Direct(np.array([names.index(d) if d in direct else -1 for d in tokens])), NGramCache()
-        for ngram in ngrams:
-            cache.insert([tokens.index(d) for d in ngram], names.index("".join(ngram)))
+        direct = {d: d.upper() for d in direct}  # the target's tokens have other names than the drafter's
+        ngrams = {ngram: "".join(ngram).upper() for ngram in ngrams}
+        names = [*direct.values(), *ngrams.values()]
+        table, cache = Direct(np.array([names.index(direct[d]) if d in direct else -1 for d in tokens])), NGramCache()
+        for ngram, name in ngrams.items():
+            cache.insert([tokens.index(d) for d in ngram], names.index(name))
+        case = (f"direct tokens {', '.join(f'{d} = {t}' for d, t in direct.items())}; "
+                f"n-grams {', '.join(f'{chr(32).join(ngram)} = {t}' for ngram, t in ngrams.items())}")
         for length in range(6):
             for draft in itertools.product(tokens, repeat=length):
                 wanted = translated([tokens.index(d) for d in draft], [None] * length, table, cache.longest_match, {}).tokens
                 wanted = [names[t] for t in wanted]
-                given = function(list(draft), {d: d for d in direct}, {ngram: "".join(ngram) for ngram in ngrams})
+                given = function(list(draft), dict(direct), dict(ngrams))
                 if given is None or list(given) != wanted:
-                    raise Wrong(f"2 merge: direct tokens {', '.join(direct)}; n-grams {', '.join(map(' '.join, ngrams))}\n"
-                                f"draft {' '.join(draft)}\n\nwanted {wanted}, yours {given}")
+                    raise Wrong(f"2 merge: {case}\ndraft {' '.join(draft)}\n\nwanted {wanted}, yours {given}")
 
 
 # ---- step 3 ----------------------------------------------------------------------------------------------------------
-WORLDS = (  # splits, p
-    ({"a": "a", "b": "b", "ab": "ab"}, {"a": 0.4, "b": 0.2, "ab": 0.4}),
-    ({"a": "a", "abc": "abc", "abd": "abd", "c": "c"}, {"a": 0.1, "abc": 0.2, "abd": 0.3, "c": 0.1, "z": 0.3}),
-    ({"b": "b", "bab": "bab", "ba": "ba"}, {"b": 0.0, "bab": 0.5, "ba": 0.25, "y": 0.15, "z": 0.1}),
+WORLDS = (  # splits, p; tokens and atoms have different names
+    ({"A": "a", "B": "b", "AB": "ab"}, {"A": 0.4, "B": 0.2, "AB": 0.4}),
+    ({"A": "a", "ABC": "abc", "ABD": "abd", "C": "c"}, {"A": 0.1, "ABC": 0.2, "ABD": 0.3, "C": 0.1, "Z": 0.3}),
+    ({"B": "b", "BAB": "bab", "BA": "ba"}, {"B": 0.0, "BAB": 0.5, "BA": 0.25, "Y": 0.15, "Z": 0.1}),
 )
 
 
@@ -175,16 +178,33 @@ def repair(function):
 # ---- step 6 ----------------------------------------------------------------------------------------------------------
 def loop(function):
     """The models of mini.py with an end token: all texts of three tokens at two temperatures, and passes of the target."""
-    models = [ending(mini.bigrams(words.split(), b"haha!ahha!haha!aha!haha!ahaha!aha!")) for words in ("h a ah", "h a ha !")]
-    trie, passes = mini.Trie(*models), []
-    counted = mini.Model(models[1].spell, models[1].write,
-                         lambda ids, n: (passes.append(n), models[1].logits(ids, n))[1], models[1].ends)
+    models = [ending(mini.bigrams(words.split(), b"haha!ahha!haha!aha!haha!ahaha!aha!")) for words in ("h a ah -", "h a ha !")]
+    trie = mini.Trie(*models)  # ha is merged, ah expanded, and - has no path
     prompt = [model.write([], b"ha") for model in models]
     p = {T: mini.probabilities(models[1].logits([*range(5)], 5), T) for T in (0, 1)}
 
     def written(draws, speculate, T, k, new):
-        passes.clear()
-        rounds = [list(r) for r in speculate(models[0], counted, trie, [*prompt[0]], [*prompt[1]], k, new, T, draws)]
+        drafted, passes = [], []  # calls of the drafter in this round, and of the target
+
+        def draft_logits(ids, n):
+            if drafted and ids[-1] in models[0].ends:
+                raise Wrong("6 loop: an end token is the last one of its draft\n\nyours drafts another one after it")
+            drafted.append(n)
+            return models[0].logits(ids, n)
+
+        def target_logits(ids, n):
+            room = len(prompt[1]) + new - (len(ids) - n + 1) - 1  # the last n - 1 ids are proposals
+            for what, count, most in (("draft tokens", len(drafted), min(k, room)), ("proposals", n - 1, room)):
+                if count > most:
+                    raise Wrong(f"6 loop: k = {k}, tokens still to write: {room + 1}\n\n"
+                                f"wanted at most {most} {what}, yours {count}")
+            drafted.clear()
+            passes.append(n)
+            return models[1].logits(ids, n)
+
+        counted = (mini.Model(model.spell, model.write, logits, model.ends)
+                   for model, logits in zip(models, (draft_logits, target_logits), strict=True))
+        rounds = [list(r) for r in speculate(*counted, trie, [*prompt[0]], [*prompt[1]], k, new, T, draws)]
         if len(passes) != len(rounds):
             raise Wrong(f"6 loop: one target pass per round\n\n{len(rounds)} rounds, yours made {len(passes)} passes")
         return tuple(sum(rounds, [])), len(rounds)
