@@ -19,6 +19,7 @@ from omnidraft.learning.adapters import Adapter, Adapters
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.ngram_cache import NGramCache
+from omnidraft.stopping import AcceptanceHead, Confidence
 
 
 def last(result) -> dict:
@@ -75,6 +76,21 @@ def test_rows_that_are_no_numbers_skip_the_text_and_learning_goes_on(folders):  
     learner.finish = spoiled
     learned = serve(learner, PROMPTS[:4], temperature=0.0)
     assert "skipped" in learned[1].note and len(learned) == 4 and np.isfinite(learned[3].loss) and learner.skipped == 1
+
+
+def test_a_head_may_learn_from_a_grammar(folders):  # noqa: F811
+    """Its labels must not read rows after a proposal that is not kept: there a processor may leave no token."""
+    pair = paired(folders)
+    allowed, head = pair.target.tokenizer.encode("the in a t h"), AcceptanceHead(pair.draft.config.width)
+    start = len(pair.target.tokenizer.encode(PROMPTS[0], bos=True))
+
+    def grammar(ids, row):
+        possible = np.isin(np.arange(len(row)), allowed) & bool(np.isin(ids[start:], allowed).all())
+        return np.where(possible, row, -np.inf)
+
+    learner = learner_of(pair, Schedule(every=2, head="joint"), head)
+    learned = serve(learner, PROMPTS[:1] * 2, processor=grammar, stop=Confidence(6, 0.0, head))
+    assert not any(one.note for one in learned) and learned[1].updated and len(learner.labelled) > 20
 
 
 def test_replay_takes_no_more_memory_than_it_may(folders):  # noqa: F811

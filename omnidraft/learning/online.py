@@ -23,7 +23,7 @@ from ..losses import Example, make_example
 from ..metrics import summarize
 from ..options import Options
 from ..pairing import Pairing
-from ..sampling import Uniforms, mask, process
+from ..sampling import Rows, Uniforms, mask, process
 from ..stopping import AcceptanceHead
 from ..verification import acceptances
 from .guard import Guard
@@ -245,22 +245,19 @@ class Learner:
         """P(accepted) of each drafted token given those before it, as far as this round shows."""
         if not proposals.atoms:  # 1 for each kept token, and 0 for the first one not kept
             return [1.0] * kept + [0.0] * (kept < len(draft.tokens) and not done)
-        options, to_numpy = self._options, self.pair.sampler.to_numpy
+        to_numpy, size = self.pair.sampler.to_numpy, self.pair.target.tokenizer.size
         # The product of min(1, P/Q) over the token's atoms (this project's own). Subtle:
         # `pair.lifting` may have changed since this round was verified.
         lifting = getattr(proposals.lifting, "host", proposals.lifting)
-        rows = process(mask(logits, self.pair.target.tokenizer.size), *options.sampling)
+        # Lazy: a processor may leave no token after a proposal that is not kept.
+        rows = Rows(mask(logits, size), lambda row: process(row, *self._options.sampling))
         origins = [(to_numpy(row), prefix) for row, prefix in proposals.origins]
         each = iter(acceptances(proposals.atoms, origins, lifting, rows))
-        in_text = 0 if draft.taken_back is None else len(lifting.paths[draft.taken_back])
-        labels: list[float] = []
-        for token in draft.tokens:
-            part = [*islice(each, len(lifting.paths[token] or (None,)) - in_text)]
-            if not part:
-                break
-            labels.append(math.prod(part))
-            in_text = 0
-        return labels
+        sizes = [len(lifting.paths[token] or (None,)) for token in draft.tokens]
+        if draft.taken_back is not None:  # the atoms of the healed token are in the text already
+            sizes[0] -= len(lifting.paths[draft.taken_back])
+        parts = ([*islice(each, size)] for size in sizes)
+        return [math.prod(part) for part in parts if part]
 
 
 def learn(learner: Learner, prompts: Iterable[str], options: Options,
