@@ -8,17 +8,20 @@ from itertools import cycle
 
 import numpy as np
 import pytest
+from fakes import byte_level
 from safetensors.numpy import load_file, save_file
-from test_cli import own_caches, run  # noqa: F401 (a fixture)
+from test_cli import own_caches, run, write_model  # noqa: F401 (a fixture)
 from test_learning import PROMPTS, adapt, folders, learner_of, paired, resumed, serve  # noqa: F401 (fixtures)
 
 from omnidraft import losses
+from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
 from omnidraft.learning import adapters, online
 from omnidraft.learning.adapters import Adapter, Adapters
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.ngram_cache import NGramCache
+from omnidraft.serving.generation import Pair
 from omnidraft.stopping import AcceptanceHead, Confidence
 
 
@@ -91,6 +94,13 @@ def test_a_head_may_learn_from_a_grammar(folders):  # noqa: F811
     learner = learner_of(pair, Schedule(every=2, head="joint"), head)
     learned = serve(learner, PROMPTS[:1] * 2, processor=grammar, stop=Confidence(6, 0.0, head))
     assert not any(one.note for one in learned) and learned[1].updated and len(learner.labelled) > 20
+
+
+def test_a_text_that_the_drafter_cannot_spell_teaches_nothing(folders, tmp_path):  # noqa: F811
+    drafter = load(write_model(tmp_path / "ab", byte_level([("a", "b")]), 7))  # no byte tokens, no <s>
+    learner = learner_of(Pair(drafter, load(folders["target"])), Schedule(every=1))
+    learned = serve(learner, ["日本", "ab a"], temperature=0.0, max_new_tokens=1)
+    assert [one.updated for one in learned] == [False, True] and not any(one.note for one in learned)
 
 
 def test_replay_takes_no_more_memory_than_it_may(folders):  # noqa: F811

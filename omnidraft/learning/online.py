@@ -143,7 +143,8 @@ class Learner:
         try:
             logits = mask(np.concatenate(self._rows), self.pair.target.tokenizer.size)
             probs = process(logits).astype(np.float32)
-            self.batch.append(make_example(self.pair, learned.prompt, self._tokens, probs))
+            example = make_example(self.pair, learned.prompt, self._tokens, probs)
+            self.batch += [example] if example.draft_ids else []  # the drafter may spell none of it
         except OmnidraftError as error:  # NaN in the target's rows
             self.skipped += 1
             learned.note = f"skipped: {error}"
