@@ -49,6 +49,7 @@ class Adapter:
 
     def drafter(self, base: Any) -> Any:
         """The base drafter (either backend) with what was learned; the base is not changed."""
+        base = getattr(base, "untouched", base)
         return training_of(base).adapted(base, self.lora, self.weights)
 
 
@@ -153,7 +154,8 @@ class Adapters:
         shipped: also from the package's (see `load`), and with the saved rank. The learner replaces
         `pair.draft`, the base. OmnidraftError if the adapter does not fit, e.g. by its rank.
         """
-        base, adapter = pair.draft, self.load(pair, None, shipped) or Adapter()
+        base = pair.draft = getattr(pair.draft, "untouched", pair.draft)
+        adapter = self.load(pair, None, shipped) or Adapter()
         weights = adapter.lora.parameters if adapter.lora else adapter.weights
         if weights and (rank := adapter.lora.rank if adapter.lora else 0) != recipe.rank:
             if not shipped:
