@@ -24,7 +24,7 @@ from ..errors import OmnidraftError
 from ..files import make_folder_of
 from ..pairing import Pairing
 from ..stopping import AcceptanceHead
-from .lora import LoRA
+from .lora import WEIGHTS, LoRA
 from .online import Learner, Schedule
 from .optimizer import fill
 from .training import Recipe, under
@@ -232,11 +232,11 @@ def read(folder: Path, manifest: dict[str, Any], **models: Any) -> Adapter:
                      for k, array in read_safetensors(place / name).items()}
               for name in FILES if name in files}
     lora = None if MODEL in arrays else LoRA.load(place)
-    parts = [*arrays.values(), lora.parameters if lora else {}]
-    for name, array in (item for part in parts for item in part.items()):
+    parts = arrays | ({WEIGHTS: lora.parameters} if lora else {})
+    for file, name, array in ((file, *one) for file in parts for one in parts[file].items()):
         counts = "square." in name or name.endswith("steps")  # an optimizer's: never negative
         if not np.isfinite(array).all() or counts and array.min(initial=0) < 0:
-            raise damaged(place / name)
+            raise damaged(place / file)
     head = HEAD in arrays and AcceptanceHead(models["draft"].embedding.shape[1], arrays[HEAD])
     return Adapter(lora, arrays.get(MODEL, {}), head or None, arrays.get(OPTIMIZER, {}),
                    manifest["statistics"], folder, manifest["version"])
