@@ -146,6 +146,21 @@ def test_what_was_kept_without_its_optimizer_is_gone_on_from(folders, tmp_path):
     assert "tiny-draft--tiny-target" in run("adapters", "list", "--adapters", str(tmp_path)).stdout  # without statistics
 
 
+def test_an_adapter_learned_in_float64_is_kept_in_float64(folders, tmp_path):  # noqa: F811
+    def of(dtype: str) -> Pair:
+        return Pair(load(folders["draft"], dtype), load(folders["target"]))
+
+    store, recipe, schedule = Adapters(tmp_path), Recipe(rank=4, rate=0.01), Schedule(every=2, guard=0)
+    learner = store.resume(of("float64"), recipe, schedule, np.random.default_rng(0))
+    serve(learner, PROMPTS[:2])
+    store.keep(learner)
+    state = store.resume(of("float64"), recipe, schedule, np.random.default_rng(0)).trainer.state()
+    assert all((state[name] == array).all() for name, array in learner.trainer.state().items())
+    single = of("float32")
+    drafter = store.load(single).drafter(single.draft)
+    assert drafter.forward([5], drafter.new_cache()).dtype == np.float32
+
+
 def test_every_changed_byte_of_the_manifest_is_found(folders, tmp_path, monkeypatch):  # noqa: F811
     store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
     serve(learner, PROMPTS[:2])

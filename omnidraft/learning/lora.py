@@ -90,9 +90,9 @@ class LoRA:
 
     @classmethod
     def load(cls, folder: str | Path, dtype: Any = np.float32) -> "LoRA":
-        """Read what `save` or PEFT wrote; OmnidraftError if missing, broken, or not plain LoRA."""
+        """What `save` or PEFT wrote, as `dtype` or wider; OmnidraftError if broken or not plain."""
         arrays = read_safetensors(Path(folder) / WEIGHTS)
-        parameters = {name: array.astype(dtype) for name, array in arrays.items()}
+        parameters = {k: array.astype(np.result_type(array, dtype)) for k, array in arrays.items()}
         with suppress(OSError, ValueError, KeyError, TypeError, IndexError):  # and OmnidraftError
             config = read_json(Path(folder) / "adapter_config.json")
             lora = cls(parameters, config["r"], float(config["lora_alpha"]))
