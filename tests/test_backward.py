@@ -293,6 +293,10 @@ def test_wrong_adapters_are_told(tmp_path):
         save_tensors(tmp_path / "adapter_model.safetensors", arrays)
         with pytest.raises(OmnidraftError, match="holds no complete plain LoRA"):
             LoRA.load(tmp_path)
+    empty = {name: array[:0] if ".lora_A." in name else array[:, :0] for name, array in lora.parameters.items()}
+    LoRA(empty, 0, 4.0).save(tmp_path)  # alpha / rank would be a division by zero
+    with pytest.raises(OmnidraftError, match="holds no complete plain LoRA"):
+        LoRA.load(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(OmnidraftError, match="cannot write"):
         lora.save(tmp_path / "file")

@@ -99,7 +99,7 @@ class LoRA:
             pairs = lora.targets.values()
             ranks = {n for a, b in pairs for n in (arrays[a].shape[0], arrays[b].shape[1])}
             if (len(arrays) == 2 * len(pairs) and ranks <= {lora.rank} and type(lora.rank) is int
-                    and lora.rank >= 0 and math.isfinite(lora.alpha)
+                    and lora.rank >= bool(arrays) and math.isfinite(lora.alpha)
                     and config["peft_type"] == "LORA" and not any(map(config.get, OTHER_KINDS))):
                 return lora
         raise OmnidraftError(f"{folder} holds no complete plain LoRA of one rank: copy it again")
