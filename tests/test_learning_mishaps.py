@@ -282,7 +282,7 @@ def test_the_lifting_is_that_of_the_cache_in_use(folders):  # noqa: F811
 
 @pytest.mark.parametrize("arguments, says", [
     (["--limit", "0"], "limit is 0"), (["--limit", "-1"], "limit is -1"),
-    (["--replay-mb", "-1"], "memory and memory_bytes must be 0 or more"),
+    (["--replay-mb", "-1"], "memory_bytes is -1048576, but must be"),
     (["--head", "interleaved", "--every", "1"], "set every to 2 or more")])
 def test_settings_are_checked_before_anything_is_served(folders, arguments, says):  # noqa: F811
     result = adapt(folders, "math", *arguments)
@@ -291,7 +291,9 @@ def test_settings_are_checked_before_anything_is_served(folders, arguments, says
 
 
 @pytest.mark.parametrize("kind, settings, says", [
-    (Schedule, {"replay": -1}, "or more, not -1"), (Recipe, {"loss": "hybrid", "weight": -1}, "weight is -1"),
+    (Schedule, {"replay": -1}, "replay is -1"), (Schedule, {"held_out": -3}, "held_out is -3"),
+    (Schedule, {"guard": -1}, "guard is -1"), (Schedule, {"every": 2.5}, "and whole"), (Schedule, {"steps": 1.5}, "steps is 1.5"),
+    (Recipe, {"loss": "hybrid", "weight": -1}, "weight is -1"),
     (Recipe, {"weight": float("inf")}, "weight is inf"), (Recipe, {"weight": "x"}, "must be a number")])
 def test_settings_of_learning_are_checked(kind, settings, says):
     with pytest.raises(OmnidraftError, match=says):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
+from numbers import Integral
 from time import perf_counter
 from typing import Any
 
@@ -53,12 +54,12 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.head not in ("none", "joint", "interleaved"):
             raise OmnidraftError(f"unknown head {self.head!r}: choose none, joint or interleaved")
-        if self.every < 1 or self.steps < (self.head == "none"):
-            raise OmnidraftError(f"every={self.every}, steps={self.steps}: both must be 1 or more")
+        for name, least in (("every", 1), ("steps", int(self.head == "none")), ("replay", 0),
+                            ("memory", 0), ("memory_bytes", 0), ("guard", 0), ("held_out", 0)):
+            if not (isinstance(value := getattr(self, name), Integral) and value >= least):
+                raise OmnidraftError(f"{name} is {value}, but must be {least} or more, and whole")
         if self.head == "interleaved" and self.every == 1:
             raise OmnidraftError("the head learns between two updates: set every to 2 or more")
-        if (worst := min(self.replay, self.memory, self.memory_bytes)) < 0:
-            raise OmnidraftError(f"replay, memory and memory_bytes must be 0 or more, not {worst}")
 
 
 @dataclass
@@ -257,8 +258,7 @@ class Learner:
         sizes = [len(lifting.paths[token] or (None,)) for token in draft.tokens]
         if draft.taken_back is not None:  # the atoms of the healed token are in the text already
             sizes[0] -= len(lifting.paths[draft.taken_back])
-        parts = ([*islice(each, size)] for size in sizes)
-        return [math.prod(part) for part in parts if part]
+        return [math.prod(part) for size in sizes if (part := [*islice(each, size)])]
 
 
 def learn(learner: Learner, prompts: Iterable[str], options: Options,
