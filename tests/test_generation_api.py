@@ -347,6 +347,14 @@ def test_processors_that_rule_out_every_token_are_named(how):
     assert str(caught.value) == "the logits processors ruled out every token: let them allow at least one"
 
 
+@pytest.mark.parametrize("how", [{}, {"do_sample": True}, {"do_sample": True, "verify": "slem"}, {"draft_length": 0}], ids=str)
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_processors_that_give_no_numbers_are_named_before_the_weights(how, broken):
+    with pytest.raises(OmnidraftError) as caught:
+        made().generate(PROMPT, logits_processor=lambda ids, row: row + broken, **how)
+    assert str(caught.value) == "logits are NaN or infinite: check the processors, then the weights"
+
+
 def grammar(start: int, allowed: tuple[int, ...]):
     """A processor that allows a few tokens, and none after a text that has any other from `start` on."""
     def run(ids, row):
