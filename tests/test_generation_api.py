@@ -333,6 +333,7 @@ def test_a_streamer_gets_prompt_and_tokens():
     ({"logits_processor": 3}, "logits_processor is 3"), ({"stopping_criteria": [3]}, "must be callable"),
     ({"streamer": 3}, "`put` and `end`"), ({"threshold": "a"}, "threshold is 'a'"),
     ({"options": PROMPT}, "several prompts go into one list"),
+    ({"stop_string": "."}, "did you mean 'stop_strings'"), ({"logits_processors": []}, "did you mean 'logits_processor'"),
     ({"bad_words_ids": [[10**9]]}, "does not have"), ({"bad_words_ids": [[-1]]}, "does not have")])
 def test_a_wrong_setting_is_one_clear_line(wrong, says):
     with pytest.raises(OmnidraftError, match=says) as caught:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from numbers import Integral
 from typing import Any, Literal, overload
 
@@ -213,6 +214,9 @@ class Pair(Pairing):
         if options is not None and (settings or not isinstance(options, Options)):
             raise OmnidraftError(f"give Options or {min(settings, default='settings')}, not both; "
                                  "several prompts go into one list")
+        for name in settings:
+            if near := get_close_matches(name, Control.__dataclass_fields__, 1, 0.8):
+                raise OmnidraftError(f"unknown option {name!r}: did you mean {near[0]!r}?")
         options = options or Options.of(**settings)
         if not isinstance(count, Integral) or count < 1 or count > 1 and not options.temperature:
             raise OmnidraftError(f"num_return_sequences is {count!r}: give 1, or more if do_sample")
