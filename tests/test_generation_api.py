@@ -402,6 +402,9 @@ def test_models_and_names_are_mixed_and_anything_else_is_refused():
         pair(model, model, dtype="float64")
     with pytest.raises(OmnidraftError, match="backend 'jax' is for loading, but both models are loaded"):
         pair(model, model, backend="jax")
+    for how in ({"draft_model": "draft-tasks", "target_model": "qwen-like"}, {"model": model}, {"drafter": model}):
+        with pytest.raises(OmnidraftError, match="unknown option '(draft|target|)_?(model|er)': give the models as draft and target"):
+            pair(**how)
     for one, other in ((model, "qwen-like"), ("draft-tasks", model)):
         with pytest.raises(OmnidraftError, match="unknown backend 'jax': choose numpy or torch"):
             pair(one, other, backend="jax")
