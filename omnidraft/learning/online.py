@@ -121,7 +121,7 @@ class Learner:
         """The text after `prompt` is complete: keep it, and update if it is time.
 
         With `uniforms` it may be held out, once the drafter has changed. Then the untouched drafter
-        also answers the prompt, for the statistics, and neither text is learned from.
+        also answers the prompt, for the statistics, and the drafter learns from neither text.
         """
         began, learned, untouched = perf_counter(), Learned(prompt, rounds), []
         self.served += 1

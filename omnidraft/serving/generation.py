@@ -177,8 +177,9 @@ class Pair(Pairing):
         transformers tokenizer (also as **inputs), or a chat: a list of {"role", "content"}. Several
         prompts of one kind, or ids (B, n), are a batch. Names are those of transformers;
         `generator` (NumPy's or PyTorch's) replaces `seed`. `settings` are those of `Options.of`
-        (max_new_tokens, do_sample, ...), if no `options` are given. return_dict_in_generate=False
-        returns ids. Raises OmnidraftError for invalid arguments.
+        (max_new_tokens, do_sample, ...), if no `options` are given; the sampling defaults in a
+        model's generation_config.json are not used: the text is greedy unless you ask otherwise.
+        return_dict_in_generate=False returns ids. OmnidraftError for invalid arguments.
 
         >>> pair.generate("Once", max_new_tokens=8).finish_reason  # doctest: +SKIP
         'length'
