@@ -403,7 +403,7 @@ def test_models_and_names_are_mixed_and_anything_else_is_refused():
     with pytest.raises(OmnidraftError, match="backend 'jax' is for loading, but both models are loaded"):
         pair(model, model, backend="jax")
     for how in ({"draft_model": "draft-tasks", "target_model": "qwen-like"}, {"model": model}, {"drafter": model}):
-        with pytest.raises(OmnidraftError, match="unknown option '(draft|target|)_?(model|er)': give the models as draft and target"):
+        with pytest.raises(OmnidraftError, match="unknown option '.*': give the models as draft and target"):
             pair(**how)
     for one, other in ((model, "qwen-like"), ("draft-tasks", model)):
         with pytest.raises(OmnidraftError, match="unknown backend 'jax': choose numpy or torch"):

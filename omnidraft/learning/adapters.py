@@ -233,7 +233,7 @@ def read(folder: Path, manifest: dict[str, Any], **models: Any) -> Adapter:
               for name in FILES if name in files}
     lora = None if MODEL in arrays else LoRA.load(place)
     parts = arrays | ({WEIGHTS: lora.parameters} if lora else {})
-    for file, name, array in ((file, *one) for file in parts for one in parts[file].items()):
+    for file, name, array in ((at, *one) for at in parts for one in parts[at].items()):
         counts = "square." in name or name.endswith("steps")  # an optimizer's: never negative
         if not np.isfinite(array).all() or counts and array.min(initial=0) < 0:
             raise damaged(place / file)
