@@ -154,9 +154,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("learning/online", "np.array(logits[:len(emitted)])", "np.array(logits[-len(emitted):])",
      "test_learning.py -k stored_rows"),
     ("learning/online", "healed = len(draft.tokens) - len(draft.features)", "healed = 0", LABELS),
-    ("learning/online", "size), *options.sampling)", "size), options.sampling[0])", LABELS),
-    ("learning/online", "in_text = 0 if draft.taken_back is None else len(lifting.paths[draft.taken_back])", "in_text = 0",
-     LABELS),
+    ("learning/online", "row, *self._options.sampling)", "row, self._options.sampling[0])", LABELS),
+    ("learning/online", "if draft.taken_back is not None:  # the atoms", "if False:  # the atoms", LABELS),
     # the guard, and how the learner uses its answers
     ("learning/guard", "(after - before).mean()", "(before - after).mean()", GUARD),
     ("learning/guard", "SURE * error(after - before)", "0.0", GUARD),

@@ -281,18 +281,22 @@ def test_wrong_adapters_are_told(tmp_path):
                    {"lora_alpha": "much"}):
         lora.save(tmp_path)
         settings.write_text(json.dumps(json.loads(settings.read_text()) | change))
-        with pytest.raises(OmnidraftError, match="does not hold a complete plain LoRA"):
+        with pytest.raises(OmnidraftError, match="holds no complete plain LoRA"):
             LoRA.load(tmp_path)
     for text in ("{", "[]", None):
         settings.write_text(text) if text else settings.unlink()
-        with pytest.raises(OmnidraftError, match="does not hold a complete plain LoRA"):
+        with pytest.raises(OmnidraftError, match="holds no complete plain LoRA"):
             LoRA.load(tmp_path)
     lora.save(tmp_path)
     for arrays in ({name: array for name, array in lora.parameters.items() if "layers.0.mlp.up_proj.lora_B" not in name},
                    lora.parameters | {"base_model.model.lm_head.lora_A.weight": np.ones((2, 16))}):
         save_tensors(tmp_path / "adapter_model.safetensors", arrays)
-        with pytest.raises(OmnidraftError, match="does not hold a complete plain LoRA"):
+        with pytest.raises(OmnidraftError, match="holds no complete plain LoRA"):
             LoRA.load(tmp_path)
+    empty = {name: array[:0] if ".lora_A." in name else array[:, :0] for name, array in lora.parameters.items()}
+    LoRA(empty, 0, 4.0).save(tmp_path)  # alpha / rank would be a division by zero
+    with pytest.raises(OmnidraftError, match="holds no complete plain LoRA"):
+        LoRA.load(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(OmnidraftError, match="cannot write"):
         lora.save(tmp_path / "file")

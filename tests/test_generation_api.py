@@ -333,6 +333,7 @@ def test_a_streamer_gets_prompt_and_tokens():
     ({"logits_processor": 3}, "logits_processor is 3"), ({"stopping_criteria": [3]}, "must be callable"),
     ({"streamer": 3}, "`put` and `end`"), ({"threshold": "a"}, "threshold is 'a'"),
     ({"options": PROMPT}, "several prompts go into one list"),
+    ({"stop_string": "."}, "did you mean 'stop_strings'"), ({"logits_processors": []}, "did you mean 'logits_processor'"),
     ({"bad_words_ids": [[10**9]]}, "does not have"), ({"bad_words_ids": [[-1]]}, "does not have")])
 def test_a_wrong_setting_is_one_clear_line(wrong, says):
     with pytest.raises(OmnidraftError, match=says) as caught:
@@ -345,6 +346,14 @@ def test_processors_that_rule_out_every_token_are_named(how):
     with pytest.raises(OmnidraftError) as caught:
         made().generate(PROMPT, logits_processor=[lambda ids, row: row, lambda ids, row: row - np.inf], **how)
     assert str(caught.value) == "the logits processors ruled out every token: let them allow at least one"
+
+
+@pytest.mark.parametrize("how", [{}, {"do_sample": True}, {"do_sample": True, "verify": "slem"}, {"draft_length": 0}], ids=str)
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_processors_that_give_no_numbers_are_named_before_the_weights(how, broken):
+    with pytest.raises(OmnidraftError) as caught:
+        made().generate(PROMPT, logits_processor=lambda ids, row: row + broken, **how)
+    assert str(caught.value) == "logits are NaN or infinite: check the processors, then the weights"
 
 
 def grammar(start: int, allowed: tuple[int, ...]):
@@ -393,6 +402,9 @@ def test_models_and_names_are_mixed_and_anything_else_is_refused():
         pair(model, model, dtype="float64")
     with pytest.raises(OmnidraftError, match="backend 'jax' is for loading, but both models are loaded"):
         pair(model, model, backend="jax")
+    for how in ({"draft_model": "draft-tasks", "target_model": "qwen-like"}, {"model": model}, {"drafter": model}):
+        with pytest.raises(OmnidraftError, match="unknown option '.*': give the models as draft and target"):
+            pair(**how)
     for one, other in ((model, "qwen-like"), ("draft-tasks", model)):
         with pytest.raises(OmnidraftError, match="unknown backend 'jax': choose numpy or torch"):
             pair(one, other, backend="jax")

@@ -8,17 +8,21 @@ from itertools import cycle
 
 import numpy as np
 import pytest
+from fakes import byte_level
 from safetensors.numpy import load_file, save_file
-from test_cli import own_caches, run  # noqa: F401 (a fixture)
+from test_cli import own_caches, run, write_model  # noqa: F401 (a fixture)
 from test_learning import PROMPTS, adapt, folders, learner_of, paired, resumed, serve  # noqa: F401 (fixtures)
 
 from omnidraft import losses
+from omnidraft.engine.loading import load
 from omnidraft.errors import OmnidraftError
 from omnidraft.learning import adapters, online
 from omnidraft.learning.adapters import Adapter, Adapters
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.ngram_cache import NGramCache
+from omnidraft.serving.generation import Pair
+from omnidraft.stopping import AcceptanceHead, Confidence
 
 
 def last(result) -> dict:
@@ -77,6 +81,28 @@ def test_rows_that_are_no_numbers_skip_the_text_and_learning_goes_on(folders):  
     assert "skipped" in learned[1].note and len(learned) == 4 and np.isfinite(learned[3].loss) and learner.skipped == 1
 
 
+def test_a_head_may_learn_from_a_grammar(folders):  # noqa: F811
+    """Its labels must not read rows after a proposal that is not kept: there a processor may leave no token."""
+    pair = paired(folders)
+    allowed, head = pair.target.tokenizer.encode("the in a t h"), AcceptanceHead(pair.draft.config.width)
+    start = len(pair.target.tokenizer.encode(PROMPTS[0], bos=True))
+
+    def grammar(ids, row):
+        possible = np.isin(np.arange(len(row)), allowed) & bool(np.isin(ids[start:], allowed).all())
+        return np.where(possible, row, -np.inf)
+
+    learner = learner_of(pair, Schedule(every=2, head="joint"), head)
+    learned = serve(learner, PROMPTS[:1] * 2, processor=grammar, stop=Confidence(6, 0.0, head))
+    assert not any(one.note for one in learned) and learned[1].updated and len(learner.labelled) > 20
+
+
+def test_a_text_that_the_drafter_cannot_spell_teaches_nothing(folders, tmp_path):  # noqa: F811
+    drafter = load(write_model(tmp_path / "ab", byte_level([("a", "b")]), 7))  # no byte tokens, no <s>
+    learner = learner_of(Pair(drafter, load(folders["target"])), Schedule(every=1))
+    learned = serve(learner, ["日本", "ab a"], temperature=0.0, max_new_tokens=1)
+    assert [one.updated for one in learned] == [False, True] and not any(one.note for one in learned)
+
+
 def test_replay_takes_no_more_memory_than_it_may(folders):  # noqa: F811
     learner = learner_of(paired(folders), Schedule(every=1, guard=0, memory_bytes=1))
     serve(learner, PROMPTS[:3])
@@ -118,6 +144,21 @@ def test_what_was_kept_without_its_optimizer_is_gone_on_from(folders, tmp_path):
     assert all((again.trainer.served[k] == v).all() for k, v in lora.parameters.items())
     assert any(v.any() for k, v in lora.parameters.items() if "lora_B" in k)
     assert "tiny-draft--tiny-target" in run("adapters", "list", "--adapters", str(tmp_path)).stdout  # without statistics
+
+
+def test_an_adapter_learned_in_float64_is_kept_in_float64(folders, tmp_path):  # noqa: F811
+    def of(dtype: str) -> Pair:
+        return Pair(load(folders["draft"], dtype), load(folders["target"]))
+
+    store, recipe, schedule = Adapters(tmp_path), Recipe(rank=4, rate=0.01), Schedule(every=2, guard=0)
+    learner = store.resume(of("float64"), recipe, schedule, np.random.default_rng(0))
+    serve(learner, PROMPTS[:2])
+    store.keep(learner)
+    state = store.resume(of("float64"), recipe, schedule, np.random.default_rng(0)).trainer.state()
+    assert all((state[name] == array).all() for name, array in learner.trainer.state().items())
+    single = of("float32")
+    drafter = store.load(single).drafter(single.draft)
+    assert drafter.forward([5], drafter.new_cache()).dtype == np.float32
 
 
 def test_every_changed_byte_of_the_manifest_is_found(folders, tmp_path, monkeypatch):  # noqa: F811
@@ -241,7 +282,7 @@ def test_the_lifting_is_that_of_the_cache_in_use(folders):  # noqa: F811
 
 @pytest.mark.parametrize("arguments, says", [
     (["--limit", "0"], "limit is 0"), (["--limit", "-1"], "limit is -1"),
-    (["--replay-mb", "-1"], "memory and memory_bytes must be 0 or more"),
+    (["--replay-mb", "-1"], "memory_bytes is -1048576, but must be"),
     (["--head", "interleaved", "--every", "1"], "set every to 2 or more")])
 def test_settings_are_checked_before_anything_is_served(folders, arguments, says):  # noqa: F811
     result = adapt(folders, "math", *arguments)
@@ -250,7 +291,9 @@ def test_settings_are_checked_before_anything_is_served(folders, arguments, says
 
 
 @pytest.mark.parametrize("kind, settings, says", [
-    (Schedule, {"replay": -1}, "or more, not -1"), (Recipe, {"loss": "hybrid", "weight": -1}, "weight is -1"),
+    (Schedule, {"replay": -1}, "replay is -1"), (Schedule, {"held_out": -3}, "held_out is -3"),
+    (Schedule, {"guard": -1}, "guard is -1"), (Schedule, {"every": 2.5}, "and whole"),
+    (Schedule, {"steps": 1.5}, "steps is 1.5"), (Recipe, {"loss": "hybrid", "weight": -1}, "weight is -1"),
     (Recipe, {"weight": float("inf")}, "weight is inf"), (Recipe, {"weight": "x"}, "must be a number")])
 def test_settings_of_learning_are_checked(kind, settings, says):
     with pytest.raises(OmnidraftError, match=says):

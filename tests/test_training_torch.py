@@ -251,6 +251,27 @@ def test_what_one_backend_has_learned_the_other_goes_on_with(folders, tmp_path, 
         assert store.load(Pair(drafter(folders, kind, first), learner.pair.target)).statistics["updates"] == 4
 
 
+@pytest.mark.parametrize("backend", ENGINES)
+@ranks
+def test_an_adapted_drafter_is_adapted_again_from_its_base(folders, tmp_path, backend, rank):
+    """A second learner of the same pair, or an adapter on an adapted drafter, must not add up to the first one."""
+    store = Adapters(tmp_path)
+    learner = resumed(folders, tmp_path, backend, "llama, tied", guard=0, rank=rank)
+    pair, base = learner.pair, learner.trainer.base
+    serve(learner, PROMPTS[:4], temperature=0.0, max_new_tokens=8)
+    store.keep(learner)
+    wanted = rows(pair.draft).copy()
+    for again in (store.load(pair).drafter(pair.draft), trainer_of(pair.draft, backend, rank).model()):
+        assert again.untouched is base
+    np.testing.assert_allclose(rows(store.load(pair).drafter(pair.draft)), wanted, atol=1e-5)
+    second = store.resume(pair, Recipe(rank=rank), Schedule(every=2), np.random.default_rng(0))
+    assert second.trainer.base is base  # held-out prompts are compared with this one
+    np.testing.assert_allclose(rows(pair.draft), wanted, atol=1e-5)
+    pair.draft = store.load(pair).drafter(pair.draft)
+    third = Adapters(tmp_path / "new").resume(pair, Recipe(rank=rank), Schedule(every=2), np.random.default_rng(0))
+    assert pair.draft is third.trainer.base is base  # nothing was learned here
+
+
 def test_loaded_targets_with_one_tokenizer_have_adapters_of_their_own():
     def made(seed: int) -> Pair:
         return Pair(*(TransformersModel(random_model("LlamaForCausalLM", SIZES, tokenizer.size, number), tokenizer)

@@ -228,6 +228,16 @@ def test_numbers_and_shapes_of_an_adapter_are_checked_before_anything_is_served(
     assert resumed(folders, store.root).version == 1
 
 
+@pytest.mark.parametrize("file, key, value", [("adapter_model", "lora_B", np.nan), ("optimizer", "square.", -1.0)])
+def test_a_damaged_file_of_an_adapter_is_named(folders, store, file, key, value):  # noqa: F811
+    folder = store.folder(paired(folders))
+    path = next(folder.glob(f"v*/{file}.safetensors"))
+    reseal(folder, {}, {path.name: spoil(load_file(path), key, value)})
+    with pytest.raises(OmnidraftError, match="adapters delete") as caught:
+        store.load(paired(folders))
+    assert str(caught.value).startswith(f"{path} is damaged")
+
+
 # ------------------------------------------------------------------------------------------------------ two writers
 
 def test_the_second_of_two_runs_is_refused_at_once(folders, store, tmp_path):  # noqa: F811

@@ -24,7 +24,7 @@ from ..errors import OmnidraftError
 from ..files import make_folder_of
 from ..pairing import Pairing
 from ..stopping import AcceptanceHead
-from .lora import LoRA
+from .lora import WEIGHTS, LoRA
 from .online import Learner, Schedule
 from .optimizer import fill
 from .training import Recipe, under
@@ -49,6 +49,7 @@ class Adapter:
 
     def drafter(self, base: Any) -> Any:
         """The base drafter (either backend) with what was learned; the base is not changed."""
+        base = getattr(base, "untouched", base)
         return training_of(base).adapted(base, self.lora, self.weights)
 
 
@@ -153,7 +154,8 @@ class Adapters:
         shipped: also from the package's (see `load`), and with the saved rank. The learner replaces
         `pair.draft`, the base. OmnidraftError if the adapter does not fit, e.g. by its rank.
         """
-        base, adapter = pair.draft, self.load(pair, None, shipped) or Adapter()
+        base = pair.draft = getattr(pair.draft, "untouched", pair.draft)
+        adapter = self.load(pair, None, shipped) or Adapter()
         weights = adapter.lora.parameters if adapter.lora else adapter.weights
         if weights and (rank := adapter.lora.rank if adapter.lora else 0) != recipe.rank:
             if not shipped:
@@ -230,11 +232,11 @@ def read(folder: Path, manifest: dict[str, Any], **models: Any) -> Adapter:
                      for k, array in read_safetensors(place / name).items()}
               for name in FILES if name in files}
     lora = None if MODEL in arrays else LoRA.load(place)
-    parts = [*arrays.values(), lora.parameters if lora else {}]
-    for name, array in (item for part in parts for item in part.items()):
+    parts = arrays | ({WEIGHTS: lora.parameters} if lora else {})
+    for file, name, array in ((at, *one) for at in parts for one in parts[at].items()):
         counts = "square." in name or name.endswith("steps")  # an optimizer's: never negative
         if not np.isfinite(array).all() or counts and array.min(initial=0) < 0:
-            raise damaged(place / name)
+            raise damaged(place / file)
     head = HEAD in arrays and AcceptanceHead(models["draft"].embedding.shape[1], arrays[HEAD])
     return Adapter(lora, arrays.get(MODEL, {}), head or None, arrays.get(OPTIMIZER, {}),
                    manifest["statistics"], folder, manifest["version"])

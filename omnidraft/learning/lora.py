@@ -18,7 +18,7 @@ from ..engine.weights import read_safetensors, save_tensors
 from ..errors import OmnidraftError
 from ..files import read_json, write_text
 
-PREFIX = "base_model.model."
+PREFIX, WEIGHTS = "base_model.model.", "adapter_model.safetensors"
 NAME = re.compile(re.escape(PREFIX) + r"((?:.+?\.(\d+)\.)?(?:.+\.)?(\w+))\.lora_A\.weight")
 OTHER_KINDS = "use_dora use_rslora use_qalora rank_pattern alpha_pattern layer_replication".split()
 
@@ -85,21 +85,21 @@ class LoRA:
                   "inference_mode": True, "r": self.rank, "lora_alpha": self.alpha,
                   "target_modules": sorted({name[3] for name in found}),
                   "layers_to_transform": sorted({int(name[2]) for name in found if name[2]})}
-        save_tensors(Path(folder) / "adapter_model.safetensors", self.parameters, dtype)
+        save_tensors(Path(folder) / WEIGHTS, self.parameters, dtype)
         write_text(Path(folder) / "adapter_config.json", json.dumps(config, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path, dtype: Any = np.float32) -> "LoRA":
-        """Read what `save` or PEFT wrote; OmnidraftError if missing, broken, or not plain LoRA."""
-        arrays = read_safetensors(Path(folder) / "adapter_model.safetensors")
-        parameters = {name: array.astype(dtype) for name, array in arrays.items()}
+        """What `save` or PEFT wrote, as `dtype` or wider; OmnidraftError if broken or not plain."""
+        arrays = read_safetensors(Path(folder) / WEIGHTS)
+        parameters = {k: array.astype(np.result_type(array, dtype)) for k, array in arrays.items()}
         with suppress(OSError, ValueError, KeyError, TypeError, IndexError):  # and OmnidraftError
             config = read_json(Path(folder) / "adapter_config.json")
             lora = cls(parameters, config["r"], float(config["lora_alpha"]))
             pairs = lora.targets.values()
             ranks = {n for a, b in pairs for n in (arrays[a].shape[0], arrays[b].shape[1])}
             if (len(arrays) == 2 * len(pairs) and ranks <= {lora.rank} and type(lora.rank) is int
-                    and lora.rank >= 0 and math.isfinite(lora.alpha)
+                    and lora.rank >= bool(arrays) and math.isfinite(lora.alpha)
                     and config["peft_type"] == "LORA" and not any(map(config.get, OTHER_KINDS))):
                 return lora
-        raise OmnidraftError(f"{folder} does not hold a complete plain LoRA of one rank")
+        raise OmnidraftError(f"{folder} holds no complete plain LoRA of one rank: copy it again")

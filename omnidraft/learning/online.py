@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
+from numbers import Integral
 from time import perf_counter
 from typing import Any
 
@@ -23,7 +24,7 @@ from ..losses import Example, make_example
 from ..metrics import summarize
 from ..options import Options
 from ..pairing import Pairing
-from ..sampling import Uniforms, mask, process
+from ..sampling import Rows, Uniforms, mask, process
 from ..stopping import AcceptanceHead
 from ..verification import acceptances
 from .guard import Guard
@@ -53,12 +54,12 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.head not in ("none", "joint", "interleaved"):
             raise OmnidraftError(f"unknown head {self.head!r}: choose none, joint or interleaved")
-        if self.every < 1 or self.steps < (self.head == "none"):
-            raise OmnidraftError(f"every={self.every}, steps={self.steps}: both must be 1 or more")
+        for name, least in (("every", 1), ("steps", int(self.head == "none")), ("replay", 0),
+                            ("memory", 0), ("memory_bytes", 0), ("guard", 0), ("held_out", 0)):
+            if not (isinstance(value := getattr(self, name), Integral) and value >= least):
+                raise OmnidraftError(f"{name} is {value}, but must be {least} or more, and whole")
         if self.head == "interleaved" and self.every == 1:
             raise OmnidraftError("the head learns between two updates: set every to 2 or more")
-        if (worst := min(self.replay, self.memory, self.memory_bytes)) < 0:
-            raise OmnidraftError(f"replay, memory and memory_bytes must be 0 or more, not {worst}")
 
 
 @dataclass
@@ -120,7 +121,7 @@ class Learner:
         """The text after `prompt` is complete: keep it, and update if it is time.
 
         With `uniforms` it may be held out, once the drafter has changed. Then the untouched drafter
-        also answers the prompt, for the statistics, and neither text is learned from.
+        also answers the prompt, for the statistics, and the drafter learns from neither text.
         """
         began, learned, untouched = perf_counter(), Learned(prompt, rounds), []
         self.served += 1
@@ -143,7 +144,8 @@ class Learner:
         try:
             logits = mask(np.concatenate(self._rows), self.pair.target.tokenizer.size)
             probs = process(logits).astype(np.float32)
-            self.batch.append(make_example(self.pair, learned.prompt, self._tokens, probs))
+            example = make_example(self.pair, learned.prompt, self._tokens, probs)
+            self.batch += [example] if example.draft_ids else []  # the drafter may spell none of it
         except OmnidraftError as error:  # NaN in the target's rows
             self.skipped += 1
             learned.note = f"skipped: {error}"
@@ -245,22 +247,18 @@ class Learner:
         """P(accepted) of each drafted token given those before it, as far as this round shows."""
         if not proposals.atoms:  # 1 for each kept token, and 0 for the first one not kept
             return [1.0] * kept + [0.0] * (kept < len(draft.tokens) and not done)
-        options, to_numpy = self._options, self.pair.sampler.to_numpy
+        to_numpy, size = self.pair.sampler.to_numpy, self.pair.target.tokenizer.size
         # The product of min(1, P/Q) over the token's atoms (this project's own). Subtle:
         # `pair.lifting` may have changed since this round was verified.
         lifting = getattr(proposals.lifting, "host", proposals.lifting)
-        rows = process(mask(logits, self.pair.target.tokenizer.size), *options.sampling)
+        # Lazy: a processor may leave no token after a proposal that is not kept.
+        rows = Rows(mask(logits, size), lambda row: process(row, *self._options.sampling))
         origins = [(to_numpy(row), prefix) for row, prefix in proposals.origins]
         each = iter(acceptances(proposals.atoms, origins, lifting, rows))
-        in_text = 0 if draft.taken_back is None else len(lifting.paths[draft.taken_back])
-        labels: list[float] = []
-        for token in draft.tokens:
-            part = [*islice(each, len(lifting.paths[token] or (None,)) - in_text)]
-            if not part:
-                break
-            labels.append(math.prod(part))
-            in_text = 0
-        return labels
+        sizes = [len(lifting.paths[token] or (None,)) for token in draft.tokens]
+        if draft.taken_back is not None:  # the atoms of the healed token are in the text already
+            sizes[0] -= len(lifting.paths[draft.taken_back])
+        return [math.prod(part) for size in sizes if (part := [*islice(each, size)])]
 
 
 def learn(learner: Learner, prompts: Iterable[str], options: Options,

@@ -59,6 +59,7 @@ class Recipe:
 class Trainer:
     """Trains a drafter of the NumPy engine; raises OmnidraftError for any other.
 
+    An adapted drafter has the one it was made from as `untouched`, and that one is trained.
     `parameters` are the LoRA adapters or, with rank 0, all weights; `served` is their running mean.
     """
 
@@ -66,8 +67,8 @@ class Trainer:
         if not isinstance(base, Llama) or base.folder is None:
             raise OmnidraftError("this trainer needs a drafter run by the NumPy engine "
                                  "(for others: training_torch.Trainer)")
-        self.base, self.recipe = base, recipe
-        self.config, self.tensors = base.stored(untied=bool(recipe.rank))
+        self.base, self.recipe = getattr(base, "untouched", base), recipe
+        self.config, self.tensors = self.base.stored(untied=bool(recipe.rank))
         matrices = {name: shape for name, shape in self.config.tensor_shapes().items()
                     if len(shape) == 2 and name != backward.EMBEDDING}
         lora = LoRA.fresh(matrices, rng, recipe.rank, base.dtype) if recipe.rank else None
@@ -84,14 +85,14 @@ class Trainer:
 
     def merged(self, served: bool = True) -> dict[str, np.ndarray]:
         """The drafter's tensors by Hugging Face name, from the served or the latest parameters."""
-        parameters = self.served if served else self.parameters
-        if self.lora is None:
-            return parameters
-        return replace(self.lora, parameters=parameters).merged(self.tensors)
+        own = self.served if served else self.parameters
+        return replace(self.lora, parameters=own).merged(self.tensors) if self.lora else own
 
     def model(self) -> Llama:
         """A drafter with the served weights (its caches start empty); the base is not changed."""
-        return self.base.rebuilt(self.config, self.merged())
+        made = self.base.rebuilt(self.config, self.merged())
+        made.untouched = self.base
+        return made
 
     def step(self, pair: Any, examples: Sequence[losses.Example]) -> float:
         """One update on the texts; the mean loss per comparison, or NaN if nothing was changed."""
@@ -141,9 +142,8 @@ class Trainer:
 
     def _live(self) -> dict[str, np.ndarray]:
         """The arrays that steps change, by their names in `state`."""
-        kinds = {"parameters": self.parameters, "served": self.served,
-                 "optimizer": self.optimizer.state()}
-        return {f"{kind}.{k}": v for kind, arrays in kinds.items() for k, v in arrays.items()}
+        own = dict(parameters=self.parameters, served=self.served, optimizer=self.optimizer.state())
+        return {f"{kind}.{k}": v for kind, arrays in own.items() for k, v in arrays.items()}
 
     def _run(self, tensors: dict[str, np.ndarray], example: losses.Example) -> backward.Trace:
         """A pass whose `logits` are (n, V)."""
@@ -161,4 +161,6 @@ def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def adapted(base: Llama, lora: LoRA | None, weights: dict[str, np.ndarray]) -> Llama:
     """The drafter with adapters or, without them, with other weights; the base is not changed."""
     config, tensors = base.stored(untied=True) if lora else (base.config, weights)
-    return base.rebuilt(config, lora.merged(tensors) if lora else weights)
+    made = base.rebuilt(config, lora.merged(tensors) if lora else weights)
+    made.untouched = base
+    return made

@@ -32,7 +32,8 @@ class Trainer(training.Trainer):
                 or {parameter.device for parameter in base.model.parameters()} != {base.device}:
             raise OmnidraftError("this trainer needs a drafter run by transformers, "
                                  "not quantized and on one device")
-        self.base, self.recipe, self.tensors = base, recipe, tensors_of(base)
+        base = self.base = getattr(base, "untouched", base)
+        self.recipe, self.tensors = recipe, tensors_of(base)
         lora = fresh(base, rng, recipe.rank) if recipe.rank else None
         self._drafter = copied(base, untie=lora is not None)
         self._start(lora, [name for name, _ in base.model.named_parameters()])
@@ -44,6 +45,7 @@ class Trainer(training.Trainer):
     expected_acceptance = torch.no_grad()(training.Trainer.expected_acceptance)
     _gradients = torch.enable_grad()(training.Trainer._gradients)
     _like = staticmethod(torch.as_tensor)
+    _host = staticmethod(lambda array: torch.as_tensor(array).cpu().numpy().copy())
 
     def _run(self, tensors: Tensors, example: Example) -> Any:
         """A pass; `logits` (n, V) are a NumPy array for the losses, `output` is their tensor."""
@@ -63,15 +65,11 @@ class Trainer(training.Trainer):
                                     materialize_grads=True)
         return dict(zip(wanted, found, strict=True))
 
-    @staticmethod
-    def _host(array: torch.Tensor | np.ndarray) -> np.ndarray:
-        return torch.as_tensor(array).cpu().numpy().copy()
-
 
 def copied(base: TransformersModel, untie: bool) -> TransformersModel:
     """A copy of the drafter; `untie`: with its head separate from the embedding."""
     other = copy(base)
-    other.model = deepcopy(base.model)
+    other.model, other.untouched = deepcopy(base.model), base
     if untie and (head := other.model.get_output_embeddings()) is not None:
         head.weight = torch.nn.Parameter(head.weight.detach().clone())
         other.model.config.tie_word_embeddings = False

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from numbers import Integral
 from typing import Any, Literal, overload
 
@@ -18,7 +19,7 @@ from ..errors import OmnidraftError
 from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
-from ..sampling import Uniforms
+from ..sampling import BROKEN, Uniforms
 from . import ngram_files
 from .control import Control, as_batch, several, takes_tensors, uniforms_of
 from .prompts import ids_of, split
@@ -80,25 +81,30 @@ class Text:
         spell = self.pair.target.tokenizer
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._show(self.ids)
-        for record in speculative(self.pair, self.prompts, options, self.uniforms):
-            for count, token in enumerate(record.emitted, 1):
-                self.ids.append(token)
-                self.reason = self._ends(token) or (
-                    "context" if record.done and count == len(record.emitted) else None)
-                if self.reason:
+        try:
+            for record in speculative(self.pair, self.prompts, options, self.uniforms):
+                for count, token in enumerate(record.emitted, 1):
+                    self.ids.append(token)
+                    self.reason = self._ends(token) or (
+                        "context" if record.done and count == len(record.emitted) else None)
+                    if self.reason:
+                        break
+                if count < len(record.emitted):
+                    record = replace(  # tokens after the stop are not part of the text
+                        record, emitted=record.emitted[:count], kinds=record.kinds[:count],
+                        accepted=min(record.accepted, count), done=True,
+                        draft_kept=min(record.draft_kept, sum(record.spans[:count])))
+                record.done = self.reason is not None
+                self.rounds.append(record)
+                self._show(record.emitted)
+                if piece := decoder.decode(spell.decode_bytes(record.emitted), final=record.done):
+                    yield piece
+                if record.done:
                     break
-            if count < len(record.emitted):
-                record = replace(  # tokens after the stop are not part of the text
-                    record, emitted=record.emitted[:count], kinds=record.kinds[:count],
-                    accepted=min(record.accepted, count), done=True,
-                    draft_kept=min(record.draft_kept, sum(record.spans[:count])))
-            record.done = self.reason is not None
-            self.rounds.append(record)
-            self._show(record.emitted)
-            if piece := decoder.decode(spell.decode_bytes(record.emitted), final=record.done):
-                yield piece
-            if record.done:
-                break
+        except OmnidraftError as error:
+            if run and str(error) == BROKEN:
+                error.args = ("logits are NaN or infinite: check the processors, then the weights",)
+            raise
         if self.streamer is not None:
             self.streamer.end()
 
@@ -171,8 +177,9 @@ class Pair(Pairing):
         transformers tokenizer (also as **inputs), or a chat: a list of {"role", "content"}. Several
         prompts of one kind, or ids (B, n), are a batch. Names are those of transformers;
         `generator` (NumPy's or PyTorch's) replaces `seed`. `settings` are those of `Options.of`
-        (max_new_tokens, do_sample, ...), if no `options` are given. return_dict_in_generate=False
-        returns ids. Raises OmnidraftError for invalid arguments.
+        (max_new_tokens, do_sample, ...), if no `options` are given; the sampling defaults in a
+        model's generation_config.json are not used: the text is greedy unless you ask otherwise.
+        return_dict_in_generate=False returns ids. OmnidraftError for invalid arguments.
 
         >>> pair.generate("Once", max_new_tokens=8).finish_reason  # doctest: +SKIP
         'length'
@@ -208,6 +215,9 @@ class Pair(Pairing):
         if options is not None and (settings or not isinstance(options, Options)):
             raise OmnidraftError(f"give Options or {min(settings, default='settings')}, not both; "
                                  "several prompts go into one list")
+        for name in settings:
+            if near := get_close_matches(name, Control.__dataclass_fields__, 1, 0.8):
+                raise OmnidraftError(f"unknown option {name!r}: did you mean {near[0]!r}?")
         options = options or Options.of(**settings)
         if not isinstance(count, Integral) or count < 1 or count > 1 and not options.temperature:
             raise OmnidraftError(f"num_return_sequences is {count!r}: give 1, or more if do_sample")

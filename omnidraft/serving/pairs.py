@@ -29,6 +29,9 @@ def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "
     >>> pair.generate("Once upon a time", max_new_tokens=8).text  # doctest: +SKIP
     ', there was a little fox who'
     """
+    for name in how.keys() - {"draft_backend"}:
+        if name.startswith(("draft", "target", "model")):
+            raise OmnidraftError(f"unknown option {name!r}: give the models as draft and target")
     draft, target = loaded(draft, draft_tokenizer), loaded(target, target_tokenizer)
     return Pair(*load_two(draft, target, backend=backend, **how))
 

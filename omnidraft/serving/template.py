@@ -27,8 +27,7 @@ def is_usable() -> bool:
 
 def run(source: str, names: dict[str, Any], messages: list[dict[str, str]]) -> dict[str, str]:
     """{"text": the text that the answer to `messages` continues}, or {"error": why it failed}."""
-    job = {"path": sys.path, "seconds": SECONDS, "source": source, "names": names,
-           "messages": messages}
+    job = dict(path=sys.path, seconds=SECONDS, source=source, names=names, messages=messages)
     try:  # -I: do not import from this folder; the timeout is long, as a template cannot sleep
         done = subprocess.run([sys.executable, "-I", __file__], input=json.dumps(job).encode(),
                               capture_output=True, timeout=100 * SECONDS)
