@@ -17,6 +17,8 @@ import pytest
 from test_cli import embedded
 from typer.testing import CliRunner
 
+import omnidraft
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("*/*.md"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -61,10 +63,10 @@ def test_python_blocks_of_the_readme_run():
         assert done.returncode == 0 and done.stdout.strip(), done.stderr
 
 
-@pytest.mark.parametrize("module", [path.stem for path in sorted((ROOT / "omnidraft").glob("[a-z]*.py"))
-                                    if "    >>> " in path.read_text(encoding="utf-8")])
+@pytest.mark.parametrize("module", [*(path.stem for path in sorted((ROOT / "omnidraft").glob("[a-z]*.py"))
+                                      if "    >>> " in path.read_text(encoding="utf-8")), "serving.pairs"])
 def test_examples_in_the_docstrings_of_the_lesson_are_right(module):
-    found = doctest.testmod(importlib.import_module(f"omnidraft.{module}"))
+    found = doctest.testmod(importlib.import_module(f"omnidraft.{module}"), extraglobs={"omnidraft": omnidraft})
     assert found.attempted and not found.failed
 
 
