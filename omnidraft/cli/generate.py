@@ -37,7 +37,7 @@ def generate(
     """Continue a text by speculative decoding."""
     how = decoding.options()
     if prompt in (None, "-"):
-        if sys.stdin is None or sys.stdin.isatty() and prompt is None:
+        if prompt is None and sys.stdin.isatty():
             raise OmnidraftError("no prompt: give it as an argument, or on stdin with -")
         prompt = sys.stdin.read().removesuffix("\n")
     pair, how = models.open(how)
@@ -88,7 +88,7 @@ def chat(
 
 def on_a_terminal() -> bool:
     """Are the messages typed?"""
-    return sys.stdin is not None and sys.stdin.isatty()
+    return sys.stdin.isatty()
 
 
 def read_messages(terminal: bool) -> Iterator[str]:
@@ -97,7 +97,7 @@ def read_messages(terminal: bool) -> Iterator[str]:
     if terminal:
         with suppress(ImportError):
             import readline  # noqa: F401 (lines can be edited)
-    with suppress(EOFError, KeyboardInterrupt, RuntimeError):  # the last if there is no stdin
+    with suppress(EOFError, KeyboardInterrupt):
         while (line := input(ask).strip()) != "/exit":
             if line:
                 empty = False

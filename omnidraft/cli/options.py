@@ -123,7 +123,7 @@ def with_head(options: Options, head: Any) -> Options:
 def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
     """The prompts and their number (unknown for stdin); OmnidraftError if there are none."""
     if source == "-":  # JSON lines if the first line begins like a JSON object
-        lines = filter(str.strip, sys.stdin or ())
+        lines = filter(str.strip, sys.stdin)
         first = [*islice(lines, 1)]
         is_json = "".join(first).lstrip().startswith("{")
         return (_prompt(line, is_json, "stdin") for line in chain(first, lines)), None
