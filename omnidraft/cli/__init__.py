@@ -36,3 +36,5 @@ def main(
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
         if mode == "w" and hasattr(getattr(sys, name), "reconfigure"):  # no character ends the run
             getattr(sys, name).reconfigure(errors="backslashreplace")
+    if hasattr(sys.stdin, "reconfigure"):  # as in files, a byte order mark is not part of the text
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors=sys.stdin.errors)
