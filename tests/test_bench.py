@@ -107,6 +107,12 @@ def test_bad_input_is_one_line(arguments, expected, folders):
     assert not list(Path.cwd().iterdir())
 
 
+@pytest.mark.parametrize("command", [["bench", "-d", "draft-tasks", "--prompts"], ["adapt"],
+                                     ["check", "draft-tasks", "qwen-like", "--text"]])
+def test_an_empty_stdin_is_one_line_before_models_are_loaded(command):
+    check_refused(run(*command, "-", input="\n \n"), "stdin is empty: give at least one prompt")
+
+
 def test_a_prompt_too_long_is_one_line(folders):
     Path("long.txt").write_text("the\n" + "word " * 60)
     result = run("bench", "-d", folders["draft"], "-t", folders["short"], "--prompts", "long.txt", "-n", "4")

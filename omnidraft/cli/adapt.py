@@ -92,8 +92,8 @@ def adapt(
     except (OmnidraftError, UnicodeDecodeError, OSError, SystemExit) as error:
         failed = error  # a bad prompt, a closed output (Rich then exits): keep what was learned
     if not any(learned.rounds for learned in records):
-        reason = f" ({records[-1].note})" if records else ": give at least one line"
-        raise failed or OmnidraftError(f"no prompt in {source} could be served{reason}")
+        raise failed or OmnidraftError(
+            f"no prompt in {source} could be served ({records[-1].note})")
     last = learner.close().note
     try:
         if save:  # before anything is printed, as that may fail

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -124,9 +124,10 @@ def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
     """The prompts and their number (unknown for stdin); OmnidraftError if there are none."""
     if source == "-":  # JSON lines if the first line begins like a JSON object
         lines = filter(str.strip, sys.stdin)
-        first = [*islice(lines, 1)]
-        is_json = "".join(first).lstrip().startswith("{")
-        return (_prompt(line, is_json, "stdin") for line in chain(first, lines)), None
+        if not (first := next(lines, "")):
+            raise OmnidraftError("stdin is empty: give at least one prompt")
+        is_json = first.lstrip().startswith("{")
+        return (_prompt(line, is_json, "stdin") for line in chain([first], lines)), None
     shipped = Path(__file__).parents[1] / "data" / f"{source}.jsonl"
     path = shipped if source in TASKS else Path(source)
     try:
