@@ -67,6 +67,8 @@ def test_prompts_come_from_a_task_a_text_file_or_a_pipe(folders, tmp_path):
     for more, input in ((["--task", "code"], None), (["--prompts", "lines.txt"], None), (["--prompts", "-"], "the\nin\nou\n")):
         assert "yes" in ok("bench", *pair, *more, input=input).stdout
         assert json.loads(Path("out.json").read_text())["settings"]["count"] == 2
+    ok("bench", *pair, "--prompts", "lines.txt", "--count", 10**20)  # more than there are, and than an index may be
+    assert json.loads(Path("out.json").read_text())["settings"]["count"] == 3
 
 
 def test_bench_drafts_with_an_adapter_if_asked(folders, prompts):
