@@ -262,6 +262,12 @@ def test_align_shows_both_tokenizations(folders):
     assert lines["target"] == ["=t", "*he", "/·t|h", "*ing", "=\\n", "=[", "=b", "=]"]
 
 
+def test_help_of_plain_names_no_sign_of_another_command():
+    for command, own in (("align", "=*/~"), ("demo", "+*-!^.")):
+        line = next(line for line in ok(command, "-h").output.splitlines() if line.startswith("  --plain"))
+        assert not set(line.split("--plain")[1]) & set("=/~+!^") - set(own), line
+
+
 def test_align_says_where_a_side_cannot_spell_the_text(folders, tmp_path):
     poor = sentencepiece("▁ab", fallback=False)
     folder = write_model(tmp_path / "poor", poor, 0)

@@ -26,7 +26,7 @@ TASKS = ("math", "code", "text")
 FIELDS = ("prompt", "instruction", "question", "document", "text")  # the first found is used
 MODEL = "an embedded model (`omnidraft models`), a folder, or (with --backend torch) a hub id"
 Side = Annotated[str, typer.Argument(help="An embedded model, or a folder with a tokenizer.json.")]
-Plain = Annotated[bool, output("--plain", help="Mark with + * - ! ^ . instead of colours.")]
+Plain = Annotated[bool, output("--plain", help="Mark with signs instead of colours.")]
 Store = Annotated[Path | None, output(
     metavar="FOLDER", help="Where adapters are kept.", show_default="~/.cache/omnidraft/adapters")]
 SOURCE = ("math, code or text (built in), a .jsonl or .json file with a `prompt` (or instruction, "
