@@ -211,6 +211,17 @@ def test_the_same_words_everywhere(folders, tmp_path):
         check_refused(run("generate", "the thing", *other, "--adapter", word), says)
 
 
+def test_no_word_for_an_adapter_stands_for_another_one(folders):
+    """Only "auto" searches: not an empty word, as from an unset variable, nor a name that looks like a keyword."""
+    place, _ = learned(folders)
+    models = ["-d", folders["draft"], "-t", folders["target"], "-n", "4", "--adapters", "kept"]
+    for word in ("", "any"):
+        check_refused(run("generate", "the thing", *models, "--adapter", word), f"no adapter {word!r}")
+    other, _ = learned(folders, target="second")
+    kept("rename", other.name, "any")
+    check_refused(run("generate", "the thing", *models, "--adapter", "any"), "was learned with another target")
+
+
 # ----------------------------------------------------------------------------------------------------------------- export
 
 @pytest.mark.parametrize(("draft", "rank"), [("draft", 4), ("draft", 0), ("qwen", 4)])

@@ -66,12 +66,12 @@ class Served(Models):
     def served(self, options: Options) -> tuple[Pair, Options]:
         """The pair and its options, with what was learned if `adapter` asks for it.
 
-        OmnidraftError if "auto" finds nothing; "any" is "auto" without this error.
+        OmnidraftError if "auto" finds nothing; None is "auto" without this error.
         """
         pair, which = self.pair(), self.adapter
         if which == "none":
             return pair, options
-        draft, auto = pair.draft, which in ("auto", "any")
+        draft, auto = pair.draft, which in ("auto", None)
         if adapter := Adapters(self.adapters).load(pair, None if auto else which, shipped=True):
             shipped = adapter.folder.parent == SHIPPED
             which = "the shipped adapter" if shipped else f"your own adapter in {adapter.folder}"
