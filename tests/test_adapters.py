@@ -222,6 +222,14 @@ def test_no_word_for_an_adapter_stands_for_another_one(folders):
     check_refused(run("generate", "the thing", *models, "--adapter", "any"), "was learned with another target")
 
 
+def test_ones_own_adapter_may_be_named_by_any_path_to_it(folders):
+    place, _ = learned(folders)
+    kept("rename", str(Path("kept").resolve() / place.name), "sums")
+    kept("rename", "kept/../kept/sums", "more")
+    ok("adapters", "delete", "kept/more", "--yes", "--adapters", str(Path("kept").resolve()))
+    assert not [*Path("kept").iterdir()]
+
+
 # ----------------------------------------------------------------------------------------------------------------- export
 
 @pytest.mark.parametrize(("draft", "rank"), [("draft", 4), ("draft", 0), ("qwen", 4)])

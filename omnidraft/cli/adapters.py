@@ -97,7 +97,7 @@ def delete(which: Which, yes: Annotated[bool, typer.Option("--yes", help="Do not
 def own_folder(store: Adapters, which: str) -> Path:
     """The folder of an adapter that may be changed; OmnidraftError for a shipped one."""
     folder = store.named(which)
-    if folder.parent != store.root or folder.parent.resolve() == SHIPPED.resolve():
+    if (place := folder.parent.resolve()) != store.root.resolve() or place == SHIPPED.resolve():
         raise OmnidraftError(f"{folder} is not one of your own adapters; only those can be changed")
     return folder
 
