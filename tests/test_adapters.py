@@ -284,7 +284,9 @@ def test_export_reads_files_only_and_writes_into_an_empty_folder_where_it_stands
     store, here = Path("kept").resolve(), tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
+    before = here.stat().st_ino
     ok("adapters", "export", place.name, ".", "-d", str(hostile), "--adapters", str(store))
+    assert here.stat().st_ino == before and Path.cwd() == here  # a shell in this folder sees the files
     names = {path.name for path in here.iterdir()}
     assert "model.safetensors" in names and not names & {"tokens.json", "more.json"}
 
