@@ -518,10 +518,12 @@ def test_adapt_finds_the_prompts_of_usual_data_sets(folders, tmp_path, name):
         next(prompts)
 
 
-def test_adapt_passes_over_prompts_that_leave_no_room(folders, tmp_path):
+def test_adapt_passes_over_prompts_that_leave_no_room(folders, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
     (tmp_path / "long.txt").write_text("the thing\n" + "and then the other " * 400 + "ends é so\nin the house\n")
     done = adapt(folders, "long.txt", "--no-save", "--json", "--seed", "1")
     assert done.exit_code == 0 and done.stderr.count("prompt skipped: the prompt has") == 1
+    assert next(line for line in done.stderr.splitlines() if "skipped" in line).endswith("shorten it")  # not wrapped
     assert [json.loads(line)["tokens"] for line in done.stdout.splitlines()[:3]] == [16, 0, 16]
 
 

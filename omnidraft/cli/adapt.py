@@ -77,7 +77,7 @@ def adapt(
                 tau = summarize(r for one in records[-16:] for r in one.rounds).block_efficiency
                 bar.update(bar.task_ids[0], description=f"{tau:.2f} tokens per target pass")
                 if learned.note:
-                    bar.console.print(escape(learned.note), markup=False)
+                    bar.console.print(escape(learned.note), markup=False, soft_wrap=True)
                 if json_lines:
                     emit({"type": "prompt", **vars(summarize(learned.rounds)),
                           "loss": None if math.isnan(learned.loss) else learned.loss,
