@@ -211,6 +211,25 @@ def test_the_same_words_everywhere(folders, tmp_path):
         check_refused(run("generate", "the thing", *other, "--adapter", word), says)
 
 
+def test_no_word_for_an_adapter_stands_for_another_one(folders):
+    """Only "auto" searches: not an empty word, as from an unset variable, nor a name that looks like a keyword."""
+    place, _ = learned(folders)
+    models = ["-d", folders["draft"], "-t", folders["target"], "-n", "4", "--adapters", "kept"]
+    for word in ("", "any"):
+        check_refused(run("generate", "the thing", *models, "--adapter", word), f"no adapter {word!r}")
+    other, _ = learned(folders, target="second")
+    kept("rename", other.name, "any")
+    check_refused(run("generate", "the thing", *models, "--adapter", "any"), "was learned with another target")
+
+
+def test_ones_own_adapter_may_be_named_by_any_path_to_it(folders):
+    place, _ = learned(folders)
+    kept("rename", str(Path("kept").resolve() / place.name), "sums")
+    kept("rename", "kept/../kept/sums", "more")
+    ok("adapters", "delete", "kept/more", "--yes", "--adapters", str(Path("kept").resolve()))
+    assert not [*Path("kept").iterdir()]
+
+
 # ----------------------------------------------------------------------------------------------------------------- export
 
 @pytest.mark.parametrize(("draft", "rank"), [("draft", 4), ("draft", 0), ("qwen", 4)])
@@ -265,7 +284,9 @@ def test_export_reads_files_only_and_writes_into_an_empty_folder_where_it_stands
     store, here = Path("kept").resolve(), tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
+    before = here.stat().st_ino
     ok("adapters", "export", place.name, ".", "-d", str(hostile), "--adapters", str(store))
+    assert here.stat().st_ino == before and Path.cwd() == here  # a shell in this folder sees the files
     names = {path.name for path in here.iterdir()}
     assert "model.safetensors" in names and not names & {"tokens.json", "more.json"}
 

@@ -67,6 +67,8 @@ def test_prompts_come_from_a_task_a_text_file_or_a_pipe(folders, tmp_path):
     for more, input in ((["--task", "code"], None), (["--prompts", "lines.txt"], None), (["--prompts", "-"], "the\nin\nou\n")):
         assert "yes" in ok("bench", *pair, *more, input=input).stdout
         assert json.loads(Path("out.json").read_text())["settings"]["count"] == 2
+    ok("bench", *pair, "--prompts", "lines.txt", "--count", 10**20)  # more than there are, and than an index may be
+    assert json.loads(Path("out.json").read_text())["settings"]["count"] == 3
 
 
 def test_bench_drafts_with_an_adapter_if_asked(folders, prompts):
@@ -105,6 +107,12 @@ def test_methods_take_turns_and_a_repeat_has_its_own_draws(monkeypatch):
 def test_bad_input_is_one_line(arguments, expected, folders):
     check_refused(run("bench", "-d", folders["draft"], "-t", folders["target"], "-n", "4", *arguments), expected)
     assert not list(Path.cwd().iterdir())
+
+
+@pytest.mark.parametrize("command", [["bench", "-d", "draft-tasks", "--prompts"], ["adapt"],
+                                     ["check", "draft-tasks", "qwen-like", "--text"]])
+def test_an_empty_stdin_is_one_line_before_models_are_loaded(command):
+    check_refused(run(*command, "-", input="\n \n"), "stdin is empty: give at least one prompt")
 
 
 def test_a_prompt_too_long_is_one_line(folders):

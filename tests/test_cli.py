@@ -262,6 +262,12 @@ def test_align_shows_both_tokenizations(folders):
     assert lines["target"] == ["=t", "*he", "/·t|h", "*ing", "=\\n", "=[", "=b", "=]"]
 
 
+def test_help_of_plain_names_no_sign_of_another_command():
+    for command, own in (("align", "=*/~"), ("demo", "+*-!^.")):
+        line = next(line for line in ok(command, "-h").output.splitlines() if line.startswith("  --plain"))
+        assert not set(line.split("--plain")[1]) & set("=/~+!^") - set(own), line
+
+
 def test_align_says_where_a_side_cannot_spell_the_text(folders, tmp_path):
     poor = sentencepiece("▁ab", fallback=False)
     folder = write_model(tmp_path / "poor", poor, 0)
@@ -457,6 +463,22 @@ def test_an_output_that_is_full_or_closed_is_no_traceback(folders, unbuffered: s
     done = subprocess.run(f"{sys.executable} cli.py models > /dev/full", shell=True, cwd=ROOT, capture_output=True, text=True,
                           env=os.environ | {"PYTHONUNBUFFERED": unbuffered})  # buffered output is written only at the end
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the shell is another there")
+@pytest.mark.parametrize(("arguments", "code", "says"), [
+    ("tutorial", 0, ""), ("adapters delete {own} --adapters .", 1, "Aborted!"), ("chat", 1, "error: no message"),
+    ("generate", 1, "error: the prompt is empty")])
+def test_a_closed_stdin_is_an_empty_one(folders, arguments, code, says):
+    own = Path("own")
+    own.mkdir()
+    (own / "current.json").write_text("{")  # damaged: it can still be deleted
+    models = f"-d {folders['draft']} -t {folders['target']}" * (arguments in ("chat", "generate"))
+    for redirection in ("<&-", "</dev/null"):
+        done = subprocess.run(f"{sys.executable} -m omnidraft {arguments.format(own='own')} {models} {redirection}", shell=True,
+                              env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+        assert done.returncode == code and says in done.stderr and "bug" not in done.stderr, (redirection, done.stderr)
+    assert own.exists()
 
 
 # ------------------------------------------------------------------------------------------------ imported modules

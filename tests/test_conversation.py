@@ -268,3 +268,25 @@ def test_bad_input_of_chat_is_one_line(arguments, given, expected, folders):  # 
     result = run("chat", *models_of(folders), *arguments, input=given)
     assert result.exit_code == 1 and not result.stdout and expected in result.stderr
     assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(("terminal", "embedded"), [(False, False), (True, False), (True, True)])
+def test_ctrl_c_stops_an_answer_on_a_terminal_and_all_of_a_pipe(folders, monkeypatch, terminal, embedded):  # noqa: F811
+    """In a pipe the next answer would continue the line of the stopped one."""
+    monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: terminal)
+    monkeypatch.setattr("omnidraft.cli.generate.EMBEDDED", (folders["target"],) * embedded)
+    ask, asked = Conversation.ask, []
+
+    def stopped(talk, *arguments):
+        asked.append(talk)
+        records = ask(talk, *arguments)
+        yield next(records)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        yield from records
+
+    monkeypatch.setattr(Conversation, "ask", stopped)
+    shown = run("chat", *models_of(folders), "--threshold", "1", input="the thing\nwhy\n")
+    assert (shown.exit_code, len(asked), shown.stderr.count("tokens/s")) == ((0, 2, 1) if terminal else (130, 1, 0))
+    assert ("stopped" in shown.stderr) == terminal  # what is said about the answer is true
+    assert ("the partial answer stays" in shown.stderr) == (terminal and not embedded)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from time import perf_counter
 from types import SimpleNamespace
@@ -516,10 +518,12 @@ def test_adapt_finds_the_prompts_of_usual_data_sets(folders, tmp_path, name):
         next(prompts)
 
 
-def test_adapt_passes_over_prompts_that_leave_no_room(folders, tmp_path):
+def test_adapt_passes_over_prompts_that_leave_no_room(folders, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
     (tmp_path / "long.txt").write_text("the thing\n" + "and then the other " * 400 + "ends é so\nin the house\n")
     done = adapt(folders, "long.txt", "--no-save", "--json", "--seed", "1")
     assert done.exit_code == 0 and done.stderr.count("prompt skipped: the prompt has") == 1
+    assert next(line for line in done.stderr.splitlines() if "skipped" in line).endswith("shorten it")  # not wrapped
     assert [json.loads(line)["tokens"] for line in done.stdout.splitlines()[:3]] == [16, 0, 16]
 
 
@@ -553,6 +557,37 @@ def test_adapt_is_stopped_without_loss(folders, tmp_path, monkeypatch):
     assert stopped.exit_code == 0 and "stopped" in stopped.stderr and "saved to" in stopped.stderr
     monkeypatch.setattr(online, "learn", served)
     assert json.loads(adapt(folders, "prompts.txt", "--json").stdout.splitlines()[-1])["prompts"] == 8
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(28, "No space left on device")])
+def test_what_was_learned_is_saved_when_nobody_reads_the_figures(folders, tmp_path, monkeypatch, error):
+    """As in `omnidraft adapt - --json | head -3`."""
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
+    written = []
+
+    def emit(record):
+        written.append(record)
+        if len(written) > 3:
+            raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("omnidraft.cli.adapt.emit", emit)
+        assert adapt(folders, "prompts.txt", "--json").exit_code == 1
+    resumed = adapt(folders, "prompts.txt", "--json")
+    assert json.loads(resumed.stdout.splitlines()[-1])["prompts"] == 8 and "skipping the first 4 prompts" in resumed.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes differ there")
+def test_what_was_learned_is_saved_when_nobody_reads_the_remarks(folders, tmp_path):
+    """As in `omnidraft adapt math 2>&1 | tee log`, where Ctrl-C ends tee as well."""
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "omnidraft", "adapt", "prompts.txt", "-d", folders["draft"], "-t", folders["target"],
+               "-n", "4", "--rank", "4", "--adapters", "kept"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}, stderr=writer)
+    os.close(writer)
+    assert done.returncode == 1 and (tmp_path / "kept" / "tiny-draft--tiny-target" / "current.json").exists()
 
 
 @pytest.mark.parametrize("arguments, says", [

@@ -318,6 +318,8 @@ def test_lines_end_where_json_says(folders, tmp_path):  # noqa: F811
 def test_text_on_stdin_may_begin_with_a_brace_and_must_be_utf_8(folders, monkeypatch):  # noqa: F811
     assert last(adapt(folders, "-", "--no-save", "--json", input="the thing\n{ in }\n"))["prompts"] == 2
     assert last(adapt(folders, "-", "--no-save", "--json", input='{"prompt": "in"}\n{"text": "the"}\n'))["prompts"] == 2
+    result = adapt(folders, "-", input='{"prompt": "in"}\n{}\n'.encode("utf-8-sig"))  # a byte order mark is no text
+    assert result.exit_code == 1 and "stdin: a line is not a JSON object" in result.stderr
     result = adapt(folders, "-", input=b"the thing\n\xff\n")
     assert result.exit_code == 1 and "the input is not valid UTF-8: convert it" in result.stderr
 
@@ -354,4 +356,3 @@ def test_ctrl_c_before_the_first_prompt_says_so(folders, monkeypatch):  # noqa: 
     monkeypatch.setattr(online, "learn", interrupted)
     result = adapt(folders, "math")
     assert result.exit_code == 1 and "nothing new was learned" in result.stderr
-    assert "give at least one line" not in result.stderr

@@ -31,6 +31,11 @@ def test_a_lesson_that_is_not_there_is_one_line(asked):
     assert result.stderr == f"error: there is no lesson {asked!r}: choose one of 1, 2, 3, 4, 5, 6, 7, 8\n"
 
 
+def test_a_check_of_no_lesson_is_one_line():
+    result = CliRunner().invoke(app, ["tutorial", "--check"])
+    assert result.exit_code == 1 and not result.stdout and result.stderr.startswith("error: --check needs a lesson")
+
+
 def test_without_the_repository_it_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(sys.modules["omnidraft.cli.inspect"], "LESSONS", tmp_path)
     result = CliRunner().invoke(app, ["tutorial"])

@@ -25,6 +25,8 @@ class Cell(NamedTuple):
 def teach(lesson: str | None, out: Any, wait: bool, check: bool) -> int:
     """List the lessons, step through one, or `check` its exercises; the exit code. OmnidraftError for no such lesson."""
     found = lessons()
+    if lesson is None and check:
+        raise OmnidraftError("--check needs a lesson: give its number (omnidraft tutorial 1 --check)")
     if lesson is None:
         say("\n".join(f"{number}  {title(path)}" for number, path in found.items()))
         return 0

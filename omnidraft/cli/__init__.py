@@ -31,8 +31,10 @@ def main(
 ) -> None:
     """Speculative decoding with one small drafter for targets with any tokenizer."""
     sys.excepthook = lambda *error: note("".join(traceback.format_exception(*error)).rstrip())
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed: discard what is printed there
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
-        if hasattr(getattr(sys, name), "reconfigure"):  # no character must end the run
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed: it is empty, or what is printed there is discarded
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+        if mode == "w" and hasattr(getattr(sys, name), "reconfigure"):  # no character ends the run
             getattr(sys, name).reconfigure(errors="backslashreplace")
+    if hasattr(sys.stdin, "reconfigure"):  # as in files, a byte order mark is not part of the text
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors=sys.stdin.errors)

@@ -77,7 +77,7 @@ def adapt(
                 tau = summarize(r for one in records[-16:] for r in one.rounds).block_efficiency
                 bar.update(bar.task_ids[0], description=f"{tau:.2f} tokens per target pass")
                 if learned.note:
-                    bar.console.print(escape(learned.note), markup=False)
+                    bar.console.print(escape(learned.note), markup=False, soft_wrap=True)
                 if json_lines:
                     emit({"type": "prompt", **vars(summarize(learned.rounds)),
                           "loss": None if math.isnan(learned.loss) else learned.loss,
@@ -89,21 +89,20 @@ def adapt(
         note("stopped")
         if not records:
             raise OmnidraftError("stopped early: nothing new was learned") from None
-    except (OmnidraftError, UnicodeDecodeError) as error:  # a bad prompt: keep what was learned
-        failed = error
+    except (OmnidraftError, UnicodeDecodeError, OSError, SystemExit) as error:
+        failed = error  # a bad prompt, a closed output (Rich then exits): keep what was learned
     if not any(learned.rounds for learned in records):
-        reason = f" ({records[-1].note})" if records else ": give at least one line"
-        raise failed or OmnidraftError(f"no prompt in {source} could be served{reason}")
-    if last := learner.close().note:
-        note(last)
+        raise failed or OmnidraftError(
+            f"no prompt in {source} could be served ({records[-1].note})")
+    last = learner.close().note
     try:
-        if save:
+        if save:  # before anything is printed, as that may fail
             note(f"saved to {store.keep(learner)}")
     finally:
         if json_lines:
             emit({"type": "summary", **learner.statistics, "rollbacks": learner.rollbacks,
                   "skipped": learner.skipped})
-        note(report(records, learner))
+        note(f"{last}\n" * bool(last) + report(records, learner))
     if failed:
         raise failed
 

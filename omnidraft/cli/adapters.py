@@ -97,7 +97,7 @@ def delete(which: Which, yes: Annotated[bool, typer.Option("--yes", help="Do not
 def own_folder(store: Adapters, which: str) -> Path:
     """The folder of an adapter that may be changed; OmnidraftError for a shipped one."""
     folder = store.named(which)
-    if folder.parent != store.root or folder.parent.resolve() == SHIPPED.resolve():
+    if (place := folder.parent.resolve()) != store.root.resolve() or place == SHIPPED.resolve():
         raise OmnidraftError(f"{folder} is not one of your own adapters; only those can be changed")
     return folder
 
@@ -153,9 +153,9 @@ def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path
         one, other = (model.forward(ids, model.new_cache(), len(ids)) for model in (drafter, again))
         if (error := float(np.abs(one - other).max())) > TOLERANCE:
             raise OmnidraftError(f"{place} would change the logits by {error:.1e}: not written")
-        if place.exists():
-            place.rmdir()
-        part.rename(place)
+        # subtle: keep a folder that exists: a shell may be in it; config.json follows the weights
+        for path in sorted(part.iterdir(), reverse=True) if place.exists() else [part]:
+            path.rename(place if path == part else place / path.name)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return error

@@ -1,7 +1,7 @@
 """`omnidraft bench`: the measured speed of a pair against plain decoding of its target."""
 
 import json
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -32,7 +32,7 @@ def bench(
     how = decoding.options()
     if min(count, repeats) < 1:
         raise OmnidraftError(f"--count is {count} and --repeats is {repeats}: give 1 or more")
-    prompts = list(islice(options.read_prompts(source)[0], count))
+    prompts = [one for _, one in zip(range(count), options.read_prompts(source)[0], strict=False)]
     check_writable(figures)
     pair, how = models.served(how)
     note(" drafts for ".join(f"{one.name} ({one.kernel})" for one in (pair.draft, pair.target)))

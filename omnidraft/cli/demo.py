@@ -48,7 +48,7 @@ def demo(
         for name in ([task] if task else USUAL)}
     check_writable(figures)
     draft = "draft-general" if (usual := models.draft == USUAL_DRAFTER) else models.draft
-    which = {USUAL_ADAPTER: "any" if usual else "none"}.get(models.adapter, models.adapter)
+    which = {USUAL_ADAPTER: None if usual else "none"}.get(models.adapter, models.adapter)
     pair, how = replace(models, draft=draft, adapter=which).served(how)
     rows = show(pair, prompts, how, seed, signs, slow)
     if figures:

@@ -37,7 +37,7 @@ def generate(
     """Continue a text by speculative decoding."""
     how = decoding.options()
     if prompt in (None, "-"):
-        if sys.stdin is None or sys.stdin.isatty() and prompt is None:
+        if prompt is None and sys.stdin.isatty():
             raise OmnidraftError("no prompt: give it as an argument, or on stdin with -")
         prompt = sys.stdin.read().removesuffix("\n")
     pair, how = models.open(how)
@@ -78,17 +78,16 @@ def chat(
                 if talk.dropped:
                     note(f"the context is full: dropped the {talk.dropped} oldest messages")
                 write(records, talk.target.tokenizer, strip=" \n")
-        except KeyboardInterrupt:
-            note("\nstopped; the partial answer stays in the conversation")
-        except OmnidraftError as error:
-            if not terminal:
+        except (KeyboardInterrupt, OmnidraftError) as error:
+            if not terminal:  # nobody is there to go on
                 raise
-            note(f"error: {error}")
+            stays = "" if alone else "; the partial answer stays in the conversation"
+            note(f"error: {error}" if isinstance(error, OmnidraftError) else f"\nstopped{stays}")
 
 
 def on_a_terminal() -> bool:
     """Are the messages typed?"""
-    return sys.stdin is not None and sys.stdin.isatty()
+    return sys.stdin.isatty()
 
 
 def read_messages(terminal: bool) -> Iterator[str]:
@@ -97,7 +96,7 @@ def read_messages(terminal: bool) -> Iterator[str]:
     if terminal:
         with suppress(ImportError):
             import readline  # noqa: F401 (lines can be edited)
-    with suppress(EOFError, KeyboardInterrupt, RuntimeError):  # the last if there is no stdin
+    with suppress(EOFError, *(KeyboardInterrupt,) * terminal):
         while (line := input(ask).strip()) != "/exit":
             if line:
                 empty = False
@@ -116,8 +115,7 @@ def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",
     for record in records:
         done.append(record)
         piece = decoder.decode(tokenizer.decode_bytes(record.emitted), final=record.done)
-        piece = piece.lstrip("" if text else strip)
-        text += piece
+        text += (piece := piece.lstrip("" if text else strip))
         if as_json:
             emit({"type": "round", **vars(record), "text": piece})
         else:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +26,7 @@ TASKS = ("math", "code", "text")
 FIELDS = ("prompt", "instruction", "question", "document", "text")  # the first found is used
 MODEL = "an embedded model (`omnidraft models`), a folder, or (with --backend torch) a hub id"
 Side = Annotated[str, typer.Argument(help="An embedded model, or a folder with a tokenizer.json.")]
-Plain = Annotated[bool, output("--plain", help="Mark with + * - ! ^ . instead of colours.")]
+Plain = Annotated[bool, output("--plain", help="Mark with signs instead of colours.")]
 Store = Annotated[Path | None, output(
     metavar="FOLDER", help="Where adapters are kept.", show_default="~/.cache/omnidraft/adapters")]
 SOURCE = ("math, code or text (built in), a .jsonl or .json file with a `prompt` (or instruction, "
@@ -66,12 +66,12 @@ class Served(Models):
     def served(self, options: Options) -> tuple[Pair, Options]:
         """The pair and its options, with what was learned if `adapter` asks for it.
 
-        OmnidraftError if "auto" finds nothing; "any" is "auto" without this error.
+        OmnidraftError if "auto" finds nothing; None is "auto" without this error.
         """
         pair, which = self.pair(), self.adapter
         if which == "none":
             return pair, options
-        draft, auto = pair.draft, which in ("auto", "any")
+        draft, auto = pair.draft, which in ("auto", None)
         if adapter := Adapters(self.adapters).load(pair, None if auto else which, shipped=True):
             shipped = adapter.folder.parent == SHIPPED
             which = "the shipped adapter" if shipped else f"your own adapter in {adapter.folder}"
@@ -123,10 +123,11 @@ def with_head(options: Options, head: Any) -> Options:
 def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
     """The prompts and their number (unknown for stdin); OmnidraftError if there are none."""
     if source == "-":  # JSON lines if the first line begins like a JSON object
-        lines = filter(str.strip, sys.stdin or ())
-        first = [*islice(lines, 1)]
-        is_json = "".join(first).lstrip().startswith("{")
-        return (_prompt(line, is_json, "stdin") for line in chain(first, lines)), None
+        lines = filter(str.strip, sys.stdin)
+        if not (first := next(lines, "")):
+            raise OmnidraftError("stdin is empty: give at least one prompt")
+        is_json = first.lstrip().startswith("{")
+        return (_prompt(line, is_json, "stdin") for line in chain([first], lines)), None
     shipped = Path(__file__).parents[1] / "data" / f"{source}.jsonl"
     path = shipped if source in TASKS else Path(source)
     try:

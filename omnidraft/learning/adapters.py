@@ -137,7 +137,7 @@ class Adapters:
         which: load this one instead, found by `named`. Raises OmnidraftError if it belongs to other
         models or a file has a wrong checksum.
         """
-        folder = self.named(which) if which else self.folder(pair)
+        folder = self.folder(pair) if which is None else self.named(which)
         if (manifest := manifest_of(folder)) is None:
             return Adapters(SHIPPED).load(pair) if shipped else None
         try:
