@@ -42,7 +42,7 @@ class OneLineErrors(TyperGroup):
                 line = f"the input is not valid UTF-8: convert it ({line})"
             elif not (full or isinstance(error, (OmnidraftError, OSError))):
                 line = (f"{type(error).__name__}: {line}; this is a bug in omnidraft: please "
-                        "report it with the output of `omnidraft --debug`")
+                        "report it with the output of `omnidraft --debug ...`")
             note(f"error: {line}")
             try:
                 sys.stdout.flush()
