@@ -15,7 +15,7 @@ BLOCK = 128  # weights that `locate` sums at once
 BELOW_ONE = 1 - 2**-52  # the largest draw: times a total, it stays below the total after rounding
 NO_FILTERS = 0, 1.0, 0.0  # top_k, top_p, min_p
 LEAST = -6e4  # fits float16; least logit of an allowed token, even if the model rules it out
-BROKEN = "the model's logits are NaN or infinite: its weights are broken, or its dtype is too small"
+BROKEN = "logits are NaN or infinite: check any logits processors, the weights and the dtype"
 RULED_OUT = "the logits processors ruled out every token: let them allow at least one"
 
 

@@ -353,7 +353,7 @@ def test_processors_that_rule_out_every_token_are_named(how):
 def test_processors_that_give_no_numbers_are_named_before_the_weights(how, broken):
     with pytest.raises(OmnidraftError) as caught:
         made().generate(PROMPT, logits_processor=lambda ids, row: row + broken, **how)
-    assert str(caught.value) == "logits are NaN or infinite: check the processors, then the weights"
+    assert str(caught.value) == "logits are NaN or infinite: check any logits processors, the weights and the dtype"
 
 
 def grammar(start: int, allowed: tuple[int, ...]):

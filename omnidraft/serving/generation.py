@@ -19,7 +19,7 @@ from ..errors import OmnidraftError
 from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
-from ..sampling import BROKEN, Uniforms
+from ..sampling import Uniforms
 from . import ngram_files
 from .control import Control, as_batch, several, takes_tensors, uniforms_of
 from .prompts import ids_of, split
@@ -81,30 +81,25 @@ class Text:
         spell = self.pair.target.tokenizer
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._show(self.ids)
-        try:
-            for record in speculative(self.pair, self.prompts, options, self.uniforms):
-                for count, token in enumerate(record.emitted, 1):
-                    self.ids.append(token)
-                    self.reason = self._ends(token) or (
-                        "context" if record.done and count == len(record.emitted) else None)
-                    if self.reason:
-                        break
-                if count < len(record.emitted):
-                    record = replace(  # tokens after the stop are not part of the text
-                        record, emitted=record.emitted[:count], kinds=record.kinds[:count],
-                        accepted=min(record.accepted, count), done=True,
-                        draft_kept=min(record.draft_kept, sum(record.spans[:count])))
-                record.done = self.reason is not None
-                self.rounds.append(record)
-                self._show(record.emitted)
-                if piece := decoder.decode(spell.decode_bytes(record.emitted), final=record.done):
-                    yield piece
-                if record.done:
+        for record in speculative(self.pair, self.prompts, options, self.uniforms):
+            for count, token in enumerate(record.emitted, 1):
+                self.ids.append(token)
+                self.reason = self._ends(token) or (
+                    "context" if record.done and count == len(record.emitted) else None)
+                if self.reason:
                     break
-        except OmnidraftError as error:
-            if run and str(error) == BROKEN:
-                error.args = ("logits are NaN or infinite: check the processors, then the weights",)
-            raise
+            if count < len(record.emitted):
+                record = replace(  # tokens after the stop are not part of the text
+                    record, emitted=record.emitted[:count], kinds=record.kinds[:count],
+                    accepted=min(record.accepted, count), done=True,
+                    draft_kept=min(record.draft_kept, sum(record.spans[:count])))
+            record.done = self.reason is not None
+            self.rounds.append(record)
+            self._show(record.emitted)
+            if piece := decoder.decode(spell.decode_bytes(record.emitted), final=record.done):
+                yield piece
+            if record.done:
+                break
         if self.streamer is not None:
             self.streamer.end()
 
