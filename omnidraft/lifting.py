@@ -32,6 +32,7 @@ class Comparison(NamedTuple):
     place: int  # index of the atom that proposes
     row: int  # index of the target's row
     node: Split
+    child: Split  # the atom, if it proposes a child of the node, else ()
     stop: bool  # does the atom propose *stop*?
     ends: int  # the target token that enters the text if the proposal is accepted, or -1
     next_node: Split  # the node after that
@@ -58,7 +59,7 @@ class Lifting:
 
     def __init__(self, splits: dict[int, Split], spellings: dict[int, Sequence[int]],
                  draft_size: int) -> None:
-        self.splits, self._made = splits, {}
+        self.splits, self._made, self._route = splits, {}, (None, [])
         self.paths: list[Split | None] = [None] * draft_size  # per draft token: its atoms, or None
         for token, spelling in spellings.items():
             if None not in (parts := [*map(splits.get, spelling)]):
@@ -70,9 +71,8 @@ class Lifting:
         # The covered tokens, and their splits, in split order: those below a node are a range.
         self.order = np.array([*self.token.values()][::-1], np.int64)
         self._ordered = [*self.token][::-1]
-        # Nearly every draft token is an atom that no other's path begins with: its Q is q.
-        begun = Counter(path[0] for path in self.paths if path)
-        self.alone = np.array([p == (i,) and begun[i] == 1 for i, p in enumerate(self.paths)])
+        # Nearly every draft token is an atom: 1.0 for these, so that their q counts for themselves.
+        self.is_atom = np.array([path == (i,) for i, path in enumerate(self.paths)], np.float32)
 
     def once(self, what: Any, make: Callable[[], Any]) -> Any:
         """The result of `make`, computed once."""
@@ -81,11 +81,12 @@ class Lifting:
         return self._made[what]
 
     index = once  # ids (..., n) that index rows of probabilities: tensors with `lifting_torch`
+    add_at = np.add.at
 
-    def added(self, index: Any, values: Any, size: int) -> Any:
+    def added(self, index: Any, values: Any, size: int, made: Any = None) -> Any:
         """Values (n,) summed by their index: (size,)."""
-        made = np.zeros(size, values.dtype)
-        np.add.at(made, index, values)
+        made = np.zeros(size, values.dtype) if made is None else made
+        self.add_at(made, index, values)
         return made
 
     # ---- target side ----------------------------------------------------------------------------
@@ -101,7 +102,7 @@ class Lifting:
     def children(self, node: Split) -> Counter[int]:
         """Atoms that lead to children of `node` -> how many tokens are at or below each child."""
         return self.once(("children", node), lambda: Counter(
-            self.splits[to][len(node)] for to in self.below(node)[len(self.own(node)):].tolist()))
+            [self.splits[to][len(node)] for to in self.below(node)[node in self.token:].tolist()]))
 
     def atoms(self, node: Split) -> np.ndarray:
         """The atoms (C,) that lead to the children of `node`."""
@@ -118,8 +119,8 @@ class Lifting:
         """The target tokens in one of the `categories` of `node`."""
         if category < len(atoms := self.atoms(node)):
             return self.below((*node, int(atoms[category])))
-        return (np.flatnonzero(self.categories(node, target_size) == category) if node == ROOT
-                else self.own(node))
+        return self.own(node) if node != ROOT else self.once(("rest", target_size), lambda: (
+            np.flatnonzero(self.categories(node, target_size) == category)))
 
     def choice(self, node: Split, target_probs: np.ndarray,
                atom_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -135,14 +136,14 @@ class Lifting:
         if node != ROOT:
             target_probs = target_probs[self.index(("below", node), lambda: self.below(node))]
         masses = self.added(category, target_probs, len(atoms) + 1)
-        drafted = atom_probs[self.index(("atoms and one", node), lambda: np.append(atoms, 0))]
+        drafted = atom_probs.take(self.index(("drafted", node), lambda: np.append(atoms, 0)))
         drafted[-1] = 0.0  # the place for the rest
         if node != ROOT:
             masses = masses / masses.sum().clip(TINY)
             drafted[-1] = (1.0 - drafted.sum()).clip(0)
         return atoms, masses, drafted
 
-    def route(self, atoms: Sequence[int | None]) -> Iterator[Comparison]:
+    def route(self, atoms: Sequence[int | None]) -> list[Comparison]:
         """The comparisons of a round in which every proposal is accepted; P and Q are not set yet.
 
         They end with the atoms, or where the atom is not a child and no token ends at the node.
@@ -152,28 +153,33 @@ class Lifting:
         >>> [(step.place, step.node, step.stop, step.ends) for step in route]
         [(0, (), False, -1), (1, (1,), True, 7), (1, (), False, -1), (2, (1,), False, 8)]
         """
-        place, row, node, stopped_at = 0, 0, ROOT, ROOT
+        if self._route[0] == atoms:  # a round asks twice
+            return self._route[1]
+        place, row, node, stopped_at, made = 0, 0, ROOT, ROOT, []
+        children = first = self.children(ROOT)
         while place < len(atoms):
-            is_child = atoms[place] in self.children(node)
-            stop = not is_child and node != ROOT
-            here = (*node, atoms[place]) if is_child else node
-            token_ends = not (is_child and self.children(here))  # *stop*, or nothing is below
-            ends = self.token.get(here, -1) if token_ends else -1
-            next_node = ROOT if token_ends else here
-            yield Comparison(place, row, node, stop, ends, next_node, stopped_at)
-            if token_ends and ends < 0:
-                return
-            place, row = place + is_child, row + token_ends
+            child = (atoms[place],) if atoms[place] in children else ()
+            stop, here = not child and node != ROOT, node + child
+            children = child and self.children(here)  # none: a token ends here, or after *stop*
+            ends, next_node = (-1, here) if children else (self.token.get(here, -1), ROOT)
+            made.append(Comparison(place, row, node, child, stop, ends, next_node, stopped_at))
+            if next_node == ROOT and ends < 0:
+                break
+            place, row, children = place + len(child), row + (ends >= 0), children or first
             node, stopped_at = next_node, node if stop else ROOT
+        self._route = [*atoms], made
+        return made
 
     def walk(self, atoms: Sequence[int | None]) -> tuple[list[int], list[int]]:
         """Target tokens that the atoms spell along their route, and how many atoms each takes.
 
         A token that ends with the last atom counts, even if longer ones begin with the same atoms.
         """
-        steps = [step for step in self.route([*atoms, None]) if step.ends >= 0]  # None: no child
-        taken = [step.place + (not step.stop) for step in steps]  # atoms up to each end
-        return [step.ends for step in steps], [b - a for a, b in pairwise([0, *taken])]
+        route = self.route(atoms)  # ends: number of atoms up to there -> the token that ends
+        ends = {step.place + len(step.child): step.ends for step in route if step.ends >= 0}
+        if route and route[-1].next_node in self.token:
+            ends[len(atoms)] = self.token[route[-1].next_node]
+        return [*ends.values()], [b - a for a, b in pairwise([0, *ends])]
 
     # ---- draft side -----------------------------------------------------------------------------
     def distribution(self, draft_probs: np.ndarray, prefix: Split) -> np.ndarray:
@@ -183,12 +189,12 @@ class Lifting:
         """
         pairs = self.continuing(prefix)
         tokens, atoms = self.index(("adds", prefix), lambda: (
-            pairs if prefix else pairs[:, ~self.alone[pairs[1]]]))
-        probs = draft_probs[tokens]  # (n,)
+            pairs if prefix else pairs[:, pairs[0] != pairs[1]]))
+        probs = draft_probs.take(tokens)  # (n,)
         if prefix:
             return self.added(atoms, probs / probs.sum().clip(TINY), len(draft_probs))
-        alone = draft_probs * self.index("alone", lambda: self.alone)
-        return self.added(atoms, probs, len(draft_probs)) + alone
+        own = draft_probs * self.index("is atom", lambda: self.is_atom)
+        return self.added(atoms, probs, len(draft_probs), own)
 
     def after(self, prefix: Split) -> dict[int, list[int]]:
         """Next atom -> the draft tokens whose path continues `prefix` with that atom."""
@@ -209,8 +215,7 @@ class Lifting:
 
     def longer(self, draft_token: int) -> list[int]:
         """Draft tokens whose path extends this token's path; if there are any, it can be healed."""
-        path = self.paths[draft_token]
-        return sorted(self.continuing(path)[0].tolist()) if path else []
+        return sorted(chain.from_iterable(self.after(self.paths[draft_token] or (None,)).values()))
 
     def reveal(self, draft_tokens: Sequence[int], draft_probs: Sequence[np.ndarray],
                in_text: Split = ()) -> tuple[list[int | None], list[Origin]]:

@@ -27,8 +27,8 @@ class Lifting(lifting.Lifting):
     def index(self, what: Any, make: Callable[[], np.ndarray]) -> Tensor:
         return self.once((str(self.device), what), lambda: upload(make(), self.device))
 
-    def added(self, index: Tensor, values: Tensor, size: int) -> Tensor:
-        return values.new_zeros(size).index_add_(0, index, values)
+    def added(self, index: Tensor, values: Tensor, size: int, made: Any = None) -> Tensor:
+        return (values.new_zeros(size) if made is None else made).index_add_(0, index, values)
 
     def reveal(self, draft_tokens: Sequence[int], draft_probs: Sequence[Tensor],
                in_text: Split = ()) -> tuple[list[int | None], list[Origin]]:

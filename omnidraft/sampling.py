@@ -77,16 +77,15 @@ def locate(weights: np.ndarray, draw: float) -> int:
     """Where the running sum of weights (N,) first exceeds draw * total; N for NaN or all zero."""
     # First the block, then the index in it: running sums take ten times as long as sums of blocks.
     sums = (np.add.reduceat(weights, np.arange(0, len(weights), BLOCK)) if len(weights) % BLOCK
-            else np.einsum("ij->i", weights.reshape(-1, BLOCK))).cumsum(dtype=float)  # faster
+            else np.einsum("ij->i", weights.reshape(-1, BLOCK))).astype(float).cumsum()  # faster
     goal = float(sums[-1]) * min(draw, BELOW_ONE)
     block = int(sums.searchsorted(goal, "right"))  # right of equal sums, so never a zero weight
     if block == len(sums):
         return len(weights)
-    start = block * BLOCK
     goal -= float(sums[block - 1]) if block else 0.0
-    running = weights[start:start + BLOCK].cumsum(dtype=np.float64)
-    goal = min(goal, np.nextafter(running[-1], 0.0))  # subtle: the two totals may round differently
-    return start + int(running.searchsorted(goal, "right"))
+    running = weights[block * BLOCK:][:BLOCK].astype(float).cumsum()
+    goal = min(goal, running[-1] * BELOW_ONE)  # subtle: the two totals may round differently
+    return block * BLOCK + int(running.searchsorted(goal, "right"))
 
 
 class Rows(Sequence):

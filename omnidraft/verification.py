@@ -47,7 +47,7 @@ def residual(target_probs: Any, draft_probs: Any, scale: float = 1.0) -> Any:
     left = (target_probs if scale == 1 else scale * target_probs).clip(draft_probs)
     left -= draft_probs  # max(scale p, q) - q takes less time
     if scale == 1:
-        left += target_probs * (left.sum() == 0)  # not an `if`, which would wait for the GPU
+        left += target_probs * (left.max() == 0)  # not an `if`, which would wait for the GPU
     return left
 
 
@@ -155,20 +155,17 @@ def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting:
     """
     rows = min(len(target_probs), len(target_probs) if limit is None else limit)
     route = [*takewhile(lambda step: step.row < rows, lifting.route(atoms))]
-    p_sums, q_sums = [], []  # (row, ids) to sum; Q needs two: its share of what was possible
+    q, proposals, q_sums = 1.0, [], []  # (row, ids) to sum; Q is a share: it needs two sums
     for step in route:
-        (q_row, prefix), children = origins[step.place], lifting.children(step.node)
-        drafts, atom = lifting.after(prefix), atoms[step.place]  # drafts: next atom -> tokens
-        if atom in children:
-            within, counted = lifting.below((*step.node, atom)), drafts.get(atom, [])
-        else:  # for *stop*, count the tokens that propose a child instead
-            within, proposed = lifting.own(step.node), children if step.stop else ()
-            counted = [token for child in proposed for token in drafts.get(child, ())]
-        p_sums.append((step.row, within))
+        q_row, prefix = origins[step.place]
+        # For *stop*, count the tokens that propose a child instead.
+        counted = [token for atom in (lifting.children(step.node) if step.stop else step.child)
+                   for token in lifting.after(prefix).get(atom, ())]
         q_sums += [(q_row, counted), (q_row, lifting.continuing(prefix)[0] if prefix else [])]
     # The draft rows exist already; a target row is computed only when its number is asked for.
-    numbers = lifting.sums(chain(q_sums, ((target_probs[row], ids) for row, ids in p_sums)))
-    q, proposals = 1.0, []
+    p_sums = ((target_probs[step.row], lifting.below(step.node + step.child) if step.child
+               else lifting.own(step.node)) for step in route)
+    numbers = lifting.sums(chain(q_sums, p_sums))
     for step in route:
         stop_prob = q if step.stopped_at != ROOT else 1.0  # the same atom's *stop* came just before
         share = next(numbers) / (next(numbers) or 1.0)
@@ -180,9 +177,8 @@ def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting:
         p = mass / (node_mass or 1.0) if step.node != ROOT else mass
         node_mass, before, r, product = mass, r, ratio(r * p, q), later.pop()
         bounded = product and getattr(target_probs, "none_zero", False)
-        yield step._replace(target_prob=p, draft_prob=q, stop_prob=stop_prob, before=before,
-                            after=r, later_max=min(1.0, r / product) if bounded else 1.0,
-                            following=len(later) if r else 0)
+        yield Comparison(*step[:8], p, q, stop_prob, before, r, len(later) if r else 0,
+                         min(1.0, r / product) if bounded else 1.0)
         if r == 0:
             return
 

@@ -42,7 +42,7 @@ def test_choice_at_the_root_and_inside(lifting):
 
 
 def test_first_atoms_are_summed_over_all_tokens_that_begin_with_them():
-    """Most tokens are the only one of their atom, and need no sum: the results are equal, bit for bit."""
+    """Atoms count for themselves, and only other tokens are added: the results are equal, bit for bit."""
     rng = np.random.default_rng(0)
     spellings = {int(token): tuple(rng.integers(0, 40, 2)) for token in range(40, 60)}
     lifting = Lifting({t: (t,) for t in range(40)}, spellings, 64)  # the last four stand for no token
@@ -51,7 +51,7 @@ def test_first_atoms_are_summed_over_all_tokens_that_begin_with_them():
     for token, path in enumerate(lifting.paths):
         if path:
             expected[path[0]] += q[token]
-    assert 0 < lifting.alone.sum() < 40 and lifting.distribution(q, ()).tolist() == expected.tolist()
+    assert lifting.is_atom.sum() == 40 and lifting.distribution(q, ()).tolist() == expected.tolist()
 
 
 def test_walk_is_decided_by_the_next_atom_only(lifting):
@@ -59,6 +59,15 @@ def test_walk_is_decided_by_the_next_atom_only(lifting):
     assert lifting.walk([A, B, C, A]) == ([2, 0], [3, 1])
     assert lifting.walk([C]) == ([], []) and lifting.walk([A, None]) == ([0], [1])
     assert Lifting({0: (A, B)}, {}, 3).walk([A, C]) == ([], [])  # no target token ends where the atoms leave the trie
+
+
+def test_a_route_is_that_of_the_atoms_as_they_are_now(lifting):
+    """The last route is kept; it must not be taken for that of other atoms, nor of a list that has changed since."""
+    atoms = [A, B]
+    for change in (lambda: None, lambda: atoms.append(C), lambda: atoms.__setitem__(2, A), lambda: atoms.reverse()):
+        change()
+        assert lifting.route(atoms) == lifting.route([*atoms]) == Lifting(SPLITS, {BA: (3, 0)}, 5).route(atoms)
+        assert lifting.walk(atoms) == Lifting(SPLITS, {BA: (3, 0)}, 5).walk(tuple(atoms))
 
 
 def test_what_continues_a_prefix(lifting):

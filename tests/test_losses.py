@@ -242,7 +242,7 @@ def test_lifted_tv_is_one_minus_the_acceptance_probability():
                                   zip(judged[:number + 1], theirs, strict=False))]
                 if len(led) > number and others[:step.place] == atoms[:step.place]:
                     possible += q
-                    accepted += q * verification.ratio(*led[number][1][7:9])
+                    accepted += q * verification.ratio(led[number][1].target_prob, led[number][1].draft_prob)
             value = losses._total(logits, [comparison])[0]
             assert value == pytest.approx(1 - accepted / possible, abs=1e-12)
             compared += 1

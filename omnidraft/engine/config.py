@@ -20,6 +20,7 @@ FAMILIES = {"Llama": (None, 2048), "Mistral": (8, 131072), "Qwen2": (32, 32768)}
 # what each kind of RoPE needs besides its base
 ROPES = {"default": (), "linear": ("factor",),
          "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_context")}
+OUT_OF_MEMORY = "out of memory: use a smaller model or dtype, a shorter text, or another device"
 MOST = 2**60, 10_000  # of any size; of layers (all their tensors are listed before reading weights)
 
 
@@ -159,6 +160,16 @@ def check_pass(model: Any, ids: Sequence[int], count: int, rows: int, before: in
     if (length := before + count) > model.context_size:
         raise OmnidraftError(f"the text is {length} tokens long, but the model's context holds "
                              f"{model.context_size} (shorten the prompt or generate fewer tokens)")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Does this exception of Python, NumPy or PyTorch say that memory is full?
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("no such kernel"))
+    (True, False)
+    """
+    says = f"{type(error)} {error}".lower()
+    return isinstance(error, (MemoryError, RuntimeError)) and "memory" in says
 
 
 def frequencies(config: ModelConfig) -> np.ndarray:

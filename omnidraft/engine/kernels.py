@@ -21,7 +21,6 @@ import numpy as np
 from . import packed
 
 BLOCK = 64  # outputs per block, if there are blocks
-SAMPLE = 1_000_000  # number of weights in the measurement
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def choose_layout(shapes: tuple[tuple[int, int], ...], dtype: str = "float32",
     they may be stored `twice` and `packed` has a kernel, otherwise with blocks.
     """
     begin = time.perf_counter()
-    numbers = np.full(SAMPLE, 0.01, dtype)
+    numbers = np.full(1_000_000, 0.01, dtype)
     sample: list[tuple[np.ndarray, np.ndarray]] = []  # tokens (8, in); weights, a view of `numbers`
     for inputs, outputs in shapes:
         outputs = min(-(-outputs // BLOCK), len(numbers) // (inputs * BLOCK)) * BLOCK

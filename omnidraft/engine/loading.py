@@ -29,7 +29,6 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
         raise OmnidraftError(f"unknown backend {backend!r}: choose {' or '.join(BACKENDS)}")
     if backend == "numpy":
         from .llama import Llama
-
         what = list(more) if device in ("auto", "cpu") else [f"device {device}"]
         what += [] if dtype in NUMPY_DTYPES else [f"{dtype} numbers"]
         if what:
@@ -37,12 +36,9 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
         return Llama.load(folder(name), "float32" if dtype == "auto" else dtype)
     try:
         from .transformers_model import TransformersModel
-    except ModuleNotFoundError:
-        raise OmnidraftError("--backend torch needs PyTorch and transformers: pip install "
-                             "'omnidraft[torch]'") from None
     except ImportError as error:
-        raise OmnidraftError(f"PyTorch or transformers does not load ({error}): pip install "
-                             "--upgrade 'omnidraft[torch]'") from error
+        raise OmnidraftError(f"--backend torch needs PyTorch and transformers ({error}): "
+                             "pip install --upgrade 'omnidraft[torch]'") from error
     return TransformersModel.load(folder(name) if name in EMBEDDED else name, dtype, device, **more)
 
 

@@ -16,7 +16,7 @@ from ..errors import OmnidraftError
 from ..files import read_json
 from ..special_tokens import WELL_KNOWN
 from ..tokenizer import Tokenizer
-from .memory import OUT_OF_MEMORY, is_out_of_memory
+from .config import OUT_OF_MEMORY, is_out_of_memory
 from .weights import read_header
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")

@@ -81,14 +81,11 @@ class TransformersModel:
         self.eos_ids = tuple(token for token in flat_ids(*ends, tokenizer.roles["eos"])
                              if token < self.vocab_size)
 
+    sampler = property(lambda self: (
+        transformers_sampler.CpuSampler if self.device.type == "cpu" else sampling_torch.Sampler))
+
     def __repr__(self) -> str:
         return f"TransformersModel({self.name!r}: {self.parameters:,} parameters, {self.kernel})"
-
-    @property
-    def sampler(self) -> type:
-        """The sampler for logits on this model's device."""
-        on_cpu = self.device.type == "cpu"
-        return transformers_sampler.CpuSampler if on_cpu else sampling_torch.Sampler
 
     @classmethod
     def load(cls, name_or_folder: str | Path, dtype: str = "auto", device: str = "auto",
