@@ -1,6 +1,6 @@
 """Texts from a pair: `generate` returns them, `stream` yields pieces; transformers' argument names.
 
-Every prompt takes one path: `prompts.ids_of` reads it, a `Text` writes what follows.
+Every prompt takes one path: `prompts.read` gives its ids, a `Text` writes what follows.
 """
 
 import codecs
@@ -22,7 +22,7 @@ from ..pairing import Pairing
 from ..sampling import Uniforms
 from . import ngram_files
 from .control import Control, as_batch, several, takes_tensors, uniforms_of
-from .prompts import ids_of, split
+from .prompts import read
 
 Reason = Literal["eos", "length", "stop", "context"]
 LARGE = 2**16  # tokens of both vocabularies, from which their spellings are cached on disk
@@ -216,13 +216,11 @@ class Pair(Pairing):
         options = options or Options.of(**settings)
         if not isinstance(count, Integral) or count < 1 or count > 1 and not options.temperature:
             raise OmnidraftError(f"num_return_sequences is {count!r}: give 1, or more if do_sample")
-        spoken = getattr(self.target, "speaks", None)  # its padding may have been set meanwhile
-        pads = [*self.target.tokenizer.roles["pad"], getattr(spoken, "pad_token_id", None)]
-        prompts, batch = split(prompt, pads)
+        prompts, batch = read(self, prompt)
         if streamer is not None and (len(prompts) * count > 1 or not hasattr(streamer, "put")):
             raise OmnidraftError("a streamer needs `put` and `end`, and can show one text only")
         return [Text(self, ids, options, control, uniforms, streamer, output_scores)
-                for ids in (ids_of(self, one) for one in prompts) for _ in range(count)], batch
+                for ids in prompts for _ in range(count)], batch
 
     def decoder(self, *, generator: Any = None, streamer: Any = None, **settings: Any) -> Any:
         """For the `generate` of a target from transformers: `custom_generate=pair.decoder()`.

@@ -3,15 +3,12 @@
 from contextlib import suppress
 from math import prod
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..engine.config import ModelConfig
 from ..engine.loading import BACKENDS, folder, load
 from ..errors import OmnidraftError
 from .generation import Pair
-
-if TYPE_CHECKING:
-    from ..engine.llama import Llama
 
 NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs more than computing
 
@@ -82,10 +79,9 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
 
 
 def _small_in_numpy(name: str | PathLike, device: str = "auto", dtype: Any = "auto",
-                    **_: Any) -> "Llama | None":
-    """The model in the NumPy engine, if that can run it and is faster than PyTorch on the CPU."""
+                    **_: Any) -> Any:
+    """The model in the NumPy engine if that can run it and is faster than PyTorch, else None."""
     from ..engine.transformers_loading import choose_device
-
     with suppress(OmnidraftError):  # an unknown device, or a model that only transformers reads
         shapes = ModelConfig.load(folder(name)).tensor_shapes().values()
         if choose_device(device)[0] == "cpu" and sum(map(prod, shapes)) < NUMPY_IS_FASTER:

@@ -10,6 +10,14 @@ from ..pairing import Pairing
 from .conversation import Conversation
 
 
+def read(pair: Pairing, prompt: Any) -> tuple[list[tuple[list[int], list[int]]], bool]:
+    """Each prompt's ids for target and drafter, and whether the prompts are a batch."""
+    spoken = getattr(pair.target, "speaks", None)  # its padding may have been set meanwhile
+    prompts, batch = split(prompt, [*pair.target.tokenizer.roles["pad"],
+                                    getattr(spoken, "pad_token_id", None)])
+    return [ids_of(pair, one) for one in prompts], batch
+
+
 def ids_of(pair: Pairing, prompt: str | list[Any]) -> tuple[list[int], list[int]]:
     """The ids that target and drafter read for one text, list of ids or chat."""
     if kind_of(prompt) == "chat":

@@ -41,7 +41,6 @@ def main() -> None:
     job = json.load(sys.stdin)
     with suppress(ImportError, ValueError, OSError):  # not on every system
         import resource
-
         resource.setrlimit(resource.RLIMIT_CPU, (job["seconds"],) * 2)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     sys.path[:] = job["path"]

@@ -32,7 +32,6 @@ class Decoder:
         """The ids (1, n) of prompt and text, or transformers' output class with these ids."""
         import torch
         from transformers.generation import GenerateDecoderOnlyOutput
-
         config, target, keeps = generation_config, self.pair.target, generation_config.output_scores
         pad, cache = self._check(model, input_ids, logits_processor, config, prepared)
         before, given = (part.tolist() for part in input_ids[0].tensor_split([pad]))
