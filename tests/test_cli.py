@@ -427,6 +427,8 @@ def test_more_bad_input(arguments, expected, folders, tmp_path):
 @pytest.mark.parametrize(("arguments", "expected"), [
     (["align", "gpt-5", "{draft}"], "gpt-5"), (["align", "{draft}", "{empty}"], ""),
     (["check", "{draft}"], "give two"), (["check", "exactness", "{draft}"], "only `exactness`"),
+    (["check", "exactness", "--text", "math"], "--text and --backend are for two models"),
+    (["check", "{draft}", "{draft}", "--worlds", "9"], "are for `check exactness` only"),
     (["bench", "--prompts", ".", "-d", "{draft}"], "directory"),
 ])
 def test_bad_input_of_the_others(arguments, expected, bad_folders):

@@ -46,7 +46,6 @@ def adapt(
 ) -> None:
     """Serve prompts and learn from them. Ctrl-C stops; the next run resumes."""
     from rich.progress import Progress
-
     how = decoding.options()
     if limit < 1:
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")

@@ -28,7 +28,6 @@ def bench(
 ) -> None:
     """Measure how much faster a pair decodes than its target alone."""
     from .render import speed_table
-
     how = decoding.options()
     if min(count, repeats) < 1:
         raise OmnidraftError(f"--count is {count} and --repeats is {repeats}: give 1 or more")

@@ -40,10 +40,14 @@ def check(
     tokenizers and models, with random options.
     """
     if target and draft != "exactness":
+        if (rule, worlds, seed) != ("all", 300, 0):
+            raise OmnidraftError("--rule, --worlds and --seed are for `check exactness` only")
         texts = [line for source in ([text] if text else options.TASKS)
                  for line in islice(options.read_prompts(source)[0], 40)]
         (emit if figures else show_pair)(fit(*sides(draft, target, backend), texts))
     elif not target and draft == "exactness":
+        if text or backend != "numpy":
+            raise OmnidraftError("--text and --backend are for two models, not for `exactness`")
         check_exactness(rule, worlds, seed, figures)
     else:
         raise OmnidraftError("give two models or tokenizers, or only `exactness`")

@@ -42,7 +42,6 @@ def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.
     `omnidraft check` compares the whole vocabularies.
     """
     from rich.text import Text
-
     above, below = ([side.decode_bytes([token]) for token in side.encode_continuation(text)]
                     for side in tokenizers(draft, target))
     (out, signs), end, last = console(plain), 0, 0

@@ -48,7 +48,6 @@ def emit(record: dict[str, Any]) -> None:
 def console(plain: bool = False, stderr: bool = False) -> tuple[Any, bool]:
     """A Rich console (`plain`: without colours), and whether it needs signs instead of colours."""
     from rich.console import Console
-
     made = Console(stderr=stderr, highlight=False, color_system=None if plain else "auto")
     return made, made.no_color or made.color_system is None
 
