@@ -199,6 +199,22 @@ def test_masses_and_laws_equal_numpy(rounds):
     assert min(seen[kind] for kind in ("unmappable", "expanded", "healed", "partial", "merge")) > 100, seen
 
 
+def test_sums_by_pytorch_on_the_cpu_equal_numpys(rounds):
+    """The lifting of PyTorch models on a CPU: rows stay NumPy's, in either width, and only `add_at` differs."""
+    sampler = transformers_sampler.CpuSampler(sampling.Uniforms([]))
+    for case in rounds[:60]:
+        mixed = sampler.lifting(case.lifting, None)
+        assert mixed.add_at is not case.lifting.add_at and mixed.order is case.lifting.order
+        for width in (np.float32, np.float64):
+            p = case.probs(1, case.target_size)[0].astype(width)
+            for (row, prefix) in case.lifting.reveal(case.draft_tokens, case.draft_probs.astype(width), case.in_text)[1]:
+                q = mixed.distribution(row, prefix)
+                assert q.dtype == width and q == pytest.approx(case.lifting.distribution(row, prefix), abs=1e-6)
+                for node in ((), next(iter(case.lifting.token))[:1]):
+                    for made, expected in zip(mixed.choice(node, p, q), case.lifting.choice(node, p, q), strict=True):
+                        assert made == pytest.approx(expected, abs=1e-6)
+
+
 def test_lossless_equals_numpy(rounds, kind):
     endings, longest = Counter(), 0
     for case in rounds:
