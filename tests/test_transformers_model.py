@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -376,8 +377,9 @@ def test_a_missing_backend_is_told_with_the_command_that_installs_it(pair_of_fol
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                               cwd=Path(__file__).parents[1], check=False)
         assert done.returncode == 1 and not done.stdout
-        assert done.stderr == (f"error: --backend torch needs PyTorch and transformers (import of {package} halted; None "
-                               "in sys.modules): pip install --upgrade 'omnidraft[torch]'\n")
+        begin, *why, end = re.split(r"\((.*)\)", done.stderr)  # why: Python's own words
+        assert begin == "error: --backend torch needs PyTorch and transformers " and package in why[0]
+        assert end == ": pip install --upgrade 'omnidraft[torch]'\n"
 
 
 def test_wrong_folders_are_told_in_one_line(tmp_path: Path):
