@@ -177,8 +177,8 @@ def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting:
         p = mass / (node_mass or 1.0) if step.node != ROOT else mass
         node_mass, before, r, product = mass, r, ratio(r * p, q), later.pop()
         bounded = product and getattr(target_probs, "none_zero", False)
-        yield Comparison(*step[:8], p, q, stop_prob, before, r, len(later) if r else 0,
-                         min(1.0, r / product) if bounded else 1.0)
+        yield Comparison(*step[:8], p, q, stop_prob, before, r,  # 8 fields come from the route
+                         len(later) if r else 0, min(1.0, r / product) if bounded else 1.0)
         if r == 0:
             return
 
