@@ -135,10 +135,9 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
 
 def processed(logits: Any, ids: list[int], options: Options) -> Any:
     """Apply `options.processor` to logits (n, V) in place; `ids`: all before the last row."""
-    if options.processor is not None:
-        for row in range(len(logits)):
-            before = ids[:len(ids) - len(logits) + 1 + row]
-            logits[row] = options.processor(before, logits[row])
+    for row in range(len(logits) if options.processor else 0):
+        before = ids[:len(ids) - len(logits) + 1 + row]
+        logits[row] = options.processor(before, logits[row])
     return logits
 
 

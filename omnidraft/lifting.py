@@ -111,9 +111,12 @@ class Lifting:
     def categories(self, node: Split, target_size: int) -> np.ndarray:
         """Per target token (n,) possible at `node`: the number of its child, C for the rest."""
         sizes = [*self.children(node).values()]
-        below, category = self.below(node), np.full(target_size, len(sizes))
-        category[below[len(self.own(node)):]] = np.repeat(np.arange(len(sizes)), sizes)
-        return category if node == ROOT else category[below]
+        inside = np.repeat([len(sizes), *range(len(sizes))], [len(self.own(node)), *sizes])
+        if node != ROOT:
+            return inside
+        category = np.full(target_size, len(sizes))
+        category[self.order] = inside
+        return category
 
     def members(self, node: Split, category: int, target_size: int) -> np.ndarray:
         """The target tokens in one of the `categories` of `node`."""

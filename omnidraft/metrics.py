@@ -43,13 +43,11 @@ def summarize(rounds: Iterable[Round]) -> Summary:
     drafted, kept = sum(len(r.draft_tokens) for r in rounds), sum(r.draft_kept for r in rounds)
     shares = [r.accepted / len(r.proposals) for r in rounds if r.proposals]
     return Summary(
-        tokens=tokens, rounds=len(rounds), seconds=seconds, draft_seconds=draft,
-        target_seconds=target, drafted=drafted, draft_kept=kept,
-        proposed=sum(len(r.proposals) for r in rounds), accepted=sum(r.accepted for r in rounds),
-        merges=sum(r.kinds.count("merged") for r in rounds),
-        acceptance_draft=_ratio(kept, drafted),
-        acceptance_proposed=_ratio(sum(shares), len(shares)),
-        drafted_per_round=_ratio(drafted, len(rounds)), overhead=_ratio(other, seconds),
+        tokens=tokens, rounds=len(rounds), seconds=seconds, drafted=drafted, draft_kept=kept,
+        draft_seconds=draft, target_seconds=target, proposed=sum(len(r.proposals) for r in rounds),
+        accepted=sum(r.accepted for r in rounds), drafted_per_round=_ratio(drafted, len(rounds)),
+        merges=sum(r.kinds.count("merged") for r in rounds), acceptance_draft=_ratio(kept, drafted),
+        acceptance_proposed=_ratio(sum(shares), len(shares)), overhead=_ratio(other, seconds),
         tokens_per_second=_ratio(tokens, seconds), block_efficiency=_ratio(tokens, len(rounds)))
 
 

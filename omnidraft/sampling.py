@@ -4,7 +4,6 @@ Verification needs exactly the distribution that a token was drawn from: it is c
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -93,13 +92,14 @@ class Rows(Sequence):
 
     def __init__(self, items: Any, make: Callable[[Any], Any], none_zero: bool = False) -> None:
         self.items, self.none_zero = items, none_zero  # none_zero: no probability in them is 0
-        self._row = cache(lambda row: make(items[row]))
+        self.make, self._made = make, {}
 
     def __len__(self) -> int:
         return len(self.items)
 
     def __getitem__(self, row: int) -> Any:
-        return self._row(row)
+        return self._made[row] if row in self._made else self._made.setdefault(
+            row, self.make(self.items[row]))
 
 
 class Uniforms:

@@ -8,9 +8,9 @@ TOKENS` lets it fall to zero over that many tokens, from the same checkpoint, in
 separate process generates the examples in chunks, just before they are used: so a run uses improved generators from the next
 chunk on.
 
-Muon for the matrices, AdamW for the rest. Products are in bf16 if the processor has it, in tf32 on a GPU. Several
-processes take small batches from a shared counter until an update has enough: a process that other work slows down takes
-fewer. Then the gradients are added up, and each process orthogonalises its share of Muon's updates.
+Muon for the matrices, AdamW for the rest. Products outside attention are in bf16 if the processor has it; on a GPU they are
+in tf32. Several processes take small batches from a shared counter until an update has enough: a process that other work
+slows down takes fewer. Then the gradients are added up, and each process orthogonalises its share of Muon's updates.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from safetensors.torch import load_file, save_file
 BATCH_ROWS = 24  # rows of an update
 SMALL_BATCH = 4  # rows that are computed at once
 MATRIX_RATE, OTHER_RATE = 0.015, 0.002
+MATRIX_DECAY = 0.1  # of each matrix, times its rate: bounds the matrices, and with them the residual stream
 WARMUP = 30  # updates
 SAVE_EVERY = 300  # seconds
 
@@ -80,11 +81,12 @@ class Net:
             x = F.embedding(ids, self.weights["model.embed_tokens.weight"])
             for i in range(self.config["num_hidden_layers"]):
                 layer = f"model.layers.{i}."
-                y = self._norm(x, layer + "input_layernorm")
-                q, k, v = (self._linear(y, f"{layer}self_attn.{part}_proj").unflatten(-1, (-1, self.head_size)).transpose(1, 2)
-                           for part in "qkv")
-                y = F.scaled_dot_product_attention(self._rotate(q), self._rotate(k), v, attn_mask=mask)
-                x = x + self._linear(y.transpose(1, 2).flatten(2), layer + "self_attn.o_proj")
+                with torch.autocast(self.device, enabled=False):  # attention in bf16 made most of the gradient's error
+                    y = self._norm(x, layer + "input_layernorm")
+                    q, k, v = (self._linear(y, f"{layer}self_attn.{part}_proj").unflatten(-1, (-1, self.head_size))
+                               .transpose(1, 2) for part in "qkv")
+                    y = F.scaled_dot_product_attention(self._rotate(q), self._rotate(k), v, attn_mask=mask)
+                    x = x + self._linear(y.transpose(1, 2).flatten(2), layer + "self_attn.o_proj")
                 y = self._norm(x, layer + "post_attention_layernorm")
                 y = F.silu(self._linear(y, layer + "mlp.gate_proj")) * self._linear(y, layer + "mlp.up_proj")
                 x = x + self._linear(y, layer + "mlp.down_proj")
@@ -119,6 +121,7 @@ class Muon:
             for _ in range(5):
                 a = x @ x.T
                 x = torch.addmm(x, torch.addmm(a, a, a, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+            matrix.mul_(1 - rate * MATRIX_DECAY)
             matrix.add_(x.T if tall else x, alpha=-rate * max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5)
         for owner in range(self.world if self.world > 1 else 0):
             shares = [self.matrices[name] for name in names[owner::self.world]]

@@ -46,7 +46,7 @@ class Merging(RoundWorld):
         rows = Rows(self.target_rows(walked), lambda row: row, self.positive)
         given = atoms, origins, self.lifting, rows
         verdict = verification.lifted(*given, draws)
-        self.counts["unread"] += len(rows) - rows._row.cache_info().currsize
+        self.counts["unread"] += len(rows) - len(rows._made)
         self.counts["merged"] += any(length > 1 for length in lengths[:verdict.accepted])
         alone, ended = 1.0, 0
         for step in verification.comparisons(*given):
