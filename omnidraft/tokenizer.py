@@ -62,10 +62,8 @@ class Tokenizer:
         self.byte_level: bool = '"ByteLevel"' in parts
         has_fallback = '"ByteFallback"' in parts or getattr(raw.model, "byte_fallback", False)
         self._space = "▁" in parts  # does "▁" stand for a space?
-        self.prefix_space: bool = any(
-            part["type"] == "Prepend" or part.get("add_prefix_space")
+        self.prefix_space: bool = any(part["type"] == "Prepend" or part.get("add_prefix_space")
             or part.get("prepend_scheme", "never") != "never" for part in before)
-
         added = raw.get_added_tokens_decoder()
         self.strings += map(raw.id_to_token, range(len(self.strings), self.size))  # after gaps
         self.special = find_roles(self._config, raw, vocabulary, self.byte_level)
@@ -85,6 +83,9 @@ class Tokenizer:
         mark = "▁" if self._space and self.token_of_byte.keys() >= set("▁".encode()) else ""
         self._unspellable = re.compile(f"([\udc80-\udcff{mark}]+)")
         self.key = key or self.fingerprint
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.name!r}: {self.size:,} tokens)"
 
     @classmethod
     def load(cls, folder: str | Path) -> "Tokenizer":
@@ -139,7 +140,6 @@ class Tokenizer:
         def merged(part: str) -> list[int]:
             part = part.replace(" ", "▁") if self._space else part
             return [token.id for token in self.raw.model.tokenize(part)]
-
         text = ("".join([BYTE_TO_CHARACTER[b] for b in data]) if self.byte_level
                 else data.decode("utf-8", "surrogateescape"))
         try:

@@ -12,7 +12,7 @@ from fakes import FakeModel, byte_level, sentence_piece
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from vocabularies import REAL
 
-from omnidraft import Options, Pair, Tokenizer, pair
+from omnidraft import Adapters, Options, Pair, Tokenizer, pair
 from omnidraft.decoding import plain
 from omnidraft.errors import OmnidraftError
 from omnidraft.exactness import distribution_of, total_variation
@@ -290,6 +290,7 @@ def test_results_are_json_and_their_scores_are_the_rows_that_the_tokens_were_tak
     assert "scores" not in table and table["rounds"][0]["emitted"] == found.rounds[0].emitted
     assert repr(found) == f"Generation(text={found.text!r}, tokens={found.tokens}, finish_reason='length')"
     assert repr(one) == "Pair(draft='fake-0', target='fake-1')"
+    assert repr(BYTES) == f"Tokenizer({BYTES.name!r}: {BYTES.size} tokens)" and repr(Adapters("here")) == "Adapters('here')"
     ids = one.generate(PROMPT, max_new_tokens=3, return_dict_in_generate=False)
     assert ids == BYTES.encode(PROMPT) + one.generate(PROMPT, max_new_tokens=3).tokens
 

@@ -137,10 +137,9 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
     bias = bool(config.get("attention_bias")) and family == "Llama"
     ends = flat_ids(config.get("eos_token_id"))
     return ModelConfig(
-        *sizes.values(), rope=rope, eps=float(config.get("rms_norm_eps", 1e-6)),
-        qkv_bias=bias or family == "Qwen2", out_bias=bias,
+        *sizes.values(), rope=rope, eps=float(config.get("rms_norm_eps", 1e-6)), out_bias=bias,
         mlp_bias=bool(config.get("mlp_bias")) and family == "Llama",
-        tied=bool(config.get("tie_word_embeddings")),
+        qkv_bias=bias or family == "Qwen2", tied=bool(config.get("tie_word_embeddings")),
         eos_ids=tuple(end for end in ends if 0 <= end < sizes["vocab_size"]))
 
 

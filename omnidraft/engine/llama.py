@@ -73,13 +73,14 @@ class Llama:
         tensors = {name: np.array(tensors[name], self.dtype) for name in config.tensor_shapes()}
         if untied:  # then adapting the head leaves the embedding unchanged
             tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"])
-            config = replace(config, tied=False)
-        return config, tensors
+        return replace(config, tied=config.tied and not untied), tensors
 
     def rebuilt(self, config: ModelConfig, tensors: dict[str, np.ndarray]) -> "Llama":
-        """The same model with other weights."""
-        return Llama(config, tensors, self.dtype, name=self.name, folder=self.folder,
+        """The same model with other weights; this one is its `untouched`."""
+        made = Llama(config, tensors, self.dtype, name=self.name, folder=self.folder,
                      tokenizer=self.tokenizer, layout=self.layout)
+        made.untouched = self
+        return made
 
     def new_cache(self) -> KVCache:
         """An empty key-value cache for this model."""

@@ -60,6 +60,9 @@ class Adapters:
         self.root = Path(root).expanduser() if root else default_folder() / "adapters"
         self._held: Path | None = None  # the folder whose lock this store holds
 
+    def __repr__(self) -> str:
+        return f"Adapters({str(self.root)!r})"
+
     def folder(self, pair: Pairing) -> Path:
         """Folder of the pair's adapter, under any name (the latest of several), or for a new one.
 

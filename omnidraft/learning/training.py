@@ -90,9 +90,7 @@ class Trainer:
 
     def model(self) -> Llama:
         """A drafter with the served weights (its caches start empty); the base is not changed."""
-        made = self.base.rebuilt(self.config, self.merged())
-        made.untouched = self.base
-        return made
+        return self.base.rebuilt(self.config, self.merged())
 
     def step(self, pair: Any, examples: Sequence[losses.Example]) -> float:
         """One update on the texts; the mean loss per comparison, or NaN if nothing was changed."""
@@ -161,6 +159,4 @@ def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def adapted(base: Llama, lora: LoRA | None, weights: dict[str, np.ndarray]) -> Llama:
     """The drafter with adapters or, without them, with other weights; the base is not changed."""
     config, tensors = base.stored(untied=True) if lora else (base.config, weights)
-    made = base.rebuilt(config, lora.merged(tensors) if lora else weights)
-    made.untouched = base
-    return made
+    return base.rebuilt(config, lora.merged(tensors) if lora else weights)
