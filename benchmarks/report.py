@@ -33,9 +33,9 @@ from benchmarks.report_learning import (
 from omnidraft.cli.render import headline, speed_table
 from omnidraft.files import write_text
 
-ORDER = ["tokenizer", "vocabulary", "ngram_cache", "translation", "sampling", "lifting",
-         "verification", "drafting", "decoding", "pairing", "stopping", "losses",
-         "learning/backward", "learning/lora", "learning/training", "learning/online",
+ORDER = ["tokenizer", "special_tokens", "vocabulary", "ngram_cache", "translation", "sampling",
+         "lifting", "verification", "stopping", "options", "pairing", "drafting", "decoding",
+         "losses", "learning/backward", "learning/lora", "learning/training", "learning/online",
          "learning/guard", "learning/adapters", "metrics", "engine/llama", "engine/kernels",
          "engine/packed", "cli/render"]
 REAL_PAIRS = ("babyllama-tok361:stories260K", "stories260K:babyllama-tok361")

@@ -60,7 +60,7 @@ class Drafter:
         self.fed = self.ids[:self.agreed]  # the ids that the cache holds
 
     def draft(self, lifting: Any, room: int) -> Draft:
-        """Draw min(stop.limit, room) tokens, fewer if the stop rule or an end token ends the draft.
+        """Draw min(stop.limit, room) tokens, at most half a context, or up to a stop or end token.
 
         `lifting` says which context tokens can be healed; None switches healing off.
         """

@@ -30,7 +30,7 @@ Result = tuple[float, np.ndarray, int]
 class Example:
     """One text that a pair wrote, in both vocabularies."""
 
-    draft_ids: list[int]  # prompt and response in draft tokens; what its context holds is used
+    draft_ids: list[int]  # prompt and response in draft tokens, as far as a context holds them
     target_ids: list[int]  # (M,) the response, up to and including its end token
     target_probs: np.ndarray  # (M, V_p) row i is p for target_ids[i], at temperature 1
     starts: list[int]  # (M,) index in draft_ids of the token that starts at the same byte, or -1

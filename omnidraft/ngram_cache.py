@@ -114,7 +114,7 @@ class NGramCache:
     def prefill(self, draft: Tokenizer, target: Tokenizer, alignment: Alignment) -> int:
         """Insert the drafter's split of each target token without a direct token; returns how many.
 
-        A split must not depend on the pre-tokenizer, so on the context. Low (frequent) ids first.
+        Splits must not depend on the pre-tokenizer, hence on context. If full: the lowest ids.
         """
         self.bind(draft, target)
         new, canonical = {}, canonical_ids(target, target.token_bytes)

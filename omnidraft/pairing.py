@@ -18,8 +18,8 @@ class Pairing:
 
     A model has `tokenizer`, `vocab_size`, `context_size`, `eos_ids`, `new_cache()` and
     `forward(ids, cache, rows)`; pairing does not modify it. The default cache is prefilled from the
-    tokenizers (`prefill`); pass an empty `NGramCache()` to learn only from the text, as in arXiv
-    2507.02659. OmnidraftError if no token of one side is spelled by tokens of the other.
+    tokenizers (`prefill`); an empty `NGramCache()` with `Options.learn` learns only from the text,
+    as in arXiv 2507.02659. OmnidraftError if no token of one side is spelled by the other's.
     """
 
     def __init__(self, draft: Any, target: Any, cache: NGramCache | None = None) -> None:

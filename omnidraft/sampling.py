@@ -23,8 +23,8 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
             min_p: float = 0.0) -> np.ndarray:
     """Probabilities (..., V) of logits (..., V) after temperature, top-k (0: off), top-p and min-p.
 
-    float32 stays float32, anything else becomes float64. Temperature 0 gives a one-hot row at the
-    argmax. Raises OmnidraftError for a row that has no finite logit or has a NaN.
+    float32 stays float32, anything else becomes float64. Temperature 0 gives a one-hot float64 row
+    at the argmax. Raises OmnidraftError for a row whose maximum is not finite (-inf, inf or NaN).
     """
     logits, total = np.asarray(logits), np.zeros(1)  # total 0: not computed yet
     width = np.float32 if logits.dtype == np.float32 else np.float64

@@ -1,7 +1,7 @@
 """Torch twin of `sampling.py`: the same functions on tensors of any device and dtype.
 
-Only `to_host`, `read` and `floats` copy from the device, so bad logits are reported late: a row
-that `sampling` would reject becomes NaN, and `to_host` rejects what was drawn from it.
+Only `to_host`, `read`, `floats` and `to_numpy` copy from the device, so bad logits are reported
+late: a row that `sampling` would reject becomes NaN, and `to_host` rejects what was drawn from it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,8 +23,8 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
             min_p: float = 0.0) -> Tensor:
     """Probabilities (..., V) of logits (..., V) after temperature, top-k (0: off), top-p and min-p.
 
-    float64 stays float64, anything else becomes float32. A row without a finite logit or with a NaN
-    becomes NaN.
+    float64 stays float64, anything else becomes float32. A row whose maximum is not finite becomes
+    NaN.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if temperature == 0:

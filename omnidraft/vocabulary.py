@@ -32,8 +32,8 @@ def align(draft: Tokenizer, target: Tokenizer, strings: bool = False,
           sizes: tuple[int | None, int | None] = (None, None)) -> Alignment:
     """Pair the tokens of two vocabularies by their bytes, or by their `strings` as the paper does.
 
-    Of several tokens with the same spelling, the canonical one is paired. `sizes`: the numbers of
-    logits of the two models; ids beyond them are left out.
+    Tokens with the same spelling all map to its canonical partner. `sizes`: the numbers of logits
+    of the two models; ids beyond them are left out.
     """
     ours, theirs = draft.token_bytes, target.token_bytes
     if strings:  # with special tokens, a leading "▁" turned into "Ġ"

@@ -92,7 +92,7 @@ class Llama:
         Raises OmnidraftError like `check_pass`, and for logits that are not finite.
 
         >>> cache = model.new_cache(); model.forward([1, 403], cache).shape, cache.length
-        ((1, 512), 2)
+        ((1, 4096), 2)
         """
         check_pass(self, ids, len(ids), rows, cache.length)
         cache.reserve(cache.length + len(ids))

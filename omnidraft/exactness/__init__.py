@@ -1,7 +1,7 @@
 """Does a rule write the target's own distribution? Checked by enumeration, without any sampling.
 
->>> from omnidraft.exactness import check
->>> check("lifted", 300).worst < 1e-12  # total variation; takes less than a minute
+>>> omnidraft.exactness.check("lifted", 300).worst < 1e-12  # total variation; under a minute
+True
 """
 
 from collections import Counter

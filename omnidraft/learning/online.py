@@ -75,7 +75,7 @@ class Learned:
 
 
 class Learner:
-    """Collects what a pair writes and updates `pair.draft`, which every update replaces.
+    """Collects what a pair writes and updates `pair.draft`; a guard lets only better weights draft.
 
     >>> learner = Learner(pair, Trainer(pair.draft, Recipe(), rng), rng)
     >>> losses = [learned.loss for learned in learn(learner, prompts, options, Uniforms(rng))]
@@ -248,7 +248,7 @@ class Learner:
         if not proposals.atoms:  # 1 for each kept token, and 0 for the first one not kept
             return [1.0] * kept + [0.0] * (kept < len(draft.tokens) and not done)
         to_numpy, size = self.pair.sampler.to_numpy, self.pair.target.tokenizer.size
-        # The product of min(1, P/Q) over the token's atoms (this project's own). Subtle:
+        # The product of the `acceptances` of the token's atoms (this project's own). Subtle:
         # `pair.lifting` may have changed since this round was verified.
         lifting = getattr(proposals.lifting, "host", proposals.lifting)
         # Lazy: a processor may leave no token after a proposal that is not kept.
