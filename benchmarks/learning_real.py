@@ -115,7 +115,7 @@ def served(name: str, prompts: int) -> dict:
             for name, part in (("first", each[:quarter]), ("last", each[-quarter:]))}
     gain, error = saved(last, "rounds")
     n, share = last.get("held_out", 0), last.get("untouched_rounds", 0.0) / max(1, last.get("held_out", 0))
-    held_out = {"held_out": n, "saved": gain / share, "saved_error": error / share} if n > 1 else {"held_out": n}
+    held_out = {"held_out": n, "saved": gain / share, "saved_error": error / share} if n > 3 else {"held_out": n}
     return {**{name: last[name] for name in ("prompts", "tokens", "updates", "rollbacks")}, **held_out,
             "passed_over": sum(one["note"].startswith("prompt skipped") for one in each),
             "cut": any(" were cut to " in line for line in done.stderr.splitlines()), **ends}

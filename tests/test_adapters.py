@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from test_cli import LETTERS, ROOT, check_refused, embedded, ok, own_caches, run, write_model  # noqa: F401 (a fixture)
 from test_learning import PROMPTS, REAL
 from vocabularies import byte_level, sentencepiece
@@ -23,6 +23,7 @@ from omnidraft.cli import adapters as command
 from omnidraft.learning.adapters import SHIPPED
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
+from omnidraft.learning.versions import identity
 
 TIED = {"model_type": "llama", "tie_word_embeddings": True, "eos_token_id": 2, "bos_token_id": 1}
 QWEN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_key_value_heads": 2, "eos_token_id": 2}
@@ -160,6 +161,30 @@ def test_an_adapter_that_something_learns_into_stays(folders, action):
         assert [*Adapters("kept").all()] == [place.name]
         other.send_signal(signal.SIGKILL)
     ok(*arguments)
+
+
+def test_an_interrupt_after_a_save_does_not_look_like_another_process(folders, monkeypatch):
+    _, learner = learned(folders)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("omnidraft.learning.adapters.shutil.rmtree", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+        Adapters("kept").keep(learner)
+    place = Adapters("kept").keep(learner)
+    assert learner.version == Adapters("kept").all()[place.name]["version"] == 3
+    assert [*Adapters("kept").root.parent.glob("kept-rescued*")] == []
+
+
+def test_a_target_with_other_weights_anywhere_has_another_fingerprint(folders, tmp_path):
+    pair, seen = Pair(load(folders["draft"]), load(folders["target"])), set()
+    path = Path(folders["target"]) / "model.safetensors"
+    tensors = load_file(path)
+    for changed in (None, *(name for name, array in tensors.items() if array.ndim == 2)):
+        other = tmp_path / f"other-{changed}" / "tiny-target"
+        shutil.copytree(folders["target"], other)
+        if changed:
+            save_file(tensors | {changed: tensors[changed] * 1.1}, other / "model.safetensors", metadata={"format": "pt"})
+        pair.target = load(other)
+        seen.add(identity(pair)["fingerprint"])
+    assert len(seen) == 1 + sum(array.ndim == 2 for array in tensors.values()) > 3
 
 
 def test_a_learner_without_the_lock_loses_nothing_to_a_delete(folders):

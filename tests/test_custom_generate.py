@@ -218,8 +218,10 @@ def test_what_it_cannot_do_is_said():
         with pytest.raises(ValueError, match=says):
             model.generate(**one, max_new_tokens=4, **wrong, **how)
     vectors = {"inputs_embeds": model.get_input_embeddings()(one["input_ids"]), "attention_mask": one["attention_mask"]}
-    with pytest.raises(ValueError, match="give ids"):
-        model.generate(**vectors, max_new_tokens=4, **how)
+    held = model.generate(**one, max_new_tokens=4, return_dict_in_generate=True).past_key_values
+    for wrong in (vectors, one | vectors, one | {"past_key_values": held}):
+        with pytest.raises(ValueError, match="give all ids and no other input"):
+            model.generate(**wrong, max_new_tokens=4, **how)
     padded = {name: torch.cat([part * (name == "input_ids"), part], 1) for name, part in one.items()}
     with pytest.raises(ValueError, match="without padding"):
         model.generate(**padded, max_new_tokens=4, **how)

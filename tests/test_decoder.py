@@ -116,6 +116,13 @@ def test_what_it_would_ignore_is_refused(more, why):
         model.generate(**inputs | more, custom_generate=two().decoder())
 
 
+def test_a_cache_that_holds_more_than_the_ids_is_refused():
+    model, inputs = asked(pad_token_id=0, max_new_tokens=4)
+    held = model.generate(**inputs, return_dict_in_generate=True).past_key_values
+    with pytest.raises(OmnidraftError, match="give all ids"):
+        model.generate(**inputs, past_key_values=held, custom_generate=two().decoder())
+
+
 def test_another_model_and_settings_of_generate_are_refused():
     model, inputs = asked("pieces", max_new_tokens=4)
     with pytest.raises(OmnidraftError, match="use generate of the pair's target"):

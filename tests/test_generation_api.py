@@ -276,6 +276,22 @@ def test_stop_strings_and_criteria_end_the_text_where_they_are_met(temperature):
     assert seen[:2] == [(1, len(whole.prompt_tokens) + 1), (1, len(whole.prompt_tokens) + 2)]
 
 
+def test_criteria_read_the_scores():
+    one, seen = made(end=-30.0), []
+
+    def criterion(ids, scores):
+        seen.append([row.copy() for row in scores])
+        return len(scores) == 9
+
+    how = {"stopping_criteria": criterion, "draft_length": 5, "threshold": 0.0}
+    found = one.generate(PROMPT, max_new_tokens=25, output_scores=True, **how)
+    assert [len(rows) for rows in seen] == [*range(1, 10)] and len(found.tokens) == 9 and found.finish_reason == "stop"
+    for rows in seen:
+        assert all(row.shape == (1, len(wanted)) and (row[0] == wanted).all()
+                   for row, wanted in zip(rows, found.scores, strict=False))
+    one.generate(PROMPT, max_new_tokens=3, stopping_criteria=lambda ids, scores: scores is not None and 1 / 0)
+
+
 # Results
 
 def test_results_are_json_and_their_scores_are_the_rows_that_the_tokens_were_taken_from():

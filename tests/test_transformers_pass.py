@@ -84,6 +84,23 @@ def test_what_it_does_not_fit_is_left_to_transformers(kind: str):
     np.testing.assert_allclose(logits, whole(model, ids)[-1:], atol=1e-5)
 
 
+def test_what_is_added_to_a_model_afterwards_takes_part():
+    for change in ("hook", "before", "module"):
+        model, ids = made("llama"), [5, 1, 8, 3]
+        before = model.forward(ids, model.new_cache())
+        part = model.model.model.layers[0].mlp.up_proj
+        if change == "hook":
+            part.register_forward_hook(lambda module, given, made: made + 1.0)
+        elif change == "before":
+            part.register_forward_pre_hook(lambda module, given: (given[0] + 1.0,))
+        else:  # as an adapter does
+            other = type("Adapted", (torch.nn.Linear,), {"forward": lambda self, x: torch.nn.Linear.forward(self, x) + 1.0})
+            part.__class__ = other
+        logits = model.forward(ids, model.new_cache())
+        assert abs(logits - before).max() > 1e-3
+        np.testing.assert_allclose(logits, whole(model, ids)[-1:], atol=1e-5)
+
+
 def test_matrices_and_numbers_of_another_kind_are_left_to_transformers():
     assert made("llama", torch.bfloat16)._columns_from is None
     model = random_model(*FITTING["llama"], PIECES.size)

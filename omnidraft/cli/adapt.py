@@ -121,7 +121,7 @@ def verdict(s: dict[str, Any]) -> str:
         s.get(name, 0) for name in ("learning_seconds", "prompts", "tokens", "updates"))
     paid = f"after {s['paid_after_tokens']} tokens" if "paid_after_tokens" in s else "not yet"
     (gain, error), n, held_out = online.saved(s, "rounds"), s.get("held_out", 0), "too few to say"
-    if n > 1:
+    if n > 3:
         before, now = (n / (s.get(f"{one}_rounds") or n) for one in ("untouched", "held_out"))
         verdict = "gained" if gain > error else "lost" if gain < -error else "no gain beyond chance"
         held_out = (f"{before:.2f} tokens per target pass before, {now:.2f} after learning "

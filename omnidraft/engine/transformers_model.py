@@ -20,7 +20,7 @@ from ..tokenizer import Tokenizer
 from . import transformers_sampler
 from .config import check_pass, flat_ids
 from .transformers_loading import copied, load_parts, one_line, quiet
-from .transformers_pass import NEVER, Pass, choose
+from .transformers_pass import NEVER, Pass, choose, fits
 
 ENTRY_PER_TOKEN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
 NO_LIMIT = 1 << 20  # the context of a model that states none (ALiBi, state spaces)
@@ -188,7 +188,7 @@ class TransformersModel:
 
     def _new_state(self) -> Pass | DynamicCache | None:
         """An empty cache; None if the model's cache cannot be cut."""
-        if self._columns_from is not None:
+        if self._columns_from is not None and fits(self.model):  # it may have got hooks since
             return Pass(self.model, self._columns_from)
         state = DynamicCache(config=self.model.config)
         # keep all entries of a sliding-window layer: the mask hides those outside the window

@@ -26,7 +26,7 @@ def choose(model: Any, ids: Tensor, logits: Tensor) -> int | None:
 
     None: the model is of another kind, or `Pass` does not give its `logits` (m, V) for `ids` (m,).
     """
-    if not _fits(model):
+    if not fits(model):
         return None
     best = dict.fromkeys(((NEVER, 1), (NEVER, 2), (1, 2)), float("inf"))
     with suppress(RuntimeError, AttributeError, TypeError, ValueError), torch.inference_mode():
@@ -40,10 +40,9 @@ def choose(model: Any, ids: Tensor, logits: Tensor) -> int | None:
             state(ids[:count], count)
             best[columns_from, count] = min(best[columns_from, count], time.perf_counter() - began)
         return next((m for m in (1, 2) if best[NEVER, m] > best[1, 2]), NEVER)
-    return None
 
 
-def _fits(model: Any) -> bool:
+def fits(model: Any) -> bool:
     """Does `Pass` support this kind of model? Checks what its logits may not show."""
     if (type(model).__name__ not in ARCHITECTURES or getattr(model, "hf_device_map", None)
             or model.device.type != "cpu" or model.dtype not in (torch.float32, torch.float64)):
@@ -51,6 +50,7 @@ def _fits(model: Any) -> bool:
     parts = [part for name, part in model.named_modules() if name.endswith(("_proj", "lm_head"))]
     windows = {type(layer) for layer in DynamicCache(config=model.config).layers} - {DynamicLayer}
     return (not windows and model.model.rotary_emb.rope_type in ROPES
+            and not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
             and all(type(part) is torch.nn.Linear for part in parts))  # none is quantized
 
 

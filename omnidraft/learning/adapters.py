@@ -125,12 +125,12 @@ class Adapters:
                     if part:
                         save_tensors(place / name, part)
                 write_manifest(place, current + 1, identity(pair), adapter.statistics)
+                adapter.folder, adapter.version = folder, current + 1
             except OmnidraftError:
                 shutil.rmtree(place, ignore_errors=True)  # free the space of a failed save
                 raise
             for other in {*folder.glob("v*")} - {place}:
                 shutil.rmtree(other, ignore_errors=True)
-        adapter.folder, adapter.version = folder, current + 1
         return folder
 
     def load(self, pair: Pairing, which: str | None = None, shipped: bool = False
@@ -202,18 +202,18 @@ class Adapters:
         learner.statistics["rate"] = trainer.optimizer.rate
         adapter = Adapter(lora, {} if lora else weights, learner.head, arrays, learner.statistics)
         try:
-            folder = self.save(pair, adapter, after=learner.version)
-            learner.version = adapter.version
-            return folder
+            return self.save(pair, adapter, after=learner.version)
         except OmnidraftError as error:
             root = self.root.with_name(f"{self.root.name}-rescued-{secrets.token_hex(4)}")
             try:
-                Adapters(root).save(pair, adapter)
+                Adapters(root).save(pair, copy(adapter))
             except OmnidraftError:
                 shutil.rmtree(root, ignore_errors=True)
                 raise error from None
             raise OmnidraftError(f"{error}; what was learned is in {root}: continue with "
                                  f"--adapters {root}") from None
+        finally:  # subtle: an interrupt after the save must not look like another process
+            learner.version = adapter.version or learner.version
 
     def all(self) -> dict[str, dict[str, Any]]:
         """What is `known` about every adapter here, by folder name."""

@@ -120,18 +120,19 @@ class Learner:
                uniforms: Uniforms | None = None) -> Learned:
         """The text after `prompt` is complete: keep it, and update if it is time.
 
-        With `uniforms` it may be held out, once the drafter has changed. Then the untouched drafter
-        also answers the prompt, for the statistics, and the drafter learns from neither text.
+        With `uniforms` some prompts are held out, whenever they come: they are never learned from.
+        Once the drafter has changed, the untouched one also answers these, for the statistics.
         """
         began, learned, untouched = perf_counter(), Learned(prompt, rounds), []
         self.served += 1
         changed, size = self.pair.draft is not self.trainer.base, self.schedule.held_out
-        if uniforms and changed and size and (self.statistics.get("prompts", 0) + 1) % size == 0:
+        held_out = uniforms and size and sum(ascii(prompt).encode()) % size == 0
+        if held_out and changed:
             pair = copy(self.pair)
             pair.draft = self.trainer.base
             options = replace(self._options, stop=copy(self._options.stop), learn=False)
             untouched = list(speculative(pair, prompt, options, uniforms))
-        else:
+        elif not held_out:
             self._keep(learned)
         if self.served % self.schedule.every == 0:
             self._update(learned)
@@ -277,10 +278,10 @@ def learn(learner: Learner, prompts: Iterable[str], options: Options,
 def saved(statistics: dict[str, Any], name: str) -> tuple[float, float]:
     """The "rounds" or "seconds" per token that learning saves on held-out prompts, and two errors.
 
-    (0.0, inf) for fewer than two such prompts, so that "saved more than the error" is false.
+    (0.0, inf) for fewer than four (see `guard.error`): "saved more than the error" is then false.
     """
     n, parts = statistics.get("held_out", 0), ("untouched", "held_out", "squared")
-    if n < 2:
+    if n < 4:
         return 0.0, math.inf
     before, now, square = (statistics.get(f"{part}_{name}", 0) / n for part in parts)
-    return before - now, 2 * math.sqrt(max(0.0, square - (before - now) * (before - now)) / (n - 1))
+    return before - now, 2 * math.sqrt(max(0.0, square - (before - now) * (before - now)) / (n - 3))

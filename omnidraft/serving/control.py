@@ -116,12 +116,17 @@ def as_batch(ids: Sequence[int], tensor: bool, **how: Any) -> Any:
     return sys.modules["torch"].tensor([ids], **how) if tensor else np.array([ids])
 
 
+def as_row(logits: Any, tensor: bool) -> Any:
+    """Logits (V,) as (1, V): a tensor or array, as for `as_batch`."""
+    return sys.modules["torch"].as_tensor(logits)[None] if tensor else logits[None]
+
+
 def _processor(function: Any, target: Any) -> Callable[[list[int], Any], Any]:
     """Turn a processor of ids (1, n) and logits (1, V) into one of ids [n] and logits (V,)."""
     tensors = takes_tensors(function, target)
 
     def run(ids: list[int], row: Any) -> Any:
-        rows = sys.modules["torch"].as_tensor(row)[None] if tensors else row[None]
+        rows = as_row(row, tensors)
         made = function(as_batch(ids, tensors, **{"device": rows.device} if tensors else {}), rows)
         if getattr(made, "shape", None) != rows.shape:
             raise OmnidraftError(f"{function!r} must return logits of shape {tuple(rows.shape)}")

@@ -90,7 +90,8 @@ class Decoder:
              "a processor that counts its calls (guidance, watermark) does not work"),
             (size not in (None, ids.shape[1]), "give all ids of the text, not only the new ones"),
             (pad and not mask[0, pad:].all(), "the mask may hide only padding on the left"),
-            (held and (pad or not cut), "give a cache that can be shortened and has no padding"),
+            (held and (pad or not cut or held >= ids.shape[1]),
+             "give all ids, and a cache of their beginning that can be shortened, without padding"),
         ):
             if wrong:
                 raise OmnidraftError(f"pair.decoder(): {why}")

@@ -2,10 +2,9 @@
 
 The assistant drafts tokens of its own vocabulary. Both models' distributions are looked at over the
 assistant's tokens ("atoms"): a target token is the sequence of atoms with its bytes, its *split*,
-and the splits form a trie. Draft tokens reveal atoms one at a time, and the distribution of each
-next atom is known for both models, so that rejection sampling compares them, a whole block
-at once (the idea of arXiv 2403.10444, on atoms). The text has exactly the distribution of plain
-sampling, logits processors included; greedy text is the greedy text.
+and the splits form a trie. Draft tokens reveal atoms one at a time. Of each next atom both models'
+distributions are known, and rejection sampling compares a whole block (as in arXiv 2403.10444).
+Text is distributed as in plain sampling, processors included; greedy text is the greedy text.
 """
 
 import json
@@ -104,8 +103,7 @@ class Lifting:
         for token, path in enumerate(self.paths):
             for cut in range(len(path or ())):
                 after.setdefault(path[:cut], []).append((token, path[cut]))
-        self.after = {some: torch.tensor(pairs, **self._how).reshape(-1, 2).T
-                      for some, pairs in after.items()}
+        self.after = {k: torch.tensor(v, **self._how).reshape(-1, 2).T for k, v in after.items()}
 
     def kept(self, key, make):
         """The tensor that `make` gives, or of its numbers, made once."""
@@ -329,8 +327,10 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
         (stateful or model.config.is_encoder_decoder or any(cache.is_sliding)
          or not all(hasattr(one, "crop") for one in cache.layers),
          "both models must be decoders whose caches can be shortened"),
-        (not input_ids.numel() or config.output_attentions or config.output_hidden_states
-         or config.output_logits, "give ids; of the optional outputs, only scores are supported"),
+        (not cache.get_seq_length() < input_ids.shape[1] or {k for k in more if torch.is_tensor(
+            more[k])} - {"attention_mask", "position_ids", "cache_position"} or config.output_logits
+         or config.output_attentions or config.output_hidden_states,
+         "give all ids and no other input; of the optional outputs, only scores are supported"),
         (any(hasattr(one, "state") or hasattr(one, "model") for one in logits_processor),
          "a processor that counts its calls (guidance, watermark) does not work"),
     ):
