@@ -165,8 +165,12 @@ def test_an_adapter_that_something_learns_into_stays(folders, action):
 
 def test_an_interrupt_after_a_save_does_not_look_like_another_process(folders, monkeypatch):
     _, learner = learned(folders)
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("omnidraft.learning.adapters.shutil.rmtree", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+        patch.setattr("omnidraft.learning.adapters.shutil.rmtree", interrupt)  # of the older version
         Adapters("kept").keep(learner)
     place = Adapters("kept").keep(learner)
     assert learner.version == Adapters("kept").all()[place.name]["version"] == 3
