@@ -361,7 +361,7 @@ def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, monkeypatch, ar
 def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monkeypatch, sampler):
     monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler)
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
-    assert adapt(folders, "prompts.txt", "--head", "interleaved").exit_code == 0
+    assert adapt(folders, "prompts.txt", "--head", "interleaved", "--threshold", "0").exit_code == 0
     monkeypatch.setattr(pairs, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter
 
     def head() -> stopping.AcceptanceHead:
@@ -369,7 +369,7 @@ def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monke
         return Adapters("kept").load(Pair(base, load(folders["target"]))).head
 
     before = head()
-    result = adapt(folders, "prompts.txt", "--head", "interleaved", "--backend", "torch", "-T", "1")
+    result = adapt(folders, "prompts.txt", "--head", "interleaved", "--backend", "torch", "-T", "1", "--threshold", "0")
     assert result.exit_code == 0, result.output
     assert any((head().parameters[name] != array).any() for name, array in before.parameters.items())
     generate = ["generate", "the thing", "-d", folders["llama, tied"], "-t", folders["target"], "-n", "12"]
