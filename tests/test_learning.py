@@ -301,7 +301,10 @@ def test_held_out_prompts_are_served_both_ways_and_never_learned(folders):
     rest = [prompt for prompt in PROMPTS if prompt not in apart]
     assert len(apart) > 1 and len(rest) > 3
     stream = [apart[0], *rest, *apart, *rest, *apart]
+    every = learned_tokens = 0
     for i, one in enumerate(learn(learner, stream, options, uniforms), 1):
+        size = sum(len(record.emitted) for record in one.rounds)
+        every, learned_tokens = every + size, learned_tokens + size * (one.prompt in rest)
         s, known, changed = learner.statistics, stream[:i], pair.draft is not learner.trainer.base
         served = [prompt for prompt in known[1:] if prompt in apart]  # the first came before the drafter had changed
         texts = [learner.pair.draft.tokenizer.decode(text.draft_ids) for text in [*learner.memory, *learner.batch]]
@@ -311,7 +314,8 @@ def test_held_out_prompts_are_served_both_ways_and_never_learned(folders):
         if len(served) == 1 and one.prompt == served[0]:
             tokens = sum(len(record.emitted) for record in one.rounds)
             assert s["held_out_rounds"] == pytest.approx(len(one.rounds) / tokens) and s["untouched_rounds"] > 0
-    assert s["learned_tokens"] < s["tokens"]
+    assert sum(len(text.target_ids) for text in [*learner.memory, *learner.batch]) == learned_tokens
+    assert s["learned_tokens"] < s["tokens"] == every
 
 
 def test_learning_has_paid_off_only_beyond_the_error():

@@ -58,7 +58,7 @@ def test_lines_have_at_most_100_columns():
 
 
 @pytest.mark.parametrize(("place", "most"), [("lesson", 2700), ("engine", 1399), ("learning", 1399), ("exactness", 367),
-                                             ("serving", 1002), ("cli", 1362)])
+                                             ("serving", 992), ("cli", 1362)])
 def test_rooms_do_not_grow(place, most):
     """The lesson has at most 2,700 lines, every other part less than 1,400."""
     assert sum(path.read_text(encoding="utf-8").count("\n") for module, path in MODULES.items()

@@ -111,14 +111,9 @@ def takes_tensors(function: Any, target: Any) -> bool:
     return of_transformers or getattr(target, "sampler", Sampler) is not Sampler
 
 
-def as_batch(ids: Sequence[int], tensor: bool, **how: Any) -> Any:
-    """Ids (1, n) as a tensor or array; for a tensor, PyTorch must already be loaded."""
-    return sys.modules["torch"].tensor([ids], **how) if tensor else np.array([ids])
-
-
-def as_row(logits: Any, tensor: bool) -> Any:
-    """Logits (V,) as (1, V): a tensor or array, as for `as_batch`."""
-    return sys.modules["torch"].as_tensor(logits)[None] if tensor else logits[None]
+def as_batch(row: Any, tensor: bool, **how: Any) -> Any:
+    """Ids or logits (n,) as (1, n), tensor or array; for a tensor, PyTorch must be loaded."""
+    return (sys.modules["torch"].as_tensor(row, **how) if tensor else np.asarray(row))[None]
 
 
 def _processor(function: Any, target: Any) -> Callable[[list[int], Any], Any]:
@@ -126,7 +121,7 @@ def _processor(function: Any, target: Any) -> Callable[[list[int], Any], Any]:
     tensors = takes_tensors(function, target)
 
     def run(ids: list[int], row: Any) -> Any:
-        rows = as_row(row, tensors)
+        rows = as_batch(row, tensors)
         made = function(as_batch(ids, tensors, **{"device": rows.device} if tensors else {}), rows)
         if getattr(made, "shape", None) != rows.shape:
             raise OmnidraftError(f"{function!r} must return logits of shape {tuple(rows.shape)}")

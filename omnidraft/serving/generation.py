@@ -21,7 +21,7 @@ from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
 from . import ngram_files
-from .control import Control, as_batch, as_row, several, takes_tensors, uniforms_of
+from .control import Control, as_batch, several, takes_tensors, uniforms_of
 from .prompts import read
 
 Reason = Literal["eos", "length", "stop", "context"]
@@ -122,7 +122,7 @@ class Text:
         for criterion in several(control.stopping_criteria):
             tensors = takes_tensors(criterion, target)
             scores = self.scores and tuple(
-                as_row(self.scores[at], tensors) for at in range(self.size, len(self.ids)))
+                as_batch(self.scores[at], tensors) for at in range(self.size, len(self.ids)))
             met = criterion(as_batch(self.ids, tensors), scores)
             if met.all() if hasattr(met, "all") else met:
                 return "stop"
@@ -231,9 +231,8 @@ class Pair(Pairing):
         It uses what transformers prepared (sampling, processors, criteria, cache) for one prompt,
         and draws with `generator`, else with torch.manual_seed's. `settings` are those options of
         `Options.of` that concern drafting. Raises OmnidraftError if the target is not from
-        transformers and, when called, for options that it would ignore. transformers does not pass
-        on a `streamer`: give it here. Give it stop strings as StopStringCriteria. A text ends with
-        the target's context (`max_position_embeddings`).
+        transformers and, when called, for options that it would ignore. Give a `streamer` here,
+        and stop strings as StopStringCriteria. A text ends at the latest with the context.
 
         >>> model.generate(**inputs, custom_generate=pair.decoder(draft_length=6))  # doctest: +SKIP
         """

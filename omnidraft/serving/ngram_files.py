@@ -18,10 +18,9 @@ def save(cache: NGramCache, path: str | Path) -> None:
     """Write all entries to a JSON file; raises OmnidraftError if it cannot be written."""
     make_folder_of(Path(path))
     ngrams, tokens, hits = zip(*cache.items(), strict=True) if len(cache) else ((), (), ())
-    write_text(Path(path), json.dumps({  # in columns, which load faster
-        "format": FORMAT, "pair": cache.pair,
-        "capacity": cache.capacity, "eviction": cache.eviction,
-        "columns": ([*chain(*ngrams)], [*map(len, ngrams)], tokens, hits)}))
+    columns = [*chain(*ngrams)], [*map(len, ngrams)], tokens, hits  # they load faster than rows
+    write_text(Path(path), json.dumps({"format": FORMAT, "pair": cache.pair, "columns": columns,
+                                       "capacity": cache.capacity, "eviction": cache.eviction}))
 
 
 def load(path: str | Path, draft: Tokenizer, target: Tokenizer) -> NGramCache:

@@ -78,12 +78,10 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
     return draft, target
 
 
-def _small_in_numpy(name: str | PathLike, device: str = "auto", dtype: Any = "auto",
-                    **_: Any) -> Any:
+def _small_in_numpy(name: Any, device: str = "auto", dtype: Any = "auto", **_: Any) -> Any:
     """The model in the NumPy engine if that can run it and is faster than PyTorch, else None."""
     from ..engine.transformers_loading import choose_device
     with suppress(OmnidraftError):  # an unknown device, or a model that only transformers reads
         shapes = ModelConfig.load(folder(name)).tensor_shapes().values()
         if choose_device(device)[0] == "cpu" and sum(map(prod, shapes)) < NUMPY_IS_FASTER:
             return load(name, dtype)
-    return None

@@ -88,10 +88,9 @@ class Decoder:
              "of the optional outputs, only scores are supported"),
             (any(hasattr(one, "state") or hasattr(one, "model") for one in processors),
              "a processor that counts its calls (guidance, watermark) does not work"),
-            (size not in (None, ids.shape[1]), "give all ids of the text, not only the new ones"),
+            (size not in (None, ids.shape[1]) or held >= ids.shape[1], "give all ids of the text"),
             (pad and not mask[0, pad:].all(), "the mask may hide only padding on the left"),
-            (held and (pad or not cut or held >= ids.shape[1]),
-             "give all ids, and a cache of their beginning that can be shortened, without padding"),
+            (held and (pad or not cut), "give a cache that can be shortened and has no padding"),
         ):
             if wrong:
                 raise OmnidraftError(f"pair.decoder(): {why}")
