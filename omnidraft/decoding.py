@@ -116,7 +116,7 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
 
         # 5. Both models continue from the new text; the n-gram cache and the learner observe it.
         cache.rewind(min(cache.length, len(ids) - 1))
-        written = [target.tokenizer.decode_bytes([token]) for token in emitted]
+        written = target.tokenizer.pieces(emitted)
         ids_too = emitted if pair.one_vocabulary else None
         kept = drafter.follow(draft, b"".join(written), silent=written.count(b""), same_ids=ids_too)
         if learner is not None:

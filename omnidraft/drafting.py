@@ -115,7 +115,7 @@ class Drafter:
             return translation.common_prefix(draft.tokens, same_ids)
         tokenizer, drafted, kept = self.model.tokenizer, draft.data(self.model.tokenizer), 0
         agreed = translation.common_prefix(drafted, data)
-        lengths = [len(tokenizer.decode_bytes([token])) for token in draft.tokens]
+        lengths = [*map(len, tokenizer.pieces(draft.tokens))]
         size = len(drafted) - sum(lengths)  # below 0: so many bytes of d_1 were in the text before
         for length in lengths:
             silent -= not length  # a special token uses up one that the target wrote

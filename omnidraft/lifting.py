@@ -15,6 +15,7 @@ rejection sampling can compare them (`verification.lifted`), whatever the two to
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import chain, pairwise
 from math import inf
 from typing import Any, NamedTuple
@@ -59,7 +60,7 @@ class Lifting:
 
     def __init__(self, splits: dict[int, Split], spellings: dict[int, Sequence[int]],
                  draft_size: int) -> None:
-        self.splits, self._made, self._route = splits, {}, (None, [])
+        self.splits, self._route = splits, (None, [])
         self.paths: list[Split | None] = [None] * draft_size  # per draft token: its atoms, or None
         for token, spelling in spellings.items():
             if None not in (parts := [*map(splits.get, spelling)]):
@@ -73,14 +74,14 @@ class Lifting:
         self._ordered = [*self.token][::-1]
         # Nearly every draft token is an atom: 1.0 for these, so that their q counts for themselves.
         self.is_atom = np.array([path == (i,) for i, path in enumerate(self.paths)], np.float32)
+        # The trie does not change: what these return for a node or a prefix is computed once.
+        for name in ("below", "children", "atoms", "categories", "after", "continuing"):
+            setattr(self, name, cache(getattr(self, name)))
 
-    def once(self, what: Any, make: Callable[[], Any]) -> Any:
-        """The result of `make`, computed once."""
-        if what not in self._made:
-            self._made[what] = make()
-        return self._made[what]
+    def index(self, ids: Callable[..., np.ndarray], *of: Any) -> Any:
+        """ids(*of): (n,) ids that index rows of probabilities; a tensor with `lifting_torch`."""
+        return ids(*of)
 
-    index = once  # ids (..., n) that index rows of probabilities: tensors with `lifting_torch`
     add_at = np.add.at  # made, index, values; PyTorch's models on a CPU have a faster one
 
     def added(self, index: Any, values: Any, size: int, made: Any = None) -> Any:
@@ -92,8 +93,7 @@ class Lifting:
     # ---- target side ----------------------------------------------------------------------------
     def below(self, node: Split) -> np.ndarray:
         """Target tokens (n,) whose split passes through `node`, its own token first."""
-        return self.once(("below", node), lambda: self.order[
-            bisect_left(self._ordered, node):bisect_left(self._ordered, (*node, inf))])
+        return self.order[bisect_left(self._ordered, node):bisect_left(self._ordered, (*node, inf))]
 
     def own(self, node: Split) -> np.ndarray:
         """The target token whose split is `node`: (1,), or (0,) if there is none."""
@@ -101,46 +101,45 @@ class Lifting:
 
     def children(self, node: Split) -> Counter[int]:
         """Atoms that lead to children of `node` -> how many tokens are at or below each child."""
-        return self.once(("children", node), lambda: Counter(
-            [self.splits[to][len(node)] for to in self.below(node)[node in self.token:].tolist()]))
+        inside = self.below(node)[node in self.token:].tolist()
+        return Counter([self.splits[token][len(node)] for token in inside])
 
     def atoms(self, node: Split) -> np.ndarray:
-        """The atoms (C,) that lead to the children of `node`."""
-        return self.once(("atoms", node), lambda: np.array([*self.children(node)], np.int64))
+        """The atoms (C,) that lead to the children of `node`; at the root all draft tokens."""
+        return np.array([*self.children(node)] if node else range(len(self.paths)), np.int64)
 
     def categories(self, node: Split, target_size: int) -> np.ndarray:
-        """Per target token (n,) possible at `node`: the number of its child, C for the rest."""
-        sizes = [*self.children(node).values()]
-        inside = np.repeat([len(sizes), *range(len(sizes))], [len(self.own(node)), *sizes])
+        """Per target token (n,) possible at `node`: its place in `atoms`, C for the rest."""
+        found, own = self.children(node), len(self.own(node))
         if node != ROOT:
-            return inside
-        category = np.full(target_size, len(sizes))
-        category[self.order] = inside
+            return np.repeat([len(found), *range(len(found))], [own, *found.values()])
+        category = np.full(target_size, len(self.paths))
+        category[self.order] = np.repeat([*found], [*found.values()])
         return category
 
     def members(self, node: Split, category: int, target_size: int) -> np.ndarray:
         """The target tokens in one of the `categories` of `node`."""
         if category < len(atoms := self.atoms(node)):
             return self.below((*node, int(atoms[category])))
-        return self.own(node) if node != ROOT else self.once(("rest", target_size), lambda: (
-            np.flatnonzero(self.categories(node, target_size) == category)))
+        return self.own(node) if node != ROOT else np.flatnonzero(
+            self.categories(node, target_size) == category)
 
     def choice(self, node: Split, target_probs: np.ndarray,
                atom_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The atoms (C,) of the children of `node`; P and Q (C + 1,) of these and of the rest.
+        """The `atoms` (C,) of `node`; P and Q (C + 1,) of these and of the rest.
 
         target_probs: the target's row (V_p,); atom_probs: Q (V_q,) of the next atom. Inside the
         trie the rest is *stop*, the node's own token t_n: P(child) = mass(child) / mass(node),
         P(stop) = p(t_n) / mass(node), Q(stop) = 1 - sum Q(child), as any atom that is not a child
         proposes *stop*. At the root it is the uncovered tokens, which no atom proposes: Q = 0.
         """
-        atoms, size = self.atoms(node), len(target_probs)
-        category = self.index(("categories", node, size), lambda: self.categories(node, size))
+        atoms, category = self.atoms(node), self.index(self.categories, node, len(target_probs))
         if node != ROOT:
-            target_probs = target_probs[self.index(("below", node), lambda: self.below(node))]
+            target_probs = target_probs[self.index(self.below, node)]
+            atom_probs = atom_probs.take(self.index(self.atoms, node))
         masses = self.added(category, target_probs, len(atoms) + 1)
-        drafted = atom_probs.take(self.index(("drafted", node), lambda: np.append(atoms, 0)))
-        drafted[-1] = 0.0  # the place for the rest
+        drafted = masses * 0
+        drafted[:-1] = atom_probs
         if node != ROOT:
             masses = masses / masses.sum().clip(TINY)
             drafted[-1] = (1.0 - drafted.sum()).clip(0)
@@ -190,31 +189,26 @@ class Lifting:
 
         draft_probs: the row (V_q,) that it was drawn from. Tokens without a path are left out.
         """
-        pairs = self.continuing(prefix)
-        tokens, atoms = self.index(("adds", prefix), lambda: (
-            pairs if prefix else pairs[:, pairs[0] != pairs[1]]))
+        tokens, atoms = self.index(self.continuing, prefix, False)  # atoms are `own`
         probs = draft_probs.take(tokens)  # (n,)
         if prefix:
             return self.added(atoms, probs / probs.sum().clip(TINY), len(draft_probs))
-        own = draft_probs * self.index("is atom", lambda: self.is_atom)
+        own = draft_probs * self.is_atom
         return self.added(atoms, probs, len(draft_probs), own)
 
     def after(self, prefix: Split) -> dict[int, list[int]]:
         """Next atom -> the draft tokens whose path continues `prefix` with that atom."""
-        def make() -> dict[int, list[int]]:
-            size, found = len(prefix), {}
-            inside = self.after(prefix[:-1]).get(prefix[-1], ()) if size else range(len(self.paths))
-            for token in inside:
-                for atom in (self.paths[token] or ())[size:size + 1]:
-                    found.setdefault(atom, []).append(token)
-            return found
-        return self.once(("after", prefix), make)
+        n, found = len(prefix), {}
+        for token in self.after(prefix[:-1]).get(prefix[-1], ()) if n else range(len(self.paths)):
+            for atom in (self.paths[token] or ())[n:n + 1]:
+                found.setdefault(atom, []).append(token)
+        return found
 
-    def continuing(self, prefix: Split) -> np.ndarray:
-        """The draft tokens whose path continues `prefix`, and their next atoms: (2, n)."""
-        pairs = ((token, atom) for atom, some in self.after(prefix).items() for token in some)
-        return self.once(("continuing", prefix),
-                         lambda: np.array([*pairs], np.int64).reshape(-1, 2).T)
+    def continuing(self, prefix: Split, atoms: bool = True) -> np.ndarray:
+        """Draft tokens (`atoms` too?) whose path continues `prefix`; their next atoms: (2, n)."""
+        pairs = ((token, atom) for atom, some in self.after(prefix).items()
+                 for token in some if atoms or token != atom)
+        return np.array([*pairs], np.int64).reshape(-1, 2).T
 
     def longer(self, draft_token: int) -> list[int]:
         """Draft tokens whose path extends this token's path; if there are any, it can be healed."""

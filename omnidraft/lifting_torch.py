@@ -1,6 +1,7 @@
 """Torch twin of `lifting.py`: the same trie and paths, for rows of either model on any device."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -23,9 +24,11 @@ class Lifting(lifting.Lifting):
 
     def __init__(self, host: lifting.Lifting, device: torch.device | str = "cpu") -> None:
         vars(self).update(vars(host), host=host, device=device)  # shared, not copied
+        self.is_atom = torch.from_numpy(host.is_atom).to(device)
+        self.index = vars(host).setdefault(f"index on {device}", cache(self.index))  # all texts'
 
-    def index(self, what: Any, make: Callable[[], np.ndarray]) -> Tensor:
-        return self.once((str(self.device), what), lambda: upload(make(), self.device))
+    def index(self, ids: Callable[..., np.ndarray], *of: Any) -> Tensor:
+        return upload(ids(*of), self.device)
 
     def added(self, index: Tensor, values: Tensor, size: int, made: Any = None) -> Tensor:
         return (values.new_zeros(size) if made is None else made).index_add_(0, index, values)

@@ -45,8 +45,7 @@ def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequenc
         raise OmnidraftError(f"{len(ids)} target tokens need as many rows, not {len(target_probs)}")
     prompt_ids = draft.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
     draft_ids = extend(draft, prompt_ids, target.decode_bytes(ids))
-    ours = [draft.decode_bytes([token]) for token in draft_ids]
-    theirs = [draft.decode_bytes(prompt_ids), *(target.decode_bytes([token]) for token in ids)]
+    ours, theirs = draft.pieces(draft_ids), [draft.decode_bytes(prompt_ids), *target.pieces(ids)]
     starts = [-1] * len(ids)
     for (start, end), (first, last) in aligned_spans(ours, theirs):
         if first > 0 and end > start and last > first:  # 0 is the prompt, so `ids` begins at 1
@@ -167,20 +166,20 @@ def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: 
                 stopped_at: Split) -> tuple[np.ndarray, np.ndarray]:
     """The category (W,) of each draft token by its atom after `prefix`; which (C + 2,) count.
 
-    Categories are the C children of the node, then *stop* (any other atom); at the root instead the
+    Categories are the C atoms of the node, then *stop* (any other atom); at the root instead the
     uncovered tokens (no atom), then, if `exact`, any other atom. Children of `stopped_at`: -1.
     """
-    children = lifting.atoms(node)
-    other = len(children) if node != ROOT else len(children) + 1 if exact else -1
+    atoms, children = lifting.atoms(node), [*lifting.children(node)]  # both in order
+    other = len(atoms) if node != ROOT else len(atoms) + 1 if exact else -1
     of_atom = np.full(len(lifting.paths), other)
-    of_atom[children] = np.arange(len(children))
+    of_atom[children] = np.searchsorted(atoms, children)
     if stopped_at != ROOT:
         of_atom[lifting.atoms(stopped_at)] = -1
-    draft_tokens, atoms = lifting.continuing(prefix)
+    draft_tokens, next_atoms = lifting.continuing(prefix)
     categories = np.full(len(lifting.paths), -1 if prefix else other)  # `other` without a path, too
-    categories[draft_tokens] = of_atom[atoms]
+    categories[draft_tokens] = of_atom[next_atoms]
     categories = categories[:width]
-    held = np.bincount(categories + 1, minlength=len(children) + 3)[1:] > 0
+    held = np.bincount(categories + 1, minlength=len(atoms) + 3)[1:] > 0
     return categories, held | (exact and held.any())
 
 

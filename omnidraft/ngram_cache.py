@@ -138,8 +138,8 @@ class NGramCache:
         alignment runs from the end of the text: at the start one side may have added a space.
         """
         self.bind(draft, target)
-        ours = [draft.decode_bytes([i])[::-1] for i in reversed(draft_ids)]
-        theirs = [target.decode_bytes([i])[::-1] for i in reversed(target_ids)]
+        ours = [data[::-1] for data in reversed(draft.pieces(draft_ids))]
+        theirs = [data[::-1] for data in reversed(target.pieces(target_ids))]
         new, size = 0, len(draft_ids)
         for (first, last), (place, end) in reversed([*aligned_spans(ours, theirs)]):  # from the end
             # subtle: a token without bytes is not part of a spelling

@@ -149,11 +149,15 @@ class Tokenizer:
             return None
         return tuple(ids) if data and self.decode_bytes(ids) == data else None
 
-    def decode_bytes(self, ids: Sequence[int]) -> bytes:
-        """The joined bytes of tokens (special, unused, padding ids: none); negative ids raise."""
+    def pieces(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes of each token, as for `decode_bytes`."""
         if len(ids) and min(ids) < 0:
             raise OmnidraftError(f"token id {min(ids)} is negative: it stands for no token")
-        return b"".join([self.token_bytes[i] or b"" for i in ids if i < self.size])
+        return [self.token_bytes[i] or b"" if i < self.size else b"" for i in ids]
+
+    def decode_bytes(self, ids: Sequence[int]) -> bytes:
+        """The joined bytes of tokens (special, unused, padding ids: none); negative ids raise."""
+        return b"".join(self.pieces(ids))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Readable text of ids from the start of a text: no dummy space, invalid UTF-8 replaced."""

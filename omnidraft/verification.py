@@ -12,13 +12,12 @@ the free token when every proposal is kept. All rules are lossless, except `omni
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from itertools import accumulate, chain, pairwise, takewhile
 from operator import mul
 from typing import Any, NamedTuple
 
 from .lifting import ROOT, Comparison, Lifting, Origin
-from .sampling import Uniforms
+from .sampling import Rows, Uniforms
 
 RULES = ("lifted", "omnidraft", "slem", "tli")
 
@@ -129,8 +128,8 @@ def _keep(steps: Iterable[Comparison], origins: Sequence[Origin], lifting: Lifti
             break
     if not known or draw < known[-1].after:
         return known, None, None
-    left = cache(lambda i: residual(*p_and_q(known[i], origins, lifting, target_probs),
-                                    known[i].before))
+    left = Rows(known, lambda step: residual(*p_and_q(step, origins, lifting, target_probs),
+                                             step.before))
     # Go back, with a draw for each comparison, to the last that has r = 1 before it: there h = 1.
     sure, last = max(i for i, step in enumerate(known) if step.before == 1), known[-1]
     draws = [(i, uniforms.next()) for i in range(len(known) - 1 + last.following, sure, -1)]
@@ -138,11 +137,11 @@ def _keep(steps: Iterable[Comparison], origins: Sequence[Origin], lifting: Lifti
         known.append(next(steps))  # the stop may be at one whose row is not computed yet
     # As h <= r, a draw above r needs no Z: most comparisons compute no whole distribution.
     possible = [(i, draw) for i, draw in draws if i < len(known) and draw < known[i].before]
-    sums = uniforms.floats((z := left(i).sum(), z + (1 - known[i].before)) for i, _ in possible)
+    sums = uniforms.floats((z := left[i].sum(), z + (1 - known[i].before)) for i, _ in possible)
     for (i, draw), (z, whole) in zip(possible, sums, strict=True):
         if draw < ratio(z, whole):  # h
-            return known[:i], known[i], left(i)
-    return known[:sure], known[sure], left(sure)
+            return known[:i], known[i], left[i]
+    return known[:sure], known[sure], left[sure]
 
 
 def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
@@ -158,9 +157,10 @@ def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting:
     q, proposals, q_sums = 1.0, [], []  # (row, ids) to sum; Q is a share: it needs two sums
     for step in route:
         q_row, prefix = origins[step.place]
+        after = lifting.after(prefix)
         # For *stop*, count the tokens that propose a child instead.
         counted = [token for atom in (lifting.children(step.node) if step.stop else step.child)
-                   for token in lifting.after(prefix).get(atom, ())]
+                   for token in after.get(atom, ())]
         q_sums += [(q_row, counted), (q_row, lifting.continuing(prefix)[0] if prefix else [])]
     # The draft rows exist already; a target row is computed only when its number is asked for.
     p_sums = ((target_probs[step.row], lifting.below(step.node + step.child) if step.child
