@@ -199,6 +199,12 @@ def test_masses_and_laws_equal_numpy(rounds):
     assert min(seen[kind] for kind in ("unmappable", "expanded", "healed", "partial", "merge")) > 100, seen
 
 
+def test_indices_are_uploaded_once_for_all_texts(rounds):
+    one, other = lifting_torch.Lifting(rounds[0].lifting), lifting_torch.Lifting(rounds[0].lifting)
+    made = [twin.index(twin.categories, (), rounds[0].target_size) for twin in (one, other, one)]
+    assert isinstance(made[0], torch.Tensor) and made[0] is made[1] is made[2]
+
+
 def test_sums_by_pytorch_on_the_cpu_equal_numpys(rounds):
     """The lifting of PyTorch models on a CPU: rows stay NumPy's, in either width, and only `add_at` differs."""
     sampler = transformers_sampler.CpuSampler(sampling.Uniforms([]))
