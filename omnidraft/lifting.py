@@ -131,7 +131,7 @@ class Lifting:
         target_probs: the target's row (V_p,); atom_probs: Q (V_q,) of the next atom. Inside the
         trie the rest is *stop*, the node's own token t_n: P(child) = mass(child) / mass(node),
         P(stop) = p(t_n) / mass(node), Q(stop) = 1 - sum Q(child), as any atom that is not a child
-        proposes *stop*. At the root it is the uncovered tokens, which no atom proposes: Q = 0.
+        proposes *stop*. At the root: uncovered tokens, Q = 0; atoms that begin no split have P = 0.
         """
         atoms, category = self.atoms(node), self.index(self.categories, node, len(target_probs))
         if node != ROOT:
@@ -189,7 +189,7 @@ class Lifting:
 
         draft_probs: the row (V_q,) that it was drawn from. Tokens without a path are left out.
         """
-        tokens, atoms = self.index(self.continuing, prefix, False)  # atoms are `own`
+        tokens, atoms = self.index(self.continuing, prefix, False)  # atoms: see `own`
         probs = draft_probs.take(tokens)  # (n,)
         if prefix:
             return self.added(atoms, probs / probs.sum().clip(TINY), len(draft_probs))

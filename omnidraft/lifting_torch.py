@@ -25,7 +25,7 @@ class Lifting(lifting.Lifting):
     def __init__(self, host: lifting.Lifting, device: torch.device | str = "cpu") -> None:
         vars(self).update(vars(host), host=host, device=device)  # shared, not copied
         self.is_atom = torch.from_numpy(host.is_atom).to(device)
-        self.index = vars(host).setdefault(f"index on {device}", cache(self.index))  # all texts'
+        self.index = vars(host).setdefault(f"index on {device}", cache(self.index))  # for all texts
 
     def index(self, ids: Callable[..., np.ndarray], *of: Any) -> Tensor:
         return upload(ids(*of), self.device)

@@ -70,7 +70,7 @@ def at_zero(pair: Pair, texts: Sequence[str], tokens: int) -> list[list[Place]]:
     options = Options(stop=Confidence(LONGEST, THRESHOLD, watch), max_new_tokens=tokens)
     for text in texts:
         written, ids = emitted(write_plainly(target, text, options)), target.tokenizer.encode(text, bos=True)
-        spelled = [target.tokenizer.decode_bytes([token]) for token in written]
+        spelled = target.tokenizer.pieces(written)
         sampler = pair.sampler(draws(), *options.sampling)
         lifting, drafter, places = sampler.lifting(pair.lifting, target), Drafter(pair, text, options, sampler), []
         for i, token in enumerate(written):

@@ -42,8 +42,7 @@ def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.
     `omnidraft check` compares the whole vocabularies.
     """
     from rich.text import Text
-    above, below = ([side.decode_bytes([token]) for token in side.encode_continuation(text)]
-                    for side in tokenizers(draft, target))
+    above, below = (one.pieces(one.encode_continuation(text)) for one in tokenizers(draft, target))
     (out, signs), end, last = console(plain), 0, 0
     lines = [Text("draft   "), Text("target  ")]
     for (start, end), (first, last) in aligned_spans(above, below):
