@@ -172,6 +172,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("learning/guard", "if abs(gain) <= sure", "if not abs(gain) > sure", GUARD),
     ("learning/guard", "        if not found.size:\n            return None\n", "", GUARD),
     ("learning/guard", "self.asked < self.patience", "True", GUARD),
+    ("learning/guard", "gain > 0 or few or", "gain > 0 or", GUARD),
+    ("learning/guard", "min(WINDOW, self.patience)", "WINDOW", GUARD),
     ("learning/guard", "self.asked < self.patience", "self.asked <= self.patience", GUARD),
     ("learning/guard", "len(self.compared) == WINDOW", "len(self.compared) > WINDOW", GUARD),
     ("learning/guard", "self.compared, self.tried = [], None", "self.compared = []", GUARD),

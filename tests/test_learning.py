@@ -256,6 +256,12 @@ def test_one_state_is_tried_at_a_time_until_it_is_decided_or_for_16_looks():
     assert decided is True and tried == [0] * 16 + [16] and guard.best == state(16) and guard.tried is None
 
 
+def test_after_the_patience_one_unlucky_look_rolls_nothing_back():
+    guard, restored = guard_of([(0.04, -0.03)] * 16 + [(0.03, -0.04)] * 16, 20)  # the second state is worse, but not surely
+    decisions = [guard.look(None, ["one", "two"], state(i)) for i in range(32)]
+    assert decisions == [None] * 31 + [False] and restored[-1] == state(-1, 31)
+
+
 def test_equal_weights_are_found_better_in_few_of_many_runs():
     """Differences of mean zero, 50 runs of 120 looks: 7 runs find a gain (with 2 errors 32, with n - 1 for n - 3 12)."""
     rng, found = np.random.default_rng(0), 0

@@ -1,9 +1,8 @@
 """The guard of online learning, against instability on new data (arXiv 2507.02659, limitation 1).
 
 Only weights that proved better draft (this project's own): at first the untouched ones, then
-weights with a higher expected acceptance on texts that neither had learned from. Both are evaluated
-on the same texts, so the error of the difference is that of paired samples. While some weights are
-tried, learning continues from them: what it leads to may be worse, and is tried next.
+weights with a higher expected acceptance on texts that neither had learned from: the same texts, so
+the error is that of paired samples. Learning continues from weights that are still being tried.
 """
 
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ SPREAD = 0.03  # assumed spread of the difference per text, with too few texts t
 class Guard:
     """Keeps a trainer's best weights, which draft; asked before each update, with its new texts.
 
-    patience: updates without better weights until weights that are not better are rolled back.
+    patience: updates without better weights until a whole window that is not better rolls back.
     """
 
     def __init__(self, trainer: Any, patience: int) -> None:
@@ -32,8 +31,8 @@ class Guard:
     def look(self, pair: Any, texts: Sequence[Example], now: dict[str, np.ndarray]) -> bool | None:
         """Compare the weights being tried (if there are none, the current ones, `now`) to the best.
 
-        The texts are new to both. True: better beyond the error, and now the best. False: worse
-        beyond the error, NaN, or not better for too long; the best are restored. None: undecided.
+        True: better beyond the error, and now the best. None: undecided. False: worse beyond the
+        error, NaN, or not better for too long; the best are restored. Texts must be new to both.
         """
         if self.best is None:
             self.best = now
@@ -50,7 +49,8 @@ class Guard:
         self.asked += 1
         before, after = np.concatenate(self.compared, axis=1)
         gain, sure = (after - before).mean(), SURE * error(after - before)
-        if abs(gain) <= sure and (gain > 0 or self.asked < self.patience):
+        few = len(self.compared) < min(WINDOW, self.patience)  # one look may be unlucky
+        if abs(gain) <= sure and (gain > 0 or few or self.asked < self.patience):
             if len(self.compared) == WINDOW:
                 self.compared, self.tried = [], None
             return None
