@@ -102,10 +102,18 @@ def versions() -> dict[str, str | int]:
             "torch_threads": torch.get_num_threads()}
 
 
-def models() -> str:
-    """Identifies the embedded weights that a figure belongs to: the start of a checksum."""
+def models() -> dict[str, str]:
+    """The start of a checksum of each embedded model's weights, to write with figures."""
     found = sorted((Path(omnidraft.__file__).parent / "engine" / "embedded").glob("*/*.safetensors"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in found)).hexdigest()[:12]
+    return {path.parent.name: hashlib.sha256(path.read_bytes()).hexdigest()[:12] for path in found}
+
+
+def earlier(figures: dict) -> bool:
+    """Whether figures name an embedded model that had other weights when they were measured."""
+    if "models" not in figures:  # no embedded model decides them
+        return False
+    stored, text = figures["models"], json.dumps({**figures, "models": None})
+    return any(name in text and stored.get(name) != checksum for name, checksum in models().items())
 
 
 def start(path: Path | None, settings: dict | None = None, **parts: Any) -> dict[str, Any]:
@@ -121,8 +129,10 @@ def run_all(path: Path | None, results: dict, jobs: dict[tuple, Callable[[], dic
     Existing results must have been measured with the same models and settings.
     """
     stored = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
-    if other := [what for what in ("models", "settings") if what in stored and stored[what] != results.get(what)]:
-        raise SystemExit(f"{path} was measured with other {' and '.join(other)}: delete it to measure everything again")
+    changed = {"models": earlier(stored), "settings": "settings" in stored and stored["settings"] != results.get("settings")}
+    if any(changed.values()):
+        names = " and ".join(name for name, other in changed.items() if other)
+        raise SystemExit(f"{path} was measured with other {names}: delete it to measure everything again")
     for (*way, name), job in jobs.items():
         place = results
         for part in way:

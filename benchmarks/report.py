@@ -17,7 +17,7 @@ from statistics import median
 from rich.console import Console
 
 from benchmarks import report_note, report_overlap
-from benchmarks.common import RESULTS, ROOT, models, result
+from benchmarks.common import RESULTS, ROOT, earlier, result
 from benchmarks.report_learning import (
     adaptive,
     arrow,
@@ -327,11 +327,6 @@ def written(name: str, how: Callable[..., str], *more: object) -> str:
         return "Not measured yet."
     old = "*Measured with earlier embedded models.*\n\n" * earlier(figures)
     return old + how(figures, *more)
-
-
-def earlier(figures: dict) -> bool:
-    """Whether they were measured with embedded models other than the current ones."""
-    return figures.get("models") not in (None, models())
 
 
 def summary(places: str) -> str:

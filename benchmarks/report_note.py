@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from benchmarks import report_overlap
-from benchmarks.common import models, result
+from benchmarks.common import earlier, result
 from benchmarks.report_learning import arrow, machine_line, stop_rules_line
 
 
@@ -16,8 +16,8 @@ def note() -> str:
     lines = []
     for name, make in makers.items():
         ways = [*filter(None, (result(name), result(f"{name}_avx2")))]  # the first with the present models, else the first
-        if figures := next((one for one in ways if one.get("models") == models()), ways[0] if ways else None):
-            old = " *(Earlier embedded models.)*" * (figures.get("models") not in (None, models()))
+        if figures := next((one for one in ways if not earlier(one)), ways[0] if ways else None):
+            old = " *(Earlier embedded models.)*" * earlier(figures)
             lines.append(f"- {make(figures)}{old}")
     return "\n".join(lines)
 
