@@ -64,14 +64,16 @@ EMBEDDED = omnidraft/engine/embedded
 TRAIN = $(TORCH_BIN)/python -m recipes.train --processes $(or $(PROCESSES),2)
 TOKENS = 20e6
 DECAY = 2.5e6
-models: $(TORCH_VENV)/.dev  ## the embedded targets, draft-tasks, prompts and adapters (two cores: hours; resumable)
+models: $(TORCH_VENV)/.dev  ## the embedded models, prompts and adapters (two cores: hours; resumable)
 	for name in qwen-like draft-tasks; do \
 	    $(TRAIN) --from $(EMBEDDED)/$$name --work build/models/$$name --tokens $(TOKENS) && \
 	    $(TRAIN) --from $(EMBEDDED)/$$name --work build/models/$$name --decay $(DECAY) || exit; done
+	$(TRAIN) --corpus general --from $(EMBEDDED)/draft-general --work build/models/draft-general --tokens 8e6
+	$(TRAIN) --corpus general --from $(EMBEDDED)/draft-general --work build/models/draft-general --decay 4e6
 	$(TORCH_BIN)/python -m recipes.grow build/models/qwen-like/decayed/model $(EMBEDDED)/llama3-like build/models/grown
 	$(TRAIN) --from build/models/grown --work build/models/llama3-like --tokens 3e6
 	$(TRAIN) --from build/models/grown --work build/models/llama3-like --decay $(DECAY)
-	for name in qwen-like draft-tasks llama3-like; do cp build/models/$$name/decayed/model/* $(EMBEDDED)/$$name || exit; done
+	for name in qwen-like draft-tasks draft-general llama3-like; do cp build/models/$$name/decayed/model/* $(EMBEDDED)/$$name || exit; done
 	$(TORCH_BIN)/python -m recipes.world
 	$(BIN)/python -m recipes.adapters
 	$(BIN)/python -m tests.test_golden tests/golden.json

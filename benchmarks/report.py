@@ -347,7 +347,7 @@ def summary(places: str) -> str:
     if each := [", ".join(f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in one["together"].items())
                 + f". {machine_line(one)}.{old(one)}" for one in present]:
         line("Speed", "speedup over plain decoding by wall clock, three tasks together: "
-                      + " On another machine: ".join(each))
+                      + " Measured elsewhere, or with other kernels: ".join(each))
     if speeds := found["speed_torch"]:
         parts = [f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in speeds["together"].items()]
         line("Speed with PyTorch", f"with the target in PyTorch: {', '.join(parts)}.", speeds)

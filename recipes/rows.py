@@ -1,9 +1,10 @@
 """Training rows: examples packed next to each other, written in chunks that a training run reads one by one.
 
-    python -m recipes.rows FOLDER 7 250000 chunk_00007.npz      # tokenizer, seed, tokens
+    python -m recipes.rows FOLDER 7 250000 chunk_00007.npz world      # tokenizer, seed, tokens, corpus
 
-A row holds only whole examples; `group` numbers them, so that no example attends to its neighbours. Only responses are
-learned. Digits of sums and the words that a story is about have twice the weight: they are few, but must be right.
+A row holds only whole examples; `group` numbers them, so that no example attends to its neighbours. Of the world's
+examples only responses are learned. Digits of sums and the words that a story is about have twice the weight: they
+are few, but must be right.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import re
 import sys
 from itertools import accumulate
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
 from omnidraft.tokenizer import Tokenizer
 
-from .world import MIX, TASKS
+from . import general, world
 
 LENGTH = 256  # tokens in a row
 OPEN_ROWS = 48  # rows that are filled at the same time
@@ -38,13 +40,14 @@ def encode(tokenizer: Tokenizer, example: dict) -> tuple[list[int], list[int]]:
     weights = [WEIGHT if any(start < end and end - len(piece) < stop for start, stop in heavy) else 1
                for piece, end in zip(pieces, ends, strict=True)]
     ids = bos + prompt + response + [tokenizer.roles["eos"][0]]
-    return ids, [0] * (len(bos) + len(prompt)) + weights + [1]
+    return ids, [0] * len(bos) + [example.get("prompt_weight", 0)] * len(prompt) + weights + [1]
 
 
-def build(tokenizer: Tokenizer, seed: int, tokens: int, length: int = LENGTH) -> dict[str, np.ndarray]:
+def build(tokenizer: Tokenizer, seed: int, tokens: int, length: int = LENGTH, corpus: ModuleType = world
+          ) -> dict[str, np.ndarray]:
     """About `tokens` tokens of examples in rows: `ids`, `weight` and `group` (0 where a row is empty)."""
     rng = random.Random(seed)
-    spent = dict.fromkeys(MIX, 0)
+    spent = dict.fromkeys(corpus.MIX, 0)
     finished: list[list[tuple[list[int], list[int]]]] = []
     unfinished: list[list[tuple[list[int], list[int]]]] = []
 
@@ -52,8 +55,8 @@ def build(tokenizer: Tokenizer, seed: int, tokens: int, length: int = LENGTH) ->
         return sum(len(ids) for ids, _ in row)
 
     while sum(spent.values()) < tokens:
-        task = min(MIX, key=lambda name: spent[name] / MIX[name])
-        example = encode(tokenizer, TASKS[task](rng))
+        task = min(spent, key=lambda name: spent[name] / corpus.MIX[name])
+        example = encode(tokenizer, corpus.TASKS[task](rng))
         size = len(example[0])
         if size > length:
             continue
@@ -79,7 +82,8 @@ def build(tokenizer: Tokenizer, seed: int, tokens: int, length: int = LENGTH) ->
 
 
 if __name__ == "__main__":
-    folder, seed, tokens, out = sys.argv[1:]
+    folder, seed, tokens, out, name = sys.argv[1:]
     part = Path(out).with_suffix(".part.npz")  # written completely or not at all
-    np.savez(part, **build(Tokenizer.load(folder), int(seed), int(tokens)))
+    corpus = {"world": world, "general": general}[name]
+    np.savez(part, **build(Tokenizer.load(folder), int(seed), int(tokens), corpus=corpus))
     os.replace(part, out)

@@ -134,8 +134,8 @@ class Muon:
 class Chunks:
     """Chunks of rows in a folder; a separate process makes the next one while the current one is used."""
 
-    def __init__(self, folder: Path, tokenizer: Path, tokens: int) -> None:
-        self.folder, self.tokenizer, self.tokens, self.maker = folder, tokenizer, tokens, None
+    def __init__(self, folder: Path, tokenizer: Path, tokens: int, corpus: str) -> None:
+        self.folder, self.tokenizer, self.tokens, self.corpus, self.maker = folder, tokenizer, tokens, corpus, None
         folder.mkdir(parents=True, exist_ok=True)
 
     def ask(self, number: int) -> None:
@@ -143,7 +143,7 @@ class Chunks:
         path = self.folder / f"chunk_{number:05}.npz"
         if not path.exists() and (self.maker is None or self.maker.poll() is not None):
             self.maker = subprocess.Popen([sys.executable, "-m", f"{__package__}.rows", str(self.tokenizer), str(number),
-                                           str(self.tokens), str(path)])
+                                           str(self.tokens), str(path), self.corpus])
 
     def load(self, number: int, makes: bool) -> dict[str, np.ndarray]:
         """Wait for chunk `number` and return it; only one of several processes makes it."""
@@ -220,7 +220,7 @@ def run(rank: int, args: argparse.Namespace) -> None:
     if args.decay and state["decay_from"] is None:
         state["decay_from"] = state["tokens"]
     end = state["decay_from"] + args.decay if args.decay else args.tokens
-    chunks = Chunks(args.work / "chunks", args.source, args.chunk_tokens)
+    chunks = Chunks(args.work / "chunks", args.source, args.chunk_tokens, args.corpus)
     data = chunks.load(state["chunk"], rank == 0)
     began, saved, first = time.time(), time.time(), state["tokens"]
 
@@ -283,6 +283,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from", dest="source", type=Path, required=True, help="model folder to start from")
     parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoints and chunks")
+    parser.add_argument("--corpus", choices=["world", "general"], default="world", help="general: what draft-general reads")
     parser.add_argument("--tokens", type=float, default=8e6, help="stop after this many tokens in total")
     parser.add_argument("--decay", type=float, default=0, help="let the rate fall to zero over this many tokens, and stop")
     parser.add_argument("--rate", type=float, default=1.0, help="multiple of the learning rates")

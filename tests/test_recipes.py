@@ -12,7 +12,7 @@ import omnidraft
 from benchmarks.quality import check
 from omnidraft.engine.loading import folder
 from omnidraft.tokenizer import Tokenizer
-from recipes import functions, problems, words
+from recipes import functions, general, problems, words
 from recipes.other import ANSWER, other
 from recipes.rows import build, encode
 from recipes.stories import story
@@ -233,3 +233,22 @@ def test_a_mean_of_checkpoints_keeps_shares_and_number_type():
     one, other = (torch.tensor(numbers, dtype=torch.float16) for numbers in ([1.0, 2.0], [5.0, -2.0]))
     made = mean([({"a": one}, 0.25), ({"a": other}, 0.75)])["a"]
     assert made.tolist() == [4.0, -1.0] and made.dtype == torch.float16
+
+
+def test_the_general_drafter_reads_no_answer(monkeypatch):
+    monkeypatch.setattr(general, "library", lambda: general.pieces("def f():\n" + "    return 1\n" * 200))
+    assert all(len(piece) <= 700 for piece in general.library())
+    tokenizer = Tokenizer.load(folder("draft-general"))
+    rows = build(tokenizer, 3, 20_000, corpus=general)
+    text = "".join(tokenizer.decode_bytes(row).decode() for row in rows["ids"])
+    assert "####" not in text and "only know" not in text and ">>> " in text and "return 1" in text
+    bos = rows["ids"] == tokenizer.roles["bos"][0]  # everything but the first token of a text is learned
+    assert np.array_equal(rows["weight"] == 0, bos | (rows["group"] == 0))
+    sessions = {general.read_sums(random.Random(seed)) for seed in range(20)}
+    for text in sessions:
+        if text.startswith("assert"):
+            exec(text)  # raises AssertionError for a wrong sum
+        else:
+            lines = text.splitlines()
+            assert [eval(line.removeprefix(">>> ")) for line in lines[::2]] == [int(line) for line in lines[1::2]]
+    assert len({text[:3] for text in sessions}) == 2
