@@ -257,9 +257,10 @@ def test_one_state_is_tried_at_a_time_until_it_is_decided_or_for_16_looks():
 
 
 def test_after_the_patience_one_unlucky_look_rolls_nothing_back():
-    guard, restored = guard_of([(0.04, -0.03)] * 16 + [(0.03, -0.04)] * 16, 20)  # the second state is worse, but not surely
+    guard, restored = guard_of([(0.04, -0.03)] * 16 + [(0.03, -0.04)] * 32, 20)  # later states are worse, but not surely
     decisions = [guard.look(None, ["one", "two"], state(i)) for i in range(32)]
     assert decisions == [None] * 31 + [False] and restored[-1] == state(-1, 31)
+    assert not any(guard.look(None, ["one", "two"], state(i)) is False for i in range(16))  # patience begins again
 
 
 def test_equal_weights_are_found_better_in_few_of_many_runs():
