@@ -24,7 +24,7 @@ OTHERS = "test tests idlelib encodings lib2to3 site-packages turtledemo pydoc_da
 
 
 @cache
-def library() -> list[str]:
+def stdlib() -> list[str]:
     """Docstrings and functions of the installed standard library, cut at lines into short pieces."""
     root, found = Path(sysconfig.get_paths()["stdlib"]), {}
     for path in sorted(root.rglob("*.py")):
@@ -59,7 +59,7 @@ def pieces(text: str) -> list[str]:
 
 def read_library(rng: random.Random) -> str:
     """A docstring or a function."""
-    return rng.choice(library())
+    return rng.choice(stdlib())
 
 
 def read_prompts(rng: random.Random) -> str:

@@ -236,8 +236,8 @@ def test_a_mean_of_checkpoints_keeps_shares_and_number_type():
 
 
 def test_the_general_drafter_reads_no_answer(monkeypatch):
-    monkeypatch.setattr(general, "library", lambda: general.pieces("def f():\n" + "    return 1\n" * 200))
-    assert all(len(piece) <= 700 for piece in general.library())
+    monkeypatch.setattr(general, "stdlib", lambda: general.pieces("def f():\n" + "    return 1\n" * 200))
+    assert all(len(piece) <= 700 for piece in general.stdlib())
     tokenizer = Tokenizer.load(folder("draft-general"))
     rows = build(tokenizer, 3, 20_000, corpus=general)
     text = "".join(tokenizer.decode_bytes(row).decode() for row in rows["ids"])
