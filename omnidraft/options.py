@@ -46,12 +46,11 @@ class Options:
                 raise OmnidraftError(f"eos_token_id is {ends!r}, but must be one or more ids")
         for name, value, kind, holds, needed in (
             ("draft length", self.stop.limit, Integral, lambda k: k >= 0, "0 or more"),
-            ("temperature", self.temperature, Real, lambda t: 0 <= t < float("inf"), "0 or more"),
+            ("temperature", self.temperature, Real, lambda t: 0 <= t < float("inf"), "0 or more, finite"),
             ("top-k", self.top_k, Integral, lambda k: k >= 0, "0 (off) or more"),
             ("top-p", self.top_p, Real, lambda p: 0 < p <= 1, "in (0, 1]"),
             ("min-p", self.min_p, Real, lambda p: 0 <= p <= 1, "from 0 (off) to 1"),
-            ("number of new tokens", self.max_new_tokens, Integral, lambda n: n > 0, "1 or more"),
-        ):
+            ("number of new tokens", self.max_new_tokens, Integral, lambda n: n > 0, "1 or more")):
             if not isinstance(value, kind) or isinstance(value, bool):
                 what = "a whole number" if kind is Integral else "a number"
                 raise OmnidraftError(f"{name} is {value!r}, but must be {what}")

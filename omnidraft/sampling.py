@@ -30,7 +30,7 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
     width = np.float32 if logits.dtype == np.float32 else np.float64
     if temperature == 1:  # usually exp needs no shift: it neither overflows nor loses precision
         probs = np.exp(logits, dtype=width)
-        total = probs.sum(axis=-1, keepdims=True)  # (..., 1)
+        total = _block_sums(probs).sum(axis=-1, keepdims=True)  # (..., 1)
     if not ((total >= 1) & (total < np.inf)).all():
         highest = logits.max(axis=-1, keepdims=True)
         if not np.isfinite(highest).all():
@@ -39,7 +39,7 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
             return (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
         scaled = np.subtract(logits, highest, dtype=width) / width(max(temperature, 1e-30))
         probs = np.exp(scaled)  # proportional to the probabilities
-        total = probs.sum(axis=-1, keepdims=True)
+        total = _block_sums(probs).sum(axis=-1, keepdims=True)
     if 0 < top_k < logits.shape[-1]:
         least = np.partition(probs, -top_k, axis=-1)[..., -top_k, None]
         probs[probs < least] = 0.0
@@ -53,9 +53,8 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
     if min_p > 0:
         probs[probs < min_p * probs.max(-1, keepdims=True)] = 0.0
     if (top_k, top_p, min_p) != NO_FILTERS:
-        total = probs.sum(axis=-1, keepdims=True)
-    probs /= total
-    return probs
+        total = _block_sums(probs).sum(axis=-1, keepdims=True)
+    return np.divide(probs, total, out=probs)
 
 
 def mask(logits: np.ndarray, size: int) -> np.ndarray:
@@ -72,11 +71,17 @@ def best(logits: np.ndarray) -> Iterator[int]:
         yield place
 
 
+def _block_sums(weights: np.ndarray) -> np.ndarray:
+    """Sums of each BLOCK of weights (..., V): a third of sum()'s time, a tenth of cumsum()'s."""
+    whole = weights.shape[-1] // BLOCK * BLOCK
+    blocks = weights[..., :whole].reshape(*weights.shape[:-1], whole // BLOCK, BLOCK)
+    rest = weights[..., whole:].sum(axis=-1, keepdims=True)
+    return np.concatenate([blocks @ np.ones(BLOCK, weights.dtype), rest], axis=-1)
+
+
 def locate(weights: np.ndarray, draw: float) -> int:
     """Where the running sum of weights (N,) first exceeds draw * total; N for NaN or all zero."""
-    # First the block, then the index in it: running sums take ten times as long as sums of blocks.
-    sums = (np.add.reduceat(weights, np.arange(0, len(weights), BLOCK)) if len(weights) % BLOCK
-            else np.einsum("ij->i", weights.reshape(-1, BLOCK))).astype(float).cumsum()  # faster
+    sums = _block_sums(weights).astype(float).cumsum()  # first the block, then the index in it
     goal = float(sums[-1]) * min(draw, BELOW_ONE)
     block = int(sums.searchsorted(goal, "right"))  # right of equal sums, so never a zero weight
     if block == len(sums):

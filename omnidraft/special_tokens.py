@@ -11,12 +11,10 @@ import tokenizers
 
 END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>")
 # Names with the same role in many model families; tokenizer_config.json takes precedence.
-WELL_KNOWN = {
-    "eos": ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", *END_OF_TURN),
-    "bos": ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>"),
-    "unk": ("<unk>", "<|unk|>", "[UNK]"),
-    "pad": ("<pad>", "<|pad|>", "[PAD]", "<|padding|>", "<|finetune_right_pad_id|>"),
-}
+WELL_KNOWN = {"eos": ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", *END_OF_TURN),
+              "bos": ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>"),
+              "unk": ("<unk>", "<|unk|>", "[UNK]"),
+              "pad": ("<pad>", "<|pad|>", "[PAD]", "<|padding|>", "<|finetune_right_pad_id|>")}
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,7 @@ class AcceptanceHead:
         self.parameters = fresh if parameters is None else parameters
         if {k: v.shape for k, v in self.parameters.items()} != {
                 k: v.shape for k, v in fresh.items()}:
-            raise OmnidraftError("this acceptance head has another width or other hidden layers: "
-                                 "train a new one")
+            raise OmnidraftError("this head has another width or hidden layers: train a new one")
 
     @staticmethod
     def features(hidden: np.ndarray, embedding: np.ndarray, probability: float) -> np.ndarray:

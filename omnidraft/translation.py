@@ -71,9 +71,8 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
     ([1], [0.25, 0.25])
     """
     def row(part: tuple[Any, dict[int, Any]]) -> Any:
-        q, changed = part
-        q_prime = spread(q)
-        for token, prob in changed.items():
+        q_prime = spread(part[0])
+        for token, prob in part[1].items():
             q_prime[token] = prob
         return q_prime
 
