@@ -10,7 +10,7 @@ import pytest
 
 import omnidraft
 from benchmarks.quality import check
-from omnidraft.engine.loading import folder
+from omnidraft.engine.loading import folder, load
 from omnidraft.tokenizer import Tokenizer
 from recipes import functions, general, problems, words
 from recipes.other import ANSWER, other
@@ -32,7 +32,7 @@ def test_a_problem_is_told_and_solved(schema, draws=12):
         for x, op, y, z in sums:
             assert problems.OPERATIONS[op](x, y) == z and (op != "/" or x % y == 0)
         assert sums[-1][3] == example["answer"] == int(marked)
-        assert not re.search(r"[\[\]{}<>|]|  |\bNone\b", example["prompt"] + example["response"])
+        assert not re.search(r"[\[\]{}<>|]|  |\bNone\b(?! of)", example["prompt"] + example["response"])
         told = example["prompt"].lower()
         x = sums[0][0]
         known = {2, 7, 12, 24, 60, 100}  # numbers known without being given: a pair, a week, a dozen, a day, an hour, a dollar
@@ -233,6 +233,24 @@ def test_a_mean_of_checkpoints_keeps_shares_and_number_type():
     one, other = (torch.tensor(numbers, dtype=torch.float16) for numbers in ([1.0, 2.0], [5.0, -2.0]))
     made = mean([({"a": one}, 0.25), ({"a": other}, 0.75)])["a"]
     assert made.tolist() == [4.0, -1.0] and made.dtype == torch.float16
+
+
+def test_a_deeper_model_begins_as_its_source_and_a_shallower_one_has_its_own_tokenizer(tmp_path):
+    pytest.importorskip("torch")
+    from recipes.grow import grow
+
+    source, shape = folder("qwen-like"), folder("llama3-like")
+    before = load(source)
+    layers = [*range(before.config.layers)]
+    grow(source, source, tmp_path / "deeper", [layers[0], *layers, layers[-1]])
+    deeper = load(tmp_path / "deeper")
+    assert deeper.config.layers == len(layers) + 2
+    ids = before.tokenizer.encode("Ann has 3 boxes.", bos=True)
+    logits = [model.forward(ids, model.new_cache(), len(ids)) for model in (before, deeper)]
+    np.testing.assert_allclose(*logits, atol=1e-4)
+    grow(source, shape, tmp_path / "other", layers[:2])
+    other = load(tmp_path / "other")
+    assert other.tokenizer.strings == load(shape).tokenizer.strings and other.config.layers == 2
 
 
 def test_the_general_drafter_reads_no_answer(monkeypatch):
