@@ -46,7 +46,7 @@ class Options:
                 raise OmnidraftError(f"eos_token_id is {ends!r}, but must be one or more ids")
         for name, value, kind, holds, needed in (
             ("draft length", self.stop.limit, Integral, lambda k: k >= 0, "0 or more"),
-            ("temperature", self.temperature, Real, lambda t: 0 <= t < float("inf"), "0 or more, finite"),
+            ("temperature", self.temperature, Real, lambda t: 0 <= t < float("inf"), "0 or more"),
             ("top-k", self.top_k, Integral, lambda k: k >= 0, "0 (off) or more"),
             ("top-p", self.top_p, Real, lambda p: 0 < p <= 1, "in (0, 1]"),
             ("min-p", self.min_p, Real, lambda p: 0 <= p <= 1, "from 0 (off) to 1"),

@@ -28,7 +28,7 @@ from .words import L
 OPERATIONS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "/": int.__floordiv__}
 CHOICE = re.compile(r"\[([^\[\]]*)\]")
 TOKEN = re.compile(r"\{([^{}]+)\}|<([^<>]+)>")
-LIMIT, HIGH_LIMIT, HIGH_SHARE = 100, 200, 0.12
+LIMIT, HIGH_LIMIT, HIGH_SHARE = 100, 200, 0.3
 
 MAKERS, BODIES, HALLS, SEXES, STATES = ([tuple(entry.split(":")) for entry in entries]
                                         for entries in (L.MAKERS, L.BODIES, L.HALLS, L.SEXES, L.STATES))
@@ -67,16 +67,19 @@ def read_schemas(text: str) -> list[Schema]:
         else:
             wording, _, own = line.partition(" => ")
             for name in sorted(shorthands, key=len, reverse=True) * 2:  # twice, because shorthands use other shorthands
-                wording = re.sub(rf"(?<![A-Z]){name}(?![A-Z])", lambda _, name=name: shorthands[name], wording)
+                if name in wording:
+                    wording = re.sub(rf"(?<![A-Z]){name}(?![A-Z])", lambda _, name=name: shorthands[name], wording)
             last = schemas[-1]
             schemas[-1] = Schema(last.steps, last.settings, (*last.wordings, (wording, own or default)))
     return schemas
 
 
 OLD, NEW = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("schemas.txt", "schemas_new.txt"))
-SCHEMAS, TRAINED = read_schemas(OLD), read_schemas(OLD + NEW)  # what the package's models know; what training draws from
+SCHEMAS, TRAINED = read_schemas(OLD), read_schemas(OLD + NEW)  # what both targets know; what training draws from
 SHARES = [len(schema.wordings) for schema in SCHEMAS]  # the usual kinds have the most wordings
-TRAINED_SHARES = [len(schema.wordings) * int(schema.settings.get("more", 1)) for schema in TRAINED]
+# Most problems that people ask have one step. A model that has seen more of two adds a step to them.
+TRAINED_SHARES = [len(schema.wordings) * int(schema.settings.get("more", 1)) * (2 if len(schema.steps) == 1 else 1)
+                  for schema in TRAINED]
 
 
 def choose(rng: random.Random, text: str) -> str:

@@ -8,8 +8,8 @@ TOKENS` lets it fall to zero over that many tokens, from the same checkpoint, in
 separate process generates the examples in chunks, just before they are used: so a run uses improved generators from the next
 chunk on.
 
-Muon for the matrices, AdamW for the rest. Products outside attention are in bf16 if the processor has it; on a GPU they are
-in tf32. Several processes take small batches from a shared counter until an update has enough: a process that other work
+Muon for the matrices, AdamW for the rest. Products are in bf16 if the processor has it (a gradient then differs by 2 to 3 %,
+as long as the matrices decay, which bounds the residual stream); on a GPU they are in tf32. Several processes take small batches from a shared counter until an update has enough: a process that other work
 slows down takes fewer. Then the gradients are added up, and each process orthogonalises its share of Muon's updates.
 """
 

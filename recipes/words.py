@@ -83,11 +83,11 @@ def past(verb: str) -> str:
 
 
 def number_word(n: int) -> str:
-    """A number up to a hundred in words."""
+    """A number below 1,000 in words."""
     if n < 20:
         return L.ONES[n]
-    if n == 100:
-        return "one hundred"
+    if n >= 100:
+        return f"{L.ONES[n // 100]} hundred" + (f" and {number_word(n % 100)}" if n % 100 else "")
     return L.TENS[n // 10 - 1] + ("-" + L.ONES[n % 10] if n % 10 else "")
 
 
