@@ -9,8 +9,9 @@ separate process generates the examples in chunks, just before they are used: so
 chunk on.
 
 Muon for the matrices, AdamW for the rest. Products are in bf16 if the processor has it (a gradient then differs by 2 to 3 %,
-as long as the matrices decay, which bounds the residual stream); on a GPU they are in tf32. Several processes take small batches from a shared counter until an update has enough: a process that other work
-slows down takes fewer. Then the gradients are added up, and each process orthogonalises its share of Muon's updates.
+as long as the matrices decay, which bounds the residual stream); on a GPU they are in tf32. Several processes take small
+batches from a shared counter until an update has enough: a process that other work slows down takes fewer. Then the gradients
+are added up, and each process orthogonalises its share of Muon's updates.
 """
 
 from __future__ import annotations
