@@ -84,7 +84,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("lifting", "if None not in (parts := [*map(splits.get, spelling)]):", "if any(parts := [*map(splits.get, spelling)]):",
      LIFTING + " " + ROUND),
     # sampling
-    ("sampling", "weights.reshape(-1, BLOCK)", "weights.reshape(BLOCK, -1)", SAMPLING),
+    ("sampling", "whole // BLOCK, BLOCK)", "whole // BLOCK, BLOCK)[..., ::-1, :]", SAMPLING),
+    ("sampling", "weights[..., whole:].sum", "weights[..., :0].sum", SAMPLING),
     ("sampling", "probs < least", "probs <= least", SAMPLING),
     ("sampling", "running - ordered >= top_p", "running >= top_p", SAMPLING),
     ("sampling", "logits[..., size:] = -np.inf", "logits[..., size + 1:] = -np.inf", SAMPLING),
