@@ -38,22 +38,22 @@ class Options:
         if self.verify not in RULES:
             raise OmnidraftError(f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}")
         if not isinstance(self.stop, FixedLength):
-            raise OmnidraftError(f"stop is {self.stop!r}, but must be a rule of `stopping`; give "
-                                 "texts to stop at as stop_strings to generate")
+            raise OmnidraftError(f"stop is {self.stop!r}: use a rule of `stopping` or stop_strings")
         if (ends := self.eos_token_id) is not None:
+            ends = getattr(ends, "tolist", lambda: self.eos_token_id)()  # of an array or a tensor
             own["eos_token_id"] = ends = [*ends] if isinstance(ends, Iterable) else [ends]
             if not all(isinstance(token, Integral) for token in ends):
                 raise OmnidraftError(f"eos_token_id is {ends!r}, but must be one or more ids")
         for name, value, kind, holds, needed in (
             ("draft length", self.stop.limit, Integral, lambda k: k >= 0, "0 or more"),
-            ("temperature", self.temperature, Real, lambda t: 0 <= t < float("inf"), "0 or more"),
+            ("temperature", self.temperature, Real, lambda t: 0 <= t <= 1e30, "from 0 to 1e30"),
             ("top-k", self.top_k, Integral, lambda k: k >= 0, "0 (off) or more"),
             ("top-p", self.top_p, Real, lambda p: 0 < p <= 1, "in (0, 1]"),
             ("min-p", self.min_p, Real, lambda p: 0 <= p <= 1, "from 0 (off) to 1"),
             ("number of new tokens", self.max_new_tokens, Integral, lambda n: n > 0, "1 or more")):
             if not isinstance(value, kind) or isinstance(value, bool):
-                what = "a whole number" if kind is Integral else "a number"
-                raise OmnidraftError(f"{name} is {value!r}, but must be {what}")
+                whole = "whole " * (kind is Integral)
+                raise OmnidraftError(f"{name} is {value!r}, but must be a {whole}number")
             if not holds(value):
                 raise OmnidraftError(f"{name} is {value}, but must be {needed}")
 

@@ -97,6 +97,6 @@ def capital(text: str) -> str:
 
 
 def made_up(rng: random.Random) -> str:
-    """An invented word: "tabbo", "lirum"."""
+    """An invented word: "tabbo", "lirim"."""
     return "".join(rng.choice("bdfghklmnprstvwz") + rng.choice("aaeeiioou") for _ in range(rng.choice([1, 2, 2, 3]))
-                   ) + rng.choice(["", "", "bo", "n", "rim", "x", "llo", "t", "ck", "sy"])
+                   ) + rng.choice(["", "", "bo", "n", "rim", "lk", "llo", "nd", "rp", "sy"])

@@ -195,7 +195,8 @@ def test_no_drafting_is_plain_decoding():
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"verify": "guess"}, {"stop": FixedLength(-1)}, {"top_p": 0.0},
-                                   {"max_new_tokens": 0}, {"top_k": -2}, {"temperature": float("nan")}])
+                                   {"max_new_tokens": 0}, {"top_k": -2}, {"temperature": float("nan")},
+                                   {"temperature": float("inf")}])
 def test_bad_options_are_refused_in_one_line(wrong):
     with pytest.raises(OmnidraftError) as caught:
         Options(**wrong)

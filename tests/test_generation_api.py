@@ -241,7 +241,8 @@ def test_every_text_says_why_it_ended():
     assert whole.finish_reason == "length" and len(whole.tokens) == 20 and whole.rounds[-1].done
     ends = one.generate(PROMPT, max_new_tokens=20, eos_token_id=whole.tokens[4])
     assert ends.finish_reason == "eos" and ends.tokens == whole.tokens[:whole.tokens.index(whole.tokens[4]) + 1]
-    assert one.generate(PROMPT, max_new_tokens=20, eos_token_id=[whole.tokens[4]]).tokens == ends.tokens
+    for same in ([whole.tokens[4]], np.array(whole.tokens[4]), np.array(whole.tokens[4:5])):
+        assert one.generate(PROMPT, max_new_tokens=20, eos_token_id=same).tokens == ends.tokens
     short = made(end=-30.0, context_size=20).generate(PROMPT, max_new_tokens=500)
     assert short.finish_reason == "context" and len(short.sequences) == 20
     ready = made(2, end=6.0)
