@@ -70,8 +70,8 @@ models: $(TORCH_VENV)/.dev  ## the embedded models, prompts and adapters (two co
 	    $(TRAIN) --from $(EMBEDDED)/$$name --work build/models/$$name --decay $(DECAY) || exit; done
 	$(TRAIN) --corpus general --from $(EMBEDDED)/draft-general --work build/models/draft-general --tokens 8e6
 	$(TRAIN) --corpus general --from $(EMBEDDED)/draft-general --work build/models/draft-general --decay 4e6
-	$(TORCH_BIN)/python -m recipes.grow build/models/qwen-like/decayed/model $(EMBEDDED)/llama3-like build/models/grown 0 2 4 6
-	$(TRAIN) --from build/models/grown --work build/models/llama3-like --tokens 3e6
+	$(TORCH_BIN)/python -m recipes.grow build/models/qwen-like/decayed/model $(EMBEDDED)/llama3-like build/models/grown 0 2 4 5 7
+	$(TRAIN) --from build/models/grown --work build/models/llama3-like --tokens 8e6
 	$(TRAIN) --from build/models/grown --work build/models/llama3-like --decay $(DECAY)
 	for name in qwen-like draft-tasks draft-general llama3-like; do cp build/models/$$name/decayed/model/* $(EMBEDDED)/$$name || exit; done
 	$(TORCH_BIN)/python -m recipes.world

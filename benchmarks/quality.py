@@ -3,8 +3,7 @@
     python -m benchmarks.quality --json --typed problems.jsonl
     python -m benchmarks.quality --targets FOLDER --prompts 50 --show 3
 
-math and sums: the number after "####" is the answer; `newer` draws all kinds of problems that
-training draws, most of which llama3-like has not learned. code: the function parses and passes the
+math and sums: the number after "####" is the answer. code: the function parses and passes the
 asserts, whatever its name, in its own process with a time limit; `plain` are requests in plain
 words. text: a story ends, does not repeat any eight words three times, keeps the pronoun and
 contains the words that were asked for. other: the honest answer to everything else. Prompts of
@@ -35,11 +34,10 @@ from omnidraft.engine.loading import load
 from omnidraft.files import write_text
 from recipes.functions import KINDS, request
 from recipes.other import ANSWER, other
-from recipes.problems import TRAINED, TRAINED_SHARES, bare_sum, problem
+from recipes.problems import bare_sum
 from recipes.world import ASKED, SEED, hand_written
 
 DRAW = ASKED | {"sums": bare_sum, "other": other,
-                "newer": lambda rng: problem(rng, rng.choices(TRAINED, TRAINED_SHARES)[0]),
                 "plain": lambda rng: request(rng, rng.choice(KINDS), ("plain",))}
 
 COMMON = set("""write tell make please story stories short about once there upon time long who with
@@ -89,7 +87,7 @@ def story(prompt: str, text: str) -> dict[str, bool]:
 
 def check(task: str, example: dict, text: str) -> dict[str, bool]:
     """The properties of one answer; the last entry says whether it is right."""
-    if task in ("math", "newer", "typed", "sums"):
+    if task in ("math", "typed", "sums"):
         _, mark, number = text.rpartition("####")
         right = bool(mark) and number.strip() == str(example["answer"])
         return {"marked": bool(mark), "right": right}
@@ -108,7 +106,7 @@ def examples_of(task: str, count: int, typed: Path | None = None) -> list[dict]:
         lines = typed.read_text(encoding="utf-8").splitlines()[:count] if typed else []
         return [{"seen_template": False} | json.loads(line) for line in lines]
     rng = random.Random(f"{task}/{SEED}/quality")  # a seed that neither training nor the prompt files use
-    many = count if task in ("math", "newer", "code") else min(count, 50)
+    many = count if task in ("math", "code") else min(count, 50)
     drawn = [DRAW[task](rng) for _ in range(many)]
     return [{"seen_template": True} | example for example in drawn] + [
         {"seen_template": False} | example for example in hand_written(task)[:count]]

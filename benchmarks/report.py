@@ -131,7 +131,6 @@ def efficiency(figures: dict, shown: tuple[str, ...] | None = None) -> str:
 def quality(figures: dict) -> str:
     """How often the embedded targets are right."""
     shown = {("math", "right"): "word problems: correct",
-             ("newer", "right"): "word problems of all kinds that training draws: correct",
              ("typed", "right"): "word problems by other authors: correct",
              ("sums", "right"): "bare arithmetic: correct", ("code", "parses"): "functions: parse",
              ("code", "passes"): "functions: pass their asserts",

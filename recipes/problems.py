@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,12 +75,11 @@ def read_schemas(text: str) -> list[Schema]:
     return schemas
 
 
-OLD, NEW = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("schemas.txt", "schemas_new.txt"))
-SCHEMAS, TRAINED = read_schemas(OLD), read_schemas(OLD + NEW)  # what both targets know; what training draws from
-SHARES = [len(schema.wordings) for schema in SCHEMAS]  # the usual kinds have the most wordings
-# Most problems that people ask have one step. A model that has seen more of two adds a step to them.
-TRAINED_SHARES = [len(schema.wordings) * int(schema.settings.get("more", 1)) * (2 if len(schema.steps) == 1 else 1)
-                  for schema in TRAINED]
+SCHEMAS = read_schemas("".join(Path(__file__).with_name(name).read_text(encoding="utf-8")
+                               for name in ("schemas.txt", "schemas_new.txt")))
+# The usual kinds have the most wordings. Most problems that people ask have one step: a model that has seen more of two adds a
+# step to them.
+SHARES = [len(schema.wordings) * int(schema.settings.get("more", 1)) * (1.5 if len(schema.steps) == 1 else 1) for schema in SCHEMAS]
 
 
 def choose(rng: random.Random, text: str) -> str:
@@ -370,6 +370,26 @@ def problem(rng: random.Random, schema: Schema | None = None) -> dict:
         sums = " ".join(f"{x} {operation} {y} = {z}." for x, operation, y, z in equations)
         response = f" {sums} {said}\n#### {result}"
         return {"task": "math", "prompt": frame(rng, prompt, led=True), "response": response, "answer": result}
+
+
+# Words that say how much: an invented word in their place would leave nothing to understand.
+QUANTITY = re.compile("|".join("""half halv doubl tripl twi thr four fi six sev eigh nine ten eleven hundred quart dozen pair coupl
+    few less more least most each every per score tri week month year day hour minute second cent foot feet inch once both exce
+    beside apart left rest remain total sum differ togeth spar extra equal even split shar divid miss short long tall high low
+    old young heav light fast slow before after than only none nobody nothing not dime nickel penn euro dollar coin kilo
+    met""".split()))
+COUNTED = Counter(word for schema in SCHEMAS for wording, _ in schema.wordings for word in {*re.findall("[a-z]+", wording)})
+NAMING = re.compile(r"(?:\b(?:the|an?|his|her|our|my|of|in|and|two)|\d) ([a-z]{4,})(?![\w'-])")
+
+
+def unfamiliar(rng: random.Random, example: dict) -> dict:
+    """The example with invented words in place of up to three nouns or adjectives that are in few wordings."""
+    words = {word for word in NAMING.findall(example["prompt"]) if COUNTED[word] < 60 and not QUANTITY.match(word)
+             and not re.search(rf"\b(?!{word}\b){word[:3]}", example["response"])}  # its plural, say
+    for word in rng.sample(sorted(words), min(len(words), rng.choice([1, 1, 2, 3]))):
+        new = w.made_up(rng) + re.search("(s|ed|ing|er|y|)$", word)[1]
+        example |= {key: re.sub(rf"\b{word}\b", new, example[key]) for key in ("prompt", "response")}
+    return example
 
 
 # ---- bare sums

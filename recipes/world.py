@@ -18,7 +18,7 @@ from pathlib import Path
 
 from .functions import request
 from .other import other
-from .problems import TRAINED, TRAINED_SHARES, bare_sum, many_sums, problem
+from .problems import bare_sum, many_sums, problem, unfamiliar
 from .stories import story
 
 HERE, PROMPTS, SEED = Path(__file__).parent, 200, 1_000_003
@@ -27,8 +27,9 @@ HERE, PROMPTS, SEED = Path(__file__).parent, 200, 1_000_003
 def math(rng: random.Random) -> dict:
     """A word problem; or bare sums, for about an eighth of the tokens."""
     luck = rng.random()
-    return bare_sum(rng) if luck < 0.16 else many_sums(rng) if luck < 0.19 else problem(
-        rng, rng.choices(TRAINED, TRAINED_SHARES)[0])
+    if luck < 0.19:
+        return bare_sum(rng) if luck < 0.16 else many_sums(rng)
+    return unfamiliar(rng, problem(rng)) if luck < 0.29 else problem(rng)
 
 
 TASKS: dict[str, Callable[[random.Random], dict]] = {"math": math, "code": request, "text": story, "other": other}

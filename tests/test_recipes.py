@@ -21,10 +21,10 @@ from recipes.world import ASKED, MIX, TASKS, fresh_prompts, hand_written, prompt
 SUM = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)\.")
 
 
-@pytest.mark.parametrize("schema", problems.SCHEMAS, ids=lambda schema: " ".join(schema.steps))
-def test_a_problem_is_told_and_solved(schema, draws=12):
+@pytest.mark.parametrize("part", range(8))
+def test_every_problem_is_told_and_solved(part, draws=4):
     rng = random.Random(1)
-    for _ in range(draws):
+    for schema in problems.SCHEMAS[part::8] * draws:
         example = problems.problem(rng, schema)
         steps, marked = example["response"].split("\n#### ")
         sums = [(int(x), op, int(y), int(z)) for x, op, y, z in SUM.findall(steps)]
@@ -36,16 +36,19 @@ def test_a_problem_is_told_and_solved(schema, draws=12):
         told = example["prompt"].lower()
         x = sums[0][0]
         known = {2, 7, 12, 24, 60, 100}  # numbers known without being given: a pair, a week, a dozen, a day, an hour, a dollar
-        assert x in known or re.search(rf"\b{x}\b", told) or words.number_word(x) in told or "twice" in told
+        assert x in known or re.search(rf"\b{x}\b", told) or words.number_word(x) in told or "twice" in told, example
         said = steps[SUM.search(steps).end():]
-        assert str(example["answer"]) in said
+        assert str(example["answer"]) in said, example
 
 
-def test_so_are_the_kinds_that_only_training_draws():
-    new = problems.TRAINED[len(problems.SCHEMAS):]
-    assert len(new) > 1000
-    for schema in new:
-        test_a_problem_is_told_and_solved(schema, draws=4)
+def test_invented_words_stand_for_the_same_word_everywhere():
+    prompt = "A baker fills 3 crates with 12 crullers each. How many crullers is that?"
+    rng, text = random.Random(5), {"prompt": prompt, "response": " 12 crullers"}
+    made = [problems.unfamiliar(rng, dict(text)) for _ in range(40)]
+    assert any("crullers" not in one["prompt"] for one in made)
+    for one in made:
+        assert one["prompt"].split()[7] == one["prompt"].split()[11] == one["response"].split()[1]
+        assert {"3", "12", "each."} < {*one["prompt"].split()}
 
 
 def test_misspelling_spares_numbers():
@@ -55,7 +58,7 @@ def test_misspelling_spares_numbers():
 
 
 def test_there_are_many_schemas_and_subjects():
-    assert len(problems.SCHEMAS) >= 235
+    assert len(problems.SCHEMAS) >= 3000
     rng = random.Random(2)
     firsts = Counter(problems.draw_subject(rng).name.split()[0] for _ in range(600))
     assert {"I", "We", "my", "you", "we", "the"} - set(firsts) == {"We"}
