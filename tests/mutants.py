@@ -85,7 +85,7 @@ MUTANTS = [Mutant(*fields) for fields in (
      LIFTING + " " + ROUND),
     # sampling
     ("sampling", "whole // BLOCK, BLOCK)", "whole // BLOCK, BLOCK)[..., ::-1, :]", SAMPLING),
-    ("sampling", "weights[..., whole:].sum", "weights[..., :0].sum", SAMPLING),
+    ("sampling", "weights[..., whole:]\n", "weights[..., :0]\n", SAMPLING),
     ("sampling", "probs < least", "probs <= least", SAMPLING),
     ("sampling", "running - ordered >= top_p", "running >= top_p", SAMPLING),
     ("sampling", "logits[..., size:] = -np.inf", "logits[..., size + 1:] = -np.inf", SAMPLING),
