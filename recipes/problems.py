@@ -79,7 +79,8 @@ SCHEMAS = read_schemas("".join(Path(__file__).with_name(name).read_text(encoding
                                for name in ("schemas.txt", "schemas_new.txt")))
 # The usual kinds have the most wordings. Most problems that people ask have one step: a model that has seen more of two adds a
 # step to them.
-SHARES = [len(schema.wordings) * int(schema.settings.get("more", 1)) * (1.5 if len(schema.steps) == 1 else 1) for schema in SCHEMAS]
+SHARES = [len(schema.wordings) * int(schema.settings.get("more", 1)) * (1.5 if len(schema.steps) == 1 else 1)
+          for schema in SCHEMAS]
 
 
 def choose(rng: random.Random, text: str) -> str:
@@ -373,8 +374,8 @@ def problem(rng: random.Random, schema: Schema | None = None) -> dict:
 
 
 # Words that say how much: an invented word in their place would leave nothing to understand.
-QUANTITY = re.compile("|".join("""half halv doubl tripl twi thr four fi six sev eigh nine ten eleven hundred quart dozen pair coupl
-    few less more least most each every per score tri week month year day hour minute second cent foot feet inch once both exce
+QUANTITY = re.compile("|".join("""half halv doubl tripl twi thr four fi six sev eigh nine ten eleven hundred quart dozen pair
+    coupl few less more least most each every per score tri week month year day hour minute second cent foot feet inch once both exce
     beside apart left rest remain total sum differ togeth spar extra equal even split shar divid miss short long tall high low
     old young heav light fast slow before after than only none nobody nothing not dime nickel penn euro dollar coin kilo
     met""".split()))
