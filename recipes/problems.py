@@ -374,10 +374,11 @@ def problem(rng: random.Random, schema: Schema | None = None) -> dict:
 
 
 # Words that say how much: an invented word in their place would leave nothing to understand.
-QUANTITY = re.compile("|".join("""half halv doubl tripl twi thr four fi six sev eigh nine ten eleven hundred quart dozen pair
-    coupl few less more least most each every per score tri week month year day hour minute second cent foot feet inch once
-    both exce beside apart left rest remain total sum differ togeth spar extra equal even split shar divid miss short long tall
-    high low old young heav light fast slow before after than only none nobody nothing not dime nickel penn euro dollar coin kilo
+QUANTITY = re.compile("|".join("""
+    half halv doubl tripl twi thr four fi six sev eigh nine ten eleven hundred quart dozen pair coupl few less more least
+    most each every per score tri week month year day hour minute second cent foot feet inch once both exce beside apart
+    left rest remain total sum differ togeth spar extra equal even split shar divid miss short long tall high low old
+    young heav light fast slow before after than only none nobody nothing not dime nickel penn euro dollar coin kilo
     met""".split()))
 COUNTED = Counter(word for schema in SCHEMAS for wording, _ in schema.wordings for word in {*re.findall("[a-z]+", wording)})
 NAMING = re.compile(r"(?:\b(?:the|an?|his|her|our|my|of|in|and|two)|\d) ([a-z]{4,})(?![\w'-])")
