@@ -40,7 +40,7 @@ class Options:
         if not isinstance(self.stop, FixedLength):
             raise OmnidraftError(f"stop is {self.stop!r}: use a rule of `stopping` or stop_strings")
         if (ends := self.eos_token_id) is not None:
-            ends = getattr(ends, "tolist", lambda: self.eos_token_id)()  # of an array or a tensor
+            ends = ends.tolist() if hasattr(ends, "tolist") else ends  # an array or a tensor
             own["eos_token_id"] = ends = [*ends] if isinstance(ends, Iterable) else [ends]
             if not all(isinstance(token, Integral) for token in ends):
                 raise OmnidraftError(f"eos_token_id is {ends!r}, but must be one or more ids")

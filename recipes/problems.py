@@ -1,4 +1,4 @@
-"""Word problems from the schemas of schemas.txt, and bare sums (sums without a story).
+"""Word problems from the schemas of two text files, and bare sums (sums without a story).
 
 A schema says how a kind of problem is solved (`a*b r-c`: multiply, then subtract from the result), what the answer is, and
 how the problem may be worded. Its language:
@@ -76,7 +76,7 @@ def read_schemas(text: str) -> list[Schema]:
 
 
 SCHEMAS = read_schemas("".join(Path(__file__).with_name(name).read_text(encoding="utf-8")
-                               for name in ("schemas.txt", "schemas_new.txt")))
+                               for name in ("schemas.txt", "schemas_more.txt")))
 # The usual kinds have the most wordings. Most problems that people ask have one step: a model that has seen more of two adds a
 # step to them.
 SHARES = [len(schema.wordings) * int(schema.settings.get("more", 1)) * (1.5 if len(schema.steps) == 1 else 1)
