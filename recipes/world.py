@@ -29,7 +29,7 @@ def math(rng: random.Random) -> dict:
     luck = rng.random()
     if luck < 0.19:
         return bare_sum(rng) if luck < 0.16 else many_sums(rng)
-    return unfamiliar(rng, problem(rng)) if luck < 0.29 else problem(rng)
+    return unfamiliar(rng, problem(rng)) if luck < 0.24 else problem(rng)
 
 
 TASKS: dict[str, Callable[[random.Random], dict]] = {"math": math, "code": request, "text": story, "other": other}
