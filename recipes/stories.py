@@ -161,6 +161,8 @@ def told(rng: random.Random) -> dict:
     about = choose(rng, rng.choice([line.removeprefix("about ") for line in lines[:-1]])).format(**values)
     if sort in ("hero", "child", "any") and values["named"] and rng.random() < 0.1:  # "about Tim who wants to fly"
         about = about.replace(values["A"], values["H"])
+    if child and first.startswith(values["A"]) and rng.random() < 0.12:  # a hero with a name, and nothing else
+        about = values["H"] if rng.random() < 0.3 else values["A"]
     many = values["x"].many if sort == "any" else values["kinds"] if sort == "hero" and about == values["A"] else ""
     ask = request(rng, "" if scene and rng.random() < 0.7 else about, opening, many)
     if " who lived " in first:

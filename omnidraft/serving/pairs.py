@@ -23,8 +23,8 @@ def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "
     OmnidraftError for anything else, or if the vocabularies have nothing in common.
 
     >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
-    >>> pair.generate("Once upon a time", max_new_tokens=12).text
-    ', there was a girl named Nora who'
+    >>> pair.generate("Once upon a time", max_new_tokens=11).text
+    ', there was a girl named Ella who'
     """
     for name in how.keys() - {"draft_backend"}:
         if name.startswith(("draft", "target", "model")):
