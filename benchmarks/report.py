@@ -170,10 +170,10 @@ def learning(figures: dict, all_of_it: bool = False) -> str:
                          f"{middle(some, 'omnidraft T=0.01', 'acceptance_proposed'):.3f}"])
             cells[name] = f"{cold:.2f} / {value:.2f}" + f" ({closed})" * bool(closed)
         short.append([where, *(cells.get(name, "") for name in LEARNED)])
-    s = figures["settings"]
+    s, count = figures["settings"], min(int(row[2]) for row in rows)
+    seeds = "one seed" if count == 1 else f"medians over {count} seeds"
     intro = (f"{machine_line(figures)}. One pass over {s['texts']} texts of the target per task, "
-             f"an update every {s['every']} texts (`benchmarks/learning.py`; medians over "
-             f"{min(int(row[2]) for row in rows)} seeds; held-out prompts; k = 6")
+             f"an update every {s['every']} texts (`benchmarks/learning.py`; {seeds}; held-out prompts; k = 6")
     if all_of_it:
         return f"{intro}{figures.get('texts', '')}).\n\n" + table(
             ["pair, task", "trained with", "seeds", "block efficiency T=0.01", "T=1", "gap closed",

@@ -90,7 +90,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("sampling", "running - ordered >= top_p", "running >= top_p", SAMPLING),
     ("sampling", "logits[..., size:] = -np.inf", "logits[..., size + 1:] = -np.inf", SAMPLING),
     ("sampling", 'sums.searchsorted(goal, "right")', 'sums.searchsorted(goal, "left")', SAMPLING),
-    ("sampling", "goal = min(goal, running[-1] * BELOW_ONE)", "goal = goal + 0.0", SAMPLING),
+    ("sampling", "goal = min(goal, running.item(-1) * BELOW_ONE)", "goal = goal + 0.0", SAMPLING),
     ("sampling", "(temperature, top_k, top_p, min_p) if temperature", "(temperature, top_k, 1.0, min_p) if temperature",
      WORLDS),
     # translation
