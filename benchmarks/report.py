@@ -175,11 +175,10 @@ def learning(figures: dict, all_of_it: bool = False) -> str:
     intro = (f"{machine_line(figures)}. One pass over {s['texts']} texts of the target per task, "
              f"an update every {s['every']} texts (`benchmarks/learning.py`; {seeds}; held-out prompts; k = 6")
     if all_of_it:
-        return f"{intro}{figures.get('texts', '')}).\n\n" + table(
+        return f"{intro}).\n\n" + table(
             ["pair, task", "trained with", "seeds", "block efficiency T=0.01", "T=1", "gap closed",
              "proposals accepted, `omnidraft` T=0.01"], rows)
-    return (f"{intro}; for acceptance, and which texts were written outside the script, see the "
-            "[results](results.md#learning)). Block efficiency at T = 0.01 / 1, and in "
+    return (f"{intro}; for acceptance see the [results](results.md#learning)). Block efficiency at T = 0.01 / 1, and in "
             "brackets the share of the gap to the yardstick closed at T = 1. LoRA rank 32 "
             "unless marked as all weights.\n\n"
             + table(["pair, task", *LEARNED.values()], short))

@@ -11,7 +11,7 @@ import numpy as np
 from .errors import OmnidraftError
 
 BLOCK = 128  # weights that `locate` sums at once
-ONES = np.ones(BLOCK), np.ones(BLOCK, np.float32)
+ONES = np.ones(BLOCK), np.ones(BLOCK, np.float32)  # their products with blocks are the sums
 BELOW_ONE = 1 - 2**-52  # the largest draw: times a total, it stays below the total after rounding
 NO_FILTERS = 0, 1.0, 0.0  # top_k, top_p, min_p
 LEAST = -6e4  # fits float16; least logit of an allowed token, even if the model rules it out

@@ -76,11 +76,11 @@ def read_schemas(text: str) -> list[Schema]:
 
 
 FILES = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("schemas.txt", "schemas_more.txt")]
-SCHEMAS, PLAIN = read_schemas("".join(FILES)), len(read_schemas(FILES[0]))
+SCHEMAS, PLAIN_COUNT = read_schemas("".join(FILES)), len(read_schemas(FILES[0]))
 # The usual kinds have the most wordings, and those of schemas.txt are the plainest: a model that saw them seldom was no longer
 # sure of them. Most problems that people ask have one step: a model that has seen more of two adds a step to them.
 SHARES = [len(schema.wordings) * int(schema.settings.get("more", 1)) * (1.5 if len(schema.steps) == 1 else 1)
-          * (2.5 if number < PLAIN else 1) for number, schema in enumerate(SCHEMAS)]
+          * (2.5 if number < PLAIN_COUNT else 1) for number, schema in enumerate(SCHEMAS)]
 
 
 def choose(rng: random.Random, text: str) -> str:
