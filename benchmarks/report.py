@@ -170,8 +170,8 @@ def learning(figures: dict, all_of_it: bool = False) -> str:
                          f"{middle(some, 'omnidraft T=0.01', 'acceptance_proposed'):.3f}"])
             cells[name] = f"{cold:.2f} / {value:.2f}" + f" ({closed})" * bool(closed)
         short.append([where, *(cells.get(name, "") for name in LEARNED)])
-    s, count = figures["settings"], min(int(row[2]) for row in rows)
-    seeds = "one seed" if count == 1 else f"medians over {count} seeds"
+    s, counts = figures["settings"], sorted({int(row[2]) for row in rows})
+    seeds = "one seed" if counts == [1] else f"medians over {' or '.join(map(str, counts))} seeds"
     intro = (f"{machine_line(figures)}. One pass over {s['texts']} texts of the target per task, "
              f"an update every {s['every']} texts (`benchmarks/learning.py`; {seeds}; held-out prompts; k = 6")
     if all_of_it:
