@@ -165,7 +165,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("learning/guard", "(after - before).mean()", "(before - after).mean()", GUARD),
     ("learning/guard", "SURE * error(after - before)", "0.0", GUARD),
     ("learning/guard", "SURE * error(after - before)", "2.0 * error(after - before)", GUARD),
-    ("learning/guard", "(n - 3) ** 0.5 if (n", "(n - 1) ** 0.5 if (n", GUARD),
+    ("learning/guard", "(n - 5) ** 0.5 if (n", "(n - 3) ** 0.5 if (n", GUARD),
     ("learning/guard", "SPREAD / n ** 0.5", "0.0", GUARD),
     ("learning/guard", "self.tried or now, []", "now, []", GUARD),
     ("learning/guard", "        self.trainer.restore(now)\n", "", GUARD),

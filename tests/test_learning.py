@@ -233,7 +233,7 @@ def state(number: int, steps: int | None = None) -> dict:
 
 @pytest.mark.parametrize(("differences", "decisions"), [
     ([0.1], [True]), ([-0.1], [False]),  # a clear difference is decided after two texts
-    ([0.005, 0.005], [None, True]), ([-0.005, -0.005], [None, False]),  # a small one after four texts that agree
+    ([0.005] * 3, [None, None, True]), ([-0.005] * 3, [None, None, False]),  # a small one after six texts that agree
     ([(0.04, -0.02)] * 5, [None] * 5),  # better on average, but not certain: the texts disagree
     ([0.1, (0.09, -0.03), *[0.03] * 5], [True, *[None] * 5, True]),  # texts that disagree: more are needed
     ([-0.001, 0.0, -0.001, -0.001], [None, None, False, None]),  # no gain in 3 looks, then counted again
@@ -264,12 +264,12 @@ def test_after_the_patience_one_unlucky_look_rolls_nothing_back():
 
 
 def test_equal_weights_are_found_better_in_few_of_many_runs():
-    """Differences of mean zero, 50 runs of 120 looks: 7 runs find a gain (with 2 errors 32, with n - 1 for n - 3 12)."""
-    rng, found = np.random.default_rng(0), 0
-    for _ in range(50):
+    """Differences of mean zero, 100 runs of 120 looks: 7 find a gain (with 2 errors 48, with n - 3 for n - 5 18)."""
+    rng, found = np.random.default_rng(1), 0
+    for _ in range(100):
         guard, _ = guard_of(rng.normal(0, 0.004, (120, 2)), 10 ** 9)
         found += any(guard.look(None, ["one", "two"], state(i)) for i in range(120))
-    assert found < 10
+    assert found < 12
 
 
 def test_the_first_look_takes_the_weights_as_they_are():

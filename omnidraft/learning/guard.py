@@ -67,6 +67,6 @@ class Guard:
 def error(differences: np.ndarray) -> float:
     """The standard error of the mean of paired differences (n,), also for small n.
 
-    It divides by n - 3, not n - 1: the spread of Student's t, which includes the estimate's error.
+    It divides by n - 5, not n - 1: many looks are made, and at first a few texts agree by chance.
     """
-    return differences.std() / (n - 3) ** 0.5 if (n := len(differences)) > 3 else SPREAD / n ** 0.5
+    return differences.std() / (n - 5) ** 0.5 if (n := len(differences)) > 5 else SPREAD / n ** 0.5
