@@ -278,7 +278,7 @@ def learn(learner: Learner, prompts: Iterable[str], options: Options,
 def saved(statistics: dict[str, Any], name: str) -> tuple[float, float]:
     """The "rounds" or "seconds" per token that learning saves on held-out prompts, and two errors.
 
-    (0.0, inf) for fewer than four. It divides by n - 3, not n - 1: the spread of Student's t.
+    (0.0, inf) for fewer than four. The error divides by n - 3, the spread of Student's t.
     """
     n, parts = statistics.get("held_out", 0), ("untouched", "held_out", "squared")
     if n < 4:
