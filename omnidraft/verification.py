@@ -175,8 +175,8 @@ def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting:
     node_mass, r = 1.0, 1.0  # the mass of the node is that of the child proposed just before
     for step, (stop_prob, q), mass in zip(route, proposals, numbers, strict=True):
         p = mass / (node_mass or 1.0) if step.node != ROOT else mass
-        node_mass, before, r, product = mass, r, ratio(r * p, q), later.pop()
-        bounded = product and getattr(target_probs, "none_zero", False)
+        node_mass, before, r, product = mass, r, ratio(r * p, q), min(1.0, later.pop())
+        bounded = product and getattr(target_probs, "none_zero", False)  # min: Q may round up
         yield Comparison(*step[:8], p, q, stop_prob, before, r,  # 8 fields come from the route
                          len(later) if r else 0, min(1.0, r / product) if bounded else 1.0)
         if r == 0:

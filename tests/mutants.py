@@ -62,6 +62,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("verification", "target_probs),\n                                             step.before)", "target_probs), 1.0)", BLOCK),
     ("verification", "return known[:sure], known[sure], left[sure]", "return [], known[0], left[0]", BLOCK),
     ("verification", "draw < known[-1].later_max for", "draw < last.later_max for", BLOCK),
+    ("verification", "min(1.0, later.pop())", "later.pop()", "test_exactness.py -k rounds_to_above"),
     ("verification", "q /= step.stop_prob", "q /= 1.0", ROUND),
     ("verification", "q[[*lifting.children(step.stopped_at)]] = 0.0", "q[:0] = 0.0", ROUND),
     ("verification", "mass / (node_mass or 1.0) if step.node != ROOT else mass", "mass", ROUND),

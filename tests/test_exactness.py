@@ -35,6 +35,10 @@ def test_the_loop_is_exact_and_every_condition_occurs():
     assert found.conditions["merge accepted"] > 30 and min(found.conditions.values()) > 2, found.conditions
 
 
+def test_a_probability_that_rounds_to_above_1_leaves_no_proposal_unjudged():
+    assert check("lifted", 1, seed=10633).worst < 1e-12  # a bound just below r: a draw between them kept everything
+
+
 @pytest.mark.parametrize("rule", ["tli", "slem"])
 def test_the_loop_is_exact_under_other_rules(rule):
     assert check(rule, 60, seed=1000).worst < 1e-12
