@@ -110,15 +110,14 @@ def served(name: str, prompts: int) -> dict:
     if done.returncode:
         return {"fails": done.stderr.strip().splitlines()[-1]}
     *each, last = map(json.loads, done.stdout.splitlines())
-    quarter = max(1, len(each) // 4)
-    ends = {name: round(float(np.mean([one["block_efficiency"] for one in part])), 3)
-            for name, part in (("first", each[:quarter]), ("last", each[-quarter:]))}
+    written = [one["block_efficiency"] for one in each if not one["note"].startswith("prompt skipped")]
+    quarter = max(1, len(written) // 4)
+    ends = {name: round(float(np.mean(part)), 3) for name, part in (("first", written[:quarter]), ("last", written[-quarter:]))}
     gain, error = saved(last, "rounds")
     n, share = last.get("held_out", 0), last.get("untouched_rounds", 0.0) / max(1, last.get("held_out", 0))
     held_out = {"held_out": n, "saved": gain / share, "saved_error": error / share} if n > 3 else {"held_out": n}
     return {**{name: last[name] for name in ("prompts", "tokens", "updates", "rollbacks")}, **held_out,
-            "passed_over": sum(one["note"].startswith("prompt skipped") for one in each),
-            "cut": any(" were cut to " in line for line in done.stderr.splitlines()), **ends}
+            "passed_over": len(each) - len(written), **ends}
 
 
 def main() -> None:

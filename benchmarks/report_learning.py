@@ -115,7 +115,8 @@ def adaptive(figures: dict) -> str:
             "cross-entropy.\n\n"
             + table(["pair, task", "labels", *first["quality"]], qualities)
             + "\n\nThe comparison of arXiv 2507.02659: held-out prompts after a stream of "
-            f"{s['stream']} (LoRA rank 32, `lifted`; k = {s['fixed']} where there is no head):\n\n"
+            f"{s['stream']} (LoRA rank 32, `lifted`; k = {s['fixed']} where there is no head). All methods "
+            "take turns; *over plain* is the median of the turns' ratios, so not the quotient of the medians.\n\n"
             + table(["pair, task", "method", "block efficiency", "draft tokens kept", "tok/s",
                      "over plain"], methods))
 
@@ -237,7 +238,7 @@ def real(figures: dict) -> str:
              *(change(run, at) for at in ("T=0", "T=1")), f"{run['rollbacks']} in {run['updates']} updates",
              f"{100 * run['learning_share']:.0f} %"] for name, run in figures["good"].items()]
     data = [[name, run["fails"], "", "", ""] if "fails" in run else
-            [name, f"{run['prompts']}" + ", truncated to their ends" * run["cut"],
+            [name, f"{run['prompts']}" + f", {run['passed_over']} too long" * bool(run["passed_over"]),
              f"{run['first']:.2f}", f"{run['last']:.2f}", held_out(run)] for name, run in figures["data"].items()]
     good = (f"Drafters that are already good serve {s['prompts_served']} prompts and learn (`benchmarks/learning_real.py`). "
             f"Block efficiency, k = 12, of the untouched drafter on {s['held_out']} other prompts, and the change with each "

@@ -99,8 +99,9 @@ for ngram, token, _ in pair.cache.items():  # every entry satisfies the equation
     assert drafter.tokenizer.decode_bytes(ngram) == target.tokenizer.token_bytes[token]
 
 # %% [markdown]
-# Now the cache learns from 120 texts, one after another. New n-grams become rarer, so it grows more and more slowly. Then we
-# allow only a quarter of the entries: how many of the n-grams in the last 60 texts does the cache know when they appear?
+# Now the cache learns from 120 texts, one after another. At first nearly every text brings a new n-gram. These problems are of
+# thousands of kinds, each with words of its own, so even at the end every second text does. Then we allow only a quarter of
+# the entries: how many of the n-grams in the last 60 texts does the cache know when they appear?
 
 # %%
 show(aligned_spans)  # lesson 2's blocks; `observe` takes the n:1 ones

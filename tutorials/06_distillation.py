@@ -75,12 +75,12 @@ for name, loss in {"dm": dm, "hybrid, lambda 0.2": dm + 0.2 * surprise, "hybrid,
 # ## The real thing
 #
 # A `Learner` keeps each text that the pair writes, with the target's rows. Of twelve texts, four are **held out**: they are not
-# trained on, but measure what was learned. On the other eight we train a drafter with each loss, always from the same start,
-# for six steps. Its weights W stay unchanged. Instead we train **LoRA adapters** (arXiv 2106.09685), two thin matrices A and B
-# for each W: the drafter computes with W + B · A. A has only 32 rows; this number is its **rank**. The bars show the expected
-# acceptance on the held-out texts, the mean of 1 - tv. Six steps say little about which loss is best;
-# docs/results.md compares them after two thousand texts. Here is one step in the package
-# (omnidraft/learning/backward.py computes the gradients of the weights):
+# trained on, but measure what was learned (`held_out=0`, as a `Learner` would hold out texts of its own). On the other eight we
+# train a drafter with each loss, always from the same start, for six steps. Its weights W stay unchanged. Instead we train
+# **LoRA adapters** (arXiv 2106.09685), two thin matrices A and B for each W: the drafter computes with W + B · A. A has only
+# 32 rows; this number is its **rank**. The bars show the expected acceptance on the held-out texts, the mean of 1 - tv. Six
+# steps say little about which loss is best; docs/results.md compares them after two thousand texts. Here is one step in the
+# package (omnidraft/learning/backward.py computes the gradients of the weights):
 
 # %%
 show(Trainer.step)
@@ -89,9 +89,10 @@ prompts = [example["prompt"] for example in examples("math", 16)]
 options = Options(temperature=1, max_new_tokens=32)
 models = pair(base, target)
 rng = np.random.default_rng(0)
-keeper = Learner(models, Trainer(base, Recipe(), rng), rng, Schedule(every=99, guard=0))  # no update before 99 texts
+keeper = Learner(models, Trainer(base, Recipe(), rng), rng, Schedule(every=99, guard=0, held_out=0))  # no update
 list(learn(keeper, prompts[:12], options, Uniforms(rng)))
 held_out, texts = keeper.batch[:4], keeper.batch[4:]
+assert len(texts) == 8
 print("before ", bar(keeper.trainer.expected_acceptance(models, held_out), 60, ".3f"))
 for name in LOSSES:
     trainer = Trainer(base, Recipe(name, rank=32), np.random.default_rng(0))
@@ -107,7 +108,7 @@ for name in LOSSES:
 # %%
 trainer = Trainer(base, Recipe("lifted", rank=32), np.random.default_rng(0))
 rng = np.random.default_rng(0)
-learner = Learner(models, trainer, rng, Schedule(every=2, steps=2, replay=4, guard=0))
+learner = Learner(models, trainer, rng, Schedule(every=2, steps=2, replay=4, guard=0, held_out=0))
 accepted = [trainer.expected_acceptance(models, held_out)]
 for learned in learn(learner, prompts[4:], options, Uniforms(rng)):
     if learned.updated:

@@ -127,9 +127,9 @@ figure("cost per token", {"ms": [*costs.values()]}, [*costs])
 # %% [markdown]
 # In our measurements (docs/results.md, "Adaptive drafting") the head is *not* faster than the confidence once both thresholds
 # are tuned (passes and draft tokens were counted, so this is not clock noise). Even if its predictions took no time, the head
-# would gain only about as much as tuning the confidence threshold: it seems to learn mostly how far the confidence can be
-# trusted, and a threshold can express that too. And its predictions do take time, for each draft token. There is room left,
-# though: a rule that knew what will be kept would be much faster.
+# would be within one percent of the confidence rule: it seems to learn mostly how far the confidence can be trusted, and a
+# threshold can express that too. And its predictions do take time, for each draft token. There is room left, though: a rule
+# that knew what will be kept would be much faster.
 #
 # ## Exercises
 #

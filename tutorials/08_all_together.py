@@ -86,7 +86,7 @@ options = Options(temperature=1, max_new_tokens=32)
 def start(name, **schedule):  # a learner for one target, and its draws
     models = pair(base, name)
     rng = np.random.default_rng(0)
-    return Learner(models, Trainer(base, Recipe(), rng), rng, Schedule(guard=0, **schedule)), Uniforms(rng)
+    return Learner(models, Trainer(base, Recipe(), rng), rng, Schedule(guard=0, held_out=0, **schedule)), Uniforms(rng)
 
 
 def serve(learner, draws, texts):  # the tokens that were written
