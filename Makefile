@@ -36,7 +36,7 @@ test-oldest: $(OLD_VENV)/.dev  ## the NumPy tests on the oldest versions that py
 	$(OLD_VENV)/bin/python -m pip freeze --disable-pip-version-check | grep -E "^(numpy|tokenizers|safetensors|typer|rich)=="
 	$(OLD_VENV)/bin/python $(PYTEST)
 
-soak: $(VENV)/.dev  ## broken files, killed writers, a million tokens (half an hour or more; `make soak SCALE=0.01`: a hundredth of it)
+soak: $(VENV)/.dev  ## broken files, killed writers, a million tokens (20 minutes or more; `make soak SCALE=0.01`: a hundredth of it)
 	$(BIN)/python tests/soak.py --scale $(SCALE)
 
 lint: $(VENV)/.dev  ## ruff

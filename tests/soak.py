@@ -1,6 +1,6 @@
 """A long stress test: broken files, killed writers, power loss, two writers at once, long texts with learning, many worlds.
 
-`make soak` runs all of it (half an hour or more); `python tests/soak.py --scale 0.1 mutations kills` runs a tenth of two parts.
+`make soak` runs all of it (20 minutes or more); `python tests/soak.py --scale 0.1 mutations kills` runs a tenth of two parts.
 Each part prints what it tried and what failed, with the seed of each failure; exit status 1 if anything failed. Linux only.
 """
 
@@ -388,13 +388,13 @@ def writers(base: Path, count: int) -> list[str]:
             with open(read) as file:
                 said = file.read()
             os.waitpid(child, 0)
-            if "saved to" in said:
-                outcomes["saved"], prompts = outcomes["saved"] + 1, prompts + 4
-            elif "; what was learned is in " in said:
+            if "; what was learned is in " in said:
                 rescued = Adapters(said.rsplit("--adapters ", 1)[1].strip())
                 found = rescued.load(Pair(load(base / "draft"), load(base / "target")))
                 outcomes["rescued"] += found is not None and found.lora is not None
                 shutil.rmtree(rescued.root)
+            elif "saved to" in said:
+                outcomes["saved"], prompts = outcomes["saved"] + 1, prompts + 4
             elif by_command and "another process is learning" in said:
                 outcomes["refused at once"] += 1
             else:
