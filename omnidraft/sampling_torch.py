@@ -32,7 +32,7 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
         one = highest - highest + 1  # NaN where `highest` is not finite
         return torch.zeros_like(logits).scatter_(-1, place, one)
     if temperature != 1:  # subtract the maximum first: then no quotient overflows
-        logits = (logits - logits.amax(-1, keepdim=True)) / temperature
+        logits = (logits - logits.amax(-1, keepdim=True)) / max(temperature, 1e-30)
     probs = torch.softmax(logits, -1)
     if (top_k, top_p, min_p) == NO_FILTERS:
         return probs
@@ -42,7 +42,7 @@ def process(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
     if top_p < 1:
         ordered, order = torch.sort(probs, dim=-1, descending=True, stable=True)
         running = ordered.cumsum(-1)
-        ordered.masked_fill_(running - ordered >= top_p * running[..., -1:], 0.0)
+        ordered.masked_fill_(running - ordered >= max(top_p, 1e-30) * running[..., -1:], 0.0)
         probs = torch.zeros_like(probs).scatter_(-1, order, ordered)
     if min_p > 0:
         probs = torch.where(probs < min_p * probs.amax(-1, keepdim=True), 0.0, probs)

@@ -216,7 +216,7 @@ def _library(what: str) -> Iterator[None]:
     """Turn whatever the tokenizer library raises into an OmnidraftError that begins with `what`."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # subtle: a panic of its Rust code is not an Exception
         raise OmnidraftError(f"{what} ({' '.join(str(error).split())[:200]})") from None

@@ -103,7 +103,7 @@ def test_rename_and_its_pair_finds_it_all_the_same(folders):
     assert Adapters("kept").keep(learner) == Path("kept/sums")  # a learner that is still running saves to the new name
     assert Adapters("kept").all()["sums"]["version"] == learner.version == 2
     learned(folders, target="second")
-    for name in ("sums", "tiny-draft--second", "../out", "a/b", "", ".hidden", "none", "auto", "-x\x1b", 300 * "a"):
+    for name in ("sums", "tiny-draft--second", "../out", "a/b", "", ".hidden", "none", "auto", "-x\x1b", 300 * "a", 90 * "漢"):
         result = run("adapters", "rename", "--adapters", "kept", "--", "sums", name)
         check_refused(result, "is taken or not valid")
     assert {path.name for path in Path().iterdir()} == {"kept"}

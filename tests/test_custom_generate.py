@@ -226,8 +226,10 @@ def test_what_it_cannot_do_is_said():
     with pytest.raises(ValueError, match="without padding"):
         model.generate(**padded, max_new_tokens=4, **how)
     state = transformers.MambaForCausalLM(transformers.MambaConfig(vocab_size=512, hidden_size=8, num_hidden_layers=1))
-    with pytest.raises(ValueError, match="can be shortened"):
-        model.generate(**one, max_new_tokens=4, **(how | {"assistant_model": state}))
+    none = transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(vocab_size=512, n_embd=8, n_layer=1, n_head=1))
+    for other in (state, none):  # `none` has no cache at all
+        with pytest.raises(ValueError, match="can be shortened"):
+            model.generate(**one, max_new_tokens=4, **(how | {"assistant_model": other}))
     with pytest.raises(ValueError, match="assistant_tokenizer is missing"):
         model.generate(**ids, max_new_tokens=4, **(how | {"assistant_tokenizer": None}))
 

@@ -44,6 +44,17 @@ def test_a_state_space_model_rereads_the_text():
         PROMPT, max_new_tokens=GREEDY["max_new_tokens"]).sequences]
 
 
+def test_a_model_without_a_cache_rereads_the_text_also_if_transformers_makes_one():
+    tokenizer = loaded("bytes", 2)[1]
+    torch.manual_seed(2)
+    model = transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(
+        vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.4)).double().eval()
+    inputs = dict(tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False), pad_token_id=0, **GREEDY)
+    decoder, wanted = omnidraft.pair(loaded("pieces", 1), (model, tokenizer)).decoder(), model.generate(**inputs).tolist()
+    assert model.generate(**inputs, custom_generate=decoder).tolist() == wanted
+    assert model.generate(**inputs, custom_generate=decoder, return_dict_in_generate=True).sequences.tolist() == wanted
+
+
 def test_criteria_padding_and_streamers_are_honoured():
     model, inputs = asked(pad_token_id=0, **GREEDY)
     inputs["stopping_criteria"] = [transformers.MaxLengthCriteria(inputs["input_ids"].shape[1] + 5)]

@@ -113,7 +113,13 @@ def test_padding_without_a_mask_is_refused():
     for mask in ([[1, 1, 1]], [[0, 0]], [[1], [1]]):
         with pytest.raises(OmnidraftError, match="attention_mask does not fit the ids, or hides a whole prompt"):
             one.generate({"input_ids": [[0, 1]], "attention_mask": mask})
-    assert split([[0, 1, pad]], [pad]) == ([[0, 1, pad]], True)  # lists may contain padding ids
+    for mask in ([1, 1], 1):
+        with pytest.raises(OmnidraftError, match="attention_mask does not fit the ids"):
+            one.generate([[0, 1]], attention_mask=mask)
+    with pytest.raises(OmnidraftError, match="the ids are padded"):
+        one.generate([[0, 1, 0], [0, 1, pad]])
+    for lists in ([[0, 1, pad]], [[0, 1], [1, 0, pad]], [[0, pad, 1], [0, 1, 2]]):  # these were not padded
+        assert split(lists, [pad]) == (lists, True)
 
 
 # How ids begin

@@ -244,6 +244,8 @@ def test_generators_of_pytorch_give_the_draws():
     assert one == same != other
     source = torch.Generator().manual_seed(1)
     assert pair.generate(PROMPT, generator=source, **how).tokens == one != pair.generate(PROMPT, generator=source, **how).tokens
+    with pytest.raises(OmnidraftError, match="must be NumPy's or PyTorch's"):
+        pair.generate(PROMPT, generator=torch.tensor(3), **how)
 
 
 def test_a_loaded_model_drafts_for_itself_and_keeps_k_of_k():

@@ -365,7 +365,8 @@ def test_heads_learn_along(folders, mode):
     head = AcceptanceHead(pair.draft.config.width)
     features = head.features(np.ones(pair.draft.config.width), np.ones(pair.draft.config.width), 0.9)
     assert head(features) == pytest.approx(0.9)  # the drafter's own confidence
-    learner = learner_of(pair, Schedule(every=4, head=mode, head_rate=1e-2), head=head)
+    learner = learner_of(pair, Schedule(every=4, head=mode), head=head)
+    learner.head_optimizer.rate = 1e-2
     serve(learner, PROMPTS * 2, stop=Confidence(6, 0.01, head))
     seen, labels = (np.array(part, np.float32) for part in zip(*learner.labelled, strict=True))
     assert head.loss(seen, labels)[0] < AcceptanceHead(pair.draft.config.width).loss(seen, labels)[0] - 0.01

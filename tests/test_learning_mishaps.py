@@ -117,6 +117,17 @@ def test_its_memory_is_an_option_of_the_command(folders, monkeypatch):  # noqa: 
     assert [one.memory_bytes for one in seen] == [made().memory_bytes, 3 << 20]
 
 
+def test_numbers_that_cannot_be_read_again_replace_no_adapter(folders, tmp_path):  # noqa: F811
+    learner = resumed(folders, tmp_path)
+    serve(learner, PROMPTS[:2])
+    store = Adapters(tmp_path)
+    store.keep(learner)
+    learner.trainer.parameters[next(iter(learner.trainer.parameters))][:] = np.inf  # as after steps that are far too large
+    with pytest.raises(OmnidraftError, match="NaN or infinite"):
+        store.keep(learner)
+    assert store.load(paired(folders)).version == 1 and [*tmp_path.parent.glob(f"{tmp_path.name}-rescued*")] == []
+
+
 def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path, monkeypatch):  # noqa: F811
     store, schedule = Adapters(tmp_path), Schedule(every=1)
     learner = store.resume(paired(folders), Recipe(rank=4, rate=0.01), schedule, np.random.default_rng(0))

@@ -16,7 +16,7 @@ from tokenizers import models
 from vocabularies import REAL, REAL_TOKENIZERS, byte_level, real, sentencepiece, snow_drafter, snow_target
 
 from omnidraft.errors import OmnidraftError
-from omnidraft.tokenizer import BYTE_TO_CHARACTER, Tokenizer
+from omnidraft.tokenizer import BYTE_TO_CHARACTER, Tokenizer, _library
 
 TEXTS = ["Snow", " leading", "  two  spaces   three    ", "def f(x):\n    return x + 1\n\n\n\t\tpass  \n", "héllo ñ ß",
          "中文字 日本語 한국어", "emoji 😀👩‍👩‍👧 x🇩🇪", "\n\n\n", "", "</s><|im_end|><|endoftext|> <s>", "<0x41>",
@@ -199,6 +199,12 @@ def test_panics_of_the_library_are_one_line(tmp_path):
     path.write_text(json.dumps({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}}))
     with pytest.raises(OmnidraftError, match="cannot encode"):
         Tokenizer.load(tmp_path).encode("text")
+
+
+def test_an_interrupt_inside_the_library_is_no_error_of_the_tokenizer():
+    inside = _library.__wrapped__("what")
+    next(inside)
+    inside.close()  # what Python does if Ctrl-C comes just after it was entered
 
 
 def test_dropout_is_switched_off(tmp_path):

@@ -312,6 +312,15 @@ def test_dtype_and_device_are_chosen_and_told(pair_of_folders):
     assert models.load(folder, backend="torch").device.type in model.kernel or torch.cuda.is_available()
 
 
+@pytest.mark.parametrize("change", [{"num_hidden_layers": 0}, {"num_hidden_layers": -1}, {"sliding_window": "x"}])
+def test_a_config_that_only_fails_when_it_is_used_is_one_line(pair_of_folders, tmp_path, change):
+    folder = shutil.copytree(pair_of_folders[1], tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(OmnidraftError, match=r"^[^\n]*model[^\n]*$"):
+        load(folder)
+
+
 def test_a_tokenizer_without_tokenizer_json_is_converted(tmp_path: Path):
     folder = saved(tmp_path / "model", BYTES, "GPT2LMHeadModel", KINDS["gpt-2"][1])
     stored = json.loads((folder / "tokenizer.json").read_text())
@@ -342,6 +351,8 @@ def test_command_line(pair_of_folders, tmp_path, monkeypatch):
                         (["--device", "cuda"], "use --backend torch"), (["-t", "own/er"], "use --backend torch"),
                         (["--backend", "torch", "--dtype", "int3"], "choose one of auto, float32"),
                         (["--backend", "torch", "--device", "abacus"], "unknown device 'abacus'"),
+                        (["--backend", "torch", "--device", "meta"], "unknown device 'meta'"),
+                        (["--backend", "torch", "-t", "a" * 300], "not a hub id"),
                         (["--backend", "torch", "-t", "nothing-here"], "not a hub id")):
         result = run(*both, *wrong)
         assert result.exit_code == 1 and not result.stdout, wrong

@@ -85,7 +85,7 @@ def test_what_it_does_not_fit_is_left_to_transformers(kind: str):
 
 
 def test_what_is_added_to_a_model_afterwards_takes_part():
-    for change in ("hook", "before", "module"):
+    for change in ("hook", "before", "forward", "module"):
         model, ids = made("llama"), [5, 1, 8, 3]
         before = model.forward(ids, model.new_cache())
         part = model.model.model.layers[0].mlp.up_proj
@@ -93,6 +93,8 @@ def test_what_is_added_to_a_model_afterwards_takes_part():
             part.register_forward_hook(lambda module, given, made: made + 1.0)
         elif change == "before":
             part.register_forward_pre_hook(lambda module, given: (given[0] + 1.0,))
+        elif change == "forward":  # as accelerate's hooks do
+            part.forward = lambda x, forward=part.forward: forward(x) + 1.0
         else:  # as an adapter does
             other = type("Adapted", (torch.nn.Linear,), {"forward": lambda self, x: torch.nn.Linear.forward(self, x) + 1.0})
             part.__class__ = other

@@ -182,7 +182,7 @@ def main() -> None:
     args = arguments(
         __doc__, "adaptive", pairs=[f"draft-tasks:{target}" for target in TARGETS], tasks=TASKS,
         compare=["draft-general:llama3-like", "draft-general:qwen-like"], compare_tasks=["math"],
-        stream=(64, "prompts to learn from"), prompts=(8, "held-out prompts"), tokens=64, repeats=3,
+        stream=(64, "prompts to learn from"), prompts=(8, "held-out prompts"), tokens=64, repeats=9,
         note=("", "a remark on the run, written with its figures"))
     settings = chosen(args, "stream", "prompts", "tokens", "repeats", "note")
     settings |= {"fixed": FIXED, "threshold": THRESHOLD}

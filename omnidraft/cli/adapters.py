@@ -74,8 +74,8 @@ def rename(which: Which, name: Annotated[str, typer.Argument(help="The new name.
            adapters: options.Store = None) -> None:
     """Rename one of your own adapters. Its pair still finds it."""
     new = (store := Adapters(adapters)).root / name
-    if not re.fullmatch(r"\w[\w.-]{,99}", name) or name in ("auto", "none") or new.exists():
-        raise OmnidraftError(f"{name!r} is taken or not valid: use up to 100 letters, digits, -, _")
+    if not re.fullmatch(r"\w[\w.-]{,62}", name) or name in ("auto", "none") or new.exists():
+        raise OmnidraftError(f"{name!r} is taken or not valid: use up to 63 letters, digits, -, _")
     with store.writing(own_folder(store, which)) as folder:
         note(f"renamed to {folder.rename(new)}")
 

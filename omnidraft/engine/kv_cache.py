@@ -36,8 +36,7 @@ class KVCache:
 
     def reserve(self, length: int) -> None:
         """Make room for `length` tokens, at most as many as the model's context."""
-        size = self.values.shape[2]
-        if length > size:
+        if length > (size := self.values.shape[2]):
             more, none = (0, min(max(length, 2 * size), self.limit) - size), (0, 0)
             self.keys = np.pad(self.keys, (none, none, none, more))
             self.values = np.pad(self.values, (none, none, more, none), constant_values=1)

@@ -1,5 +1,6 @@
 """Loading for `transformers_model`: folder or hub id, device, dtype, tokenizer, errors."""
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -35,8 +36,8 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
     if dtype not in DTYPES:
         raise OmnidraftError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
     device, device_why = choose_device(device)
-    folder, source = Path(name).expanduser(), name  # `source` is what transformers opens
-    if folder.is_dir():
+    folder, source = Path(os.path.expanduser(name)), name  # `source`: what transformers opens
+    if os.path.isdir(folder):  # False for a name that is too long
         name, source = folder.resolve().name, str(folder)
     else:
         folder, online = fetch(name)
@@ -74,7 +75,7 @@ def choose_device(device: str) -> tuple[str, str]:
         best = next((kind for kind in there if there[kind]), None)
         return (best, "the fastest here") if best else ("cpu", "no CUDA or MPS here")
     try:
-        torch.empty(0, device=device)
+        torch.empty(0, device=device).cpu()  # "meta" holds no numbers
     except (RuntimeError, AssertionError):  # the latter if PyTorch was built without it
         raise OmnidraftError(f"unknown device {device!r}, or PyTorch does not find it here: "
                              "choose auto, cpu, cuda, cuda:1 or mps") from None

@@ -30,9 +30,8 @@ class TransformersCache:
     """The ids that a model has read, and transformers' cache for them."""
 
     def __init__(self, on_device: bool = False) -> None:
-        self.on_device = on_device
+        self.on_device, self.keeps_hidden = on_device, False
         self.ids: list[int | Tensor] = []
-        self.keeps_hidden = False
         self.hidden: Tensor | None = None  # (rows, width) the head's last input, if it is kept
         self.state: Any = None  # transformers' cache; None: the next pass rereads all ids
 
@@ -95,7 +94,7 @@ class TransformersModel:
         `dtype` "auto" is the stored one, or float32 on a CPU; `device` "auto" is cuda, else mps,
         else cpu. `more` goes to `from_pretrained`; a `device_map` spreads the model over devices.
         """
-        with quiet():  # the first passes of some models warn about slower code paths
+        with quiet(), one_line(f"cannot use {name_or_folder}, check its config.json"):
             made = cls(**load_parts(str(name_or_folder), dtype, device, **more))
         made.tokenizer = made.tokenizer.within(made.vocab_size)
         return made

@@ -19,6 +19,7 @@ ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")  # angles do not depend on the text's length
 COLUMNS = 4  # the number of columns for which MKL's kernels are made
 NEVER = COLUMNS + 1
+CHANGED = "_forward_hooks", "_forward_pre_hooks", "forward"  # the last: replaced in the instance
 
 
 def choose(model: Any, ids: Tensor, logits: Tensor) -> int | None:
@@ -50,7 +51,7 @@ def fits(model: Any) -> bool:
     parts = [part for name, part in model.named_modules() if name.endswith(("_proj", "lm_head"))]
     windows = {type(layer) for layer in DynamicCache(config=model.config).layers} - {DynamicLayer}
     return (not windows and model.model.rotary_emb.rope_type in ROPES
-            and not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
+            and not any(vars(one).get(k) for one in model.modules() for k in CHANGED)
             and all(type(part) is torch.nn.Linear for part in parts))  # none is quantized
 
 
@@ -115,8 +116,7 @@ class Pass:
         if not self.columns:
             return linear(x, weight, bias)
         x = x.contiguous().t()  # subtle: results computed as columns are transposed views
-        y = torch.mm(weight, x) if bias is None else torch.addmm(bias[:, None], weight, x)
-        return y.t()
+        return (torch.mm(weight, x) if bias is None else torch.addmm(bias[:, None], weight, x)).t()
 
     def _attend(self, queries: Tensor, kept: Tensor) -> Tensor:
         """Grouped-query attention (arXiv 2305.13245): (m, heads, head_dim) to (m, width)."""
@@ -129,8 +129,7 @@ class Pass:
 
     def _reserve(self, length: int) -> None:
         """Make room for `length` tokens, and compute the angles of as many positions."""
-        room = len(self.kept[0])
-        if length <= room:
+        if length <= (room := len(self.kept[0])):
             return
         more = self.embedding.new_zeros(max(length, 2 * room) - room, *self.kept[0].shape[1:])
         self.kept = [torch.cat([kept, more]) for kept in self.kept]

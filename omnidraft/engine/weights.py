@@ -83,7 +83,9 @@ def load_tensors(folder: str | Path) -> Tensors:
 
 
 def save_tensors(path: Path, tensors: dict[str, np.ndarray], dtype: Any = None) -> None:
-    """Write safetensors atomically, as `dtype` if given; OmnidraftError if this fails."""
+    """Write safetensors atomically, as `dtype` if given; OmnidraftError on failure, or for NaN."""
     make_folder_of(path)
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+        raise OmnidraftError(f"{path}: what would be saved is NaN or infinite: use a lower rate")
     write_text(path, save(arrays, {"format": "pt"}))

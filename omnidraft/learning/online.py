@@ -34,6 +34,7 @@ from .training import Trainer
 WARM_UP = 1 / 16  # start at this share of the default rate: the drafter may be good already
 SLOWER, FASTER = 1 / 4, 4  # factors of the rate after a roll-back, and after better weights
 SLOWEST = 1 / 64  # smallest share of the rate after roll-backs: the stream may change slowly
+HEAD_RATE = 1e-3  # of the head's optimizer
 HEAD_MEMORY = 4096  # latest drafted tokens in the head's replay buffer
 
 
@@ -47,7 +48,6 @@ class Schedule:
     memory: int = 256  # latest texts kept for replay
     memory_bytes: int = 1 << 30  # their maximum size (80 MB per text with 150,000 entries)
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
-    head_rate: float = 1e-3
     guard: int = 48  # updates without better weights until the guard rolls back; 0: no guard
     held_out: int = 8  # one in so many texts measures the gain and is not learned; 0: none
 
@@ -88,7 +88,7 @@ class Learner:
         if schedule.head != "none" and head is None:
             head = AcceptanceHead(trainer.base.embedding.shape[1])
         self.head = head
-        self.head_optimizer = head and AdamW(head.parameters, schedule.head_rate, decay=0.0)
+        self.head_optimizer = head and AdamW(head.parameters, HEAD_RATE, decay=0.0)
         self.batch: list[Example] = []
         self.memory: deque[Example] = deque(maxlen=schedule.memory)
         self.labelled: deque[tuple[np.ndarray, float]] = deque(maxlen=HEAD_MEMORY)

@@ -42,8 +42,8 @@ class Control:
         ):
             if not holds:
                 raise OmnidraftError(f"{name} is {getattr(self, name)!r}, but must be {needed}")
-        self.strings, self.penalty = [one.encode() for one in strings], penalty
-        self.words = [[int(token) for token in word] for word in words]
+        self.strings = [one.encode(errors="surrogatepass") for one in strings]
+        self.penalty, self.words = penalty, [[int(token) for token in word] for word in words]
 
     def processor(self, target: Any, options: Options) -> Callable[[list[int], Any], Any] | None:
         """All processors as one function, in transformers' order, or None."""
@@ -89,7 +89,7 @@ def uniforms_of(seed: int, generator: Any = None) -> Uniforms:
     """
     if isinstance(generator, np.random.Generator):
         return Uniforms(generator)
-    if type(generator).__module__.startswith("torch"):
+    if hasattr(generator, "initial_seed"):  # PyTorch's
         torch = sys.modules["torch"]
         seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
     elif generator is not None:

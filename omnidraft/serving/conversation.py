@@ -33,8 +33,7 @@ class Conversation:
         self.target = getattr(pair, "target", pair)
         self.views = [View(self.target, template)]
         if isinstance(pair, Pairing):  # a drafter without a template uses the target's, if it can
-            other = self.views[0].source if pair.one_vocabulary else None
-            self.views.append(View(pair.draft, other=other))
+            self.views.append(View(pair.draft, other=pair.one_vocabulary and self.views[0].source))
         self.new()
 
     def new(self) -> None:
@@ -79,7 +78,7 @@ class Conversation:
 class View:
     """How one model reads a conversation: with `source`, else its own template, else `other`."""
 
-    def __init__(self, model: Any, source: str | None = None, other: str | None = None) -> None:
+    def __init__(self, model: Any, source: str | None = None, other: Any = None) -> None:
         self.tokenizer, self.ends = model.tokenizer, model.eos_ids
         self.text, self.answer, self.ids = "", "", []  # latest prompt, its answer, ids of both
         own, self.names = template_of(model)

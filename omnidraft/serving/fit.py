@@ -24,11 +24,10 @@ def fit(draft: Any, target: Any, texts: list[str]) -> dict[str, Any]:
     parts = [part for text in texts for part in ways(pair, ours.encode_continuation(text))]
     if not parts:
         raise OmnidraftError("the texts have no token to translate: give other texts")
-    spelled = [to >= 0 or token in pair.spellings for token, to in enumerate(same.draft_to_target)]
+    spelled = sum(to >= 0 or i in pair.spellings for i, to in enumerate(same.draft_to_target))
     found: dict[str, Any] = {
         "tokens": sum(len(ids) for _, ids in parts),
-        "draft": {"name": draft.name, "entries": ours.size,
-                  "same": same.shared_draft, "spelled": sum(spelled)},
+        "draft": dict(name=draft.name, entries=ours.size, same=same.shared_draft, spelled=spelled),
         "target": {"name": target.name, "entries": size, "same": same.shared_target,
                    "spelled": sum(pair.span(token) > 0 for token in range(size))}}
     for name, size in (("of_tokens", len), ("of_bytes", lambda ids: len(ours.decode_bytes(ids)))):

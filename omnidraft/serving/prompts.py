@@ -51,12 +51,14 @@ def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
     elif kind != "prompts":
         raise OmnidraftError(f"{str(prompt)[:40]!r} is not a prompt: give a text, ids (only ids "
                              "may have a mask) or a chat; a list of prompts of one kind is a batch")
-    if mask:
-        if [*map(len, mask)] != [*map(len, prompt)] or not all(map(any, mask)):
+    if mask is not None:
+        size = [len(row) for row in mask if isinstance(row, list)] if isinstance(mask, list) else 0
+        if size != [*map(len, prompt)] or not all(map(any, mask)):
             raise OmnidraftError("attention_mask does not fit the ids, or hides a whole prompt")
         prompt = [[token for token, seen in zip(row, shown, strict=True) if seen]
                   for row, shown in zip(prompt, mask, strict=True)]
-    elif table and any(row[0] in pads or row[-1] in pads for row in prompt):
+    elif (table or len(prompt) > 1 == len({*map(len, prompt)})) and any(
+            kind_of(row) == "ids" and (row[0] in pads or row[-1] in pads) for row in prompt):
         raise OmnidraftError("the ids are padded: give an attention_mask, or remove the padding")
     return prompt, not (table and len(prompt) == 1)
 
@@ -74,6 +76,5 @@ def kind_of(value: Any) -> str:
 
 def as_lists(value: Any) -> Any:
     """Arrays, tensors and tuples as lists."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return [as_lists(one) for one in value] if isinstance(value, (list, tuple)) else value
+    return (value.tolist() if hasattr(value, "tolist") else
+            [*map(as_lists, value)] if isinstance(value, (list, tuple)) else value)

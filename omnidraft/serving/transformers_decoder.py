@@ -78,7 +78,8 @@ class Decoder:
         mask, cache = prepared.get("attention_mask"), prepared.get("past_key_values")
         pad = 0 if mask is None else int((mask[0] == 0).sum())
         held = 0 if cache is None else cache.get_seq_length()
-        cut = cache is not None and {type(one).__name__ for one in cache.layers} <= {"DynamicLayer"}
+        kinds = {type(one).__name__ for one in getattr(cache, "layers", ())}
+        cut = cache is not None and self.pair.target.can_cut and kinds <= {"DynamicLayer"}
         size = getattr(config, "_mask_length", None) if mask is None else mask.shape[1]
         for wrong, why in (
             (model is not self.pair.target.model, "use generate of the pair's target"),

@@ -12,6 +12,7 @@ import os
 import re
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from itertools import takewhile
 
 import torch
@@ -320,7 +321,8 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
     config, (mask, cache) = generation_config, map(more.get, ("attention_mask", "past_key_values"))
     if cache is None or any(cache.is_sliding) and not cache.get_seq_length():
         cache = DynamicCache()  # keeps what a window drops (masks hide it), so it can be shortened
-    stateful = [one for one in (model, assistant_model) if getattr(one, "_is_stateful", False)]
+    stateful = [one for one in (model, assistant_model) if getattr(one, "_is_stateful", False)
+                or "past_key_values" not in signature(one.forward).parameters]
     for wrong, why in (
         (len(input_ids) != 1, f"the batch has {len(input_ids)} prompts: give one at a time"),
         (mask is not None and 0 in mask, "the mask hides tokens: give the ids without padding"),
@@ -359,7 +361,8 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
         proposed = lifting.walk(lifting.reveal(drafted)[0])[:room]
         ids = torch.cat([input_ids, input_ids.new_tensor([proposed])], 1)
         logits = model(ids[:, fed:], past_key_values=cache, use_cache=True,
-                       logits_to_keep=len(proposed) + 1).logits.to(torch.float32)
+                       logits_to_keep=len(proposed) + 1).logits
+        logits = logits[:, -len(proposed) - 1:].to(torch.float32)  # some models return all rows
         rows = torch.cat([  # a processor may read the text before
             logits_processor(ids[:, :count + place], logits[:, place])
             for place in range(len(proposed) + 1)])
