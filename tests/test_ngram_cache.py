@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from vocabularies import byte_level, real, sentencepiece, snow_drafter, snow_target
 
@@ -126,6 +126,7 @@ def test_bad_settings(options):
 
 
 @given(st.dictionaries(NGRAM, st.integers(0, 5), max_size=60), st.lists(st.integers(0, 2), max_size=12))
+@example({(0, 1): 3, (0, 1, 2): 4}, [0, 1, 2])
 def test_the_longest_match_is_the_longest(entries, text):
     cache = NGramCache()
     for ngram, token in entries.items():
