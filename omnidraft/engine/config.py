@@ -45,12 +45,11 @@ class ModelConfig:
     eos_ids: tuple[int, ...] = ()
 
     @classmethod
-    def load(cls, folder: str | Path) -> "ModelConfig":
+    def load(cls, folder: Path) -> "ModelConfig":
         """Read config.json and generation_config.json, whose end tokens come first.
 
         Raises OmnidraftError if config.json is missing, broken, or of an unsupported model.
         """
-        folder = Path(folder)
         if not (folder / "config.json").is_file():
             raise OmnidraftError(f"{folder} has no config.json (a Hugging Face model is needed)"
                                  if folder.is_dir() else f"no such model folder: {folder}")

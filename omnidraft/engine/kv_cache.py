@@ -20,7 +20,6 @@ class KVCache:
 
     def __init__(self, config: ModelConfig, dtype: Any):
         self.length, self.limit = 0, config.context_size
-        self.keeps_hidden = True
         self.hidden: np.ndarray | None = None  # (rows, width) the head's last input: x / |x|
         # Both are stored in the order in which attention's products read them, without copies. A 1
         # follows each value, so the product that mixes the values also sums up their weights.

@@ -30,7 +30,7 @@ class Tensors(UserDict):
         return array
 
 
-def read_safetensors(path: str | Path) -> Tensors:
+def read_safetensors(path: Path) -> Tensors:
     """The tensors of one file: float16, 32, 64 or bfloat16.
 
     Raises OmnidraftError if the file is missing, truncated or has other (quantized) numbers.
@@ -47,12 +47,11 @@ def read_safetensors(path: str | Path) -> Tensors:
     return Tensors(stored)
 
 
-def read_header(path: str | Path) -> dict[str, dict]:
+def read_header(path: Path) -> dict[str, dict]:
     """The header of a safetensors file, checked by the library: an entry for each tensor's name.
 
     Each has a "dtype", a "shape" and "data_offsets". Raises OmnidraftError for any other file.
     """
-    path = Path(path)
     check_readable(path, 2**62)  # reading a pipe would wait
     try:
         with safe_open(path, "numpy") as checked, path.open("rb") as file:
