@@ -134,18 +134,18 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
     if kind == "llama3" and rope["low_freq_factor"] >= rope["high_freq_factor"]:
         raise OmnidraftError("low_freq_factor must be below high_freq_factor")
     bias = bool(config.get("attention_bias")) and family == "Llama"
-    ends = flat_ids(config.get("eos_token_id"))
     return ModelConfig(
         *sizes.values(), rope=rope, eps=float(config.get("rms_norm_eps", 1e-6)), out_bias=bias,
         mlp_bias=bool(config.get("mlp_bias")) and family == "Llama",
         qkv_bias=bias or family == "Qwen2", tied=bool(config.get("tie_word_embeddings")),
-        eos_ids=tuple(end for end in ends if 0 <= end < sizes["vocab_size"]))
+        eos_ids=flat_ids(config.get("eos_token_id"), size=sizes["vocab_size"]))
 
 
-def flat_ids(*values: Any) -> tuple[int, ...]:
-    """The ids in values that are each an id, a list of ids or None; duplicates are dropped."""
+def flat_ids(*values: Any, size: float = math.inf) -> tuple[int, ...]:
+    """The ids below `size` in values that are each an id, a list of ids or None; each once."""
     lists = [value if isinstance(value, (list, tuple)) else [value] for value in values]
-    return tuple(dict.fromkeys(i for ids in lists for i in ids if isinstance(i, int)))
+    ids = (i for ids in lists for i in ids if isinstance(i, int) and 0 <= i < size)
+    return tuple(dict.fromkeys(ids))
 
 
 def check_pass(model: Any, ids: Sequence[int], count: int, rows: int, before: int) -> None:

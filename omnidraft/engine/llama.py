@@ -39,8 +39,8 @@ class Llama:
         self.config, self.dtype = config, np.dtype(dtype)
         self.name, self.folder, self.tokenizer = name, folder, tokenizer
         self.vocab_size, self.context_size = config.vocab_size, config.context_size
-        ends = flat_ids(config.eos_ids, tokenizer.roles.get("eos", ()) if tokenizer else ())
-        self.eos_ids = tuple(end for end in ends if end < config.vocab_size)
+        ends = config.eos_ids, tokenizer.roles.get("eos", ()) if tokenizer else ()
+        self.eos_ids = flat_ids(*ends, size=config.vocab_size)
         shapes = config.tensor_shapes()
         self.parameters = sum(math.prod(shape) for shape in shapes.values())
         for tensor, shape in shapes.items():

@@ -77,8 +77,7 @@ class TransformersModel:
         self._columns_from: int | None = None  # argument of `Pass`; None: use transformers' forward
         self.vocab_size = self._check_causal()
         ends = (getattr(where, "eos_token_id", None) for where in (model.generation_config, config))
-        self.eos_ids = tuple(token for token in flat_ids(*ends, tokenizer.roles["eos"])
-                             if token < self.vocab_size)
+        self.eos_ids = flat_ids(*ends, tokenizer.roles["eos"], size=self.vocab_size)
 
     sampler = property(lambda self: (
         transformers_sampler.CpuSampler if self.device.type == "cpu" else sampling_torch.Sampler))
