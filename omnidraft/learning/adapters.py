@@ -28,7 +28,7 @@ from .lora import WEIGHTS, LoRA
 from .online import Learner, Schedule
 from .optimizer import fill
 from .training import Recipe, under
-from .versions import ROLES, check, damaged, identity, known, locked, manifest_of, write_manifest
+from .versions import ROLES, check, damaged, identity, locked, manifest_of, write_manifest
 
 # files of arrays; the last is needed only to continue learning, so an adapter may lack it
 FILES = MODEL, HEAD, OPTIMIZER = [f"{one}.safetensors" for one in ("model", "head", "optimizer")]
@@ -216,8 +216,14 @@ class Adapters:
             learner.version = adapter.version or learner.version
 
     def all(self) -> dict[str, dict[str, Any]]:
-        """What is `known` about every adapter here, by folder name."""
-        return {at.parent.name: known(at.parent) for at in sorted(self.root.glob("*/current.json"))}
+        """What is known about every adapter here, by folder name: {"error": ...} if damaged."""
+        found = {}
+        for folder in sorted(path.parent for path in self.root.glob("*/current.json")):
+            try:
+                found[folder.name] = manifest_of(folder) or {}
+            except OmnidraftError as error:
+                found[folder.name] = {"error": str(error)}
+        return found
 
 
 def training_of(drafter: Any) -> Any:

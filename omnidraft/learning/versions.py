@@ -135,14 +135,6 @@ def with_fingerprint(found: dict[str, Any]) -> dict[str, Any]:
     return found | {"fingerprint": hashlib.sha256(" ".join(sums).encode()).hexdigest()}
 
 
-def known(folder: Path) -> dict[str, Any]:
-    """Like `manifest_of`, but {"error": ...} if the adapter is damaged, and {} if there is none."""
-    try:
-        return manifest_of(folder) or {}
-    except OmnidraftError as error:
-        return {"error": str(error)}
-
-
 def _is_valid(manifest: dict[str, Any]) -> bool:
     """Are all fields there, of the right types, and do they name nothing outside the folder?"""
     statistics = {"rate_share": 1.0} | manifest["statistics"]
