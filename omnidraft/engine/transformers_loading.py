@@ -56,7 +56,7 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
     auto = (torch.float32, "the fastest on a CPU") if device == "cpu" else ("auto", "as stored")
     number, dtype_why = auto if dtype == "auto" else (getattr(torch, dtype), "as asked")
     trust = {"trust_remote_code": trust_remote_code}
-    with quiet(), one_line(f"cannot load {source}"):
+    with one_line(f"cannot load {source}"):
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
             source, dtype=number, device_map=device_map, output_loading_info=True, **trust, **more)
         # subtle: transformers fills these with random numbers, without an error
@@ -103,15 +103,14 @@ def load_tokenizer(folder: Path, trust: dict[str, bool]) -> Tokenizer:
     """The tokenizer.json itself (transformers rebuilds some), else older files, converted."""
     if (folder / "tokenizer.json").is_file():
         return Tokenizer.load(folder)
-    unusable = OmnidraftError(f"no usable tokenizer in {folder}: it needs a tokenizer.json, or its "
-                              "source files and the package sentencepiece")
     try:
         made = transformers.AutoTokenizer.from_pretrained(folder, **trust)
         tokenizer = copied(made, folder.resolve().name)
+        if not any(tokenizer.token_bytes):
+            raise ValueError("an empty one, with special tokens only")
     except Exception as error:  # its message has many lines
-        raise unusable from error
-    if not any(tokenizer.token_bytes):  # an empty one, with special tokens only
-        raise unusable
+        raise OmnidraftError(f"no usable tokenizer in {folder}: it needs a tokenizer.json, or its "
+                             "source files and the package sentencepiece") from error
     return tokenizer
 
 
