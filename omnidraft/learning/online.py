@@ -138,7 +138,7 @@ class Learner:
             self._update(learned)
         elif self.schedule.head == "interleaved":
             self._train_head(256)
-        return self._count(learned, began, untouched)
+        return self._count(learned, began, untouched, changed)
 
     def _keep(self, learned: Learned) -> None:
         """Add the text to the next update's batch."""
@@ -157,14 +157,15 @@ class Learner:
         self._update(learned)
         return self._count(learned, began)
 
-    def _count(self, learned: Learned, began: float, untouched: Sequence[Round] = ()) -> Learned:
-        """Add a prompt to the statistics, as held out if there are `untouched` rounds."""
+    def _count(self, learned: Learned, began: float, untouched: Sequence[Round] = (),
+               changed: bool = False) -> Learned:
+        """Count a prompt, held out if `untouched`; `changed`: by a drafter that has learned."""
         learned.seconds = perf_counter() - began
         s, one, other = self.statistics, summarize(learned.rounds), summarize(untouched)
         new = {"prompts": int(bool(learned.rounds)), "tokens": one.tokens, "rounds": one.rounds,
                "drafted": one.drafted, "kept": one.draft_kept, "seconds": one.seconds,
                "learning_seconds": learned.seconds, "updates": int(learned.updated),
-               "learned_tokens": one.tokens * (self.pair.draft is not self.trainer.base)}
+               "learned_tokens": one.tokens * changed}
         if untouched:
             new["held_out"] = 1
             for name in ("rounds", "seconds"):  # per token; squares for the standard errors

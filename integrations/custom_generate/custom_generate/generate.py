@@ -75,7 +75,7 @@ class Lifting:
                 split = (atom_of[data],) if data in atom_of else draft.split(data)
                 if split and (split not in covered or covered[split] in target.fallback):
                     covered[split] = token
-        if target_ends and draft_ends:
+        if target_ends and draft_ends and target_ends[0] not in covered.values():  # one split each
             covered[(draft_ends[0],)] = target_ends[0]
         splits = {token: split for split, token in covered.items()}
         self.paths = [None] * len(draft.bytes)
@@ -344,16 +344,19 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
     key = id(tokenizer), str(input_ids.device), *sizes, str(ends)
     if key not in known:
         both = Vocabulary(tokenizer, sizes[0]), Vocabulary(assistant_tokenizer, sizes[1])
-        known[key] = both[0], Lifting(*both, *ends, input_ids.device), both[0].ids == both[1].ids
-    target, lifting, one_vocabulary = known[key]
+        one_vocabulary = both[0].ids == both[1].ids
+        known[key] = both[0], Lifting(*both, *ends, input_ids.device), one_vocabulary, tokenizer
+    target, lifting, one_vocabulary, _ = known[key]  # kept as well, so that its id stays its own
     assistant = Assistant(assistant_model, config, input_ids.device)
     scores, done, fed = [], False, cache.get_seq_length()
     put, end = (streamer.put, streamer.end) if streamer is not None else [lambda *ids: None] * 2
     put(input_ids.cpu())
     while not done:
         count, read = input_ids.shape[1], input_ids[0].tolist()
-        if not one_vocabulary:  # then the assistant reads the text in its own tokens
-            text = b"".join(target.bytes[token] or b"" for token in read).decode("utf-8", "ignore")
+        if one_vocabulary:
+            read = [token for token in read if token < sizes[1]]  # not the target's padding
+        else:  # then the assistant reads the text in its own tokens
+            text = b"".join(target.bytes[i] or b"" for i in read).decode("utf-8", "ignore")
             read = assistant_tokenizer(text.removeprefix("" if target.byte_level else " ")).input_ids
             read = read[:-1] if read and read[-1] in assistant.ends else read  # it may add an end
         room = config.max_length - count - 1  # one token is the target's own
