@@ -205,6 +205,7 @@ def test_an_interrupt_inside_the_library_is_no_error_of_the_tokenizer():
     inside = _library.__wrapped__("what")
     next(inside)
     inside.close()  # what Python does if Ctrl-C comes just after it was entered
+    assert inside.gi_frame is None  # closed, and no OmnidraftError was raised
 
 
 def test_dropout_is_switched_off(tmp_path):
