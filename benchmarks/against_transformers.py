@@ -34,11 +34,11 @@ from omnidraft.cli.bench import is_tie
 from omnidraft.cli.printing import columns
 from omnidraft.decoding import check_prompt
 from omnidraft.engine.loading import load
-from omnidraft.errors import OmnidraftError
 from omnidraft.metrics import summarize
 from omnidraft.sampling import mask, process
 from omnidraft.serving.generation import Pair
 from omnidraft.stopping import FixedLength
+from omnidraft.text.errors import OmnidraftError
 
 PAIRS = ["draft-tasks:qwen-like:math,code,text", *(f"{pair}:text" for pair in REAL_PAIRS[::-1])]
 Method = Callable[[str, list[int], int, int], list[Round]]  # prompt, its ids, new tokens, seed

@@ -15,7 +15,7 @@ from typing import Any
 
 import omnidraft
 from omnidraft.cli.inspect import machine
-from omnidraft.files import make_folder_of, write_text
+from omnidraft.text.files import make_folder_of, write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

@@ -31,7 +31,7 @@ from benchmarks.common import TARGETS, arguments, save, start
 from benchmarks.writing import emitted, write_plainly
 from omnidraft import Options
 from omnidraft.engine.loading import load
-from omnidraft.files import write_text
+from omnidraft.text.files import write_text
 from recipes.functions import KINDS, request
 from recipes.other import ANSWER, other
 from recipes.problems import bare_sum

@@ -31,9 +31,9 @@ from benchmarks.report_learning import (
     wall_clock_line,
 )
 from omnidraft.cli.render import headline, speed_table
-from omnidraft.files import write_text
+from omnidraft.text.files import write_text
 
-ORDER = ["tokenizer", "special_tokens", "vocabulary", "ngram_cache", "translation", "sampling",
+ORDER = ["text/tokenizer", "text/special_tokens", "vocabulary", "ngram_cache", "translation", "sampling",
          "lifting", "verification", "stopping", "options", "pairing", "drafting", "decoding",
          "losses", "learning/backward", "learning/lora", "learning/training", "learning/online",
          "learning/guard", "learning/adapters", "metrics", "engine/llama", "engine/kernels",

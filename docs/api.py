@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from omnidraft.files import write_text  # noqa: E402
+from omnidraft.text.files import write_text  # noqa: E402
 
 # Module -> its public names, each with the methods to show. A test checks that all exports of `omnidraft` are here.
 API = {

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from omnidraft.files import write_text  # noqa: E402
+from omnidraft.text.files import write_text  # noqa: E402
 from tutorials import runner  # noqa: E402
 
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"

@@ -29,12 +29,12 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers  # noqa: E40
 
 import omnidraft  # noqa: E402
 from omnidraft import Adapters, Options, Pair, Uniforms, speculative, verification  # noqa: E402
-from omnidraft.files import write_text  # noqa: E402
 from omnidraft.learning.adapters import SHIPPED  # noqa: E402
 from omnidraft.lifting import ROOT as TOP  # noqa: E402
 from omnidraft.sampling import process  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
-from omnidraft.tokenizer import Tokenizer  # noqa: E402
+from omnidraft.text.files import write_text  # noqa: E402
+from omnidraft.text.tokenizer import Tokenizer  # noqa: E402
 from omnidraft.verification import comparisons  # noqa: E402
 
 QUESTION = "Ann has 3 boxes of 12 pens. How many pens does she have?"

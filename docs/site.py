@@ -32,7 +32,7 @@ from rich.style import Style  # noqa: E402
 from rich.text import Text  # noqa: E402
 
 from omnidraft.cli.render import FATES  # noqa: E402
-from omnidraft.files import write_text  # noqa: E402
+from omnidraft.text.files import write_text  # noqa: E402
 from tutorials import runner as tutorial  # noqa: E402
 
 CSS = """

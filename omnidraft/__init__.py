@@ -12,14 +12,14 @@ prepare_blas()  # OpenBLAS reads its environment when NumPy is imported, so this
 
 from .decoding import Round, plain, speculative  # noqa: E402
 from .engine.loading import load  # noqa: E402
-from .errors import OmnidraftError  # noqa: E402
 from .learning.adapters import Adapters  # noqa: E402
 from .learning.online import Learner, learn  # noqa: E402
 from .options import Options  # noqa: E402
 from .sampling import Uniforms  # noqa: E402
 from .serving.generation import Generation, Pair  # noqa: E402
 from .serving.pairs import pair  # noqa: E402
-from .tokenizer import Tokenizer  # noqa: E402
+from .text.errors import OmnidraftError  # noqa: E402
+from .text.tokenizer import Tokenizer  # noqa: E402
 
 __all__ = ["Adapters", "Generation", "Learner", "OmnidraftError", "Options", "Pair", "Round",
            "Tokenizer", "Uniforms", "learn", "load", "pair", "plain", "speculative"]

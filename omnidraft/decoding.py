@@ -7,10 +7,10 @@ from typing import Any
 
 from . import translation
 from .drafting import Draft, Drafter, continue_from
-from .errors import OmnidraftError
 from .options import Options
 from .pairing import Pairing
 from .sampling import Sampler, Uniforms
+from .text.errors import OmnidraftError
 from .translation import Proposals, until_end
 from .verification import Verdict, exact_match, lifted, rejection_sampling
 

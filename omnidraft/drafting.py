@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import translation
-from .errors import OmnidraftError
 from .options import Options
 from .pairing import Pairing
 from .sampling import Sampler
+from .text.errors import OmnidraftError
 
 
 @dataclass

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .errors import OmnidraftError
 from .lifting import ROOT, Lifting, Split
 from .pairing import Pairing
+from .text.errors import OmnidraftError
 from .translation import extend, until_end
 from .vocabulary import aligned_spans
 

@@ -9,8 +9,8 @@ from operator import index
 
 import numpy as np
 
-from .errors import OmnidraftError
-from .tokenizer import Tokenizer
+from .text.errors import OmnidraftError
+from .text.tokenizer import Tokenizer
 from .vocabulary import Alignment, aligned_spans, canonical_ids
 
 NGram = tuple[int, ...]

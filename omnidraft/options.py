@@ -5,8 +5,8 @@ from dataclasses import InitVar, dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
-from .errors import OmnidraftError
 from .stopping import Confidence, FixedLength
+from .text.errors import OmnidraftError
 from .verification import RULES
 
 

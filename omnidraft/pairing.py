@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from .errors import OmnidraftError
 from .lifting import Lifting
 from .ngram_cache import NGramCache
 from .sampling import Sampler
+from .text.errors import OmnidraftError
 from .translation import Direct
 from .vocabulary import align
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import OmnidraftError
+from .text.errors import OmnidraftError
 
 BLOCK = 128  # weights that `locate` sums at once
 ONES = np.ones(BLOCK), np.ones(BLOCK, np.float32)  # their products with blocks are the sums

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from . import lifting_torch, sampling
-from .errors import OmnidraftError
 from .lifting_torch import upload
 from .sampling import BROKEN, NO_FILTERS, RULED_OUT, Rows
+from .text.errors import OmnidraftError
 from .translation import until_end
 
 

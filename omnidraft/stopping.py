@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import OmnidraftError
+from .text.errors import OmnidraftError
 
 
 @dataclass(frozen=True)

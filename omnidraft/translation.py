@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .sampling import Rows
-from .tokenizer import Tokenizer
+from .text.tokenizer import Tokenizer
 
 WINDOW = 64  # `retokenize` looks back at most this many tokens
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .special_tokens import partners
-from .tokenizer import Tokenizer
+from .text.special_tokens import partners
+from .text.tokenizer import Tokenizer
 
 Span = tuple[int, int]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from omnidraft.tokenizer import Tokenizer
+from omnidraft.text.tokenizer import Tokenizer
 
 FIRST = "model.layers.0."
 OUTPUTS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")  # what a layer adds to the residual stream ends with one of these

@@ -19,7 +19,7 @@ from types import ModuleType
 
 import numpy as np
 
-from omnidraft.tokenizer import Tokenizer
+from omnidraft.text.tokenizer import Tokenizer
 
 from . import general, world
 

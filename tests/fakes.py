@@ -7,7 +7,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from omnidraft.exactness.tables import Cache, TableModel
-from omnidraft.tokenizer import Tokenizer
+from omnidraft.text.tokenizer import Tokenizer
 
 
 def byte_level(merges: list[tuple[str, str]], characters: str = "ab ") -> Tokenizer:

@@ -14,11 +14,11 @@ from omnidraft.engine.config import ModelConfig
 from omnidraft.engine.kernels import Layout
 from omnidraft.engine.llama import Llama
 from omnidraft.engine.weights import read_safetensors, save_tensors
-from omnidraft.errors import OmnidraftError
 from omnidraft.learning import backward
 from omnidraft.learning.backward import gradients, run
 from omnidraft.learning.lora import LoRA
 from omnidraft.learning.optimizer import AdamW, fill
+from omnidraft.text.errors import OmnidraftError
 
 TINY = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 29, "max_position_embeddings": 64}

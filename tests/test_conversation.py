@@ -14,13 +14,13 @@ from vocabularies import byte_level, sentencepiece
 
 from omnidraft.decoding import Warm, plain, speculative
 from omnidraft.engine.loading import load
-from omnidraft.errors import OmnidraftError
 from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 from omnidraft.serving.conversation import Conversation
 from omnidraft.serving.generation import Pair
 from omnidraft.stopping import Confidence, FixedLength
+from omnidraft.text.errors import OmnidraftError
 from omnidraft.verification import RULES
 
 CHATML = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

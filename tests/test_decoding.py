@@ -9,14 +9,14 @@ from fakes import FakeModel, byte_level, sentence_piece
 
 from omnidraft.decoding import plain, respelled, speculative
 from omnidraft.drafting import Draft, Drafter
-from omnidraft.errors import OmnidraftError
 from omnidraft.exactness import World, distribution_of, total_variation
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
 from omnidraft.sampling import Sampler, Uniforms
 from omnidraft.serving.generation import Pair
 from omnidraft.stopping import Confidence, FixedLength
-from omnidraft.tokenizer import Tokenizer
+from omnidraft.text.errors import OmnidraftError
+from omnidraft.text.tokenizer import Tokenizer
 from omnidraft.translation import Direct
 from omnidraft.verification import RULES
 

@@ -70,10 +70,6 @@ def test_examples_in_the_docstrings_of_the_lesson_are_right(module):
     assert found.attempted and not found.failed
 
 
-def test_the_readme_is_one_sitting():
-    assert len(README.splitlines()) <= 150
-
-
 def test_the_note_has_four_pages():
     """Four pages of 600 words; all of its figures are generated."""
     note = (ROOT / "docs" / "note.md").read_text(encoding="utf-8")

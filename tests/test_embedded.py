@@ -11,12 +11,12 @@ import pytest
 import omnidraft
 from omnidraft.decoding import plain, speculative
 from omnidraft.engine.loading import EMBEDDED, folder, load
-from omnidraft.errors import OmnidraftError
 from omnidraft.learning.adapters import SHIPPED, Adapters
 from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 from omnidraft.serving.generation import Pair
 from omnidraft.stopping import FixedLength
+from omnidraft.text.errors import OmnidraftError
 from omnidraft.verification import RULES
 
 PACKAGE = Path(omnidraft.__file__).parent

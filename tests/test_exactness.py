@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from omnidraft import decoding, verification
 from omnidraft.cli import app
-from omnidraft.errors import OmnidraftError
 from omnidraft.exactness import Draws, World, check, distribution_of, total_variation
 from omnidraft.exactness.worlds import STOPS
 from omnidraft.sampling import Uniforms
+from omnidraft.text.errors import OmnidraftError
 
 ROUNDS = 320
 CONDITIONS = {*(f"stop rule: {rule}" for rule in STOPS), "T = 0", "T other than 0 and 1", "context cut", "duplicated bytes",

@@ -14,13 +14,13 @@ from vocabularies import REAL
 
 from omnidraft import Adapters, Options, Pair, Tokenizer, pair
 from omnidraft.decoding import plain
-from omnidraft.errors import OmnidraftError
 from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.sampling import Uniforms, process
 from omnidraft.serving.control import Control, forbid, penalise
 from omnidraft.serving.generation import Text
 from omnidraft.serving.prompts import ids_of, split
 from omnidraft.stopping import FixedLength
+from omnidraft.text.errors import OmnidraftError
 from omnidraft.verification import RULES
 
 BYTES = byte_level([("a", "b"), ("b", "a"), ("ab", "a")])

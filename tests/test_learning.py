@@ -19,7 +19,6 @@ from omnidraft import losses
 from omnidraft.cli.options import read_prompts
 from omnidraft.decoding import plain
 from omnidraft.engine.loading import load
-from omnidraft.errors import OmnidraftError
 from omnidraft.learning import lora, online, versions
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.guard import Guard
@@ -31,6 +30,7 @@ from omnidraft.options import Options
 from omnidraft.sampling import Uniforms, mask, process
 from omnidraft.serving.generation import Pair
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
+from omnidraft.text.errors import OmnidraftError
 from omnidraft.verification import acceptances
 
 PROMPTS = ["the thing", "in the house", "a thin line", "and then the other", "ten things", "on the inside", "this",

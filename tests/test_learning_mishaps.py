@@ -15,7 +15,6 @@ from test_learning import PROMPTS, adapt, folders, learner_of, paired, resumed, 
 
 from omnidraft import losses
 from omnidraft.engine.loading import load
-from omnidraft.errors import OmnidraftError
 from omnidraft.learning import adapters, online
 from omnidraft.learning.adapters import Adapter, Adapters
 from omnidraft.learning.online import Schedule
@@ -23,6 +22,7 @@ from omnidraft.learning.training import Recipe
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.serving.generation import Pair
 from omnidraft.stopping import AcceptanceHead, Confidence
+from omnidraft.text.errors import OmnidraftError
 
 
 def last(result) -> dict:

@@ -21,12 +21,12 @@ from vocabularies import byte_level, sentencepiece, snow_drafter, snow_target
 import omnidraft
 from omnidraft import losses, verification
 from omnidraft.engine.loading import folder
-from omnidraft.errors import OmnidraftError
 from omnidraft.lifting import ROOT, Lifting
 from omnidraft.losses import DIVERGENCES, LOSSES, Example, make_example
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.serving.generation import Pair
-from omnidraft.tokenizer import Tokenizer
+from omnidraft.text.errors import OmnidraftError
+from omnidraft.text.tokenizer import Tokenizer
 
 CASES = [("dm", {}), ("hybrid", {}), ("hybrid", {"weight": "dynamic"}),
          *(("lifted", {"divergence": divergence}) for divergence in DIVERGENCES)]

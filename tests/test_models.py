@@ -19,7 +19,7 @@ from omnidraft.engine.config import ModelConfig, frequencies
 from omnidraft.engine.kernels import Layout, Linear, choose_layout, decide
 from omnidraft.engine.llama import LONGEST_PASS, Llama
 from omnidraft.engine.weights import load_tensors, read_safetensors
-from omnidraft.errors import OmnidraftError
+from omnidraft.text.errors import OmnidraftError
 
 REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", Path(__file__).parent.parent.parent / "shared" / "real")) / "models"
 TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,

@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from vocabularies import byte_level, real, sentencepiece, snow_drafter, snow_target
 
-from omnidraft.errors import OmnidraftError
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.serving import ngram_files
+from omnidraft.text.errors import OmnidraftError
 from omnidraft.vocabulary import align
 
 NGRAM = st.lists(st.integers(0, 2), min_size=2, max_size=4).map(tuple)

@@ -11,7 +11,7 @@ import pytest
 import omnidraft
 from benchmarks.quality import check
 from omnidraft.engine.loading import folder, load
-from omnidraft.tokenizer import Tokenizer
+from omnidraft.text.tokenizer import Tokenizer
 from recipes import functions, general, problems, words
 from recipes.other import ANSWER, other
 from recipes.rows import build, encode

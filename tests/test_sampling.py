@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnidraft.errors import OmnidraftError
 from omnidraft.sampling import Rows, Uniforms, best, locate, mask, process
+from omnidraft.text.errors import OmnidraftError
 
 rows = st.lists(st.floats(-20, 20), min_size=2, max_size=12).map(np.array)
 

@@ -7,11 +7,11 @@ import pytest
 from test_learning import folders, learner_of, paired, serve  # noqa: F401 (a fixture)
 
 from omnidraft.decoding import plain, speculative
-from omnidraft.errors import OmnidraftError
 from omnidraft.learning.optimizer import AdamW
 from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
+from omnidraft.text.errors import OmnidraftError
 
 
 # ---- the head ------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ import pytest
 from test_cli import LETTERS, embedded
 from vocabularies import REAL, byte_level, sentencepiece
 
-from omnidraft.errors import OmnidraftError
 from omnidraft.serving.conversation import CLOSE, OPEN, View
-from omnidraft.tokenizer import Tokenizer
+from omnidraft.text.errors import OmnidraftError
+from omnidraft.text.tokenizer import Tokenizer
 
 # The general forms of three model families, with features that templates often use.
 LLAMA3 = """{{- bos_token }}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import models
 from vocabularies import REAL, REAL_TOKENIZERS, byte_level, real, sentencepiece, snow_drafter, snow_target
 
-from omnidraft.errors import OmnidraftError
-from omnidraft.tokenizer import BYTE_TO_CHARACTER, Tokenizer, _library
+from omnidraft.text.errors import OmnidraftError
+from omnidraft.text.tokenizer import BYTE_TO_CHARACTER, Tokenizer, _library
 
 TEXTS = ["Snow", " leading", "  two  spaces   three    ", "def f(x):\n    return x + 1\n\n\n\t\tpass  \n", "héllo ñ ß",
          "中文字 日本語 한국어", "emoji 😀👩‍👩‍👧 x🇩🇪", "\n\n\n", "", "</s><|im_end|><|endoftext|> <s>", "<0x41>",

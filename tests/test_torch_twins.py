@@ -23,8 +23,8 @@ from omnidraft import (  # noqa: E402
     verification,
 )
 from omnidraft.engine import transformers_sampler  # noqa: E402
-from omnidraft.errors import OmnidraftError  # noqa: E402
 from omnidraft.exactness import total_variation  # noqa: E402
+from omnidraft.text.errors import OmnidraftError  # noqa: E402
 
 TWINS = [(sampling, sampling_torch), (lifting, lifting_torch)]
 SETTINGS = [{"temperature": 1.0}, {"temperature": 0.6}, {"temperature": 1.3, "top_k": 7}, {"temperature": 0.8, "top_p": 0.9},

@@ -22,7 +22,6 @@ from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.engine.loading import load  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
 from omnidraft.engine.weights import load_tensors  # noqa: E402
-from omnidraft.errors import OmnidraftError  # noqa: E402
 from omnidraft.learning import training, training_torch  # noqa: E402
 from omnidraft.learning.adapters import Adapters  # noqa: E402
 from omnidraft.learning.lora import LoRA  # noqa: E402
@@ -31,6 +30,7 @@ from omnidraft.learning.training import Recipe  # noqa: E402
 from omnidraft.learning.versions import identity  # noqa: E402
 from omnidraft.serving import pairs  # noqa: E402
 from omnidraft.serving.generation import Pair  # noqa: E402
+from omnidraft.text.errors import OmnidraftError  # noqa: E402
 
 PIECES = sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft")
 GROUPED = {"num_key_value_heads": 1, "num_hidden_layers": 2}

@@ -24,12 +24,12 @@ from omnidraft.cli import app  # noqa: E402
 from omnidraft.decoding import plain, speculative  # noqa: E402
 from omnidraft.engine import loading as models  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
-from omnidraft.errors import OmnidraftError  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.serving import pairs  # noqa: E402
 from omnidraft.serving.generation import Pair  # noqa: E402
 from omnidraft.stopping import FixedLength  # noqa: E402
+from omnidraft.text.errors import OmnidraftError  # noqa: E402
 from omnidraft.verification import RULES  # noqa: E402
 
 PIECES = sentencepiece("▁abcdefghijklmnopqrstuvwxyz.,", "▁ t, ▁t h, ▁th e, i n, o u", name="pieces")

@@ -23,11 +23,11 @@ from omnidraft.decoding import check_prompt
 from omnidraft.engine.config import ModelConfig
 from omnidraft.engine.loading import load
 from omnidraft.engine.weights import load_tensors, read_header, read_safetensors
-from omnidraft.errors import OmnidraftError
 from omnidraft.learning import adapters
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.versions import checksum, seal
 from omnidraft.serving import template
+from omnidraft.text.errors import OmnidraftError
 
 # ---------------------------------------------------------------------------------------------------------- weights
 

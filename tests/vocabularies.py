@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
-from omnidraft.tokenizer import BYTE_TO_CHARACTER, Tokenizer
+from omnidraft.text.tokenizer import BYTE_TO_CHARACTER, Tokenizer
 
 REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA") or Path(__file__).resolve().parents[1] / ".." / "shared" / "real")
 REAL_TOKENIZERS = ("tokenizers/llama2-32k", "tokenizers/llama3-128k", "tokenizers/qwen2-151k", "tokenizers/gpt2-50k",

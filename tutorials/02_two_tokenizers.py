@@ -26,7 +26,7 @@ from helpers import bar, check, draw_blocks, escape, examples, show
 
 import numpy as np
 from omnidraft import load
-from omnidraft.tokenizer import CHARACTER_TO_BYTE
+from omnidraft.text.tokenizer import CHARACTER_TO_BYTE
 from omnidraft.vocabulary import align, aligned_spans, canonical_ids
 from rich.console import Console
 from rich.text import Text

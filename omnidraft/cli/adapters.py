@@ -14,9 +14,9 @@ from .. import Adapters, OmnidraftError
 from ..engine.llama import Llama
 from ..engine.loading import EMBEDDED, load
 from ..engine.weights import save_tensors
-from ..files import make_folder_of, read_json, write_text
 from ..learning.adapters import SHIPPED, Adapter, read
 from ..learning.versions import manifest_of
+from ..text.files import make_folder_of, read_json, write_text
 from . import options
 from .adapt import verdict
 from .common import app, command

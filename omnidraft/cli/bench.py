@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from .. import OmnidraftError, Options, Pair, Round, __version__, plain, speculative
 from ..decoding import check_prompt
-from ..files import check_writable, write_text
 from ..metrics import computed_speedup, speedup, summarize
+from ..text.files import check_writable, write_text
 from ..translation import common_prefix
 from . import options
 from .common import command

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..engine.config import OUT_OF_MEMORY, is_out_of_memory
-from ..errors import OmnidraftError
+from ..text.errors import OmnidraftError
 from .printing import note
 
 ORDER = "demo generate chat adapt adapters bench align check models tutorial".split()  # in help

@@ -10,7 +10,7 @@ import typer
 
 from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain, speculative
 from ..decoding import check_prompt
-from ..files import check_writable
+from ..text.files import check_writable
 from . import options
 from .bench import compare, save_figures
 from .common import command

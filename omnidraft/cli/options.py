@@ -13,9 +13,9 @@ import typer
 
 from .. import Adapters, OmnidraftError, Options, Pair, pair
 from ..engine.loading import load
-from ..files import check_readable
 from ..learning.adapters import SHIPPED
 from ..serving.control import uniforms_of
+from ..text.files import check_readable
 from ..verification import RULES
 from .printing import note
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..decoding import Round
-from ..tokenizer import Tokenizer
+from ..text.tokenizer import Tokenizer
 from .printing import escape, show_bytes
 
 # fate: (style, sign, legend)

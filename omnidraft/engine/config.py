@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OmnidraftError
-from ..files import read_json
+from ..text.errors import OmnidraftError
+from ..text.files import read_json
 
 # default key-value heads (None: one per query head) and context of each family
 FAMILIES = {"Llama": (None, 2048), "Mistral": (8, 131072), "Qwen2": (32, 32768)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OmnidraftError
+from ..text.errors import OmnidraftError
 from .config import ModelConfig
 
 

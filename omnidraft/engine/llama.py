@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OmnidraftError
 from ..sampling import Sampler
-from ..tokenizer import Tokenizer
+from ..text.errors import OmnidraftError
+from ..text.tokenizer import Tokenizer
 from .config import ModelConfig, check_pass, flat_ids, frequencies
 from .kernels import Layout, Linear, choose_layout
 from .kv_cache import KVCache

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import OmnidraftError
+from ..text.errors import OmnidraftError
 
 if TYPE_CHECKING:
     from .llama import Llama

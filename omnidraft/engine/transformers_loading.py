@@ -13,10 +13,10 @@ import transformers
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import RepositoryNotFoundError
 
-from ..errors import OmnidraftError
-from ..files import read_json
-from ..special_tokens import WELL_KNOWN
-from ..tokenizer import Tokenizer
+from ..text.errors import OmnidraftError
+from ..text.files import read_json
+from ..text.special_tokens import WELL_KNOWN
+from ..text.tokenizer import Tokenizer
 from .config import OUT_OF_MEMORY, is_out_of_memory
 from .weights import read_header
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from .. import sampling_torch
-from ..errors import OmnidraftError
-from ..tokenizer import Tokenizer
+from ..text.errors import OmnidraftError
+from ..text.tokenizer import Tokenizer
 from . import transformers_sampler
 from .config import check_pass, flat_ids
 from .transformers_loading import copied, load_parts, one_line, quiet

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from .. import sampling, sampling_torch
-from ..errors import OmnidraftError
 from ..sampling import BROKEN, RULED_OUT
+from ..text.errors import OmnidraftError
 
 
 class CpuSampler(sampling.Sampler):

@@ -14,8 +14,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ..errors import OmnidraftError
-from ..files import check_readable, make_folder_of, read_json, write_text
+from ..text.errors import OmnidraftError
+from ..text.files import check_readable, make_folder_of, read_json, write_text
 
 NUMBERS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 

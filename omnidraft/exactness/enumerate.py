@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from ..errors import OmnidraftError
 from ..sampling import Uniforms
+from ..text.errors import OmnidraftError
 
 
 class Draws(Uniforms):

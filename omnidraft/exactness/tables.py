@@ -6,7 +6,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
-from ..tokenizer import Tokenizer
+from ..text.tokenizer import Tokenizer
 
 OFTEN = 0.4  # probability that a tokenizer or a world has an optional feature
 

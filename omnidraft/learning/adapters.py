@@ -20,10 +20,10 @@ import numpy as np
 from ..engine.llama import Llama
 from ..engine.loading import default_folder
 from ..engine.weights import read_safetensors, save_tensors
-from ..errors import OmnidraftError
-from ..files import make_folder_of
 from ..pairing import Pairing
 from ..stopping import AcceptanceHead
+from ..text.errors import OmnidraftError
+from ..text.files import make_folder_of
 from .lora import WEIGHTS, LoRA
 from .online import Learner, Schedule
 from .optimizer import fill

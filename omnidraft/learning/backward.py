@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..engine.config import ModelConfig, frequencies
-from ..errors import OmnidraftError
+from ..text.errors import OmnidraftError
 
 Tensors = dict[str, np.ndarray]  # by Hugging Face name
 Gradients = dict[str, np.ndarray | None]  # for the wanted names; None until it is computed

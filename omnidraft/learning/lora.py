@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..engine.weights import read_safetensors, save_tensors
-from ..errors import OmnidraftError
-from ..files import read_json, write_text
+from ..text.errors import OmnidraftError
+from ..text.files import read_json, write_text
 
 PREFIX, WEIGHTS = "base_model.model.", "adapter_model.safetensors"
 NAME = re.compile(re.escape(PREFIX) + r"((?:.+?\.(\d+)\.)?(?:.+\.)?(\w+))\.lora_A\.weight")

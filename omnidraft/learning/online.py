@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from ..decoding import Round, speculative
-from ..errors import OmnidraftError
 from ..losses import Example, make_example
 from ..metrics import summarize
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Rows, Uniforms, mask, process
 from ..stopping import AcceptanceHead
+from ..text.errors import OmnidraftError
 from ..verification import acceptances
 from .guard import Guard
 from .optimizer import AdamW

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OmnidraftError
+from ..text.errors import OmnidraftError
 
 
 class AdamW:

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import losses
 from ..engine.llama import Llama
-from ..errors import OmnidraftError
+from ..text.errors import OmnidraftError
 from . import backward
 from .lora import LoRA
 from .optimizer import AdamW, fill

@@ -15,8 +15,8 @@ from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
 from ..engine.transformers_model import TransformersModel
-from ..errors import OmnidraftError
 from ..losses import Example
+from ..text.errors import OmnidraftError
 from . import training
 from .lora import LoRA
 from .training import Recipe

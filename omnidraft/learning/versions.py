@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OmnidraftError
-from ..files import make_folder_of, read_json, write_text
+from ..text.errors import OmnidraftError
+from ..text.files import make_folder_of, read_json, write_text
 
 try:
     import fcntl

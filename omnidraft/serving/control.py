@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OmnidraftError
 from ..options import Options
 from ..sampling import Sampler, Uniforms
+from ..text.errors import OmnidraftError
 from .prompts import kind_of
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..decoding import Round, Warm, check_prompt, plain, speculative
-from ..errors import OmnidraftError
-from ..files import check_readable, read_json
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
+from ..text.errors import OmnidraftError
+from ..text.files import check_readable, read_json
 from . import template
 
 PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}  # no template

@@ -4,9 +4,9 @@ from itertools import product
 from time import perf_counter
 from typing import Any
 
-from ..errors import OmnidraftError
 from ..pairing import Pairing
 from ..sampling import Sampler, Uniforms
+from ..text.errors import OmnidraftError
 from ..translation import merge
 
 WAYS = {"direct": "the same token", "merge": "merged with others into one",

@@ -15,11 +15,11 @@ from typing import Any, Literal, overload
 
 from ..decoding import Round, speculative
 from ..engine.loading import default_folder
-from ..errors import OmnidraftError
 from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
+from ..text.errors import OmnidraftError
 from . import ngram_files
 from .control import Control, as_batch, several, takes_tensors, uniforms_of
 from .prompts import read

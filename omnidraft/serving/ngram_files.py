@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import OmnidraftError
-from ..files import make_folder_of, read_json, write_text
 from ..ngram_cache import NGramCache
-from ..tokenizer import Tokenizer
+from ..text.errors import OmnidraftError
+from ..text.files import make_folder_of, read_json, write_text
+from ..text.tokenizer import Tokenizer
 
 FORMAT = "omnidraft n-gram cache 4"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..engine.config import ModelConfig
 from ..engine.loading import BACKENDS, folder, load
-from ..errors import OmnidraftError
+from ..text.errors import OmnidraftError
 from .generation import Pair
 
 NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs more than computing

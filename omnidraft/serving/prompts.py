@@ -5,8 +5,8 @@ from numbers import Integral
 from typing import Any
 
 from ..decoding import check_prompt
-from ..errors import OmnidraftError
 from ..pairing import Pairing
+from ..text.errors import OmnidraftError
 from .conversation import Conversation
 
 

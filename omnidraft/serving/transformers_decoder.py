@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..decoding import Warm, speculative
-from ..errors import OmnidraftError
 from ..options import Options
 from ..sampling import Uniforms
+from ..text.errors import OmnidraftError
 from .prompts import ids_of
 
 PREPARED = {"attention_mask", "position_ids", "past_key_values", "cache_params", "use_cache",
