@@ -148,7 +148,39 @@ def save(path: Path | None, results: dict) -> None:
     """Write results as JSON, if a file was given: completely or not at all."""
     if path is not None:
         make_folder_of(path)
-        write_text(path, json.dumps(results, indent=1) + "\n")
+        write_text(path, as_lines(results) + "\n")
+
+
+def as_lines(value: Any, indent: str = "") -> str:
+    """JSON with one record a line; a record holds no other dictionary. Differences in git are then readable.
+
+    >>> print(as_lines({"speed": {"plain": {"tokens": 3, "each": [1, 2]}}, "machine": {"cores": 2}}))
+    {
+     "speed": {
+      "plain": {"tokens": 3, "each": [1, 2]}
+     },
+     "machine": {"cores": 2}
+    }
+    """
+    if not holds_dictionary(value):
+        return json.dumps(value)
+    inside = indent + " "
+    if isinstance(value, dict):
+        parts = [f"{inside}{json.dumps(name)}: {as_lines(part, inside)}" for name, part in value.items()]
+        return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
+    parts = [inside + as_lines(part, inside) for part in value]
+    return "[\n" + ",\n".join(parts) + f"\n{indent}]"
+
+
+def holds_dictionary(value: Any) -> bool:
+    """Whether a dictionary is inside a dictionary or list, at any depth."""
+    if isinstance(value, dict):
+        inside = list(value.values())
+    elif isinstance(value, list | tuple):
+        inside = list(value)
+    else:
+        return False
+    return any(isinstance(part, dict) or holds_dictionary(part) for part in inside)
 
 
 def result(name: str) -> dict | None:

@@ -17,7 +17,7 @@ from statistics import median
 from rich.console import Console
 
 from benchmarks import report_note, report_overlap
-from benchmarks.common import RESULTS, ROOT, earlier, result
+from benchmarks.common import RESULTS, ROOT, as_lines, earlier, result
 from benchmarks.report_learning import (
     adaptive,
     arrow,
@@ -427,6 +427,8 @@ def main() -> None:
     pages |= {docs / "results.md": everything}
     if found := result("overlap"):
         pages[docs / "overlap.svg"] = report_overlap.figure(found)
+    for path in sorted(RESULTS.glob("*.json")):  # demo.json is written by the command line, with a value a line
+        pages[path] = as_lines(json.loads(path.read_text(encoding="utf-8"))) + "\n"
     for place, made in pages.items():
         if not check:
             write_text(place, made)

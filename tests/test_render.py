@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
+import json
+
 import pytest
 from rich.text import Text
 
-from benchmarks.common import sparkline
+from benchmarks import common
+from benchmarks.common import as_lines, sparkline
 from omnidraft.cli.printing import escape
 from omnidraft.cli.render import FATES, Painter, drafted, headline, legend, speed_table
 from omnidraft.decoding import Round
@@ -169,3 +173,10 @@ def test_curves_that_are_compared_share_a_scale():
     one, other = (sparkline(curve, everything) for curve in curves)
     assert one == "▁▂▄  min 0.10, max 0.40" and other == "▄█  min 0.40, max 0.80"  # 0.4 is the same bar in both
     assert sparkline([2.0]) == "▁  min 2.00, max 2.00"
+
+
+def test_results_have_one_record_a_line():
+    found = {"pairs": [{"a": [1, 2]}, {"b": {"c": None}}], "empty": {}, "text": "ä\n"}
+    assert as_lines(found).split("\n") == ["{", ' "pairs": [', '  {"a": [1, 2]},', "  {", '   "b": {"c": null}', "  }", " ],",
+                                           ' "empty": {},', r' "text": "\u00e4\n"', "}"]
+    assert json.loads(as_lines(found)) == found and not doctest.testmod(common).failed

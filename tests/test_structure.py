@@ -58,7 +58,7 @@ def test_lines_have_at_most_100_columns():
                 for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if len(line) > 100]
 
 
-def test_a_source_distribution_holds_the_whole_repository():
+def test_a_source_distribution_holds_the_repository():
     root, given = PACKAGE.parent, (PACKAGE.parent / "MANIFEST.in").read_text(encoding="utf-8").split()
     listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=False).stdout.splitlines()
     if not listed:
