@@ -1,6 +1,7 @@
 """What a pass over m tokens costs in each layout of the weights, and what only its products cost.
 
-    python -m benchmarks.kernels --model qwen-like --json     (or random, random-draft, a folder)
+    python -m benchmarks.kernels --model qwen-like --json     (or random, random-draft, random-135m, a
+    folder)
 
 Every figure is the median over interleaved repeats, so that other work on the machine affects all
 of them equally. Each timed run comes after two untimed ones, because in decoding, too, the last
@@ -20,20 +21,21 @@ from rich.table import Table
 
 from benchmarks.common import arguments, save, start
 from omnidraft.engine.config import ModelConfig
-from omnidraft.engine.kernels import Layout, choose_layout
-from omnidraft.engine.llama import Llama, matrix_shapes
+from omnidraft.engine.kernels import Layout
+from omnidraft.engine.llama import LARGE, Llama
 from omnidraft.engine.loading import folder
 from omnidraft.engine.weights import load_tensors
 
 TOKENS = (1, 2, 3, 4, 6, 8, 12, 16)
-LAYOUTS = {"packed once": Layout(multiple=4, packed=True), "plain x @ W": Layout(),
+LAYOUTS = {"packed only": Layout(alone=0, multiple=4, packed=True), "plain x @ W": Layout(),
            "plain, padded to 4": Layout(multiple=4), "plain, gemv per token": Layout(alone=16),
            "blocks of 64": Layout(64), "blocks of 64, padded to 4": Layout(64, multiple=4),
            "blocks of 64, one token as two": Layout(64, alone=0, multiple=2),
            "blocks of 64, gemv per token": Layout(64, alone=16)}
 KEYS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "num_key_value_heads", "vocab_size")
-RANDOM = {"random": (320, 864, 6, 10, 5, 4096), "random-draft": (128, 344, 2, 4, 2, 2048)}
+RANDOM = {"random": (320, 864, 6, 10, 5, 4096), "random-draft": (128, 344, 2, 4, 2, 2048),
+          "random-135m": (576, 1536, 30, 9, 3, 49152)}  # the shape of SmolLM2-135M
 
 
 def read(name: str) -> tuple[ModelConfig, dict[str, np.ndarray]]:
@@ -52,7 +54,7 @@ def read(name: str) -> tuple[ModelConfig, dict[str, np.ndarray]]:
 def products(model: Llama, tokens: int) -> float:
     """Seconds for only the matrix products of one pass over m tokens."""
     linears = [linear for layer in model.layers for linear in layer] + [model.head]
-    inputs = [np.ones((tokens, linear.blocks.shape[1]), model.dtype) for linear in linears]
+    inputs = [np.ones((tokens, linear.inputs), model.dtype) for linear in linears]
     began = perf_counter()
     for linear, x in zip(linears, inputs, strict=True):
         linear(x)
@@ -83,9 +85,9 @@ def main() -> None:
     args = arguments(__doc__, "kernels", model="random", repeats=25,
                      context=(150, "tokens in the cache before each pass"))
     config, tensors = read(args.model)
-    chosen = choose_layout(matrix_shapes(config), "float32", twice=True)
-    models = {name: Llama(config, tensors, layout=layout)
-              for name, layout in {"chosen": chosen, **LAYOUTS}.items()}
+    models = {"chosen": Llama(config, tensors)}
+    if models["chosen"].parameters < LARGE:  # copies of a large model would not fit into memory
+        models |= {name: Llama(config, tensors, layout=layout) for name, layout in LAYOUTS.items()}
     engine = models["chosen"]
     cache = engine.new_cache()
     engine.forward([0] * args.context, cache)
@@ -112,7 +114,7 @@ def main() -> None:
     console = Console(highlight=False)
     console.print(f"{args.model}: {engine.parameters / 1e6:.2f} M parameters, {args.context} "
                   "tokens in cache; milliseconds, and × one token of the chosen layout\n"
-                  f"chosen: {chosen}")
+                  f"chosen: {engine.layout}")
     console.print(table)
     console.print(", ".join(f"{key} {value}" for key, value in result["machine"].items()))
     save(args.json, result)

@@ -27,7 +27,7 @@ TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num
 PLAIN = Layout(alone=3, multiple=4)
 
 
-def random_model(architecture: str = "LlamaForCausalLM", dtype=np.float64, layout: Layout = PLAIN, **sizes) -> Llama:
+def random_model(architecture: str = "LlamaForCausalLM", dtype=np.float64, layout: Layout | None = PLAIN, **sizes) -> Llama:
     config = ModelConfig.parse({"architectures": [architecture], **TINY, **sizes})
     rng = np.random.default_rng(0)
     shapes = config.tensor_shapes()
@@ -243,6 +243,7 @@ def test_the_layout_is_measured_once_and_described():
     assert str(Layout(64, 2, 4)) == "blocks of 64 outputs, gemv per token up to 2, gemm padded to multiples of 4"
     assert str(Layout(multiple=4, packed=True)) == (
         "plain matrices, gemv per token up to 1, gemm on packed weights padded to multiples of 4")
+    assert str(Layout(alone=0, multiple=4, packed=True)) == "packed weights, padded to multiples of 4"
 
 
 @pytest.mark.parametrize(("times", "expected"), [
@@ -262,6 +263,38 @@ def test_the_layout_is_measured_once_and_described():
     ({Layout(): [1, 1.5, 4, 4, 3.9, 4.2], Layout(64): [2, 4, 4, 4, 4, 5]}, Layout(alone=6, multiple=4))])
 def test_the_layout_follows_the_times(times: dict, expected: Layout):
     assert decide(times) == expected
+
+
+def test_plain_weights_next_to_packed_ones_must_save_something():
+    def times(one: float, two: float) -> dict:
+        return {Layout(): [one, two, 9, 9, 9, 9], Layout(packed=True): [one, two, 1, 1.3, 1.3, 1.4]}
+
+    assert decide(times(0.9, 1.8)) == Layout(alone=1, multiple=4, packed=True)
+    for one in (0.98, 1.1, float("inf")):  # infinite: a large model has no plain weights to time
+        assert decide(times(one, 2 * one)) == Layout(alone=0, multiple=4, packed=True)
+
+
+def cost_of_pass(m: int, layout: Layout, times: list[float]) -> float:
+    """What a pass of m tokens costs in a layout, given the times that `decide` got for it."""
+    one, two, _, *together = times
+    if m <= layout.alone:
+        return one + (m - 1) * (two - one)
+    return float(np.interp(m + -m % layout.multiple, (2, 4, 8), together))
+
+
+def test_no_pass_costs_more_than_a_longer_one():
+    """Whatever the times are; not so before: a gemm of two or four could cost more than one of eight."""
+    rng = np.random.default_rng(7)
+    for _ in range(2000):
+        one, further, single, *gemm = np.exp(rng.normal(size=6))
+        times = [one, one + further, single, *gemm]
+        kind = [Layout(), Layout(packed=True), Layout(64)][int(rng.integers(3))]
+        if kind.packed:  # one kernel, whose cost grows with the tokens
+            times[2:] = sorted(times[2:])
+        layout = decide({kind: times})
+        padded = not (kind.packed or layout.multiple == 2)  # is a single token, too?
+        costs = [cost_of_pass(m, layout, times) for m in range(1 if padded else 2, 9)]
+        assert all(costs[i] <= 1.05 * min(costs[i:]) for i in range(len(costs))), (times, layout)
 
 
 def test_blas_is_prepared_before_numpy_and_never_against_the_user(tmp_path: Path):

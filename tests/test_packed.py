@@ -8,20 +8,23 @@ import sys
 import numpy as np
 import pytest
 
-from omnidraft.engine import packed
+from omnidraft.engine import kernels, llama, packed
 from omnidraft.engine.kernels import Layout, Linear, choose_layout
+from tests.test_models import random_model
 
 needs_kernel = pytest.mark.skipif(packed.kernel() is None, reason="NumPy's BLAS has no AVX2 kernel of OpenBLAS 0.3 here")
 
 
+@pytest.mark.parametrize("alone", [0, 1])
 @pytest.mark.parametrize("outputs", [128, 150])
-def test_packed_weights_give_the_same_product(outputs: int):
+def test_packed_weights_give_the_same_product(outputs: int, alone: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(packed, "BLOCK", 3 * packed.OUTPUTS * 40 * 4)  # blocks of three panels
     rng = np.random.default_rng(5)
     weight, bias = rng.standard_normal((outputs, 40), np.float32), rng.standard_normal(outputs, np.float32)
-    linear = Linear(weight, bias, Layout(multiple=4, packed=True))
+    linear = Linear(weight, bias, Layout(alone=alone, multiple=4, packed=True))
     assert (linear.panels is None) == (packed.kernel() is None)
     assert Linear(weight.astype(float), bias, linear.layout).panels is None  # the kernel is for float32
-    for m in (*range(1, 17), packed.LONGEST, packed.LONGEST + 1):
+    for m in (*range(1, 17), 33, 250):
         wide = rng.standard_normal((m, 80), np.float32)
         for x in (np.ascontiguousarray(wide[:, ::2]), wide[:, ::2], wide[:, ::2].astype(float)):  # the kernel sees only bytes
             assert np.abs(linear(x) - (x @ weight.T + bias)).max() < 1e-4
@@ -42,15 +45,29 @@ def test_a_kernel_is_used_only_where_it_is_known_and_right(monkeypatch: pytest.M
         assert again() is None
     monkeypatch.setattr(packed, "kernel", lambda: None)
     shapes = ((64, 128), (64, 72))
-    assert not choose_layout.__wrapped__(shapes, twice=True).packed
+    assert not choose_layout.__wrapped__(shapes).packed
     assert Linear(np.ones((8, 8), np.float32), None, Layout(packed=True)).panels is None
 
 
-def test_weights_lie_in_memory_twice_only_where_that_is_allowed():
+@pytest.mark.parametrize("large", [False, True])
+def test_a_large_model_holds_its_weights_once(large: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(llama, "LARGE", 0 if large else 10**9)
+    monkeypatch.setattr(kernels, "LARGE", 2**20)  # weights to time
+    choose_layout.cache_clear()
+    model = random_model(dtype=np.float32, layout=None, vocab_size=64)
+    choose_layout.cache_clear()
+    linears = [part for layer in model.layers for part in layer] + [model.head]
+    stored = sum(array.nbytes for part in linears for array in part.weights) + model.embedding.nbytes
+    assert max(len(part.weights) for part in linears) <= (1 if large else 2)
+    if large:
+        assert stored <= 1.3 * 4 * model.parameters
+        model.forward(list(range(40)), cache := model.new_cache())  # a prompt longer than a group
+        assert np.isfinite(model.forward([1], cache)).all()
+
+
+def test_only_float32_is_packed():
     shapes = ((64, 128), (64, 96))
-    assert not choose_layout(shapes).packed and not choose_layout(shapes, "float64", twice=True).packed
-    if packed.kernel():
-        assert choose_layout(((512, 2048), (2048, 512)), twice=True).block == 0
+    assert not choose_layout(shapes, "float64").packed
 
 
 GUARDED = """
@@ -81,7 +98,7 @@ rng = np.random.default_rng(0)
 for at_the_start in (False, True):
     for inputs in (1, 2, 3, 5, 7, 8, 9, 31, 64, 129, 320):
         for panels in (1, 2, 3, 5):
-            for tokens in range(4, packed.LONGEST + 1, 4):
+            for tokens in (1, *range(4, 33, 4)):
                 pieces = []
                 weight = rng.standard_normal((8 * panels, inputs), np.float32)
                 x = rng.standard_normal((tokens, inputs), np.float32)

@@ -21,7 +21,7 @@ from .kernels import Layout, Linear, choose_layout
 from .kv_cache import KVCache
 from .weights import load_tensors
 
-PACKED = 200_000_000  # up to so many parameters, weights may be stored twice (0.8 GB)
+LARGE = 32_000_000  # from so many parameters on, weights are held once, whatever a copy would gain
 LONGEST_PASS = 256  # longer prompts are fed in pieces, which bounds the size of the scores
 
 
@@ -49,7 +49,7 @@ class Llama:
             if (found := tensors[tensor].shape) != shape:
                 raise OmnidraftError(f"{name}: {tensor} is {found}, but config.json says {shape}")
         self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype),
-                                              twice=self.parameters <= PACKED)
+                                              large=self.parameters >= LARGE)
         self.kernel = str(self.layout)  # one line on how the matrix products run
         self._build(tensors)
         self._eps = config.width * config.eps

@@ -1,9 +1,12 @@
-"""Passes of several tokens over weights that were packed once.
+"""Matrix products over weights that were packed once.
 
 Before OpenBLAS multiplies, it copies both matrices into panels that its kernel reads in order; for
 a few tokens this copy costs as much as the product. NumPy's OpenBLAS exports the kernel itself, so
 here the weights are packed only once: 8 tokens then cost two thirds of `x @ W`. Supported is the
 AVX2 kernel of OpenBLAS 0.3; without it, or if its product differs from NumPy's, `kernel` is None.
+
+The kernel reads all weights once for each group of 12 tokens. With more tokens it gets the weights
+in blocks that stay in the processor's cache, so that all groups use a block before the next.
 """
 
 import ctypes
@@ -14,7 +17,8 @@ from types import SimpleNamespace
 import numpy as np
 
 OUTPUTS, TOKENS = 8, 4  # per panel of weights, per panel of tokens
-LONGEST = 32  # maximum tokens; in longer passes the cost of copying the weights is small anyway
+GROUP = 12  # tokens for which the kernel reads the weights once
+BLOCK = 2**18  # bytes of weights in a block: half of a usual second-level cache
 
 
 @cache
@@ -37,8 +41,9 @@ def kernel() -> SimpleNamespace | None:
         found.pack.argtypes = [size, size, pointer, size, pointer]
         weight = np.arange(24 * 20, dtype=np.float32).reshape(24, 20) % 17
         tokens = np.arange(16 * 20, dtype=np.float32).reshape(16, 20) % 13
-        # small whole numbers, so that both products are exact
-        if np.array_equal(product(tokens, panels(weight), found), tokens @ weight.T):
+        # small whole numbers, so that the products are exact
+        if all(np.array_equal(product(tokens[:m], panels(weight), found), tokens[:m] @ weight.T)
+               for m in (1, len(tokens))):
             return found
     return None
 
@@ -69,13 +74,24 @@ def panels(weight: np.ndarray, outputs: int = OUTPUTS) -> np.ndarray:
 
 def product(x: np.ndarray, packed: np.ndarray, run: SimpleNamespace | None = None) -> np.ndarray:
     """x W^T for tokens x (m, in) and the panels of W, both float32: (m, 8 · panels)."""
-    run, tokens, outputs = run or kernel(), len(x), OUTPUTS * len(packed)
-    x = np.ascontiguousarray(padded(x, TOKENS), np.float32)  # subtle: C reads raw float32 rows
-    copy, y = np.empty(x.size, np.float32), np.zeros((len(x), outputs), np.float32)
-    # in BLAS's column-major order: y^T (outputs, tokens) += W (outputs, in) · x^T (in, tokens)
-    (rows, inputs), places = x.shape, (_address(packed), _address(copy), _address(y))
-    run.pack(inputs, rows, _address(x), inputs, _address(copy))
-    run.multiply(outputs, rows, inputs, 1.0, *places, outputs)
+    run = run or kernel()
+    tokens, outputs = len(x), OUTPUTS * len(packed)
+    # a single token stays alone: padded to four it would cost a tenth more
+    x = x if tokens == 1 else padded(x, TOKENS)
+    x = np.ascontiguousarray(x, np.float32)  # subtle: C reads raw float32 rows
+    rows, inputs = x.shape
+    tokens_packed = np.empty(x.size, np.float32)
+    y = np.zeros((rows, outputs), np.float32)
+    run.pack(inputs, rows, _address(x), inputs, _address(tokens_packed))
+
+    panel = OUTPUTS * inputs * 4  # bytes of a panel of weights
+    step = len(packed) if rows <= GROUP else max(1, BLOCK // panel)  # panels in a block
+    weights, made = _address(packed), _address(y)
+    for first in range(0, len(packed), step):
+        count = OUTPUTS * min(step, len(packed) - first)
+        places = weights + first * panel, _address(tokens_packed), made + first * OUTPUTS * 4
+        # in BLAS's column-major order: y^T (outputs, tokens) += W (outputs, in) · x^T (in, tokens)
+        run.multiply(count, rows, inputs, 1.0, *places, outputs)
     return y[:tokens]
 
 
