@@ -64,40 +64,60 @@ class Drafter:
 
         `lifting` says which context tokens can be healed; None switches healing off.
         """
-        stop, ends = self.options.stop, self.model.eos_ids
-        limit = min(stop.limit, room, self.model.context_size // 2)
+        limit = min(self.options.stop.limit, room, self.model.context_size // 2)
         self._trim(limit)
-        heals = lifting is not None and self.options.heal and len(self.ids) > 1
-        longer = lifting.longer(self.ids[-1]) if heals else []
-        draft, logits = Draft(), self._catch_up(rows=2 if longer else 1)
-        if longer:
-            draft, logits = self._heal(logits, longer)
+        draft, logits = self._begin(lifting)
         drawn: list[Any] = []  # token ids, or tensors that hold them on a device
         confidences: list[float] = []
         while len(draft.tokens) + len(drawn) < limit:
             if drawn:
                 logits = self.model.forward(drawn[-1:], self.cache)
             rows = self._rows(logits, self.allowed)
-            if not (draft.tokens or drawn or stop.starts(0.0)):  # whether to start depends on q_1
-                likeliest = self.sampler.draw(rows, likeliest=True)
-                if not stop.starts(self._judge(likeliest, rows)[1]):
-                    return draft
+            if not (draft.tokens or drawn) and not self._worth_it(rows):
+                return draft
             drawn.append(self.sampler.draw(rows))
             if self.options.temperature:
                 draft.probs.append(rows[0])
-            token = drawn[-1]
-            if stop.looks:
-                token, confidence, features = self._judge(token, rows)
-                draft.features += features
-                confidences.append(confidence)
-                if stop(confidences):  # subtle: the token that stops the draft is still proposed
-                    break
-            if (stop.looks or self.sampler.draws_ids) and token in ends:
+            if self._is_last(drawn[-1], rows, draft, confidences):
                 break
-        tokens = self.sampler.settle(drawn, ends)
+        return self._settle(draft, drawn)
+
+    def _begin(self, lifting: Any) -> tuple[Draft, Any]:
+        """Feed what the cache lacks, and heal if possible: a draft, empty or healed, and logits."""
+        heals = lifting is not None and self.options.heal and len(self.ids) > 1
+        longer = lifting.longer(self.ids[-1]) if heals else []
+        logits = self._catch_up(rows=2 if longer else 1)
+        return self._heal(logits, longer) if longer else (Draft(), logits)
+
+    def _worth_it(self, rows: Any) -> bool:
+        """Should the round draft? Decided by the row q_1, before anything is drawn from it."""
+        stop = self.options.stop
+        if stop.starts(0.0):  # whatever the confidence
+            return True
+        likeliest = self.sampler.draw(rows, likeliest=True)
+        return stop.starts(self._judge(likeliest, rows)[1])
+
+    def _is_last(self, token: Any, rows: Any, draft: Draft, confidences: list[float]) -> bool:
+        """Does this drawn token end the draft? It is proposed all the same.
+
+        Reading a token waits for the device, so an end token is noticed there only by a rule that
+        looks; `_settle` removes what was drawn after it.
+        """
+        stop = self.options.stop
+        if stop.looks:
+            token, confidence, features = self._judge(token, rows)
+            draft.features += features
+            confidences.append(confidence)
+            if stop(confidences):
+                return True
+        return (stop.looks or self.sampler.draws_ids) and token in self.model.eos_ids
+
+    def _settle(self, draft: Draft, drawn: list[Any]) -> Draft:
+        """Add the drawn tokens to the draft, up to the first end token."""
+        tokens = self.sampler.settle(drawn, self.model.eos_ids)
         self.fed += tokens[:-1]
         draft.tokens += tokens
-        if len(tokens) < len(drawn):  # ids were not read while drafting, and one was an end token
+        if len(tokens) < len(drawn):
             self.cache.rewind(len(self.fed))
             del draft.probs[len(draft.tokens):]
         return draft

@@ -43,8 +43,6 @@ class Comparison(NamedTuple):
     stop_prob: float = 1.0  # Q of that *stop*: now the atom is no child of `stopped_at`
     before: float = 1.0  # r of `verification.lifted` before this comparison,
     after: float = 1.0  # and after it
-    following: int = 0  # number of comparisons that follow this one,
-    later_max: float = 1.0  # and an upper bound for r after any of them
 
 
 class Lifting:

@@ -22,7 +22,6 @@ from .vocabulary import aligned_spans
 
 DIVERGENCES = ("forward", "reverse", "tv")
 FLOOR, TINY = 1e-12, 1e-30  # lower bounds of P and Q inside a logarithm
-BLOCK = 1 << 14  # logits processed at once, so that they stay in the CPU's cache
 Result = tuple[float, np.ndarray, int]
 
 
@@ -184,41 +183,27 @@ def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: 
 
 
 def _total(draft_logits: np.ndarray, terms: Iterable[Term]) -> Result:
-    """The sum of the terms; those with the same categories are computed together."""
-    groups: dict[Any, list[Term]] = {}
-    for term in terms:
-        groups.setdefault((id(term.categories), term.divergence), []).append(term)
-    value, gradient = 0.0, np.zeros_like(draft_logits)
-    most = max(1, BLOCK // draft_logits.shape[1])
-    for group in groups.values():
-        for i in range(0, len(group), most):
-            value += _compare(draft_logits, group[i:i + most], gradient)
-    return value, gradient, sum(map(len, groups.values()))
-
-
-def _compare(draft_logits: np.ndarray, group: list[Term], gradient: np.ndarray) -> float:
-    """The weighted sum of B divergences; its gradient is added to `gradient` (N, V_q)."""
-    width = len(categories := group[0].categories)  # (W,)
-    rows, weights = [c.row for c in group], np.array([[c.weight] for c in group])  # (B, 1)
-    target = np.stack([c.target / c.target.sum(dtype=float) for c in group])  # (B, C) P
-    logits = np.where(categories >= 0, draft_logits[rows, :width], -np.inf)
-    q = np.exp(logits - logits.max(-1, keepdims=True))  # (B, W) not normalised
-    size = target.shape[1] + 1  # one more, at index 0, for tokens in no category
-    places = categories + 1 + size * np.arange(len(group))[:, None]  # in the masses, row after row
-    masses = np.bincount(places.ravel(), q.ravel(), size * len(group)).reshape(-1, size)[:, 1:]
-    total = masses.sum(-1, keepdims=True)  # (B, 1)
-    draft = masses / total  # (B, C) Q
-    values, along = _divergence(target, draft, group[0].divergence, q.dtype)
-    slope = (along - (along * draft).sum(-1, keepdims=True)) * (weights / total)
-    changes = q * slope[:, categories]  # subtle: tokens in no category (-1) have q = 0
-    for row, change in zip(rows, changes, strict=True):
-        gradient[row, :width] += change
-    return float(values @ weights[:, 0])
+    """The sum of the terms, its gradient (N, V_q), and their number."""
+    value, gradient, count = 0.0, np.zeros_like(draft_logits), 0
+    for row, categories, target, divergence, weight in terms:
+        width = len(categories)
+        logits = np.where(categories >= 0, draft_logits[row, :width], -np.inf)  # (W,)
+        q = np.exp(logits - logits.max())  # (W,) not normalised; 0 for tokens in no category
+        masses = np.bincount(categories + 1, q, len(target) + 1)[1:]  # (C,)
+        total = masses.sum()
+        P, Q = target / target.sum(dtype=float), masses / total  # (C,)
+        distance, slope = _divergence(P, Q, divergence, q.dtype)  # slope (C,): its derivative by Q
+        value += weight * distance
+        # Through the softmax: dQ(c) / dlogit(d) = q(d) / total * ([d in c] - Q(c))
+        slope = (slope - slope @ Q) * (weight / total)
+        gradient[row, :width] += q * slope[categories]
+        count += 1
+    return float(value), gradient, count
 
 
 def _divergence(target: np.ndarray, draft: np.ndarray, kind: str,
-                dtype: Any = float) -> tuple[np.ndarray, np.ndarray]:
-    """Divergences (B,) of P and Q (B, C), and their derivatives by Q (B, C); logs in `dtype`."""
+                dtype: Any = float) -> tuple[float, np.ndarray]:
+    """The divergence of P and Q (C,), and its derivative by Q (C,); logarithms in `dtype`."""
     if kind == "tv":
         return 1.0 - np.minimum(target, draft).sum(-1), -(draft < target).astype(float)
     bounded, free = np.maximum(draft, TINY), draft > TINY

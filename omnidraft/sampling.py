@@ -95,9 +95,8 @@ def locate(weights: np.ndarray, draw: float) -> int:
 class Rows(Sequence):
     """Lazy rows: make(item) is computed on demand, so that rows after a rejection cost nothing."""
 
-    def __init__(self, items: Any, make: Callable[[Any], Any], none_zero: bool = False) -> None:
-        self.items, self.none_zero = items, none_zero  # none_zero: no probability in them is 0
-        self.make, self._made = make, {}
+    def __init__(self, items: Any, make: Callable[[Any], Any]) -> None:
+        self.items, self.make, self._made = items, make, {}
 
     def __len__(self) -> int:
         return len(self.items)
@@ -161,8 +160,7 @@ class Sampler:
 
     def rows(self, logits: np.ndarray, size: int) -> Sequence[np.ndarray]:
         """The distributions (n, V) for logits (n, V), over a tokenizer's `size` ids."""
-        return Rows(mask(logits, size), lambda row: self.process(row, *self.settings),
-                    self.settings[1:] in ((), NO_FILTERS))
+        return Rows(mask(logits, size), lambda row: self.process(row, *self.settings))
 
     def choices(self, logits: np.ndarray, size: int) -> Iterable[int]:
         """The token that the model itself chooses for each row of logits (n, V)."""

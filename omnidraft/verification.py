@@ -12,8 +12,7 @@ the free token when every proposal is kept. All rules are lossless, except `omni
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, pairwise, takewhile
-from operator import mul
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from .lifting import ROOT, Comparison, Lifting, Origin
@@ -120,65 +119,58 @@ def _keep(steps: Iterable[Comparison], origins: Sequence[Origin], lifting: Lifti
           target_probs: Sequence[Any],
           uniforms: Uniforms) -> tuple[list[Comparison], Comparison | None, Any]:
     """The kept comparisons, the first rejected one (None: all are kept), its residual (C + 1,)."""
-    steps, known, draw = iter(steps), [], 1.0
-    for step in steps:
-        draw = draw if known else uniforms.next()  # a single draw: are all kept?
-        known.append(step)
-        if draw >= step.later_max:  # not all are kept, whatever the later rows are
-            break
-    if not known or draw < known[-1].after:
-        return known, None, None
-    left = Rows(known, lambda step: residual(*p_and_q(step, origins, lifting, target_probs),
-                                             step.before))
-    # Go back, with a draw for each comparison, to the last that has r = 1 before it: there h = 1.
-    sure, last = max(i for i, step in enumerate(known) if step.before == 1), known[-1]
-    draws = [(i, uniforms.next()) for i in range(len(known) - 1 + last.following, sure, -1)]
-    while any(i >= len(known) and draw < known[-1].later_max for i, draw in draws):
-        known.append(next(steps))  # the stop may be at one whose row is not computed yet
-    # As h <= r, a draw above r needs no Z: most comparisons compute no whole distribution.
-    possible = [(i, draw) for i, draw in draws if i < len(known) and draw < known[i].before]
-    sums = uniforms.floats((z := left[i].sum(), z + (1 - known[i].before)) for i, _ in possible)
-    for (i, draw), (z, whole) in zip(possible, sums, strict=True):
-        if draw < ratio(z, whole):  # h
-            return known[:i], known[i], left[i]
-    return known[:sure], known[sure], left[sure]
+    steps = [*steps]
+    if not steps or uniforms.accept(steps[-1].after):
+        return steps, None, None
+
+    # Not all are kept: go back from the last comparison, with a draw for each, until one stops us.
+    # The last that has r = 1 before it stops us in any case, because there h = 1.
+    sure = max(i for i, step in enumerate(steps) if step.before == 1)
+    draws = [(i, uniforms.next()) for i in range(len(steps) - 1, sure, -1)]
+    # As h <= r, a draw of r or more does not stop us, and needs no whole distribution.
+    possible = [(i, draw) for i, draw in draws if draw < steps[i].before]
+
+    left = Rows(steps, lambda step: residual(
+        *p_and_q(step, origins, lifting, target_probs), step.before))  # computed when asked for
+    sums = ((left[i].sum(), 1 - steps[i].before) for i, _ in possible)
+    shares = uniforms.floats((z, z + rest) for z, rest in sums)  # h = Z / (Z + 1 - r)
+    for (i, draw), (z, whole) in zip(possible, shares, strict=True):
+        if draw < ratio(z, whole):
+            return steps[:i], steps[i], left[i]
+    return steps[:sure], steps[sure], left[sure]
 
 
 def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
                 target_probs: Sequence[Any], limit: int | None = None) -> Iterator[Comparison]:
-    """The comparisons of a round, up to the first with P = 0; arguments as for `lifted`.
+    """The comparisons of a round, up to the first with P = 0; arguments as for `lifted`."""
+    rows = len(target_probs) if limit is None else min(limit, len(target_probs))
+    route = [step for step in lifting.route(atoms) if step.row < rows]
 
-    P and Q are those of the proposal alone, from sums over few tokens. As P <= 1, a later r is at
-    most r / (product of the Q up to there). A draw above this bound rejects what follows without
-    computing its rows, if `target_probs` are lazy (`sampling.Rows`) and no P in them is 0.
-    """
-    rows = min(len(target_probs), len(target_probs) if limit is None else limit)
-    route = [*takewhile(lambda step: step.row < rows, lifting.route(atoms))]
-    q, proposals, q_sums = 1.0, [], []  # (row, ids) to sum; Q is a share: it needs two sums
+    # 1. P and Q of a proposal come from three sums, each over few probabilities. They are computed
+    #    one by one when they are asked for; on a device all at once, in one copy.
+    def wanted() -> Iterator[tuple[Any, Any]]:
+        for step in route:
+            draft_row, prefix = origins[step.place]
+            children = lifting.children(step.node) if step.stop else step.child
+            yield draft_row, [token for atom in children  # tokens that propose this child, or
+                              for token in lifting.after(prefix).get(atom, ())]  # any child
+            yield draft_row, lifting.continuing(prefix)[0] if prefix else ()  # all that are left
+            yield target_probs[step.row], (lifting.below(step.node + step.child) if step.child
+                                           else lifting.own(step.node))
+
+    sums = lifting.sums(wanted())
+
+    # 2. Along the route, r' = min(1, r P / Q).
+    r = above = q = 1.0
     for step in route:
-        q_row, prefix = origins[step.place]
-        after = lifting.after(prefix)
-        # For *stop*, count the tokens that propose a child instead.
-        counted = [token for atom in (lifting.children(step.node) if step.stop else step.child)
-                   for token in after.get(atom, ())]
-        q_sums += [(q_row, counted), (q_row, lifting.continuing(prefix)[0] if prefix else [])]
-    # The draft rows exist already; a target row is computed only when its number is asked for.
-    p_sums = ((target_probs[step.row], lifting.below(step.node + step.child) if step.child
-               else lifting.own(step.node)) for step in route)
-    numbers = lifting.sums(chain(q_sums, p_sums))
-    for step in route:
+        drafted, possible, mass = next(sums), next(sums), next(sums)
         stop_prob = q if step.stopped_at != ROOT else 1.0  # the same atom's *stop* came just before
-        share = next(numbers) / (next(numbers) or 1.0)
+        share = drafted / (possible or 1.0)
         q = (max(0.0, 1.0 - share) if step.stop else share) / (stop_prob or 1.0)
-        proposals.append((stop_prob, q))
-    later = [*accumulate((q for _, q in proposals[:0:-1]), mul, initial=1.0)]  # products of later Q
-    node_mass, r = 1.0, 1.0  # the mass of the node is that of the child proposed just before
-    for step, (stop_prob, q), mass in zip(route, proposals, numbers, strict=True):
-        p = mass / (node_mass or 1.0) if step.node != ROOT else mass
-        node_mass, before, r, product = mass, r, ratio(r * p, q), min(1.0, later.pop())
-        bounded = product and getattr(target_probs, "none_zero", False)  # min: Q may round up
-        yield Comparison(*step[:8], p, q, stop_prob, before, r,  # 8 fields come from the route
-                         len(later) if r else 0, min(1.0, r / product) if bounded else 1.0)
+        p = mass if step.node == ROOT else mass / (above or 1.0)  # above: the mass of the node
+        before, r, above = r, ratio(r * p, q), mass
+        yield step._replace(target_prob=p, draft_prob=q, stop_prob=stop_prob,
+                            before=before, after=r)
         if r == 0:
             return
 
