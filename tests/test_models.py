@@ -383,7 +383,7 @@ def test_broken_folders_are_told_in_a_line(tmp_path: Path):
             engine(tmp_path)
         assert "\n" not in str(error.value)
 
-    with pytest.raises(OmnidraftError, match="unknown model 'qwem': neither a folder nor an embedded model .draft-"):
+    with pytest.raises(OmnidraftError, match="unknown model 'qwem': not a folder, a GGUF file or an embedded model .draft-"):
         models.load("qwem")
     with pytest.raises(OmnidraftError, match="unknown model 'None'"):
         models.load(None)
@@ -415,7 +415,7 @@ def test_broken_folders_are_told_in_a_line(tmp_path: Path):
         file.write_bytes(whole[:size])
         fails("not a complete safetensors file|truncated or damaged")
     save_file(tensors | {"model.norm.weight": np.ones(31, np.float32)}, file)
-    fails(r"model.norm.weight is \(31,\), but config.json says \(32,\)")
+    fails(r"model.norm.weight is \(31,\), but its config says \(32,\)")
     save_file({name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}, file)
     fails("the weights lack lm_head.weight")
     save_file({"x": np.ones(3, np.int8)}, file)

@@ -12,7 +12,7 @@ import typer
 
 from .. import OmnidraftError, Tokenizer
 from ..engine.cpu import has_avx512
-from ..engine.loading import EMBEDDED, folder
+from ..engine.loading import EMBEDDED, folder, tokenizer_of
 from ..vocabulary import aligned_spans
 from . import options
 from .common import command
@@ -28,8 +28,8 @@ BLOCKS = {(1, 1): ("green", "=", "same token"),
 
 
 def tokenizers(*names: str) -> list[Tokenizer]:
-    """The tokenizers of models by name or folder."""
-    return [Tokenizer.load(folder(name)) for name in names]
+    """The tokenizers of models by name, folder or GGUF file."""
+    return [*map(tokenizer_of, names)]
 
 
 @command("omnidraft align draft-tasks qwen-like", "omnidraft align ./llama2-32k ./qwen2-151k",

@@ -24,7 +24,7 @@ models, speculation, sampling, learning, output = (
     for topic in ("Models", "Speculation", "Sampling", "Learning", "Output"))
 TASKS = ("math", "code", "text")
 FIELDS = ("prompt", "instruction", "question", "document", "text")  # the first found is used
-MODEL = "an embedded model (`omnidraft models`), a folder, or (with --backend torch) a hub id"
+MODEL = "an embedded model (`omnidraft models`), a folder, a GGUF file, or (torch) a hub id"
 Side = Annotated[str, typer.Argument(help="An embedded model, or a folder with a tokenizer.json.")]
 Plain = Annotated[bool, output("--plain", help="Mark with signs instead of colours.")]
 Store = Annotated[Path | None, output(

@@ -177,6 +177,8 @@ def frequencies(config: ModelConfig) -> np.ndarray:
     slows down all rotations (arXiv 2306.15595), "llama3" only the slow ones.
     """
     rope = config.rope
+    if rope["rope_type"] == "frequencies":  # stated one by one, in a GGUF file
+        return np.array(rope["frequencies"])
     f = rope["rope_theta"] ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
     if rope["rope_type"] == "linear":
         return f / rope["factor"]

@@ -17,6 +17,7 @@ from ..sampling import Sampler
 from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
 from .config import ModelConfig, check_pass, flat_ids, frequencies
+from .gguf import Gguf, is_gguf
 from .kernels import Layout, Linear, choose_layout
 from .kv_cache import KVCache
 from .weights import load_tensors
@@ -47,7 +48,7 @@ class Llama:
             if tensor not in tensors:
                 raise OmnidraftError(f"{name}: the weights lack {tensor}")
             if (found := tensors[tensor].shape) != shape:
-                raise OmnidraftError(f"{name}: {tensor} is {found}, but config.json says {shape}")
+                raise OmnidraftError(f"{name}: {tensor} is {found}, but its config says {shape}")
         self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype),
                                               large=self.parameters >= LARGE)
         self.kernel = str(self.layout)  # one line on how the matrix products run
@@ -61,15 +62,22 @@ class Llama:
 
     @classmethod
     def load(cls, folder: str | Path, dtype: Any = np.float32) -> "Llama":
-        """Read config.json, weights and tokenizer.json; raises OmnidraftError with one line."""
+        """Read a Hugging Face folder or a GGUF file; raises OmnidraftError with one line."""
         folder = Path(folder)
-        config = ModelConfig.load(folder)
-        return cls(config, load_tensors(folder), dtype, name=folder.name, folder=folder,
-                   tokenizer=Tokenizer.load(folder).within(config.vocab_size))
+        if is_gguf(folder):
+            file = Gguf(folder)
+            config, tokenizer = file.config(), file.tokenizer()
+            tensors = file.weights(config)
+        else:
+            config = ModelConfig.load(folder)
+            tokenizer, tensors = Tokenizer.load(folder), load_tensors(folder)
+        return cls(config, tensors, dtype, name=folder.name, folder=folder,
+                   tokenizer=tokenizer.within(config.vocab_size))
 
     def stored(self, untied: bool = False) -> tuple[ModelConfig, dict[str, np.ndarray]]:
         """Configuration and stored tensors, as `dtype`; `untied`: with a separate head."""
-        tensors, config = load_tensors(self.folder), self.config
+        config, file = self.config, self.folder
+        tensors = Gguf(file).weights(config) if is_gguf(file) else load_tensors(file)
         tensors = {name: np.array(tensors[name], self.dtype) for name in config.tensor_shapes()}
         if untied:  # then adapting the head leaves the embedding unchanged
             tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"])

@@ -1,4 +1,4 @@
-"""Loading models by name, folder or hub id."""
+"""Loading models by name, folder, GGUF file or hub id."""
 
 import os
 from contextlib import suppress
@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..text.errors import OmnidraftError
+from ..text.tokenizer import Tokenizer
+from .config import ModelConfig
+from .gguf import Gguf, is_gguf
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -18,7 +21,7 @@ NUMPY_DTYPES = ("auto", "float32", "float64")
 
 def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: str = "auto",
          **more: Any) -> "Llama | TransformersModel":
-    """Load an embedded model by name, a Hugging Face folder or, with backend "torch", a hub id.
+    """Load an embedded model by name, a Hugging Face folder, a GGUF file or, with torch, a hub id.
 
     Backend "numpy" runs Llama, Mistral and Qwen2 on the CPU, in float32 ("auto") or float64;
     "torch" takes the options of `TransformersModel.load`. Raises OmnidraftError with one line.
@@ -43,14 +46,29 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
 
 
 def folder(name: str | Path) -> Path:
-    """The folder of an embedded model, or the folder `name`; OmnidraftError if there is none."""
+    """The folder of an embedded model, or the folder or GGUF file `name`.
+
+    Raises OmnidraftError if there is none.
+    """
     embedded = Path(__file__).parent / "embedded" / str(name)
     with suppress(OSError, RuntimeError):  # if a name is too long, or there is no such ~user
         path = embedded if name in EMBEDDED else Path(str(name)).expanduser()
-        if path.is_dir():
+        if path.is_dir() or is_gguf(path):
             return path
-    raise OmnidraftError(f"unknown model {str(name)!r}: neither a folder nor an embedded model "
-                         f"({', '.join(EMBEDDED)}); for a hub id use --backend torch")
+    raise OmnidraftError(f"unknown model {str(name)!r}: not a folder, a GGUF file or an embedded "
+                         f"model ({', '.join(EMBEDDED)}); for a hub id use --backend torch")
+
+
+def config_of(name: str | Path) -> ModelConfig:
+    """The sizes of a model by name; raises OmnidraftError if the NumPy engine cannot run it."""
+    path = folder(name)
+    return Gguf(path).config() if is_gguf(path) else ModelConfig.load(path)
+
+
+def tokenizer_of(name: str | Path) -> Tokenizer:
+    """The tokenizer of a model by name, without its weights; OmnidraftError if there is none."""
+    path = folder(name)
+    return Gguf(path).tokenizer() if is_gguf(path) else Tokenizer.load(path)
 
 
 def default_folder() -> Path:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..decoding import Round, Warm, check_prompt, plain, speculative
+from ..engine.gguf import is_gguf
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
@@ -135,8 +136,11 @@ def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
         if (loaded := getattr(model, "speaks", None)) is not None:
             found = loaded.special_tokens_map | {"chat_template": loaded.chat_template}
         elif (folder := getattr(model, "folder", None)) is not None:
-            for file in ("chat_template.json", "special_tokens_map.json", "tokenizer_config.json"):
-                found |= {name: value for name, value in read_json(folder / file).items() if value}
+            parts = [read_json(folder / file) for file in (
+                "chat_template.json", "special_tokens_map.json", "tokenizer_config.json")]
+            parts += [model.tokenizer.config] if is_gguf(folder) else []
+            for part in parts:
+                found |= {name: value for name, value in part.items() if value}
             if (path := folder / "chat_template.jinja").exists():
                 check_readable(path)
                 found["chat_template"] = path.read_text(encoding="utf-8")

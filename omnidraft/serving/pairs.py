@@ -5,8 +5,7 @@ from math import prod
 from os import PathLike
 from typing import Any
 
-from ..engine.config import ModelConfig
-from ..engine.loading import BACKENDS, folder, load
+from ..engine.loading import BACKENDS, config_of, load
 from ..text.errors import OmnidraftError
 from .generation import Pair
 
@@ -82,6 +81,6 @@ def _small_in_numpy(name: Any, device: str = "auto", dtype: Any = "auto", **_: A
     """The model in the NumPy engine if that can run it and is faster than PyTorch, else None."""
     from ..engine.transformers_loading import choose_device
     with suppress(OmnidraftError):  # an unknown device, or a model that only transformers reads
-        shapes = ModelConfig.load(folder(name)).tensor_shapes().values()
+        shapes = config_of(name).tensor_shapes().values()
         if choose_device(device)[0] == "cpu" and sum(map(prod, shapes)) < NUMPY_IS_FASTER:
             return load(name, dtype)

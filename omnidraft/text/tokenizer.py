@@ -49,7 +49,7 @@ class Tokenizer:
         raw.no_padding()
         if getattr(raw.model, "dropout", None):
             raw.model.dropout = None  # each text has exactly one tokenization
-        self.raw, self.name, self._config = raw, name, config or {}
+        self.raw, self.name, self.config = raw, name, config or {}
         self.strings = [*map(raw.id_to_token, range(raw.get_vocab_size()))]
         vocabulary = {string: i for i, string in enumerate(self.strings)}
         if None in vocabulary:  # the ids have gaps (without gaps, the line above is faster)
@@ -66,7 +66,7 @@ class Tokenizer:
             or part.get("prepend_scheme", "never") != "never" for part in before)
         added = raw.get_added_tokens_decoder()
         self.strings += map(raw.id_to_token, range(len(self.strings), self.size))  # after gaps
-        self.special = find_roles(self._config, raw, vocabulary, self.byte_level)
+        self.special = find_roles(self.config, raw, vocabulary, self.byte_level)
         self.roles = self.special.roles
         self.fallback = {i: bytes.fromhex(byte[1]) for i, string in enumerate(self.strings)
                          if has_fallback and (byte := _FALLBACK.fullmatch(string or ""))}
@@ -108,7 +108,7 @@ class Tokenizer:
             return self
         data = json.loads(self.raw.to_str())
         data["added_tokens"] = [token for token in data["added_tokens"] if token["id"] < size]
-        made = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(data)), self.name, self._config)
+        made = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(data)), self.name, self.config)
         if made.size > size:
             raise OmnidraftError(f"tokenizer {self.name!r} has ids up to {made.size - 1}, but the "
                                  f"model has {size} logits: they do not belong together")
@@ -171,7 +171,7 @@ class Tokenizer:
         GPT-2's begin token is <|endoftext|>, but nothing is put before a text; OPT puts </s>.
         """
         if self.raw.post_processor is None:
-            return self.roles["bos"][:self._config.get("add_bos_token", True)]
+            return self.roles["bos"][:self.config.get("add_bos_token", True)]
         made = self.raw.encode("a 0")
         return tuple(made.ids[:[*made.sequence_ids, 0].index(0)])  # sequence 0: the text itself
 

@@ -1,0 +1,119 @@
+"""The tokenizer in a GGUF file's settings, rebuilt as a pipeline of the tokenizers library.
+
+- "gpt2": byte-level BPE. The file lists tokens and merges, but only *names* the rule that cuts a
+  text into words ("pre"): each name stands for a pattern that llama.cpp has in its source.
+- "llama": SentencePiece. The file lists tokens with scores: of two neighbours, those are merged
+  whose joined token has the highest score.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Raw
+
+from ..text.errors import OmnidraftError
+from ..text.tokenizer import Tokenizer
+
+NORMAL, UNKNOWN, CONTROL, OWN, UNUSED, BYTE = range(1, 7)  # types of tokens
+SINGLE = r"\p{N}"  # each digit is a word
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+          r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN2 = LLAMA3.replace("{1,3}", "")
+PATTERNS = {  # name: patterns, each of which cuts the pieces that the one before it left
+    "default": (GPT2,), "gpt-2": (GPT2,), "smollm": (SINGLE, GPT2), "starcoder": (SINGLE, GPT2),
+    "refact": (SINGLE, GPT2), "llama-bpe": (LLAMA3,), "llama3": (LLAMA3,), "llama-v3": (LLAMA3,),
+    "qwen2": (QWEN2,), "deepseek-r1-qwen": (QWEN2,)}
+ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+
+
+def build(settings: dict[str, Any], name: str = "") -> Tokenizer:
+    """The tokenizer in a GGUF's settings; raises OmnidraftError if it is not one of the two kinds.
+
+    >>> build(Gguf("smollm2.gguf").settings).encode("Hello 12")  # doctest: +SKIP
+    [19556, 216, 33, 34]
+    """
+    prefix = "tokenizer.ggml."
+    own = {key.removeprefix(prefix): value for key, value in settings.items()}
+    kind, tokens = own.get("model"), own.get("tokens")
+    try:
+        if kind not in ("gpt2", "llama") or not isinstance(tokens, list):
+            raise ValueError(f"its kind is {kind!r}, but only gpt2 and llama are supported")
+        types = [int(each) for each in own.get("token_type", [NORMAL] * len(tokens))]
+        pieces = {token: i for i, token in enumerate(tokens) if types[i] != UNUSED}
+        make = _byte_level if kind == "gpt2" else _sentencepiece
+        raw = make(own, pieces, types)
+        # added in this order, they keep the ids that they have among the pieces
+        raw.add_special_tokens([AddedToken(token, special=True, normalized=False)
+                                for token, i in pieces.items() if types[i] == CONTROL])
+        raw.add_tokens([AddedToken(token, normalized=False)
+                        for token, i in pieces.items() if types[i] == OWN])
+        if raw.get_vocab_size() != len(pieces):
+            raise ValueError("it has tokens that are not in its list")
+        return Tokenizer(raw, name, _config(own, kind, tokens, settings))
+    except OmnidraftError:
+        raise
+    except Exception as error:  # the library's own, too
+        raise OmnidraftError(f"the tokenizer of {name or 'this GGUF'} cannot be used "
+                             f"({' '.join(str(error).split())[:200]})") from None
+
+
+def _config(own: dict[str, Any], kind: str, tokens: list[str],
+            settings: dict[str, Any]) -> dict[str, Any]:
+    """What a tokenizer_config.json says: special tokens by role, and the chat template."""
+    ends = [own[f"{name}_token_id"] for name in ("eos", "eot", "eom") if f"{name}_token_id" in own]
+    usual = kind == "llama" or own.get("pre") in ("llama-bpe", "llama3", "llama-v3")
+    config = {"eos_token_id": ends, "add_bos_token": bool(own.get("add_bos_token", usual))}
+    for role, its in ROLES.items():
+        token = own.get(f"{its}_token_id")
+        if isinstance(token, int) and 0 <= token < len(tokens):
+            config[f"{role}_token"] = tokens[token]
+    if isinstance(template := settings.get("tokenizer.chat_template"), str):
+        config["chat_template"] = template
+    return config
+
+
+def _byte_level(own: dict[str, Any], pieces: dict[str, int], types: list[int]) -> Raw:
+    """Byte-level BPE with the words of the pattern that the file names."""
+    words = own.get("pre", "default")
+    if words not in PATTERNS:
+        raise ValueError(f"it cuts words like {str(words)[:40]!r}, but only {', '.join(PATTERNS)} "
+                         "are supported; use a Hugging Face folder of the model")
+    merges = [tuple(merge.split(" ", 1)) for merge in own.get("merges", [])]
+    ignore = PATTERNS[words] == (LLAMA3,)  # a word that is a token needs no merges
+    raw = Raw(models.BPE(pieces, merges, ignore_merges=ignore))
+    raw.normalizer = normalizers.NFC() if PATTERNS[words] == (QWEN2,) else None
+    raw.pre_tokenizer = pre_tokenizers.Sequence([
+        *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[words]),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    raw.decoder = decoders.ByteLevel()
+    return raw
+
+
+def _sentencepiece(own: dict[str, Any], pieces: dict[str, int], types: list[int]) -> Raw:
+    """SentencePiece BPE: "▁" for a space, byte tokens for what has no piece, a dummy space."""
+    scores = own["scores"]
+    unknown = next((token for token, i in pieces.items() if types[i] == UNKNOWN), None)
+    raw = Raw(models.BPE(pieces, _merges(pieces, types, scores), unk_token=unknown, fuse_unk=True,
+                         byte_fallback=True))
+    dummy = own.get("add_space_prefix", True)
+    steps = [normalizers.Prepend("▁")] * bool(dummy) + [normalizers.Replace(" ", "▁")]
+    raw.normalizer = normalizers.Sequence(steps)
+    back = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    raw.decoder = decoders.Sequence(back + [decoders.Strip(" ", 1, 0)] * bool(dummy))
+    return raw
+
+
+def _merges(pieces: dict[str, int], types: list[int], scores: Any) -> list[tuple[str, str]]:
+    """Both parts of each normal piece, for each way to cut it in two others, best pieces first."""
+    normal = {piece for piece, i in pieces.items() if types[i] == NORMAL}
+
+    def cuts(piece: str) -> Iterator[tuple[str, str]]:
+        for place in range(1, len(piece)):
+            left, right = piece[:place], piece[place:]
+            if left in normal and right in normal:
+                yield left, right
+
+    best = sorted(normal, key=lambda piece: (-float(scores[pieces[piece]]), pieces[piece]))
+    return [pair for piece in best for pair in cuts(piece)]
