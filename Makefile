@@ -4,6 +4,7 @@ VENV := .venv
 TORCH_VENV := .venv-torch
 DOCS_VENV := .venv-docs
 OLD_VENV := .venv-oldest
+NEW_VENV := .venv-newest
 SCALE ?= 1
 BIN := $(VENV)/bin
 TORCH_BIN := $(TORCH_VENV)/bin
@@ -14,7 +15,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-torch test-oldest mutants soak models bench picture site notebooks dist lint clean
+.PHONY: help demo test test-torch test-oldest test-newest mutants soak models bench picture site notebooks dist lint clean
 
 help:            ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -38,6 +39,13 @@ test-oldest: $(OLD_VENV)/.dev  ## the NumPy tests on the oldest versions that py
 
 soak: $(VENV)/.dev  ## broken files, killed writers, a million tokens (20 minutes or more; `make soak SCALE=0.01`: a hundredth of it)
 	$(BIN)/python tests/soak.py --scale $(SCALE)
+
+test-newest:     ## all tests on what pip installs for users today, except PyTorch, which stays as in constraints.txt
+	rm -rf $(NEW_VENV) && $(PYTHON) -m venv $(NEW_VENV)
+	grep -E "^torch==" constraints.txt > $(NEW_VENV)/torch.txt
+	$(NEW_VENV)/bin/python $(PIP_INSTALL) --constraint $(NEW_VENV)/torch.txt --editable '.[dev,torch,devices]'
+	$(NEW_VENV)/bin/python -m pip freeze --disable-pip-version-check | grep -vE "^-e|^#"
+	$(NEW_VENV)/bin/python $(PYTEST)
 
 lint: $(VENV)/.dev  ## ruff
 	$(BIN)/python -m ruff check .
@@ -86,7 +94,7 @@ dist:            ## wheel and source distribution; installs each alone and runs 
 	  env -u PYTHONPATH ../bin/omnidraft demo --task math --plain && cd ../../.. || exit; done
 
 clean:           ## remove the environments and everything built, except notebooks
-	rm -rf $(VENV) $(TORCH_VENV) $(DOCS_VENV) $(OLD_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH_VENV) $(DOCS_VENV) $(OLD_VENV) $(NEW_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamp files: installation runs again only when pyproject.toml (or the constraints) changed.

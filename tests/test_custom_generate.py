@@ -188,6 +188,24 @@ def test_output_class_scores_and_streamer():
     assert seen == [*made.sequences[0].tolist(), None]
 
 
+def test_both_models_read_the_text_once():
+    """Under each name that transformers has given to the argument of a cache."""
+    assistant, tokenizer = load("stories260K")
+    torch.manual_seed(0)
+    model = transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(
+        vocab_size=512, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=128, eos_token_id=None)).double().eval()
+    inputs = tokenizer("Once upon a time there was", return_tensors="pt", return_token_type_ids=False)
+    how = {"do_sample": False, "max_new_tokens": 12, "return_dict_in_generate": True}
+    wanted, lengths = model.generate(**inputs, **how), {model: [], assistant: []}
+    for one in lengths:
+        one.get_input_embeddings().register_forward_pre_hook(lambda _, ids, one=one: lengths[one].append(ids[0].shape[1]))
+    made = model.generate(**inputs, **how, custom_generate=str(FOLDER), trust_remote_code=True, tokenizer=tokenizer,
+                          assistant_model=assistant, assistant_tokenizer=tokenizer)
+    assert made.keys() == wanted.keys() and made.sequences.tolist() == wanted.sequences.tolist()
+    assert all(max(each[1:]) < 20 for each in lengths.values()) and len(lengths[model]) > 1
+
+
 @pytest.mark.parametrize("settings", [{}, {"use_cache": False}])
 @pytest.mark.parametrize("own", [True, False])
 def test_a_sliding_window_may_be_full(own, settings):
@@ -223,7 +241,12 @@ def test_what_it_cannot_do_is_said():
     with pytest.raises(ValueError, match="one at a time"):
         model.generate(**ids, max_new_tokens=4, **how)
     one = {name: part[:1] for name, part in ids.items()}
-    for wrong, says in (({"cache_implementation": "static"}, "can be shortened"), ({"guidance_scale": 1.5}, "counts its calls"),
+    try:  # transformers can shorten it since 5.24
+        static = model.generate(**one, do_sample=False, max_new_tokens=9, cache_implementation="static", **how)
+        assert static.tolist() == model.generate(**one, do_sample=False, max_new_tokens=9).tolist()
+    except ValueError as error:
+        assert "can be shortened" in str(error)
+    for wrong, says in (({"guidance_scale": 1.5}, "counts its calls"),
                         *(({"return_dict_in_generate": True, f"output_{what}": True}, "only scores are supported")
                           for what in ("logits", "attentions", "hidden_states"))):
         with pytest.raises(ValueError, match=says):

@@ -55,6 +55,22 @@ def test_a_model_without_a_cache_rereads_the_text_also_if_transformers_makes_one
     assert model.generate(**inputs, custom_generate=decoder, return_dict_in_generate=True).sequences.tolist() == wanted
 
 
+def test_the_cache_that_transformers_made_is_used_under_each_of_its_names():
+    """transformers 5.24 calls it `cache`; the text is read once, and the cache comes back with it."""
+    tokenizer, lengths = loaded("bytes", 2)[1], []
+    torch.manual_seed(3)
+    model = transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=64, initializer_range=0.4)).double().eval()
+    decoder = omnidraft.pair(loaded("pieces", 1), (model, tokenizer)).decoder(stop=FixedLength(2))
+    inputs = dict(tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False), pad_token_id=0, **GREEDY)
+    wanted = model.generate(**inputs, return_dict_in_generate=True)
+    model.get_input_embeddings().register_forward_pre_hook(lambda _, ids: lengths.append(ids[0].shape[1]))
+    made = model.generate(**inputs, custom_generate=decoder, return_dict_in_generate=True)
+    assert made.keys() == wanted.keys() and made.sequences.tolist() == wanted.sequences.tolist()
+    assert max(lengths[1:]) <= 3
+
+
 def test_criteria_padding_and_streamers_are_honoured():
     model, inputs = asked(pad_token_id=0, **GREEDY)
     inputs["stopping_criteria"] = [transformers.MaxLengthCriteria(inputs["input_ids"].shape[1] + 5)]

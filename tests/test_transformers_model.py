@@ -188,6 +188,23 @@ def test_rewinding_leaves_no_trace(kind: str):
     assert worst < 1e-4, worst
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_is_read_once_or_the_reason_is_told(kind: str, capsys):
+    """With every name that transformers has given to the argument of a cache."""
+    architecture, sizes, found = KINDS[kind]
+    inner, lengths = random_model(architecture, sizes, 67).double(), []
+    model = TransformersModel(inner, PIECES, name="this")
+    model._columns_from = None  # use transformers' pass, whose tokens are counted here
+    inner.get_input_embeddings().register_forward_pre_hook(lambda _, ids: lengths.append(ids[0].shape[1]))
+    said = capsys.readouterr().err
+    options = Options(stop=FixedLength(0), max_new_tokens=8, eos_token_id=())
+    assert len(written(plain(model, [*range(3, 23)], options, Uniforms([])))) == 8
+    assert lengths == ([19] + 8 * [1] if found == "cut" else [19, *range(20, 28)])
+    assert bool(model.rereads) == (found != "cut")
+    again = f"'this' reads the whole text again in every pass, which is slow: {model.rereads}\n"
+    assert said == (again if model.rereads else "") and model.rereads in model.kernel
+
+
 def test_a_pass_that_fails_leaves_no_trace(monkeypatch):
     inner = random_model("LlamaForCausalLM", SIZES, 67)
     model = TransformersModel(inner, PIECES)

@@ -5,7 +5,8 @@ token is cut; with any other cache (state spaces, linear attention) each pass re
 """
 
 import inspect
-from collections.abc import Sequence
+import sys
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,17 @@ from .transformers_loading import copied, load_parts, one_line, quiet
 from .transformers_pass import NEVER, Pass, choose, fits
 
 ENTRY_PER_TOKEN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
+CACHE_NAMES = ("cache", "past_key_values")  # transformers' name for a cache; the second until 5.23
 NO_LIMIT = 1 << 20  # the context of a model that states none (ALiBi, state spaces)
+
+
+def cache_name(names: Container[str]) -> str:
+    """What transformers calls a cache among these arguments or fields; "" if there is none.
+
+    >>> cache_name(["input_ids", "past_key_values"])
+    'past_key_values'
+    """
+    return next((name for name in CACHE_NAMES if name in names), "")
 
 
 class TransformersCache:
@@ -54,7 +65,8 @@ class TransformersCache:
 class TransformersModel:
     """A model of transformers in eval mode, which is never changed; used like `llama.Llama`.
 
-    `why` says how device and dtype were chosen. Raises OmnidraftError if it is not causal.
+    `why` says how device and dtype were chosen. Raises OmnidraftError if it is not causal. If each
+    pass has to read all of the text again, `rereads` says why, and so does a line on stderr.
     """
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, name: str = "model",
@@ -71,14 +83,18 @@ class TransformersModel:
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         arguments = inspect.signature(model.forward).parameters
         self._only_some_rows = "logits_to_keep" in arguments
-        kinds = {type(layer).__name__ for layer in DynamicCache(config=model.config).layers}
-        self.can_cut = "past_key_values" in arguments and kinds <= ENTRY_PER_TOKEN
+        self._cache_name = cache_name(arguments)
+        self.rereads = self._why_it_rereads()  # "": its cache can drop the last tokens
         self.speaks: Any = None  # the tokenizer of transformers that it came with, if any
         self._columns_from: int | None = None  # argument of `Pass`; None: use transformers' forward
         self.vocab_size = self._check_causal()
         ends = (getattr(where, "eos_token_id", None) for where in (model.generation_config, config))
         self.eos_ids = flat_ids(*ends, tokenizer.roles["eos"], size=self.vocab_size)
+        if self.rereads:
+            sys.stderr.write(f"{name!r} reads the whole text again in every pass, which is slow: "
+                             f"{self.rereads}\n")
 
+    can_cut = property(lambda self: not self.rereads)  # can the last tokens be taken back?
     sampler = property(lambda self: (
         transformers_sampler.CpuSampler if self.device.type == "cpu" else sampling_torch.Sampler))
 
@@ -118,7 +134,7 @@ class TransformersModel:
         way = f"{getattr(self.model.config, '_attn_implementation', None)} attention"
         if self._columns_from is not None:
             way = "own pass" + ", W x^T for up to 4 tokens" * (self._columns_from < NEVER)
-        cache = "cut on rewind" if self.can_cut else "none, all is read every time"
+        cache = f"none, all is read every time: {self.rereads}" if self.rereads else "cut on rewind"
         return (f"torch {torch.__version__} on {self.device} ({self._why[0]}), "
                 f"{str(self.dtype)[6:]} ({self._why[1]}), {way}, cache: {cache}")
 
@@ -174,7 +190,7 @@ class TransformersModel:
                 logits, states = state(texts[0], rows)
                 return logits[None], states if hidden else None
             options = {"use_cache": state is not None, "output_hidden_states": hidden}
-            options |= {} if state is None else {"past_key_values": state}
+            options |= {} if state is None else {self._cache_name: state}
             options |= {"logits_to_keep": rows} if self._only_some_rows else {}
             result = self.model(input_ids=texts.to(self.device), **options)
             logits = result.logits[:, -rows:]
@@ -194,14 +210,24 @@ class TransformersModel:
                         for layer in state.layers]
         return state if self.can_cut else None
 
+    def _why_it_rereads(self) -> str:
+        """Why a new text cannot continue what the model has read; "" if it can."""
+        if not self._cache_name:
+            return "its forward takes no cache"
+        kinds = {type(layer).__name__ for layer in DynamicCache(config=self.model.config).layers}
+        if others := sorted(kinds - ENTRY_PER_TOKEN):
+            return f"tokens cannot be taken back from its cache ({', '.join(others)})"
+        return ""
+
     def _check_causal(self) -> int:
         """The width of the logits, from a pass over two texts that differ in their last token."""
         texts = torch.tensor([[0, 1, 2, 0], [0, 1, 2, 1]])
         state = self._new_state()
         logits, _ = self._run(texts, state, 4)
         # some models in older transformers keep their state elsewhere and leave this one empty
-        self.can_cut &= all(type(one) is not DynamicLayer or one.get_seq_length() == 4
-                            for one in getattr(state, "layers", ()))
+        layers = [one for one in getattr(state, "layers", ()) if type(one) is DynamicLayer]
+        if any(layer.get_seq_length() != 4 for layer in layers):
+            self.rereads = "it does not use transformers' cache"
         one, other = self._to_host(logits)  # (4, V) each
         near = 1e-4 if self.dtype in (torch.float32, torch.float64) else 0.02
         if np.abs(one[:3] - other[:3]).max() > near * np.abs(one[3] - other[3]).max():

@@ -14,8 +14,15 @@ from ..sampling import Uniforms
 from ..text.errors import OmnidraftError
 from .prompts import ids_of
 
-PREPARED = {"attention_mask", "position_ids", "past_key_values", "cache_params", "use_cache",
+PREPARED = {"attention_mask", "position_ids", "cache", "cache_params", "use_cache",
             "logits_to_keep", "synced_gpus"}
+
+
+def held_by(cache: Any) -> int:
+    """The number of tokens in a cache of transformers; 0 for a state, which has no length."""
+    layers = getattr(cache, "layers", ())
+    lengths = [one.get_seq_length() for one in layers if hasattr(one, "get_seq_length")]
+    return max(lengths, default=0)
 
 
 @dataclass
@@ -32,7 +39,10 @@ class Decoder:
         """The ids (1, n) of prompt and text, or transformers' output class with these ids."""
         import torch
         from transformers.generation import GenerateDecoderOnlyOutput
+
+        from ..engine.transformers_model import cache_name
         config, target, keeps = generation_config, self.pair.target, generation_config.output_scores
+        prepared["cache"] = prepared.pop(cache_name(prepared), None)
         pad, cache = self._check(model, input_ids, logits_processor, config, prepared)
         before, given = (part.tolist() for part in input_ids[0].tensor_split([pad]))
         ids, kept, prompts = [*given], {}, ids_of(self.pair, given)
@@ -53,7 +63,7 @@ class Decoder:
         uniforms, warm = self.draws(), Warm()
         if cache is not None:
             warm.cache = self.pair.sampler(uniforms).new_cache(target)
-            warm.cache.state, warm.ids = cache, ids[:cache.get_seq_length()]
+            warm.cache.state, warm.ids = cache, ids[:held_by(cache)]
             warm.cache.ids += warm.ids
         put = self.streamer.put if self.streamer else lambda ids: None
         put(input_ids.cpu())
@@ -69,15 +79,17 @@ class Decoder:
             self.streamer.end()
         if cache is not None:  # remove what came after the stop
             warm.cache.rewind(min(warm.cache.length, len(ids) - 1))
-        return GenerateDecoderOnlyOutput(
-            made, scores, past_key_values=cache) if config.return_dict_in_generate else made
+        if not config.return_dict_in_generate:
+            return made
+        held = {cache_name(GenerateDecoderOnlyOutput.__dataclass_fields__): cache}
+        return GenerateDecoderOnlyOutput(made, scores, **held)
 
     def _check(self, model: Any, ids: Any, processors: Any, config: Any,
                prepared: dict[str, Any]) -> tuple[int, Any]:
         """How many ids are padding, and the cache to use, if any; OmnidraftError if unsupported."""
-        mask, cache = prepared.get("attention_mask"), prepared.get("past_key_values")
+        mask, cache = prepared.get("attention_mask"), prepared["cache"]
         pad = 0 if mask is None else int((mask[0] == 0).sum())
-        held = 0 if cache is None else cache.get_seq_length()
+        held = held_by(cache)
         kinds = {type(one).__name__ for one in getattr(cache, "layers", ())}
         cut = cache is not None and self.pair.target.can_cut and kinds <= {"DynamicLayer"}
         size = getattr(config, "_mask_length", None) if mask is None else mask.shape[1]

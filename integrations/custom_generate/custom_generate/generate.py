@@ -279,11 +279,28 @@ def verify(tokens, q_rows, p_rows, lifting, limit, generator):
     return written
 
 
+def cache_name(names):
+    """What transformers calls a cache: "cache", or "past_key_values" until 5.23; "" for none."""
+    return next((name for name in ("cache", "past_key_values") if name in names), "")
+
+
+def reader(model):
+    """A function of ids (1, m), a cache that grows and rows; the logits (rows, V) of the last."""
+    name = cache_name(signature(model.forward).parameters)
+
+    def read(ids, cache, rows):
+        out = model(ids, use_cache=True, logits_to_keep=rows, **{name: cache})
+        return out.logits[0, -rows:].to(torch.float32)  # some models return all rows
+
+    return read
+
+
 class Assistant:
     """The assistant's tokens of the text, their cache, and its drafts."""
 
     def __init__(self, model, config, device):
-        self.model, self.config, self.device = model, config, device
+        self.read, self.reads_on = reader(model), model.device
+        self.config, self.device = config, device
         self.fed, self.cache, self.ends = [], DynamicCache(), ends_of(model)
         self.longest = getattr(model.config, "max_position_embeddings", 1 << 30)
 
@@ -296,9 +313,8 @@ class Assistant:
         self.fed, new, tokens, rows = ids[:same], ids[same:], [], []
         threshold = self.config.assistant_confidence_threshold or 0.0
         while ids and len(tokens) < room:
-            out = self.model(torch.tensor([new], device=self.model.device), use_cache=True,
-                             past_key_values=self.cache, logits_to_keep=1)
-            row = (out.logits[0, -1].float() / (self.config.temperature or 1.0)).softmax(-1)
+            [row] = self.read(torch.tensor([new], device=self.reads_on), self.cache, 1)
+            row = (row / (self.config.temperature or 1.0)).softmax(-1)
             token = choose(row, generator) if self.config.do_sample else int(row.argmax())
             self.fed, new = self.fed + new, [token]
             tokens.append(token)
@@ -318,11 +334,12 @@ def ends_of(model):
 def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator, model, input_ids,
            logits_processor, stopping_criteria, generation_config, **more):
     """What `generate(custom_generate=...)` calls, given the first five: prompt and text (1, n)."""
-    config, (mask, cache) = generation_config, map(more.get, ("attention_mask", "past_key_values"))
+    config, mask = generation_config, more.get("attention_mask")
+    cache = more.pop(cache_name(more), None)
     if cache is None or any(cache.is_sliding) and not cache.get_seq_length():
         cache = DynamicCache()  # keeps what a window drops (masks hide it), so it can be shortened
     stateful = [one for one in (model, assistant_model) if getattr(one, "_is_stateful", False)
-                or "past_key_values" not in signature(one.forward).parameters]
+                or not cache_name(signature(one.forward).parameters)]
     for wrong, why in (
         (len(input_ids) != 1, f"the batch has {len(input_ids)} prompts: give one at a time"),
         (mask is not None and 0 in mask, "the mask hides tokens: give the ids without padding"),
@@ -347,7 +364,7 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
         one_vocabulary = both[0].ids == both[1].ids
         known[key] = both[0], Lifting(*both, *ends, input_ids.device), one_vocabulary, tokenizer
     target, lifting, one_vocabulary, _ = known[key]  # kept as well, so that its id stays its own
-    assistant = Assistant(assistant_model, config, input_ids.device)
+    assistant, read_target = Assistant(assistant_model, config, input_ids.device), reader(model)
     scores, done, fed = [], False, cache.get_seq_length()
     put, end = (streamer.put, streamer.end) if streamer is not None else [lambda *ids: None] * 2
     put(input_ids.cpu())
@@ -363,11 +380,9 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
         drafted, q_rows = assistant.draft(read, room, generator)
         proposed = lifting.walk(lifting.reveal(drafted)[0])[:room]
         ids = torch.cat([input_ids, input_ids.new_tensor([proposed])], 1)
-        logits = model(ids[:, fed:], past_key_values=cache, use_cache=True,
-                       logits_to_keep=len(proposed) + 1).logits
-        logits = logits[:, -len(proposed) - 1:].to(torch.float32)  # some models return all rows
+        logits = read_target(ids[:, fed:], cache, len(proposed) + 1)
         rows = torch.cat([  # a processor may read the text before
-            logits_processor(ids[:, :count + place], logits[:, place])
+            logits_processor(ids[:, :count + place], logits[None, place])
             for place in range(len(proposed) + 1)])
         if config.do_sample:
             written = verify(drafted, q_rows, rows.softmax(-1), lifting, room, generator)
@@ -387,7 +402,8 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
     if not config.return_dict_in_generate:
         return input_ids
     kept = tuple(scores) if config.output_scores else None
-    return GenerateDecoderOnlyOutput(sequences=input_ids, scores=kept, past_key_values=cache)
+    name = cache_name(GenerateDecoderOnlyOutput.__dataclass_fields__)
+    return GenerateDecoderOnlyOutput(sequences=input_ids, scores=kept, **{name: cache})
 
 
 def generate(model, *args, tokenizer=None, assistant_model=None, assistant_tokenizer=None,
