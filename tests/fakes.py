@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
@@ -57,3 +60,31 @@ class FakeModel(TableModel):
         for token in (*self.tokenizer.roles["bos"], *self.tokenizer.roles["unk"]):
             logits[token] = -30.0
         return logits
+
+
+def interrupted(action: Callable[[], object], at: int, modules: tuple[str, ...]) -> int:
+    """Run `action` with a KeyboardInterrupt at the line number `at` that it runs in `modules`; returns how many it ran.
+
+    Python delivers Ctrl-C between two lines (and within them); a trace function can raise it at any chosen one.
+    """
+    count = 0
+
+    def trace(frame, event, _):
+        nonlocal count
+        if frame.f_globals.get("__name__") not in modules:
+            return None
+        if event == "line":
+            count += 1
+            if count == at:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return count

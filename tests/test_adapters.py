@@ -118,7 +118,7 @@ def test_delete_asks_and_leaves_nothing(folders):
     kept("delete", place.name, input="y\n")
     kept("delete", Adapters("kept").all()[other.name]["fingerprint"][:8], "--yes")
     assert not [*Path("kept").iterdir()]
-    learner.version = 0
+    learner.saved_as = {""}
     Adapters("kept").keep(learner)
     (place / "current.json").write_text("{")  # a damaged adapter can also be deleted
     kept("delete", place.name, "--yes")
@@ -318,6 +318,60 @@ def test_export_reads_files_only_and_writes_into_an_empty_folder_where_it_stands
     assert here.stat().st_ino == before and Path.cwd() == here  # a shell in this folder sees the files
     names = {path.name for path in here.iterdir()}
     assert "model.safetensors" in names and not names & {"tokens.json", "more.json"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_export_copies_only_the_files_of_a_tokenizer_and_none_from_elsewhere(folders, tmp_path):
+    """A folder from others may hold links to anything that its user may read."""
+    place, _ = learned(folders)
+    (tmp_path / "secret").write_text("-----BEGIN PRIVATE KEY-----")
+    hostile = shutil.copytree(folders["draft"], tmp_path / "hostile")
+    for name in ("notes.txt", "key.json", "index.model"):
+        (hostile / name).symlink_to(tmp_path / "secret")
+    with open(hostile / "more.txt", "wb") as huge:
+        huge.truncate(40 << 30)  # a sparse file
+    kept("export", place.name, "out", "-d", str(hostile))
+    assert {path.name for path in Path("out").iterdir()} == {
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
+    before = {path.name for path in Path().iterdir()}
+    for name in ("chat_template.jinja", "vocab.txt"):
+        (hostile / name).symlink_to(tmp_path / "secret")
+        check_refused(run("adapters", "export", place.name, "new", "-d", str(hostile), "--adapters", "kept"),
+                      f"{name} is a link out of its folder")
+        (hostile / name).unlink()
+    with open(hostile / "merges.txt", "wb") as huge:
+        huge.truncate(40 << 30)
+    check_refused(run("adapters", "export", place.name, "new", "-d", str(hostile), "--adapters", "kept"),
+                  "is it the right file?")
+    assert {path.name for path in Path().iterdir()} == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_export_follows_the_links_of_the_hub_s_cache_and_of_nobody_else(folders, tmp_path):
+    place, _ = learned(folders)
+    cache = tmp_path / "models--a--tiny-draft"
+    snapshot, blobs = cache / "snapshots" / "0a1b", cache / "blobs"
+    shutil.copytree(folders["draft"], snapshot)
+    blobs.mkdir()
+    for number, path in enumerate(sorted(snapshot.iterdir())):
+        path.rename(blobs / str(number))
+        path.symlink_to(Path("../../blobs") / str(number))
+    kept("export", place.name, "out", "-d", str(snapshot))
+    assert Path("out/tokenizer.json").is_file() and not Path("out/tokenizer.json").is_symlink()
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key").write_text("-----BEGIN PRIVATE KEY-----")
+    (blobs / "key").symlink_to(tmp_path / "secret" / "key")
+    (snapshot / "vocab.txt").symlink_to("../../blobs/key")
+    check_refused(run("adapters", "export", place.name, "new", "-d", str(snapshot), "--adapters", "kept"), "is a link out of")
+
+
+def test_an_export_that_is_killed_leaves_no_hidden_folder(folders, monkeypatch):
+    place, _ = learned(folders)
+    monkeypatch.setattr(command.shutil, "rmtree", lambda *_, **__: None)  # as if it had not come to this
+    ok("adapters", "export", place.name, "out", "-d", folders["draft"], "--adapters", "kept")
+    monkeypatch.setattr(command, "load", lambda *a, real=command.load: real(*a) if "part" not in str(a[0]) else 1 / 0)
+    assert run("adapters", "export", place.name, "new", "-d", folders["draft"], "--adapters", "kept").exit_code == 1
+    assert [path.name for path in Path().iterdir() if path.name.startswith(".")] == []
 
 
 def test_export_refuses_and_then_writes_nothing(folders, tmp_path, monkeypatch):

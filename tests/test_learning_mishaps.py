@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import weakref
+from contextlib import suppress
 from itertools import cycle
+from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import byte_level
+from fakes import byte_level, interrupted
 from safetensors.numpy import load_file, save_file
-from test_cli import own_caches, run, write_model  # noqa: F401 (a fixture)
+from test_cli import ROOT, own_caches, run, write_model  # noqa: F401 (a fixture)
 from test_learning import PROMPTS, adapt, folders, learner_of, paired, resumed, serve  # noqa: F401 (fixtures)
 
 from omnidraft import losses
@@ -22,6 +29,7 @@ from omnidraft.learning.training import Recipe
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.serving.generation import Pair
 from omnidraft.stopping import AcceptanceHead, Confidence
+from omnidraft.text import files
 from omnidraft.text.errors import OmnidraftError
 
 
@@ -254,7 +262,7 @@ def test_of_several_adapters_of_a_pair_the_latest_counts(folders, tmp_path):  # 
     place = store.keep(learner)
     shutil.copytree(place, tmp_path / "zzz-backup")
     serve(learner, PROMPTS[2:4])
-    learner.version = None  # otherwise the copy would be found, since the name is compared last
+    learner.saved_as = set()  # otherwise the copy would be found, since the name is compared last
     place = store.keep(learner)
     assert store.load(paired(folders)).folder == place == tmp_path / "zzz-backup"
     fingerprint = store.all()["zzz-backup"]["fingerprint"]
@@ -367,3 +375,181 @@ def test_ctrl_c_before_the_first_prompt_says_so(folders, monkeypatch):  # noqa: 
     monkeypatch.setattr(online, "learn", interrupted)
     result = adapt(folders, "math")
     assert result.exit_code == 1 and "nothing new was learned" in result.stderr
+
+
+# ------------------------------------------------------------------------------- what others keep in an adapter's folder
+
+def test_a_save_removes_only_versions_that_saves_have_made(folders, tmp_path):  # noqa: F811
+    store, learner = Adapters(tmp_path / "kept"), resumed(folders, tmp_path / "kept")
+    place, elsewhere = store.folder(learner.pair), tmp_path / "elsewhere"
+    for name in ("vacation-photos", "v9", "v1-0123abcd"):  # the last has a version's name, but was put here by somebody
+        (place / name).mkdir(parents=True)
+        (place / name / "x.jpg").write_text("x")
+    elsewhere.mkdir()
+    (elsewhere / "x.jpg").write_text("x")
+    (place / "v2").symlink_to(elsewhere)
+    for _ in range(3):
+        serve(learner, PROMPTS[:2])
+        store.keep(learner)
+        named = json.loads((place / "current.json").read_text())["folder"]
+        assert {path.name for path in place.glob("v*")} == {"vacation-photos", "v9", "v2", "v1-0123abcd", named}
+    assert len([*place.glob("*/x.jpg")]) == 4
+
+
+def test_a_record_of_versions_from_others_names_nothing_else(folders, tmp_path):  # noqa: F811
+    store, learner = Adapters(tmp_path / "kept"), resumed(folders, tmp_path / "kept")
+    serve(learner, PROMPTS[:2])
+    place = store.keep(learner)
+    for name in ("photos", "v1-0123abcd"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.jpg").write_text("x")
+    (place / "photos").mkdir()
+    (place / "v1-0123abcd").symlink_to(tmp_path / "photos")
+    for names in (["photos", "../photos", "../v1-0123abcd", ".", "..", "", 5, None, "v1-0123abcd"], 7, None, {"photos": 1}):
+        (place / "made.json").write_text(json.dumps({"folders": names}))
+        store.keep(learner)
+    (place / "made.json").write_text("[")
+    store.keep(learner)
+    assert (place / "photos").is_dir() and len([*tmp_path.glob("*/x.jpg")]) == 2
+    assert len([path for path in place.glob("v*") if not path.is_symlink()]) == 1
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, OmnidraftError])
+def test_what_a_broken_save_left_is_removed_by_the_next_one(folders, tmp_path, monkeypatch, end):  # noqa: F811
+    store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
+    serve(learner, PROMPTS[:2])
+    for _ in range(2):
+        with monkeypatch.context() as patch, pytest.raises(end):
+            patch.setattr(adapters, "write_manifest", lambda *_: (_ for _ in ()).throw(end()))
+            store.keep(learner)
+    place = store.keep(learner)
+    assert [path.name for path in place.glob("v*")] == [json.loads((place / "current.json").read_text())["folder"]]
+
+
+def test_a_delete_leaves_what_others_keep_there(folders, tmp_path):  # noqa: F811
+    store, learner = Adapters(tmp_path / "kept"), resumed(folders, tmp_path / "kept")
+    serve(learner, PROMPTS[:2])
+    place = store.keep(learner)
+    (place / "photos").mkdir()
+    (place / "photos" / "x.jpg").write_text("x")
+    (place / "notes.txt").write_text("x")
+    done = run("adapters", "delete", place.name, "--yes", "--adapters", str(store.root))
+    assert done.exit_code == 0 and "not what else is there: notes.txt, photos" in done.stderr
+    assert sorted(path.relative_to(place).as_posix() for path in place.rglob("*")) == ["notes.txt", "photos", "photos/x.jpg"]
+    assert store.all() == {}
+
+
+SAVING = ("omnidraft.learning.adapters", "omnidraft.learning.versions", "omnidraft.text.files")
+
+
+def test_an_interrupt_anywhere_in_a_save_is_not_taken_for_another_process(folders, tmp_path):  # noqa: F811
+    """Ctrl-C at every 16th line of a save; then the learner saves as before, and nothing is left over.
+
+    `tests/soak.py interrupts` takes every line.
+    """
+    store, learner, pair = Adapters(tmp_path / "kept"), resumed(folders, tmp_path / "kept"), paired(folders)
+    serve(learner, PROMPTS[:2])
+    store.keep(learner)
+    lines = interrupted(lambda: store.keep(learner), 0, SAVING)
+    assert lines > 100
+    for at in range(1, lines, 16):
+        interrupted(lambda: store.keep(learner), at, SAVING)
+        assert store.load(pair).lora is not None, at
+        place = store.keep(learner)
+        named = json.loads((place / "current.json").read_text())["folder"]
+        assert [path.name for path in place.glob("v*")] == [named], at
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]  # nothing had to be rescued
+
+
+def test_an_interrupt_just_after_the_manifest_is_replaced(folders, tmp_path, monkeypatch):  # noqa: F811
+    store, learner = Adapters(tmp_path / "kept"), resumed(folders, tmp_path / "kept")
+    serve(learner, PROMPTS[:2])
+    place, real = store.keep(learner), files._sync
+    before = (place / "current.json").read_text()
+
+    def sync(folder):
+        if (place / "current.json").read_text() != before:
+            raise KeyboardInterrupt
+        real(folder)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(files, "_sync", sync)
+        store.keep(learner)
+    assert store.keep(learner) == place and learner.version == 3
+    other = resumed(folders, tmp_path / "kept")
+    store.keep(other)
+    with pytest.raises(OmnidraftError, match="another process has saved"):  # which is still found out
+        store.keep(learner)
+
+
+# ------------------------------------------------------------------------------------------------------------- signals
+
+def learning(folders, count: int = 400, **how) -> subprocess.Popen:  # noqa: F811
+    """A run of `adapt` in a process of its own, in this folder."""
+    Path("prompts.txt").write_text("\n".join(PROMPTS[i % len(PROMPTS)] for i in range(count)))
+    code = ("import signal, sys; from omnidraft_main import main\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler); main()")  # it is ignored in the background
+    pair = ["-d", folders["draft"], "-t", folders["target"], "--adapters", "kept"]
+    return subprocess.Popen([sys.executable, "-c", code, "adapt", "prompts.txt", *pair, "-n", "8", "--rank", "2", "--json"],
+                            env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, **how)
+
+
+def prompts_saved() -> int:
+    """How many prompts the adapter in ./kept was learned from; 0 if there is none."""
+    return next(iter(Adapters("kept").all().values()), {"statistics": {"prompts": 0}})["statistics"]["prompts"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_that_ends_the_run_saves_what_was_learned(folders, name):  # noqa: F811
+    with learning(folders, stderr=subprocess.PIPE) as process:
+        for _ in range(10):
+            process.stdout.readline()
+        process.send_signal(getattr(signal, name))
+        if name != "SIGINT":
+            process.send_signal(signal.SIGHUP)  # the second comes during the save
+        said = process.stderr.read().decode()
+    assert process.returncode == 0 and "stopped" in said and "Traceback" not in said
+    assert 10 <= prompts_saved() < 400
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no terminals of this kind")
+def test_a_terminal_that_is_closed_saves_what_was_learned(folders):  # noqa: F811
+    ours, theirs = os.openpty()
+    with learning(folders, stderr=theirs, start_new_session=True) as process:
+        os.close(theirs)
+        os.set_blocking(ours, False)
+        for _ in range(10):  # they come by the pipe, although there is a terminal for the remarks
+            assert process.stdout.readline().startswith(b'{"type": "prompt"')
+            with suppress(BlockingIOError):
+                os.read(ours, 1 << 16)  # otherwise the process would wait until somebody reads
+        os.close(ours)  # from now on, every remark fails
+        process.send_signal(signal.SIGHUP)
+        process.stdout.read()
+    assert process.returncode in (0, 1) and 10 <= prompts_saved() < 400
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
+def test_after_nohup_a_closed_terminal_ends_nothing(folders):  # noqa: F811
+    with learning(folders, count=40, stderr=subprocess.PIPE,
+                  preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        process.stdout.read()
+    assert process.returncode == 0 and prompts_saved() == 40
+
+
+def test_a_run_without_end_keeps_few_results(folders, monkeypatch):  # noqa: F811
+    seen, most = [], [0]
+    real = online.learn
+
+    def learn(*given):
+        for learned in real(*given):
+            seen.append(weakref.ref(learned))
+            most.append(sum(one() is not None for one in seen))
+            yield learned
+
+    monkeypatch.setattr(online, "learn", learn)
+    Path("prompts.txt").write_text("\n".join(PROMPTS * 10))
+    result = adapt(folders, "prompts.txt", "--no-save", "--rank", "2", "-n", "2", "--json")
+    assert last(result)["prompts"] == len(seen) == 80 and max(most) <= 40, max(most)

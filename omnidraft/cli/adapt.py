@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections import deque
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from .common import command
 from .generate import describe
 from .printing import console, emit, escape, note
 
+SHOWN = 16  # prompts whose figures are shown: the first of a run, and the latest
 
 @command("omnidraft adapt math",
          "omnidraft adapt prompts.jsonl --target llama3-like --loss hybrid --rank 16",
@@ -65,15 +67,21 @@ def adapt(
     served = learner.statistics.get(where, 0)
     if done := served if served < (total or 0) else 0:  # if all were served, start again
         note(f"skipping the first {done} prompts of {source}, served in an earlier run")
-    records, failed = [], None
+    first, latest = [], deque(maxlen=SHOWN)  # results: a run may have no end, so no others are kept
+    count, any_served, stopped, failed = 0, False, False, None
     stream = islice(prompts, done, min(done + limit, sys.maxsize))
     try:
-        with Progress(console=console(stderr=True)[0]) as bar:
+        # subtle: by default Rich writes what goes to stdout to the bar's terminal, even for a pipe
+        redirected = sys.stdout.isatty()
+        with Progress(console=console(stderr=True)[0], redirect_stdout=redirected) as bar:
             learning = online.learn(learner, stream, how, options.uniforms_of(decoding.seed))
             for learned in bar.track(learning, total and min(total - done, limit)):
-                records.append(learned)
-                learner.statistics[where] = done + len(records)
-                tau = summarize(r for one in records[-16:] for r in one.rounds).block_efficiency
+                count, any_served = count + 1, any_served or bool(learned.rounds)
+                latest.append(learned)
+                if len(first) < SHOWN:
+                    first.append(learned)
+                learner.statistics[where] = done + count
+                tau = summarize(r for one in latest for r in one.rounds).block_efficiency
                 bar.update(bar.task_ids[0], description=f"{tau:.2f} tokens per target pass")
                 if learned.note:
                     bar.console.print(escape(learned.note), markup=False, soft_wrap=True)
@@ -84,15 +92,15 @@ def adapt(
                           "note": learned.note})
                 if save and learned.updated and learner.updates % 8 == 0:
                     store.keep(learner)
-    except KeyboardInterrupt:
-        note("stopped")
-        if not records:
+    except KeyboardInterrupt:  # Ctrl-C, `kill`, or a terminal that was closed
+        stopped = True  # subtle: said later, since a closed terminal takes no more text
+        if not count:
             raise OmnidraftError("stopped early: nothing new was learned") from None
     except (OmnidraftError, UnicodeDecodeError, OSError, SystemExit) as error:
         failed = error  # a bad prompt, a closed output (Rich then exits): keep what was learned
-    if not any(learned.rounds for learned in records):
+    if not any_served:
         raise failed or OmnidraftError(
-            f"no prompt in {source} could be served ({records[-1].note})")
+            f"no prompt in {source} could be served ({latest[-1].note})")
     last = learner.close().note
     try:
         if save:  # before anything is printed, as that may fail
@@ -101,17 +109,19 @@ def adapt(
         if json_lines:
             emit({"type": "summary", **learner.statistics, "rollbacks": learner.rollbacks,
                   "skipped": learner.skipped})
-        note(f"{last}\n" * bool(last) + report(records, learner))
+        note("stopped\n" * stopped + f"{last}\n" * bool(last)
+             + report(first, [*latest], count, learner))
     if failed:
         raise failed
 
 
-def report(records: list[online.Learned], learner: Learner) -> str:
-    """A run in four lines: the first and last prompts, and the `verdict`."""
-    size = max(1, min(16, len(records) // 2))
-    first, last = (describe(summarize(r for one in some for r in one.rounds))
-                   for some in (records[:size], records[-size:]))
-    return (f"first prompts: {first}\nlast prompts: {last}\n{verdict(learner.statistics)}; "
+def report(first: list[online.Learned], latest: list[online.Learned], count: int,
+           learner: Learner) -> str:
+    """A run of `count` prompts in four lines: the first and the latest ones, and the `verdict`."""
+    size = max(1, min(SHOWN, count // 2))
+    one, other = (describe(summarize(r for learned in some for r in learned.rounds))
+                  for some in (first[:size], latest[-size:]))
+    return (f"first prompts: {one}\nlast prompts: {other}\n{verdict(learner.statistics)}; "
             f"{learner.rollbacks} rollbacks in this run")
 
 

@@ -15,8 +15,9 @@ from ..engine.llama import Llama
 from ..engine.loading import EMBEDDED, load
 from ..engine.weights import save_tensors
 from ..learning.adapters import SHIPPED, Adapter, read
-from ..learning.versions import manifest_of
-from ..text.files import make_folder_of, read_json, write_text
+from ..learning.versions import manifest_of, remove
+from ..text.files import check_readable, make_folder_of, read_json, write_text
+from ..text.tokenizer import LARGEST
 from . import options
 from .adapt import verdict
 from .common import app, command
@@ -26,7 +27,13 @@ group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(group, name="adapters", help="List, show, rename, delete or export adapters.")
 Which = Annotated[str, typer.Argument(help="A name, a fingerprint prefix, or a folder.")]
 TOLERANCE = 1e-4  # largest difference of the logits of an exported folder
-OTHERS = (".json", ".model", ".txt", ".jinja")  # files of tokenizer and settings; none of weights
+# The files of a tokenizer and of settings, by the names that Hugging Face's libraries read: nothing
+# else is copied. A folder from others may hold links to anything under any name.
+SETTINGS = (
+    "config.json", "generation_config.json", "chat_template.jinja", "chat_template.json",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "spm.model",
+    "sentencepiece.bpe.model")
 
 
 @command("omnidraft adapters list", "omnidraft adapters list --json", to=group)
@@ -88,10 +95,9 @@ def delete(which: Which, yes: Annotated[bool, typer.Option("--yes", help="Do not
     if not yes:
         typer.confirm(escape(f"Delete {folder} and all it has learned?"), abort=True, err=True)
     with store.writing(folder):
-        if not folder.is_symlink():  # of a link, only the link is deleted
-            (folder / "current.json").unlink()  # from here on it is gone, whatever happens
-        folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)
-    note(f"deleted {folder}")
+        left = remove(folder)
+    note(f"deleted {folder}" if not left else
+         f"deleted the adapter in {folder}; not what else is there: {', '.join(left)}")
 
 
 def own_folder(store: Adapters, which: str) -> Path:
@@ -118,6 +124,24 @@ def export(which: Which, folder: Annotated[Path, typer.Argument(help="A new or e
     note(f"exported to {folder}; same logits as the adapted drafter, up to {error:.1e}")
 
 
+def settings_in(folder: Path) -> tuple[Path, ...]:
+    """The files of SETTINGS in a model's folder; OmnidraftError if one of them is not its own.
+
+    A file is its own if it lies in the folder, also behind a link. The hub's cache has links from
+    `snapshots/<commit>/` to `blobs/`.
+    """
+    home = folder.resolve()
+    blobs = home.parents[1] / "blobs" if home.parent.name == "snapshots" else home
+    found = tuple(folder / name for name in SETTINGS if (folder / name).is_file())
+    for path in found:
+        check_readable(path, LARGEST)
+        real = path.resolve()
+        if home not in real.parents and real.parent != blobs:
+            raise OmnidraftError(f"{path} is a link out of its folder: replace it with a copy of "
+                                 "the file if you want it in the export")
+    return found
+
+
 def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path) -> float:
     """Write the drafter with its adapter and reload it; the largest difference of the logits.
 
@@ -125,12 +149,14 @@ def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path
     """
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise OmnidraftError(f"{place} already exists: give a new or empty folder")
-    drafter, part = adapter.drafter(base), place.with_name(f".{secrets.token_hex(8)}")
+    settings = settings_in(base.folder)
+    drafter = adapter.drafter(base)
+    # subtle: not a hidden folder, so that whoever ends this process with `kill -9` can see it
+    part = place.with_name(f"export-{secrets.token_hex(4)}.part")
     make_folder_of(part / "any")
     try:
-        for path in filter(Path.is_file, base.folder.iterdir()):
-            if path.suffix in OTHERS and not re.search("(index|params|adapter_config)$", path.stem):
-                shutil.copyfile(path, part / path.name)
+        for path in settings:
+            shutil.copyfile(path, part / path.name)
         if isinstance(base, Llama):
             config = read_json(base.folder / "config.json")
             family = (config.get("architectures") or [config["model_type"]])[0].lower()

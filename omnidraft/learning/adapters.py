@@ -28,7 +28,16 @@ from .lora import WEIGHTS, LoRA
 from .online import Learner, Schedule
 from .optimizer import fill
 from .training import Recipe, under
-from .versions import ROLES, check, damaged, identity, locked, manifest_of, write_manifest
+from .versions import (
+    ROLES,
+    announce,
+    check,
+    damaged,
+    identity,
+    locked,
+    manifest_of,
+    write_manifest,
+)
 
 # files of arrays; the last is needed only to continue learning, so an adapter may lack it
 FILES = MODEL, HEAD, OPTIMIZER = [f"{one}.safetensors" for one in ("model", "head", "optimizer")]
@@ -46,6 +55,7 @@ class Adapter:
     statistics: dict[str, Any] = field(default_factory=dict)
     folder: Path | None = None  # where it was read from or saved
     version: int = 0  # the version in this folder
+    place: str = ""  # the name of its own folder in there
 
     def drafter(self, base: Any) -> Any:
         """The base drafter (either backend) with what was learned; the base is not changed."""
@@ -105,18 +115,25 @@ class Adapters:
             finally:
                 self._held = outer
 
-    def save(self, pair: Pairing, adapter: Adapter, after: int | None = None) -> Path:
+    def save(self, pair: Pairing, adapter: Adapter, after: set[str] | None = None) -> Path:
         """Write a new version, make it current, and remove older ones; returns the folder.
 
-        pair: with the drafter as it was before learning. Raises OmnidraftError if `after` is given
-        and is not the current version.
+        pair: with the drafter as it was before learning. after: names of the versions' folders that
+        this one may follow (empty: any), replaced by the new name. OmnidraftError for any other.
         """
+        after = set() if after is None else after
         with self.writing(pair) as folder:
-            current = (manifest_of(folder) or {"version": 0})["version"]
-            if after not in (None, current):
+            current = manifest_of(folder) or {"version": 0, "folder": ""}
+            if after and current["folder"] not in after:
                 raise OmnidraftError(f"another process has saved to {folder} since it was read")
-            place = folder / f"v{current + 1}-{secrets.token_hex(4)}"  # a unique name
+            version = current["version"] + 1
+            place = folder / f"v{version}-{secrets.token_hex(4)}"  # a unique name
+            # subtle: noted before it becomes current, wherever an interrupt comes
+            after.update((current["folder"], place.name))
+            after.intersection_update((current["folder"], place.name))
             try:
+                make_folder_of(place)
+                older = announce(place, current["folder"])
                 make_folder_of(place / "any")
                 if adapter.lora:
                     adapter.lora.save(place, base=pair.draft.name)
@@ -124,13 +141,14 @@ class Adapters:
                 for name, part in zip(FILES, (adapter.weights, head, adapter.states), strict=True):
                     if part:
                         save_tensors(place / name, part)
-                write_manifest(place, current + 1, identity(pair), adapter.statistics)
-                adapter.folder, adapter.version = folder, current + 1
+                write_manifest(place, version, identity(pair), adapter.statistics)
+                adapter.folder, adapter.version, adapter.place = folder, version, place.name
+                after.intersection_update((place.name,))
             except OmnidraftError:
                 shutil.rmtree(place, ignore_errors=True)  # free the space of a failed save
                 raise
-            for other in {*folder.glob("v*")} - {place}:
-                shutil.rmtree(other, ignore_errors=True)
+            for path in older:
+                shutil.rmtree(path, ignore_errors=True)
         return folder
 
     def load(self, pair: Pairing, which: str | None = None, shipped: bool = False
@@ -169,6 +187,7 @@ class Adapters:
         learner = Learner(pair, trainer, rng, schedule, adapter.head)
         here = adapter.folder and adapter.folder.parent == self.root
         learner.version = adapter.version if here else 0
+        learner.saved_as = {adapter.place if here else ""}
         if not weights:
             return learner
         own = {k: v for k, v in adapter.states.items() if not k.startswith("head.")}
@@ -202,7 +221,9 @@ class Adapters:
         learner.statistics["rate"] = trainer.optimizer.rate
         adapter = Adapter(lora, {} if lora else weights, learner.head, arrays, learner.statistics)
         try:
-            return self.save(pair, adapter, after=learner.version)
+            folder = self.save(pair, adapter, after=learner.saved_as)
+            learner.version = adapter.version
+            return folder
         except OmnidraftError as error:
             root = self.root.with_name(f"{self.root.name}-rescued-{secrets.token_hex(4)}")
             try:
@@ -212,8 +233,6 @@ class Adapters:
                 raise error from None
             raise OmnidraftError(f"{error}; what was learned is in {root}: continue with "
                                  f"--adapters {root}") from None
-        finally:  # subtle: an interrupt after the save must not look like another process
-            learner.version = adapter.version or learner.version
 
     def all(self) -> dict[str, dict[str, Any]]:
         """What is known about every adapter here, by folder name: {"error": ...} if damaged."""
@@ -248,4 +267,4 @@ def read(folder: Path, manifest: dict[str, Any], **models: Any) -> Adapter:
             raise damaged(place / file)
     head = HEAD in arrays and AcceptanceHead(models["draft"].embedding.shape[1], arrays[HEAD])
     return Adapter(lora, arrays.get(MODEL, {}), head or None, arrays.get(OPTIMIZER, {}),
-                   manifest["statistics"], folder, manifest["version"])
+                   manifest["statistics"], folder, manifest["version"], manifest["folder"])

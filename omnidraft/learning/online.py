@@ -97,6 +97,8 @@ class Learner:
         self.updates = self.skipped = self.rollbacks = 0
         self.statistics: dict[str, Any] = {}  # running sums, saved with the adapter
         self.version: int | None = None  # version of the saved adapter that it continues, if any
+        # Names of the folders of versions that are its own ("": none yet); empty: any version is.
+        self.saved_as: set[str] = set()
 
     def begin(self, options: Options) -> None:
         """Begin a new text; drop what an unfinished one left."""

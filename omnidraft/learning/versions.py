@@ -3,11 +3,15 @@
 `draft--target/current.json` names the folder of the current version (v3-1f0c96aa/), and has the
 checksums of its files and of both models. A save replaces it last, so that either the old version
 or the new one exists, even after a power loss. Files from others are checked here before use.
+
+`made.json` names the versions' folders before they are made. A save removes only these: whatever
+else lies in an adapter's folder belongs to somebody else.
 """
 
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +30,8 @@ except ImportError:  # Windows
 FORMAT = "omnidraft adapter 1"
 FIELDS = dict(version=int, folder=str, draft=dict, target=dict, files=dict, statistics=dict)
 ROLES = ("draft", "target")
+VERSION = re.compile(r"v\d+-[0-9a-f]{8}")  # name of a version's folder
+OURS = re.compile(r"((current|made)\.json(\.\d+\.part)?)|lock")  # names of the files next to them
 
 
 @contextmanager
@@ -78,6 +84,41 @@ def write_manifest(place: Path, version: int, owners: dict, statistics: dict[str
                 "statistics": statistics}
     manifest["checksum"] = seal(manifest)
     write_text(place.parent / "current.json", json.dumps(manifest, indent=1) + "\n")
+
+
+def announce(place: Path, current: str) -> list[Path]:
+    """Record that `place` will be made, a version's folder; returns those that it will replace.
+
+    These are `current`, the version in use, and what saves left that were broken off.
+    """
+    record, names = place.parent / "made.json", [current]
+    with suppress(OmnidraftError, TypeError):  # if it is damaged, what it names stays
+        names += read_json(record).get("folders", [])
+    names = [name for name in names if type(name) is str and VERSION.fullmatch(name)]
+    older = [place.with_name(name) for name in sorted(set(names)) if place.with_name(name).is_dir()]
+    folders = [path.name for path in (*older, place)]
+    write_text(record, json.dumps({"folders": folders}) + "\n")
+    return older
+
+
+def remove(folder: Path) -> list[str]:
+    """Delete the adapter in a folder, then the folder; returns the names of what is not ours there.
+
+    If there is anything else, the folder stays with it. Of a link, only the link is deleted.
+    """
+    if folder.is_symlink():
+        folder.unlink()
+        return []
+    (folder / "current.json").unlink()  # from here on it is gone, whatever happens
+    for path in folder.iterdir():
+        if VERSION.fullmatch(path.name) and path.is_dir():
+            shutil.rmtree(path)
+        elif OURS.fullmatch(path.name) and not path.is_dir():
+            path.unlink()
+    left = sorted(path.name for path in folder.iterdir())
+    if not left:
+        folder.rmdir()
+    return left
 
 
 def check(folder: Path, manifest: dict[str, Any], files: Iterable[str], **models: Any) -> None:
