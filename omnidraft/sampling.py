@@ -1,6 +1,7 @@
 """From logits to the distribution that is sampled from, and the draws behind every random decision.
 
 Verification needs exactly the distribution that a token was drawn from: it is computed only here.
+`process` and `locate` are the reference; the loop uses the forms of `sampling_fast`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,53 +9,73 @@ from typing import Any
 
 import numpy as np
 
+from . import sampling_fast
 from .text.errors import OmnidraftError
 
-BLOCK = 128  # weights that `locate` sums at once
-ONES = np.ones(BLOCK), np.ones(BLOCK, np.float32)  # their products with blocks are the sums
-BELOW_ONE = 1 - 2**-52  # the largest draw: times a total, it stays below the total after rounding
+BELOW_ONE = sampling_fast.BELOW_ONE
 NO_FILTERS = 0, 1.0, 0.0  # top_k, top_p, min_p
 LEAST = -6e4  # fits float16; least logit of an allowed token, even if the model rules it out
 BROKEN = "logits are NaN or infinite: check any logits processors, the weights and the dtype"
 RULED_OUT = "the logits processors ruled out every token: let them allow at least one"
 
 
-@np.errstate(over="ignore")  # high logits overflow; a tiny temperature gives -inf, as it should
+@np.errstate(over="ignore")  # a tiny temperature gives -inf, as it should
 def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
             min_p: float = 0.0) -> np.ndarray:
     """Probabilities (..., V) of logits (..., V) after temperature, top-k (0: off), top-p and min-p.
 
-    float32 stays float32, anything else becomes float64. Temperature 0 gives a one-hot float64 row
-    at the argmax. Raises OmnidraftError for a row whose maximum is not finite (-inf, inf or NaN).
+    float32 stays float32, anything else becomes float64. Temperature 0 gives a one-hot row at the
+    argmax. Raises OmnidraftError for a row whose maximum is not finite (-inf, inf or NaN).
+
+    >>> process(np.log([0.5, 0.3, 0.2]), top_p=0.6).round(3).tolist()
+    [0.625, 0.375, 0.0]
     """
-    logits, total = np.asarray(logits), np.zeros(1)  # total 0: not computed yet
-    width = np.float32 if logits.dtype == np.float32 else np.float64
-    if temperature == 1:  # usually exp needs no shift: it neither overflows nor loses precision
-        probs = np.exp(logits, dtype=width)
-        total = _block_sums(probs).sum(axis=-1, keepdims=True)  # (..., 1)
-    if not all(1 <= one < np.inf for one in total.flat):
-        highest = logits.max(axis=-1, keepdims=True)
-        if not np.isfinite(highest).all():
-            raise OmnidraftError(RULED_OUT if (highest == -np.inf).any() else BROKEN)
-        if temperature == 0:
-            return (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
-        probs = np.exp(np.subtract(logits, highest, dtype=width) / width(max(temperature, 1e-30)))
-        total = _block_sums(probs).sum(axis=-1, keepdims=True)
-    if 0 < top_k < logits.shape[-1]:
-        least = np.partition(probs, -top_k, axis=-1)[..., -top_k, None]
+    logits = _as_floats(logits)
+    highest = logits.max(-1, keepdims=True)  # (..., 1)
+    _check(highest)
+    if temperature == 0:
+        probs = np.zeros_like(logits)
+        np.put_along_axis(probs, logits.argmax(-1)[..., None], 1.0, -1)
+        return probs
+    # Without the shift, which changes nothing, exp could overflow.
+    probs = np.exp((logits - highest) / max(float(temperature), 1e-30))
+    if 0 < top_k < probs.shape[-1]:
+        least = np.sort(probs, -1)[..., -top_k, None]  # (..., 1)
         probs[probs < least] = 0.0
     if top_p < 1:
-        order = np.argsort(-probs, axis=-1, kind="stable")
-        ordered = np.take_along_axis(probs, order, -1)
-        # Keep a token if those before it sum to less than top_p: the one that crosses top_p stays.
-        running = np.cumsum(ordered, -1, dtype=np.float64)
-        ordered[running - ordered >= top_p * running[..., -1:]] = 0.0
-        np.put_along_axis(probs, order, ordered, -1)
+        probs = _nucleus(probs, top_p)
     if min_p > 0:
         probs[probs < min_p * probs.max(-1, keepdims=True)] = 0.0
-    if (top_k, top_p, min_p) != NO_FILTERS:
-        total = _block_sums(probs).sum(axis=-1, keepdims=True)
-    return np.divide(probs, total, out=probs)
+    return probs / probs.sum(-1, keepdims=True)
+
+
+def _nucleus(weights: np.ndarray, top_p: float) -> np.ndarray:
+    """The likeliest of weights (..., V) that together reach `top_p` of the sum; 0 for the rest."""
+    order = np.argsort(-weights, -1, kind="stable")
+    ordered = np.take_along_axis(weights, order, -1)
+    running = np.cumsum(ordered, -1, dtype=np.float64)
+    before = running - ordered  # the sum of the likelier tokens
+    # subtle: the token that crosses the bound stays
+    ordered[before >= top_p * running[..., -1:]] = 0.0
+    kept = np.empty_like(weights)
+    np.put_along_axis(kept, order, ordered, -1)
+    return kept
+
+
+def _as_floats(logits: np.ndarray) -> np.ndarray:
+    """float32 logits as they are, any others as float64."""
+    logits = np.asarray(logits)
+    if logits.dtype == np.float32:
+        return logits
+    return logits.astype(np.float64)
+
+
+def _check(highest: np.ndarray) -> None:
+    """Raise OmnidraftError unless the maximum of every row is finite."""
+    if (highest == -np.inf).any():
+        raise OmnidraftError(RULED_OUT)
+    if not np.isfinite(highest).all():
+        raise OmnidraftError(BROKEN)
 
 
 def mask(logits: np.ndarray, size: int) -> np.ndarray:
@@ -65,45 +86,38 @@ def mask(logits: np.ndarray, size: int) -> np.ndarray:
 
 def best(logits: np.ndarray) -> Iterator[int]:
     """The argmax of each row of logits (n, V), in turn; OmnidraftError where it is not finite."""
-    for row, place in zip(logits, logits.argmax(-1).tolist(), strict=True):
-        if not np.isfinite(row[place]):  # subtle: rows that nobody asks for may be so
-            raise OmnidraftError(RULED_OUT if row[place] == -np.inf else BROKEN)
+    places = logits.argmax(-1).tolist()
+    for row, place in zip(logits, places, strict=True):
+        _check(row[place])  # subtle: rows that nobody asks for may be broken
         yield place
 
 
-def _block_sums(weights: np.ndarray) -> np.ndarray:
-    """Sums of each BLOCK of weights (..., V): a third of sum()'s time, a tenth of cumsum()'s."""
-    whole = weights.shape[-1] // BLOCK * BLOCK
-    blocks = weights[..., :whole].reshape(*weights.shape[:-1], whole // BLOCK, BLOCK)
-    sums, rest = blocks @ ONES[weights.dtype == np.float32], weights[..., whole:]
-    return np.concatenate([sums, rest.sum(-1, keepdims=True)], -1) if rest.size else sums
-
-
 def locate(weights: np.ndarray, draw: float) -> int:
-    """Where the running sum of weights (N,) first exceeds draw * total; N for NaN or all zero."""
-    sums = _block_sums(weights).astype(float).cumsum()  # first the block, then the index in it
-    goal = sums.item(-1) * min(draw, BELOW_ONE)
-    block = int(sums.searchsorted(goal, "right"))  # right of equal sums, so never a zero weight
-    if block == len(sums):
-        return len(weights)
-    goal -= sums.item(block - 1) if block else 0.0
-    running = weights[block * BLOCK:][:BLOCK].astype(float).cumsum()
-    goal = min(goal, running.item(-1) * BELOW_ONE)  # subtle: the two totals may round differently
-    return block * BLOCK + int(running.searchsorted(goal, "right"))
+    """Where the running sum of weights (N,) first exceeds draw * total; N for NaN or all zero.
+
+    >>> locate(np.array([1.0, 0.0, 3.0]), 0.25)
+    2
+    """
+    running = weights.cumsum(dtype=float)  # (N,)
+    goal = running[-1] * min(draw, BELOW_ONE)
+    return int(running.searchsorted(goal, "right"))  # right of equal sums: never a zero weight
 
 
 class Rows(Sequence):
     """Lazy rows: make(item) is computed on demand, so that rows after a rejection cost nothing."""
 
     def __init__(self, items: Any, make: Callable[[Any], Any]) -> None:
-        self.items, self.make, self._made = items, make, {}
+        self.items = items
+        self.make = make
+        self._made: dict[int, Any] = {}
 
     def __len__(self) -> int:
         return len(self.items)
 
     def __getitem__(self, row: int) -> Any:
-        return self._made[row] if row in self._made else self._made.setdefault(
-            row, self.make(self.items[row]))
+        if row not in self._made:
+            self._made[row] = self.make(self.items[row])
+        return self._made[row]
 
 
 class Uniforms:
@@ -114,13 +128,16 @@ class Uniforms:
     """
 
     def __init__(self, source: np.random.Generator | Iterable[float]) -> None:
-        draws = iter(source.random, None) if isinstance(source, np.random.Generator) else source
-        self._draws: Iterator[float] = iter(draws)
+        if isinstance(source, np.random.Generator):
+            source = iter(source.random, None)  # without end
+        self._draws: Iterator[float] = iter(source)
         self._back: list[float] = []  # draws that `sampling_torch` gave back, the next one last
 
     def next(self) -> float:
         """The next draw; draws that were given back come first."""
-        return self._back.pop() if self._back else next(self._draws)
+        if self._back:
+            return self._back.pop()
+        return next(self._draws)
 
     def accept(self, probability: float) -> bool:
         """True with the given probability (values above 1 count as 1)."""
@@ -128,7 +145,7 @@ class Uniforms:
 
     def choose(self, weights: np.ndarray) -> int:
         """An index drawn in proportion to `weights` (N,): non-negative and not all zero."""
-        return locate(weights, self.next())
+        return sampling_fast.locate(weights, self.next())
 
     def samples(self, rows: Sequence[np.ndarray]) -> Iterator[int]:
         """One index drawn from each row (V,), one after another."""
@@ -147,12 +164,24 @@ class Sampler:
     """
 
     draws_ids = True  # does `draw` return ids? The twin's are tensors: reading them takes time
-    process, best, to_numpy = staticmethod(process), staticmethod(best), staticmethod(np.asarray)
+    best = staticmethod(best)
+    to_numpy = staticmethod(np.asarray)
 
     def __init__(self, uniforms: Uniforms, temperature: float = 1.0, top_k: int = 0,
                  top_p: float = 1.0, min_p: float = 0.0) -> None:
-        self.uniforms, self.temperature = uniforms, temperature
-        self.settings = (temperature, top_k, top_p, min_p) if temperature else (1.0,)
+        self.uniforms = uniforms
+        self.temperature = temperature
+        self.settings = (1.0, *NO_FILTERS)  # at temperature 0
+        if temperature:
+            self.settings = (temperature, top_k, top_p, min_p)
+
+    @staticmethod
+    def process(logits: np.ndarray, *settings: float) -> np.ndarray:
+        """Like the function `process`; without a filter, at temperature 1, by the fast form."""
+        probs = None
+        if settings == (1.0, *NO_FILTERS):
+            probs = sampling_fast.softmax(logits)
+        return process(logits, *settings) if probs is None else probs
 
     def new_cache(self, model: Any) -> Any:
         """A cache with which `model.forward` returns arrays of the kind that this sampler takes."""
@@ -170,8 +199,9 @@ class Sampler:
 
     def draw(self, rows: Rows, likeliest: bool = False) -> int:
         """A token from the first of `rows`: drawn, or the argmax (temperature 0 or `likeliest`)."""
-        greedy = likeliest or not self.temperature  # needs no probabilities
-        return next(best(rows.items[:1])) if greedy else self.uniforms.choose(rows[0])
+        if likeliest or not self.temperature:  # needs no probabilities
+            return next(best(rows.items[:1]))
+        return self.uniforms.choose(rows[0])
 
     def read(self, token: int, rows: Rows) -> tuple[int, float]:
         """A drawn token and its probability in the first row (V,), which it was drawn from."""
