@@ -13,6 +13,7 @@ import os
 import random
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
@@ -43,17 +44,10 @@ def encode(tokenizer: Tokenizer, example: dict) -> tuple[list[int], list[int]]:
     return ids, [0] * len(bos) + [example.get("prompt_weight", 0)] * len(prompt) + weights + [1]
 
 
-def build(tokenizer: Tokenizer, seed: int, tokens: int, length: int = LENGTH, corpus: ModuleType = world
-          ) -> dict[str, np.ndarray]:
-    """About `tokens` tokens of examples in rows: `ids`, `weight` and `group` (0 where a row is empty)."""
-    rng = random.Random(seed)
+def examples(tokenizer: Tokenizer, rng: random.Random, tokens: int, length: int, corpus: ModuleType
+             ) -> Iterator[tuple[list[int], list[int]]]:
+    """Encoded examples of at most `length` tokens, until there are about `tokens`; tasks by their share in the mix."""
     spent = dict.fromkeys(corpus.MIX, 0)
-    finished: list[list[tuple[list[int], list[int]]]] = []
-    unfinished: list[list[tuple[list[int], list[int]]]] = []
-
-    def filled(row: list[tuple[list[int], list[int]]]) -> int:
-        return sum(len(ids) for ids, _ in row)
-
     while sum(spent.values()) < tokens:
         task = min(spent, key=lambda name: spent[name] / corpus.MIX[name])
         example = encode(tokenizer, corpus.TASKS[task](rng))
@@ -61,6 +55,19 @@ def build(tokenizer: Tokenizer, seed: int, tokens: int, length: int = LENGTH, co
         if size > length:
             continue
         spent[task] += size
+        yield example
+
+
+def pack(encoded: Iterable[tuple[list[int], list[int]]], length: int, rng: random.Random) -> dict[str, np.ndarray]:
+    """Encoded examples in rows: `ids`, `weight` and `group` (0 where a row is empty)."""
+    finished: list[list[tuple[list[int], list[int]]]] = []
+    unfinished: list[list[tuple[list[int], list[int]]]] = []
+
+    def filled(row: list[tuple[list[int], list[int]]]) -> int:
+        return sum(len(ids) for ids, _ in row)
+
+    for example in encoded:
+        size = len(example[0])
         row = max((row for row in unfinished if filled(row) + size <= length), key=filled, default=[])
         if not row:
             unfinished.append(row)
@@ -79,6 +86,13 @@ def build(tokenizer: Tokenizer, seed: int, tokens: int, length: int = LENGTH, co
             arrays["ids"][i, here], arrays["weight"][i, here], arrays["group"][i, here] = ids, weights, number
             at += len(ids)
     return arrays
+
+
+def build(tokenizer: Tokenizer, seed: int, tokens: int, length: int = LENGTH, corpus: ModuleType = world
+          ) -> dict[str, np.ndarray]:
+    """About `tokens` tokens of a corpus in rows."""
+    rng = random.Random(seed)
+    return pack(examples(tokenizer, rng, tokens, length, corpus), length, rng)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-BATCH_ROWS = 24  # rows of an update
+BATCH_ROWS = 24  # rows of an update, if not said otherwise
 SMALL_BATCH = 4  # rows that are computed at once
 MATRIX_RATE, OTHER_RATE = 0.015, 0.002
 MATRIX_DECAY = 0.1  # of each matrix, times its rate: bounds the matrices, and with them the residual stream
@@ -162,6 +162,21 @@ class Chunks:
         return dict(np.load(path))
 
 
+class StoredChunks:
+    """Chunks that another script has made: all of them again and again, in a new order of their rows each time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = sorted(folder.glob("chunk_*.npz"))
+        if not self.paths:
+            raise SystemExit(f"no chunk_*.npz in {folder}: make them with recipes.chat_drafter")
+
+    def load(self, number: int, makes: bool) -> dict[str, np.ndarray]:
+        """Chunk `number`, counted on after the last one."""
+        data = np.load(self.paths[number % len(self.paths)])
+        order = np.random.default_rng(number).permutation(len(data["ids"]))
+        return {name: data[name][order] for name in data}
+
+
 def save(folder: Path, net: Net, muon: Muon, adam: torch.optim.AdamW, state: dict) -> None:
     """Write everything that is needed to continue, first under a temporary name."""
     tensors = {f"model.{k}": v for k, v in net.weights.items()} | {f"muon.{k}": v for k, v in muon.memory.items()}
@@ -224,27 +239,29 @@ def run(rank: int, args: argparse.Namespace) -> None:
     if args.decay and state["decay_from"] is None:
         state["decay_from"] = state["tokens"]
     end = state["decay_from"] + args.decay if args.decay else args.tokens
-    chunks = Chunks(args.work / "chunks", args.source, args.chunk_tokens, args.corpus)
+    folder_of_chunks = args.work / "chunks"
+    chunks = (StoredChunks(folder_of_chunks) if args.corpus == "chunks" else
+              Chunks(folder_of_chunks, args.source, args.chunk_tokens, args.corpus))
     data = chunks.load(state["chunk"], rank == 0)
     began, saved, first = time.time(), time.time(), state["tokens"]
 
     while state["tokens"] < end:
-        if state["row"] + BATCH_ROWS > len(data["ids"]):
+        if state["row"] + args.rows > len(data["ids"]):
             state["chunk"], state["row"] = state["chunk"] + 1, 0
             data = chunks.load(state["chunk"], rank == 0)
         total = torch.zeros(2, device=device)
         for p in parameters:
             p.grad = torch.zeros_like(p)
-        todo = iter(range(BATCH_ROWS // args.small_batch))
+        todo = iter(range(-(-args.rows // args.small_batch)))
         while True:
             if world > 1:
                 part = store.add(f"{state['updates']}", 1) - 1
             else:
-                part = next(todo, BATCH_ROWS)
+                part = next(todo, args.rows)
             at = part * args.small_batch
-            if at >= BATCH_ROWS:
+            if at >= args.rows:
                 break
-            here = slice(state["row"] + at, state["row"] + at + args.small_batch)
+            here = slice(state["row"] + at, state["row"] + min(at + args.small_batch, args.rows))
             loss, weight = net.loss(*(torch.from_numpy(data[k][here].astype(np.int64)).to(device)
                                       for k in ("ids", "weight", "group")))
             loss.backward()
@@ -270,8 +287,8 @@ def run(rank: int, args: argparse.Namespace) -> None:
             raise SystemExit("the loss is no number: go on from the last checkpoint with a smaller --rate")
         state["loss"] = mean if state["loss"] is None else 0.97 * state["loss"] + 0.03 * mean
         state["updates"] += 1
-        state["row"] += BATCH_ROWS
-        state["tokens"] += BATCH_ROWS * data["ids"].shape[1]
+        state["row"] += args.rows
+        state["tokens"] += args.rows * data["ids"].shape[1]
         if rank == 0 and state["updates"] % 10 == 0:
             rate = (state["tokens"] - first) / (time.time() - began)
             print(f"{time.strftime('%H:%M:%S')} {state['tokens'] / 1e6:.3f} M tokens, chunk {state['chunk']}, "
@@ -287,12 +304,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from", dest="source", type=Path, required=True, help="model folder to start from")
     parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoints and chunks")
-    parser.add_argument("--corpus", choices=["world", "general"], default="world", help="general: what draft-general reads")
+    parser.add_argument("--corpus", choices=["world", "general", "chunks"], default="world",
+                        help="general: what draft-general reads; chunks: only those in WORK/chunks, again and again")
     parser.add_argument("--tokens", type=float, default=8e6, help="stop after this many tokens in total")
     parser.add_argument("--decay", type=float, default=0, help="let the rate fall to zero over this many tokens, and stop")
     parser.add_argument("--rate", type=float, default=1.0, help="multiple of the learning rates")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="threads of each process")
+    parser.add_argument("--rows", type=int, default=BATCH_ROWS, help="rows of an update")
     parser.add_argument("--small-batch", type=int, default=SMALL_BATCH, help="rows that are computed at once")
     parser.add_argument("--chunk-tokens", type=int, default=250_000)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
