@@ -104,10 +104,12 @@ def main() -> None:
         train_tokenizer((f"{row['prompt']}\n{row['response']}" for row in some), args.entries).save(str(path))
     tokenizer = Tokenizer.from_file(str(path))
     config = CONFIG | {"vocab_size": tokenizer.get_vocab_size()}
-    texts = {"config.json": config, "generation_config.json": {"bos_token_id": 0, "eos_token_id": [2]}, "tokenizer_config.json": {
-        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config["max_position_embeddings"],
-        "clean_up_tokenization_spaces": False, "bos_token": TEXT, "eos_token": END, "unk_token": TEXT, "chat_template": TEMPLATE}}
-    for name, content in texts.items():
+    special = {"bos_token": TEXT, "eos_token": END, "unk_token": TEXT}
+    files = {"config.json": config, "generation_config.json": {"bos_token_id": 0, "eos_token_id": [2]},
+             "tokenizer_config.json": special | {
+                 "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config["max_position_embeddings"],
+                 "clean_up_tokenization_spaces": False, "chat_template": TEMPLATE}}
+    for name, content in files.items():
         (args.folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if not (args.folder / "model.safetensors").exists():
         save_file(first_weights(ModelConfig.parse(config), np.random.default_rng(0)), args.folder / "model.safetensors",

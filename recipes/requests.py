@@ -1,6 +1,6 @@
 """Requests in the style of everyday chat, drawn from the schema in requests.txt, and the prompts of public tasks.
 
-    python -m recipes.requests PROMPTS.jsonl --data FOLDER      # FOLDER: gsm8k_train1000.jsonl, mbpp_train374.jsonl, humaneval164.jsonl
+    python -m recipes.requests PROMPTS.jsonl --data FOLDER      # FOLDER: gsm8k_train1000.jsonl and others, see SPLITS
 
 A line of requests.txt that begins with @ is a list of words; `{name}` draws one of them, `[a|b]` is a choice. The prompts
 of the public tasks are those that the benchmarks hold neither out nor learn from online (`SPLITS`).
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from . import functions, problems, stories
 
+SCHEMA = Path(__file__).with_name("requests.txt")
 CHOICE, NAME = re.compile(r"\[([^\[\]]*)\]"), re.compile(r"\{(\w+)\}")
 # The first rows train the drafter, the next are the stream it learns from online, and the last are held out.
 SPLITS = {"gsm8k_train1000": (400, 800), "mbpp_train374": (150, 300), "humaneval164": (80, 120)}
@@ -32,7 +33,7 @@ class Requests:
         self.lists, self.forms = lists, forms
 
     @classmethod
-    def read(cls, path: Path = Path(__file__).with_name("requests.txt")) -> Requests:
+    def read(cls, path: Path = SCHEMA) -> Requests:
         """Read the lists and the forms of a file."""
         lists: dict[str, list[str]] = {}
         forms = []
