@@ -131,17 +131,23 @@ class Lifting:
         P(stop) = p(t_n) / mass(node), Q(stop) = 1 - sum Q(child), as any atom that is not a child
         proposes *stop*. At the root: uncovered tokens, Q = 0; atoms that begin no split have P = 0.
         """
-        atoms, category = self.atoms(node), self.index(self.categories, node, len(target_probs))
-        if node != ROOT:
-            target_probs = target_probs[self.index(self.below, node)]
-            atom_probs = atom_probs.take(self.index(self.atoms, node))
-        masses = self.added(category, target_probs, len(atoms) + 1)
+        masses = self.masses(node, target_probs)
         drafted = masses * 0
-        drafted[:-1] = atom_probs
-        if node != ROOT:
-            masses = masses / masses.sum().clip(TINY)
+        if node == ROOT:
+            drafted[:-1] = atom_probs
+        else:
+            drafted[:-1] = atom_probs.take(self.index(self.atoms, node))
             drafted[-1] = (1.0 - drafted.sum()).clip(0)
-        return atoms, masses, drafted
+        return self.atoms(node), masses, drafted
+
+    def masses(self, node: Split, target_probs: np.ndarray) -> np.ndarray:
+        """P (C + 1,) of `choice`: the target's row (V_p,) summed over the categories of `node`."""
+        category = self.index(self.categories, node, len(target_probs))
+        size = len(self.atoms(node)) + 1
+        if node == ROOT:
+            return self.added(category, target_probs, size)
+        masses = self.added(category, target_probs[self.index(self.below, node)], size)
+        return masses / masses.sum().clip(TINY)
 
     def route(self, atoms: Sequence[int | None]) -> list[Comparison]:
         """The comparisons of a round in which every proposal is accepted; P and Q are not set yet.

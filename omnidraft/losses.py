@@ -7,9 +7,9 @@ draft_logits: (N, V_q), row j predicts draft_ids[j + 1]. A loss returns the *sum
 gradient (N, V_q), which PyTorch passes to autograd, and the number of terms, for the mean.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,9 +65,9 @@ class Term(NamedTuple):
 
     row: int
     categories: np.ndarray  # (W,) category of each id of the draft tokenizer; -1: none
-    target: np.ndarray  # (C,) P, not normalised
+    target: np.ndarray  # (C,) P, not normalised; a term without any does not count
     divergence: str
-    weight: float = 1.0
+    weight: Any = 1.0
 
 
 def dm(draft_logits: np.ndarray, example: Example, pair: Pairing) -> Result:
@@ -85,25 +85,7 @@ def hybrid(draft_logits: np.ndarray, example: Example, pair: Pairing,
     An n-gram counts where the draft text spells a target token t by its cached split. Example: q =
     1/2, 1/4 give weight * log 8. Weight "dynamic": p(t); OmnidraftError for any other string.
     """
-    if weight != "dynamic" and not (isinstance(weight, (int, float)) and weight >= 0):
-        raise OmnidraftError(f"the n-gram weight is {weight!r}: give 0 or more, or 'dynamic'")
-    size = min(draft_logits.shape[1], pair.draft.tokenizer.size)
-    direct = pair.alignment.draft_to_target[:size]  # (W,)
-    shared = np.unique(direct[direct >= 0])  # (S,) target tokens
-    categories = np.where(direct >= 0, np.searchsorted(shared, direct), -1)
-    each = np.arange(len(direct))  # every draft token is a category
-    ids, terms = example.draft_ids[:len(draft_logits) + 1], []
-    for t, start, p in zip(example.target_ids, example.starts, example.target_probs, strict=True):
-        if not 0 < start < len(ids):
-            continue
-        split = pair.cache.split_of(t) or () if weight else ()
-        if ids[start] == pair.alignment.target_to_draft[t] and p[shared].sum() > 0:
-            terms.append(Term(start - 1, categories, p[shared], "reverse"))
-        elif len(split) > 1 and tuple(ids[start:start + len(split)]) == split:
-            scale = float(p[t] if weight == "dynamic" else weight)
-            terms += [Term(row, each, (each == d).astype(float), "forward", scale)
-                      for row, d in enumerate(split, start - 1)]  # -log q(d): P has only d
-    return _total(draft_logits, terms)
+    return _total(draft_logits, hybrid_terms(draft_logits.shape, example, pair, weight))
 
 
 def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
@@ -120,20 +102,49 @@ def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
 LOSSES = {"dm": dm, "hybrid": hybrid, "lifted": lifted}
 
 
-def lifted_terms(shape: Sequence[int], example: Example, pair: Pairing,
-                 divergence: str) -> Iterator[Term]:
-    """P and Q over the categories of each comparison that verification would make on this text."""
+def hybrid_terms(shape: Sequence[int], example: Example, pair: Pairing, weight: float | str,
+                 index: Callable[..., Any] = np.asarray) -> Iterator[Term]:
+    """The terms of `hybrid` for logits of this shape; `index` makes ids an array (or a tensor)."""
+    if weight != "dynamic" and not (isinstance(weight, (int, float)) and weight >= 0):
+        raise OmnidraftError(f"the n-gram weight is {weight!r}: give 0 or more, or 'dynamic'")
+    size = min(shape[1], pair.draft.tokenizer.size)
+    direct = pair.alignment.draft_to_target[:size]  # (W,)
+    mapped = np.unique(direct[direct >= 0])  # (S,) target tokens
+    categories = index(np.where(direct >= 0, np.searchsorted(mapped, direct), -1))
+    shared, each = index(mapped), index(np.arange(size))  # each draft token is a category
+    ids = example.draft_ids[:shape[0] + 1]
+    for t, start, p in zip(example.target_ids, example.starts, example.target_probs, strict=True):
+        if not 0 < start < len(ids):
+            continue
+        split = pair.cache.split_of(t) or ()
+        if ids[start] == pair.alignment.target_to_draft[t]:
+            yield Term(start - 1, categories, p[shared], "reverse")
+        elif weight and len(split) > 1 and tuple(ids[start:start + len(split)]) == split:
+            scale = p[t] if weight == "dynamic" else weight
+            for row, d in enumerate(split, start - 1):  # -log q(d): P has only d
+                yield Term(row, each, each == d, "forward", scale)
+
+
+def lifted_terms(shape: Sequence[int], example: Example, pair: Pairing, divergence: str,
+                 lifting: Any = None, index: Callable[..., Any] = np.asarray) -> Iterator[Term]:
+    """P and Q over the categories of each comparison that verification would make on this text.
+
+    lifting, index: for rows of the target that are tensors, those of the twin.
+    """
     if divergence not in DIVERGENCES:
         raise OmnidraftError(f"unknown divergence {divergence!r}: choose forward, reverse or tv")
-    lifting, exact, unused = pair.lifting, divergence == "tv", np.zeros(len(pair.lifting.paths))
     width = min(shape[1], pair.draft.tokenizer.size)
-    categories_at = cache(partial(_categories, lifting, width, exact))  # the same ones recur
-    for at, prefix, node, stopped_at, p in places(example, lifting):
+    lifting = lifting or pair.lifting
+
+    @cache  # the same ones recur
+    def categories_at(*where: Split) -> list[Any]:
+        found = lifted_categories(pair.lifting, width, divergence == "tv", *where)
+        return [index(ids) for ids in found]
+
+    for at, prefix, node, stopped_at, p in places(example, pair.lifting):
         if 0 < at <= shape[0]:
             categories, counted = categories_at(prefix, node, stopped_at)
-            target = np.append(lifting.choice(node, p, unused)[1], 0.0) * counted  # (C + 2,) P
-            if target.sum() > 0:
-                yield Term(at - 1, categories, target, divergence)
+            yield Term(at - 1, categories, lifting.masses(node, p) * counted, divergence)
 
 
 def places(example: Example,
@@ -161,15 +172,19 @@ def places(example: Example,
         row = now + 1
 
 
-def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: Split,
-                stopped_at: Split) -> tuple[np.ndarray, np.ndarray]:
-    """The category (W,) of each draft token by its atom after `prefix`; which (C + 2,) count.
+def lifted_categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: Split,
+                      stopped_at: Split) -> tuple[np.ndarray, np.ndarray]:
+    """The category (W,) of each draft token by its atom after `prefix`; which (C + 1,) count.
 
     Categories are the C atoms of the node, then *stop* (any other atom); at the root instead the
-    uncovered tokens (no atom), then, if `exact`, any other atom. Children of `stopped_at`: -1.
+    uncovered tokens (no atom). There any other atom has P = 0, so it counts, if `exact`, as the
+    first of its kind, else not at all (-1). Neither do children of `stopped_at`.
     """
     atoms, children = lifting.atoms(node), [*lifting.children(node)]  # both in order
-    other = len(atoms) if node != ROOT else len(atoms) + 1 if exact else -1
+    other = len(atoms)
+    if node == ROOT:
+        begins = np.isin(atoms, children)
+        other = int(begins.argmin()) if exact else -1
     of_atom = np.full(len(lifting.paths), other)
     of_atom[children] = np.searchsorted(atoms, children)
     if stopped_at != ROOT:
@@ -178,7 +193,7 @@ def _categories(lifting: Lifting, width: int, exact: bool, prefix: Split, node: 
     categories = np.full(len(lifting.paths), -1 if prefix else other)  # `other` without a path, too
     categories[draft_tokens] = of_atom[next_atoms]
     categories = categories[:width]
-    held = np.bincount(categories + 1, minlength=len(atoms) + 3)[1:] > 0
+    held = np.bincount(categories + 1, minlength=len(atoms) + 2)[1:] > 0
     return categories, held | (exact and held.any())
 
 
@@ -186,12 +201,15 @@ def _total(draft_logits: np.ndarray, terms: Iterable[Term]) -> Result:
     """The sum of the terms, its gradient (N, V_q), and their number."""
     value, gradient, count = 0.0, np.zeros_like(draft_logits), 0
     for row, categories, target, divergence, weight in terms:
+        mass = target.sum(dtype=float)
+        if not mass > 0:
+            continue
         width = len(categories)
         logits = np.where(categories >= 0, draft_logits[row, :width], -np.inf)  # (W,)
         q = np.exp(logits - logits.max())  # (W,) not normalised; 0 for tokens in no category
         masses = np.bincount(categories + 1, q, len(target) + 1)[1:]  # (C,)
         total = masses.sum()
-        P, Q = target / target.sum(dtype=float), masses / total  # (C,)
+        P, Q = target / mass, masses / total  # (C,)
         distance, slope = _divergence(P, Q, divergence, q.dtype)  # slope (C,): its derivative by Q
         value += weight * distance
         # Through the softmax: dQ(c) / dlogit(d) = q(d) / total * ([d in c] - Q(c))
