@@ -64,7 +64,7 @@ def _total(draft_logits: Tensor, terms: Iterable[Term]) -> Result:
         logits = torch.stack([rows[term.row][:len(categories)] for term in group])  # (B, W)
         target = torch.stack([term.target for term in group])  # (B, C)
         values, counts = _divergence(target, logits, categories, group[0].divergence)  # (B,)
-        weights = torch.stack([torch.as_tensor(term.weight).to(values) for term in group])
+        weights = torch.stack([values.new_zeros(()) + term.weight for term in group])
         value, count = value + weights @ values, count + counts.sum()
     return value, count.detach()
 
