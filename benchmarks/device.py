@@ -59,7 +59,6 @@ SHAPES = {32_000: (768, 2, 12, 3072), 49_152: (576, 30, 9, 1536)}  # width, laye
 SMALL_SHAPE = 64, 2, 4, 128
 TEXTS, LENGTH = 4, 96  # of an update
 ROWS, DRAFTED, FAVOURED = 64, 4, 0.8  # of a round: stored rows, k, probability of the next word
-LETTERS = string.ascii_lowercase + "Ġ"
 
 
 class Case(NamedTuple):
@@ -75,21 +74,22 @@ class Case(NamedTuple):
 def made_up(name: str, size: int, common: int) -> omnidraft.Tokenizer:
     """Byte-level BPE with `size` tokens; the first `common` of them are the same for every name."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    known, pieces, merges = dict.fromkeys(alphabet), list(LETTERS), []
-    inner = [piece for piece in pieces if piece != "Ġ"]  # a space only begins a token
+    known, merges = dict.fromkeys(alphabet), []
+    begins, inner = ["Ġ"], list(string.ascii_lowercase)  # a space only begins a token
     first, own = random.Random(0), random.Random(name)
     while len(known) < size:
         draws = first if len(known) < common else own
-        left, right = draws.choice(pieces), draws.choice(inner)
+        left = draws.choice(draws.choice([begins, inner]))
+        right = inner[int(len(inner) * draws.random() ** 3)]  # rather one of the first, which are short
         made = left + right
-        if len(made) > 12 or made in known:
+        if len(made) > 16 or made in known:
             continue
         known[made] = None
         merges.append((left, right))
-        pieces.append(made)
-        inner += [made] * (made[0] != "Ġ")
+        (begins if made[0] == "Ġ" else inner).append(made)
     vocabulary = {piece: i for i, piece in enumerate(known)}
-    raw = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    # A word that is a token is written as that token, as in Llama-3.
+    raw = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
     return omnidraft.Tokenizer(raw, name)
@@ -338,7 +338,8 @@ def decoding(device: str, count: int, length: int) -> dict[str, Any]:
              (folder / "math.jsonl").read_text(encoding="utf-8").splitlines()[:count]]
     options, found, written = omnidraft.Options.of(max_new_tokens=length), {}, {}
     for backend, at in (("numpy", "cpu"), ("torch", device)):
-        pair = Pairing(*(load(name, backend=backend, device=at) for name in ("draft-tasks", "qwen-like")))
+        # float32, so that passes of different widths round alike
+        pair = Pairing(*(load(name, "float32", backend, at) for name in ("draft-tasks", "qwen-like")))
         ways = {"plain": lambda text, p=pair: omnidraft.plain(p.target, p.target.tokenizer.encode(text, bos=True), options,
                                                               sampling.Uniforms(np.random.default_rng(0))),
                 "speculative": lambda text, p=pair: omnidraft.speculative(p, text, options,

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 from test_torch_twins import copies  # noqa: E402, F401 (a fixture)
 
 from omnidraft import losses, losses_torch  # noqa: E402
-from omnidraft.errors import OmnidraftError  # noqa: E402
 from omnidraft.losses import Example, make_example  # noqa: E402
+from omnidraft.text.errors import OmnidraftError  # noqa: E402
 
 cases = pytest.mark.parametrize("name, options", CASES)
 
