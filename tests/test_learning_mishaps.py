@@ -22,7 +22,7 @@ from test_learning import PROMPTS, adapt, folders, learner_of, paired, resumed, 
 
 from omnidraft import losses
 from omnidraft.engine.loading import load
-from omnidraft.learning import adapters, online
+from omnidraft.learning import adapters, online, versions
 from omnidraft.learning.adapters import Adapter, Adapters
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
@@ -553,3 +553,43 @@ def test_a_run_without_end_keeps_few_results(folders, monkeypatch):  # noqa: F81
     Path("prompts.txt").write_text("\n".join(PROMPTS * 10))
     result = adapt(folders, "prompts.txt", "--no-save", "--rank", "2", "-n", "2", "--json")
     assert last(result)["prompts"] == len(seen) == 80 and max(most) <= 40, max(most)
+
+
+# ------------------------------------------------------------------------------------------------------ whose it is
+
+@pytest.mark.parametrize("kind", ["sparse", "folder", "pipe", "device", "nothing"])
+def test_only_the_files_that_were_loaded_are_hashed(folders, tmp_path, kind):  # noqa: F811
+    """A folder from others may hold anything, with any size."""
+    made = {role: Path(shutil.copytree(folders[role], tmp_path / role)) for role in ("draft", "target")}
+    before = versions.identity(paired(folders))["fingerprint"]
+    for folder in made.values():
+        path = folder / "zzz.safetensors"
+        if kind == "sparse":
+            with open(path, "wb") as file:
+                file.truncate(1 << 40)
+        elif kind == "folder":
+            path.mkdir()
+        elif kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to("/dev/zero" if kind == "device" else "/nowhere")
+    assert versions.identity(paired(made))["fingerprint"] == before
+    assert adapt(made, "math", "--limit", "2", "--rank", "2").exit_code == 0
+
+
+def test_the_weights_are_hashed_once_in_a_run(folders, monkeypatch):  # noqa: F811
+    hashed, real = [], versions.checksum
+    monkeypatch.setattr(versions, "checksum", lambda path: (hashed.append(path), real(path))[1])
+    Path("prompts.txt").write_text("\n".join(PROMPTS * 5))
+    assert adapt(folders, "prompts.txt", "--rank", "2", "-n", "4").exit_code == 0  # it saves three times
+    assert hashed.count(Path(folders["draft"], "model.safetensors")) == 1
+
+
+def test_the_file_of_a_model_that_is_one_file_is_hashed(folders, tmp_path):  # noqa: F811
+    pair, seen = paired(folders), set()
+    for content in (b"a", b"b"):
+        pair.draft.folder = tmp_path / "model.gguf"
+        pair.draft.folder.write_bytes(content)
+        seen.add(versions.hash_of_weights(pair.draft, sample=False))
+        seen.add(versions.hash_of_weights(pair.draft, sample=True))
+    assert len(seen) == 4

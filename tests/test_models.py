@@ -396,12 +396,12 @@ def test_broken_folders_are_told_in_a_line(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     fails("has no model.safetensors and no model.safetensors.index.json")
     (tmp_path / "model.safetensors.index.json").write_text("[]")
-    fails("is not a safetensors index")
+    fails("is not an index of weights")
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"lm_head.weight": "two.safetensors"}}')
     fails("two.safetensors is missing")
     for name in ("/dev/zero", "../two.safetensors", "", 5, "a\0b"):
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name, "b": name}}))
-        fails("is not a safetensors index|is missing")
+        fails("is not an index of weights|is missing")
     (tmp_path / "model.safetensors.index.json").unlink()
 
     tensors = {name: np.ones(shape, np.float32) for name, shape in ModelConfig.parse(config).tensor_shapes().items()}

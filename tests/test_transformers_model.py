@@ -23,6 +23,7 @@ transformers = pytest.importorskip("transformers")
 from omnidraft.cli import app  # noqa: E402
 from omnidraft.decoding import plain, speculative  # noqa: E402
 from omnidraft.engine import loading as models  # noqa: E402
+from omnidraft.engine import transformers_loading  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
@@ -472,14 +473,26 @@ def test_code_that_a_folder_brings_or_names_is_not_run(tmp_path: Path):
 
     folder = saved(tmp_path / "model", BYTES)
     config, whole = (folder / "config.json"), json.loads((folder / "config.json").read_text())
-    config.write_text(json.dumps(whole | {"attn_implementation": "someone/kernel"}))  # transformers would download it
-    assert "if you trust it" in complaint(lambda: load(folder))
+    for key in ("attn_implementation", "_attn_implementation", "_attn_implementation_internal", "experts_implementation",
+                "_experts_implementation"):
+        for value in ("someone/kernel", "kernels-community/flash-attn2", "flash_attention_2", {"": "someone/kernel"}):
+            config.write_text(json.dumps(whole | {key: value}))  # transformers would download and run it
+            assert load(folder).model.config._attn_implementation in ("sdpa", "eager")
     config.write_text(json.dumps(whole))
+    for asked in ("someone/kernel", "flash_attention_2"):
+        assert "choose sdpa or eager" in complaint(lambda asked=asked: load(folder, attn_implementation=asked))
+    assert load(folder, attn_implementation="eager").model.config._attn_implementation == "eager"
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"a": Evil()}))
     said = complaint(lambda: load(folder))
     assert "use a safetensors copy" in said and "weights_only" not in said  # PyTorch advises to switch it off
     assert not (tmp_path / "ran").exists()
+
+
+def test_keys_that_choose_an_implementation_are_dropped_at_any_depth():
+    config = {"model_type": "x", "text_config": {"_attn_implementation": "a/b",
+                                                 "parts": [{"experts_implementation": "a/b", "n": 1}]}}
+    assert transformers_loading.without_code(config) == {"model_type": "x", "text_config": {"parts": [{"n": 1}]}}
 
 
 def test_vocabularies_with_nothing_in_common_are_told(tmp_path: Path):

@@ -1,11 +1,13 @@
 """Loading for `transformers_model`: folder or hub id, device, dtype, tokenizer, errors."""
 
+import json
 import os
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -18,9 +20,10 @@ from ..text.files import read_json
 from ..text.special_tokens import WELL_KNOWN
 from ..text.tokenizer import Tokenizer
 from .config import OUT_OF_MEMORY, is_out_of_memory
-from .weights import read_header
+from .weights import WEIGHTS, read_header, weight_files
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+ATTENTION = ("sdpa", "eager")  # of PyTorch and transformers; any other may be code from a hub
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja"]  # configuration and tokenizer
 CLEARER = {  # clearer messages than transformers' own, by a phrase in these
     "trust_remote_code=True": "it runs its own code: if you trust it, give trust_remote_code=True",
@@ -47,9 +50,13 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
         raise OmnidraftError(f"{source} has no config.json with a model_type: give a model folder")
     if config.get("is_encoder_decoder"):
         raise OmnidraftError(f"{source} is an encoder-decoder, not a causal language model")
-    if "/" in str(config.get("attn_implementation")) and not trust_remote_code:  # code from a hub
-        raise OmnidraftError(f"{source}: {CLEARER['trust_remote_code=True']}")
-    names = [name for file in folder.glob("*.safetensors") for name in read_header(file)]
+    asked = more.get("attn_implementation")
+    if asked not in (None, *ATTENTION) and not trust_remote_code:
+        raise OmnidraftError(f"attn_implementation {asked!r} may be code from a hub: choose "
+                             f"{' or '.join(ATTENTION)}, or give trust_remote_code=True")
+    # subtle: of a hub id, the weights may not be downloaded yet
+    files = [file for file in weight_files(folder, WEIGHTS[:1]) if file.exists()]
+    names = [name for file in files for name in read_header(file)]
     layers = config.get("num_hidden_layers")
     if names and type(layers) is int and layers > len(names):  # building it would take very long
         raise OmnidraftError(f"{source}: the weights lack some of config.json's {layers} layers")
@@ -57,6 +64,8 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
     number, dtype_why = auto if dtype == "auto" else (getattr(torch, dtype), "as asked")
     trust = {"trust_remote_code": trust_remote_code}
     with one_line(f"cannot load {source}"):
+        if not trust_remote_code:
+            more = configured(config, more)
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
             source, dtype=number, device_map=device_map, output_loading_info=True, **trust, **more)
         # subtle: transformers fills these with random numbers, without an error
@@ -66,6 +75,34 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
         tokenizer = load_tokenizer(folder, trust)
     why = device_why if device_map is None else "by device_map", dtype_why
     return dict(model=model.eval(), tokenizer=tokenizer, name=name, folder=folder, why=why)
+
+
+def configured(config: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Arguments for `from_pretrained`: `more`, and a configuration that names no code to run.
+
+    config: the content of config.json. Without an implementation of attention and experts there,
+    transformers takes its own; with one, it would download and run what that names on the hub.
+    """
+    local = {name: more[name] for name in more if name == "local_files_only"}
+    with TemporaryDirectory() as place:
+        Path(place, "config.json").write_text(json.dumps(without_code(config)), encoding="utf-8")
+        made, rest = transformers.AutoConfig.from_pretrained(
+            place, trust_remote_code=False, return_unused_kwargs=True,
+            **{name: more[name] for name in more.keys() - local.keys()})
+    return {"config": made, **local, **rest}
+
+
+def without_code(part: Any) -> Any:
+    """A part of a config.json without the keys that choose an implementation, at any depth.
+
+    >>> without_code({"model_type": "x", "text_config": {"_attn_implementation": "someone/code"}})
+    {'model_type': 'x', 'text_config': {}}
+    """
+    if isinstance(part, list):
+        return [without_code(one) for one in part]
+    if isinstance(part, dict):
+        return {key: without_code(one) for key, one in part.items() if "implementation" not in key}
+    return part
 
 
 def choose_device(device: str) -> tuple[str, str]:

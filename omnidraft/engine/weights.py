@@ -7,6 +7,7 @@ Format: https://huggingface.co/docs/safetensors
 
 import json
 from collections import UserDict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from safetensors.numpy import save
 from ..text.errors import OmnidraftError
 from ..text.files import check_readable, make_folder_of, read_json, write_text
 
+# The weights' file, or the file whose shards an index names; the second is read by PyTorch only.
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 NUMBERS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
@@ -66,19 +69,36 @@ def load_tensors(folder: str | Path) -> Tensors:
 
     Raises OmnidraftError if there are none, or one of the files is missing or damaged.
     """
-    path = Path(folder, "model.safetensors")
-    if path.exists():
-        return read_safetensors(path)
-    index = path.with_suffix(".safetensors.index.json")
-    if not index.exists():
-        raise OmnidraftError(f"{folder} has no model.safetensors and no {index.name} (weights in "
-                             "another format, like pytorch_model.bin, are not read)")
-    try:  # `with_name` rejects names that lead to another folder
-        shards = {path.with_name(name) for name in read_json(index)["weight_map"].values()}
-    except (ValueError, KeyError, AttributeError, TypeError):  # OmnidraftError is a ValueError
-        raise OmnidraftError(f"{index} is not a safetensors index: copy it again") from None
-    return Tensors({name: array for shard in sorted(shards)
-                    for name, array in read_safetensors(shard).data.items()})
+    files = weight_files(folder, WEIGHTS[:1])
+    if not files:
+        raise OmnidraftError(f"{folder} has no model.safetensors and no "
+                             "model.safetensors.index.json (weights in another format, like "
+                             "pytorch_model.bin, are not read)")
+    return Tensors({name: array for file in files
+                    for name, array in read_safetensors(file).data.items()})
+
+
+def weight_files(place: str | Path, names: Sequence[str] = WEIGHTS) -> list[Path]:
+    """The files that hold a model's weights, in the order of their names; [] if there are none.
+
+    place: a folder, or the file itself. Of the `names`, the first that is there counts: one file,
+    or the shards in its index. Raises OmnidraftError for a damaged index.
+    """
+    if Path(place).is_file():
+        return [Path(place)]
+    for name in names:
+        path = Path(place, name)
+        if path.exists():
+            return [path]
+        index = path.with_name(f"{name}.index.json")
+        if not index.exists():
+            continue
+        try:  # `with_name` rejects names that lead to another folder
+            shards = read_json(index)["weight_map"].values()
+            return sorted({path.with_name(shard) for shard in shards})
+        except (ValueError, KeyError, AttributeError, TypeError):  # OmnidraftError is a ValueError
+            raise OmnidraftError(f"{index} is not an index of weights: copy it again") from None
+    return []
 
 
 def save_tensors(path: Path, tensors: dict[str, np.ndarray], dtype: Any = None) -> None:

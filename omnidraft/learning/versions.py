@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.weights import weight_files
 from ..text.errors import OmnidraftError
 from ..text.files import make_folder_of, read_json, write_text
 
@@ -146,23 +147,36 @@ def _content(path: Path) -> np.ndarray:
 def owner(model: Any, role: str) -> dict[str, str]:
     """What an adapter records about a model ("draft", "target"): name, tokenizer and weights.
 
-    For a model made in memory, its parameters are hashed; of a target, a part of each (or file).
+    The weights are hashed once per model object and role, which keeps the result.
+    """
+    known = vars(model).setdefault("weights_by_role", {})
+    if role not in known:
+        known[role] = hash_of_weights(model, sample=role == "target")
+    return dict(name=model.name, tokenizer=model.tokenizer.fingerprint, weights=known[role])
+
+
+def hash_of_weights(model: Any, sample: bool) -> str:
+    """The sha256 (hex) of a model's weights; `sample`: of bytes from all over each file.
+
+    Only the files that the model was loaded from are read. Of a model that was made in memory, the
+    parameters are hashed (sample: the first of each).
     """
     folder, digest = getattr(model, "folder", None), hashlib.sha256()
-    files = sorted(Path(folder).glob("*.safetensors")) if folder else []
-    if role == "target":
-        for path, part in zip(files, map(_content, files), strict=True):
-            digest.update(f"{path.name} {part.size} ".encode())
-            digest.update(part[::part.size >> 12 | 1].tobytes())  # bytes from all over the file
-    else:
-        files = files or (sorted(Path(folder).glob("*.bin")) if folder else [])
-        for path in files:
+    files = weight_files(folder) if folder else []
+    for path in files:
+        if not sample:
             digest.update(checksum(path).encode())
+            continue
+        part = _content(path)
+        digest.update(f"{path.name} {part.size} ".encode())
+        digest.update(part[::part.size >> 12 | 1].tobytes())
+    if files:
+        return digest.hexdigest()
     parameters = getattr(getattr(model, "model", None), "parameters", tuple)  # of PyTorch models
-    for one in () if files else filter(lambda one: not one.is_meta, parameters()):
-        some = one.detach().flatten()[:1 << 13 if role == "target" else None]
+    for one in filter(lambda one: not one.is_meta, parameters()):
+        some = one.detach().flatten()[:1 << 13 if sample else None]
         digest.update(some.cpu().double().numpy().tobytes())
-    return dict(name=model.name, tokenizer=model.tokenizer.fingerprint, weights=digest.hexdigest())
+    return digest.hexdigest()
 
 
 def identity(pair: Any) -> dict[str, Any]:
