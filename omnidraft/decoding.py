@@ -165,7 +165,10 @@ def respelled(pair: Pairing, draft: Draft, ids: Sequence[int], rule: str) -> Pro
     if rule == "lifted" and pair.one_vocabulary:  # do not re-tokenise a word cut off by the draft
         tokens = [token for token in draft.tokens if token not in ends]
     else:
-        tokens = translation.continuation(target.tokenizer, ids, data) if data else []
+        try:
+            tokens = translation.continuation(target.tokenizer, ids, data) if data else []
+        except OmnidraftError:  # a draft that cannot be spelled is not proposed
+            return Proposals()
     spans = [pair.span(token) for token in tokens]
     if draft.tokens and draft.tokens[-1] in ends and target.eos_ids:
         end = int(pair.alignment.draft_to_target[draft.tokens[-1]])

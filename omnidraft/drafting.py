@@ -7,6 +7,7 @@ is taken back and redrawn from itself and the longer ones, so that the context i
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +44,7 @@ class Drafter:
                  sampler: Sampler, before: "Drafter | None" = None) -> None:
         self.model, self.options, self.sampler = pair.draft, options, sampler
         tokenizer, stop = self.model.tokenizer, options.stop
-        self.ids = tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
+        self.ids = spelled(tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
         known = before is not None and before.model is self.model
         held = before.fed if known else []
         self.cache = before.cache if known else sampler.new_cache(self.model)
@@ -145,7 +146,10 @@ class Drafter:
         if kept:  # keep the drafter's own tokens, which the cache already holds
             self.ids[len(self.ids) - (draft.taken_back is not None):] = draft.tokens[:kept]
             data = data[size:]
-        start, made = translation.retokenize(tokenizer, self.ids, data)
+        try:
+            start, made = translation.retokenize(tokenizer, self.ids, data)
+        except OmnidraftError:  # subtle: only the target's text must be complete, not the drafter's
+            start, made = len(self.ids), []
         self.ids[start:] = made
         self.agreed = min(self.agreed, start)
         return kept
@@ -192,6 +196,15 @@ class Drafter:
         """Forget the start of a text that outgrows the drafter's context: half a context stays."""
         if len(self.ids) + limit + 1 > self.model.context_size:
             self.ids, self.agreed = self.ids[-(self.model.context_size // 2):], 0
+
+
+def spelled(tokenizer: Any, text: str) -> list[int]:
+    """The drafter's ids of a prompt, without what its tokenizer cannot spell: that is no error."""
+    with suppress(OmnidraftError):
+        return tokenizer.encode(text, bos=True)
+    with suppress(OmnidraftError):
+        return [*tokenizer.begin, *tokenizer.encode_continuation(text)]
+    return []
 
 
 def continue_from(model: Any, cache: Any, held: Sequence[int], ids: list[int], keep: int) -> int:

@@ -112,6 +112,9 @@ def test_generate_reads_the_prompt_from_a_pipe(folders):
     text = ok("generate", "the thing", *pair(folders)).stdout
     assert ok("generate", *pair(folders), input="the thing\n").stdout == text
     assert ok("generate", "-", *pair(folders), input="the thing").stdout == text
+    done = subprocess.run([sys.executable, "-m", "omnidraft", "generate", *pair(folders)], capture_output=True,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)}, input=b"the thing\r\n")  # as Windows writes it
+    assert done.stdout.decode() == text
 
 
 def test_generate_json_has_a_line_per_round_and_a_summary(folders):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from test_cli import ROOT, folders, ok, own_caches, run  # noqa: F401 (fixtures)
 
-from omnidraft.cli.printing import emit, note, say
+from omnidraft.cli.printing import emit, escape, note, say
 
 EVIL = "evil\x1b[31m\x1b]52;c;ZXZpbA==\x07\x9b2J"  # colours, writes the clipboard, clears the screen
 UNSAFE = set(map(chr, [*range(9), *range(11, 32), *range(127, 160)]))
@@ -83,6 +83,20 @@ def test_tracebacks(folders, tmp_path):  # noqa: F811
     done = subprocess.run([sys.executable, "cli.py", "--debug", "generate", "a", "-k", "0", "-t", str(target)], cwd=ROOT,
                           capture_output=True, text=True, check=False)
     assert "Traceback" in done.stderr and r"\x1b]52" in done.stderr and not UNSAFE & set(done.stderr)
+
+
+def test_characters_that_text_needs_are_shown_and_other_invisible_ones_are_not():
+    england = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
+    shown = ("\u0645\u06cc\u200c\u062e", "\U0001f468\u200d\U0001f469", "\u06dd\u0661", "\u0600\u0661", england, england * 2)
+    for text in shown:
+        assert escape(text) == text
+        pieces = [escape(char, before=text[:place]) for place, char in enumerate(text)]  # as tokens come
+        assert "".join(pieces) == text
+    hidden = "\u202e\u2066\u200f\u200e\u200b\u2060\ufeff\u00ad\u2028\U000e0061\ue000"
+    assert escape(hidden) == hidden.encode("unicode_escape").decode()
+    assert england[1:6] not in escape("a" + england[1:])  # no flag before them: text that nobody can see
+    smuggled = "\U0001f3f4" + "\U000e0068" * 20
+    assert escape(smuggled).count("\\U000e0068") == 14
 
 
 def test_what_is_printed_is_escaped_in_one_place(capsys):

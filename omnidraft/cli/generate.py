@@ -39,7 +39,7 @@ def generate(
     if prompt in (None, "-"):
         if prompt is None and sys.stdin.isatty():
             raise OmnidraftError("no prompt: give it as an argument, or on stdin with -")
-        prompt = sys.stdin.read().removesuffix("\n")
+        prompt = re.sub(r"\r?\n\Z", "", sys.stdin.read())  # one line end, of any system
     pair, how = models.open(how)
     target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
     if chat:
@@ -115,11 +115,12 @@ def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",
     for record in records:
         done.append(record)
         piece = decoder.decode(tokenizer.decode_bytes(record.emitted), final=record.done)
-        text += (piece := piece.lstrip("" if text else strip))
+        piece = piece.lstrip("" if text else strip)
         if as_json:
             emit({"type": "round", **vars(record), "text": piece})
         else:
-            say(piece, end="", exact=True)
+            say(piece, end="", exact=True, before=text)
+        text += piece
     if as_json:
         emit({"type": "summary", **vars(summarize(done)), "text": text})
     else:

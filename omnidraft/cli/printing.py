@@ -4,6 +4,7 @@ Tokens, names of models and folders, and the content of files are untrusted.
 """
 
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -11,18 +12,31 @@ from typing import Any
 
 # controls, direction marks, surrogates, private characters, line separators
 _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+# Format characters (Cf) that text needs: joiners, and marks before Arabic, Syriac, Kaithi numbers.
+_SHOWN = {0x200C, 0x200D, *range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
+# A region's flag: a black flag, then its code in tag characters, which are invisible elsewhere.
+_FLAG = re.compile("\U0001F3F4[\U000E0030-\U000E0039\U000E0061-\U000E007A]{1,6}\U000E007F?")
+
+FLAG_SIZE = 8  # most characters of a flag
 
 
-def escape(text: str, keep: str = "\n\t") -> str:
+def escape(text: str, keep: str = "\n\t", before: str = "") -> str:
     r"""Write all characters that could control a terminal as escapes, except those in `keep`.
+
+    before: what was shown just before; a flag that begins there may end in `text`.
 
     >>> escape("a\x1b[31mb")
     'a\\x1b[31mb'
     """
-    return "".join(
-        char if char in keep or unicodedata.category(char) not in _UNSAFE
-        and ord(char) & 0xFFFE != 0xFFFE  # not characters, and not allowed in SVG
-        else char.encode("unicode_escape", "surrogatepass").decode() for char in text)
+    before = before[-FLAG_SIZE:]
+    flags = {place for found in _FLAG.finditer(before + text) for place in range(*found.span())}
+    shown = []
+    for place, char in enumerate(text, len(before)):
+        unsafe = unicodedata.category(char) in _UNSAFE and ord(char) not in _SHOWN
+        unsafe |= ord(char) & 0xFFFE == 0xFFFE  # not a character, and not allowed in SVG
+        safe = char in keep or place in flags or not unsafe
+        shown.append(char if safe else char.encode("unicode_escape", "surrogatepass").decode())
+    return "".join(shown)
 
 
 def show_bytes(data: bytes) -> str:
@@ -30,9 +44,10 @@ def show_bytes(data: bytes) -> str:
     return escape(data.decode("utf-8", "backslashreplace").replace(" ", "·"), "")
 
 
-def say(text: str, end: str = "\n", exact: bool = False) -> None:
+def say(text: str, end: str = "\n", exact: bool = False, before: str = "") -> None:
     """Print a result on stdout, escaped; `exact`: escaped only on a terminal, not in a pipe."""
-    print(text if exact and not sys.stdout.isatty() else escape(text), end=end, flush=True)
+    in_pipe = not sys.stdout.isatty()
+    print(text if exact and in_pipe else escape(text, before=before), end=end, flush=True)
 
 
 def note(line: str) -> None:

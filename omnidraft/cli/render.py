@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ..decoding import Round
 from ..text.tokenizer import Tokenizer
-from .printing import escape, show_bytes
+from .printing import FLAG_SIZE, escape, show_bytes
 
 # fate: (style, sign, legend)
 FATES = {
@@ -36,6 +36,7 @@ class Painter:
     def __init__(self, tokenizer: Tokenizer, signs: bool = False, one_line: bool = False) -> None:
         self.tokenizer, self.signs, self.one_line = tokenizer, signs, one_line
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._before = ""  # the end of what was written
 
     def paint(self, record: Round) -> Text:
         """The tokens that a round wrote, a rejected proposal before the one that replaced it."""
@@ -64,8 +65,11 @@ class Painter:
             return
         piece = self._decoder.decode(data)
         breaks = "" if self.one_line or fate == "rejected" else "\n"
+        before = self._before
+        if fate != "rejected":
+            self._before = (before + piece)[-FLAG_SIZE:]
         if not self.signs:
-            text.append(escape(piece, breaks + "\t"), style)
+            text.append(escape(piece, breaks + "\t", before), style)
             return
         word = piece.lstrip(" ")  # do not strike through the sign or the space before a word
         around = style.removesuffix(" strike").removesuffix(" underline")

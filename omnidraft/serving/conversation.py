@@ -15,10 +15,13 @@ from ..pairing import Pairing
 from ..sampling import Uniforms
 from ..text.errors import OmnidraftError
 from ..text.files import check_readable, read_json
+from ..text.tokenizer import any_of
 from . import template
 
 PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}  # no template
-OPEN, CLOSE = "\ufdd0", "\ufdd1"  # mark special tokens in messages; never used in real text
+OPEN, CLOSE = "\ufdd0", "\ufdd1"  # mark added tokens in messages; never used in real text
+MARKED = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
+ROLES = ("system", "user", "assistant", "tool")
 
 
 class Conversation:
@@ -34,7 +37,8 @@ class Conversation:
         self.target = getattr(pair, "target", pair)
         self.views = [View(self.target, template)]
         if isinstance(pair, Pairing):  # a drafter without a template uses the target's, if it can
-            self.views.append(View(pair.draft, other=pair.one_vocabulary and self.views[0].source))
+            other = pair.one_vocabulary and self.views[0].source
+            self.views.append(View(pair.draft, other=other, drafts=True))
         self.new()
 
     def new(self) -> None:
@@ -77,17 +81,26 @@ class Conversation:
 
 
 class View:
-    """How one model reads a conversation: with `source`, else its own template, else `other`."""
+    """How one model reads a conversation: with `source`, else its own template, else `other`.
 
-    def __init__(self, model: Any, source: str | None = None, other: Any = None) -> None:
-        self.tokenizer, self.ends = model.tokenizer, model.eos_ids
+    `drafts`: it reads nothing of a text that its tokenizer cannot spell, which is no error then.
+    """
+
+    def __init__(self, model: Any, source: str | None = None, other: Any = None,
+                 drafts: bool = False) -> None:
+        self.tokenizer, self.ends, self.drafts = model.tokenizer, model.eos_ids, drafts
         self.text, self.answer, self.ids = "", "", []  # latest prompt, its answer, ids of both
         own, self.names = template_of(model)
         self.source = source or own or other
         if self.source and not template.is_usable():
             raise OmnidraftError(template.NEEDED)
-        names = [self.tokenizer.strings[token] for token in self.tokenizer.special.ids]
-        self._special = re.compile("|".join(map(re.escape, sorted(names, key=len)[::-1])) or "(?!)")
+        strings, added = self.tokenizer.strings, self.tokenizer.raw.get_added_tokens_decoder()
+        special = {strings[token] for token in self.tokenizer.special.ids}
+        plain = {token.content for token in added.values() if token.content.strip(" \n\t▁")}
+        self._special, self._names = any_of(special), any_of(special | plain)
+        # Markers are text if they are typed: special tokens, and what the template writes.
+        self._markers = special | {name for name in plain if name in (self.source or "")
+                                   or name.strip("<|[/]>") in ROLES}
 
     def read(self, messages: list[dict[str, str]]) -> tuple[str, list[int]]:
         """The messages as text and as ids; the latest answer keeps the ids that were written."""
@@ -108,20 +121,35 @@ class View:
         found = template.run(self.source, self.names, messages)
         if "error" in found:
             raise broken(self.tokenizer.name, found["error"])
+        for part in MARKED.split(found["text"])[::2]:
+            self._markers.update(self._names.findall(part))
         return found["text"]
 
     def mark(self, content: str) -> str:
-        """A message whose special tokens are marked as text, so that it cannot end its turn."""
+        """A message whose added tokens are marked as typed, so that it cannot end its turn."""
         content = content.replace(OPEN, "").replace(CLOSE, "")
-        return self._special.sub(lambda found: OPEN + found[0] + CLOSE, content)
+        return self._names.sub(lambda found: OPEN + found[0] + CLOSE, content)
 
     def encode(self, text: str, first: bool = True) -> list[int]:
         """Ids of a rendered text; `first` False: of one that follows other text."""
+        try:
+            return self._encode(text, first)
+        except OmnidraftError:
+            if self.drafts:
+                return []
+            raise
+
+    def _encode(self, text: str, first: bool) -> list[int]:
         ids = self.tokenizer.encode("", bos=True) if first and not self.source else []
-        parts = re.split(f"{OPEN}(.*?){CLOSE}", text, flags=re.DOTALL)  # every second is marked
-        for place, part in enumerate(parts):
+        # A typed token that is no marker, such as <table>, stays a token.
+        text = MARKED.sub(lambda one: one[one[1] not in self._markers], text)
+        for place, part in enumerate(MARKED.split(text)):  # every second is a typed marker
             part = part.replace(OPEN, "").replace(CLOSE, "")
-            found = None if place % 2 else self._special.search(part)
+            if place % 2:
+                for piece in (part[:1], part[1:]):  # cut in two, it is no token
+                    ids += self.tokenizer.encode_continuation(piece)
+                continue
+            found = self._special.search(part)
             # Up to its first special token, a part continues the previous one: no dummy space.
             size = 0 if first and not place else found.start() if found else len(part)
             ids += self.tokenizer.encode_continuation(part[:size])

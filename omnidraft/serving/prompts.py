@@ -5,6 +5,7 @@ from numbers import Integral
 from typing import Any
 
 from ..decoding import check_prompt
+from ..drafting import spelled
 from ..pairing import Pairing
 from ..text.errors import OmnidraftError
 from .conversation import Conversation
@@ -29,7 +30,7 @@ def ids_of(pair: Pairing, prompt: str | list[Any]) -> tuple[list[int], list[int]
         if name in text and getattr(pair.target, "speaks", None):
             raise OmnidraftError(f"the prompt has {name!r}, a special token in transformers, but "
                                  "plain text here: give ids to say which, or a chat")
-    return ids, ids if pair.one_vocabulary else pair.draft.tokenizer.encode(text, bos=True)
+    return ids, ids if pair.one_vocabulary else spelled(pair.draft.tokenizer, text)
 
 
 def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:

@@ -9,9 +9,10 @@ import hashlib
 import json
 import re
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import groupby, islice, product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -31,16 +32,20 @@ _TO_LATIN_1 = {b: "\uffff" for b in _HIDDEN} | {ord(c): b for c, b in CHARACTER_
 LARGEST = 2**27  # maximum bytes of a tokenizer.json; one with 262k tokens has 33 MB
 GROWTH = 64  # maximum growth of a text by a normalizer (factor) or a post-processor (ids)
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_PRE_TOKENIZERS = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "UnicodeScripts",
-                   "Whitespace", "WhitespaceSplit", "FixedLength"}
+# Parts of a pipeline that neither add, change nor remove text, without these two settings.
+_HARMLESS = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "UnicodeScripts",
+             "FixedLength"}
 _NO_DUMMY_SPACE = {"prepend_scheme": "never", "add_prefix_space": False}
+_SPACE_TO_MARK = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+PROBES = " ", "\n", "\t", "a", "B", "1", ",", "é", "e\u0301", "中"  # `check_bytes` joins any two
 
 
 class Tokenizer:
     """A tokenizer and the bytes of its tokens; `config`: see `special_tokens.find_roles`.
 
     `raw` is modified: truncation, padding and BPE dropout are switched off. Tokenizers read from
-    equal files have equal `key`s. OmnidraftError if pieces do not join to the text (WordPiece).
+    equal files have equal `key`s. OmnidraftError if pieces do not join to the text (WordPiece) or
+    a continuation cannot be spelled exactly (`check_bytes`).
     """
 
     def __init__(self, raw: tokenizers.Tokenizer, name: str = "",
@@ -81,8 +86,17 @@ class Tokenizer:
             if i in self.fallback or self.byte_level and i not in added}
         # Pieces cannot spell bytes that are not UTF-8 (surrogate escapes), or a "▁" in the text.
         mark = "▁" if self._space and self.token_of_byte.keys() >= set("▁".encode()) else ""
-        self._unspellable = re.compile(f"([\udc80-\udcff{mark}]+)")
+        unspellable = f"\udc80-\udcff{mark}"
+        if not self.byte_level and _fails_at_unknown(raw.model):
+            known = {string for string in self.strings if string and len(string) == 1}
+            unspellable = "^" + re.escape("".join(sorted(known - {mark} | {" "})))
+        self._unspellable = re.compile(f"([{unspellable}]+)")
+        # Control tokens that the model itself may find in a text: Unigram finds all of these.
+        in_model = [self.strings[i] for i in sorted(self.special.ids | self.fallback.keys())
+                    if raw.model.token_to_id(self.strings[i]) is not None]
+        self._controls = any_of(name for name in in_model if len(name) > 1)
         self.key = key or self.fingerprint
+        check_bytes(self)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.name!r}: {self.size:,} tokens)"
@@ -95,12 +109,16 @@ class Tokenizer:
             raise OmnidraftError(f"no tokenizer.json in {folder}: pass a Hugging Face folder")
         check_readable(path, LARGEST)
         with _library(f"{path} is not a readable tokenizer.json: download it again"):
-            raw = tokenizers.Tokenizer.from_buffer(content := path.read_bytes())
+            content = path.read_bytes()
+            raw = tokenizers.Tokenizer.from_buffer(content)
         config = read_json(path.with_name("tokenizer_config.json")) | {"eos_token_id": []}
         for file in ("generation_config.json", "config.json"):
             end = read_json(path.with_name(file)).get("eos_token_id")
             config["eos_token_id"] += end if isinstance(end, list) else [end]
-        return cls(raw, path.parent.resolve().name, config, hashlib.sha256(content).hexdigest())
+        key = hashlib.sha256(content).hexdigest()
+        made = cls(raw, path.parent.resolve().name, config, key)
+        _check_ids(path, content.decode(), raw)
+        return made
 
     def within(self, size: int) -> "Tokenizer":
         """Without added tokens past a model's `size` logits; OmnidraftError for other such ids."""
@@ -125,7 +143,12 @@ class Tokenizer:
         "</s>" in a text stays text, unless `specials`: text must never become an end token.
         """
         self.raw.encode_special_tokens = not specials
-        return [*(self.begin if bos else ()), *_run(self.raw, text)]
+        ids = _run(self.raw, text)
+        if not specials and self._has_control(ids, text):
+            first = self.decode_bytes(_run(self.raw, text[0]))
+            dummy = " " if first == b" " + text[0].encode() else ""
+            ids = self.encode_continuation(dummy + text)
+        return [*(self.begin if bos else ()), *ids]
 
     def encode_continuation(self, text: str) -> list[int]:
         """Ids of a text that continues another: its exact bytes, without a dummy space.
@@ -133,7 +156,7 @@ class Tokenizer:
         Llama-2 encodes a text "flake" as " fl", "ake", but a continuation as "f", "la", "ke".
         Surrogate escapes (PEP 383) are bytes of cut characters; they become byte tokens, if any.
         """
-        return self._spell(text, lambda part: _run(self._exact, part))
+        return self._spell(text, self._continued)
 
     def split(self, data: bytes) -> tuple[int, ...] | None:
         """How the model alone (no pre-tokenizer) spells the bytes of a token; None if it cannot."""
@@ -172,21 +195,49 @@ class Tokenizer:
         """
         if self.raw.post_processor is None:
             return self.roles["bos"][:self.config.get("add_bos_token", True)]
-        made = self.raw.encode("a 0")
+        with _library("cannot encode"):
+            made = self.raw.encode("a 0")
         return tuple(made.ids[:[*made.sequence_ids, 0].index(0)])  # sequence 0: the text itself
+
+    def _has_control(self, ids: Sequence[int], text: str) -> bool:
+        """Has the library found a control token, or a byte such as "<0x0A>", in a typed text?"""
+        for i in {*ids} & (self.special.ids | self.fallback.keys()):
+            usual = i in self.fallback or i in self.roles["unk"]  # stands for other characters too
+            if not usual or self.strings[i] in text:
+                return True
+        return False
+
+    def _continued(self, part: str) -> list[int]:
+        """Ids of a part by the exact pipeline; the names of control tokens are spelled as text."""
+        ids = _run(self._exact, part)
+        if not self._controls.search(part) or self.decode_bytes(ids) == part.encode():
+            return ids
+        ids, start = [], 0
+        for name in self._controls.finditer(part):
+            ids += _run(self._exact, part[start:name.start() + 1])  # cut each name in two
+            start = name.start() + 1
+        return ids + _run(self._exact, part[start:])
 
     @cached_property
     def _exact(self) -> tokenizers.Tokenizer:
-        """The same model, with a normalizer and pre-tokenizer that neither change nor add bytes."""
+        """The same model, with a pipeline that neither adds, changes nor removes bytes."""
         shell = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
-        shell["normalizer"] = _without_changes(self.raw.normalizer, "normalizers")
-        shell["pre_tokenizer"] = _without_changes(self.raw.pre_tokenizer, "pretokenizers")
+        normalizers = [*_harmless(self.raw.normalizer)]
+        pre_tokenizers = [*_harmless(self.raw.pre_tokenizer)]
+        if self._space and _SPACE_TO_MARK not in normalizers:
+            normalizers.append(_SPACE_TO_MARK)  # whichever part did that before
+        shell["normalizer"] = {"type": "Sequence", "normalizers": normalizers}
+        shell["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": pre_tokenizers}
         exact = tokenizers.Tokenizer.from_str(json.dumps(shell))
         exact.model = self.raw.model  # shared, not copied
         added = sorted(self.raw.get_added_tokens_decoder().items())
         if any(not token.special for _, token in added):  # keep plain ones, such as runs of spaces
-            for i, token in added:  # sorted, since the library numbers them in this order
-                (exact.add_special_tokens if i in self.special.ids else exact.add_tokens)([token])
+            # In this order, which the library numbers them in; without stripping spaces around them
+            for special, group in groupby(added, lambda one: one[0] in self.special.ids):
+                tokens = [tokenizers.AddedToken(
+                    token.content, single_word=token.single_word, normalized=token.normalized,
+                    special=token.special) for _, token in group]
+                (exact.add_special_tokens if special else exact.add_tokens)(tokens)
         exact.encode_special_tokens = True
         return exact
 
@@ -256,9 +307,59 @@ def _parts(component: Any) -> list[dict[str, Any]]:
     return [state] if inner is None else [part for nested in inner for part in _parts(nested)]
 
 
-def _without_changes(component: Any, key: str) -> dict[str, Any]:
-    """A component without its dummy space and without parts that change bytes (NFC, Strip, ...)."""
-    kept = [part | {key: off for key, off in _NO_DUMMY_SPACE.items() if key in part}
-            for part in _parts(component) if part["type"] in _PRE_TOKENIZERS
-            or part["type"] == "Replace" and part["content"] == "▁"]
-    return {"type": "Sequence", key: kept}
+def _harmless(component: Any) -> Iterator[dict[str, Any]]:
+    """The parts of a component that neither add, change nor remove text (as NFC and Strip do)."""
+    for part in _parts(component):
+        part |= {key: off for key, off in _NO_DUMMY_SPACE.items() if key in part}
+        if part.get("behavior") == "Removed":
+            if not part.get("invert"):
+                continue
+            part["behavior"] = "Isolated"  # its pattern says what is kept: cut in the same places
+        if part["type"] in _HARMLESS or part == _SPACE_TO_MARK:
+            yield part
+
+
+def check_bytes(tokenizer: Tokenizer) -> None:
+    """Raise OmnidraftError for a tokenizer that cannot continue a text with exactly its bytes.
+
+    Joins any two of `PROBES` and of its own words that the model can spell. A space must be among
+    them if a part of the pipeline had to go that removes text, which is a space in most.
+    """
+    words = (data.decode() for data in tokenizer.token_bytes
+             if data and len(data) > 1 and data.isalpha())
+    known = [probe for probe in (*PROBES, *islice(words, 2)) if tokenizer.split(probe.encode())]
+    before = [part["type"] for part in _parts(tokenizer.raw.pre_tokenizer)]
+    if len(before) > len([*_harmless(tokenizer.raw.pre_tokenizer)]) and " " not in known:
+        known.append(" ")
+    for text in map("".join, product(known, repeat=2)):
+        made = tokenizer.decode_bytes(tokenizer.encode_continuation(text))
+        if made != text.encode():
+            raise OmnidraftError(f"tokenizer {tokenizer.name!r} cannot spell {text!r} exactly (its "
+                                 f"tokens say {made!r}): use a model with another tokenizer")
+
+
+def _fails_at_unknown(model: Any) -> bool:
+    """Does the library fail at a character that the model lacks, as Unigram without <unk> does?"""
+    try:
+        with _library("no unknown token"):
+            model.tokenize("\U0010ffff")  # not a character, so no token has it
+    except OmnidraftError:
+        return True
+    return False
+
+
+def _check_ids(path: Path, content: str, raw: tokenizers.Tokenizer) -> None:
+    """Raise OmnidraftError if the library moved an added token: it leaves no gaps before them."""
+    found = re.search(r'"added_tokens"\s*:\s*(?=\[)', content)  # most of a file is vocabulary
+    listed = json.JSONDecoder().raw_decode(content, found.end())[0] if found else []
+    for token in listed:
+        name, here = token["content"], raw.token_to_id(token["content"])
+        if here != token["id"]:
+            raise OmnidraftError(f"{path} gives {name!r} the id {token['id']}, but the tokenizers "
+                                 f"library gives it {here}: fill the gap in the added tokens")
+
+
+def any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """A pattern for any of these names, the longest first; for none of them, one that fails."""
+    longest_first = sorted(names, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
