@@ -12,11 +12,13 @@ the free token when every proposal is kept. All rules are lossless, except `omni
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
+from math import isnan
 from typing import Any, NamedTuple
 
 from .lifting import ROOT, Comparison, Lifting, Origin
 from .sampling import Rows, Uniforms
+from .text.errors import OmnidraftError
 
 RULES = ("lifted", "omnidraft", "slem", "tli")
 
@@ -142,12 +144,17 @@ def _keep(steps: Iterable[Comparison], origins: Sequence[Origin], lifting: Lifti
 
 def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
                 target_probs: Sequence[Any], limit: int | None = None) -> Iterator[Comparison]:
-    """The comparisons of a round, up to the first with P = 0; arguments as for `lifted`."""
+    """The comparisons of a round, up to the first with P = 0; arguments as for `lifted`.
+
+    They also end before a broken row of the target (NaN, or every token ruled out). It is an error
+    only if all that precedes it is kept: then `lifted` draws from it.
+    """
     rows = len(target_probs) if limit is None else min(limit, len(target_probs))
     route = [step for step in lifting.route(atoms) if step.row < rows]
 
     # 1. P and Q of a proposal come from three sums, each over few probabilities. They are computed
-    #    one by one when they are asked for; on a device all at once, in one copy.
+    #    one by one when they are asked for; on a device all at once, in one copy. The fourth number
+    #    is NaN in a broken row on a device; NumPy raises when it computes such a row.
     def wanted() -> Iterator[tuple[Any, Any]]:
         for step in route:
             draft_row, prefix = origins[step.place]
@@ -157,13 +164,19 @@ def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting:
             yield draft_row, lifting.continuing(prefix)[0] if prefix else ()  # all that are left
             yield target_probs[step.row], (lifting.below(step.node + step.child) if step.child
                                            else lifting.own(step.node))
+            yield target_probs[step.row], (0,)
 
     sums = lifting.sums(wanted())
 
     # 2. Along the route, r' = min(1, r P / Q).
     r = above = q = 1.0
     for step in route:
-        drafted, possible, mass = next(sums), next(sums), next(sums)
+        try:
+            drafted, possible, mass, entry = islice(sums, 4)
+        except OmnidraftError:
+            return
+        if isnan(entry):
+            return
         stop_prob = q if step.stopped_at != ROOT else 1.0  # the same atom's *stop* came just before
         share = drafted / (possible or 1.0)
         q = (max(0.0, 1.0 - share) if step.stop else share) / (stop_prob or 1.0)
