@@ -383,8 +383,12 @@ def table(results: dict[str, Any]) -> str:
     for part, figures in results["parts"].items():
         lines += ["", part]
         for name, value in figures.items():
-            shown = f"{value:.3g}" if isinstance(value, float) and value < 100 else f"{value:,.0f}"
-            shown = str(value) if isinstance(value, (bool, str)) else shown
+            if isinstance(value, (bool, str)):
+                shown = str(value)
+            elif isinstance(value, float) and value < 100:
+                shown = f"{value:.3g}"
+            else:
+                shown = f"{value:,.0f}"
             lines.append(f"  {name:40} {shown:>12}")
     return "\n".join(lines)
 
