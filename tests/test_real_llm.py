@@ -1,0 +1,45 @@
+"""The benchmark of real language models, on models of the package and data made here."""
+
+import json
+from argparse import Namespace
+
+import pytest
+
+from benchmarks import real_llm
+from recipes.requests import SPLITS
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A folder of GSM8K and Alpaca with numbered rows."""
+    (tmp_path / "data").mkdir()
+    for name in ("gsm8k_train1000", "alpaca_train1000"):
+        rows = [{"prompt": f"Tom has {n} pens and buys 3 more. How many pens does he have?", "instruction": f"Add {n}.",
+                 "input": ""} for n in range(1000)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / "data" / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(real_llm, "REAL", tmp_path)
+
+
+def test_rows_that_train_a_drafter_are_neither_served_nor_held_out(data):
+    stream, held_out = map(set, real_llm.requests_of("gsm8k"))
+    first, last = SPLITS["gsm8k_train1000"]
+    assert (len(stream), len(held_out)) == (last - first, 1000 - last)
+    assert not stream & held_out
+    assert "Tom has 0 pens and buys 3 more. How many pens does he have?" not in stream | held_out
+    assert {"Add 0.", "Add 999."} <= set().union(*real_llm.requests_of("alpaca"))
+
+
+def test_a_cell_learns_and_has_all_figures(data):
+    args = Namespace(draft="draft-general", backend="numpy", temperatures=[0.0, 1.0], stream=4, held_out=3, timed=2,
+                     repeats=1, tokens=8)
+    found = real_llm.cell("qwen-like", "gsm8k", "lifted", 0, args)
+    assert found["learned"]["prompts"] == 4 and found["learned"]["updates"] == 2
+    assert found["T=0"]["same_text"] == "2 of 2" and "same_text" not in found["T=1"]
+    assert found["T=0"]["prompts"] == 3 and found["T=0"]["block_efficiency"] >= 1
+    assert found["cache"]["bytes"] >= 12 * found["cache"]["n-grams"] > 0
+
+
+def test_jackknife_is_the_error_of_a_mean():
+    mean, error = real_llm.jackknife(lambda some: sum(some) / len(some), [1.0, 2.0, 6.0])
+    assert (mean, error) == (3.0, 1.528)  # standard deviation / sqrt(n)
