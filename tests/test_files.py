@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from omnidraft.engine.loading import default_folder
 from omnidraft.text.errors import OmnidraftError
-from omnidraft.text.files import check_readable, check_writable, make_folder_of, read_json, write_text
+from omnidraft.text.files import check_readable, check_writable, default_folder, make_folder_of, read_json, write_text
 
 
 def test_a_text_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):

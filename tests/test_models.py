@@ -383,7 +383,7 @@ def test_broken_folders_are_told_in_a_line(tmp_path: Path):
             engine(tmp_path)
         assert "\n" not in str(error.value)
 
-    with pytest.raises(OmnidraftError, match="unknown model 'qwem': not a folder, a GGUF file or an embedded model .draft-"):
+    with pytest.raises(OmnidraftError, match="unknown model 'qwem': not a folder, a GGUF file or a known name .draft-"):
         models.load("qwem")
     with pytest.raises(OmnidraftError, match="unknown model 'None'"):
         models.load(None)

@@ -26,10 +26,11 @@ SHOWN = 16  # prompts whose figures are shown: the first of a run, and the lates
          "omnidraft adapt prompts.jsonl --target llama3-like --loss hybrid --rank 16",
          "cat prompts.txt | omnidraft adapt - --head interleaved --adapters ./adapters",
          "omnidraft adapt math --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
-         draft="draft-general", draft_length=8, threshold=0.2, temperature=1.0)
+         "omnidraft adapt gsm8k.jsonl --target smollm2",
+         draft_length=8, threshold=0.2, temperature=1.0)
 def adapt(
     *, source: Annotated[str, typer.Argument(show_default=False, help=options.SOURCE)],
-    context: typer.Context, models: options.Models,
+    context: typer.Context, models: options.Models, chat: options.Chat = None,
     loss: Annotated[str, options.learning(help="lifted, dm or hybrid (the paper's).")] = "lifted",
     rank: Annotated[int | None, options.learning(
         help="LoRA rank; 0 trains all weights. Default: the saved adapter's, else 32.")] = None,
@@ -52,7 +53,7 @@ def adapt(
     if limit < 1:
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
     prompts, total = options.read_prompts(source)
-    pair, store = models.pair(), Adapters(adapters)
+    pair, store = models.pair(learns=True), Adapters(adapters)
     if save:  # refuse here, before the start, if another run is learning into this adapter
         context.with_resource(store.writing(pair))
     recipe = Recipe(loss, rank=Recipe.rank if rank is None else rank, rate=rate)
@@ -69,7 +70,8 @@ def adapt(
         note(f"skipping the first {done} prompts of {source}, served in an earlier run")
     first, latest = [], deque(maxlen=SHOWN)  # results: a run may have no end, so no others are kept
     count, any_served, stopped, failed = 0, False, False, None
-    stream = islice(prompts, done, min(done + limit, sys.maxsize))
+    asked = options.asked(pair.target, prompts, chat)
+    stream = islice(asked, done, min(done + limit, sys.maxsize))
     try:
         # subtle: by default Rich writes what goes to stdout to the bar's terminal, even for a pipe
         redirected = sys.stdout.isatty()

@@ -7,8 +7,8 @@ from statistics import median
 from typing import Annotated, Any
 
 from .. import OmnidraftError, Options, Pair, Round, __version__, plain, speculative
-from ..decoding import check_prompt
 from ..metrics import computed_speedup, speedup, summarize
+from ..serving.prompts import ids_of
 from ..text.files import check_writable, write_text
 from ..translation import common_prefix
 from . import options
@@ -22,6 +22,7 @@ from .printing import console, note
          "omnidraft bench -d ./my-drafter -t ./my-target --prompts my.jsonl")
 def bench(
     models: options.Served, decoding: options.Decoding, source: options.Prompts = "math",
+    chat: options.Chat = None,
     count: Annotated[int, options.models(help="Number of prompts.")] = 6,
     repeats: Annotated[int, options.output(help="Runs; the speedup is their median.")] = 3,
     figures: options.Json = None,
@@ -36,7 +37,8 @@ def bench(
     pair, how = models.served(how)
     note(" drafts for ".join(f"{one.name} ({one.kernel})" for one in (pair.draft, pair.target)))
     note(", ".join(f"{key} {value}" for key, value in machine().items()))
-    row = measure(pair, prompts, how, repeats, decoding.seed)
+    asked = [ids_of(pair, prompt) for prompt in options.asked(pair.target, prompts, chat)]
+    row = measure(pair, asked, how, repeats, decoding.seed)
     row["task"] = source if source in options.TASKS else "all"
     console()[0].print(speed_table([row]), soft_wrap=True)
     if figures:
@@ -44,20 +46,22 @@ def bench(
         save_figures(figures, pair, settings, [row])
 
 
-def measure(pair: Pair, prompts: list[str], how: Options, repeats: int, seed: int) -> dict:
+def measure(pair: Pair, asked: list[tuple[list[int], list[int]]], how: Options, repeats: int,
+            seed: int) -> dict:
     """Figures of all texts, as from `compare`; the speedup is the median over repeats.
 
-    Both methods alternate at each prompt, after an untimed run of the first three prompts.
+    `asked`: the ids of each prompt for target and drafter. Both methods alternate at each prompt,
+    after an untimed run of the first three prompts.
     """
-    asked, every = [(prompt, check_prompt(pair.target, prompt)) for prompt in prompts], []
-    methods = [(plain, pair.target), (speculative, pair)]
+    every, methods = [], [(plain, pair.target), (speculative, pair)]
     for repeat in range(repeats + 1):
         texts = []
-        for place, (prompt, ids) in enumerate(asked if repeat else asked[:3]):
+        for place, both in enumerate(asked if repeat else asked[:3]):
             draw, done = seed + repeat * len(asked) + place, {}
             for decode, models in methods[::(-1) ** (repeat + place)]:
-                done[decode] = [*decode(models, prompt, how, options.uniforms_of(draw))]
-            texts.append((ids, done[plain], done[speculative]))
+                read = both if models is pair else both[0]
+                done[decode] = [*decode(models, read, how, options.uniforms_of(draw))]
+            texts.append((both[0], done[plain], done[speculative]))
         every.append(texts)
         note(f"repeat {repeat} of {repeats}" if repeat else "warmed up")
     each = [compare(pair.target, texts, how)["speedup"] for texts in every[1:]]

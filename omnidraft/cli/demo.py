@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain, speculative
-from ..decoding import check_prompt
+from ..engine.loading import drafter_for
+from ..serving.prompts import ids_of
 from ..text.files import check_writable
 from . import options
 from .bench import compare, save_figures
@@ -20,7 +21,7 @@ from .printing import console, escape, note
 USUAL = {"math": "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?",
          "code": "Write a Python function that adds two numbers.",
          "text": "Write a story about a dog."}
-USUAL_DRAFTER, USUAL_ADAPTER = "draft-general, adapted", "none, except for the default drafter"
+USUAL_ADAPTER = "none, except for the default drafter"
 PAUSE = 0.35  # seconds between two steps of --slow
 
 
@@ -28,7 +29,8 @@ PAUSE = 0.35  # seconds between two steps of --slow
          "omnidraft demo 'Once upon a time' --draft ./my-drafter --target ./my-target",
          "omnidraft demo --target llama3-like --verify slem --seed 7",
          "omnidraft demo --temperature 1 --plain --json figures.json",
-         draft=USUAL_DRAFTER, adapter=USUAL_ADAPTER, max_new_tokens=192)
+         "omnidraft demo --target smollm2",
+         adapter=USUAL_ADAPTER, max_new_tokens=192)
 def demo(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
@@ -36,7 +38,7 @@ def demo(
     task: Annotated[str | None, options.models(help="Only this task: math, code, text.")] = None,
     slow: Annotated[bool, options.output(
         "--slow", help="Show each draft, then the verdict; space: next, Enter: all.")] = False,
-    signs: options.Plain = False, figures: options.Json = None,
+    signs: options.Plain = False, figures: options.Json = None, chat: options.Chat = None,
 ) -> None:
     """Watch a small model draft for a larger one. `--seed` chooses the prompts."""
     how, seed = decoding.options(), decoding.seed
@@ -47,34 +49,39 @@ def demo(
         name: rng.choice([*options.read_prompts(name)[0]]) if seed else USUAL[name]
         for name in ([task] if task else USUAL)}
     check_writable(figures)
-    draft = "draft-general" if (usual := models.draft == USUAL_DRAFTER) else models.draft
-    which = {USUAL_ADAPTER: None if usual else "none"}.get(models.adapter, models.adapter)
+    draft = models.draft or drafter_for(models.target, learns=True)
+    which = models.adapter
+    if which == USUAL_ADAPTER:  # None: what this drafter has learned, if anything
+        which = "none" if models.draft else None
     pair, how = replace(models, draft=draft, adapter=which).served(how)
-    rows = show(pair, prompts, how, seed, signs, slow)
+    rows = show(pair, prompts, how, seed, signs, slow, chat)
     if figures:
         save_figures(figures, pair, vars(decoding) | {"verify": how.verify}, rows)
 
 
 def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bool,
-         slow: bool) -> list[dict]:
+         slow: bool, chat: bool | None = None) -> list[dict]:
     """Decode each prompt plainly and speculatively; return the figures."""
     from .render import Painter, Text, headline, legend, speed_table
 
     (out, signs), (errors, _), target = console(signs), console(signs, stderr=True), pair.target
-    asked = [(task, prompt, check_prompt(target, prompt)) for task, prompt in prompts.items()]
+    requests = [*options.asked(target, map(options.Request, prompts.values()), chat)]
+    asked = [ids_of(pair, request) for request in requests]  # for target and drafter
+    ends = ["" if isinstance(request, str) else "\n" for request in requests]  # of what is shown
     note(" drafts for ".join(f"{one.name} ({one.tokenizer.size:,} entries)"
                              for one in (pair.draft, target)) + f", rule {how.verify}")
     errors.print(legend(signs, rounds=True), soft_wrap=True)
     rows, short, uniforms = [], replace(how, max_new_tokens=8), options.uniforms_of
-    for task, prompt, ids in asked:
+    for (task, prompt), both, end in zip(prompts.items(), asked, ends, strict=True):
+        ids = both[0]
         if not rows:  # warm up untimed: the first passes of a process load the weights
             list(plain(target, ids, short, uniforms(0)))
-            list(speculative(pair, prompt, short, uniforms(0)))
+            list(speculative(pair, both, short, uniforms(0)))
         keys = "  (space: next step, Enter: run to the end)" if slow and on_a_terminal() else ""
         errors.print(f"\n--- {task} ---{keys}")
         alone = list(plain(target, ids, how, uniforms(seed)))
-        drafted = play(out, Text.assemble((escape(prompt), "dim")),
-                       speculative(pair, prompt, how, uniforms(seed)),
+        drafted = play(out, Text.assemble((escape(prompt) + end, "dim")),
+                       speculative(pair, both, how, uniforms(seed)),
                        Painter(target.tokenizer, signs), pair.draft.tokenizer, slow)
         written = target.tokenizer.decode([token for one in drafted for token in one.emitted])
         rows.append({"task": task, "prompt": prompt, "text": written,

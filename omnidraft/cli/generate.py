@@ -26,12 +26,13 @@ KNOWN = (" It answers word problems and writes short Python functions and storie
          "cat prompt.txt | omnidraft generate -k 8 --json",
          "omnidraft generate - --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
          "omnidraft generate -d ./my-drafter -t ./my-target -T 0.8 --seed 7 < prompt.txt",
+         "omnidraft generate -t smollm2 'Why is the sky blue?'",
          "omnidraft generate --chat 'Ann has 3 boxes of 12 pens. How many pens does she have?'")
 def generate(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
         show_default=False, help="Text to continue; read from stdin if - or missing.")] = None,
-    chat: Annotated[bool, options.models("--chat", help="Use the chat template.")] = False,
+    chat: options.Chat = None,
     json_lines: options.JsonLines = False,
 ) -> None:
     """Continue a text by speculative decoding."""
@@ -42,10 +43,11 @@ def generate(
         prompt = re.sub(r"\r?\n\Z", "", sys.stdin.read())  # one line end, of any system
     pair, how = models.open(how)
     target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
-    if chat:
-        records = Conversation(pair).ask(prompt, how, uniforms)
-    else:
+    [read] = options.asked(target, [options.Request(prompt)], chat)
+    if isinstance(read, str):
         records = (speculative if isinstance(pair, Pair) else plain)(pair, prompt, how, uniforms)
+    else:
+        records = Conversation(pair).ask(prompt, how, uniforms)
     write(records, target.tokenizer, as_json=json_lines)
 
 

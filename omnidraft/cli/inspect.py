@@ -13,10 +13,12 @@ import typer
 from .. import OmnidraftError, Tokenizer
 from ..engine.cpu import has_avx512
 from ..engine.loading import EMBEDDED, folder, tokenizer_of
+from ..engine.published import PUBLISHED, install, place
+from ..serving import template
 from ..vocabulary import aligned_spans
 from . import options
 from .common import command
-from .printing import console, say, show_bytes
+from .printing import console, note, say, show_bytes
 
 LESSONS = Path(__file__).parents[2] / "tutorials"  # in the repository; a wheel has none
 SAMPLE = " Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
@@ -64,10 +66,21 @@ def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.
     out.print(Text("\n").join([*lines, Text(), Text("   ").join(legend)]), soft_wrap=True)
 
 
-@command("omnidraft models")
-def models() -> None:
-    """Describe the embedded models: their sizes, what they can do, and what they cannot."""
+@command("omnidraft models", "omnidraft models --get smollm2")
+def models(get: Annotated[str | None, options.models(metavar="NAME", help=(
+        f"Download a published model: {', '.join(PUBLISHED)}."))] = None) -> None:
+    """Describe the embedded models, and the published ones that can be downloaded."""
+    if get is not None:
+        if get in PUBLISHED:
+            note(f"downloading {PUBLISHED[get].about} ...")
+        say(str(install(get)))
+        if not template.is_usable():
+            note(template.NEEDED)
+        return
     say((folder(EMBEDDED[0]).parent / "README.md").read_text(encoding="utf-8").split("---\n")[-1])
+    for name, one in PUBLISHED.items():
+        here = place(name) if place(name).exists() else f"omnidraft models --get {name}"
+        say(f"{name}: {one.about}, {one.size / 1e6:.0f} MB: {here}")
 
 
 @command("omnidraft tutorial", "omnidraft tutorial 1", "omnidraft tutorial 1 --check")

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -12,9 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from .. import Adapters, OmnidraftError, Options, Pair, pair
-from ..engine.loading import load
+from ..engine.loading import drafter_for, load
 from ..learning.adapters import SHIPPED
 from ..serving.control import uniforms_of
+from ..serving.conversation import template_of
 from ..text.files import check_readable
 from ..verification import RULES
 from .printing import note
@@ -23,8 +24,9 @@ models, speculation, sampling, learning, output = (
     partial(typer.Option, rich_help_panel=topic)
     for topic in ("Models", "Speculation", "Sampling", "Learning", "Output"))
 TASKS = ("math", "code", "text")
-FIELDS = ("prompt", "instruction", "question", "document", "text")  # the first found is used
-MODEL = "an embedded model (`omnidraft models`), a folder, a GGUF file, or (torch) a hub id"
+ASK, CONTINUE = ("prompt", "instruction", "question"), ("document", "text")
+FIELDS = (*ASK, *CONTINUE)  # the first found is used
+MODEL = "a name that `omnidraft models` shows, a folder, a GGUF file, or (torch) a hub id"
 Side = Annotated[str, typer.Argument(help="An embedded model, or a folder with a tokenizer.json.")]
 Plain = Annotated[bool, output("--plain", help="Mark with signs instead of colours.")]
 Store = Annotated[Path | None, output(
@@ -33,6 +35,9 @@ SOURCE = ("math, code or text (built in), a .jsonl or .json file with a `prompt`
           "question, document, text) per line, a text file with a prompt per line, or - for stdin.")
 Prompts = Annotated[str, models("--task", "--prompts", metavar="SOURCE", help=SOURCE)]
 Json = Annotated[Path | None, output("--json", metavar="FILE", help="Save all figures as JSON.")]
+Chat = Annotated[bool | None, models(
+    "--chat/--no-chat", show_default="if the target has a template and the prompts are requests",
+    help="Ask through the chat template.")]
 JsonLines = Annotated[bool, output("--json", help="Print JSON Lines and a summary.")]
 AsJson = Annotated[bool, output("--json", help="Print JSON.")]
 Backend = Annotated[str, models(
@@ -41,17 +46,19 @@ Backend = Annotated[str, models(
 
 @dataclass(frozen=True)
 class Models:
-    """The two models, and the backend that runs them."""
+    """The two models, and the backend that runs them. `draft` None: `drafter_for` the target."""
 
-    draft: Annotated[str, models("--draft", "-d", help=f"Drafter: {MODEL}.")] = "draft-tasks"
+    draft: Annotated[str | None, models(
+        "--draft", "-d", show_default="chosen for the target", help=f"Drafter: {MODEL}.")] = None
     target: Annotated[str, models("--target", "-t", help=f"Target: {MODEL}.")] = "qwen-like"
     backend: Backend = "numpy"
     device: Annotated[str, models(help="With torch: cpu, cuda, cuda:1, mps, auto.")] = "auto"
     dtype: Annotated[str, models(help="float32, float64; with torch bfloat16, float16.")] = "auto"
 
-    def pair(self) -> Pair:
-        """The pair."""
-        return pair(self.draft, self.target, self.backend, device=self.device, dtype=self.dtype)
+    def pair(self, learns: bool = False) -> Pair:
+        """The pair; `learns`: the default drafter is one that is to learn."""
+        draft = self.draft or drafter_for(self.target, learns)
+        return pair(draft, self.target, self.backend, device=self.device, dtype=self.dtype)
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,21 @@ class Decoding:
         return Options.of(**{k: v for k, v in vars(self).items() if k != "seed"})
 
 
+class Request(str):
+    """A prompt that asks for something, not a text to continue."""
+
+
+def asked(target: Any, prompts: Iterable[str], chat: bool | None = None) -> Iterator[Any]:
+    """The prompts in the form that `Pair.read` takes: chats if wanted, else texts.
+
+    `chat` None: those that are requests, if the target has a chat template.
+    """
+    has_template = template_of(target)[0] is not None
+    for prompt in prompts:
+        as_chat = has_template and isinstance(prompt, Request) if chat is None else chat
+        yield [{"role": "user", "content": str(prompt)}] if as_chat else prompt
+
+
 def with_head(options: Options, head: Any) -> Options:
     """The options with an acceptance head, if there is one."""
     return replace(options, stop=replace(options.stop, head=head)) if head else options
@@ -145,7 +167,7 @@ def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
 
 def _prompt(line: str, is_json: bool, source: str) -> str:
     if not is_json:
-        return line.rstrip("\n")
+        return Request(line.rstrip("\n"))
     try:
         found = json.loads(line)
         name = next(name for name in FIELDS if isinstance(found.get(name), str))
@@ -153,4 +175,5 @@ def _prompt(line: str, is_json: bool, source: str) -> str:
         raise OmnidraftError(f"{source}: a line is not a JSON object with text in one of "
                              f"{', '.join(FIELDS)}: {line[:60].strip()!r}") from None
     more = found.get("input") if name == "instruction" else None  # as in Alpaca
-    return f"{found[name]}\n{more}" if isinstance(more, str) and more else found[name]
+    text = f"{found[name]}\n{more}" if isinstance(more, str) and more else found[name]
+    return Request(text) if name in ASK else text

@@ -70,9 +70,9 @@ class Llama:
             tensors = file.weights(config)
         else:
             config = ModelConfig.load(folder)
-            tokenizer, tensors = Tokenizer.load(folder), load_tensors(folder)
-        return cls(config, tensors, dtype, name=folder.name, folder=folder,
-                   tokenizer=tokenizer.within(config.vocab_size))
+            tensors, tokenizer = load_tensors(folder), Tokenizer.load(folder)
+        return cls(config, tensors, dtype, name=folder.stem if is_gguf(folder) else folder.name,
+                   folder=folder, tokenizer=tokenizer.within(config.vocab_size))
 
     def stored(self, untied: bool = False) -> tuple[ModelConfig, dict[str, np.ndarray]]:
         """Configuration and stored tensors, as `dtype`; `untied`: with a separate head."""

@@ -1,6 +1,5 @@
 """Loading models by name, folder, GGUF file or hub id."""
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,19 +8,24 @@ from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
 from .config import ModelConfig
 from .gguf import Gguf, is_gguf
+from .published import PUBLISHED, installed
 
 if TYPE_CHECKING:
     from .llama import Llama
     from .transformers_model import TransformersModel
 
 EMBEDDED = ("draft-general", "draft-tasks", "qwen-like", "llama3-like")
+NAMES = (*EMBEDDED, *PUBLISHED)  # a folder of such a name is given as ./name
+# Default drafters: for embedded targets, for those if the drafter is to learn, for other targets.
+DRAFTERS = {"known": ("draft-tasks",), "learning": ("draft-general",),
+            "other": ("draft-smol", "draft-general")}  # the first that the package has
 BACKENDS = ("numpy", "torch")
 NUMPY_DTYPES = ("auto", "float32", "float64")
 
 
 def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: str = "auto",
          **more: Any) -> "Llama | TransformersModel":
-    """Load an embedded model by name, a Hugging Face folder, a GGUF file or, with torch, a hub id.
+    """Load a model by name, Hugging Face folder, GGUF file or, with backend "torch", hub id.
 
     Backend "numpy" runs Llama, Mistral and Qwen2 on the CPU, in float32 ("auto") or float64;
     "torch" takes the options of `TransformersModel.load`. Raises OmnidraftError with one line.
@@ -42,21 +46,33 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
     except ImportError as error:
         raise OmnidraftError(f"--backend torch needs PyTorch and transformers ({error}): "
                              "pip install --upgrade 'omnidraft[torch]'") from error
-    return TransformersModel.load(folder(name) if name in EMBEDDED else name, dtype, device, **more)
+    return TransformersModel.load(folder(name) if name in NAMES else name, dtype, device, **more)
 
 
 def folder(name: str | Path) -> Path:
-    """The folder of an embedded model, or the folder or GGUF file `name`.
+    """The folder of an embedded model, the file of a published one, or the folder or GGUF `name`.
 
     Raises OmnidraftError if there is none.
     """
-    embedded = Path(__file__).parent / "embedded" / str(name)
+    if name in PUBLISHED:
+        return installed(name)
     with suppress(OSError, RuntimeError):  # if a name is too long, or there is no such ~user
-        path = embedded if name in EMBEDDED else Path(str(name)).expanduser()
+        path = embedded(name) if name in EMBEDDED else Path(str(name)).expanduser()
         if path.is_dir() or is_gguf(path):
             return path
-    raise OmnidraftError(f"unknown model {str(name)!r}: not a folder, a GGUF file or an embedded "
-                         f"model ({', '.join(EMBEDDED)}); for a hub id use --backend torch")
+    raise OmnidraftError(f"unknown model {str(name)!r}: not a folder, a GGUF file or a known name "
+                         f"({', '.join(NAMES)}); for a hub id use --backend torch")
+
+
+def embedded(name: str) -> Path:
+    """Where the package has, or would have, an embedded model."""
+    return Path(__file__).parent / "embedded" / name
+
+
+def drafter_for(target: str, learns: bool = False) -> str:
+    """The default drafter of a target, by its name; `learns`: if it is to learn from the target."""
+    kind = "other" if target not in EMBEDDED else "learning" if learns else "known"
+    return next(name for name in DRAFTERS[kind] if embedded(name).is_dir())
 
 
 def config_of(name: str | Path) -> ModelConfig:
@@ -69,11 +85,3 @@ def tokenizer_of(name: str | Path) -> Tokenizer:
     """The tokenizer of a model by name, without its weights; OmnidraftError if there is none."""
     path = folder(name)
     return Gguf(path).tokenizer() if is_gguf(path) else Tokenizer.load(path)
-
-
-def default_folder() -> Path:
-    """Where caches and adapters are kept: $OMNIDRAFT_HOME, else ~/.cache/omnidraft."""
-    try:
-        return Path(os.environ.get("OMNIDRAFT_HOME") or Path.home() / ".cache" / "omnidraft")
-    except RuntimeError:  # no home folder: a path where nothing is found or can be written
-        return Path(os.devnull, "set-OMNIDRAFT_HOME")

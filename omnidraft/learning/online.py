@@ -66,7 +66,7 @@ class Schedule:
 class Learned:
     """The result of one prompt: its rounds, and the update that followed it, if any."""
 
-    prompt: str | list[int]
+    prompt: Any  # a text, a chat, or the ids that target and drafter read for it
     rounds: list[Round]
     updated: bool = False
     loss: float = math.nan
@@ -118,7 +118,7 @@ class Learner:
             self.labelled.extend(zip(draft.features, labels, strict=False))
             self.fresh += min(len(draft.features), len(labels))
 
-    def finish(self, prompt: str | list[int], rounds: list[Round],
+    def finish(self, prompt: Any, rounds: list[Round],
                uniforms: Uniforms | None = None) -> Learned:
         """The text after `prompt` is complete: keep it, and update if it is time.
 
@@ -147,7 +147,8 @@ class Learner:
         try:
             logits = mask(np.concatenate(self._rows), self.pair.target.tokenizer.size)
             probs = process(logits).astype(np.float32)
-            example = make_example(self.pair, learned.prompt, self._tokens, probs)
+            prompt = learned.prompt[1] if isinstance(learned.prompt, tuple) else learned.prompt
+            example = make_example(self.pair, prompt, self._tokens, probs)
             self.batch += [example] if example.draft_ids else []  # the drafter may spell none of it
         except OmnidraftError as error:  # NaN in the target's rows
             self.skipped += 1
@@ -265,17 +266,24 @@ class Learner:
         return [math.prod(part) for size in sizes if (part := [*islice(each, size)])]
 
 
-def learn(learner: Learner, prompts: Iterable[str], options: Options,
+def learn(learner: Learner, prompts: Iterable[Any], options: Options,
           uniforms: Uniforms) -> Iterator[Learned]:
-    """Serve the prompts in turn and learn; yields each result. The learner can be used again."""
+    """Serve the prompts in turn and learn; yields each result. The learner can be used again.
+
+    A prompt is a text or, for a pair that `omnidraft.pair` made, also a chat: messages, each with
+    "role" and "content", which both models read through their templates.
+    """
     for prompt in prompts:
         learner.begin(options)
         try:
-            rounds = list(speculative(learner.pair, prompt, options, uniforms, learner))
+            read = learner.pair.read(prompt)
+            rounds = list(speculative(learner.pair, read, options, uniforms, learner))
         except OmnidraftError as error:
             yield Learned(prompt, [], note=f"prompt skipped: {error}")
         else:
-            yield learner.finish(prompt, rounds, uniforms)
+            learned = learner.finish(read, rounds, uniforms)
+            learned.prompt = prompt
+            yield learned
 
 
 def saved(statistics: dict[str, Any], name: str) -> tuple[float, float]:

@@ -14,15 +14,15 @@ from numbers import Integral
 from typing import Any, Literal, overload
 
 from ..decoding import Round, speculative
-from ..engine.loading import default_folder
 from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
 from ..text.errors import OmnidraftError
+from ..text.files import default_folder
 from . import ngram_files
 from .control import Control, as_batch, several, takes_tensors, uniforms_of
-from .prompts import read
+from .prompts import ids_of, kind_of, read
 
 Reason = Literal["eos", "length", "stop", "context"]
 LARGE = 2**16  # tokens of both vocabularies, from which their spellings are cached on disk
@@ -149,6 +149,10 @@ class Pair(Pairing):
         with suppress(OmnidraftError):  # if it cannot be written, it is computed each time
             ngram_files.save(made, path)
         return made
+
+    def read(self, prompt: Any) -> Any:
+        """A text as it is; a chat as the ids that target and drafter read for it."""
+        return ids_of(self, prompt) if kind_of(prompt) == "chat" else prompt
 
     def __repr__(self) -> str:
         return f"Pair(draft={self.draft.name!r}, target={self.target.name!r})"

@@ -5,21 +5,21 @@ from math import prod
 from os import PathLike
 from typing import Any
 
-from ..engine.loading import BACKENDS, config_of, load
+from ..engine.loading import BACKENDS, config_of, drafter_for, load
 from ..text.errors import OmnidraftError
 from .generation import Pair
 
 NUMPY_IS_FASTER = 32_000_000  # parameters, below which calling PyTorch costs more than computing
 
 
-def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "numpy",
+def pair(draft: Any = None, target: Any = "qwen-like", backend: str = "numpy",
          draft_tokenizer: Any = None, target_tokenizer: Any = None, **how: Any) -> Pair:
     """A pair of two models: a drafter and a target, each given by name or already loaded.
 
-    Give a name, folder or (backend "torch") hub id, the result of `load`, or a transformers model
-    with its tokenizer: as (model, tokenizer), or in `draft_tokenizer` and `target_tokenizer`. `how`
-    goes to `load_two`: dtype, device; with torch also trust_remote_code, device_map. Raises
-    OmnidraftError for anything else, or if the vocabularies have nothing in common.
+    Give what `load` takes or returns, or a transformers model with its tokenizer: as (model,
+    tokenizer), or in `draft_tokenizer` and `target_tokenizer`. Without `draft`: `drafter_for` the
+    target. `how` goes to `load_two`: dtype, device; with torch also trust_remote_code, device_map.
+    Raises OmnidraftError for anything else, or if the vocabularies have nothing in common.
 
     >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
     >>> pair.generate("Once upon a time", max_new_tokens=11).text
@@ -28,6 +28,8 @@ def pair(draft: Any = "draft-tasks", target: Any = "qwen-like", backend: str = "
     for name in how.keys() - {"draft_backend"}:
         if name.startswith(("draft", "target", "model")):
             raise OmnidraftError(f"unknown option {name!r}: give the models as draft and target")
+    if draft is None:
+        draft = drafter_for(str(getattr(target, "name", target)))
     draft, target = loaded(draft, draft_tokenizer), loaded(target, target_tokenizer)
     return Pair(*load_two(draft, target, backend=backend, **how))
 

@@ -13,6 +13,14 @@ from .errors import OmnidraftError
 LARGEST = 2**25  # maximum bytes of a JSON file; as Python objects it can take 20 times as much
 
 
+def default_folder() -> Path:
+    """Where caches and adapters are kept: $OMNIDRAFT_HOME, else ~/.cache/omnidraft."""
+    try:
+        return Path(os.environ.get("OMNIDRAFT_HOME") or Path.home() / ".cache" / "omnidraft")
+    except RuntimeError:  # no home folder: a path where nothing is found or can be written
+        return Path(os.devnull, "set-OMNIDRAFT_HOME")
+
+
 def check_readable(path: Path, most: int = LARGEST) -> None:
     """Raise OmnidraftError unless `path` is an ordinary file (no pipe) of at most `most` bytes."""
     if not (path.is_file() and os.access(path, os.R_OK)):
