@@ -1,4 +1,4 @@
-"""The ten recipes of docs/api.md. A test runs each one on its own."""
+"""The recipes of docs/api.md. A test runs each one on its own."""
 # ruff: noqa: E402, F811, I001
 
 # %% 1. Two models, one text
@@ -32,6 +32,8 @@ texts = pair.generate(["Once", "Ann has"], do_sample=True, num_return_sequences=
 print(json.dumps([one.to_dict()["text"] for one in texts]))
 
 # %% 5. Process the target's logits; the text follows exactly the distribution you return
+# Without do_sample a processor is called once per token, in order, and may keep state (grammars).
+# With it, only ids and logits may decide what it returns: it also sees drafts that do not stay.
 import omnidraft
 
 pair = omnidraft.pair()
@@ -111,3 +113,25 @@ plain = model.generate(**inputs, max_new_tokens=16, do_sample=False)
 drafted = model.generate(**inputs, max_new_tokens=16, do_sample=False, custom_generate=pair.decoder())
 assert torch.equal(plain, drafted)
 print(tokenizer.decode(drafted[0]))
+
+# %% 11. Stream from transformers' generate, which runs in another thread
+from threading import Thread
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, TextIteratorStreamer
+
+import omnidraft
+from omnidraft.engine.loading import folder
+
+draft, target = ((AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path))
+                 for path in (folder("draft-tasks"), folder("qwen-like")))
+pair, (model, tokenizer) = omnidraft.pair(draft, target), target
+inputs = tokenizer("Once upon a time", return_tensors="pt", return_token_type_ids=False)
+streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=60)  # if generate fails, no text comes
+torch.manual_seed(1)
+settings = dict(inputs, max_new_tokens=16, do_sample=True, streamer=streamer, custom_generate=pair.decoder())
+thread = Thread(target=model.generate, kwargs=settings)
+thread.start()
+for piece in streamer:
+    print(piece, end="", flush=True)
+thread.join()

@@ -62,7 +62,7 @@ def plain(model: Any, prompt_ids: str | Sequence[int], options: Options, uniform
         began = perf_counter()
         logits = sampler.finished(model.forward(ids[cache.length:], cache))
         seconds["target"] = perf_counter() - began
-        [token] = sampler.choices(processed(logits, ids, options), model.tokenizer.size)
+        [token] = choices(logits, ids, options, sampler, model)
         ids.append(token)
         seconds["other"] = perf_counter() - began - seconds["target"]
         done = token in ends or len(ids) >= end_of_text
@@ -106,10 +106,9 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         new, rows = ids[cache.length:] + proposals.tokens, len(proposals.tokens) + 1
         logits = sampler.finished(target.forward(new, cache, rows=rows))
         seconds["target"] = perf_counter() - before
-        logits = processed(logits, ids + proposals.tokens, options)
 
         # 4. Verify: keep the proposals that the target accepts, then add one token of its own.
-        verdict = judge(proposals, logits, options, sampler, target.tokenizer.size, room)
+        verdict = judge(proposals, logits, ids, options, sampler, target, room)
         emitted = until_end(verdict.emitted, ends)
         ids += emitted
         done = emitted[-1] in ends or len(ids) >= end_of_text
@@ -141,6 +140,25 @@ def processed(logits: Any, ids: list[int], options: Options) -> Any:
     return logits
 
 
+def choices(logits: Any, ids: list[int], options: Options, sampler: Sampler,
+            model: Any) -> Iterator[int]:
+    """What the model itself writes at each of logits (n, V); `ids`: all before the last row.
+
+    subtle: a row is processed when its choice is asked for. So a processor may keep state: it is
+    called once per token of the text, in order, and never for what follows a rejection or an end.
+    """
+    if options.processor is None:
+        yield from sampler.choices(logits, model.tokenizer.size)
+        return
+    token, ends = None, options.ends(model)
+    for row in range(len(logits)):
+        if token not in ends:
+            before = ids[:len(ids) - len(logits) + 1 + row]
+            one = processed(logits[row:row + 1], before, options)
+            [token] = sampler.choices(one, model.tokenizer.size)
+        yield token  # after an end it is never written: no need to look for another
+
+
 def propose(pair: Pairing, draft: Draft, ids: Sequence[int], options: Options, sampler: Sampler,
             lifting: Any) -> Proposals:
     """The target tokens that a draft proposes, after the text `ids`."""
@@ -151,7 +169,7 @@ def propose(pair: Pairing, draft: Draft, ids: Sequence[int], options: Options, s
         if rule == "omnidraft":
             match, spellings = pair.cache.longest_match, pair.spellings
         return translation.merge(draft.tokens, draft.probs, pair.direct, match, spellings, spread)
-    if rule == "slem" or options.temperature == 0:
+    if options.exact_match:
         # Compared with the target's own choices any proposal is exact, so propose its own spelling.
         return respelled(pair, draft, ids, rule)
     in_text = () if draft.taken_back is None else lifting.paths[draft.taken_back]
@@ -177,13 +195,13 @@ def respelled(pair: Pairing, draft: Draft, ids: Sequence[int], rule: str) -> Pro
     return Proposals(tokens, spans)
 
 
-def judge(proposals: Proposals, logits: Any, options: Options, sampler: Sampler, size: int,
-          room: int) -> Verdict:
-    """The verdict on a round's proposals (m,), given the target's logits (m + 1, V_p)."""
+def judge(proposals: Proposals, logits: Any, ids: list[int], options: Options, sampler: Sampler,
+          target: Any, room: int) -> Verdict:
+    """The verdict on a round's proposals (m,) after `ids`, given logits (m + 1, V_p)."""
     tokens, uniforms = proposals.tokens, sampler.uniforms
-    if options.verify == "slem" or options.temperature == 0:
-        return exact_match(tokens, sampler.choices(logits, size))
-    rows = sampler.rows(logits, size)
+    if options.exact_match:
+        return exact_match(tokens, choices(logits, ids + tokens, options, sampler, target))
+    rows = sampler.rows(processed(logits, ids + tokens, options), target.tokenizer.size)
     if options.verify == "lifted":
         return lifted(proposals.atoms, proposals.origins, proposals.lifting, rows, uniforms, room)
     return rejection_sampling(tokens, proposals.rows, rows, uniforms, proposals.probs)

@@ -23,7 +23,8 @@ class Options:
     max_new_tokens: int = 128
     heal: bool = True  # redraw a last context token that could begin a longer one (`drafting`)
     learn: bool = False  # insert the n-grams of the written text into the cache
-    # (ids before, logits (V,)) -> logits (V,): changes the target's rows before temperature
+    # (ids before, logits (V,)) -> logits (V,): changes the target's rows before temperature. If
+    # `exact_match`, it may keep state; else only ids and logits may decide what it returns
     processor: Callable[[list[int], Any], Any] | None = None
     eos_token_id: int | Sequence[int] | None = None  # replaces the target's end tokens; (): none
     do_sample: InitVar[bool | None] = None  # False: temperature 0; True: temperature 0 becomes 1
@@ -56,6 +57,11 @@ class Options:
                 raise OmnidraftError(f"{name} is {value!r}, but must be a {whole}number")
             if not holds(value):
                 raise OmnidraftError(f"{name} is {value}, but must be {needed}")
+
+    @property
+    def exact_match(self) -> bool:
+        """Are proposals compared, in order, with what the target itself chooses?"""
+        return self.temperature == 0 or self.verify == "slem"
 
     @property
     def sampling(self) -> tuple[float, int, float, float]:

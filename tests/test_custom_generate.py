@@ -188,6 +188,23 @@ def test_output_class_scores_and_streamer():
     assert seen == [*made.sequences[0].tolist(), None]
 
 
+def test_scores_are_kept_only_if_they_are_asked_for():
+    """Criteria then get None, as in plain generate; a row per token would fill the memory."""
+    model, how = arguments(*PAIRS[0])
+    inputs, given = how["tokenizer"]("Once upon a time", return_tensors="pt"), []
+
+    def never(ids, scores, **_):
+        given.append(None if scores is None else len(scores))
+        return torch.zeros(len(ids), dtype=torch.bool)
+
+    more = {"do_sample": False, "max_new_tokens": 5, "stopping_criteria": [never], **how}
+    model.generate(**inputs, **more)
+    model.generate(**inputs, **more, return_dict_in_generate=True)
+    assert given == 10 * [None]
+    model.generate(**inputs, **more, return_dict_in_generate=True, output_scores=True)
+    assert given[10:] == [1, 2, 3, 4, 5]
+
+
 def test_both_models_read_the_text_once():
     """Under each name that transformers has given to the argument of a cache."""
     assistant, tokenizer = load("stories260K")
@@ -241,12 +258,8 @@ def test_what_it_cannot_do_is_said():
     with pytest.raises(ValueError, match="one at a time"):
         model.generate(**ids, max_new_tokens=4, **how)
     one = {name: part[:1] for name, part in ids.items()}
-    try:  # transformers can shorten it since 5.24
-        static = model.generate(**one, do_sample=False, max_new_tokens=9, cache_implementation="static", **how)
-        assert static.tolist() == model.generate(**one, do_sample=False, max_new_tokens=9).tolist()
-    except ValueError as error:
-        assert "can be shortened" in str(error)
-    for wrong, says in (({"guidance_scale": 1.5}, "counts its calls"),
+    for wrong, says in (({"guidance_scale": 1.5, "do_sample": True}, "keeps state"),
+                        ({"dola_layers": "low"}, "other decoding methods"),
                         *(({"return_dict_in_generate": True, f"output_{what}": True}, "only scores are supported")
                           for what in ("logits", "attentions", "hidden_states"))):
         with pytest.raises(ValueError, match=says):

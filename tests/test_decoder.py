@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_generation_api_torch import PROMPT, loaded, torch, transformers, two
@@ -71,6 +73,29 @@ def test_the_cache_that_transformers_made_is_used_under_each_of_its_names():
     assert max(lengths[1:]) <= 3
 
 
+@pytest.mark.parametrize("more", [{"guidance_scale": 1.5}, {"watermarking_config": transformers.WatermarkingConfig()}])
+def test_processors_of_transformers_that_keep_state_write_plain_greedy_text(more):
+    model, inputs = asked(pad_token_id=0, **GREEDY, **more)
+    assert model.generate(**inputs, custom_generate=two().decoder()).tolist() == model.generate(**inputs).tolist()
+
+
+def test_a_watermark_works_above_temperature_0():
+    mark = transformers.WatermarkingConfig()
+    model, inputs = asked(pad_token_id=0, do_sample=True, max_new_tokens=6, watermarking_config=mark)
+    assert model.generate(**inputs, custom_generate=two().decoder()).shape[1] > inputs["input_ids"].shape[1]
+
+
+def test_a_streamer_that_was_given_to_generate_gets_the_text_as_from_plain_generate():
+    model, inputs = asked(pad_token_id=0, **GREEDY)
+    seen = {}
+    for how in ({}, {"custom_generate": two().decoder()}):
+        ids = seen[len(how)] = []
+        streamer = type("", (), {"put": lambda _, new, ids=ids: ids.extend(new.flatten().tolist()),
+                                 "end": lambda _, ids=ids: ids.append(None)})()
+        model.generate(**inputs, streamer=streamer, **how)
+    assert seen[0] == seen[1] and seen[1][-1] is None
+
+
 def test_criteria_padding_and_streamers_are_honoured():
     model, inputs = asked(pad_token_id=0, **GREEDY)
     inputs["stopping_criteria"] = [transformers.MaxLengthCriteria(inputs["input_ids"].shape[1] + 5)]
@@ -134,10 +159,13 @@ def test_the_seed_is_that_of_pytorch():
 
 @pytest.mark.parametrize(("more", "why"), [
     ({"num_return_sequences": 2, "do_sample": True}, "one prompt at a time"), ({"num_beams": 2}, "one prompt at a time"),
-    ({"output_logits": True}, "only scores are supported"), ({"guidance_scale": 1.5}, "counts its calls"),
+    ({"output_logits": True}, "only scores are supported"), ({"dola_layers": "low"}, "other decoding methods"),
+    ({"guidance_scale": 1.5, "do_sample": True}, "keeps state"), ({"assistant_model": None}, "has its drafter"),
+    ({"penalty_alpha": 0.6, "top_k": 4}, "other decoding methods"), ({"prompt_lookup_num_tokens": 3}, "other decoding methods"),
     ({"attention_mask": torch.tensor([[1, 0, 1]])}, "mask may hide only"), ({"inputs_embeds": 1}, "only ids are supported")])
 def test_what_it_would_ignore_is_refused(more, why):
     model, inputs = asked(pad_token_id=0, max_new_tokens=4)
+    more = {"assistant_model": model} if "assistant_model" in more else more
     more = {"inputs_embeds": model.get_input_embeddings()(inputs["input_ids"])} if "inputs_embeds" in more else more
     with pytest.raises(OmnidraftError, match=why):
         model.generate(**inputs | more, custom_generate=two().decoder())
@@ -183,3 +211,40 @@ def test_rows_on_a_device_give_what_rows_on_the_host_give(monkeypatch):
     wanted, made = model.generate(**inputs), model.generate(**inputs, custom_generate=pair.decoder())
     assert pair.sampler is sampling_torch.Sampler and made.sequences.tolist() == wanted.sequences.tolist()
     assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(made.scores, wanted.scores, strict=True))
+
+
+def wrapped(model, kind: str):
+    """The model in a wrapper, by PEFT with a random LoRA adapter or by torch.compile."""
+    if kind == "compile":
+        return torch.compile(model, backend="eager")
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    return peft.get_peft_model(copy.deepcopy(model), config).eval()
+
+
+@pytest.mark.parametrize("kind", ["compile", "LoRA", "LoRA, compile"])
+def test_wrapped_models_are_targets_and_drafters(kind):
+    (draft, draft_tokenizer), (target, tokenizer) = loaded("pieces", 1), loaded("bytes", 2)
+    for one in kind.split(", "):
+        draft, target = wrapped(draft, one), wrapped(target, one)
+    inputs = dict(tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False), pad_token_id=0, **GREEDY)
+    wanted = target.generate(**inputs).tolist()
+    plain = loaded("bytes", 2)[0].generate(**inputs).tolist()
+    assert (wanted == plain) == (kind == "compile")  # an adapter changes the text
+    pair = omnidraft.pair((draft, draft_tokenizer), (target, tokenizer))
+    assert pair.generate(PROMPT, max_new_tokens=GREEDY["max_new_tokens"]).sequences == wanted[0]
+    assert target.generate(**inputs, custom_generate=pair.decoder()).tolist() == wanted
+    folder = Path(__file__).resolve().parent.parent / "integrations" / "custom_generate"
+    made = target.generate(
+        **inputs, custom_generate=str(folder), trust_remote_code=True, tokenizer=tokenizer,
+        assistant_model=draft, assistant_tokenizer=draft_tokenizer)
+    assert made.tolist() == wanted
+
+
+def test_a_prompt_of_vectors_is_refused():
+    peft = pytest.importorskip("peft")
+    model, tokenizer = loaded("bytes", 2)
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    tuned = peft.get_peft_model(copy.deepcopy(model), config).eval()
+    with pytest.raises(OmnidraftError, match="learned vectors before the ids"):
+        omnidraft.pair(loaded("pieces", 1), (tuned, tokenizer))

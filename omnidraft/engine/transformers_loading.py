@@ -105,6 +105,20 @@ def without_code(part: Any) -> Any:
     return part
 
 
+def unwrapped(model: Any) -> Any:
+    """The model inside the wrappers of PEFT and `torch.compile`, which computes the same.
+
+    A LoRA adapter is part of its layers. OmnidraftError for a prompt that PEFT puts before the ids.
+    """
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise OmnidraftError(f"{type(model).__name__} puts learned vectors before the ids, which "
+                             "other models cannot read: use LoRA or another adapter of the layers")
+    inside = getattr(model, "_orig_mod", None)  # torch.compile
+    if inside is None and hasattr(model, "get_base_model"):  # PEFT
+        inside = model.get_base_model()
+    return model if inside is None else unwrapped(inside)
+
+
 def choose_device(device: str) -> tuple[str, str]:
     """The device and the reason ("cpu", "as asked"); raises OmnidraftError if it is missing."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

@@ -20,7 +20,7 @@ from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
 from . import transformers_sampler
 from .config import check_pass, flat_ids
-from .transformers_loading import copied, load_parts, one_line, quiet
+from .transformers_loading import copied, load_parts, one_line, quiet, unwrapped
 from .transformers_pass import NEVER, Pass, choose, fits
 
 ENTRY_PER_TOKEN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
@@ -116,10 +116,11 @@ class TransformersModel:
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any) -> "TransformersModel":
-        """Wrap a loaded model and tokenizer of transformers; both stay unchanged.
+        """Wrap a loaded model, also of PEFT or compiled, and its tokenizer; both stay unchanged.
 
         Raises OmnidraftError for a model in training mode, or a tokenizer that is not its own.
         """
+        model = unwrapped(model)
         name = Path(getattr(model, "name_or_path", "")).name or type(model).__name__
         if model.training:
             raise OmnidraftError(f"{name} is in training mode, with dropout: call model.eval()")

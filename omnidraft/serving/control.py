@@ -1,7 +1,8 @@
 """What draws a text, changes the target's rows and ends the text, under transformers' names."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
@@ -22,6 +23,9 @@ class Control:
 
     Processors and criteria are called as in transformers, with ids (1, n) and logits (1, V): these
     are tensors if the target runs in PyTorch or their class is from transformers, else arrays.
+    At temperature 0 a processor is called once per token of the text, in order, so it may keep
+    state. Above, it must be a function of the ids and logits only: it also sees drafts that do not
+    stay. OmnidraftError if it raises, or if its rows turn out to depend on earlier calls.
     """
 
     stop_strings: str | Sequence[str] | None = None
@@ -54,11 +58,14 @@ class Control:
             steps.append(lambda ids, row: penalise(ids, row, self.penalty))
         if words := [word for word in self.words if len(word) > 1 or word[0] not in ends]:
             steps.append(lambda ids, row: forbid(ids, row, words))
-        steps += [_processor(one, target) for one in several(self.logits_processor)]
+        own = several(self.logits_processor)
+        steps += [_processor(one, target) for one in own]
         steps += [options.processor] if options.processor else []
 
         def run(ids: list[int], row: Any) -> Any:
             return reduce(lambda row, step: step(ids, row), steps, row)
+        if own and not options.exact_match:
+            return stateless(run, names_of(own))
         return run if steps else None
 
 
@@ -116,13 +123,59 @@ def as_batch(row: Any, tensor: bool, **how: Any) -> Any:
     return (sys.modules["torch"].as_tensor(row, **how) if tensor else np.asarray(row))[None]
 
 
+def names_of(processors: Sequence[Any]) -> str:
+    """The names of functions and the classes of objects, for messages."""
+    return ", ".join(getattr(one, "__name__", type(one).__name__) for one in processors)
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Turn an error of somebody's own function into one line."""
+    try:
+        yield
+    except OmnidraftError:
+        raise
+    except Exception as error:
+        says = f"{type(error).__name__} {error}".strip().splitlines()[0]
+        raise OmnidraftError(f"{what} failed: {says}") from error
+
+
+def stateless(run: Callable[[list[int], Any], Any], names: str) -> Callable[[list[int], Any], Any]:
+    """`run`, a processor of ids [n] and logits (V,); its first call looks whether it keeps state.
+
+    Then it is called for a text, a longer one, and the first again, which must give the same row.
+    """
+    looked: list[bool] = []
+
+    def first(ids: list[int], row: Any) -> Any:
+        if not looked:
+            with told(f"above temperature 0, where {names} also sees drafts that do not stay, it"):
+                before = run(ids, row + 0)  # + 0: a copy, as it may change its argument
+                likely = before + 0
+                likely[sorted(set(ids))] = -np.inf  # a token that is new to the text
+                run([*ids, int(likely.argmax())], row + 0)
+                after = run(ids, row + 0)
+            with np.errstate(invalid="ignore"):
+                same = (before == after) | (abs(before - after) < 1e-3) | (before != before)
+            if not same.all():
+                raise OmnidraftError(f"{names} keeps state: its rows depend on earlier calls, but "
+                                     "above temperature 0 only ids and logits may decide: use "
+                                     "do_sample=False, where it is called once per token")
+            looked.append(True)
+        return run(ids, row)
+
+    return first
+
+
 def _processor(function: Any, target: Any) -> Callable[[list[int], Any], Any]:
     """Turn a processor of ids (1, n) and logits (1, V) into one of ids [n] and logits (V,)."""
     tensors = takes_tensors(function, target)
 
     def run(ids: list[int], row: Any) -> Any:
         rows = as_batch(row, tensors)
-        made = function(as_batch(ids, tensors, **{"device": rows.device} if tensors else {}), rows)
+        with told(f"the logits processor {names_of([function])}"):
+            made = function(as_batch(ids, tensors, **{"device": rows.device} if tensors else {}),
+                            rows)
         if getattr(made, "shape", None) != rows.shape:
             raise OmnidraftError(f"{function!r} must return logits of shape {tuple(rows.shape)}")
         return np.asarray(made[0]) if isinstance(row, np.ndarray) else made[0]

@@ -181,7 +181,9 @@ class Pair(Pairing):
         `generator` (NumPy's or PyTorch's) replaces `seed`. `settings` are those of `Options.of`
         (max_new_tokens, do_sample, ...), if no `options` are given; the sampling defaults in a
         model's generation_config.json are not used: the text is greedy unless you ask otherwise.
-        return_dict_in_generate=False returns ids. OmnidraftError for invalid arguments.
+        return_dict_in_generate=False returns ids. A logits processor may keep state if the text is
+        greedy; above temperature 0 only ids and logits may decide what it returns. OmnidraftError
+        for invalid arguments.
 
         >>> pair.generate("Once", max_new_tokens=8).finish_reason  # doctest: +SKIP
         'length'
@@ -235,8 +237,9 @@ class Pair(Pairing):
         It uses what transformers prepared (sampling, processors, criteria, cache) for one prompt,
         and draws with `generator`, else with torch.manual_seed's. `settings` are those options of
         `Options.of` that concern drafting. Raises OmnidraftError if the target is not from
-        transformers and, when called, for options that it would ignore. Give a `streamer` here,
-        and stop strings as StopStringCriteria. A text ends at the latest with the context.
+        transformers and, when called, for options that it would ignore. Give a `streamer` here or
+        to `generate`, and stop strings as StopStringCriteria. Above temperature 0, only ids and
+        logits may decide what a processor returns. A text ends at the latest with the context.
 
         >>> model.generate(**inputs, custom_generate=pair.decoder(draft_length=6))  # doctest: +SKIP
         """

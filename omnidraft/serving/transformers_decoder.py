@@ -2,8 +2,10 @@
 
 transformers prepares processors, criteria, configuration, mask and cache; the loop is this
 package's: greedy text equals that of plain `generate`, sampled text has the same distribution.
+At temperature 0 processors may keep state; above, only ids and logits may decide (`control`).
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,10 +14,12 @@ from ..decoding import Warm, speculative
 from ..options import Options
 from ..sampling import Uniforms
 from ..text.errors import OmnidraftError
+from .control import names_of, stateless, told
 from .prompts import ids_of
 
 PREPARED = {"attention_mask", "position_ids", "cache", "cache_params", "use_cache",
             "logits_to_keep", "synced_gpus"}
+METHODS = ("dola_layers", "penalty_alpha", "prompt_lookup_num_tokens")  # other ways to decode
 
 
 def held_by(cache: Any) -> int:
@@ -25,6 +29,15 @@ def held_by(cache: Any) -> int:
     return max(lengths, default=0)
 
 
+def given_to_generate() -> dict[str, Any]:
+    """The arguments of the `generate` that calls a decoder.
+
+    subtle: transformers does not hand on its `streamer`, and who reads from that would wait.
+    """
+    frame = sys._getframe(2)
+    return frame.f_locals if frame.f_code.co_name == "generate" else {}
+
+
 @dataclass
 class Decoder:
     """A decoding method in transformers for a pair's target, made by `Pair.decoder`."""
@@ -32,7 +45,7 @@ class Decoder:
     pair: Any
     options: Options
     draws: Callable[[], Uniforms]
-    streamer: Any  # subtle: transformers does not pass on the one that it is given
+    streamer: Any
 
     def __call__(self, model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any,
                  generation_config: Any, **prepared: Any) -> Any:
@@ -41,9 +54,13 @@ class Decoder:
         from transformers.generation import GenerateDecoderOnlyOutput
 
         from ..engine.transformers_model import cache_name
-        config, target, keeps = generation_config, self.pair.target, generation_config.output_scores
+        asked = given_to_generate()
+        config, target, streamer = generation_config, self.pair.target, self.streamer
+        keeps = config.output_scores and config.return_dict_in_generate
         prepared["cache"] = prepared.pop(cache_name(prepared), None)
-        pad, cache = self._check(model, input_ids, logits_processor, config, prepared)
+        if asked.get("assistant_model") is not None:
+            raise OmnidraftError("pair.decoder() has its drafter: do not give an assistant_model")
+        pad, cache = self._check(model, input_ids, config, prepared)
         before, given = (part.tolist() for part in input_ids[0].tensor_split([pad]))
         ids, kept, prompts = [*given], {}, ids_of(self.pair, given)
         heat = (config.temperature or 1.0) if config.do_sample else 0.0
@@ -53,20 +70,26 @@ class Decoder:
 
         def process(ids: list[int], row: Any) -> Any:
             row = torch.as_tensor(row)[None].to(torch.float32, copy=True)  # as transformers does
-            made = logits_processor(whole(ids, row.device), row)
+            with told(f"a logits processor ({names_of(logits_processor)})"):
+                made = logits_processor(whole(ids, row.device), row)
             kept.update({len(ids): made} if keeps else {})
             return made[0] * (heat or 1.0)  # undone when the loop divides by the temperature
 
-        options = replace(self.options, temperature=heat, processor=process,
+        options = replace(self.options, temperature=heat,
                           eos_token_id=() if config.eos_token_id is None else config.eos_token_id,
                           max_new_tokens=config.max_length - input_ids.shape[1])
+        checked = process if options.exact_match else stateless(process, names_of(logits_processor))
+        options = replace(options, processor=checked)
         uniforms, warm = self.draws(), Warm()
         if cache is not None:
             warm.cache = self.pair.sampler(uniforms).new_cache(target)
             warm.cache.state, warm.ids = cache, ids[:held_by(cache)]
             warm.cache.ids += warm.ids
-        put = self.streamer.put if self.streamer else lambda ids: None
-        put(input_ids.cpu())
+        if streamer is None:
+            streamer = asked.get("streamer")  # it has got the prompt
+        else:
+            streamer.put(input_ids.cpu())
+        put = streamer.put if streamer else lambda ids: None
         records = speculative(self.pair, prompts, options, uniforms, warm=warm)
         for token in (token for record in records for token in record.emitted):
             ids.append(token)
@@ -75,8 +98,8 @@ class Decoder:
             scores = tuple(kept[n] for n in range(len(given), len(ids))) if keeps else None
             if token in options.ends(target) or stopping_criteria(made, scores).all():
                 break
-        if self.streamer:
-            self.streamer.end()
+        if streamer:
+            streamer.end()
         if cache is not None:  # remove what came after the stop
             warm.cache.rewind(min(warm.cache.length, len(ids) - 1))
         if not config.return_dict_in_generate:
@@ -84,9 +107,10 @@ class Decoder:
         held = {cache_name(GenerateDecoderOnlyOutput.__dataclass_fields__): cache}
         return GenerateDecoderOnlyOutput(made, scores, **held)
 
-    def _check(self, model: Any, ids: Any, processors: Any, config: Any,
+    def _check(self, model: Any, ids: Any, config: Any,
                prepared: dict[str, Any]) -> tuple[int, Any]:
         """How many ids are padding, and the cache to use, if any; OmnidraftError if unsupported."""
+        from ..engine.transformers_loading import unwrapped
         mask, cache = prepared.get("attention_mask"), prepared["cache"]
         pad = 0 if mask is None else int((mask[0] == 0).sum())
         held = held_by(cache)
@@ -94,13 +118,13 @@ class Decoder:
         cut = cache is not None and self.pair.target.can_cut and kinds <= {"DynamicLayer"}
         size = getattr(config, "_mask_length", None) if mask is None else mask.shape[1]
         for wrong, why in (
-            (model is not self.pair.target.model, "use generate of the pair's target"),
+            (unwrapped(model) is not self.pair.target.model, "use generate of the pair's target"),
             (len(ids) > 1, "give one prompt at a time, num_return_sequences=1, and no beams"),
             ({k for k in prepared if prepared[k] is not None} - PREPARED, "only ids are supported"),
             (config.output_attentions or config.output_hidden_states or config.output_logits,
              "of the optional outputs, only scores are supported"),
-            (any(hasattr(one, "state") or hasattr(one, "model") for one in processors),
-             "a processor that counts its calls (guidance, watermark) does not work"),
+            ([name for name in METHODS if getattr(config, name, None) is not None],
+             f"{', '.join(METHODS)} are other decoding methods: leave them out"),
             (size not in (None, ids.shape[1]) or held >= ids.shape[1], "give all ids of the text"),
             (pad and not mask[0, pad:].all(), "the mask may hide only padding on the left"),
             (held and (pad or not cut), "give a cache that can be shortened and has no padding"),

@@ -17,9 +17,12 @@ from itertools import takewhile
 
 import torch
 from transformers import DynamicCache, StoppingCriteriaList, StopStringCriteria
+from transformers.cache_utils import DynamicLayer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 ROOT = 0
+ONE_ENTRY_PER_TOKEN = {"DynamicLayer", "DummyLayer"}  # kinds of layers in a cache
+METHODS = ("dola_layers", "penalty_alpha", "prompt_lookup_num_tokens")  # other ways to decode
 _HIDDEN = [*range(33), *range(127, 161), 173]  # bytes that byte-level vocabularies write otherwise
 CHARACTER = [chr(256 + _HIDDEN.index(b)) if b in _HIDDEN else chr(b) for b in range(256)]
 BYTE = {character: byte for byte, character in enumerate(CHARACTER)}
@@ -284,15 +287,71 @@ def cache_name(names):
     return next((name for name in ("cache", "past_key_values") if name in names), "")
 
 
+def unwrapped(model):
+    """The model inside the wrappers of PEFT and `torch.compile`, which computes the same."""
+    inside = getattr(model, "_orig_mod", None)
+    if inside is None and hasattr(model, "get_base_model"):
+        inside = model.get_base_model()
+    return model if inside is None else unwrapped(inside)
+
+
 def reader(model):
     """A function of ids (1, m), a cache that grows and rows; the logits (rows, V) of the last."""
     name = cache_name(signature(model.forward).parameters)
 
     def read(ids, cache, rows):
-        out = model(ids, use_cache=True, logits_to_keep=rows, **{name: cache})
+        held = {name: cache} if cache is not None else {}
+        out = model(ids, use_cache=cache is not None, logits_to_keep=rows, **held)
         return out.logits[0, -rows:].to(torch.float32)  # some models return all rows
 
     return read
+
+
+def length(cache):
+    """The number of tokens in a cache; 0 for None and for a state, which has no length."""
+    layers = getattr(cache, "layers", ())
+    return max((x.get_seq_length() for x in layers if hasattr(x, "get_seq_length")), default=0)
+
+
+def kinds(cache):
+    """The names of the kinds of layers in a cache."""
+    return {type(layer).__name__ for layer in cache.layers}
+
+
+def new_cache(model):
+    """An empty cache that can be shortened, or could be if `shortens` finds so."""
+    cache = DynamicCache(config=model.config)
+    # keep what a window drops: masks hide it
+    cache.layers = [DynamicLayer() if type(layer).__name__ == "DynamicSlidingWindowLayer" else layer
+                    for layer in cache.layers]
+    if hasattr(cache, "activate_past_recording"):
+        cache.activate_past_recording()
+    return cache
+
+
+def shorten(cache, count):
+    """Remove the last `count` tokens from a cache, and what was kept to make that possible."""
+    if count or "tokens_to_remove" in signature(cache.crop).parameters:  # older: 0 removes all
+        cache.crop(-count)
+
+
+def shortens(model):
+    """Can the last tokens be taken back from a model's cache, without a trace?"""
+    if getattr(model, "_is_stateful", False) or not cache_name(signature(model.forward).parameters):
+        return False
+    cache = new_cache(model)
+    if kinds(cache) <= ONE_ENTRY_PER_TOKEN:
+        return True
+    try:  # take tokens back that were read with others, and alone
+        read, ids = reader(model), torch.tensor([[3, 4, 5, 6, 7, 8, 9]], device=model.device)
+        read(ids[:, :6], cache, 1)
+        shorten(cache, 1)
+        read(ids[:, :1], cache, 1)
+        shorten(cache, 1)
+        found, wanted = read(ids[:, 5:], cache, 2), read(ids, None, 2)
+        return bool((found - wanted).abs().max() < 1e-2 * wanted.std())
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+        return False
 
 
 class Assistant:
@@ -301,15 +360,14 @@ class Assistant:
     def __init__(self, model, config, device):
         self.read, self.reads_on = reader(model), model.device
         self.config, self.device = config, device
-        self.fed, self.cache, self.ends = [], DynamicCache(), ends_of(model)
+        self.fed, self.cache, self.ends = [], new_cache(model), ends_of(model)
         self.longest = getattr(model.config, "max_position_embeddings", 1 << 30)
 
     def draft(self, ids, room, generator):
         """Up to `room` tokens that may follow `ids`, and the rows (k, V_q) of them."""
         room = min(room, self.longest - len(ids), self.config.num_assistant_tokens or 20)
         same = len(os.path.commonprefix([self.fed, ids[:-1]]))
-        if same < len(self.fed):
-            self.cache.crop(same - len(self.fed))
+        shorten(self.cache, len(self.fed) - same)
         self.fed, new, tokens, rows = ids[:same], ids[same:], [], []
         threshold = self.config.assistant_confidence_threshold or 0.0
         while ids and len(tokens) < room:
@@ -324,6 +382,37 @@ class Assistant:
         return tokens, rows
 
 
+def process(processor, ids, row):
+    """The processed row (1, V) after ids (1, n); ValueError of one line if a processor raises."""
+    try:
+        return processor(ids, row)
+    except Exception as error:
+        raise ValueError(f"a logits processor failed: {type(error).__name__} {error}") from error
+
+
+def keeps_state(processor, ids, row):
+    """Is the row after ids another one once a longer text was processed?"""
+    before = process(processor, ids, row.clone())  # processors may change their argument
+    likely = before.clone().index_fill(1, ids[0], -torch.inf)  # a token that is new to the text
+    longer = torch.cat([ids, likely.argmax(-1, keepdim=True)], 1)
+    process(processor, longer, row.clone())
+    after = process(processor, ids, row.clone())
+    return not bool(((before == after) | ((before - after).abs() < 1e-3) | before.isnan()).all())
+
+
+def greedy(proposed, processed):
+    """The target's choice and its row at each place, while that is what was proposed.
+
+    A row is processed when it is reached, so a processor is called once per token, in order.
+    """
+    for place, token in enumerate([*proposed, None]):
+        row = processed(place)
+        choice = int(row.argmax())
+        yield choice, row
+        if choice != token:
+            return
+
+
 def ends_of(model):
     """The end tokens of a model, as a list."""
     ends = model.generation_config.eos_token_id
@@ -334,24 +423,25 @@ def ends_of(model):
 def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator, model, input_ids,
            logits_processor, stopping_criteria, generation_config, **more):
     """What `generate(custom_generate=...)` calls, given the first five: prompt and text (1, n)."""
-    config, mask = generation_config, more.get("attention_mask")
+    config, mask, start = generation_config, more.get("attention_mask"), input_ids.shape[1]
+    model, assistant_model = unwrapped(model), unwrapped(assistant_model)
     cache = more.pop(cache_name(more), None)
-    if cache is None or any(cache.is_sliding) and not cache.get_seq_length():
-        cache = DynamicCache()  # keeps what a window drops (masks hide it), so it can be shortened
-    stateful = [one for one in (model, assistant_model) if getattr(one, "_is_stateful", False)
-                or not cache_name(signature(one.forward).parameters)]
+    held = length(cache)
+    if cache is None or not held and not kinds(cache) <= ONE_ENTRY_PER_TOKEN:
+        cache = new_cache(model)
+    others = {name for name in more if torch.is_tensor(more[name])}
     for wrong, why in (
         (len(input_ids) != 1, f"the batch has {len(input_ids)} prompts: give one at a time"),
         (mask is not None and 0 in mask, "the mask hides tokens: give the ids without padding"),
-        (stateful or model.config.is_encoder_decoder or any(cache.is_sliding)
-         or not all(hasattr(one, "crop") for one in cache.layers),
+        (model.config.is_encoder_decoder or assistant_model.config.is_encoder_decoder
+         or held and not kinds(cache) <= ONE_ENTRY_PER_TOKEN
+         or not (shortens(model) and shortens(assistant_model)),
          "both models must be decoders whose caches can be shortened"),
-        (not cache.get_seq_length() < input_ids.shape[1] or {k for k in more if torch.is_tensor(
-            more[k])} - {"attention_mask", "position_ids", "cache_position"} or config.output_logits
-         or config.output_attentions or config.output_hidden_states,
+        (held >= start or others - {"attention_mask", "position_ids", "cache_position"}
+         or config.output_logits or config.output_attentions or config.output_hidden_states,
          "give all ids and no other input; of the optional outputs, only scores are supported"),
-        (any(hasattr(one, "state") or hasattr(one, "model") for one in logits_processor),
-         "a processor that counts its calls (guidance, watermark) does not work"),
+        ([name for name in METHODS if getattr(config, name, None) is not None],
+         f"{', '.join(METHODS)} are other decoding methods: leave them out"),
     ):
         if wrong:
             raise ValueError(why)
@@ -365,7 +455,8 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
         known[key] = both[0], Lifting(*both, *ends, input_ids.device), one_vocabulary, tokenizer
     target, lifting, one_vocabulary, _ = known[key]  # kept as well, so that its id stays its own
     assistant, read_target = Assistant(assistant_model, config, input_ids.device), reader(model)
-    scores, done, fed = [], False, cache.get_seq_length()
+    scores, done, fed = [], False, held
+    keeps = config.output_scores and config.return_dict_in_generate
     put, end = (streamer.put, streamer.end) if streamer is not None else [lambda *ids: None] * 2
     put(input_ids.cpu())
     while not done:
@@ -381,27 +472,31 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
         proposed = lifting.walk(lifting.reveal(drafted)[0])[:room]
         ids = torch.cat([input_ids, input_ids.new_tensor([proposed])], 1)
         logits = read_target(ids[:, fed:], cache, len(proposed) + 1)
-        rows = torch.cat([  # a processor may read the text before
-            logits_processor(ids[:, :count + place], logits[None, place])
-            for place in range(len(proposed) + 1)])
+
+        def processed(place, ids=ids, logits=logits, count=count):
+            return process(logits_processor, ids[:, :count + place], logits[None, place])
+
         if config.do_sample:
-            written = verify(drafted, q_rows, rows.softmax(-1), lifting, room, generator)
+            if count == start and keeps_state(logits_processor, input_ids, logits[None, 0]):
+                raise ValueError("a logits processor keeps state: above temperature 0 only ids and "
+                                 "logits may decide; with do_sample=False it may count its calls")
+            rows = [processed(place) for place in range(len(proposed) + 1)]
+            tokens = verify(drafted, q_rows, torch.cat(rows).softmax(-1), lifting, room, generator)
+            written = zip(tokens, rows, strict=False)
         else:
-            best = rows.argmax(-1).tolist()
-            written = best[:len(os.path.commonprefix([proposed, best])) + 1]
-        for place, token in enumerate(written):
+            written = greedy(proposed, processed)
+        for token, row in written:
             input_ids = torch.cat([input_ids, input_ids.new_tensor([[token]])], 1)
-            scores.append(rows[place, None])
-            if done := bool(stopping_criteria(input_ids, tuple(scores)).all()):
+            scores += [row] * keeps
+            if done := bool(stopping_criteria(input_ids, tuple(scores) if keeps else None).all()):
                 break
         put(input_ids[0, count:].cpu())
         fed = input_ids.shape[1] - 1
-        if fed < cache.get_seq_length():
-            cache.crop(fed - cache.get_seq_length())
+        shorten(cache, ids.shape[1] - fed)
     end()
     if not config.return_dict_in_generate:
         return input_ids
-    kept = tuple(scores) if config.output_scores else None
+    kept = tuple(scores) if keeps else None
     name = cache_name(GenerateDecoderOnlyOutput.__dataclass_fields__)
     return GenerateDecoderOnlyOutput(sequences=input_ids, scores=kept, **{name: cache})
 
