@@ -43,7 +43,7 @@ import transformers
 from tokenizers import decoders, models, pre_tokenizers
 
 import omnidraft
-from omnidraft import losses, losses_torch, sampling, sampling_torch, verification
+from omnidraft import losses, losses_torch, sampling, sampling_torch, stopping, stopping_torch, verification
 from omnidraft.engine.loading import load
 from omnidraft.engine.transformers_model import TransformersModel
 from omnidraft.learning import training_torch
@@ -142,7 +142,7 @@ def text_of(case: Case, seed: int) -> list[int]:
 def parity(case: Case, device: str) -> dict[str, Any]:
     """Largest differences between NumPy on the host and the twins on the device; `fine`: are all within rounding?"""
     found = {"distributions": of_sampling(case, device), "verdicts that differ": of_verification(case, device)}
-    found |= of_losses(case, device)
+    found |= {"acceptance head": of_the_head(case.shape[0], device)} | of_losses(case, device)
     limits = {"distributions": 1e-12, "verdicts that differ": 0}
     return found | {"fine": all(value <= limits.get(name, 1e-9) for name, value in found.items())}
 
@@ -207,6 +207,20 @@ def of_losses(case: Case, device: str) -> dict[str, float]:
                        float(np.abs(leaf.grad.cpu().numpy() - slope).max() / np.abs(slope).max())]
         found[" ".join(["loss", name, *options.values()])] = max(differences)
     return found
+
+
+def of_the_head(width: int, device: str) -> float:
+    """The largest relative difference of the loss and of its gradients."""
+    rng = np.random.default_rng(0)
+    parameters = {"out.weight": rng.standard_normal(2 * width + 1), "out.bias": rng.standard_normal(1)}
+    features, labels = rng.standard_normal((256, 2 * width + 1)) / 8, rng.random(256)
+    value, gradients = stopping.AcceptanceHead(width, parameters).loss(features, labels)
+    head = stopping_torch.AcceptanceHead(width, parameters).to(device)
+    loss = head.loss(torch.from_numpy(features).to(device), torch.from_numpy(labels).to(device))
+    loss.backward()
+    slopes = {name: one.grad.cpu().numpy() for name, one in head.named_parameters()}
+    differences = [np.abs(slopes[name] / one - 1).max() for name, one in gradients.items()]
+    return float(max(abs(loss.item() / value - 1), *differences))
 
 
 def examples(case: Case, count: int, dtype: Any = np.float32) -> list[losses.Example]:
