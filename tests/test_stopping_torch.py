@@ -79,4 +79,4 @@ def test_a_fresh_head_predicts_the_confidence():
 
 def test_a_head_with_hidden_layers_is_refused():
     with pytest.raises(OmnidraftError, match="hidden layers"):
-        stopping_torch.AcceptanceHead(1, {"blocks.0.weight": np.zeros((3, 3)), "out.weight": np.zeros(3), "out.bias": np.zeros(1)})
+        stopping_torch.AcceptanceHead(1, {"blocks.0.weight": np.zeros((3, 3)), **stopping.AcceptanceHead(1).parameters})
