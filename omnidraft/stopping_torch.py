@@ -1,7 +1,7 @@
 """Torch twin of `stopping.py`: the acceptance head as a module, on any device and by autograd.
 
-The stop rules compare plain numbers and have no twin. The head has the same parameters, "out.weight"
-and "out.bias", so each twin continues what the other has learned.
+The stop rules compare plain numbers and have no twin. The head has the same parameters,
+"out.weight" and "out.bias", so each twin continues what the other has learned.
 """
 
 import numpy as np
