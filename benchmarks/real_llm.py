@@ -27,19 +27,21 @@ import numpy as np
 
 from benchmarks.common import REAL, arguments, chosen, run_all, skip, start
 from benchmarks.writing import draws, emitted
-from omnidraft import Learner, Options, Pair, Round, learn, plain, speculative
+from omnidraft import Adapters, Options, Pair, Round, learn, plain, speculative
 from omnidraft.engine.loading import load
 from omnidraft.learning.online import Schedule
-from omnidraft.learning.training import Recipe, Trainer
+from omnidraft.learning.training import Recipe
 from omnidraft.metrics import Summary, summarize
 from omnidraft.serving.conversation import template_of
 from omnidraft.serving.prompts import ids_of
 from omnidraft.stopping import Confidence, FixedLength
+from omnidraft.text.files import make_folder_of, write_text
 from omnidraft.verification import RULES
 from recipes.requests import SPLITS
 
 FILES = {"gsm8k": ["gsm8k_train1000"], "code": ["mbpp_train374", "humaneval164"], "alpaca": ["alpaca_train1000"],
          "xsum": ["xsum_train300"]}
+SAVE_EVERY = 16  # prompts
 LONGEST_DOCUMENT = 1200  # characters of a text that is to be summarized: the short ones of XSum
 METHODS: dict[str, Recipe | None] = {
     "tli": None, "before": None, "dm": Recipe(loss="dm", rank=0), "hybrid": Recipe(loss="hybrid", rank=0),
@@ -126,17 +128,26 @@ def in_turns(pair: Pair, texts: list[str], options: Options, repeats: int) -> di
     return found | ({"same_text": f"{same} of {len(ratios)}"} if options.temperature == 0 else {})
 
 
-def served(pair: Pair, recipe: Recipe, stream: list[str], seed: int, tokens: int) -> dict[str, Any]:
-    """The pair serves and learns; `pair.draft` is the drafter that the guard let serve last."""
-    rng = np.random.default_rng(seed)
-    learner = Learner(pair, Trainer(pair.draft, recipe, rng), rng, Schedule(every=2, replay=6, held_out=0))
+def served(pair: Pair, recipe: Recipe, stream: list[str], seed: int, tokens: int, work: Path) -> dict[str, Any]:
+    """The pair serves and learns; `pair.draft` is the drafter that the guard let serve last.
+
+    `work` keeps the adapter and the block efficiency of each prompt: an interrupted run continues there.
+    """
+    rng, store, record = np.random.default_rng(seed), Adapters(work), work / "served.json"
+    learner = store.resume(pair, recipe, Schedule(every=2, replay=6, held_out=0), rng)
+    done = int(learner.statistics.get("prompts", 0))
+    each: list[float] = json.loads(record.read_text())[:done] if done else []
     options = Options(stop=Confidence(12, 0.3), max_new_tokens=tokens)
-    prompts = [as_prompt(pair, text) for text in stream]
-    each = [summarize(learned.rounds).block_efficiency for learned in learn(learner, prompts, options, draws(seed))]
+    prompts = [as_prompt(pair, text) for text in stream[done:]]
+    for number, learned in enumerate(learn(learner, prompts, options, draws([seed, done])), done + 1):
+        each.append(summarize(learned.rounds).block_efficiency)
+        if number % SAVE_EVERY == 0 or number == len(stream):
+            make_folder_of(record)
+            write_text(record, json.dumps(each))
+            store.keep(learner)
     s, parts = learner.statistics, np.array_split(each, max(1, min(8, len(each) // 8)))
     return {"prompts": len(each), "curve": [round(float(np.mean(part)), 3) for part in parts], "updates": s["updates"],
-            "rollbacks": learner.rollbacks, "serving_seconds": round(s["seconds"], 1),
-            "learning_seconds": round(s["learning_seconds"], 1)}
+            "serving_seconds": round(s["seconds"], 1), "learning_seconds": round(s["learning_seconds"], 1)}
 
 
 def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dict[str, Any]:
@@ -146,7 +157,8 @@ def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dic
     stream, held_out = requests_of(data)
     found: dict[str, Any] = {}
     if METHODS[method] is not None:
-        found["learned"] = served(pair, METHODS[method], stream[:args.stream], seed, args.tokens)
+        place = Path(args.work) / f"{Path(target).stem}-{data}-{method.replace(' ', '')}-{seed}"
+        found["learned"] = served(pair, METHODS[method], stream[:args.stream], seed, args.tokens, place)
     sizes = [len(ngram) + 1 for ngram, _, _ in pair.cache.items()]
     found["cache"] = {"n-grams": len(sizes), "bytes": 4 * sum(sizes)}  # ids of four bytes
     rule = "tli" if method == "tli" else "lifted"
@@ -178,7 +190,8 @@ def main() -> None:
         methods={"nargs": "*", "default": list(METHODS), "choices": list(METHODS)},
         rules=([""], "pairs DRAFT:TARGET of real models, for all four rules"), temperatures=[0.0, 1.0], seeds=[0],
         stream=(200, "prompts to learn from"), held_out=(24, "prompts for the block efficiency"),
-        timed=(8, "of them, for the speed"), repeats=(1, "of each timed text"), tokens=64)
+        timed=(8, "of them, for the speed"), repeats=(1, "of each timed text"), tokens=64,
+        work=("build/real_llm", "folder of what was learned"))
     if not (REAL / "data").is_dir():
         skip("real_llm", "set OMNIDRAFT_REAL_DATA to a folder with the data")
     jobs: dict[tuple, Callable[[], dict]] = {

@@ -30,13 +30,16 @@ def test_rows_that_train_a_drafter_are_neither_served_nor_held_out(data):
     assert {"Add 0.", "Add 999."} <= set().union(*real_llm.requests_of("alpaca"))
 
 
-def test_a_cell_learns_and_has_all_figures(data):
+def test_a_cell_learns_and_has_all_figures(data, tmp_path):
     args = Namespace(draft="draft-general", backend="numpy", temperatures=[0.0, 1.0], stream=4, held_out=3, timed=2,
-                     repeats=1, tokens=8)
+                     repeats=1, tokens=8, work=tmp_path)
     found = real_llm.cell("qwen-like", "gsm8k", "lifted", 0, args)
     assert found["learned"]["prompts"] == 4 and found["learned"]["updates"] == 2
     assert found["T=0"]["same_text"] == "2 of 2" and "same_text" not in found["T=1"]
     assert found["T=0"]["prompts"] == 3 and found["T=0"]["block_efficiency"] >= 1
+    again = real_llm.cell("qwen-like", "gsm8k", "lifted", 0, args)  # what was learned is there: nothing is served
+    assert again["learned"] == found["learned"]
+    assert again["T=1"]["block_efficiency"] == found["T=1"]["block_efficiency"]
     assert found["cache"]["bytes"] >= 12 * found["cache"]["n-grams"] > 0
 
 
