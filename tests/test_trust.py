@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import re
 import shutil
 import struct
 import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from time import process_time
 
 import numpy as np
 import pytest
@@ -26,8 +29,14 @@ from omnidraft.engine.weights import load_tensors, read_header, read_safetensors
 from omnidraft.learning import adapters
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.versions import checksum, seal
-from omnidraft.serving import template
+from omnidraft.options import Options
+from omnidraft.sampling import Uniforms
+from omnidraft.serving.conversation import CLOSE, MARKED, OPEN, Conversation
+from omnidraft.text import confined, trial
 from omnidraft.text.errors import OmnidraftError
+from omnidraft.text.files import default_folder
+from omnidraft.text.names import Names
+from omnidraft.text.tokenizer import Tokenizer
 
 # ---------------------------------------------------------------------------------------------------------- weights
 
@@ -114,10 +123,84 @@ BOMBS = {"time": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfo
 def test_a_template_has_limits_of_time_memory_and_output(case, tmp_path, monkeypatch):
     pytest.importorskip("jinja2")
     pytest.importorskip("resource")
-    monkeypatch.setattr(template, "SECONDS", 1)
+    monkeypatch.setattr(confined, "SECONDS", 1)
     with pytest.raises(OmnidraftError, match="the chat template of .* fails, ") as caught:
         ours(folder_of(tmp_path, "chatml", source=BOMBS[case])).render([USER])
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_template_writes_is_not_parsed_if_it_is_too_long(folders, tmp_path, monkeypatch):  # noqa: F811
+    pytest.importorskip("jinja2")
+    target = Path(shutil.copytree(folders["target"], tmp_path / "target"))
+    (target / "chat_template.jinja").write_text("{{ 'the ' * 1000000 }}")
+    model, read = load(target), []
+    for owner, name in ((Tokenizer, "encode"), (Tokenizer, "encode_continuation"), (Names, "find")):
+        real = vars(owner)[name]
+
+        def seen(self, text, real=real, **how):
+            read.append(len(text))
+            return real(self, text, **how)
+
+        monkeypatch.setattr(owner, name, seen)
+    with pytest.raises(OmnidraftError, match="makes a text of 4000000 characters, but at most"):
+        Conversation(model).ask("hello", Options(), Uniforms(np.random.default_rng(0)))
+    assert sum(read) < 100
+
+
+def test_marks_are_found_in_time_in_proportion_to_the_text():
+    """A template may write marks of its own, which have no partner."""
+    began = process_time()
+    for text in (OPEN * 400_000, "a" + OPEN * 400_000 + CLOSE, CLOSE * 400_000, (OPEN + "a") * 200_000, OPEN + "a" * 400_000):
+        assert len(MARKED.split(text)) in (1, 3)
+    assert len(MARKED.split((OPEN + "a" + CLOSE) * 100_000)) == 200_001 and process_time() - began < 2
+
+
+def test_names_are_found_in_time_in_proportion_to_the_text():
+    """Each of 20,000 that begin alike was tried at every place of the text."""
+    found = Names("a" * 30 + f"<{i}>" for i in range(20_000))
+    began = process_time()
+    assert found.find("a" * 400_000) == [] and found.find("xa" + "a" * 30 + "<7>") == [(2, 35)]
+    assert process_time() - began < 3
+    rng = random.Random(0)
+    for _ in range(300):
+        names = ["".join(rng.choices("<ab>", k=rng.randint(1, 4))) for _ in range(rng.randint(0, 4))]
+        text = "".join(rng.choices("<ab> é🙂\udc80", k=rng.randint(0, 20)))
+        longest_first = "|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)"
+        assert Names(names).find(text) == [one.span() for one in re.finditer(longest_first, text)], (names, text)
+
+
+@pytest.mark.parametrize("part", ["pre_tokenizer", "normalizer"])
+def test_a_regular_expression_that_takes_for_ever_is_stopped_before_it_is_used(folders, tmp_path, monkeypatch, part):  # noqa: F811
+    """It would not even answer Ctrl-C."""
+    pytest.importorskip("resource")
+    monkeypatch.setattr(confined, "SECONDS", 1)
+    target = Path(shutil.copytree(folders["target"], tmp_path / "target"))
+    data = json.loads((target / "tokenizer.json").read_text())
+    slow = {"pattern": {"Regex": r"(?:.|.){40}\b\B"}}
+    slow |= ({"type": "Replace", "content": "x"} if part == "normalizer" else
+             {"type": "Split", "behavior": "Isolated", "invert": False})
+    inner = [slow, *[data[part]] * bool(data[part])]
+    data[part] = {"type": "Sequence", "normalizers" if part == "normalizer" else "pretokenizers": inner}
+    (target / "tokenizer.json").write_text(json.dumps(data))
+    for command in (["generate", "the", "-d", folders["draft"], "-t", target], ["align", folders["draft"], target, "the"]):
+        result = run(*command)
+        assert result.exit_code == 1 and "has a regular expression that fails, it takes over" in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+def test_a_tokenizer_is_tried_once(folders, tmp_path, monkeypatch):  # noqa: F811
+    target = Path(shutil.copytree(folders["target"], tmp_path / "target"))
+    data = json.loads((target / "tokenizer.json").read_text())
+    split = {"type": "Split", "pattern": {"Regex": " ?[a-z]+| +"}, "behavior": "Isolated", "invert": False}
+    data["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, data["pre_tokenizer"]]}
+    (target / "tokenizer.json").write_text(json.dumps(data))
+    runs, real = [], confined.run
+    monkeypatch.setattr(confined, "run", lambda *given, **job: (runs.append(given), real(*given, **job))[1])
+    for _ in range(3):
+        trial._error.cache_clear()  # as a new process begins
+        Tokenizer.load(target)
+    Tokenizer.load(folders["target"])  # without a regular expression there is nothing to try
+    assert len(runs) == 1 and len([*default_folder().glob("tried/*")]) == 1
 
 
 def test_a_prompt_longer_than_any_context_is_not_encoded(folders, monkeypatch):  # noqa: F811
@@ -351,7 +434,7 @@ def test_a_mistake_of_the_program_is_one_line_too(monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("by\nzero")
 
-    monkeypatch.setattr("omnidraft.cli.inspect.folder", broken)
+    monkeypatch.setattr("omnidraft.cli.inspect.tokenizer_of", broken)
     result = run("align", "draft-tasks", "qwen-like")
     assert result.exit_code == 1 and result.stderr.count("\n") == 1
     assert "ZeroDivisionError: by zero" in result.stderr and "--debug" in result.stderr

@@ -4,6 +4,7 @@ Subtle: an answer stays in the context as exactly the tokens that were written. 
 and what the template puts around it are encoded and fed to the models (`Warm`).
 """
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -15,13 +16,17 @@ from ..pairing import Pairing
 from ..sampling import Uniforms
 from ..text.errors import OmnidraftError
 from ..text.files import check_readable, read_json
-from ..text.tokenizer import any_of
+from ..text.names import Names
 from . import template
 
 PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}  # no template
 OPEN, CLOSE = "\ufdd0", "\ufdd1"  # mark added tokens in messages; never used in real text
 MARKED = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
 ROLES = ("system", "user", "assistant", "tool")
+
+
+class TooLong(OmnidraftError):
+    """A conversation that no tokenization makes short enough for the model's context."""
 
 
 class Conversation:
@@ -39,6 +44,9 @@ class Conversation:
         if isinstance(pair, Pairing):  # a drafter without a template uses the target's, if it can
             other = pair.one_vocabulary and self.views[0].source
             self.views.append(View(pair.draft, other=other, drafts=True))
+        longest = max(view.tokenizer.longest for view in self.views)
+        for view in self.views:
+            view.most = self.target.context_size * longest
         self.new()
 
     def new(self) -> None:
@@ -54,8 +62,16 @@ class Conversation:
         messages = [*self.messages, {"role": "user", "content": message}]
         first, limit = bool(self.system), self.target.context_size
         most = limit - min(options.max_new_tokens, limit // 4)
-        while (len((read := [view.read(messages) for view in self.views])[0][1]) > most
-               and len(messages) > first + 1):
+        while True:
+            try:
+                read = [view.read(messages) for view in self.views]
+                fits = len(read[0][1]) <= most
+            except TooLong:
+                if len(messages) <= first + 1:
+                    raise
+                fits = False
+            if fits or len(messages) <= first + 1:
+                break
             most = limit // 2  # once it is full, free half of it
             del messages[first:first + 2]
         check_prompt(self.target, read[0][1])
@@ -90,6 +106,7 @@ class View:
                  drafts: bool = False) -> None:
         self.tokenizer, self.ends, self.drafts = model.tokenizer, model.eos_ids, drafts
         self.text, self.answer, self.ids = "", "", []  # latest prompt, its answer, ids of both
+        self.most = math.inf  # characters of a text
         own, self.names = template_of(model)
         self.source = source or own or other
         if self.source and not template.is_usable():
@@ -97,7 +114,7 @@ class View:
         strings, added = self.tokenizer.strings, self.tokenizer.raw.get_added_tokens_decoder()
         special = {strings[token] for token in self.tokenizer.special.ids}
         plain = {token.content for token in added.values() if token.content.strip(" \n\t▁")}
-        self._special, self._names = any_of(special), any_of(special | plain)
+        self._special, self._names = Names(special), Names(special | plain)
         # Markers are text if they are typed: special tokens, and what the template writes.
         self._markers = special | {name for name in plain if name in (self.source or "")
                                    or name.strip("<|[/]>") in ROLES}
@@ -121,14 +138,21 @@ class View:
         found = template.run(self.source, self.names, messages)
         if "error" in found:
             raise broken(self.tokenizer.name, found["error"])
+        if len(found["text"]) > self.most + 2 * found["text"].count(OPEN):
+            raise TooLong(f"the chat template of {self.tokenizer.name} makes a text of "
+                          f"{len(found['text'])} characters, but at most {self.most} can be read: "
+                          "write a shorter message")  # in any tokenization: do not parse it
         for part in MARKED.split(found["text"])[::2]:
-            self._markers.update(self._names.findall(part))
+            self._markers.update(part[begin:end] for begin, end in self._names.find(part))
         return found["text"]
 
     def mark(self, content: str) -> str:
         """A message whose added tokens are marked as typed, so that it cannot end its turn."""
-        content = content.replace(OPEN, "").replace(CLOSE, "")
-        return self._names.sub(lambda found: OPEN + found[0] + CLOSE, content)
+        content, place, parts = content.replace(OPEN, "").replace(CLOSE, ""), 0, []
+        for begin, end in self._names.find(content):
+            parts += [content[place:begin], OPEN, content[begin:end], CLOSE]
+            place = end
+        return "".join([*parts, content[place:]])
 
     def encode(self, text: str, first: bool = True) -> list[int]:
         """Ids of a rendered text; `first` False: of one that follows other text."""
@@ -149,9 +173,10 @@ class View:
                 for piece in (part[:1], part[1:]):  # cut in two, it is no token
                     ids += self.tokenizer.encode_continuation(piece)
                 continue
-            found = self._special.search(part)
+            found = self._special.find(part)
             # Up to its first special token, a part continues the previous one: no dummy space.
-            size = 0 if first and not place else found.start() if found else len(part)
+            size = found[0][0] if found else len(part)
+            size = 0 if first and not place else size
             ids += self.tokenizer.encode_continuation(part[:size])
             ids += self.tokenizer.encode(part[size:], specials=True)
         return ids
@@ -175,7 +200,10 @@ def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
         source = found.get("chat_template")
         if isinstance(source, list):
             source = {one["name"]: one["template"] for one in source}
-        return source["default"] if isinstance(source, dict) else source, {
+        source = source["default"] if isinstance(source, dict) else source
+        if not isinstance(source, (str, type(None))):
+            raise TypeError("the template is no text")
+        return source, {
             name: value["content"] if isinstance(value, dict) else value
             for name, value in found.items() if name.endswith(("_token", "_tokens"))}
     except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:

@@ -8,6 +8,7 @@ from ..decoding import check_prompt
 from ..drafting import spelled
 from ..pairing import Pairing
 from ..text.errors import OmnidraftError
+from ..text.names import Names
 from .conversation import Conversation
 
 
@@ -26,10 +27,12 @@ def ids_of(pair: Pairing, prompt: str | list[Any]) -> tuple[list[int], list[int]
         return check_prompt(pair.target, ids), other
     ids, spell = check_prompt(pair.target, prompt), pair.target.tokenizer
     text = prompt if isinstance(prompt, str) else spell.decode(ids)
-    for name in map(spell.strings.__getitem__, spell.special.ids if text is prompt else ()):
-        if name in text and getattr(pair.target, "speaks", None):
-            raise OmnidraftError(f"the prompt has {name!r}, a special token in transformers, but "
-                                 "plain text here: give ids to say which, or a chat")
+    if text is prompt and getattr(pair.target, "speaks", None):
+        names = Names(spell.strings[token] for token in spell.special.ids)
+        for begin, end in names.find(text)[:1]:
+            raise OmnidraftError(f"the prompt has {text[begin:end]!r}, a special token in "
+                                 "transformers, but plain text here: give ids to say which, or a "
+                                 "chat")
     return ids, ids if pair.one_vocabulary else spelled(pair.draft.tokenizer, text)
 
 

@@ -1,18 +1,14 @@
-"""Chat templates are programs written by others; each one runs in a separate process.
+"""Chat templates are programs written by others; each one runs in a `confined` process.
 
-There it has jinja2's sandbox, SECONDS of CPU time and MEMORY bytes, and may write LONGEST
-characters. `run` starts the process: this file as a script, which imports no other of the package.
+There it has jinja2's sandbox, and may write LONGEST characters.
 """
 
 import json
 import re
-import subprocess
-import sys
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-SECONDS, MEMORY, LONGEST = 4, 2**29, 2**22
+LONGEST = 2**22
 NEEDED = "a chat template needs jinja2: pip install 'jinja2>=3.1.6'"
 
 
@@ -27,30 +23,16 @@ def is_usable() -> bool:
 
 def run(source: str, names: dict[str, Any], messages: list[dict[str, str]]) -> dict[str, str]:
     """{"text": the text that the answer to `messages` continues}, or {"error": why it failed}."""
-    job = dict(path=sys.path, seconds=SECONDS, source=source, names=names, messages=messages)
-    try:  # -I: do not import from this folder; the timeout is long, as a template cannot sleep
-        done = subprocess.run([sys.executable, "-I", __file__], input=json.dumps(job).encode(),
-                              capture_output=True, timeout=100 * SECONDS)
-        return json.loads(done.stdout)
-    except (subprocess.TimeoutExpired, ValueError):
-        return {"error": f"it takes over {SECONDS} s, or too much memory"}
+    from ..text import confined  # here: in the other process this file is not part of the package
+    return confined.run(__file__, source=source, names=names, messages=messages)
 
 
-def main() -> None:
-    """Run the template that stdin describes; the result of `run` goes to stdout."""
-    job = json.load(sys.stdin)
-    with suppress(ImportError, ValueError, OSError):  # not on every system
-        import resource
-        resource.setrlimit(resource.RLIMIT_CPU, (job["seconds"],) * 2)
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    sys.path[:] = job["path"]
-    try:
-        text = rendered(job["source"], job["names"], job["messages"])
-        found = {"text": text} if len(text) <= LONGEST else {
-            "error": f"its text has over {LONGEST} characters"}
-    except Exception as error:
-        found = {"error": f"{type(error).__name__}: {error}"}
-    sys.stdout.write(json.dumps(found))
+def main(job: dict[str, Any]) -> dict[str, str]:
+    """The result of `run`; in the other process."""
+    text = rendered(job["source"], job["names"], job["messages"])
+    if len(text) > LONGEST:
+        return {"error": f"its text has over {LONGEST} characters"}
+    return {"text": text}
 
 
 def rendered(source: str, names: dict[str, Any], messages: list[dict[str, str]]) -> str:
@@ -69,7 +51,3 @@ def rendered(source: str, names: dict[str, Any], messages: list[dict[str, str]])
         source = re.sub(rf"(\{{%[-+]?\s*){tag}(?=\s*[-+]?%\}})", rf"\1{same}", source)
     return made.from_string(source).render(names, messages=messages, tools=None, documents=None,
                                            add_generation_prompt=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import groupby, islice, product
@@ -21,7 +21,9 @@ import tokenizers
 
 from .errors import OmnidraftError
 from .files import check_readable, read_json
+from .names import Names
 from .special_tokens import find_roles
+from .trial import tried
 
 # GPT-2's stand-ins: printable Latin-1 bytes are themselves, the other 68 get code points 256, ...
 _HIDDEN = [*range(33), *range(127, 161), 173]
@@ -29,6 +31,7 @@ BYTE_TO_CHARACTER = [chr(256 + _HIDDEN.index(b) if b in _HIDDEN else b) for b in
 CHARACTER_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_CHARACTER)}
 _TO_LATIN_1 = {b: "\uffff" for b in _HIDDEN} | {ord(c): b for c, b in CHARACTER_TO_BYTE.items()}
 
+OURS = Path(__file__).resolve().parents[1]  # the package, whose tokenizers need no trial
 LARGEST = 2**27  # maximum bytes of a tokenizer.json; one with 262k tokens has 33 MB
 GROWTH = 64  # maximum growth of a text by a normalizer (factor) or a post-processor (ids)
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -94,7 +97,7 @@ class Tokenizer:
         # Control tokens that the model itself may find in a text: Unigram finds all of these.
         in_model = [self.strings[i] for i in sorted(self.special.ids | self.fallback.keys())
                     if raw.model.token_to_id(self.strings[i]) is not None]
-        self._controls = any_of(name for name in in_model if len(name) > 1)
+        self._controls = Names(name for name in in_model if len(name) > 1)
         self.key = key or self.fingerprint
         check_bytes(self)
 
@@ -111,6 +114,8 @@ class Tokenizer:
         with _library(f"{path} is not a readable tokenizer.json: download it again"):
             content = path.read_bytes()
             raw = tokenizers.Tokenizer.from_buffer(content)
+        if OURS not in path.resolve().parents:
+            tried(_parts(raw.normalizer) + _parts(raw.pre_tokenizer), path.parent.name)
         config = read_json(path.with_name("tokenizer_config.json")) | {"eos_token_id": []}
         for file in ("generation_config.json", "config.json"):
             end = read_json(path.with_name(file)).get("eos_token_id")
@@ -209,13 +214,13 @@ class Tokenizer:
 
     def _continued(self, part: str) -> list[int]:
         """Ids of a part by the exact pipeline; the names of control tokens are spelled as text."""
-        ids = _run(self._exact, part)
-        if not self._controls.search(part) or self.decode_bytes(ids) == part.encode():
+        ids, names = _run(self._exact, part), self._controls.find(part)
+        if not names or self.decode_bytes(ids) == part.encode():
             return ids
         ids, start = [], 0
-        for name in self._controls.finditer(part):
-            ids += _run(self._exact, part[start:name.start() + 1])  # cut each name in two
-            start = name.start() + 1
+        for begin, _ in names:
+            ids += _run(self._exact, part[start:begin + 1])  # cut each name in two
+            start = begin + 1
         return ids + _run(self._exact, part[start:])
 
     @cached_property
@@ -357,9 +362,3 @@ def _check_ids(path: Path, content: str, raw: tokenizers.Tokenizer) -> None:
         if here != token["id"]:
             raise OmnidraftError(f"{path} gives {name!r} the id {token['id']}, but the tokenizers "
                                  f"library gives it {here}: fill the gap in the added tokens")
-
-
-def any_of(names: Iterable[str]) -> re.Pattern[str]:
-    """A pattern for any of these names, the longest first; for none of them, one that fails."""
-    longest_first = sorted(names, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")

@@ -1,0 +1,61 @@
+"""The regular expressions of a tokenizer are tried once, where they can be stopped.
+
+An expression such as `(?:.|.){30}x` takes for ever, and Python cannot interrupt the library that
+runs it. So each set of them is first run over TEXTS in a `confined` process. A file in the
+`tried` folder of `default_folder` remembers that it has ended. What only a special text makes slow
+is not found.
+"""
+
+import hashlib
+import json
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+if __package__:  # subtle: in the other process this file is not part of the package
+    from . import confined
+    from .errors import OmnidraftError
+    from .files import default_folder, make_folder_of, write_text
+
+TEXTS = ["the thing in the house, on the inside; and then the other! " * 4, "aB3 " * 50, "ab" * 100,
+         "é漢字\u200d🙂 " * 20, "if (x != y) {\n\treturn [1, 2.5e3];\r\n}\n\n" * 5,
+         *(one * 200 for one in "aZ1 _#.\n\té漢▁")]
+
+
+def tried(parts: list[dict[str, Any]], name: str) -> None:
+    """Raise OmnidraftError if these parts of a normalizer and pre-tokenizer take too long.
+
+    Only parts with a regular expression are run; all others take time in proportion to a text.
+    """
+    states = tuple(json.dumps(part, sort_keys=True) for part in parts
+                   if "Regex" in (part.get("pattern") or {}))
+    if error := _error(states):
+        raise OmnidraftError(f"tokenizer {name!r} has a regular expression that fails, {error}: "
+                             "use another one")
+
+
+@lru_cache(256)
+def _error(states: tuple[str, ...]) -> str:
+    """Why these parts (JSON) fail; empty if they do not."""
+    digest = hashlib.sha256("\n".join(states).encode()).hexdigest()
+    place = default_folder() / "tried" / digest
+    if not states or place.exists():
+        return ""
+    error = confined.run(__file__, states=states).get("error", "")
+    if not error:
+        with suppress(OmnidraftError):  # if it cannot be written, they are tried each time
+            make_folder_of(place)
+            write_text(place, "")
+    return error
+
+
+def main(job: dict[str, Any]) -> dict[str, str]:
+    """Run the parts in `job["states"]` over TEXTS; in the other process."""
+    from tokenizers import Tokenizer, models
+    for state in map(json.loads, job["states"]):
+        kind = "normalizer" if state["type"] == "Replace" else "pre_tokenizer"
+        shell = json.loads(Tokenizer(models.BPE()).to_str())
+        made = getattr(Tokenizer.from_str(json.dumps(shell | {kind: state})), kind)
+        for text in TEXTS:
+            made.normalize_str(text) if kind == "normalizer" else made.pre_tokenize_str(text)
+    return {}
