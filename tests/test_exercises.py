@@ -42,16 +42,13 @@ MISTAKES = {  # step: (text in the solution, its replacement, part of the messag
         ("for n in nearest", "for n in longer", "the first proposal"),  # subtracts nested n-grams twice
         ("+ list(ngrams)", "", "ab "),  # the n-grams themselves are forgotten
         ("row(letters[:i])", "row(())", "after a")],  # every letter from the first row
-    6: [("end - len(ids) - 1", "end - len(ids)", "not distributed|tokens"),  # no place for the target's own token
-        ("min(k, room)", "k", "at most . draft tokens, yours"),  # drafts what there is no room for
-        (" and not (tokens and tokens[-1] in draft.ends)", "", "an end token is the last one"),  # drafts after an end token
-        ("trie.paths[token] or (None,)", "trie.paths[token]", "not distributed"),  # skips draft tokens without a path
-        ("for atom, _, _ in atoms])[:room]", "for atom, _, _ in atoms])", "at most . proposals, yours"),
-        ("(atom, row, path[:i])", "(atom, row, ())", "not distributed|mean number of target passes"),  # no earlier atoms
-        ("written = written[:place + 1]", "pass", "not distributed"),  # something follows the end token
-        ("own + tokens, 1", "own, 1", "mean number of target passes"),  # every draft token from the first row
-        ("own = draft.write(own, target.bytes(written))", "own = own + tokens", "mean number of target passes|not distributed"),
-        ("own = draft.write(own, target.bytes(written))", "pass", "mean number of target passes")],  # own text not read
+    6: [("end - len(ids) - 1", "end - len(ids)", "too many draft tokens"),  # no place for the target's own token
+        ("min(k, end - len(ids) - 1)", "k", "too many draft tokens"),
+        ("for i, atom in enumerate(path)]", "for i, atom in enumerate(path) if atom >= 0]", "not distributed"),  # no path
+        ("(atom, j, path[:i])", "(atom, j, ())", "not distributed|mean number of target passes"),  # no earlier atoms
+        ("            before = choose(q[-1])\n            tokens.append(before)", "            tokens.append(choose(q[-1]))",
+         "mean number of target passes|not distributed"),  # every draft token from the first row
+        ('text += "".join(target.words[token] for token in written)', "pass", "mean number of target passes")],  # not read
 }
 
 

@@ -176,61 +176,53 @@ def repair(function):
 
 
 # ---- step 6 ----------------------------------------------------------------------------------------------------------
+class Counted(mini.Model):
+    """A model of mini.py that counts how often it is asked for rows, and for how many."""
+
+    def __init__(self, words, text):
+        super().__init__(words, text)
+        self.asked = []
+
+    def rows(self, ids, temperature):
+        self.asked.append(np.size(ids))
+        return super().rows(ids, temperature)
+
+
 def loop(function):
-    """The models of mini.py with an end token: all texts of three tokens at two temperatures, and passes of the target."""
-    models = [ending(mini.bigrams(words.split(), b"haha!ahha!haha!aha!haha!ahaha!aha!")) for words in ("h a ah -", "h a ha !")]
-    trie = mini.Trie(*models)  # ha is merged, ah expanded, and - has no path
-    prompt = [model.write([], b"ha") for model in models]
-    p = {T: mini.probabilities(models[1].logits([*range(5)], 5), T) for T in (0, 1)}
-
-    def written(draws, speculate, T, k, new):
-        drafted, passes = [], []  # calls of the drafter in this round, and of the target
-
-        def draft_logits(ids, n):
-            if drafted and ids[-1] in models[0].ends:
-                raise Wrong("6 loop: an end token is the last one of its draft\n\nyours drafts another one after it")
-            drafted.append(n)
-            return models[0].logits(ids, n)
-
-        def target_logits(ids, n):
-            room = len(prompt[1]) + new - (len(ids) - n + 1) - 1  # the last n - 1 ids are proposals
-            for what, count, most in (("draft tokens", len(drafted), min(k, room)), ("proposals", n - 1, room)):
-                if count > most:
-                    raise Wrong(f"6 loop: k = {k}, tokens still to write: {room + 1}\n\n"
-                                f"wanted at most {most} {what}, yours {count}")
-            drafted.clear()
-            passes.append(n)
-            return models[1].logits(ids, n)
-
-        counted = (mini.Model(model.spell, model.write, logits, model.ends)
-                   for model, logits in zip(models, (draft_logits, target_logits), strict=True))
-        rounds = [list(r) for r in speculate(*counted, trie, [*prompt[0]], [*prompt[1]], k, new, T, draws)]
-        if len(passes) != len(rounds):
-            raise Wrong(f"6 loop: one target pass per round\n\n{len(rounds)} rounds, yours made {len(passes)} passes")
-        return tuple(sum(rounds, [])), len(rounds)
-
-    for T, k, new in ((0, 2, 4), (1, 1, 3), (1, 2, 3)):
-        case = f"temperature {T}, drafts of {k}, {new} tokens to write"
-        given, wanted = {}, {}
-        found, best = (mini.distribution(lambda draws, one=one, T=T, k=k, new=new: written(draws, one, T, k, new))
-                       for one in (function, lambda *given: mini.speculate(*given)))
-        for (text, _), weight in found.items():
-            given[text] = given.get(text, 0) + weight
-        for text in (text[:i] for text in itertools.product(range(5), repeat=new) for i in range(1, new + 1)):
-            if len(text) == new and 4 not in text[:-1] or text[-1] == 4 and 4 not in text[:-1]:
-                wanted[text] = p[T][[prompt[1][-1], *text[:-1]], text].prod()
-        compare("6 loop: the text is not distributed as the target's own", case, wanted, given,
-                lambda text: "|".join((models[1].spell[t] or b"END").decode() for t in text))
-        rounds, least = (sum(n * weight for (_, n), weight in one.items()) for one in (found, best))
-        number("6 loop: the texts are right, but the mean number of target passes is wrong", case,
-               least, rounds)
+    """The models of mini.py: the first three tokens at two temperatures, and the passes of the target."""
+    draft, target = Counted("h a ah -", "aha!hah-"), Counted("h a ha !", "haha!ahha!haha!aha!haha!ahaha!aha!")
+    models = draft, target, mini.Trie(draft, target)  # ha is merged, ah expanded, and - has no path
+    for temperature, k, new in ((0, 2, 4), (1, 1, 3), (1, 2, 3)):
+        case = f"temperature {temperature}, drafts of {k}, {new} tokens to write"
+        found, best = ({}, {}), ({}, {})  # texts and numbers of passes, with their probabilities
+        for speculate, (texts, passes) in ((function, found), (best_loop, best)):
+            waiting = [[]]
+            while waiting:
+                choose = mini.Every(waiting.pop())
+                draft.asked.clear()
+                target.asked.clear()
+                rounds = [[*written] for written in speculate(*models, "ha", k, new, temperature, choose)]
+                waiting += choose.others
+                text = tuple(sum(rounds, []))[:new]
+                texts[text] = texts.get(text, 0) + choose.weight
+                passes[len(target.asked)] = passes.get(len(target.asked), 0) + choose.weight
+                if len(target.asked) != len(rounds):
+                    made = f"{len(rounds)} rounds, yours made {len(target.asked)} passes"
+                    raise Wrong(f"6 loop: one target pass per round\n\n{made}")
+                most = sum(min(k, max(0, new - sum(map(len, rounds[:i])) - 1)) for i in range(len(rounds)))
+                if sum(draft.asked) > most:
+                    raise Wrong(f"6 loop: too many draft tokens\n{case}\n\nwanted at most {most}, yours {sum(draft.asked)}")
+        p, last = mini.Model.rows(target, [*range(4)], temperature), target.write("ha")[-1]
+        wanted = {text: p[[last, *text[:-1]], text].prod() for text in itertools.product(range(4), repeat=new)}
+        compare("6 loop: the text is not distributed as the target's own", case, wanted, found[0],
+                lambda text: "|".join(target.words[t] for t in text))
+        least, rounds = (sum(n * weight for n, weight in passes.items()) for _, passes in (best, found))
+        number("6 loop: the texts are right, but the mean number of target passes is wrong", case, least, rounds)
 
 
-def ending(model):
-    """The same model with one token more, which ends a text."""
-    size = len(model.spell)
-    table = np.pad(model.logits([*range(size)], size), (0, 1), constant_values=0.5)
-    return mini.Model([*model.spell, b""], model.write, lambda ids, n: table[ids[-n:]], (size,))
+def best_loop(*given):
+    """The rounds of mini.py."""
+    return (written for written, _ in mini.speculate(*given))
 
 
 STEPS = {1: ("verify", verify, "verify"), 2: ("merge", merge, "merge"), 3: ("trie", trie, "trie"),

@@ -1,22 +1,23 @@
 """Lesson 8, step 6: the loop.
 
-Write `speculate` of tutorials/mini.py without looking at it: you replace its section 5 and may use everything else.
-`draft` and `target` are Models (`logits(ids, n)`, `write(ids, data)`, `bytes(ids)`, `ends`). The text so far is `own` in the
-drafter's tokens and `ids` in the target's. Until `new` target tokens are written, or one that is in `target.ends`:
+Write `speculate` of tutorials/mini.py without looking at it: you replace its section 4 and may use everything else.
+`draft` and `target` are Models: `write(text)` gives ids, `words[id]` what a token spells, and `rows(ids, temperature)` the
+distribution after each of the ids (of bigram models, so a token looks only at the one before it). Until at least `new`
+target tokens are written after `text`:
 
-    1. draft up to k tokens, each drawn from its row (`probabilities`) after the ones before it, but no more than there is room
-       for next to the target's own token (so none if only one is still to be written). One in `draft.ends` is the last one.
-    2. translate: `trie.paths[d]` has the atoms of draft token d, or () if it has none (then use None: it matches nothing).
-       `trie.merge(atoms)` gives the proposals; an expansion may make them too many: keep as many as there is room for.
-    3. run one pass of the target over the text and all proposals: one row for each proposal, and one more.
-    4. `verify(atoms, trie, p, room, draws)` gives what the round writes. Its atoms are triples: the atom, the row that its
-       token was drawn from, and a tuple of the earlier atoms of the same token. Nothing may follow an end token.
-    5. both sides continue from what was written; for the drafter, `draft.write(own, its bytes)` turns it into tokens.
+    1. draft up to k tokens, each drawn (`choose(row)`) from its row after the one before it, but fewer than the tokens still to
+       write, because the target adds one of its own (so none if only one is still to be written).
+    2. translate: `trie.paths[d]` has the atoms of draft token d. `trie.walk(atoms)` gives a route, the proposals, and the node
+       in which the atoms end. If a token ends there (`trie.token`), it is the last proposal.
+    3. run one pass of the target, over the last token of the text and all proposals: one row for each, and one more.
+    4. `verify(atoms, q, p, trie, choose)` gives what the round writes, and the steps to it. Its atoms are triples: the atom,
+       the number j of its draft token, and a tuple of the atoms before it in this token; q are the rows that were drawn from.
+    5. both sides continue from what was written; for the drafter, `draft.write` turns the text into tokens.
 """
 
-from mini import probabilities, verify  # noqa: F401 (you will need them)
+from mini import verify  # noqa: F401 (you will need it)
 
 
-def speculate(draft, target, trie, own, ids, k, new, temperature, draws):
+def speculate(draft, target, trie, text, k, new, temperature, choose):
     """A list of rounds, each a list of the target tokens that it writes."""
-    raise NotImplementedError("hint: room = (tokens still to write) - 1, then the five steps in order")
+    raise NotImplementedError("hint: k or (tokens still to write) - 1 draft tokens, then the five steps in order")

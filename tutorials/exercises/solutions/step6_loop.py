@@ -1,34 +1,33 @@
 """Step 6, solved.
 
-The drafter forgets its draft and reads what was written, so both models always continue from the same text. (The package and
-mini.py keep those of its tokens that agree, so that the drafter's cache need not be filled again.)
+The drafter forgets its draft and reads what was written, so both models always continue from the same text. (The package keeps
+those of its tokens that agree, so that the drafter's cache need not be filled again.)
 """
 
-from mini import probabilities, verify
+from mini import verify
 
 
-def speculate(draft, target, trie, own, ids, k, new, temperature, draws):
-    rounds, end = [], len(ids) + new
-    while len(ids) < end and ids[-1] not in target.ends:
-        room = end - len(ids) - 1  # for proposals; the last token is the target's own
-        tokens, rows = [], []
-        while len(tokens) < min(k, room) and not (tokens and tokens[-1] in draft.ends):
-            rows.append(probabilities(draft.logits(own + tokens, 1), temperature)[0])
-            tokens.append(draws.choose(rows[-1]))
+def speculate(draft, target, trie, text, k, new, temperature, choose):
+    rounds, ids = [], target.write(text)
+    end = len(ids) + new
+    while len(ids) < end:
+        tokens, q, before = [], [], draft.write(text)[-1]
+        while len(tokens) < min(k, end - len(ids) - 1):
+            q.append(draft.rows(before, temperature))
+            before = choose(q[-1])
+            tokens.append(before)
 
         atoms = []
-        for token, row in zip(tokens, rows, strict=True):
-            path = trie.paths[token] or (None,)
-            atoms += [(atom, row, path[:i]) for i, atom in enumerate(path)]
-        proposals = trie.merge([atom for atom, _, _ in atoms])[:room]
+        for j, token in enumerate(tokens):
+            path = trie.paths[token]
+            atoms += [(atom, j, path[:i]) for i, atom in enumerate(path)]
+        _, proposals, node = trie.walk([atom for atom, _, _ in atoms])
+        if node in trie.token:
+            proposals.append(trie.token[node])
 
-        p = probabilities(target.logits(ids + proposals, len(proposals) + 1), temperature)  # the one pass
-        written = verify(atoms, trie, p, room, draws)
-        for place, token in enumerate(written):
-            if token in target.ends:
-                written = written[:place + 1]
-                break
+        p = target.rows([ids[-1], *proposals], temperature)  # the one pass
+        written, _ = verify(atoms, q, p, trie, choose)
         rounds.append(written)
         ids = ids + written
-        own = draft.write(own, target.bytes(written))
+        text += "".join(target.words[token] for token in written)
     return rounds
