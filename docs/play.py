@@ -1,25 +1,30 @@
-"""Record rounds of speculative decoding, and write a page that plays them step by step.
+"""Record rounds of speculative decoding, and write docs/play.html, a page that plays them step by step.
 
-    python docs/play.py [--out build/site/play.html] [--picture docs/play.png]
+    python docs/play.py [--out docs/play.html] [--picture docs/play.png] [--stored]
 
-It records the embedded pairs, and one pair of toy vocabularies whose whole trie can be drawn. The page is the `play.html` next
-to this file, with the recording in it: it loads nothing else, and opens from disk. The picture shows one step of the toy pair
-(drawn by Chromium).
+It records the embedded pairs, with the time that each round took, and one pair of toy vocabularies whose whole trie can be
+drawn. The page is play_template.html with the recording in it: it loads nothing else, and opens from disk. `--stored` keeps the
+recording of the page that is there. The picture shows one step of the toy pair (drawn by Chromium).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from time import process_time
 from typing import Any
 from unittest import mock
 
-import numpy as np
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: as `omnidraft demo` runs
+
+import numpy as np  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -28,25 +33,27 @@ import tokenizers  # noqa: E402
 from tokenizers import AddedToken, decoders, models, pre_tokenizers  # noqa: E402
 
 import omnidraft  # noqa: E402
-from omnidraft import Adapters, Options, Pair, Uniforms, speculative, verification  # noqa: E402
+from omnidraft import Adapters, Options, Pair, Uniforms, decoding, plain, speculative, verification  # noqa: E402
 from omnidraft.learning.adapters import SHIPPED  # noqa: E402
 from omnidraft.lifting import ROOT as TOP  # noqa: E402
 from omnidraft.sampling import process  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
 from omnidraft.text.files import write_text  # noqa: E402
 from omnidraft.text.tokenizer import Tokenizer  # noqa: E402
-from omnidraft.verification import comparisons  # noqa: E402
 
 QUESTION = "Ann has 3 boxes of 12 pens. How many pens does she have?"
 REQUEST = "Write a Python function that adds two numbers."
 SCENES = [  # drafter, target, prompt, temperature
+    ("draft-tasks", "qwen-like", QUESTION, 1.0),
     ("toy drafter", "toy target", "snow", 1.0),
-    ("draft-tasks", "qwen-like", QUESTION, 0.0),
-    ("draft-tasks", "llama3-like", REQUEST, 0.0),
+    ("draft-tasks", "llama3-like", REQUEST, 1.0),
     ("draft-general, adapted", "qwen-like", "Write a story about a dog.", 0.7),
 ]
+REPEATS = 7  # of each recording: a round's time is the shortest of them, because other work can only add to it
 CORPUS = "snow falls low snowflakes flow slow snow on snow fell as snowflakes fall slow flakes of snow " * 2
 BARS = 6
+SEEDS = {"toy drafter": 39, "draft-general, adapted": 4}  # texts that show much; 1 for the others
+TEMPLATE = ROOT / "docs" / "play_template.html"
 KEEP = verification._keep
 
 
@@ -136,33 +143,53 @@ def text_of(tokenizer: Tokenizer, token: int) -> str:
     return tokenizer.decode_bytes([token]).decode("utf-8", "replace")
 
 
-def bars(pair: Pair, seen: tuple, record: Any, temperature: float) -> dict:
-    """P and Q at the place where the round was decided: of the likeliest atoms, and of tokens that end there."""
-    draft, proposals, logits, last = seen
-    own, rows = pair.draft.tokenizer, process(logits[:, :pair.target.tokenizer.size], temperature or 1.0)
-    lifting = pair.lifting
-    if temperature == 0 and record.kinds[-1] == "recovered":  # the first comparison of the token that was replaced
-        route = comparisons(proposals.atoms, proposals.origins, lifting, rows)
-        last = next((choice for choice in route if choice.row == record.accepted), None)
-    if last is None:
-        row = rows[len(record.emitted) - 1]
-        best = np.argsort(-row)[:BARS].tolist()
-        chosen = record.emitted[-1]
-        best = best if chosen in best else [*best[:-1], chosen]
-        found = [[text_of(pair.target.tokenizer, t), float(row[t]), None, t == chosen] for t in best]
-        return {"title": "of the target's next token", "rows": found}
-    q = lifting.distribution(*proposals.origins[last.place])
-    atoms, P, Q = lifting.choice(last.node, rows[last.row], q)
-    names = [text_of(own, int(atom)) for atom in atoms]
-    names.append("others" if last.node == TOP else "stop")
+def compared(pair: Pair, step: Any, proposals: Any, rows: Any) -> dict:
+    """P and Q at one comparison: of the likeliest atoms, and of tokens that end there; the drafted one is marked."""
+    own = pair.draft.tokenizer
+    atoms = [int(atom) for atom in pair.lifting.atoms(step.node)]
+    P, Q = verification.p_and_q(step, proposals.origins, pair.lifting, rows)
+    names = [text_of(own, atom) for atom in atoms]
+    names.append("others" if step.node == TOP else "stop")
     order = np.argsort(-np.maximum(P, Q))[:BARS].tolist()
-    drafted = proposals.atoms[last.place]
-    place = [*map(int, atoms)].index(drafted) if drafted in atoms else len(names) - 1
+    drafted = proposals.atoms[step.place]
+    place = atoms.index(drafted) if drafted in atoms else len(names) - 1
     order = order if place in order else [*order[:-1], place]
-    reached = "".join(text_of(own, atom) for atom in last.node)
-    return {"title": "of the next atom" + f" inside “{reached}”" * bool(reached),
-            "r": float(last.before) if temperature else 1.0,
+    reached = "".join(text_of(own, atom) for atom in step.node)
+    return {"title": "of the next atom" + f" inside “{reached}”" * bool(reached), "r": float(step.before),
             "rows": [[names[i], float(P[i]), float(Q[i]), i == place] for i in order]}
+
+
+def alone(pair: Pair, row: np.ndarray, token: int) -> dict:
+    """P of the target's next token: of the likeliest ones, and the written one, which is marked."""
+    best = np.argsort(-row)[:BARS].tolist()
+    best = best if token in best else [*best[:-1], token]
+    found = [[text_of(pair.target.tokenizer, t), float(row[t]), None, t == token] for t in best]
+    return {"title": "of the target's next token", "r": 1.0, "rows": found}
+
+
+def drawn(pair: Pair, row: np.ndarray, token: int) -> dict:
+    """Q of the drafter's next token, where the target's P is never asked for."""
+    best = np.argsort(-row)[:BARS].tolist()
+    best = best if token in best else [*best[:-1], token]
+    found = [[text_of(pair.draft.tokenizer, t), None, float(row[t]), t == token] for t in best]
+    return {"title": "of the drafter's next token", "r": 1.0, "rows": found}
+
+
+def frames(pair: Pair, seen: tuple, done: Any, temperature: float) -> list[dict]:
+    """Probabilities for each draft token, then those at the place where the round was decided."""
+    draft, proposals, logits, last = seen
+    rows = process(logits[:, :pair.target.tokenizer.size], temperature)
+    steps = [*verification.comparisons(proposals.atoms, proposals.origins, pair.lifting, rows)]
+    found, made, number = [], {}, -1  # made: number of a draft token -> place of its first atom that is new
+    for place, (_, before) in enumerate(proposals.origins):
+        number += not before or place == 0  # the first atoms of a healed token are in the text already
+        made.setdefault(number, place)
+    for j, token in enumerate(draft.tokens):
+        here = [step for step in steps if step.place == made[j]]  # *stop* of the token before, and where this one begins
+        found.append(compared(pair, here[-1], proposals, rows) if here else drawn(pair, draft.probs[j], token))
+    if last is None:
+        return [*found, alone(pair, rows[len(done.emitted) - 1], done.emitted[-1])]
+    return [*found, compared(pair, last, proposals, rows)]
 
 
 def record(pair: Pair, prompt: str, temperature: float, tokens: int, seed: int = 0) -> dict:
@@ -179,7 +206,8 @@ def record(pair: Pair, prompt: str, temperature: float, tokens: int, seed: int =
             "draft": [text_of(own, token) for token in draft.tokens],
             "proposals": [text_of(goal, token) for token in proposals.tokens], "accepted": done.accepted,
             "emitted": [[text_of(goal, token), kind] for token, kind in zip(done.emitted, done.kinds, strict=True)],
-            "bars": bars(pair, seen, done, temperature),
+            "ms": [round(1e3 * done.seconds.get(part, 0.0), 3) for part in ("draft", "target", "other")],
+            "bars": frames(pair, seen, done, temperature),
             "path": node_path(pair, proposals, done.accepted)})
         text += goal.decode_bytes(done.emitted).decode("utf-8", "replace")
     return {"prompt": prompt, "temperature": temperature, "rounds": rounds,
@@ -231,24 +259,53 @@ def pair_of(draft: str, target: str) -> Pair:
     return Pair(Adapters(SHIPPED).load(made).drafter(made.draft), made.target) if adapted else made
 
 
+def timed(pair: Pair, prompt: str, temperature: float, tokens: int, seed: int) -> dict:
+    """A recording, with the shortest of several times for each round, and the time of a token of plain decoding.
+
+    The times are of the processor (with one BLAS thread the same as of the clock), which other work disturbs less.
+    """
+    with mock.patch.object(decoding, "perf_counter", process_time):
+        return _timed(pair, prompt, temperature, tokens, seed)
+
+
+def _timed(pair: Pair, prompt: str, temperature: float, tokens: int, seed: int) -> dict:
+    made = [record(pair, prompt, temperature, tokens, seed) for _ in range(REPEATS)]
+    for number, one in enumerate(made[0]["rounds"]):
+        times = np.array([again["rounds"][number]["ms"] for again in made])  # (REPEATS, 3)
+        one["ms"] = np.round(times[times.sum(-1).argmin()], 3).tolist()
+    ids = pair.target.tokenizer.encode(prompt, bos=True)
+    options, alone = Options(temperature=temperature, max_new_tokens=tokens), []
+    for _ in range(REPEATS):
+        rounds = [*plain(pair.target, ids, options, Uniforms(np.random.default_rng(seed)))]
+        alone.append([1e3 * sum(done.seconds.values()) for done in rounds[1:]])  # the first reads the prompt
+    return made[0] | {"plain": round(float(np.median(np.min(alone, 0))), 3)}
+
+
 def recording(tokens: int = 60) -> list[dict]:
     """All scenes."""
     found = []
     for draft, target, prompt, temperature in SCENES:
-        pair = pair_of(draft, target)
-        scene = record(pair, prompt, temperature, 24 if draft.startswith("toy") else tokens, seed=39)
-        nodes = trie(pair) if draft.startswith("toy") else []
-        found.append(scene | {"draft": draft, "title": f"{draft} → {target}", "trie": nodes})
+        pair, seed = pair_of(draft, target), SEEDS.get(draft, 1)
+        if draft.startswith("toy"):
+            scene = record(pair, prompt, temperature, 24, seed) | {"trie": trie(pair), "plain": 0}
+        else:
+            scene = timed(pair, prompt, temperature, tokens, seed) | {"trie": []}
+        found.append(scene | {"draft": draft, "title": f"{draft} → {target}"})
     return found
 
 
 def page(scenes: list[dict]) -> str:
     """The page, with the recording in it."""
     data = json.dumps(scenes, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    return (ROOT / "docs" / "play.html").read_text(encoding="utf-8").replace("/*SCENES*/[]", data)
+    return TEMPLATE.read_text(encoding="utf-8").replace("/*SCENES*/[]", data)
 
 
-def picture(page: Path, path: Path, step: str = "#0.31", size: str = "1000,830") -> None:
+def stored(path: Path) -> list[dict]:
+    """The recording in a page."""
+    return json.loads(re.search(r"^const scenes = (.*);$", path.read_text(encoding="utf-8"), re.M)[1])
+
+
+def picture(page: Path, path: Path, step: str = "#1.31", size: str = "1000,930") -> None:
     """A picture of one step of the page, made by Chromium without a window."""
     with tempfile.TemporaryDirectory() as profile:
         subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
@@ -260,11 +317,11 @@ def picture(page: Path, path: Path, step: str = "#0.31", size: str = "1000,830")
 def main() -> None:
     """Record and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "site" / "play.html")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "play.html")
     parser.add_argument("--picture", type=Path)
+    parser.add_argument("--stored", action="store_true", help="do not record again")
     args = parser.parse_args()
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(args.out, page(recording()))
+    write_text(args.out, page(stored(args.out) if args.stored else recording()))
     if args.picture:
         picture(args.out, args.picture)
     print(args.out)

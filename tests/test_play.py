@@ -1,5 +1,6 @@
 """The page that plays rounds: it shows what the loop wrote, loads nothing else, and draws every step."""
 
+import html
 import importlib.util
 import json
 import re
@@ -7,10 +8,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_cli import embedded
 
-from omnidraft import Options, Uniforms, plain
+from omnidraft import Options, Uniforms, speculative
+from omnidraft.stopping import Confidence
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,13 +32,19 @@ def check_scene(scene):
         assert r["text"] == text and 0 <= r["accepted"] <= len(r["proposals"]) and r["kept"] <= len(r["draft"])
         assert [token for token, _ in r["emitted"]][:r["accepted"]] == r["proposals"][:r["accepted"]]
         assert len(r["emitted"]) == r["accepted"] + 1 or r is scene["rounds"][-1] or r["emitted"][-1][1] != "bonus"
-        assert r["bars"]["rows"] and all(0 <= p <= 1 + 1e-6 and (q is None or 0 <= q <= 1 + 1e-6)
-                                         for _, p, q, _ in r["bars"]["rows"])
-        token, kind = r["emitted"][-1]
-        if reached := re.search("inside “(.+)”", r["bars"]["title"]):  # the new token begins where it was decided
+        assert len(r["bars"]) == len(r["draft"]) + 1  # for each draft token, and for the end of the round
+        for shown in r["bars"]:
+            assert shown["rows"] and all(chance is None or 0 <= chance <= 1 + 1e-6
+                                         for _, p, q, _ in shown["rows"] for chance in (p, q))
+        for drafted, shown in zip(r["draft"], r["bars"], strict=False):
+            [marked] = [name for name, _, _, chosen in shown["rows"] if chosen]
+            assert all(q is not None for _, _, q, _ in shown["rows"])
+            assert marked in ("stop", "others") or drafted.removeprefix(r["healed"]).startswith(marked)
+        end, (token, kind) = r["bars"][-1], r["emitted"][-1]
+        if reached := re.search("inside “(.+)”", end["title"]):  # the new token begins where it was decided
             assert kind == "recovered" and token.startswith(reached[1])
-        [marked] = [name for name, _, _, chosen in r["bars"]["rows"] if chosen]
-        if r["bars"]["rows"][0][2] is None:  # the target's own distribution: the written token is marked
+        [marked] = [name for name, _, _, chosen in end["rows"] if chosen]
+        if end["rows"][0][2] is None:  # the target's own distribution: the written token is marked
             assert marked == token
         elif marked != "stop" and not reached:
             kept = "".join(r["proposals"][:r["accepted"]])
@@ -50,7 +59,7 @@ def test_the_toy_pair_shows_merges_expansions_and_healing(play):
     kinds = {kind for r in scene["rounds"] for _, kind in r["emitted"]}
     assert {"accepted", "merged", "recovered"} <= kinds and any(r["healed"] for r in scene["rounds"])
     assert any(len(r["proposals"]) > len(r["draft"]) for r in scene["rounds"])  # an expansion
-    assert any("inside" in r["bars"]["title"] for r in scene["rounds"])  # decided inside a token, by *stop*
+    assert any("inside" in r["bars"][-1]["title"] for r in scene["rounds"])  # decided inside a token, by *stop*
     nodes = play.trie(pair)
     assert 10 < len(nodes) < 40 and all(0 <= node["parent"] < i for i, node in enumerate(nodes) if i)
     lit = [node for r in scene["rounds"] for node in r["path"]]
@@ -60,12 +69,26 @@ def test_the_toy_pair_shows_merges_expansions_and_healing(play):
 @embedded
 def test_a_recording_is_the_pairs_own_text(play):
     pair = play.pair_of("draft-tasks", "qwen-like")
-    scene = play.record(pair, play.QUESTION, 0.0, 24)
+    scene = play.record(pair, play.QUESTION, 1.0, 24, seed=1)
     check_scene(scene)
-    ids = pair.target.tokenizer.encode(play.QUESTION, bos=True)
-    wanted = [t for r in plain(pair.target, ids, Options(max_new_tokens=24), Uniforms([])) for t in r.emitted]
+    options = Options(temperature=1.0, max_new_tokens=24, stop=Confidence(8, threshold=0.2))
+    wanted = [t for r in speculative(pair, play.QUESTION, options, Uniforms(np.random.default_rng(1))) for t in r.emitted]
     made = [token for r in scene["rounds"] for token, _ in r["emitted"]]
     assert made == [play.text_of(pair.target.tokenizer, token) for token in wanted]
+
+
+def test_the_committed_page_is_built_from_its_template(play):
+    """It opens directly: on a sentence that people know, of which a whole draft is kept, with measured times."""
+    scenes = play.stored(ROOT / "docs" / "play.html")
+    assert play.page(scenes) == (ROOT / "docs" / "play.html").read_text(encoding="utf-8")
+    assert [(s["draft"], s["target"], s["prompt"], s["temperature"]) for s in scenes] == play.SCENES
+    for scene in scenes:
+        check_scene(scene)
+        assert scene["trie"] or (scene["plain"] > 0 and all(len(r["ms"]) == 3 and sum(r["ms"]) > 0 for r in scene["rounds"]))
+    first = scenes[0]["rounds"][0]
+    assert scenes[0]["prompt"].startswith("Ann has 3 boxes") and first["accepted"] == len(first["draft"]) == 8
+    toy = play.record(play.pair_of("toy drafter", "toy target"), "snow", 1.0, 24, seed=play.SEEDS["toy drafter"])
+    assert [r["emitted"] for r in toy["rounds"]] == [[[*pair] for pair in r["emitted"]] for r in scenes[1]["rounds"]]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +96,7 @@ def written(play, tmp_path_factory):
     path = tmp_path_factory.mktemp("site") / "play.html"
     scene = play.record(play.pair_of("toy drafter", "toy target"), "snow", 1.0, 12, seed=3)
     nodes = play.trie(play.pair_of("toy drafter", "toy target"))
-    scene |= {"title": "toy </script><b>", "trie": nodes}
+    scene |= {"title": "toy </script><b>", "trie": nodes, "plain": 2.0}
     path.write_text(play.page([scene]), encoding="utf-8")
     return path
 
@@ -100,6 +123,7 @@ def test_chromium_draws_every_step(written, tmp_path):
                               capture_output=True, text=True, timeout=120)
         assert "Uncaught" not in done.stderr
         assert "Probabilities of" in done.stdout and 'stroke-width="3"' in done.stdout
+        assert re.search(r"After [0-9.]+ ms: \d+ tokens with the drafter, \d+ without", done.stdout)
         assert re.search(r'id="counts">target passes: <b>\d+', done.stdout) and done.stdout.count("<rect") > 5
 
 
@@ -110,6 +134,7 @@ def test_keys_slider_and_theme(written, tmp_path):
     played.write_text(written.read_text(encoding="utf-8").replace("</body>", """<script>
       const key = (k, on) => (on || document.body).dispatchEvent(new KeyboardEvent("keydown", { key: k, bubbles: true }));
       const seen = [], note = () => seen.push($("step").value), slider = $("step");
+      const opened = steps()[step]; seen.push(opened.round, opened.phase); go(0);
       note(); key("ArrowRight"); key("ArrowRight"); note(); key("ArrowLeft"); note();
       slider.value = 5; slider.dispatchEvent(new Event("input")); note();
       $("next").click(); note(); $("back").click(); $("back").click(); note();
@@ -120,4 +145,32 @@ def test_keys_slider_and_theme(written, tmp_path):
     done = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
                            "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", played.as_uri()],
                           capture_output=True, text=True, timeout=120)
-    assert re.search("<title>(.+?)</title>", done.stdout)[1] == "0|2|1|5|6|4|❚❚ pause|▶ play|dark"
+    assert re.search("<title>(.+?)</title>", done.stdout)[1] == "0|2|0|2|1|5|6|4|❚❚ pause|▶ play|dark"
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="no Chromium here")
+def test_every_frame_of_the_committed_page_has_probabilities_and_sliders_move_the_curve(tmp_path):
+    """All scenes and steps at a phone's width: bars, nothing wider than the page; the curve is the formula's."""
+    driven = tmp_path / "driven.html"
+    driven.write_text((ROOT / "docs" / "play.html").read_text(encoding="utf-8").replace("</body>", """<script>
+      const wrong = [];
+      scenes.forEach((_, i) => { scene = i; setSliders(); steps().forEach((_, n) => { go(n);
+        if (!$("bars").querySelector("rect")) wrong.push(`${i}.${n}`); }); });
+      const set = (id, value) => { $(id).value = value; $(id).dispatchEvent(new Event("input")); };
+      const said = [], note = () => said.push($("speedup").textContent, $("best").textContent);
+      set("k", 4); set("a", 0.8); set("c", 0.1); set("v", 1.4); note(); set("c", 1); note(); set("a", 0.2); note();
+      const wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
+      document.title = JSON.stringify([wrong, said, wide]);
+    </script></body>"""), encoding="utf-8")
+    done = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+                           "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}", "--window-size=390,844", "--dump-dom",
+                           driven.as_uri()], capture_output=True, text=True, timeout=120)
+    wrong, said, wide = json.loads(html.unescape(re.search("<title>(.+?)</title>", done.stdout)[1]))
+    assert not wrong and not wide
+
+    def speedup(k, a, c, v):
+        return sum(a ** i for i in range(k + 1)) / (k * c + v)
+    assert said[0] == f"k = 4: {speedup(4, 0.8, 0.1, 1.4):.2f}×" and said[2] == f"k = 4: {speedup(4, 0.8, 1, 1.4):.2f}×"
+    best = max(range(17), key=lambda k: speedup(k, 0.8, 0.1, 1 + 0.1 * k))
+    assert said[1] == f"best with k = {best}: {speedup(best, 0.8, 0.1, 1 + 0.1 * best):.2f}×"
+    assert said[5] == "best without a drafter (k = 0)"

@@ -190,7 +190,7 @@ class Counted(mini.Model):
 
 def loop(function):
     """The models of mini.py: the first three tokens at two temperatures, and the passes of the target."""
-    draft, target = Counted("h a ah -", "aha!hah-"), Counted("h a ha !", "haha!ahha!haha!aha!haha!ahaha!aha!")
+    draft, target = Counted("h a ah ! -", "aha!hah-ah!"), Counted("h a ha !", "haha!ahha!haha!aha!haha!ahaha!aha!")
     models = draft, target, mini.Trie(draft, target)  # ha is merged, ah expanded, and - has no path
     for temperature, k, new in ((0, 2, 4), (1, 1, 3), (1, 2, 3)):
         case = f"temperature {temperature}, drafts of {k}, {new} tokens to write"
