@@ -7,6 +7,7 @@ from typing import Any
 
 from . import translation
 from .drafting import Draft, Drafter, continue_from
+from .lifting import Split
 from .options import Options
 from .pairing import Pairing
 from .sampling import Sampler, Uniforms
@@ -44,7 +45,8 @@ class Warm:
 
     def read(self, model: Any, sampler: Sampler, ids: list[int]) -> Any:
         """The target's cache, holding all `ids` but the last, which the first round feeds."""
-        self.cache = sampler.new_cache(model) if self.cache is None else self.cache
+        if self.cache is None:
+            self.cache = sampler.new_cache(model)
         continue_from(model, self.cache, self.ids[:self.cache.length], ids, keep=1)
         self.ids = ids
         return self.cache
@@ -53,14 +55,17 @@ class Warm:
 def plain(model: Any, prompt_ids: str | Sequence[int], options: Options, uniforms: Uniforms,
           warm: Warm | None = None) -> Iterator[Round]:
     """Ordinary decoding, a token per round: the baseline. Arguments are as for `speculative`."""
-    began, ids = perf_counter(), check_prompt(model, prompt_ids)
+    began = perf_counter()
+    ids = check_prompt(model, prompt_ids)
     sampler = getattr(model, "sampler", Sampler)(uniforms, *options.sampling)
-    cache, ends = (warm or Warm()).read(model, sampler, ids), options.ends(model)
+    cache = (warm or Warm()).read(model, sampler, ids)
+    ends = options.ends(model)
+    end_of_text = min(len(ids) + options.max_new_tokens, model.context_size)
     seconds = {"prefill": perf_counter() - began}
-    end_of_text, done = min(len(ids) + options.max_new_tokens, model.context_size), False
+    done = False
     while not done:
         began = perf_counter()
-        logits = sampler.finished(model.forward(ids[cache.length:], cache))
+        logits = sampler.finished(model.forward(ids[cache.length:], cache))  # (1, V)
         seconds["target"] = perf_counter() - began
         [token] = choices(logits, ids, options, sampler, model)
         ids.append(token)
@@ -79,64 +84,118 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
     `warm` holds is not read again. `learner.observe` (`learning.online`) is called after every
     round. Raises OmnidraftError as `check_prompt` does.
     """
-    began, target, warm = perf_counter(), pair.target, warm or Warm()
-    target_prompt, draft_prompt = (prompt, prompt) if isinstance(prompt, str) else prompt
-    ids = check_prompt(target, target_prompt)
-    end_of_text, done = min(len(ids) + options.max_new_tokens, target.context_size), False
-    sampler, ends = pair.sampler(uniforms, *options.sampling), options.ends(target)
-    lifting = sampler.lifting(pair.lifting, target) if options.verify == "lifted" else None
-    cache = warm.read(target, sampler, ids)
-    drafter = warm.drafter = Drafter(pair, draft_prompt, options, sampler, warm.drafter)
+    began = perf_counter()
+    text = Text(pair, prompt, options, uniforms, warm or Warm())
     seconds = {"prefill": perf_counter() - began}
-    while not done:
+    while not text.done:
         began = perf_counter()
-        # 1. Draft d_1..d_k from q. If the drafter can spell nothing of the text, it drafts nothing.
-        room = end_of_text - len(ids) - 1  # the target adds one token of its own
-        may_draft = room > 0 and options.stop.limit > 0 and drafter.ids
-        draft = drafter.draft(lifting, room) if may_draft else Draft()
+        # 1. Draft d_1..d_k from q.
+        draft = text.draft()
         seconds["draft"] = perf_counter() - began
 
         # 2. Translate them to proposals t_1..t_m in the target's vocabulary.
-        proposals = propose(pair, draft, ids, options, sampler, lifting)
-        # One draft token may expand to several target tokens: then there may be too many.
-        del proposals.tokens[room:], proposals.spans[room:], proposals.probs[room:]
+        proposals = text.propose(draft)
 
         # 3. One pass of the target over all of them: rows p_1..p_{m+1}.
         before = perf_counter()
-        new, rows = ids[cache.length:] + proposals.tokens, len(proposals.tokens) + 1
-        logits = sampler.finished(target.forward(new, cache, rows=rows))
+        logits = text.forward(proposals)  # (m + 1, V_p)
         seconds["target"] = perf_counter() - before
 
         # 4. Verify: keep the proposals that the target accepts, then add one token of its own.
-        verdict = judge(proposals, logits, ids, options, sampler, target, room)
-        emitted = until_end(verdict.emitted, ends)
-        ids += emitted
-        done = emitted[-1] in ends or len(ids) >= end_of_text
+        verdict = judge(proposals, logits, text.ids, options, text.sampler, pair.target, text.room)
+        emitted = until_end(verdict.emitted, text.ends)
 
-        # 5. Both models continue from the new text; the n-gram cache and the learner observe it.
-        cache.rewind(min(cache.length, len(ids) - 1))
-        written = target.tokenizer.pieces(emitted)
-        ids_too = emitted if pair.one_vocabulary else None
-        kept = drafter.follow(draft, b"".join(written), silent=written.count(b""), same_ids=ids_too)
+        # 5. Both models continue from the new text; the learner and the n-gram cache observe it.
+        kept = text.follow(draft, emitted)
         if learner is not None:
-            learner.observe(draft, proposals, sampler.to_numpy(logits), emitted, kept, done)
+            rows = text.sampler.to_numpy(logits)
+            learner.observe(draft, proposals, rows, emitted, kept, text.done)
         if options.learn:
-            pair.cache.observe(drafter.ids[-8 * len(emitted):], emitted, pair.draft.tokenizer,
-                               target.tokenizer)  # aligned from the end: 8 ids a token suffice
+            text.learn_ngrams(emitted)
         seconds["other"] = perf_counter() - began - seconds["draft"] - seconds["target"]
-        accepted = min(verdict.accepted, len(emitted))  # an end token may cut the proposals short
-        kinds = ["merged" if span > 1 else "accepted" for span in proposals.spans[:accepted]]
-        kinds += [verdict.last] * (len(emitted) - accepted)
-        yield Round(draft.tokens, proposals.tokens, proposals.spans, accepted, emitted, kinds, kept,
-                    seconds, done)
+        yield _record(draft, proposals, verdict, emitted, kept, seconds, text.done)
         seconds = {}
+
+
+class Text:
+    """A text that a pair writes: both models' ids and caches, between the rounds of the loop."""
+
+    def __init__(self, pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]],
+                 options: Options, uniforms: Uniforms, warm: Warm) -> None:
+        self.pair = pair
+        self.options = options
+        target_prompt = draft_prompt = prompt
+        if not isinstance(prompt, str):
+            target_prompt, draft_prompt = prompt
+        self.ids = check_prompt(pair.target, target_prompt)
+        self.end = min(len(self.ids) + options.max_new_tokens, pair.target.context_size)
+        self.ends = options.ends(pair.target)
+        self.sampler = pair.sampler(uniforms, *options.sampling)
+        self.lifting = None
+        if options.verify == "lifted":
+            self.lifting = self.sampler.lifting(pair.lifting, pair.target)
+        self.done = False
+        self.cache = warm.read(pair.target, self.sampler, self.ids)
+        self.drafter = Drafter(pair, draft_prompt, options, self.sampler, warm.drafter)
+        warm.drafter = self.drafter
+
+    @property
+    def room(self) -> int:
+        """How many proposals fit; the target adds one token of its own."""
+        return self.end - len(self.ids) - 1
+
+    def draft(self) -> Draft:
+        """Step 1. If the drafter can spell nothing of the text, it drafts nothing."""
+        if self.room > 0 and self.options.stop.limit > 0 and self.drafter.ids:
+            return self.drafter.draft(self.lifting, self.room)
+        return Draft()
+
+    def propose(self, draft: Draft) -> Proposals:
+        """Step 2, at most `room` proposals: one draft token may expand to several."""
+        room = self.room
+        proposals = propose(self.pair, draft, self.ids, self.options, self.sampler, self.lifting)
+        del proposals.tokens[room:], proposals.spans[room:], proposals.probs[room:]
+        return proposals
+
+    def forward(self, proposals: Proposals) -> Any:
+        """Step 3: the target's logits (m + 1, V_p) after the text and after each proposal."""
+        new = self.ids[self.cache.length:] + proposals.tokens
+        rows = len(proposals.tokens) + 1
+        return self.sampler.finished(self.pair.target.forward(new, self.cache, rows=rows))
+
+    def follow(self, draft: Draft, emitted: list[int]) -> int:
+        """Step 5: both models adopt what was emitted; how many draft tokens it fully contains."""
+        self.ids += emitted
+        self.done = emitted[-1] in self.ends or len(self.ids) >= self.end
+        self.cache.rewind(min(self.cache.length, len(self.ids) - 1))
+        written = self.pair.target.tokenizer.pieces(emitted)
+        same_ids = emitted if self.pair.one_vocabulary else None
+        silent = written.count(b"")
+        return self.drafter.follow(draft, b"".join(written), silent, same_ids)
+
+    def learn_ngrams(self, emitted: list[int]) -> None:
+        """Insert the n-grams of what was emitted into the pair's cache."""
+        draft_ids = self.drafter.ids[-8 * len(emitted):]  # 8 a token suffice, from the end
+        self.pair.cache.observe(draft_ids, emitted, self.pair.draft.tokenizer,
+                                self.pair.target.tokenizer)
+
+
+def _record(draft: Draft, proposals: Proposals, verdict: Verdict, emitted: list[int], kept: int,
+            seconds: dict[str, float], done: bool) -> Round:
+    accepted = min(verdict.accepted, len(emitted))  # an end token may cut the proposals short
+    kinds = ["merged" if span > 1 else "accepted" for span in proposals.spans[:accepted]]
+    kinds += [verdict.last] * (len(emitted) - accepted)
+    return Round(draft.tokens, proposals.tokens, proposals.spans, accepted, emitted, kinds, kept,
+                 seconds, done)
 
 
 def processed(logits: Any, ids: list[int], options: Options) -> Any:
     """Apply `options.processor` to logits (n, V) in place; `ids`: all before the last row."""
-    for row in range(len(logits) if options.processor else 0):
-        before = ids[:len(ids) - len(logits) + 1 + row]
-        logits[row] = options.processor(before, logits[row])
+    if options.processor is None:
+        return logits
+    first = len(ids) - len(logits) + 1  # number of ids before the first row
+    for row in range(len(logits)):
+        logits[row] = options.processor(ids[:first + row], logits[row])
     return logits
 
 
@@ -150,11 +209,12 @@ def choices(logits: Any, ids: list[int], options: Options, sampler: Sampler,
     if options.processor is None:
         yield from sampler.choices(logits, model.tokenizer.size)
         return
-    token, ends = None, options.ends(model)
+    first = len(ids) - len(logits) + 1  # number of ids before the first row
+    ends = options.ends(model)
+    token = None
     for row in range(len(logits)):
         if token not in ends:
-            before = ids[:len(ids) - len(logits) + 1 + row]
-            one = processed(logits[row:row + 1], before, options)
+            one = processed(logits[row:row + 1], ids[:first + row], options)
             [token] = sampler.choices(one, model.tokenizer.size)
         yield token  # after an end it is never written: no need to look for another
 
@@ -162,35 +222,53 @@ def choices(logits: Any, ids: list[int], options: Options, sampler: Sampler,
 def propose(pair: Pairing, draft: Draft, ids: Sequence[int], options: Options, sampler: Sampler,
             lifting: Any) -> Proposals:
     """The target tokens that a draft proposes, after the text `ids`."""
-    rule, size = options.verify, pair.target.vocab_size
-    if rule in ("tli", "omnidraft"):
-        spread = (lambda q: sampler.spread(q, pair.direct, size)) if options.temperature else None
-        match, spellings = (lambda tokens, start: None), {}
-        if rule == "omnidraft":
-            match, spellings = pair.cache.longest_match, pair.spellings
-        return translation.merge(draft.tokens, draft.probs, pair.direct, match, spellings, spread)
+    if options.verify in ("tli", "omnidraft"):
+        return _merged(pair, draft, options, sampler)
     if options.exact_match:
         # Compared with the target's own choices any proposal is exact, so propose its own spelling.
-        return respelled(pair, draft, ids, rule)
-    in_text = () if draft.taken_back is None else lifting.paths[draft.taken_back]
+        return respelled(pair, draft, ids, options.verify)
+    in_text: Split = ()
+    if draft.taken_back is not None:
+        in_text = lifting.paths[draft.taken_back]
     atoms, origins = lifting.reveal(draft.tokens, draft.probs, in_text)
-    return Proposals(*lifting.walk(atoms), atoms=atoms, origins=origins, lifting=lifting)
+    tokens, spans = lifting.walk(atoms)
+    return Proposals(tokens, spans, atoms=atoms, origins=origins, lifting=lifting)
+
+
+def _merged(pair: Pairing, draft: Draft, options: Options, sampler: Sampler) -> Proposals:
+    """Proposals by the direct map; `omnidraft` also merges n-grams and spells draft tokens."""
+    def spread(q: Any) -> Any:
+        return sampler.spread(q, pair.direct, pair.target.vocab_size)
+
+    def no_match(tokens: Sequence[int], start: int) -> None:
+        return None
+
+    rows = spread if options.temperature else None
+    if options.verify == "tli":
+        return translation.merge(draft.tokens, draft.probs, pair.direct, no_match, {}, rows)
+    return translation.merge(draft.tokens, draft.probs, pair.direct, pair.cache.longest_match,
+                             pair.spellings, rows)
 
 
 def respelled(pair: Pairing, draft: Draft, ids: Sequence[int], rule: str) -> Proposals:
     """The drafted text in the target's own tokens, as they would continue `ids`."""
-    target, ends, data = pair.target, pair.draft.eos_ids, draft.data(pair.draft.tokenizer)
+    target = pair.target
+    ends = pair.draft.eos_ids
+    data = draft.data(pair.draft.tokenizer)
+    tokens = []
     if rule == "lifted" and pair.one_vocabulary:  # do not re-tokenise a word cut off by the draft
         tokens = [token for token in draft.tokens if token not in ends]
-    else:
+    elif data:
         try:
-            tokens = translation.continuation(target.tokenizer, ids, data) if data else []
+            tokens = translation.continuation(target.tokenizer, ids, data)
         except OmnidraftError:  # a draft that cannot be spelled is not proposed
             return Proposals()
     spans = [pair.span(token) for token in tokens]
     if draft.tokens and draft.tokens[-1] in ends and target.eos_ids:
         end = int(pair.alignment.draft_to_target[draft.tokens[-1]])
-        tokens.append(end if end >= 0 else target.eos_ids[0])
+        if end < 0:
+            end = target.eos_ids[0]
+        tokens.append(end)
         spans.append(1)
     return Proposals(tokens, spans)
 
@@ -198,7 +276,8 @@ def respelled(pair: Pairing, draft: Draft, ids: Sequence[int], rule: str) -> Pro
 def judge(proposals: Proposals, logits: Any, ids: list[int], options: Options, sampler: Sampler,
           target: Any, room: int) -> Verdict:
     """The verdict on a round's proposals (m,) after `ids`, given logits (m + 1, V_p)."""
-    tokens, uniforms = proposals.tokens, sampler.uniforms
+    tokens = proposals.tokens
+    uniforms = sampler.uniforms
     if options.exact_match:
         return exact_match(tokens, choices(logits, ids + tokens, options, sampler, target))
     rows = sampler.rows(processed(logits, ids + tokens, options), target.tokenizer.size)
@@ -209,11 +288,14 @@ def judge(proposals: Proposals, logits: Any, ids: list[int], options: Options, s
 
 def check_prompt(model: Any, prompt: str | Sequence[int]) -> list[int]:
     """The ids of a prompt, a text or ids; OmnidraftError if it is empty or too long."""
-    is_text, most = isinstance(prompt, str), model.context_size * model.tokenizer.longest
-    if is_text and len(prompt) > most:  # too long in any tokenization: do not encode it
+    most = model.context_size * model.tokenizer.longest
+    if not isinstance(prompt, str):
+        ids = list(prompt)
+    elif len(prompt) > most:  # too long in any tokenization: do not encode it
         raise OmnidraftError(f"the prompt has {len(prompt)} characters, but {model.name} reads at "
                              f"most {model.context_size - 1} tokens ({most} bytes): shorten it")
-    ids = model.tokenizer.encode(prompt, bos=True) if is_text else list(prompt)
+    else:
+        ids = model.tokenizer.encode(prompt, bos=True)
     if not prompt:
         raise OmnidraftError("the prompt is empty: give some text to continue")
     if not ids:

@@ -29,8 +29,11 @@ class Draft:
 
     def data(self, tokenizer: Any) -> bytes:
         """The drafted bytes that are not in the text yet."""
-        in_text = [] if self.taken_back is None else [self.taken_back]
-        return tokenizer.decode_bytes(self.tokens)[len(tokenizer.decode_bytes(in_text)):]
+        data = tokenizer.decode_bytes(self.tokens)
+        if self.taken_back is None:
+            return data
+        in_text = tokenizer.decode_bytes([self.taken_back])
+        return data[len(in_text):]
 
 
 class Drafter:
@@ -42,23 +45,34 @@ class Drafter:
 
     def __init__(self, pair: Pairing, prompt: str | Sequence[int], options: Options,
                  sampler: Sampler, before: "Drafter | None" = None) -> None:
-        self.model, self.options, self.sampler = pair.draft, options, sampler
-        tokenizer, stop = self.model.tokenizer, options.stop
-        self.ids = spelled(tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
-        known = before is not None and before.model is self.model
-        held = before.fed if known else []
-        self.cache = before.cache if known else sampler.new_cache(self.model)
-        self.cache.keeps_hidden = stop.head is not None
-        # `tli` draws from the drafter renormalised onto the directly mapped tokens.
-        tli = options.verify == "tli"
-        if tli and not len(pair.direct.drafts):
-            names = f"{pair.draft.name} and {pair.target.name}"
-            raise OmnidraftError(f"{names} have no token in common for `tli`: use another rule")
-        self.allowed = sampler.allow(pair.direct.drafts, self.model) if tli else None
+        self.model = pair.draft
+        self.options = options
+        self.sampler = sampler
+        if isinstance(prompt, str):
+            self.ids = spelled(self.model.tokenizer, prompt)
+        else:
+            self.ids = list(prompt)
+        held = []
+        if before is not None and before.model is self.model:
+            held = before.fed
+            self.cache = before.cache
+        else:
+            self.cache = sampler.new_cache(self.model)
+        self.cache.keeps_hidden = options.stop.head is not None
+        self.allowed = None
+        if options.verify == "tli":
+            self.allowed = self._shared_only(pair)
         self._trim(1)
         # The first `agreed` ids of `ids` and `fed` are known to be equal: they are not compared.
         self.agreed = continue_from(self.model, self.cache, held, self.ids, keep=2)
         self.fed = self.ids[:self.agreed]  # the ids that the cache holds
+
+    def _shared_only(self, pair: Pairing) -> Any:
+        """`tli` draws from the drafter renormalised onto the directly mapped tokens."""
+        if not len(pair.direct.drafts):
+            names = f"{pair.draft.name} and {pair.target.name}"
+            raise OmnidraftError(f"{names} have no token in common for `tli`: use another rule")
+        return self.sampler.allow(pair.direct.drafts, self.model)
 
     def draft(self, lifting: Any, room: int) -> Draft:
         """Draw min(stop.limit, room) tokens, at most half a context, or up to a stop or end token.
@@ -68,8 +82,8 @@ class Drafter:
         limit = min(self.options.stop.limit, room, self.model.context_size // 2)
         self._trim(limit)
         draft, logits = self._begin(lifting)
-        drawn: list[Any] = []  # token ids, or tensors that hold them on a device
-        confidences: list[float] = []
+        drawn = []  # token ids, or tensors that hold them on a device
+        confidences = []
         while len(draft.tokens) + len(drawn) < limit:
             if drawn:
                 logits = self.model.forward(drawn[-1:], self.cache)
@@ -85,10 +99,12 @@ class Drafter:
 
     def _begin(self, lifting: Any) -> tuple[Draft, Any]:
         """Feed what the cache lacks, and heal if possible: a draft, empty or healed, and logits."""
-        heals = lifting is not None and self.options.heal and len(self.ids) > 1
-        longer = lifting.longer(self.ids[-1]) if heals else []
-        logits = self._catch_up(rows=2 if longer else 1)
-        return self._heal(logits, longer) if longer else (Draft(), logits)
+        longer = []
+        if lifting is not None and self.options.heal and len(self.ids) > 1:
+            longer = lifting.longer(self.ids[-1])
+        if not longer:
+            return Draft(), self._catch_up(rows=1)
+        return self._heal(self._catch_up(rows=2), longer)
 
     def _worth_it(self, rows: Any) -> bool:
         """Should the round draft? Decided by the row q_1, before anything is drawn from it."""
@@ -134,25 +150,34 @@ class Drafter:
         if same_ids is not None:
             self.ids += same_ids
             return translation.common_prefix(draft.tokens, same_ids)
-        tokenizer, drafted, kept = self.model.tokenizer, draft.data(self.model.tokenizer), 0
+        kept, size = self._kept(draft, data, silent)
+        if kept:  # keep the drafter's own tokens, which the cache already holds
+            if draft.taken_back is not None:
+                self.ids.pop()  # d_1 begins with its bytes
+            self.ids += draft.tokens[:kept]
+            data = data[size:]
+        with suppress(OmnidraftError):  # subtle: only the target's text must be complete
+            start, made = translation.retokenize(self.model.tokenizer, self.ids, data)
+            self.ids[start:] = made
+            self.agreed = min(self.agreed, start)
+        return kept
+
+    def _kept(self, draft: Draft, data: bytes, silent: int) -> tuple[int, int]:
+        """How many draft tokens `data` fully contains, and how many of its bytes they are."""
+        tokenizer = self.model.tokenizer
+        drafted = draft.data(tokenizer)
         agreed = translation.common_prefix(drafted, data)
-        lengths = [*map(len, tokenizer.pieces(draft.tokens))]
+        lengths = [len(piece) for piece in tokenizer.pieces(draft.tokens)]
         size = len(drafted) - sum(lengths)  # below 0: so many bytes of d_1 were in the text before
+        kept = 0
         for length in lengths:
-            silent -= not length  # a special token uses up one that the target wrote
+            if not length:
+                silent -= 1  # a special token uses up one that the target wrote
             if silent < 0 or size + length > agreed:
                 break
-            kept, size = kept + 1, size + length
-        if kept:  # keep the drafter's own tokens, which the cache already holds
-            self.ids[len(self.ids) - (draft.taken_back is not None):] = draft.tokens[:kept]
-            data = data[size:]
-        try:
-            start, made = translation.retokenize(tokenizer, self.ids, data)
-        except OmnidraftError:  # subtle: only the target's text must be complete, not the drafter's
-            start, made = len(self.ids), []
-        self.ids[start:] = made
-        self.agreed = min(self.agreed, start)
-        return kept
+            kept += 1
+            size += length
+        return kept, size
 
     def _catch_up(self, rows: int) -> Any:
         """Feed the part of the text that the cache lacks; logits (rows, V_q) of its last tokens."""
@@ -174,28 +199,36 @@ class Drafter:
             return Draft(), logits[1:]
         self.cache.rewind(len(self.fed) - 1)
         self.fed[-1] = token
-        probs = [rows[0]] if self.options.temperature else []
-        return Draft([token], probs, last), self.model.forward([token], self.cache, 1)
+        draft = Draft([token], taken_back=last)
+        if self.options.temperature:
+            draft.probs.append(rows[0])
+        return draft, self.model.forward([token], self.cache, 1)
 
     def _rows(self, logits: Any, allowed: Any) -> Any:
         """The distribution that the next token is drawn from, as a single row (1, V_q)."""
-        logits = logits if allowed is None else logits.clip(allowed[0]) + allowed[1]
+        if allowed is not None:
+            logits = logits.clip(allowed[0]) + allowed[1]
         return self.sampler.rows(logits, self.model.tokenizer.size)
 
     def _judge(self, token: Any, rows: Any) -> tuple[int, float, list[Any]]:
         """The token's id, the confidence in it, and the head's input if there is a head."""
         token, probability = self.sampler.read(token, rows)
-        head, bound = self.options.stop.head, getattr(self.options.stop, "bound", None)
-        if head is None:  # a rule with a `bound` reads the whole row
-            return token, probability if bound is None else bound(rows[0]), []
-        vectors = self.cache.hidden[-1], self.model.embedding[token]
-        features = head.features(*map(self.sampler.to_numpy, vectors), probability)
+        head = self.options.stop.head
+        if head is None:
+            bound = getattr(self.options.stop, "bound", None)
+            if bound is not None:  # this rule reads the whole row
+                probability = bound(rows[0])
+            return token, probability, []
+        hidden = self.sampler.to_numpy(self.cache.hidden[-1])
+        embedding = self.sampler.to_numpy(self.model.embedding[token])
+        features = head.features(hidden, embedding, probability)
         return token, float(head(features)), [features]
 
     def _trim(self, limit: int) -> None:
         """Forget the start of a text that outgrows the drafter's context: half a context stays."""
         if len(self.ids) + limit + 1 > self.model.context_size:
-            self.ids, self.agreed = self.ids[-(self.model.context_size // 2):], 0
+            self.ids = self.ids[-(self.model.context_size // 2):]
+            self.agreed = 0
 
 
 def spelled(tokenizer: Any, text: str) -> list[int]:
@@ -203,7 +236,7 @@ def spelled(tokenizer: Any, text: str) -> list[int]:
     with suppress(OmnidraftError):
         return tokenizer.encode(text, bos=True)
     with suppress(OmnidraftError):
-        return [*tokenizer.begin, *tokenizer.encode_continuation(text)]
+        return list(tokenizer.begin) + tokenizer.encode_continuation(text)
     return []
 
 

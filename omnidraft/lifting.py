@@ -58,18 +58,19 @@ class Lifting:
 
     def __init__(self, splits: dict[int, Split], spellings: dict[int, Sequence[int]],
                  draft_size: int) -> None:
-        self.splits, self._route = splits, (None, [])
+        self.splits = splits
         self.paths: list[Split | None] = [None] * draft_size  # per draft token: its atoms, or None
         for token, spelling in spellings.items():
-            if None not in (parts := [*map(splits.get, spelling)]):
+            parts = [splits.get(target_token) for target_token in spelling]
+            if None not in parts:
                 self.paths[token] = tuple(chain.from_iterable(parts))
-        for atom in {*chain.from_iterable(splits.values())}:
+        for atom in set(chain.from_iterable(splits.values())):
             self.paths[atom] = (atom,)
         # Each split -> the lowest token with it, which in this order is set last.
         self.token = dict(sorted(zip(splits.values(), splits, strict=True), reverse=True))
         # The covered tokens, and their splits, in split order: those below a node are a range.
-        self.order = np.array([*self.token.values()][::-1], np.int64)
-        self._ordered = [*self.token][::-1]
+        self.order = np.array(list(self.token.values())[::-1], np.int64)
+        self._ordered = list(self.token)[::-1]
         # Nearly every draft token is an atom: 1.0 for these, so that their q counts for themselves.
         self.is_atom = np.array([path == (i,) for i, path in enumerate(self.paths)], np.float32)
         # The trie does not change: what these return for a node or a prefix is computed once.
@@ -84,14 +85,17 @@ class Lifting:
 
     def added(self, index: Any, values: Any, size: int, made: Any = None) -> Any:
         """Values (n,) summed by their index: (size,); added to `made`, in place, if it is given."""
-        made = np.zeros(size, values.dtype) if made is None else made
+        if made is None:
+            made = np.zeros(size, values.dtype)
         self.add_at(made, index, values)
         return made
 
     # ---- target side ----------------------------------------------------------------------------
     def below(self, node: Split) -> np.ndarray:
         """Target tokens (n,) whose split passes through `node`, its own token first."""
-        return self.order[bisect_left(self._ordered, node):bisect_left(self._ordered, (*node, inf))]
+        first = bisect_left(self._ordered, node)
+        end = bisect_left(self._ordered, node + (inf,))
+        return self.order[first:end]
 
     def own(self, node: Split) -> np.ndarray:
         """The target token whose split is `node`: (1,), or (0,) if there is none."""
@@ -99,28 +103,36 @@ class Lifting:
 
     def children(self, node: Split) -> Counter[int]:
         """Atoms that lead to children of `node` -> how many tokens are at or below each child."""
-        inside = self.below(node)[node in self.token:].tolist()
-        return Counter([self.splits[token][len(node)] for token in inside])
+        inside = self.below(node)[node in self.token:]  # without the node's own token
+        return Counter([self.splits[token][len(node)] for token in inside.tolist()])
 
     def atoms(self, node: Split) -> np.ndarray:
         """The atoms (C,) that lead to the children of `node`; at the root all draft tokens."""
-        return np.array([*self.children(node)] if node else range(len(self.paths)), np.int64)
+        if node == ROOT:
+            return np.arange(len(self.paths))
+        return np.array(list(self.children(node)), np.int64)
 
     def categories(self, node: Split, target_size: int) -> np.ndarray:
         """Per target token (n,) possible at `node`: its place in `atoms`, C for the rest."""
-        found, own = self.children(node), len(self.own(node))
-        if node != ROOT:
-            return np.repeat([len(found), *range(len(found))], [own, *found.values()])
-        category = np.full(target_size, len(self.paths))
-        category[self.order] = np.repeat([*found], [*found.values()])
-        return category
+        found = self.children(node)
+        counts = list(found.values())
+        if node == ROOT:
+            category = np.full(target_size, len(self.paths))  # not covered
+            category[self.order] = np.repeat(list(found), counts)
+            return category
+        # As in `below`: the node's own token comes first, then child after child.
+        places = [len(found)] + list(range(len(found)))
+        return np.repeat(places, [len(self.own(node))] + counts)
 
     def members(self, node: Split, category: int, target_size: int) -> np.ndarray:
         """The target tokens in one of the `categories` of `node`."""
-        if category < len(atoms := self.atoms(node)):
-            return self.below((*node, int(atoms[category])))
-        return self.own(node) if node != ROOT else np.flatnonzero(
-            self.categories(node, target_size) == category)
+        atoms = self.atoms(node)
+        if category < len(atoms):
+            child = (int(atoms[category]),)
+            return self.below(node + child)
+        if node != ROOT:
+            return self.own(node)
+        return np.flatnonzero(self.categories(node, target_size) == category)
 
     def choice(self, node: Split, target_probs: np.ndarray,
                atom_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -131,7 +143,7 @@ class Lifting:
         P(stop) = p(t_n) / mass(node), Q(stop) = 1 - sum Q(child), as any atom that is not a child
         proposes *stop*. At the root: uncovered tokens, Q = 0; atoms that begin no split have P = 0.
         """
-        masses = self.masses(node, target_probs)
+        masses = self.masses(node, target_probs)  # (C + 1,)
         drafted = masses * 0
         if node == ROOT:
             drafted[:-1] = atom_probs
@@ -142,11 +154,12 @@ class Lifting:
 
     def masses(self, node: Split, target_probs: np.ndarray) -> np.ndarray:
         """P (C + 1,) of `choice`: the target's row (V_p,) summed over the categories of `node`."""
-        category = self.index(self.categories, node, len(target_probs))
+        category = self.index(self.categories, node, len(target_probs))  # (n,)
         size = len(self.atoms(node)) + 1
         if node == ROOT:
             return self.added(category, target_probs, size)
-        masses = self.added(category, target_probs[self.index(self.below, node)], size)
+        inside = target_probs[self.index(self.below, node)]  # (n,)
+        masses = self.added(category, inside, size)
         return masses / masses.sum().clip(TINY)
 
     def route(self, atoms: Sequence[int | None]) -> list[Comparison]:
@@ -159,21 +172,28 @@ class Lifting:
         >>> [(step.place, step.node, step.stop, step.ends) for step in route]
         [(0, (), False, -1), (1, (1,), True, 7), (1, (), False, -1), (2, (1,), False, 8)]
         """
-        if self._route[0] == atoms:  # a round asks twice
-            return self._route[1]
-        place, row, node, stopped_at, made = 0, 0, ROOT, ROOT, []
-        children = first = self.children(ROOT)
+        made = []
+        place = row = 0
+        node = stopped_at = ROOT
         while place < len(atoms):
-            child = (atoms[place],) if atoms[place] in children else ()
-            stop, here = not child and node != ROOT, node + child
-            children = child and self.children(here)  # none: a token ends here, or after *stop*
-            ends, next_node = (-1, here) if children else (self.token.get(here, -1), ROOT)
+            child = ()
+            if atoms[place] in self.children(node):
+                child = (atoms[place],)
+            stop = not child and node != ROOT
+            here = node + child
+            if child and self.children(here):  # deeper in the trie
+                ends = -1
+                next_node = here
+            else:  # a token ends here; if the atom is no child, the one before it does
+                ends = self.token.get(here, -1)
+                next_node = ROOT
             made.append(Comparison(place, row, node, child, stop, ends, next_node, stopped_at))
             if next_node == ROOT and ends < 0:
                 break
-            place, row, children = place + len(child), row + (ends >= 0), children or first
-            node, stopped_at = next_node, node if stop else ROOT
-        self._route = [*atoms], made
+            place += len(child)
+            row += ends >= 0
+            stopped_at = node if stop else ROOT
+            node = next_node
         return made
 
     def walk(self, atoms: Sequence[int | None]) -> tuple[list[int], list[int]]:
@@ -181,11 +201,15 @@ class Lifting:
 
         A token that ends with the last atom counts, even if longer ones begin with the same atoms.
         """
-        route = self.route(atoms)  # ends: number of atoms up to there -> the token that ends
-        ends = {step.place + len(step.child): step.ends for step in route if step.ends >= 0}
+        route = self.route(atoms)
+        ends = {}  # number of atoms up to there -> the token that ends there
+        for step in route:
+            if step.ends >= 0:
+                ends[step.place + len(step.child)] = step.ends
         if route and route[-1].next_node in self.token:
             ends[len(atoms)] = self.token[route[-1].next_node]
-        return [*ends.values()], [b - a for a, b in pairwise([0, *ends])]
+        lengths = [end - start for start, end in pairwise([0, *ends])]
+        return list(ends.values()), lengths
 
     # ---- draft side -----------------------------------------------------------------------------
     def distribution(self, draft_probs: np.ndarray, prefix: Split) -> np.ndarray:
@@ -202,21 +226,29 @@ class Lifting:
 
     def after(self, prefix: Split) -> dict[int, list[int]]:
         """Next atom -> the draft tokens whose path continues `prefix` with that atom."""
-        n, found = len(prefix), {}
-        for token in self.after(prefix[:-1]).get(prefix[-1], ()) if n else range(len(self.paths)):
-            for atom in (self.paths[token] or ())[n:n + 1]:
-                found.setdefault(atom, []).append(token)
+        candidates = range(len(self.paths))
+        if prefix:
+            candidates = self.after(prefix[:-1]).get(prefix[-1], ())
+        found = {}
+        for token in candidates:
+            path = self.paths[token] or ()
+            if len(path) > len(prefix):
+                found.setdefault(path[len(prefix)], []).append(token)
         return found
 
     def continuing(self, prefix: Split, atoms: bool = True) -> np.ndarray:
         """Draft tokens (`atoms` too?) whose path continues `prefix`; their next atoms: (2, n)."""
-        pairs = ((token, atom) for atom, some in self.after(prefix).items()
-                 for token in some if atoms or token != atom)
-        return np.array([*pairs], np.int64).reshape(-1, 2).T
+        pairs = []
+        for atom, tokens in self.after(prefix).items():
+            pairs += [(token, atom) for token in tokens if atoms or token != atom]
+        return np.array(pairs, np.int64).reshape(-1, 2).T
 
     def longer(self, draft_token: int) -> list[int]:
         """Draft tokens whose path extends this token's path; if there are any, it can be healed."""
-        return sorted(chain.from_iterable(self.after(self.paths[draft_token] or (None,)).values()))
+        path = self.paths[draft_token]
+        if path is None:
+            return []
+        return sorted(chain.from_iterable(self.after(path).values()))
 
     def reveal(self, draft_tokens: Sequence[int], draft_probs: Sequence[np.ndarray],
                in_text: Split = ()) -> tuple[list[int | None], list[Origin]]:
@@ -228,16 +260,20 @@ class Lifting:
         >>> Lifting({7: (1,), 8: (2,)}, {3: (7, 8)}, 4).reveal([1, 3], ["row 1", "row 2"])
         ([1, 1, 2], [('row 1', ()), ('row 2', ()), ('row 2', (1,))])
         """
-        atoms: list[int | None] = []
-        origins: list[Origin] = []
+        atoms = []
+        origins = []
         for draft_token, row in zip(draft_tokens, draft_probs, strict=True):
             path = self.paths[draft_token] or (None,)
-            atoms += path[len(in_text):]
-            origins += [(row, path[:place]) for place in range(len(in_text), len(path))]
+            for place in range(len(in_text), len(path)):
+                atoms.append(path[place])
+                origins.append((row, path[:place]))
             in_text = ()
         return atoms, origins
 
     def sums(self, wanted: Iterable[tuple[np.ndarray, Any]]) -> Iterator[float]:
         """For each (row, ids), the sum of row[ids], computed when it is asked for."""
-        return (float(row[ids[0]] if len(ids) == 1 else row[ids].sum()) if len(ids) else 0.0
-                for row, ids in wanted)
+        for row, ids in wanted:
+            if len(ids) == 1:  # most often, and faster than a sum
+                yield float(row[ids[0]])
+            else:
+                yield float(row[ids].sum()) if len(ids) else 0.0

@@ -38,26 +38,38 @@ class Example:
 def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequence[int],
                  target_probs: np.ndarray) -> Example:
     """The Example of a prompt (text or draft ids) and response; OmnidraftError for too few rows."""
-    draft, target, ends = pair.draft.tokenizer, pair.target.tokenizer, pair.target.eos_ids
+    draft = pair.draft.tokenizer
+    target = pair.target.tokenizer
+    ends = pair.target.eos_ids
     ids = until_end([int(token) for token in target_ids], ends)
     if len(target_probs) < len(ids):
         raise OmnidraftError(f"{len(ids)} target tokens need as many rows, not {len(target_probs)}")
-    prompt_ids = draft.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
+    if isinstance(prompt, str):
+        prompt_ids = draft.encode(prompt, bos=True)
+    else:
+        prompt_ids = list(prompt)
     draft_ids = extend(draft, prompt_ids, target.decode_bytes(ids))
-    ours, theirs = draft.pieces(draft_ids), [draft.decode_bytes(prompt_ids), *target.pieces(ids)]
-    starts = [-1] * len(ids)
-    for (start, end), (first, last) in aligned_spans(ours, theirs):
-        if first > 0 and end > start and last > first:  # 0 is the prompt, so `ids` begins at 1
-            starts[first - 1] = start
-    if ids and ids[-1] in ends and not theirs[-1]:  # replace the end token by the drafter's
-        direct = pair.alignment.target_to_draft[ids[-1]]
-        own = [int(token) for token in (direct, *pair.draft.eos_ids) if token >= 0][:1]
+    starts = _starts(draft.pieces(draft_ids), draft.decode_bytes(prompt_ids), target.pieces(ids))
+    if ids and ids[-1] in ends and not target.pieces(ids[-1:])[0]:
+        # Replace the end token by the drafter's, if it has one.
+        direct = int(pair.alignment.target_to_draft[ids[-1]])
+        own = [token for token in [direct, *pair.draft.eos_ids] if token >= 0][:1]
         starts[-1] = len(draft_ids) if own else -1
-        draft_ids = [*draft_ids, *own]
-    room = pair.draft.context_size  # as in drafting, only a prompt that is too long loses its start
+        draft_ids = draft_ids + own
+    # As in drafting, only a prompt that is too long loses its start.
+    room = pair.draft.context_size
     cut = max(0, min(len(draft_ids) - room, len(prompt_ids) - room // 2))
     starts = [at - cut if at > cut else -1 for at in starts]
     return Example(draft_ids[cut:], ids, np.asarray(target_probs)[:len(ids)], starts)
+
+
+def _starts(draft: list[bytes], prompt: bytes, response: list[bytes]) -> list[int]:
+    """Where in the draft tokens each target token of the response starts, or -1."""
+    starts = [-1] * len(response)
+    for (start, end), (first, last) in aligned_spans(draft, [prompt] + response):
+        if first > 0 and end > start and last > first:  # 0 is the prompt
+            starts[first - 1] = start
+    return starts
 
 
 class Term(NamedTuple):
@@ -111,15 +123,17 @@ def hybrid_terms(shape: Sequence[int], example: Example, pair: Pairing, weight: 
     direct = pair.alignment.draft_to_target[:size]  # (W,)
     mapped = np.unique(direct[direct >= 0])  # (S,) target tokens
     categories = index(np.where(direct >= 0, np.searchsorted(mapped, direct), -1))
-    shared, each = index(mapped), index(np.arange(size))  # each draft token is a category
+    shared = index(mapped)
+    each = index(np.arange(size))  # each draft token is a category
     ids = example.draft_ids[:shape[0] + 1]
     for t, start, p in zip(example.target_ids, example.starts, example.target_probs, strict=True):
         if not 0 < start < len(ids):
             continue
-        split = pair.cache.split_of(t) or ()
         if ids[start] == pair.alignment.target_to_draft[t]:
             yield Term(start - 1, categories, p[shared], "reverse")
-        elif weight and len(split) > 1 and tuple(ids[start:start + len(split)]) == split:
+            continue
+        split = pair.cache.split_of(t) or ()
+        if weight and split and tuple(ids[start:start + len(split)]) == split:
             scale = p[t] if weight == "dynamic" else weight
             for row, d in enumerate(split, start - 1):  # -log q(d): P has only d
                 yield Term(row, each, each == d, "forward", scale)
@@ -156,19 +170,27 @@ def places(example: Example,
     """
     size = len(example.draft_ids)
     atoms, origins = lifting.reveal(example.draft_ids, range(size))  # indices instead of rows
-    atoms, origins = [*atoms, None], [*origins, (size, ())]  # the end of the text
-    begins, row = [i for i, (_, prefix) in enumerate(origins) if not prefix], 0  # of each token
+    atoms.append(None)  # the end of the text
+    origins.append((size, ()))
+    begins = [i for i, (_, prefix) in enumerate(origins) if not prefix]  # of each draft token
+    row = 0
     while row < len(example.target_ids):
-        start, now = example.starts[row], row
-        if start >= 0:  # a round starts where tokens of both texts start
-            for step in lifting.route(atoms[begins[start]:]):
-                if (now := row + step.row) == len(example.target_ids):
-                    break
-                token, p = example.target_ids[now], example.target_probs[now]
-                yield *origins[begins[start] + step.place], step.node, step.stopped_at, p
-                inside = step.next_node != ROOT and token in lifting.below(step.next_node)
-                if step.ends != token and not inside:
-                    break  # the atoms differ from the text, or spell a longer token
+        start = example.starts[row]
+        if start < 0:  # a round starts where tokens of both texts start
+            row += 1
+            continue
+        first = begins[start]
+        now = row
+        for step in lifting.route(atoms[first:]):
+            now = row + step.row
+            if now == len(example.target_ids):
+                break
+            token = example.target_ids[now]
+            at, prefix = origins[first + step.place]
+            yield at, prefix, step.node, step.stopped_at, example.target_probs[now]
+            inside = step.next_node != ROOT and token in lifting.below(step.next_node)
+            if step.ends != token and not inside:
+                break  # the atoms differ from the text, or spell a longer token
         row = now + 1
 
 
@@ -180,7 +202,8 @@ def lifted_categories(lifting: Lifting, width: int, exact: bool, prefix: Split, 
     uncovered tokens (no atom). There any other atom has P = 0, so it counts, if `exact`, as the
     first of its kind, else not at all (-1). Neither do children of `stopped_at`.
     """
-    atoms, children = lifting.atoms(node), [*lifting.children(node)]  # both in order
+    atoms = lifting.atoms(node)  # (C,) in order,
+    children = list(lifting.children(node))  # as these
     other = len(atoms)
     if node == ROOT:
         begins = np.isin(atoms, children)
@@ -190,16 +213,19 @@ def lifted_categories(lifting: Lifting, width: int, exact: bool, prefix: Split, 
     if stopped_at != ROOT:
         of_atom[lifting.atoms(stopped_at)] = -1
     draft_tokens, next_atoms = lifting.continuing(prefix)
-    categories = np.full(len(lifting.paths), -1 if prefix else other)  # `other` without a path, too
+    # A token whose path does not continue the prefix is in no category; without a path, `other`.
+    categories = np.full(len(lifting.paths), -1 if prefix else other)
     categories[draft_tokens] = of_atom[next_atoms]
-    categories = categories[:width]
-    held = np.bincount(categories + 1, minlength=len(atoms) + 2)[1:] > 0
+    categories = categories[:width]  # (W,)
+    held = np.bincount(categories + 1, minlength=len(atoms) + 2)[1:] > 0  # (C + 1,)
     return categories, held | (exact and held.any())
 
 
 def _total(draft_logits: np.ndarray, terms: Iterable[Term]) -> Result:
     """The sum of the terms, its gradient (N, V_q), and their number."""
-    value, gradient, count = 0.0, np.zeros_like(draft_logits), 0
+    value = 0.0
+    gradient = np.zeros_like(draft_logits)  # (N, V_q)
+    count = 0
     for row, categories, target, divergence, weight in terms:
         mass = target.sum(dtype=float)
         if not mass > 0:
@@ -209,7 +235,8 @@ def _total(draft_logits: np.ndarray, terms: Iterable[Term]) -> Result:
         q = np.exp(logits - logits.max())  # (W,) not normalised; 0 for tokens in no category
         masses = np.bincount(categories + 1, q, len(target) + 1)[1:]  # (C,)
         total = masses.sum()
-        P, Q = target / mass, masses / total  # (C,)
+        P = target / mass  # (C,)
+        Q = masses / total  # (C,)
         distance, slope = _divergence(P, Q, divergence, q.dtype)  # slope (C,): its derivative by Q
         value += weight * distance
         # Through the softmax: dQ(c) / dlogit(d) = q(d) / total * ([d in c] - Q(c))
@@ -224,7 +251,8 @@ def _divergence(target: np.ndarray, draft: np.ndarray, kind: str,
     """The divergence of P and Q (C,), and its derivative by Q (C,); logarithms in `dtype`."""
     if kind == "tv":
         return 1.0 - np.minimum(target, draft).sum(-1), -(draft < target).astype(float)
-    bounded, free = np.maximum(draft, TINY), draft > TINY
+    bounded = np.maximum(draft, TINY)
+    free = draft > TINY  # elsewhere the bound makes the derivative 0
     log_ratio = np.log((bounded / np.maximum(target, FLOOR)).astype(dtype))
     if kind == "reverse":
         return (draft * log_ratio).sum(-1), log_ratio + free

@@ -37,18 +37,28 @@ def summarize(rounds: Iterable[Round]) -> Summary:
     (2.0, 0.5)
     """
     rounds = list(rounds)
-    draft, target, other = (sum(r.seconds.get(part, 0.0) for r in rounds)
-                            for part in ("draft", "target", "other"))
-    seconds, tokens = draft + target + other, sum(len(r.emitted) for r in rounds)
-    drafted, kept = sum(len(r.draft_tokens) for r in rounds), sum(r.draft_kept for r in rounds)
+    count = len(rounds)
+    tokens = sum(len(r.emitted) for r in rounds)
+    drafted = sum(len(r.draft_tokens) for r in rounds)
+    draft_kept = sum(r.draft_kept for r in rounds)
+    draft_seconds = _seconds(rounds, "draft")
+    target_seconds = _seconds(rounds, "target")
+    other = _seconds(rounds, "other")
+    seconds = draft_seconds + target_seconds + other
     shares = [r.accepted / len(r.proposals) for r in rounds if r.proposals]
     return Summary(
-        tokens=tokens, rounds=len(rounds), seconds=seconds, drafted=drafted, draft_kept=kept,
-        draft_seconds=draft, target_seconds=target, proposed=sum(len(r.proposals) for r in rounds),
-        accepted=sum(r.accepted for r in rounds), drafted_per_round=_ratio(drafted, len(rounds)),
-        merges=sum(r.kinds.count("merged") for r in rounds), acceptance_draft=_ratio(kept, drafted),
-        acceptance_proposed=_ratio(sum(shares), len(shares)), overhead=_ratio(other, seconds),
-        tokens_per_second=_ratio(tokens, seconds), block_efficiency=_ratio(tokens, len(rounds)))
+        tokens=tokens, rounds=count, seconds=seconds,
+        draft_seconds=draft_seconds, target_seconds=target_seconds,
+        drafted=drafted, draft_kept=draft_kept,
+        proposed=sum(len(r.proposals) for r in rounds),
+        accepted=sum(r.accepted for r in rounds),
+        merges=sum(r.kinds.count("merged") for r in rounds),
+        acceptance_draft=_ratio(draft_kept, drafted),
+        acceptance_proposed=_ratio(sum(shares), len(shares)),
+        drafted_per_round=_ratio(drafted, count),
+        overhead=_ratio(other, seconds),
+        tokens_per_second=_ratio(tokens, seconds),
+        block_efficiency=_ratio(tokens, count))
 
 
 def speedup(speculative: Summary, plain: Summary) -> float:
@@ -59,10 +69,17 @@ def speedup(speculative: Summary, plain: Summary) -> float:
 def computed_speedup(speculative: Summary, plain: Summary) -> float:
     """The paper's speedup, tau / (round latency / step latency), from the models' time alone."""
     seconds = speculative.draft_seconds + speculative.target_seconds
-    latency, step = _ratio(seconds, speculative.rounds), _ratio(plain.target_seconds, plain.rounds)
+    latency = _ratio(seconds, speculative.rounds)
+    step = _ratio(plain.target_seconds, plain.rounds)
     return _ratio(speculative.block_efficiency, _ratio(latency, step))
+
+
+def _seconds(rounds: list[Round], part: str) -> float:
+    return sum(r.seconds.get(part, 0.0) for r in rounds)
 
 
 def _ratio(above: float, below: float) -> float:
     """above / below, or 0 if `below` is 0."""
-    return above / below if below else 0.0
+    if below == 0:
+        return 0.0
+    return above / below

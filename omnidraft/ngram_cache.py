@@ -4,7 +4,7 @@ In an entry (d_1..d_n <-> t), n >= 2, both sides have equal bytes (arXiv 2507.02
 Other n-gram caches propose drafts; this one only translates, between two given tokenizers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import index
 
 import numpy as np
@@ -33,10 +33,13 @@ class NGramCache:
     def __init__(self, capacity: int | None = None, eviction: str = "none") -> None:
         if eviction not in ("none", "lru", "lfu"):
             raise OmnidraftError(f"unknown eviction {eviction!r}: choose none, lru or lfu")
-        if eviction != "none" if capacity is None else capacity < 1:
+        endless = capacity is None and eviction == "none"
+        if not endless and (capacity is None or capacity < 1):
             raise OmnidraftError(f"capacity is {capacity}: eviction {eviction!r} needs 1 or more")
-        self.capacity, self.eviction = capacity, eviction
-        self.version, self.pair = 0, ""
+        self.capacity = capacity
+        self.eviction = eviction
+        self.version = 0
+        self.pair = ""
         # n-gram -> (target token, number of uses); with eviction, the last used comes last
         self._entries: dict[NGram, tuple[int, int]] = {}
         self._splits: dict[int, tuple[NGram, ...]] = {}  # target token -> its n-grams
@@ -47,33 +50,44 @@ class NGramCache:
 
     def items(self) -> Iterator[tuple[NGram, int, int]]:
         """(n-gram, target token, hits) of each entry; the next to be evicted comes first."""
-        ngrams = sorted(self._entries, key=self.hits) if self.eviction == "lfu" else self._entries
-        return ((ngram, *self._entries[ngram]) for ngram in ngrams)
+        ngrams: Iterable[NGram] = self._entries
+        if self.eviction == "lfu":
+            ngrams = sorted(ngrams, key=self.hits)
+        for ngram in ngrams:
+            token, hits = self._entries[ngram]
+            yield ngram, token, hits
 
     def insert(self, ngram: Sequence[int], token: int, hits: int = 0) -> bool:
         """Add an entry, or change the token of a known n-gram; False if nothing changed."""
-        ngram, token = tuple(map(index, ngram)), index(token)
-        if len(ngram) < 2 or min(*ngram, token, hits) < 0 or max(*ngram, token) >= 2**31:
+        ngram = tuple(map(index, ngram))
+        token = index(token)
+        ids = ngram + (token,)
+        if len(ngram) < 2 or min(ids) < 0 or hits < 0 or max(ids) >= 2**31:
             raise OmnidraftError(f"cannot cache {ngram} <-> {token}: an entry is two or more draft "
                                  "ids and one target id, each from 0 to 2**31 - 1")
-        known = self._entries.get(ngram, (None, 0))[0]
-        full = known is None and len(self) == self.capacity
-        if known == token or full and self.eviction == "none":
-            return False
-        if full or known is not None:
-            gone = next(self.items())[0] if full else ngram
-            old, _ = self._entries.pop(gone)
-            self._splits[old] = tuple(split for split in self._splits[old] if split != gone)
+        if ngram in self._entries:
+            if self._entries[ngram][0] == token:
+                return False
+            self._remove(ngram)
+        elif len(self) == self.capacity:
+            if self.eviction == "none":
+                return False
+            coldest, _, _ = next(self.items())
+            self._remove(coldest)
         self.add({ngram: (token, hits)})
         return True
+
+    def _remove(self, ngram: NGram) -> None:
+        token, _ = self._entries.pop(ngram)
+        self._splits[token] = tuple(split for split in self._splits[token] if split != ngram)
 
     def add(self, entries: dict[NGram, tuple[int, int]]) -> None:
         """Add entries, n-gram -> (target token, hits), that are not in the cache yet."""
         self._entries |= entries
         for ngram, (token, _) in entries.items():
-            found = self._splits.get(token)
-            self._splits[token] = (*found, ngram) if found else (ngram,)
-        self._lengths = sorted({*self._lengths, *map(len, entries)}, reverse=True)
+            self._splits[token] = self._splits.get(token, ()) + (ngram,)
+        lengths = set(self._lengths) | set(map(len, entries))
+        self._lengths = sorted(lengths, reverse=True)
         self.version += 1
 
     def longest_match(self, draft_tokens: Sequence[int], start: int) -> tuple[int, int] | None:
@@ -86,13 +100,14 @@ class NGramCache:
 
     def split_of(self, token: int) -> NGram | None:
         """The n-gram of a target token: the most used (then shortest, then lowest) one, or None."""
-        return min(self._splits.get(token, ()), default=None,
-                   key=lambda ngram: (-self.hits(ngram), len(ngram), ngram))
+        found = self._splits.get(token, ())
+        if len(found) < 2:  # nearly always
+            return found[0] if found else None
+        return min(found, key=lambda ngram: (-self.hits(ngram), len(ngram), ngram))
 
     def splits(self) -> dict[int, NGram]:
         """Each target token that has n-grams -> its `split_of`."""
-        return {token: found[0] if len(found) == 1 else self.split_of(token)
-                for token, found in self._splits.items() if found}
+        return {token: self.split_of(token) for token, found in self._splits.items() if found}
 
     def touch(self, ngram: Sequence[int]) -> bool:
         """Count one use of an entry; False if there is no such entry."""
@@ -103,7 +118,7 @@ class NGramCache:
         usual = self.split_of(token)
         if self.eviction != "none":  # move it to the end: entries are in order of use
             del self._entries[ngram]
-        self._entries[ngram] = token, hits + 1
+        self._entries[ngram] = (token, hits + 1)
         self.version += self.split_of(token) != usual
         return True
 
@@ -117,16 +132,20 @@ class NGramCache:
         Splits must not depend on the pre-tokenizer, hence on context. If full: the lowest ids.
         """
         self.bind(draft, target)
-        new, canonical = {}, canonical_ids(target, target.token_bytes)
+        canonical = canonical_ids(target, target.token_bytes)
+        new = {}
         for token in np.flatnonzero(alignment.target_to_draft < 0).tolist():
             if len(self) + len(new) == self.capacity:
                 break
             data = target.token_bytes[token]
-            split = (draft.split(data) or ()) if data and canonical[data] == token else ()
-            if len(split) > 1 and max(split) < len(alignment.draft_to_target):
-                text = data.decode(errors="replace")  # subtle: half a character becomes U+FFFD
-                if split not in self._entries and draft.encode_continuation(text) == [*split]:
-                    new[split] = token, 0
+            if not data or canonical[data] != token:
+                continue
+            split = draft.split(data) or ()
+            if len(split) < 2 or max(split) >= len(alignment.draft_to_target):
+                continue
+            text = data.decode(errors="replace")  # subtle: half a character becomes U+FFFD
+            if split not in self._entries and tuple(draft.encode_continuation(text)) == split:
+                new[split] = (token, 0)
         self.add(dict(sorted(new.items())))  # in this order a trie is built faster
         return len(new)
 
@@ -138,14 +157,20 @@ class NGramCache:
         alignment runs from the end of the text: at the start one side may have added a space.
         """
         self.bind(draft, target)
+        # From the end: both lists, and the bytes of each token, are reversed.
         ours = [data[::-1] for data in reversed(draft.pieces(draft_ids))]
         theirs = [data[::-1] for data in reversed(target.pieces(target_ids))]
-        new, size = 0, len(draft_ids)
-        for (first, last), (place, end) in reversed([*aligned_spans(ours, theirs)]):  # from the end
-            # subtle: a token without bytes is not part of a spelling
-            if last - first > 1 and end - place == 1 and all(ours[first:last]):
-                ngram, token = draft_ids[size - last:size - first], target_ids[-end]
-                new += not self.touch(ngram) and self.insert(ngram, token, hits=1)
+        size = len(draft_ids)
+        new = 0
+        blocks = list(aligned_spans(ours, theirs))
+        for (first, last), (place, end) in reversed(blocks):
+            if last - first < 2 or end - place != 1:
+                continue
+            if not all(ours[first:last]):
+                continue  # subtle: a token without bytes is not part of a spelling
+            ngram = draft_ids[size - last:size - first]
+            if not self.touch(ngram):
+                new += self.insert(ngram, target_ids[-end], hits=1)
         return new
 
     def bind(self, draft: Tokenizer, target: Tokenizer) -> None:

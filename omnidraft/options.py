@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, fields
+from math import inf
 from numbers import Integral, Real
 from typing import Any
 
 from .stopping import Confidence, FixedLength
 from .text.errors import OmnidraftError
 from .verification import RULES
+
+ABOVE_ZERO = 5e-324  # the least float above 0
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,9 @@ class Options:
 
     def __post_init__(self, do_sample: bool | None) -> None:
         own = vars(self)  # set directly, because the class is frozen
-        own |= {field.name: field.default for field in fields(self) if own[field.name] is None}
+        for field in fields(self):
+            if own[field.name] is None:
+                own[field.name] = field.default
         if do_sample is not None:
             own["temperature"] = (self.temperature or 1.0) if do_sample else 0.0
         if self.verify == "lossless":
@@ -40,23 +45,14 @@ class Options:
             raise OmnidraftError(f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}")
         if not isinstance(self.stop, FixedLength):
             raise OmnidraftError(f"stop is {self.stop!r}: use a rule of `stopping` or stop_strings")
-        if (ends := self.eos_token_id) is not None:
-            ends = ends.tolist() if hasattr(ends, "tolist") else ends  # an array or a tensor
-            own["eos_token_id"] = ends = [*ends] if isinstance(ends, Iterable) else [ends]
-            if not all(isinstance(token, Integral) for token in ends):
-                raise OmnidraftError(f"eos_token_id is {ends!r}, but must be one or more ids")
-        for name, value, kind, holds, needed in (
-            ("draft length", self.stop.limit, Integral, lambda k: k >= 0, "0 or more"),
-            ("temperature", self.temperature, Real, lambda t: 0 <= t <= 1e30, "from 0 to 1e30"),
-            ("top-k", self.top_k, Integral, lambda k: k >= 0, "0 (off) or more"),
-            ("top-p", self.top_p, Real, lambda p: 0 < p <= 1, "in (0, 1]"),
-            ("min-p", self.min_p, Real, lambda p: 0 <= p <= 1, "from 0 (off) to 1"),
-            ("number of new tokens", self.max_new_tokens, Integral, lambda n: n > 0, "1 or more")):
-            if not isinstance(value, kind) or isinstance(value, bool):
-                whole = "whole " * (kind is Integral)
-                raise OmnidraftError(f"{name} is {value!r}, but must be a {whole}number")
-            if not holds(value):
-                raise OmnidraftError(f"{name} is {value}, but must be {needed}")
+        if self.eos_token_id is not None:
+            own["eos_token_id"] = _ids(self.eos_token_id)
+        _check("draft length", self.stop.limit, Integral, 0, inf, "0 or more")
+        _check("temperature", self.temperature, Real, 0, 1e30, "from 0 to 1e30")
+        _check("top-k", self.top_k, Integral, 0, inf, "0 (off) or more")
+        _check("top-p", self.top_p, Real, ABOVE_ZERO, 1, "in (0, 1]")
+        _check("min-p", self.min_p, Real, 0, 1, "from 0 (off) to 1")
+        _check("number of new tokens", self.max_new_tokens, Integral, 1, inf, "1 or more")
 
     @property
     def exact_match(self) -> bool:
@@ -70,7 +66,9 @@ class Options:
 
     def ends(self, model: Any) -> Sequence[int]:
         """The tokens that end a text of `model`."""
-        return model.eos_ids if self.eos_token_id is None else self.eos_token_id
+        if self.eos_token_id is None:
+            return model.eos_ids
+        return self.eos_token_id
 
     @classmethod
     def of(cls, draft_length: int = 12, threshold: float = 0.4, **settings: Any) -> "Options":
@@ -83,9 +81,31 @@ class Options:
         1.0
         """
         known = {field.name for field in fields(cls)} | {"do_sample"}
-        if unknown := settings.keys() - known:
+        unknown = settings.keys() - known
+        if unknown:
+            names = ", ".join(sorted(known))
             raise OmnidraftError(f"unknown option {min(unknown)!r}: choose from draft_length, "
-                                 "threshold, " + ", ".join(sorted(known)))
+                                 f"threshold, {names}")
         if not (isinstance(threshold, Real) and 0 <= threshold <= 1):
             raise OmnidraftError(f"threshold is {threshold!r}, but must be from 0 to 1")
-        return cls(**{"stop": Confidence(draft_length, threshold=threshold)} | settings)
+        settings.setdefault("stop", Confidence(draft_length, threshold=threshold))
+        return cls(**settings)
+
+
+def _ids(ends: Any) -> list[int]:
+    """One or more end tokens, also from an array or a tensor, as a list."""
+    if hasattr(ends, "tolist"):
+        ends = ends.tolist()
+    ends = list(ends) if isinstance(ends, Iterable) else [ends]
+    if not all(isinstance(token, Integral) for token in ends):
+        raise OmnidraftError(f"eos_token_id is {ends!r}, but must be one or more ids")
+    return ends
+
+
+def _check(name: str, value: Any, kind: type, least: float, most: float, needed: str) -> None:
+    """Raise OmnidraftError unless a setting is a number of this kind between these bounds."""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        whole = "whole " if kind is Integral else ""
+        raise OmnidraftError(f"{name} is {value!r}, but must be a {whole}number")
+    if not least <= value <= most:
+        raise OmnidraftError(f"{name} is {value}, but must be {needed}")

@@ -70,19 +70,21 @@ class AcceptanceHead:
 
     def __init__(self, width: int, parameters: dict[str, np.ndarray] | None = None) -> None:
         weight = np.append(np.zeros(2 * width, np.float32), np.float32(1))
-        fresh = {"out.weight": weight, "out.bias": np.zeros(1, np.float32)}
-        self.parameters = fresh if parameters is None else parameters
-        if {k: v.shape for k, v in self.parameters.items()} != {
-                k: v.shape for k, v in fresh.items()}:
+        self.parameters = {"out.weight": weight, "out.bias": np.zeros(1, np.float32)}
+        if parameters is None:
+            return
+        if _shapes(parameters) != _shapes(self.parameters):
             raise OmnidraftError("this head has another width or hidden layers: train a new one")
+        self.parameters = parameters
 
     @staticmethod
     def features(hidden: np.ndarray, embedding: np.ndarray, probability: float) -> np.ndarray:
         """The input (2 width + 1,) for a token: the hidden state (width,) before it, its embedding
         (width,), both scaled to root mean square 1, and log(q / (1 - q)) of its probability q."""
-        scaled = [v * (len(v) / (v @ v + 1e-9)) ** 0.5 for v in (hidden, embedding)]
+        parts = [v * (len(v) / (v @ v + 1e-9)) ** 0.5 for v in (hidden, embedding)]
         q = min(max(probability, 1e-4), 1 - 1e-4)
-        return np.concatenate([*scaled, [np.log(q / (1 - q))]], dtype=np.float32)
+        parts.append([np.log(q / (1 - q))])
+        return np.concatenate(parts, dtype=np.float32)
 
     def __call__(self, features: np.ndarray) -> Any:
         """P(accepted): one number for features (F,), or (n,) numbers for (n, F)."""
@@ -96,7 +98,12 @@ class AcceptanceHead:
         Labels are probabilities. Rejections weigh 6 in arXiv 2405.19715; a weight of 1 is unbiased.
         """
         p = np.clip(self(features), 1e-7, 1 - 1e-7)  # (n,)
-        up, down = labels, rejected_weight * (1 - labels)
-        value = -(up * np.log(p) + down * np.log(1 - p)).mean()
-        slope = ((up + down) * p - up) / len(labels)  # derivative by the logits
-        return float(value), {"out.weight": slope @ features, "out.bias": slope.sum(keepdims=True)}
+        rejected = rejected_weight * (1 - labels)
+        value = -(labels * np.log(p) + rejected * np.log(1 - p)).mean()
+        slope = ((labels + rejected) * p - labels) / len(labels)  # (n,) derivative by the logits
+        gradients = {"out.weight": slope @ features, "out.bias": slope.sum(keepdims=True)}
+        return float(value), gradients
+
+
+def _shapes(parameters: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+    return {name: value.shape for name, value in parameters.items()}

@@ -5,6 +5,7 @@ Draft to target: `merge`, or `continuation`, which re-tokenises. Target to draft
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -14,6 +15,7 @@ from .sampling import Rows
 from .text.tokenizer import Tokenizer
 
 WINDOW = 64  # `retokenize` looks back at most this many tokens
+Part = tuple[Any, dict[int, Any]]  # of a row q': the drafter's row q, and where q' differs
 
 
 class Direct:
@@ -70,44 +72,69 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
     >>> made.tokens, made.rows[0].tolist()
     ([1], [0.25, 0.25])
     """
-    def row(part: tuple[Any, dict[int, Any]]) -> Any:
-        q_prime = spread(part[0])
-        for token, prob in part[1].items():
-            q_prime[token] = prob
-        return q_prime
-
-    parts: list[tuple[Any, dict[int, Any]]] = []  # of each row q': q, and where q' differs
-    made, place = Proposals(rows=Rows(parts, row)), 0
+    parts = []
+    made = Proposals(rows=Rows(parts, partial(_row, spread)))
+    place = 0
     while place < len(draft_tokens):
-        d, q = draft_tokens[place], draft_probs[place] if spread else None
-        direct_token, found = int(direct.draft_to_target[d]), longest_match(draft_tokens, place)
-        (token, length), changed = found or (direct_token, 1), {}
-        spelling = (token,) if token >= 0 else spellings.get(d, ())
+        spelling, length = _spelled(draft_tokens, place, direct, longest_match, spellings)
         if not spelling:
             break
-        if found and spread:
-            product = prod(draft_probs[i][draft_tokens[i]] for i in range(place, place + length))
-            if direct_token >= 0:
-                left = direct.prob(q, direct_token) - product
-                changed[direct_token] = left * (left > 0)  # at least 0, without waiting for a GPU
-            changed[token] = changed.get(token, direct.prob(q, token)) + product
-        elif direct_token < 0 and spread:
-            changed[spelling[0]] = direct.prob(q, spelling[0]) + q[d]
-        for i, token in enumerate(spelling):
-            if spread:
-                q, changed = (q * 0, {token: 1.0}) if i else (q, changed)
-                parts.append((q, changed))
-                made.probs.append(changed[token] if token in changed else direct.prob(q, token))
-            made.tokens.append(token)
-            made.spans.append(0 if i else length)
+        if spread:
+            q = draft_probs[place]
+            direct_token = int(direct.draft_to_target[draft_tokens[place]])
+            changed = {}
+            if length > 1 or direct_token < 0:
+                product = prod(draft_probs[i][draft_tokens[i]]
+                               for i in range(place, place + length))
+                changed = _changed(q, direct, direct_token, spelling[0], product)
+            parts.append((q, changed))
+            parts += [(q * 0, {token: 1.0}) for token in spelling[1:]]  # follow for certain
+        made.tokens += spelling
+        made.spans += [length] + [0] * (len(spelling) - 1)
         place += length
+    if spread:
+        for token, (q, changed) in zip(made.tokens, parts, strict=True):
+            made.probs.append(changed[token] if token in changed else direct.prob(q, token))
     return made
+
+
+def _spelled(draft_tokens: Sequence[int], place: int, direct: Direct, longest_match: Any,
+             spellings: dict[int, Sequence[int]]) -> tuple[Sequence[int], int]:
+    """The target tokens at `place`, and how many draft tokens they stand for."""
+    found = longest_match(draft_tokens, place)
+    if found is not None:
+        token, length = found
+        return (token,), length
+    d = draft_tokens[place]
+    direct_token = int(direct.draft_to_target[d])
+    if direct_token >= 0:
+        return (direct_token,), 1
+    return spellings.get(d, ()), 1
+
+
+def _changed(q: Any, direct: Direct, direct_token: int, token: int, product: Any) -> dict[int, Any]:
+    """Where q' differs (Eq. 2): the product goes from the direct token, if any, to `token`."""
+    changed = {}
+    if direct_token >= 0:
+        left = direct.prob(q, direct_token) - product
+        changed[direct_token] = left * (left > 0)  # at least 0, without waiting for a GPU
+    changed[token] = changed.get(token, direct.prob(q, token)) + product
+    return changed
+
+
+def _row(spread: Any, part: Part) -> Any:
+    """A row q' (V_p,): q spread over the direct map, except where it differs."""
+    q, changed = part
+    q_prime = spread(q)
+    for token, prob in changed.items():
+        q_prime[token] = prob
+    return q_prime
 
 
 def extend(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[int]:
     """Ids of the text of `ids` followed by the bytes `data`; only the end is tokenised again."""
     start, made = retokenize(tokenizer, ids, data)
-    return [*ids[:start], *made]
+    return list(ids[:start]) + made
 
 
 def retokenize(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> tuple[int, list[int]]:
@@ -121,19 +148,26 @@ def continuation(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[
     """Ids that spell `data` after `ids`, which stay unchanged; tokenised in context if possible."""
     start, made = retokenize(tokenizer, ids, data)
     old = len(ids) - start
-    return made[old:] if made[:old] == list(ids[start:]) else extend(tokenizer, (), data)
+    if made[:old] == list(ids[start:]):
+        return made[old:]
+    return extend(tokenizer, (), data)  # out of context
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """The length of the longest common prefix of two sequences."""
     length = min(len(a), len(b))
-    return next((i for i in range(length) if a[i] != b[i]), length)
+    for i in range(length):
+        if a[i] != b[i]:
+            return i
+    return length
 
 
 def until_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
     """Tokens up to and including the first end token, which ends the text even in mid-block."""
-    first = next((i for i, token in enumerate(tokens) if token in ends), len(tokens) - 1)
-    return tokens[:first + 1]
+    for i, token in enumerate(tokens):
+        if token in ends:
+            return tokens[:i + 1]
+    return tokens[:]
 
 
 def _restart(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
@@ -141,7 +175,9 @@ def _restart(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
     joins this space to what precedes it), or after the last special token."""
     first = max(0, len(ids) - WINDOW)
     for place in range(len(ids) - 1, first - 1, -1):
-        spelled = tokenizer.token_bytes[ids[place]] if ids[place] < tokenizer.size else None
+        spelled = None  # a special token, or padding
+        if ids[place] < tokenizer.size:
+            spelled = tokenizer.token_bytes[ids[place]]
         if spelled is None:
             return place + 1
         if len(spelled) > 1 and spelled[:1] == b" " and not spelled[1:2].isspace():

@@ -16,7 +16,7 @@ from itertools import accumulate, islice, pairwise
 from math import isnan
 from typing import Any, NamedTuple
 
-from .lifting import ROOT, Comparison, Lifting, Origin
+from .lifting import ROOT, Comparison, Lifting, Origin, Split
 from .sampling import Rows, Uniforms
 from .text.errors import OmnidraftError
 
@@ -44,7 +44,9 @@ def ratio(target_prob: float, draft_prob: float) -> float:
 
 def residual(target_probs: Any, draft_probs: Any, scale: float = 1.0) -> Any:
     """Weights max(0, scale p - q) (V,); at scale 1, p itself if all of them are 0 (p = q)."""
-    left = (target_probs if scale == 1 else scale * target_probs).clip(draft_probs)
+    if scale != 1:
+        target_probs = scale * target_probs
+    left = target_probs.clip(draft_probs)
     left -= draft_probs  # max(scale p, q) - q takes less time
     if scale == 1:
         left += target_probs * (left.max() == 0)  # not an `if`, which would wait for the GPU
@@ -56,12 +58,14 @@ def exact_match(proposals: Sequence[int], choices: Iterable[int]) -> Verdict:
 
     choices: the argmax of each target row at temperature 0, else a sample: what it writes alone.
     """
-    emitted: list[int] = []
+    emitted = []
     for choice, proposal in zip(choices, [*proposals, None], strict=True):  # None: the bonus
         emitted.append(choice)
         if choice != proposal:
             break
-    return Verdict(emitted, "recovered" if len(emitted) <= len(proposals) else "bonus")
+    if len(emitted) <= len(proposals):
+        return Verdict(emitted, "recovered")
+    return Verdict(emitted, "bonus")
 
 
 def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
@@ -73,13 +77,20 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
     target_probs: m + 1 rows (V_p,); proposed: (m,) the q(t), given if the rows of `draft_probs` are
     lazy: they are then computed only on rejection. Lossless if each t was drawn from its row.
     """
-    pairs = ((target_probs[row][token], proposed[row] if proposed else draft_probs[row][token])
-             for row, token in enumerate(proposals))
-    for row, (p, q) in enumerate(uniforms.floats(pairs)):
+    def pairs() -> Iterator[tuple[Any, Any]]:
+        for row, token in enumerate(proposals):
+            q = proposed[row] if proposed else draft_probs[row][token]
+            yield target_probs[row][token], q
+
+    emitted = []
+    for row, (p, q) in enumerate(uniforms.floats(pairs())):
         if q <= 0 or not uniforms.accept(ratio(p, q)):
-            left = residual(target_probs[row], draft_probs[row])
-            return Verdict([*proposals[:row], uniforms.choose(left)], "recovered")
-    return Verdict([*proposals, uniforms.choose(target_probs[len(proposals)])], "bonus")
+            left = residual(target_probs[row], draft_probs[row])  # (V_p,)
+            emitted.append(uniforms.choose(left))
+            return Verdict(emitted, "recovered")
+        emitted.append(proposals[row])
+    emitted.append(uniforms.choose(target_probs[len(proposals)]))
+    return Verdict(emitted, "bonus")
 
 
 def lifted(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
@@ -104,24 +115,28 @@ def lifted(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lift
     steps = comparisons(atoms, origins, lifting, target_probs, limit)
     kept, refused, left = _keep(steps, origins, lifting, target_probs, uniforms)
     emitted = [step.ends for step in kept if step.ends >= 0]
-    p, node = target_probs[len(emitted)], kept[-1].next_node if kept else ROOT
+    p = target_probs[len(emitted)]
     if refused is not None:
-        within = lifting.members(refused.node, uniforms.choose(left), len(p))
-        return Verdict([*emitted, int(within[uniforms.choose(p[within])])], "recovered")
+        category = uniforms.choose(left)
+        tokens = lifting.members(refused.node, category, len(p))
+        emitted.append(int(tokens[uniforms.choose(p[tokens])]))
+        return Verdict(emitted, "recovered")
+    node = kept[-1].next_node if kept else ROOT
     if node != ROOT:  # the draft ends inside a token
-        below = lifting.below(node)
-        emitted.append(int(below[uniforms.choose(p[below])]))
+        tokens = lifting.below(node)
+        emitted.append(int(tokens[uniforms.choose(p[tokens])]))
         if emitted[-1] != lifting.token.get(node):
             return Verdict(emitted, "recovered")
         p = target_probs[len(emitted)]
-    return Verdict([*emitted, uniforms.choose(p)], "bonus")
+    emitted.append(uniforms.choose(p))
+    return Verdict(emitted, "bonus")
 
 
 def _keep(steps: Iterable[Comparison], origins: Sequence[Origin], lifting: Lifting,
           target_probs: Sequence[Any],
           uniforms: Uniforms) -> tuple[list[Comparison], Comparison | None, Any]:
     """The kept comparisons, the first rejected one (None: all are kept), its residual (C + 1,)."""
-    steps = [*steps]
+    steps = list(steps)
     if not steps or uniforms.accept(steps[-1].after):
         return steps, None, None
 
@@ -132,8 +147,11 @@ def _keep(steps: Iterable[Comparison], origins: Sequence[Origin], lifting: Lifti
     # As h <= r, a draw of r or more does not stop us, and needs no whole distribution.
     possible = [(i, draw) for i, draw in draws if draw < steps[i].before]
 
-    left = Rows(steps, lambda step: residual(
-        *p_and_q(step, origins, lifting, target_probs), step.before))  # computed when asked for
+    def left_of(step: Comparison) -> Any:
+        p, q = p_and_q(step, origins, lifting, target_probs)
+        return residual(p, q, step.before)
+
+    left = Rows(steps, left_of)  # computed when asked for
     sums = ((left[i].sum(), 1 - steps[i].before) for i, _ in possible)
     shares = uniforms.floats((z, z + rest) for z, rest in sums)  # h = Z / (Z + 1 - r)
     for (i, draw), (z, whole) in zip(possible, shares, strict=True):
@@ -149,43 +167,73 @@ def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting:
     They also end before a broken row of the target (NaN, or every token ruled out). It is an error
     only if all that precedes it is kept: then `lifted` draws from it.
     """
-    rows = len(target_probs) if limit is None else min(limit, len(target_probs))
+    rows = len(target_probs)
+    if limit is not None:
+        rows = min(limit, rows)
     route = [step for step in lifting.route(atoms) if step.row < rows]
 
-    # 1. P and Q of a proposal come from three sums, each over few probabilities. They are computed
-    #    one by one when they are asked for; on a device all at once, in one copy. The fourth number
-    #    is NaN in a broken row on a device; NumPy raises when it computes such a row.
-    def wanted() -> Iterator[tuple[Any, Any]]:
-        for step in route:
-            draft_row, prefix = origins[step.place]
-            children = lifting.children(step.node) if step.stop else step.child
-            yield draft_row, [token for atom in children  # tokens that propose this child, or
-                              for token in lifting.after(prefix).get(atom, ())]  # any child
-            yield draft_row, lifting.continuing(prefix)[0] if prefix else ()  # all that are left
-            yield target_probs[step.row], (lifting.below(step.node + step.child) if step.child
-                                           else lifting.own(step.node))
-            yield target_probs[step.row], (0,)
-
-    sums = lifting.sums(wanted())
+    # 1. P and Q of a proposal come from three sums, each over few probabilities.
+    sums = _sums(route, origins, lifting, target_probs)
 
     # 2. Along the route, r' = min(1, r P / Q).
-    r = above = q = 1.0
+    r = q = 1.0
+    above = 1.0  # the mass of the node, which the comparison before has computed
+    for step, proposing, possible, mass in sums:
+        stop_prob = 1.0
+        if step.stopped_at != ROOT:  # the same atom's *stop* came just before
+            stop_prob = q
+        share = proposing / (possible or 1.0)
+        q = max(0.0, 1.0 - share) if step.stop else share
+        q /= stop_prob or 1.0
+        p = mass if step.node == ROOT else mass / (above or 1.0)
+        above = mass
+        before = r
+        r = ratio(r * p, q)
+        yield step._replace(target_prob=p, draft_prob=q, stop_prob=stop_prob, before=before,
+                            after=r)
+        if r == 0:
+            return
+
+
+def _sums(route: Sequence[Comparison], origins: Sequence[Origin], lifting: Lifting,
+          target_probs: Sequence[Any]) -> Iterator[tuple[Comparison, float, float, float]]:
+    """The comparisons with their sums, up to the first that needs a broken row.
+
+    They are computed one by one when they are asked for; on a device all at once, in one copy.
+    """
+    sums = lifting.sums(_wanted(route, origins, lifting, target_probs))
     for step in route:
         try:
-            drafted, possible, mass, entry = islice(sums, 4)
+            proposing, possible, mass, entry = islice(sums, 4)
         except OmnidraftError:
             return
         if isnan(entry):
             return
-        stop_prob = q if step.stopped_at != ROOT else 1.0  # the same atom's *stop* came just before
-        share = drafted / (possible or 1.0)
-        q = (max(0.0, 1.0 - share) if step.stop else share) / (stop_prob or 1.0)
-        p = mass if step.node == ROOT else mass / (above or 1.0)  # above: the mass of the node
-        before, r, above = r, ratio(r * p, q), mass
-        yield step._replace(target_prob=p, draft_prob=q, stop_prob=stop_prob,
-                            before=before, after=r)
-        if r == 0:
-            return
+        yield step, proposing, possible, mass
+
+
+def _wanted(route: Sequence[Comparison], origins: Sequence[Origin], lifting: Lifting,
+            target_probs: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """(row, ids) of the sums for P and Q: the three of each comparison, and one entry.
+
+    The entry is NaN in a broken row on a device; NumPy raises when it computes such a row.
+    """
+    for step in route:
+        draft_row, prefix = origins[step.place]
+        yield draft_row, _proposing(step, prefix, lifting)
+        yield draft_row, lifting.continuing(prefix)[0] if prefix else ()  # all that are left
+        if step.child:
+            yield target_probs[step.row], lifting.below(step.node + step.child)
+        else:
+            yield target_probs[step.row], lifting.own(step.node)
+        yield target_probs[step.row], (0,)
+
+
+def _proposing(step: Comparison, prefix: Split, lifting: Lifting) -> list[int]:
+    """The draft tokens that propose this child; for *stop*, those that propose any child."""
+    children = lifting.children(step.node) if step.stop else step.child
+    after = lifting.after(prefix)
+    return [token for atom in children for token in after.get(atom, ())]
 
 
 def p_and_q(step: Comparison, origins: Sequence[Origin], lifting: Lifting,
@@ -193,9 +241,10 @@ def p_and_q(step: Comparison, origins: Sequence[Origin], lifting: Lifting,
     """P and Q (C + 1,) over all categories of a comparison."""
     q = lifting.distribution(*origins[step.place])
     if step.stopped_at != ROOT:  # the same atom proposed *stop*, and that was accepted
-        q[[*lifting.children(step.stopped_at)]] = 0.0
+        q[list(lifting.children(step.stopped_at))] = 0.0
         q /= step.stop_prob
-    return lifting.choice(step.node, target_probs[step.row], q)[1:]
+    _, p, q = lifting.choice(step.node, target_probs[step.row], q)
+    return p, q
 
 
 def acceptances(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
@@ -207,4 +256,5 @@ def acceptances(atoms: Sequence[int | None], origins: Sequence[Origin], lifting:
     """
     steps = comparisons(atoms, origins, lifting, target_probs)
     after = {step.place: step.after for step in steps}  # an atom may be compared twice
-    return [now / before for before, now in pairwise(accumulate(after.values(), min, initial=1.0))]
+    least = accumulate(after.values(), min, initial=1.0)
+    return [now / before for before, now in pairwise(least)]

@@ -35,22 +35,32 @@ def align(draft: Tokenizer, target: Tokenizer, strings: bool = False,
     Tokens with the same spelling all map to its canonical partner. `sizes`: the numbers of logits
     of the two models; ids beyond them are left out.
     """
-    ours, theirs = draft.token_bytes, target.token_bytes
-    if strings:  # with special tokens, a leading "▁" turned into "Ġ"
-        ours, theirs = ([string if side.byte_level else re.sub("^▁", "Ġ", string or "")
-                         for string in side.strings] for side in (draft, target))
-    ours, theirs = ours[:sizes[0]], theirs[:sizes[1]]
-    draft_ids, target_ids = canonical_ids(draft, ours), canonical_ids(target, theirs)
-    draft_to_target = np.array([target_ids.get(key, -1) for key in ours], dtype=np.int32)
-    target_to_draft = np.array([draft_ids.get(key, -1) for key in theirs], dtype=np.int32)
-    shared = int((draft_to_target >= 0).sum()), int((target_to_draft >= 0).sum())
+    ours = _spellings(draft, strings)[:sizes[0]]
+    theirs = _spellings(target, strings)[:sizes[1]]
+    draft_ids = canonical_ids(draft, ours)
+    target_ids = canonical_ids(target, theirs)
+    draft_to_target = np.array([target_ids.get(key, -1) for key in ours], np.int32)  # (V_q,)
+    target_to_draft = np.array([draft_ids.get(key, -1) for key in theirs], np.int32)  # (V_p,)
+    shared_draft = int((draft_to_target >= 0).sum())
+    shared_target = int((target_to_draft >= 0).sum())
 
-    for table, other, one, two in ((draft_to_target, target_to_draft, draft, target),
-                                   (target_to_draft, draft_to_target, target, draft)):
-        for token, partner in partners(one.special, two.special).items():
-            if token < len(table) and partner < len(other):
-                table[token] = partner
-    return Alignment(draft_to_target, target_to_draft, *shared)
+    # Special tokens stand for no text: they are paired by role.
+    for token, partner in partners(draft.special, target.special).items():
+        if token < len(ours) and partner < len(theirs):
+            draft_to_target[token] = partner
+    for token, partner in partners(target.special, draft.special).items():
+        if token < len(theirs) and partner < len(ours):
+            target_to_draft[token] = partner
+    return Alignment(draft_to_target, target_to_draft, shared_draft, shared_target)
+
+
+def _spellings(side: Tokenizer, strings: bool) -> Sequence[Hashable]:
+    """The bytes of each token; or its string, with a leading "▁" turned into "Ġ"."""
+    if not strings:
+        return side.token_bytes
+    if side.byte_level:
+        return side.strings
+    return [re.sub("^▁", "Ġ", string or "") for string in side.strings]
 
 
 def canonical_ids(tokenizer: Tokenizer, keys: Sequence[Hashable]) -> dict[Hashable, int]:
@@ -58,15 +68,17 @@ def canonical_ids(tokenizer: Tokenizer, keys: Sequence[Hashable]) -> dict[Hashab
 
     Of several ids: the one that the tokenizer itself produces, else the lowest; byte fallback last.
     """
-    ids: dict[Hashable, int] = {}
-    twins: dict[Hashable, list[int]] = {}
+    ids = {}
+    twins = {}
     for i, key in enumerate(keys):
         if key and ids.setdefault(key, i) != i:
             twins.setdefault(key, [ids[key]]).append(i)
     for key, same in twins.items():
         plain = [i for i in same if i not in tokenizer.fallback] or same
         produced = tokenizer.split(tokenizer.token_bytes[same[0]] or b"") or ()
-        ids[key] = produced[0] if len(produced) == 1 and produced[0] in plain else plain[0]
+        ids[key] = plain[0]
+        if len(produced) == 1 and produced[0] in plain:
+            ids[key] = produced[0]
     return ids
 
 
@@ -79,19 +91,23 @@ def aligned_spans(draft: Sequence[bytes], target: Sequence[bytes]) -> Iterator[t
     >>> list(aligned_spans([b"Snow", b"f", b"la", b"ke"], [b"Snow", b"flake"]))
     [((0, 1), (0, 1)), ((1, 4), (1, 2))]
     """
-    i = j = start_i = start_j = ahead = 0  # ahead: bytes read on the draft side minus the target's
+    i = j = 0  # tokens read on each side
+    start_i = start_j = 0  # where the block begins
+    ahead = 0  # bytes read on the draft side minus the target's
     while True:
-        ours = len(draft[i]) if i < len(draft) else None
-        theirs = len(target[j]) if j < len(target) else None
         # The side that is behind reads on; neither: the drafter, unless only the target's is empty.
-        if ours is not None and (ahead < 0 or ahead == 0 and (ours == 0 or theirs != 0)):
-            ahead, i = ahead + ours, i + 1
-        elif theirs is not None and ahead >= 0:
-            ahead, j = ahead - theirs, j + 1
+        only_theirs_is_empty = j < len(target) and not target[j] and i < len(draft) and draft[i]
+        if i < len(draft) and (ahead < 0 or ahead == 0 and not only_theirs_is_empty):
+            ahead += len(draft[i])
+            i += 1
+        elif j < len(target) and ahead >= 0:
+            ahead -= len(target[j])
+            j += 1
         else:
             return
         if ahead == 0:
             if b"".join(draft[start_i:i]) != b"".join(target[start_j:j]):
                 return
             yield (start_i, i), (start_j, j)
-            start_i, start_j = i, j
+            start_i = i
+            start_j = j

@@ -6,7 +6,7 @@ Every prompt takes one path: `prompts.read` gives its ids, a `Text` writes what 
 import codecs
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -137,15 +137,32 @@ class Text:
 class Pair(Pairing):
     """A pairing that writes texts, made by `pairs.pair`."""
 
-    def between(self, what: str) -> NGramCache:
-        sides = [self.draft.tokenizer, self.target.tokenizer][::1 if what == "splits" else -1]
-        if self.one_vocabulary or sum(sizes := [side.size for side in sides]) < LARGE:
-            return super().between(what)
-        path = default_folder() / f"{what}-{sides[0].key[:16]}-{sides[1].key[:16]}.json"
+    def find_splits(self) -> NGramCache:
+        return self._computed_once("splits", self.draft, self.target, super().find_splits)
+
+    def find_spellings(self) -> dict[tuple[int, ...], int]:
+        def compute() -> NGramCache:
+            cache = NGramCache()
+            cache.bind(self.target.tokenizer, self.draft.tokenizer)
+            cache.add({spelling: (token, 0) for spelling, token in found().items()})
+            return cache
+
+        found = super().find_spellings
+        cache = self._computed_once("spellings", self.target, self.draft, compute)
+        return {spelling: token for spelling, token, _ in cache.items()}
+
+    def _computed_once(self, what: str, one: Any, other: Any,
+                       compute: Callable[[], NGramCache]) -> NGramCache:
+        """What takes long between two large vocabularies, how `one` spells `other`, from a file."""
+        spelling, spelled = one.tokenizer, other.tokenizer
+        if self.one_vocabulary or spelling.size + spelled.size < LARGE:
+            return compute()
+        path = default_folder() / f"{what}-{spelling.key[:16]}-{spelled.key[:16]}.json"
         with suppress(OmnidraftError):  # missing, damaged, or for other vocabularies
-            return ngram_files.load(path, *sides)
-        sys.stderr.write(f"computing once how {sizes[0]:,} tokens spell {sizes[1]:,} others\n")
-        made = super().between(what)
+            return ngram_files.load(path, spelling, spelled)
+        sys.stderr.write(f"computing once how {spelling.size:,} tokens spell {spelled.size:,} "
+                         "others\n")
+        made = compute()
         with suppress(OmnidraftError):  # if it cannot be written, it is computed each time
             ngram_files.save(made, path)
         return made

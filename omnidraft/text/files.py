@@ -25,7 +25,8 @@ def check_readable(path: Path, most: int = LARGEST) -> None:
     """Raise OmnidraftError unless `path` is an ordinary file (no pipe) of at most `most` bytes."""
     if not (path.is_file() and os.access(path, os.R_OK)):
         raise OmnidraftError(f"{path} is missing, not an ordinary file or not readable: replace it")
-    if (size := path.stat().st_size) > most:
+    size = path.stat().st_size
+    if size > most:
         raise OmnidraftError(f"{path} has {size:,} bytes, over {most:,}: is it the right file?")
 
 
@@ -35,7 +36,8 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     check_readable(path)
     with suppress(OSError, ValueError, RecursionError):
-        if isinstance(content := json.loads(path.read_text(encoding="utf-8")), dict):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict):
             return content
     raise OmnidraftError(f"{path} is not readable JSON: copy it from its source again")
 

@@ -57,49 +57,75 @@ class Tokenizer:
         raw.no_padding()
         if getattr(raw.model, "dropout", None):
             raw.model.dropout = None  # each text has exactly one tokenization
-        self.raw, self.name, self.config = raw, name, config or {}
-        self.strings = [*map(raw.id_to_token, range(raw.get_vocab_size()))]
+        self.raw = raw
+        self.name = name
+        self.config = config or {}
+        self.strings = [raw.id_to_token(i) for i in range(raw.get_vocab_size())]
         vocabulary = {string: i for i, string in enumerate(self.strings)}
         if None in vocabulary:  # the ids have gaps (without gaps, the line above is faster)
             vocabulary = raw.get_vocab(with_added_tokens=True)
-        before = _parts(raw.normalizer) + _parts(raw.pre_tokenizer)
         self.size: int = max(vocabulary.values(), default=-1) + 1
-        if problem := _problem(raw, before, self.size, len(vocabulary)):
+        before = _parts(raw.normalizer) + _parts(raw.pre_tokenizer)
+        problem = _problem(raw, before, self.size, len(vocabulary))
+        if problem:
             raise OmnidraftError(f"tokenizer {name!r} ({type(raw.model).__name__}) {problem}")
-        parts = json.dumps(before + _parts(raw.decoder), ensure_ascii=False)
-        self.byte_level: bool = '"ByteLevel"' in parts
-        has_fallback = '"ByteFallback"' in parts or getattr(raw.model, "byte_fallback", False)
-        self._space = "▁" in parts  # does "▁" stand for a space?
-        self.prefix_space: bool = any(part["type"] == "Prepend" or part.get("add_prefix_space")
-            or part.get("prepend_scheme", "never") != "never" for part in before)
-        added = raw.get_added_tokens_decoder()
-        self.strings += map(raw.id_to_token, range(len(self.strings), self.size))  # after gaps
+        self.strings += [raw.id_to_token(i) for i in range(len(self.strings), self.size)]
+        self._read_pipeline(before)
         self.special = find_roles(self.config, raw, vocabulary, self.byte_level)
         self.roles = self.special.roles
-        self.fallback = {i: bytes.fromhex(byte[1]) for i, string in enumerate(self.strings)
-                         if has_fallback and (byte := _FALLBACK.fullmatch(string or ""))}
-        own = {i: self.strings[i].encode() for i in added if self.byte_level} | self.fallback
-        self.token_bytes = [None if s is None else self._bytes_of(s) for s in self.strings]
-        for token, data in (own | dict.fromkeys(self.special.ids)).items():
-            self.token_bytes[token] = data
-        self.longest = max(map(len, filter(None, self.token_bytes)), default=1)  # in bytes
-        alone = [i for i, data in enumerate(self.token_bytes) if data and len(data) == 1]
-        self.token_of_byte = {  # byte -> the lowest token that spells it alone
-            self.token_bytes[i][0]: i for i in reversed(alone)
-            if i in self.fallback or self.byte_level and i not in added}
-        # Pieces cannot spell bytes that are not UTF-8 (surrogate escapes), or a "▁" in the text.
-        mark = "▁" if self._space and self.token_of_byte.keys() >= set("▁".encode()) else ""
-        unspellable = f"\udc80-\udcff{mark}"
-        if not self.byte_level and _fails_at_unknown(raw.model):
-            known = {string for string in self.strings if string and len(string) == 1}
-            unspellable = "^" + re.escape("".join(sorted(known - {mark} | {" "})))
-        self._unspellable = re.compile(f"([{unspellable}]+)")
-        # Control tokens that the model itself may find in a text: Unigram finds all of these.
-        in_model = [self.strings[i] for i in sorted(self.special.ids | self.fallback.keys())
-                    if raw.model.token_to_id(self.strings[i]) is not None]
-        self._controls = Names(name for name in in_model if len(name) > 1)
+        self._read_bytes()
+        self._unspellable = re.compile(f"([{self._not_in_pieces()}]+)")
+        self._controls = Names(self._controls_of_the_model())
         self.key = key or self.fingerprint
         check_bytes(self)
+
+    def _read_pipeline(self, before: list[dict[str, Any]]) -> None:
+        """How the vocabulary is written."""
+        parts = json.dumps(before + _parts(self.raw.decoder), ensure_ascii=False)
+        self.byte_level: bool = '"ByteLevel"' in parts
+        self._space = "▁" in parts  # does "▁" stand for a space?
+        self._has_fallback = ('"ByteFallback"' in parts
+                              or getattr(self.raw.model, "byte_fallback", False))
+        self.prefix_space: bool = any(
+            part["type"] == "Prepend" or part.get("add_prefix_space")
+            or part.get("prepend_scheme", "never") != "never" for part in before)
+
+    def _read_bytes(self) -> None:
+        """Which bytes each id stands for (None: special or unused), and which id spells a byte."""
+        added = self.raw.get_added_tokens_decoder()
+        self.token_bytes = [None if s is None else self._bytes_of(s) for s in self.strings]
+        if self.byte_level:
+            for i in added:  # written as they are, without stand-ins
+                self.token_bytes[i] = self.strings[i].encode()
+        self.fallback: dict[int, bytes] = {}
+        for i, string in enumerate(self.strings if self._has_fallback else ()):
+            byte = _FALLBACK.fullmatch(string or "")
+            if byte:
+                self.fallback[i] = self.token_bytes[i] = bytes.fromhex(byte[1])
+        for i in self.special.ids:
+            self.token_bytes[i] = None
+        self.longest = max(map(len, filter(None, self.token_bytes)), default=1)  # in bytes
+        self.token_of_byte: dict[int, int] = {}  # byte -> the lowest token that spells it alone
+        for i, data in enumerate(self.token_bytes):
+            if data and len(data) == 1:
+                if i in self.fallback or self.byte_level and i not in added:
+                    self.token_of_byte.setdefault(data[0], i)
+
+    def _controls_of_the_model(self) -> list[str]:
+        """Control tokens that the model itself may find in a text: Unigram finds all of these."""
+        names = [self.strings[i] for i in sorted(self.special.ids | self.fallback.keys())]
+        known = self.raw.model.token_to_id
+        return [name for name in names if len(name) > 1 and known(name) is not None]
+
+    def _not_in_pieces(self) -> str:
+        """The characters that pieces cannot spell, as in a regular expression's brackets."""
+        mark = ""  # a "▁" in the text, if it has byte tokens
+        if self._space and self.token_of_byte.keys() >= set("▁".encode()):
+            mark = "▁"
+        if not self.byte_level and _fails_at_unknown(self.raw.model):
+            known = {string for string in self.strings if string and len(string) == 1}
+            return "^" + re.escape("".join(sorted(known - {mark} | {" "})))
+        return f"\udc80-\udcff{mark}"  # surrogate escapes: bytes that are not UTF-8
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.name!r}: {self.size:,} tokens)"
@@ -214,10 +240,12 @@ class Tokenizer:
 
     def _continued(self, part: str) -> list[int]:
         """Ids of a part by the exact pipeline; the names of control tokens are spelled as text."""
-        ids, names = _run(self._exact, part), self._controls.find(part)
+        ids = _run(self._exact, part)
+        names = self._controls.find(part)
         if not names or self.decode_bytes(ids) == part.encode():
             return ids
-        ids, start = [], 0
+        ids = []
+        start = 0
         for begin, _ in names:
             ids += _run(self._exact, part[start:begin + 1])  # cut each name in two
             start = begin + 1
@@ -248,7 +276,7 @@ class Tokenizer:
 
     def _spell(self, text: str, run: Callable[[str], list[int]]) -> list[int]:
         """Ids by `run` for the parts of a text that pieces can spell; byte tokens for the rest."""
-        ids: list[int] = []
+        ids = []
         for place, part in enumerate(self._unspellable.split(text)):
             if place % 2:  # a captured separator
                 data = part.encode("utf-8", "surrogateescape")
