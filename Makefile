@@ -62,6 +62,7 @@ bench: $(VENV)/.core  ## the figures in benchmarks/results (up to an hour)
 	done
 
 picture: $(VENV)/.core  ## renew the README's picture (with Chromium) and its demo figures
+	$(BIN)/python docs/demo.py
 	$(BIN)/python docs/play.py --picture docs/play.png
 	$(BIN)/python cli.py demo --json benchmarks/results/demo.json
 	$(BIN)/python -m benchmarks.report

@@ -328,13 +328,18 @@ def written(name: str, how: Callable[..., str], *more: object) -> str:
     return old + how(figures, *more)
 
 
-def summary(places: str) -> str:
-    """The results in a few lines, each with a link to its table on the page `places`."""
+FIVE = ("Speed", "Block efficiency", "Exactness", "Learning by the wall clock", "Next to transformers")
+
+
+def summary(places: str, sections: tuple[str, ...] = ()) -> str:
+    """The results, each with a link to its table on the page `places`; all, or those of some sections on one machine."""
     found, lines = {name: result(name) for name in (
         "speed", "speed_avx2", "speed_torch", "efficiency", "exactness", "wall_clock",
         "against_transformers", "quality", "overhead", "stop_rules")}, []
 
     def line(section: str, text: str, figures: dict | None = None) -> None:
+        if sections and section not in sections:
+            return
         lines.append(f"- [{section}]({places}#{section.lower().replace(' ', '-')}): {text}"
                      f"{old(figures or {})}")
 
@@ -343,6 +348,7 @@ def summary(places: str) -> str:
 
     clocks = [*filter(None, (found["speed"], found["speed_avx2"]))]
     present = [one for one in clocks if not earlier(one)] or clocks  # earlier models only if none has present ones
+    present = present[:1] if sections else present
     if each := [", ".join(f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in one["together"].items())
                 + f". {machine_line(one)}.{old(one)}" for one in present]:
         line("Speed", "speedup over plain decoding by wall clock, three tasks together: "
@@ -400,7 +406,7 @@ def main() -> None:
     pages = {}
     for path, name, made in (
         (ROOT / "README.md", "demo", written("demo", demo)),
-        (ROOT / "README.md", "summary", summary("docs/results.md")),
+        (ROOT / "README.md", "summary", summary("docs/results.md", FIVE)),
         (docs / "reading.md", "files", files()), (docs / "exactness.md", "exactness", exact),
         (docs / "learning.md", "learning", learn), (docs / "note.md", "note", report_note.note()),
     ):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from test_cli import embedded
@@ -126,10 +127,23 @@ def test_names_in_backticks_of_contributing_exist():
         assert re.search(rf"\b{name}\b", sources), name
 
 
-def test_the_picture_is_on_the_first_screen():
-    path = ROOT / "docs" / "play.png"
-    assert "](docs/play.png)" in README.split("\n## ")[0]
-    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size < 150_000
+def test_the_demo_is_the_first_picture_and_terms_come_before_the_second():
+    demo, page = README.index("](docs/demo.svg)"), README.index("](docs/play.png)](docs/play.html)")
+    assert demo < README.index("make demo     #") and demo < page
+    assert all(README.index(f"*{term}*") < page for term in ("drafter", "target", "atoms", "trie"))
+    assert README.index("P is the\ntarget's distribution") < page and README.index("Q the drafter's") < page
+    picture = (ROOT / "docs" / "play.png").read_bytes()
+    assert picture[:8] == b"\x89PNG\r\n\x1a\n" and len(picture) < 150_000
+    drawn = ElementTree.parse(ROOT / "docs" / "demo.svg").getroot()
+    assert "url(http" not in (ROOT / "docs" / "demo.svg").read_text(encoding="utf-8")
+    assert "accepted" in "".join(drawn.itertext()) and "recovered" in "".join(drawn.itertext())
+
+
+def test_the_readme_has_five_results_and_the_changelog_what_is_in_the_first_version():
+    results = README.partition("<!-- summary:begin -->")[2].partition("<!-- summary:end -->")[0].strip().splitlines()
+    assert len(results) == 5 and all(line.startswith("- [") for line in results)
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert len(changes.splitlines()) <= 60 and "efore:" not in changes
 
 
 # ---- the lessons' site -----------------------------------------------------------------------------------------------
