@@ -238,10 +238,12 @@ class Lifting:
 
     def continuing(self, prefix: Split, atoms: bool = True) -> np.ndarray:
         """Draft tokens (`atoms` too?) whose path continues `prefix`; their next atoms: (2, n)."""
-        pairs = []
-        for atom, tokens in self.after(prefix).items():
-            pairs += [(token, atom) for token in tokens if atoms or token != atom]
-        return np.array(pairs, np.int64).reshape(-1, 2).T
+        found = self.after(prefix)
+        tokens = np.array([*chain.from_iterable(found.values())], np.int64)
+        sizes = [len(some) for some in found.values()]
+        next_atoms = np.repeat(np.array([*found], np.int64), sizes)
+        pairs = np.stack([tokens, next_atoms])
+        return pairs if atoms else pairs[:, tokens != next_atoms]
 
     def longer(self, draft_token: int) -> list[int]:
         """Draft tokens whose path extends this token's path; if there are any, it can be healed."""

@@ -6,6 +6,7 @@ Other n-gram caches propose drafts; this one only translates, between two given 
 
 from collections.abc import Iterable, Iterator, Sequence
 from operator import index
+from struct import pack
 
 import numpy as np
 
@@ -133,20 +134,28 @@ class NGramCache:
         """
         self.bind(draft, target)
         canonical = canonical_ids(target, target.token_bytes)
+        tokens = [token for token in np.flatnonzero(alignment.target_to_draft < 0).tolist()
+                  if canonical.get(target.token_bytes[token]) == token]
+        # subtle: half a character becomes U+FFFD, so that its two spellings below differ
+        texts = [target.token_bytes[token].decode(errors="replace") for token in tokens]
+        found = draft.encode_continuations(texts)
         new = {}
-        for token in np.flatnonzero(alignment.target_to_draft < 0).tolist():
+        for token, (ids, in_one_piece) in zip(tokens, found, strict=True):
             if len(self) + len(new) == self.capacity:
                 break
+            split = tuple(ids)
             data = target.token_bytes[token]
-            if not data or canonical[data] != token:
-                continue
-            split = draft.split(data) or ()
             if len(split) < 2 or max(split) >= len(alignment.draft_to_target):
                 continue
-            text = data.decode(errors="replace")  # subtle: half a character becomes U+FFFD
-            if split not in self._entries and tuple(draft.encode_continuation(text)) == split:
+            if in_one_piece:
+                stable = draft.decode_bytes(split) == data
+            else:
+                stable = draft.split(data) == split
+            if stable and split not in self._entries:
                 new[split] = (token, 0)
-        self.add(dict(sorted(new.items())))  # in this order a trie is built faster
+        # In this order a trie is built faster. Big-endian bytes are in the order of the ids.
+        order = sorted(new, key=lambda split: pack(f">{len(split)}I", *split))
+        self.add({split: new[split] for split in order})
         return len(new)
 
     def observe(self, draft_ids: Sequence[int], target_ids: Sequence[int], draft: Tokenizer,

@@ -1,5 +1,6 @@
 """A pairing: one drafter, one target, and everything that relates their vocabularies."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -68,16 +69,20 @@ class Pairing:
         """
         draft = self.draft.tokenizer
         target = self.target.tokenizer
-        found = {}
+        texts: dict[int, str] = {}  # the draft tokens that hold whole characters
+        spellings: dict[int, Sequence[int]] = {}
         for token in np.flatnonzero(self.alignment.draft_to_target < 0).tolist():
             data = draft.token_bytes[token] or b""
             try:
-                spelling = target.encode_continuation(data.decode("utf-8"))
+                texts[token] = data.decode("utf-8")
             except UnicodeDecodeError:  # part of a character
-                spelling = target.split(data) or ()
-            if len(spelling) > 1 and target.decode_bytes(spelling) == data:
-                found[tuple(spelling)] = token
-        return found
+                spellings[token] = target.split(data) or ()
+        found = target.encode_continuations([*texts.values()])
+        for token, (ids, _) in zip(texts, found, strict=True):
+            spellings[token] = ids
+        return {tuple(spelling): token for token, spelling in sorted(spellings.items())
+                if len(spelling) > 1
+                and target.decode_bytes(spelling) == (draft.token_bytes[token] or b"")}
 
     def span(self, token: int) -> int:
         """How many draft tokens a target token stands for: 1, or the length of its n-gram."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 from vocabularies import byte_level, real, sentencepiece, snow_drafter, snow_target
 
 from omnidraft.ngram_cache import NGramCache
+from omnidraft.pairing import Pairing
 from omnidraft.serving import ngram_files
 from omnidraft.text.errors import OmnidraftError
+from omnidraft.text.tokenizer import Tokenizer
 from omnidraft.vocabulary import align
 
 NGRAM = st.lists(st.integers(0, 2), min_size=2, max_size=4).map(tuple)
@@ -98,6 +101,21 @@ def test_prefill_is_every_stable_split():
     assert bounded.split_of(target.raw.token_to_id("fl"))  # the most frequent merges have the lowest ids
     narrow = align(drafter, target, sizes=(None, target.raw.token_to_id("flak")))  # a model with fewer rows
     assert NGramCache().prefill(drafter, target, narrow) == 2
+
+
+def test_prefill_asks_the_library_for_many_splits_at_once(monkeypatch: pytest.MonkeyPatch):
+    """One call a token took 50 seconds for 49,152 and 262,144 tokens."""
+    words = "abcdefghij"
+    target = byte_level(", ".join(f"{one} {two}" for one in words for two in words))
+    drafter, calls = byte_level(), []
+    for name in ("encode_continuation", "split"):
+        one_at_a_time = getattr(Tokenizer, name)
+        monkeypatch.setattr(Tokenizer, name, lambda *args, run=one_at_a_time: (calls.append(args), run(*args))[1])
+    cache = NGramCache()
+    assert cache.prefill(drafter, target, align(drafter, target)) == 100 and not calls
+    sides = [SimpleNamespace(name=one.name, tokenizer=one, vocab_size=one.size) for one in (target, drafter)]
+    pair = Pairing(*sides)  # the drafter has the longer tokens
+    assert len(pair.spellings) == 100 and not calls
 
 
 def test_the_usual_split_of_a_token_is_the_most_used_one():

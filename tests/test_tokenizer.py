@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import models
 from vocabularies import REAL, REAL_TOKENIZERS, byte_level, real, sentencepiece, snow_drafter, snow_target
 
+from omnidraft.text import tokenizer as tokenizer_module
 from omnidraft.text.errors import OmnidraftError
 from omnidraft.text.tokenizer import BYTE_TO_CHARACTER, Tokenizer, _library
 
@@ -325,3 +326,41 @@ def test_the_key_is_that_of_the_file_and_quickly_found(tmp_path):
     one, again, spaced = (Tokenizer.load(tmp_path / name) for name in ("as written", "again", "spaced"))
     assert one.fingerprint == spaced.fingerprint == snow_target().key and one.key == again.key != spaced.key
     assert one.token_bytes == spaced.token_bytes == snow_target().token_bytes
+
+
+CONTINUATIONS = [*TEXTS, "flake", " flake", "\udce9t\u00e9", "\u2581x", "\ufffd"]
+
+
+@pytest.mark.parametrize("make", [snow_drafter, snow_target, lambda: byte_level("a b", added=("  ", "<tag>")),
+                                  lambda: sentencepiece("abc def", "a b, ab c")])
+def test_many_continuations_at_once_are_those_of_one_at_a_time(make, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tokenizer_module, "BATCH", 5)
+    tokenizer = make()
+    found = list(tokenizer.encode_continuations(CONTINUATIONS))
+    assert [ids for ids, _ in found] == [tokenizer.encode_continuation(text) for text in CONTINUATIONS]
+    for text, (ids, in_one_piece) in zip(CONTINUATIONS, found, strict=True):
+        if in_one_piece and tokenizer.decode_bytes(ids) == text.encode():
+            assert tokenizer.split(text.encode()) == tuple(ids)
+
+
+@pytest.mark.parametrize("name", REAL_TOKENIZERS)
+def test_many_continuations_at_once_with_real_tokenizers(name: str):
+    tokenizer = real(name)
+    texts = [data.decode(errors="replace") for data in tokenizer.token_bytes[:4000] if data]
+    found = list(tokenizer.encode_continuations(texts))
+    assert [ids for ids, _ in found] == [tokenizer.encode_continuation(text) for text in texts]
+    assert all(tokenizer.split(text.encode()) == tuple(ids) for text, (ids, in_one_piece) in zip(texts, found, strict=True)
+               if in_one_piece and tokenizer.decode_bytes(ids) == text.encode())
+
+
+def test_added_tokens_of_both_kinds_keep_their_ids():
+    """They are added again in runs of one kind, since each call of the library takes as long as all of them."""
+    raw = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={"a": 0, "b": 1}, merges=[]))
+    raw.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    for start in range(0, 60, 3):
+        raw.add_special_tokens([f"<s{start}>"])
+        raw.add_tokens([f"plain{start}", f"plain{start + 1}"])
+    tokenizer = Tokenizer(raw)
+    for content, i in raw.get_vocab(with_added_tokens=True).items():
+        expected = [i] if content.startswith("plain") else tokenizer.encode(content)
+        assert tokenizer.encode_continuation(content) == expected, content

@@ -34,6 +34,8 @@ _TO_LATIN_1 = {b: "\uffff" for b in _HIDDEN} | {ord(c): b for c, b in CHARACTER_
 OURS = Path(__file__).resolve().parents[1]  # the package, whose tokenizers need no trial
 LARGEST = 2**27  # maximum bytes of a tokenizer.json; one with 262k tokens has 33 MB
 GROWTH = 64  # maximum growth of a text by a normalizer (factor) or a post-processor (ids)
+BATCH = 1024  # texts that the library encodes at a time
+CANNOT = "cannot encode: the text is not valid Unicode, or the tokenizer.json is broken"
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Parts of a pipeline that neither add, change nor remove text, without these two settings.
 _HARMLESS = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "UnicodeScripts",
@@ -189,6 +191,28 @@ class Tokenizer:
         """
         return self._spell(text, self._continued)
 
+    def encode_continuations(self, texts: Sequence[str]) -> Iterator[tuple[list[int], bool]]:
+        """For each text: its `encode_continuation`, and whether the model spelled it in one piece.
+
+        If so, `split` gives the same ids: no pre-tokenizer cut the text before the model saw it.
+        The library gets a thousand texts at a time, in half the time of as many calls.
+        """
+        for first in range(0, len(texts), BATCH):
+            some = texts[first:first + BATCH]
+            # nearly always there are no names in any of them, which is found out at once
+            names = self._controls.find("\n".join(some))
+            simple = {text for text in some if text and not self._unspellable.search(text)
+                      and not (names and self._controls.find(text))}
+            asked = [text for text in some if text in simple]
+            with _library(CANNOT):
+                encoded = iter(self._exact.encode_batch(asked, add_special_tokens=False))
+            for text in some:
+                if text in simple:
+                    found = next(encoded)
+                    yield found.ids, found.word_ids[-1:] == [0]
+                else:
+                    yield self.encode_continuation(text), False
+
     def split(self, data: bytes) -> tuple[int, ...] | None:
         """How the model alone (no pre-tokenizer) spells the bytes of a token; None if it cannot."""
         def merged(part: str) -> list[int]:
@@ -265,7 +289,8 @@ class Tokenizer:
         exact.model = self.raw.model  # shared, not copied
         added = sorted(self.raw.get_added_tokens_decoder().items())
         if any(not token.special for _, token in added):  # keep plain ones, such as runs of spaces
-            # In this order, which the library numbers them in; without stripping spaces around them
+            # In this order, which the library numbers them in; without stripping spaces around them.
+            # In runs: each call takes as long as all tokens before it (Gemma 3 adds 6,384).
             for special, group in groupby(added, lambda one: one[0] in self.special.ids):
                 tokens = [tokenizers.AddedToken(
                     token.content, single_word=token.single_word, normalized=token.normalized,
@@ -307,7 +332,7 @@ def _library(what: str) -> Iterator[None]:
 
 
 def _run(raw: tokenizers.Tokenizer, text: str) -> list[int]:
-    with _library("cannot encode: the text is not valid Unicode, or the tokenizer.json is broken"):
+    with _library(CANNOT):
         text.encode()  # some releases of the library accept a lone surrogate, others do not
         return raw.encode(text, add_special_tokens=False).ids
 
