@@ -33,11 +33,10 @@ from benchmarks.report_learning import (
 from omnidraft.cli.render import headline, speed_table
 from omnidraft.text.files import write_text
 
-ORDER = ["text/tokenizer", "text/special_tokens", "vocabulary", "ngram_cache", "translation", "sampling",
-         "lifting", "verification", "stopping", "options", "pairing", "drafting", "decoding",
-         "losses", "learning/backward", "learning/lora", "learning/training", "learning/online",
-         "learning/guard", "learning/adapters", "metrics", "engine/llama", "engine/kernels",
-         "engine/packed", "cli/render"]
+ORDER = ["verification", "vocabulary", "ngram_cache", "translation", "lifting", "drafting",
+         "decoding", "losses", "stopping"]
+USED = ["sampling", "sampling_fast", "pairing", "options", "metrics"]
+APPENDIX = ["tokenizer", "special_tokens", "names", "trial", "confined", "files", "errors"]
 REAL_PAIRS = ("babyllama-tok361:stories260K", "stories260K:babyllama-tok361")
 LEARNED = {"before": "un-adapted", "dm, rank 32": "`dm`", "hybrid, rank 32": "`hybrid`",
            "lifted, forward, rank 32": "`lifted`",
@@ -46,14 +45,19 @@ LEARNED = {"before": "un-adapted", "dm, rank 32": "`dm`", "hybrid, rank 32": "`h
 
 
 def files() -> str:
-    """The modules in reading order, each with its docstring's first sentence and its number of lines."""
-    rows = []
-    for name in ORDER:
-        source = (ROOT / "omnidraft" / f"{name}.py").read_text(encoding="utf-8")
-        first = (ast.get_docstring(ast.parse(source)) or "").split("\n")[0].rstrip(".:")
-        first = re.sub(r" \(arXiv[^)]*\)", "", first).replace("|", "\\|").replace("<->", "↔")
-        rows.append([f"[`{name}.py`](../omnidraft/{name}.py)", first, str(source.count("\n"))])
-    return table(["file", "what it is", "lines"], rows)
+    """The modules of the lesson in reading order, each with its docstring's first sentence."""
+    parts = [("", ORDER), ("What these use:", USED),
+             ("An appendix, [`text/`](../omnidraft/text/):", [f"text/{name}" for name in APPENDIX])]
+    shown = []
+    for title, names in parts:
+        rows = []
+        for name in names:
+            source = (ROOT / "omnidraft" / f"{name}.py").read_text(encoding="utf-8")
+            first = (ast.get_docstring(ast.parse(source)) or "").split("\n")[0].rstrip(".:")
+            first = re.sub(r" \(arXiv[^)]*\)", "", first).replace("|", "\\|").replace("<->", "↔")
+            rows.append([f"[`{name}.py`](../omnidraft/{name}.py)", first])
+        shown += [title, table(["file", "what it is"], rows)]
+    return "\n\n".join(shown).lstrip()
 
 
 def demo(figures: dict) -> str:

@@ -1,7 +1,7 @@
-"""The fast forms of `sampling`: the same results, up to rounding, in a third of the time.
+"""The fast forms of `sampling`: the same results, up to rounding, with fewer passes over a row.
 
-They save passes over a row of up to 262,144 entries: sums of blocks are a product with ones, and
-exp needs no shift by the maximum where it neither overflows nor loses precision.
+A row has up to 262,144 entries. Sums of blocks are a product with ones, and exp needs no shift by
+the maximum where it neither overflows nor loses precision.
 """
 
 import numpy as np

@@ -73,6 +73,15 @@ def test_examples_in_the_docstrings_of_the_lesson_are_right(module):
     assert found.attempted and not found.failed
 
 
+def test_the_reading_order_lists_each_file_of_the_lesson_once():
+    text = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8").partition("<!-- files:begin -->")[2]
+    listed = re.findall(r"^\| \[`([\w/]+)\.py`\]", text, re.M)
+    there = {path.stem for path in (ROOT / "omnidraft").glob("[a-z]*.py") if not path.stem.endswith("_torch")}
+    assert sorted(name for name in listed if "/" not in name) == sorted(there)
+    assert listed[:9] == ["verification", "vocabulary", "ngram_cache", "translation", "lifting", "drafting", "decoding",
+                          "losses", "stopping"]
+
+
 def test_the_note_has_four_pages():
     """Four pages of 600 words; all of its figures are generated."""
     note = (ROOT / "docs" / "note.md").read_text(encoding="utf-8")
