@@ -72,7 +72,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("lifting", "if route and route[-1].next_node in self.token:", "if False:", LIFTING),
     ("lifting", "if child and self.children(here):", "if child:", LIFTING + " " + ROUND),
     ("lifting", "            row += ends >= 0\n", "            row += bool(child)\n", LIFTING + " " + ROUND),
-    ("lifting", " if atoms or token != atom", "", LIFTING),
+    ("lifting", "return pairs if atoms else pairs[:, tokens != next_atoms]", "return pairs", LIFTING),
     ("lifting", "strict=True), reverse=True))\n", "strict=True)))\n", LIFTING),
     ("lifting", "(1.0 - drafted.sum()).clip(0)", "0.0", LIFTING + " " + ROUND),
     ("lifting", "ends[step.place + len(step.child)]", "ends[step.place + 1]", LIFTING),

@@ -289,7 +289,7 @@ class Tokenizer:
         exact.model = self.raw.model  # shared, not copied
         added = sorted(self.raw.get_added_tokens_decoder().items())
         if any(not token.special for _, token in added):  # keep plain ones, such as runs of spaces
-            # In this order, which the library numbers them in; without stripping spaces around them.
+            # In this order the library numbers them; spaces around them are not stripped.
             # In runs: each call takes as long as all tokens before it (Gemma 3 adds 6,384).
             for special, group in groupby(added, lambda one: one[0] in self.special.ids):
                 tokens = [tokenizers.AddedToken(
