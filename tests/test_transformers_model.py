@@ -54,14 +54,14 @@ KINDS = {
     "opt": ("OPTForCausalLM", {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 48,
                                "word_embed_proj_dim": 32, "max_position_embeddings": 128}, "cut"),
     "state space, token by token": ("MambaForCausalLM", {"hidden_size": 32, "num_hidden_layers": 3, "state_size": 4,
-                                                         "max_position_embeddings": 128}, "again"),
+                                                         "max_position_embeddings": 128}, "copied"),
     "convolution and attention": ("Lfm2ForCausalLM", {**SIZES, "block_multiple_of": 8, "layer_types": [
-        "conv", "full_attention", "conv", "full_attention"]}, "again"),
+        "conv", "full_attention", "conv", "full_attention"]}, "copied"),
     "state space, several tokens": ("Mamba2ForCausalLM", {
-        **SIZES, "state_size": 4, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 8}, "again"),
+        **SIZES, "state_size": 4, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 8}, "copied"),
     "state space and attention": ("JambaForCausalLM", {
         **SIZES, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4, "mamba_dt_rank": 4, "num_experts": 1,
-        "use_mamba_kernels": False}, "again"),
+        "use_mamba_kernels": False}, "copied"),
     "half of an encoder and decoder": ("BartForCausalLM", {
         "d_model": 32, "decoder_layers": 2, "encoder_layers": 2, "decoder_attention_heads": 4, "encoder_attention_heads": 4,
         "decoder_ffn_dim": 48, "encoder_ffn_dim": 48, "max_position_embeddings": 128, "is_decoder": True,
@@ -171,7 +171,8 @@ def test_rewinding_leaves_no_trace(kind: str):
     architecture, sizes, found = KINDS[kind]
     plain_model = random_model(architecture, sizes, 67)
     model = TransformersModel(plain_model, PIECES)
-    assert model.can_cut == (found == "cut") and model.vocab_size == 67 and model.context_size == 128
+    assert (model.can_cut, model._at_once is not None) == (found != "again", found == "copied")
+    assert model.vocab_size == 67 and model.context_size == 128
     rng, worst = random.Random(0), 0.0
     for _ in range(2):
         cache, ids = model.new_cache(), []
@@ -200,10 +201,31 @@ def test_a_text_is_read_once_or_the_reason_is_told(kind: str, capsys):
     said = capsys.readouterr().err
     options = Options(stop=FixedLength(0), max_new_tokens=8, eos_token_id=())
     assert len(written(plain(model, [*range(3, 23)], options, Uniforms([])))) == 8
-    assert lengths == ([19] + 8 * [1] if found == "cut" else [19, *range(20, 28)])
-    assert bool(model.rereads) == (found != "cut")
+    assert lengths == ([19] + 8 * [1] if found != "again" else [19, *range(20, 28)])
+    assert bool(model.rereads) == (found == "again") and model.rereads in model.kernel
     again = f"'this' reads the whole text again in every pass, which is slow: {model.rereads}\n"
-    assert said == (again if model.rereads else "") and model.rereads in model.kernel
+    alone = "'this' reads proposals one at a time, because its state is wrong after several: drafting will probably not pay\n"
+    assert said == (again if found == "again" else alone if model._at_once is False else "")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind][2] == "copied"])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_state_goes_back_to_a_copy_and_few_tokens_are_read_twice(kind: str, own: bool):
+    """A drafter that is the target, of which all is kept, and another one, of which nearly nothing is."""
+    inner, lengths = random_model(*KINDS[kind][:2], BYTES.size).double(), []
+    target, prompt = TransformersModel(inner, BYTES), BYTES.encode("the king and the thing in the ring")
+    draft = TransformersModel(inner if own else random_model(*KINDS[kind][:2], BYTES.size, seed=1).double(), BYTES)
+    expected = written(plain(target, prompt, Options(max_new_tokens=40, eos_token_id=()), Uniforms([])))
+    pair, options = Pair(draft, target), Options(stop=FixedLength(4), max_new_tokens=40, eos_token_id=())
+    target.model.get_input_embeddings().register_forward_pre_hook(lambda _, ids: lengths.append(ids[0].shape[1]))
+    rounds = [*speculative(pair, (prompt, prompt), options, Uniforms([]))]
+    assert written(rounds) == expected
+    proposed = sum(len(one.proposals) + 1 for one in rounds)  # with one token of its own in each round
+    again = sum(lengths) - proposed - len(prompt)
+    if own:
+        assert len(rounds) == 8 and again <= proposed + len(prompt)  # what the drafter reads is counted too
+    else:  # of the last tokens at most 16, on average half of them, and in one of 16 rounds a pass of their own
+        assert len(rounds) > 20 and again <= 10 * len(rounds) + 16
 
 
 def test_a_pass_that_fails_leaves_no_trace(monkeypatch):

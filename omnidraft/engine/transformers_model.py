@@ -1,12 +1,15 @@
 """Any causal language model of Hugging Face transformers, behind the interface of `llama.Llama`.
 
 Every round takes back rejected tokens (arXiv 2507.02659, Algorithm 1). A cache with one entry per
-token is cut; with any other cache (state spaces, linear attention) each pass rereads the text.
+token is cut; any other (state spaces, linear attention) goes back to a copy (`transformers_copies`)
+or, if that does not give the model's own logits, each pass reads the text again.
 """
 
 import inspect
 import sys
 from collections.abc import Container, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,13 @@ from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
 from . import transformers_sampler
 from .config import check_pass, flat_ids
+from .transformers_copies import Copies
 from .transformers_loading import copied, load_parts, one_line, quiet, unwrapped
 from .transformers_pass import NEVER, Pass, choose, fits
 
 ENTRY_PER_TOKEN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
-CACHE_NAMES = ("cache", "past_key_values")  # transformers' name for a cache; the second until 5.23
+# transformers' name for a cache; until 5.23 the second, or the third for a state
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 NO_LIMIT = 1 << 20  # the context of a model that states none (ALiBi, state spaces)
 
 
@@ -57,6 +62,8 @@ class TransformersCache:
             raise OmnidraftError(f"cannot rewind a cache of {self.length} tokens to {length}")
         if length == 0 < self.length:
             self.state = None
+        elif isinstance(self.state, Copies):
+            self.state = self.state if self.state.back_to(length) else None
         elif self.state is not None and length < self.length:
             self.state.crop(length - self.length)  # minus the number of entries to remove
         del self.ids[length:]
@@ -85,14 +92,20 @@ class TransformersModel:
         self._only_some_rows = "logits_to_keep" in arguments
         self._cache_name = cache_name(arguments)
         self.rereads = self._why_it_rereads()  # "": its cache can drop the last tokens
+        self._at_once: bool | None = None  # argument of `Copies`; None: its cache is cut
         self.speaks: Any = None  # the tokenizer of transformers that it came with, if any
         self._columns_from: int | None = None  # argument of `Pass`; None: use transformers' forward
         self.vocab_size = self._check_causal()
         ends = (getattr(where, "eos_token_id", None) for where in (model.generation_config, config))
         self.eos_ids = flat_ids(*ends, tokenizer.roles["eos"], size=self.vocab_size)
+        if self.rereads and self._cache_name:
+            self._try_copies()
         if self.rereads:
             sys.stderr.write(f"{name!r} reads the whole text again in every pass, which is slow: "
                              f"{self.rereads}\n")
+        elif self._at_once is False:
+            sys.stderr.write(f"{name!r} reads proposals one at a time, because its state is wrong "
+                             "after several: drafting will probably not pay\n")
 
     can_cut = property(lambda self: not self.rereads)  # can the last tokens be taken back?
     sampler = property(lambda self: (
@@ -135,7 +148,9 @@ class TransformersModel:
         way = f"{getattr(self.model.config, '_attn_implementation', None)} attention"
         if self._columns_from is not None:
             way = "own pass" + ", W x^T for up to 4 tokens" * (self._columns_from < NEVER)
-        cache = f"none, all is read every time: {self.rereads}" if self.rereads else "cut on rewind"
+        cache = "cut on rewind" if self._at_once is None else "copied every round"
+        cache += ", one token at a time" * (self._at_once is False)
+        cache = f"none, all is read every time: {self.rereads}" if self.rereads else cache
         return (f"torch {torch.__version__} on {self.device} ({self._why[0]}), "
                 f"{str(self.dtype)[6:]} ({self._why[1]}), {way}, cache: {cache}")
 
@@ -162,6 +177,9 @@ class TransformersModel:
         state, cache.state = cache.state, None
         if state is None:
             state, text = self._new_state(), torch.tensor([int(i) for i in (*cache.ids, *ids)])
+            if isinstance(state, Copies) and cache.ids:  # apart, so that there is a copy after it
+                before, text = text.tensor_split([len(cache.ids)])
+                self._run(before[None], state, 1)
         elif drawn:  # subtle: broken logits give invalid ids, which are reported when copied
             text = torch.cat([token.view(1) for token in ids]).clamp(0, self.vocab_size - 1)
         else:
@@ -190,6 +208,8 @@ class TransformersModel:
             if isinstance(state, Pass):
                 logits, states = state(texts[0], rows)
                 return logits[None], states if hidden else None
+            if isinstance(state, Copies):
+                return state.read(partial(self._run, hidden=hidden), texts, rows)
             options = {"use_cache": state is not None, "output_hidden_states": hidden}
             options |= {} if state is None else {self._cache_name: state}
             options |= {"logits_to_keep": rows} if self._only_some_rows else {}
@@ -201,15 +221,41 @@ class TransformersModel:
                 states = states / self.model.model.norm.weight
         return logits, states
 
-    def _new_state(self) -> Pass | DynamicCache | None:
-        """An empty cache; None if the model's cache cannot be cut."""
+    def _new_state(self) -> Pass | Copies | DynamicCache | None:
+        """An empty cache; None if tokens cannot be taken back from the model's cache."""
         if self._columns_from is not None and fits(self.model):  # it may have got hooks since
             return Pass(self.model, self._columns_from)
         state = DynamicCache(config=self.model.config)
         # keep all entries of a sliding-window layer: the mask hides those outside the window
         state.layers = [DynamicLayer() if type(layer) is DynamicSlidingWindowLayer else layer
                         for layer in state.layers]
+        if self.can_cut and self._at_once is not None:
+            return Copies(state, self._at_once)
         return state if self.can_cut else None
+
+    def _try_copies(self) -> None:
+        """Use copies if they give the logits that the model has without a cache."""
+        why, ids = self.rereads, torch.arange(4, 16)[None] % self.vocab_size
+        wanted, _ = self._run(ids, None, 12)
+        for self._at_once in (True, False):
+            self.rereads = ""
+            with suppress(OmnidraftError), one_line(f"{self.name}: its cache cannot be copied"):
+                state, found = self._new_state(), []
+                for begin, end, stays in ((0, 6, 6), (6, 10, 7), (7, 8, 8), (8, 12, 9), (9, 12, 12)):
+                    logits, _ = self._run(ids[:, begin:end], state, end - begin)
+                    found.append(logits[:, :stays - begin])
+                    state.back_to(stays)
+                if _near(torch.cat(found, 1), wanted, self.dtype):
+                    return
+        self.rereads, self._at_once = why, None
+        with suppress(OmnidraftError), one_line(self.name), torch.no_grad():
+            # as transformers' own generate reads a text: with a cache that the model makes
+            first = self.model(input_ids=ids[:, :6].to(self.device), use_cache=True)
+            steps, cache = [first.logits], first[cache_name(first)]
+            steps += [self._run(one, cache, 1)[0] for one in ids[:, 6:].split(1, 1)]
+            if not _near(torch.cat(steps, 1), wanted, self.dtype):
+                self.rereads += ("; without a cache its logits are others, so texts are not those "
+                                 "of transformers' generate")
 
     def _why_it_rereads(self) -> str:
         """Why a new text cannot continue what the model has read; "" if it can."""
@@ -236,3 +282,9 @@ class TransformersModel:
                                  "language model: later tokens change its earlier logits")
         self._columns_from = choose(self.model, texts[0], logits[0])  # if `Pass` gives the same
         return one.shape[-1]
+
+
+def _near(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> bool:
+    """Are these the same logits, up to rounding?"""
+    within = 1e-4 if dtype in (torch.float32, torch.float64) else 0.1
+    return bool((found - wanted).abs().max() < within * wanted.std())
