@@ -204,7 +204,8 @@ def test_a_text_is_read_once_or_the_reason_is_told(kind: str, capsys):
     assert lengths == ([19] + 8 * [1] if found != "again" else [19, *range(20, 28)])
     assert bool(model.rereads) == (found == "again") and model.rereads in model.kernel
     again = f"'this' reads the whole text again in every pass, which is slow: {model.rereads}\n"
-    alone = "'this' reads proposals one at a time, because its state is wrong after several: drafting will probably not pay\n"
+    alone = (f"'this' reads proposals one at a time, as several at once are {model._alone} here: "
+             "drafting will probably not pay\n")
     assert said == (again if found == "again" else alone if model._at_once is False else "")
 
 
@@ -223,7 +224,7 @@ def test_a_state_goes_back_to_a_copy_and_few_tokens_are_read_twice(kind: str, ow
     proposed = sum(len(one.proposals) + 1 for one in rounds)  # with one token of its own in each round
     again = sum(lengths) - proposed - len(prompt)
     if own:
-        assert len(rounds) == 8 and again <= proposed + len(prompt)  # what the drafter reads is counted too
+        assert len(rounds) < 12 and again <= proposed + len(prompt)  # what the drafter reads is counted too
     else:  # of the last tokens at most 16, on average half of them, and in one of 16 rounds a pass of their own
         assert len(rounds) > 20 and again <= 10 * len(rounds) + 16
 
