@@ -4,11 +4,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, fields
 from math import inf
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .stopping import Confidence, FixedLength
 from .text.errors import OmnidraftError
 from .verification import RULES
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .serving.settings import Settings
 
 ABOVE_ZERO = 5e-324  # the least float above 0
 
@@ -71,15 +76,16 @@ class Options:
         return self.eos_token_id
 
     @classmethod
-    def of(cls, draft_length: int = 12, threshold: float = 0.4, **settings: Any) -> "Options":
+    def of(cls, **settings: "Unpack[Settings]") -> "Options":
         """Options under the names that transformers users know.
 
-        `draft_length` and `threshold` set the confidence rule, unless a `stop` is given.
+        `draft_length` (12) and `threshold` (0.4) set the confidence rule, unless a `stop` is given.
         Raises OmnidraftError for an unknown name.
 
         >>> Options.of(do_sample=True, top_p=0.9, draft_length=4).temperature
         1.0
         """
+        draft_length, threshold = settings.pop("draft_length", 12), settings.pop("threshold", 0.4)
         known = {field.name for field in fields(cls)} | {"do_sample"}
         unknown = settings.keys() - known
         if unknown:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -55,6 +56,12 @@ class Models:
     device: Annotated[str, models(help="With torch: cpu, cuda, cuda:1, mps, auto.")] = "auto"
     dtype: Annotated[str, models(help="float32, float64; with torch bfloat16, float16.")] = "auto"
 
+    def flags(self) -> str:
+        """The flags that choose these models, as a shell reads them."""
+        given = ("--draft", self.draft), ("--target", self.target), ("--backend", self.backend)
+        return " ".join(f"{flag} {quote(value)}" for flag, value in given
+                        if value not in (None, "numpy"))
+
     def pair(self, learns: bool = False) -> Pair:
         """The pair; `learns`: the default drafter is one that is to learn."""
         draft = self.draft or drafter_for(self.target, learns)
@@ -88,7 +95,7 @@ class Served(Models):
             return pair, with_head(options, adapter.head)
         if which == "auto":
             raise OmnidraftError("nothing has been learned yet for this pair: run `omnidraft adapt "
-                                 f"math -d {draft.name} -t {pair.target.name}`, or drop --adapter")
+                                 f"math {self.flags()}`, or drop --adapter")
         return pair, options
 
     def open(self, options: Options) -> tuple[Any, Options]:

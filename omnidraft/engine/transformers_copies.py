@@ -18,7 +18,7 @@ KEPT = 2  # copies: of this round and the one before, as a drafter may take back
 
 
 class Copies:
-    """transformers' `cache` for one text; `read` adds tokens and `back_to` takes the last ones back.
+    """transformers' `cache` for one text; `read` adds tokens, `back_to` takes the last ones back.
 
     `at_once`: does the model read several tokens correctly after others? Else each is one pass.
     """
@@ -32,7 +32,7 @@ class Copies:
 
     def read(self, run: Callable[[Tensor, Any, int], tuple[Tensor, Tensor | None]], ids: Tensor,
              rows: int) -> tuple[Tensor, Tensor | None]:
-        """What run(ids (1, m), cache, rows) returns for the last `rows` of ids: logits and states."""
+        """Logits and states of the last `rows` of ids (1, m), by run(ids, cache, rows)."""
         late = self.ids[:, self.held:]
         if self.ended and late.shape[1] > LONGEST:
             self._feed(run, late, 1)

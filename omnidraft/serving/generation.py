@@ -6,24 +6,32 @@ Every prompt takes one path: `prompts.read` gives its ids, a `Text` writes what 
 import codecs
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from numbers import Integral
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from ..decoding import Round, speculative
 from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
+from ..stopping import FixedLength
 from ..text.errors import OmnidraftError
 from ..text.files import default_folder
 from . import ngram_files
 from .control import Control, as_batch, several, takes_tensors, uniforms_of
 from .prompts import ids_of, kind_of, read
+from .settings import ELSEWHERE, Settings
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Chat: TypeAlias = Sequence[Mapping[str, Any]]  # messages with "role" and "content"
+One: TypeAlias = str | Sequence[int] | Chat
+Many: TypeAlias = list[str] | Sequence[Sequence[int]] | Sequence[Chat]
 Reason = Literal["eos", "length", "stop", "context"]
 LARGE = 2**16  # tokens of both vocabularies, from which their spellings are cached on disk
 TRANSFORMERS = {"temperature", "top_k", "top_p", "min_p", "max_new_tokens", "processor",
@@ -55,6 +63,23 @@ class Generation:
         """Everything but `scores`, ready for JSON."""
         found = {k: v for k, v in asdict(replace(self, scores=None)).items() if k != "scores"}
         return json.loads(json.dumps(found, default=lambda number: number.item()))
+
+
+class Asked(Settings, total=False):
+    """What else `generate` and `stream` take, with the forms of a tokenizer's output."""
+
+    output_scores: bool
+    seed: int
+    generator: Any  # NumPy's or PyTorch's
+    streamer: Any
+    stop_strings: str | Sequence[str] | None
+    stopping_criteria: Any
+    logits_processor: Any
+    repetition_penalty: float | None
+    bad_words_ids: Sequence[Sequence[int]] | None
+    input_ids: Any
+    attention_mask: Any
+    token_type_ids: Any
 
 
 class Text:
@@ -175,14 +200,22 @@ class Pair(Pairing):
         return f"Pair(draft={self.draft.name!r}, target={self.target.name!r})"
 
     @overload
-    def generate(self, prompt: str, options: Options | None = None, *,
+    def generate(self, prompt: One, options: Options | None = None, *,
                  num_return_sequences: Literal[1] = 1,
-                 return_dict_in_generate: Literal[True] = True, **settings: Any) -> Generation: ...
+                 return_dict_in_generate: Literal[True] = True,
+                 **settings: "Unpack[Asked]") -> Generation: ...
     @overload
-    def generate(self, prompt: list[str], options: Options | None = None, *,
-                 return_dict_in_generate: Literal[True] = ..., **more: Any) -> list[Generation]: ...
+    def generate(self, prompt: Many, options: Options | None = None, *,
+                 num_return_sequences: int = 1, return_dict_in_generate: Literal[True] = True,
+                 **settings: "Unpack[Asked]") -> list[Generation]: ...
     @overload
-    def generate(self, prompt: Any = ..., options: Options | None = None, **more: Any) -> Any: ...
+    def generate(self, prompt: One, options: Options | None = None, *,
+                 num_return_sequences: int, return_dict_in_generate: Literal[True] = True,
+                 **settings: "Unpack[Asked]") -> list[Generation]: ...
+    @overload
+    def generate(self, prompt: Any = None, options: Options | None = None, *,
+                 num_return_sequences: int = 1, return_dict_in_generate: bool = True,
+                 **settings: "Unpack[Asked]") -> Any: ...
     def generate(self, prompt: Any = None, options: Options | None = None, *,
                  num_return_sequences: int = 1, return_dict_in_generate: bool = True,
                  output_scores: bool = False, seed: int = 0, generator: Any = None,
@@ -214,7 +247,8 @@ class Pair(Pairing):
         return found if batch or num_return_sequences > 1 else found[0]
 
     def stream(self, prompt: Any = None, options: Options | None = None, *,
-               rounds: list[Round] | None = None, **settings: Any) -> Iterator[str]:
+               rounds: list[Round] | None = None,
+               **settings: "Unpack[Asked]") -> Iterator[str]:
         """The text of `generate`, in pieces of whole characters; `rounds` collects the rounds."""
         control = Control(**{name: settings.pop(name) for name in (*settings,)
                              if name in Control.__dataclass_fields__})
@@ -237,6 +271,9 @@ class Pair(Pairing):
             raise OmnidraftError(f"give Options or {min(settings, default='settings')}, not both; "
                                  "several prompts go into one list")
         for name in settings:
+            given = settings[name] is not None and not isinstance(settings[name], FixedLength)
+            if name in ELSEWHERE and given:
+                raise OmnidraftError(f"unknown option {name!r}: {ELSEWHERE[name]}")
             if near := get_close_matches(name, Control.__dataclass_fields__, 1, 0.8):
                 raise OmnidraftError(f"unknown option {name!r}: did you mean {near[0]!r}?")
         options = options or Options.of(**settings)

@@ -47,7 +47,7 @@ def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
     mask, table = None, getattr(prompt, "ndim", 1) == 2
     if isinstance(prompt, Mapping) and "input_ids" in prompt:
         mask, prompt, table = as_lists(prompt.get("attention_mask")), prompt["input_ids"], True
-    prompt = as_lists(prompt)
+    prompt = joined(as_lists(prompt))
     if (kind := kind_of(prompt)) == "ids" and table:
         prompt, mask = [prompt], mask and [mask]
     elif kind in ("text", "ids", "chat") and mask is None:
@@ -76,6 +76,29 @@ def kind_of(value: Any) -> str:
     kinds = {kind_of(one) for one in value} if isinstance(value, list) else set()
     plural = {"id": "ids", "message": "chat", **dict.fromkeys(("text", "ids", "chat"), "prompts")}
     return "text" if isinstance(value, str) else plural.get(*kinds, "?") if len(kinds) == 1 else "?"
+
+
+def joined(value: Any) -> Any:
+    """Chats in which each content is a text: parts of kind "text" are joined.
+
+    OmnidraftError for other parts (images, sounds), which the models here cannot read.
+
+    >>> joined([{"role": "user", "content": [{"type": "text", "text": "Hi"}]}])
+    [{'role': 'user', 'content': 'Hi'}]
+    """
+    if isinstance(value, list) and not all(isinstance(one, Integral) for one in value[:1]):
+        return [joined(one) for one in value]
+    if not (isinstance(value, Mapping) and isinstance(value.get("content"), list)):
+        return value
+    texts = []
+    for part in value["content"]:
+        text = part.get("text") if isinstance(part, Mapping) else part
+        if not isinstance(text, str):
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise OmnidraftError(f"a message has a part of type {kind!r}: these models read text "
+                                 "only, so give parts of type 'text' or a plain text")
+        texts.append(text)
+    return {**value, "content": "".join(texts)}
 
 
 def as_lists(value: Any) -> Any:

@@ -1,0 +1,55 @@
+"""Messages that lead on: names of other libraries, chats in parts, commands that can be pasted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+
+import pytest
+from test_cli import embedded
+from typer.testing import CliRunner
+
+import omnidraft
+from omnidraft import OmnidraftError
+from omnidraft.cli import app
+from omnidraft.engine.loading import folder
+from omnidraft.serving.prompts import split
+
+
+@embedded
+@pytest.mark.parametrize(("name", "value", "advice"), [
+    ("max_tokens", 8, "max_new_tokens"), ("max_length", 8, "max_new_tokens, which does not count the prompt"),
+    ("num_beams", 2, "do_sample"), ("tools", [], "chat template"), ("n", 2, "num_return_sequences"),
+    ("stop", ["."], "stop_strings"), ("gamma", 4, "draft_length"), ("stop_string", ".", "did you mean 'stop_strings'")])
+def test_names_of_other_libraries_are_answered_with_the_name_here(name, value, advice):
+    with pytest.raises(OmnidraftError, match=re.escape(advice)):
+        omnidraft.pair().generate("Once", **{name: value})
+
+
+@embedded
+def test_a_chat_in_parts_is_that_chat():
+    parts = [{"type": "text", "text": "Ann has 3 boxes of 12 pens. "}, {"type": "text", "text": "How many pens does she have?"}]
+    whole = [{"role": "user", "content": "".join(part["text"] for part in parts)}]
+    chat, pair = [{"role": "user", "content": parts}], omnidraft.pair()
+    assert pair.generate(chat, max_new_tokens=8).sequences == pair.generate(whole, max_new_tokens=8).sequences
+    assert split([chat, chat]) == split([whole, whole]) and chat[0]["content"] is parts
+    with pytest.raises(OmnidraftError, match="part of type 'image': these models read text only"):
+        pair.generate([{"role": "user", "content": [*parts, {"type": "image", "url": "a.png"}]}])
+    for wrong in ([[1, [2]]], [{"role": "user", "content": 5}]):
+        with pytest.raises(OmnidraftError, match="is not a prompt"):
+            pair.generate(wrong)
+
+
+@embedded
+def test_a_suggested_command_works_with_folders(tmp_path):
+    paths = [tmp_path / "my drafter", tmp_path / "a target"]
+    for path, name in zip(paths, ("draft-tasks", "qwen-like"), strict=True):
+        shutil.copytree(folder(name), path)
+    flags = ["--draft", str(paths[0]), "--target", str(paths[1])]
+    done = CliRunner().invoke(app, ["generate", "Hi", *flags, "--adapter", "auto", "--adapters", str(tmp_path / "none")])
+    command = re.search(r"run `omnidraft (adapt [^`]+)`", done.output)
+    assert done.exit_code == 1 and command
+    again = [*shlex.split(command[1]), "--limit", "1", "-n", "2", "--no-save"]
+    done = CliRunner().invoke(app, again)
+    assert done.exit_code == 0, done.output
