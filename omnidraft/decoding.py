@@ -108,8 +108,7 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         # 5. Both models continue from the new text; the learner and the n-gram cache observe it.
         kept = text.follow(draft, emitted)
         if learner is not None:
-            rows = text.sampler.to_numpy(logits)
-            learner.observe(draft, proposals, rows, emitted, kept, text.done)
+            learner.observe(draft, proposals, logits, emitted, kept, text.done)
         if options.learn:
             text.learn_ngrams(emitted)
         seconds["other"] = perf_counter() - began - seconds["draft"] - seconds["target"]

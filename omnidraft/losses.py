@@ -31,12 +31,12 @@ class Example:
 
     draft_ids: list[int]  # prompt and response in draft tokens, as far as a context holds them
     target_ids: list[int]  # (M,) the response, up to and including its end token
-    target_probs: np.ndarray  # (M, V_p) row i is p for target_ids[i], at temperature 1
+    target_probs: Any  # (M, V_p) row i is p for target_ids[i], at temperature 1; or a tensor
     starts: list[int]  # (M,) index in draft_ids of the token that starts at the same byte, or -1
 
 
 def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequence[int],
-                 target_probs: np.ndarray) -> Example:
+                 target_probs: Any) -> Example:
     """The Example of a prompt (text or draft ids) and response; OmnidraftError for too few rows."""
     draft = pair.draft.tokenizer
     target = pair.target.tokenizer
@@ -60,7 +60,7 @@ def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequenc
     room = pair.draft.context_size
     cut = max(0, min(len(draft_ids) - room, len(prompt_ids) - room // 2))
     starts = [at - cut if at > cut else -1 for at in starts]
-    return Example(draft_ids[cut:], ids, np.asarray(target_probs)[:len(ids)], starts)
+    return Example(draft_ids[cut:], ids, target_probs[:len(ids)], starts)
 
 
 def _starts(draft: list[bytes], prompt: bytes, response: list[bytes]) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from test_backward_torch import exact  # noqa: E402, F401 (a fixture)
 from test_transformers_model import BYTES, KINDS, SIZES, random_model  # noqa: E402
 
 from omnidraft import losses, sampling_torch, stopping  # noqa: E402
+from omnidraft.drafting import Draft  # noqa: E402
 from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.engine.loading import load  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
@@ -28,9 +30,11 @@ from omnidraft.learning.lora import LoRA  # noqa: E402
 from omnidraft.learning.online import Learner, Schedule  # noqa: E402
 from omnidraft.learning.training import Recipe  # noqa: E402
 from omnidraft.learning.versions import identity  # noqa: E402
+from omnidraft.options import Options  # noqa: E402
 from omnidraft.serving import pairs  # noqa: E402
 from omnidraft.serving.generation import Pair  # noqa: E402
 from omnidraft.text.errors import OmnidraftError  # noqa: E402
+from omnidraft.translation import Proposals  # noqa: E402
 
 PIECES = sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft")
 GROUPED = {"num_key_value_heads": 1, "num_hidden_layers": 2}
@@ -115,6 +119,51 @@ def test_in_float32_as_well(folders, examples, rank):
     (pair, ours), (other, theirs) = trainers(folders, [drafter(folders, "llama, tied", b) for b in ENGINES], rank)
     assert ours.step(pair, examples) == pytest.approx(theirs.step(other, examples), rel=1e-5)
     assert ours.expected_acceptance(pair, examples) == pytest.approx(theirs.expected_acceptance(other, examples), abs=1e-3)
+
+
+@pytest.fixture
+def device(monkeypatch) -> None:
+    """Tensors are treated as if they were on a GPU: rows and losses stay there."""
+    monkeypatch.setattr(training_torch, "numpy_is_faster", lambda logits: False)
+    monkeypatch.setattr(transformers_sampler, "CpuSampler", sampling_torch.Sampler)
+
+
+@ranks
+@pytest.mark.parametrize("recipe", [{"loss": "hybrid"}, {"loss": "dm"}, *({"divergence": kind} for kind in losses.DIVERGENCES)])
+def test_steps_on_a_device_equal_those_of_numpy(folders, examples, rank, recipe, exact, device, monkeypatch):  # noqa: F811
+    bases = load(folders["llama"], "float64"), in_float64(folders["llama"])
+    (pair, ours), (other, theirs) = trainers(folders, bases, rank, rate=0.01, **recipe)
+    texts = [replace(text, target_probs=text.target_probs.astype(np.float64)) for text in examples]
+    on_device = [replace(text, target_probs=torch.from_numpy(text.target_probs)) for text in texts]
+    for some in (slice(3), slice(3, None)):
+        expected = ours.step(pair, texts[some])
+        with monkeypatch.context() as patched:  # NumPy's losses are not called
+            patched.setattr(losses, "LOSSES", {})
+            assert theirs.step(other, on_device[some]) == pytest.approx(expected, rel=1e-10)
+    for name, array in theirs.state().items():
+        assert np.abs(ours.state()[name] - array).max() < 1e-8, name
+    assert theirs.expected_acceptance(other, on_device) == pytest.approx(ours.expected_acceptance(pair, texts), rel=1e-8)
+
+
+def test_a_learner_keeps_rows_on_the_device_and_learns_the_same(folders, tmp_path, monkeypatch):
+    found = []
+    for on_device in (False, True):
+        if on_device:
+            monkeypatch.setattr(training_torch, "numpy_is_faster", lambda logits: False)
+            monkeypatch.setattr(transformers_sampler, "CpuSampler", sampling_torch.Sampler)
+        learner = resumed(folders, tmp_path / str(on_device), "torch", rank=0, rate=0.003, guard=0)
+        learned = serve(learner, PROMPTS[:5], max_new_tokens=16)
+        assert isinstance(learner.batch[0].target_probs, torch.Tensor if on_device else np.ndarray)
+        assert isinstance(learner.memory[0].target_probs, np.ndarray)
+        found.append([one.loss for one in learned if one.updated])
+    assert len(found[0]) == 2 and found[1] == pytest.approx(found[0], rel=1e-3)
+
+
+def test_broken_rows_on_a_device_are_skipped(folders, tmp_path, device):
+    learner = resumed(folders, tmp_path, "torch", rank=0, guard=0)
+    learner.begin(Options())
+    learner.observe(Draft(), Proposals(), torch.full((1, learner.pair.target.vocab_size), torch.nan), [5], 0, True)
+    assert "NaN or infinite" in learner.finish("the", []).note and learner.skipped == 1 and not learner.batch
 
 
 def test_public_names_and_signatures_are_equal():

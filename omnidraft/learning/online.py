@@ -9,7 +9,7 @@ worse. So a drafter that knows nothing soon learns fast, and a good one slowly.
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Integral
@@ -29,6 +29,7 @@ from ..text.errors import OmnidraftError
 from ..verification import acceptances
 from .guard import Guard
 from .optimizer import AdamW
+from .replay import Memory
 from .training import Trainer
 
 WARM_UP = 1 / 16  # start at this share of the default rate: the drafter may be good already
@@ -46,7 +47,7 @@ class Schedule:
     steps: int = 1  # gradient steps per update; 0: only the head learns
     replay: int = 0  # earlier texts, drawn at random, that join the new ones in every step
     memory: int = 256  # latest texts kept for replay
-    memory_bytes: int = 1 << 30  # their maximum size (80 MB per text with 150,000 entries)
+    memory_bytes: int = 1 << 30  # their maximum size (29 MB per text with 150,000 entries)
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     guard: int = 48  # updates without better weights until the guard rolls back; 0: no guard
     held_out: int = 8  # one in so many texts measures the gain and is not learned; 0: none
@@ -90,7 +91,7 @@ class Learner:
         self.head = head
         self.head_optimizer = head and AdamW(head.parameters, HEAD_RATE, decay=0.0)
         self.batch: list[Example] = []
-        self.memory: deque[Example] = deque(maxlen=schedule.memory)
+        self.memory = Memory(schedule.memory, schedule.memory_bytes, pair.sampler.to_numpy)
         self.labelled: deque[tuple[np.ndarray, float]] = deque(maxlen=HEAD_MEMORY)
         self.served = self.fresh = 0  # texts; labelled tokens since the drafter's last update
         self.guard = Guard(trainer, schedule.guard)
@@ -104,14 +105,15 @@ class Learner:
         """Begin a new text; drop what an unfinished one left."""
         self._tokens, self._rows, self._options = [], [], options
 
-    def observe(self, draft: Any, proposals: Any, logits: np.ndarray, emitted: list[int], kept: int,
+    def observe(self, draft: Any, proposals: Any, logits: Any, emitted: list[int], kept: int,
                 done: bool) -> None:
         """Record a round: its tokens with the target's rows, and labels for the head.
 
-        logits: (m + 1, V_p); the emitted tokens were drawn from the first len(emitted) rows.
+        logits: (m + 1, V_p), an array or a tensor on the models' device; the emitted tokens were
+        drawn from the first len(emitted) rows.
         """
         self._tokens += emitted
-        self._rows.append(np.array(logits[:len(emitted)]))
+        self._rows.append(deepcopy(logits[:len(emitted)]))
         if self.head and draft.features:
             healed = len(draft.tokens) - len(draft.features)  # a healed token has no features
             labels = self._labels(draft, proposals, logits, kept, done)[healed:]
@@ -145,8 +147,7 @@ class Learner:
     def _keep(self, learned: Learned) -> None:
         """Add the text to the next update's batch."""
         try:
-            logits = mask(np.concatenate(self._rows), self.pair.target.tokenizer.size)
-            probs = process(logits).astype(np.float32)
+            probs = self.trainer.rows(self._rows, self.pair.target.tokenizer.size)
             prompt = learned.prompt[1] if isinstance(learned.prompt, tuple) else learned.prompt
             example = make_example(self.pair, prompt, self._tokens, probs)
             self.batch += [example] if example.draft_ids else []  # the drafter may spell none of it
@@ -213,10 +214,8 @@ class Learner:
                 learned.note = "skipped: the loss was not finite"
                 break
         else:
-            self.memory.extend(self.batch)
-            size = sum(text.target_probs.nbytes for text in self.memory)
-            while size > self.schedule.memory_bytes and len(self.memory) > 1:
-                size -= self.memory.popleft().target_probs.nbytes
+            for text in self.batch:
+                self.memory.add(text)
         self.updates += 1
         if not self.schedule.guard:
             self.pair.draft = self.trainer.model()
@@ -253,6 +252,7 @@ class Learner:
         if not proposals.atoms:  # 1 for each kept token, and 0 for the first one not kept
             return [1.0] * kept + [0.0] * (kept < len(draft.tokens) and not done)
         to_numpy, size = self.pair.sampler.to_numpy, self.pair.target.tokenizer.size
+        logits = to_numpy(logits)
         # The product of the `acceptances` of the token's atoms (this project's own). Subtle:
         # `pair.lifting` may have changed since this round was verified.
         lifting = getattr(proposals.lifting, "host", proposals.lifting)

@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import losses
 from ..engine.llama import Llama
+from ..sampling import mask, process
 from ..text.errors import OmnidraftError
 from . import backward
 from .lora import LoRA
@@ -109,12 +110,13 @@ class Trainer:
         """Sum of the loss over the comparisons, their count, and the gradients of the mean."""
         tensors = self.merged(served=False)
         wanted = list(self.lora.targets if self.lora else self.parameters)
-        recipe, loss = self.recipe, losses.LOSSES[self.recipe.loss]
+        recipe = self.recipe
         options = {"lifted": {"divergence": recipe.divergence}, "hybrid": {"weight": recipe.weight}}
         total, counted, full = 0.0, 0, {}
         for example in examples:
             trace = self._run(tensors, example)
-            value, slope, count = loss(trace.logits, example, pair, **options.get(recipe.loss, {}))
+            value, slope, count = self._loss(trace.logits, example, pair, recipe.loss,
+                                             **options.get(recipe.loss, {}))
             total, counted = total + value, counted + count
             for name, gradient in self._back(trace, slope, wanted).items():
                 full[name] = full.get(name, 0) + gradient
@@ -126,7 +128,7 @@ class Trainer:
         tensors, value, count = self.merged(), 0.0, 0
         for example in examples:
             logits = self._run(tensors, example).logits
-            lost, _, compared = losses.lifted(logits, example, pair, "tv")
+            lost, _, compared = self._loss(logits, example, pair, "lifted", divergence="tv")
             value, count = value + lost, count + compared
         return 1.0 - value / count if count else math.nan
 
@@ -142,6 +144,18 @@ class Trainer:
         """The arrays that steps change, by their names in `state`."""
         own = dict(parameters=self.parameters, served=self.served, optimizer=self.optimizer.state())
         return {f"{kind}.{k}": v for kind, arrays in own.items() for k, v in arrays.items()}
+
+    def rows(self, logits: Sequence[Any], size: int) -> Any:
+        """The target's distributions (M, V_p) for an Example, from the logits (n, V_p) of rounds.
+
+        size: of the target's tokenizer. OmnidraftError if they are broken.
+        """
+        return process(mask(np.concatenate(logits), size)).astype(np.float32)
+
+    def _loss(self, logits: Any, example: losses.Example, pair: Any, name: str,
+              **options: Any) -> tuple[float, Any, int]:
+        """The sum of a loss over a text, its gradient (N, V_q), and the number of terms."""
+        return losses.LOSSES[name](logits, example, pair, **options)
 
     def _run(self, tensors: dict[str, np.ndarray], example: losses.Example) -> backward.Trace:
         """A pass whose `logits` are (n, V)."""

@@ -14,8 +14,10 @@ import torch
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
+from .. import losses_torch, sampling_torch
 from ..engine.transformers_model import TransformersModel
 from ..losses import Example
+from ..sampling import BROKEN, mask
 from ..text.errors import OmnidraftError
 from . import training
 from .lora import LoRA
@@ -47,23 +49,47 @@ class Trainer(training.Trainer):
     _like = staticmethod(torch.as_tensor)
     _host = staticmethod(lambda array: torch.as_tensor(array).cpu().numpy().copy())
 
+    def rows(self, logits: Sequence[Any], size: int) -> Any:
+        """As in NumPy; rows that are on a device stay there."""
+        if isinstance(logits[0], np.ndarray):
+            return super().rows(logits, size)
+        probs = sampling_torch.process(mask(torch.cat([*logits]), size))
+        if not probs.isfinite().all():
+            raise OmnidraftError(BROKEN)
+        return probs
+
+    def _loss(self, logits: torch.Tensor, example: Example, pair: Any, name: str,
+              **options: Any) -> tuple[float, Any, int]:
+        if numpy_is_faster(logits):
+            return super()._loss(logits.numpy(), example, pair, name, **options)
+        wanted = torch.is_grad_enabled()
+        logits = logits.requires_grad_(wanted)
+        value, count = losses_torch.LOSSES[name](logits, example, pair, **options)
+        slope = torch.autograd.grad(value, logits)[0] if wanted else None
+        return value.item(), slope, int(count)
+
     def _run(self, tensors: Tensors, example: Example) -> Any:
-        """A pass; `logits` (n, V) are a NumPy array for the losses, `output` is their tensor."""
+        """A pass; `logits` (n, V) for the losses are the tensor `output` without its graph."""
         wanted = torch.is_grad_enabled()
         tensors = {name: one.detach().requires_grad_(wanted) for name, one in tensors.items()}
         ids = torch.tensor([example.draft_ids[:self.base.context_size]], device=self.base.device)
         given = {"input_ids": ids, "use_cache": False}
         trace = functional_call(self._drafter.model, tensors, (), given)
         trace.output = trace.logits[0]
-        trace.logits, trace.tensors = trace.output.detach().cpu().numpy(), tensors
+        trace.logits, trace.tensors = trace.output.detach(), tensors
         return trace
 
     @staticmethod
-    def _back(trace: Any, slope: np.ndarray, wanted: Sequence[str]) -> Tensors:
+    def _back(trace: Any, slope: Any, wanted: Sequence[str]) -> Tensors:
         leaves = [trace.tensors[name] for name in wanted]
-        found = torch.autograd.grad(trace.output, leaves, torch.from_numpy(slope).to(trace.output),
-                                    materialize_grads=True)
+        slope = torch.as_tensor(slope).to(trace.output)
+        found = torch.autograd.grad(trace.output, leaves, slope, materialize_grads=True)
         return dict(zip(wanted, found, strict=True))
+
+
+def numpy_is_faster(logits: torch.Tensor) -> bool:
+    """Where the losses run: on a CPU in NumPy, on any other device there (`losses_torch`)."""
+    return logits.device.type == "cpu"
 
 
 def copied(base: TransformersModel, untie: bool) -> TransformersModel:

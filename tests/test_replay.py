@@ -1,0 +1,79 @@
+"""The texts kept for replay: half the memory, and nothing but rounding changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_learning import PROMPTS, folders, learner_of, paired, serve  # noqa: F401 (a fixture)
+from test_losses import embedded_example
+
+from omnidraft import losses
+from omnidraft.learning.online import Schedule
+from omnidraft.learning.replay import Memory
+
+
+def gradients_of(learner, texts) -> tuple[float, int, np.ndarray]:
+    value, count, found = learner.trainer._gradients(learner.pair, texts)
+    return value, count, np.concatenate([one.ravel() for one in found.values()])
+
+
+def test_half_precision_holds_probabilities_of_a_large_vocabulary():
+    logits = 6 * np.random.default_rng(0).standard_normal((2, 150_000))
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    p = (p / p.sum(-1, keepdims=True)).astype(np.float32)
+    assert p.min() < 1e-12  # far below what float16 holds by itself
+    memory = Memory(2, 1 << 30, np.asarray)
+    memory.add(losses.Example([0], [0, 0], p, [-1, -1]))
+    rows = memory[0].target_probs
+    assert memory.nbytes == p.nbytes / 2 and rows.dtype == np.float32
+    assert np.abs(rows - p)[p > 2e-9].max() > 0 and (np.abs(rows / p - 1)[p > 2e-9]).max() < 2 ** -11
+    assert np.abs(rows - p).max(initial=0, where=p <= 2e-9) < 1e-12 and np.abs(rows.sum(-1) - 1).max() < 2 ** -11
+
+
+@pytest.mark.parametrize("name", losses.LOSSES)
+def test_losses_of_replayed_texts_change_by_rounding_only(name):
+    pair, example = embedded_example()
+    memory = Memory(1, 0, np.asarray)
+    memory.add(example)
+    logits = np.random.default_rng(0).standard_normal((len(example.draft_ids), pair.draft.vocab_size))
+    value, slope, count = losses.LOSSES[name](logits, example, pair)
+    again, other, counted = losses.LOSSES[name](logits, memory[0], pair)
+    assert counted == count and again == pytest.approx(value, rel=2e-4)
+    assert np.linalg.norm(other - slope) < 2 ** -10 * np.linalg.norm(slope)
+
+
+def test_learning_from_the_memory_changes_by_rounding_only(folders):  # noqa: F811
+    learner = learner_of(paired(folders), Schedule(every=100, guard=0))
+    serve(learner, PROMPTS)
+    texts = list(learner.batch)
+    for text in texts:
+        learner.memory.add(text)
+    replayed = list(learner.memory)
+    assert learner.memory.nbytes * 2 == sum(text.target_probs.nbytes for text in texts)
+    assert [replace(text, target_probs=None) for text in replayed] == [replace(text, target_probs=None) for text in texts]
+    (value, count, slope), (again, counted, other) = (gradients_of(learner, some) for some in (texts, replayed))
+    assert counted == count and again == pytest.approx(value, rel=1e-4)
+    assert np.linalg.norm(other - slope) < 2 ** -10 * np.linalg.norm(slope)
+    before = learner.trainer.state()
+    reached = []
+    for some in (texts, replayed):
+        learner.trainer.restore(before)
+        values = [learner.trainer.step(learner.pair, some) for _ in range(12)]
+        reached.append([*values, learner.trainer.expected_acceptance(learner.pair, texts)])
+        assert values[-1] < 0.9 * values[0]
+    assert reached[1] == pytest.approx(reached[0], rel=2e-3)
+
+
+def test_a_learner_replays_from_half_precision_within_its_bytes(folders):  # noqa: F811
+    learner = learner_of(paired(folders), Schedule(every=2, replay=3))
+    serve(learner, PROMPTS)
+    rows = learner.memory[-1].target_probs
+    assert 1 < len(learner.memory) <= len(PROMPTS) and learner.memory._texts[-1].target_probs.dtype == np.float16
+    assert rows.dtype == np.float32 and rows.sum(-1) == pytest.approx(np.ones(len(rows)), abs=1e-3)
+    size = learner.memory._texts[-1].target_probs.nbytes
+    small = Memory(99, int(2.5 * size), np.asarray)
+    for _ in range(5):
+        small.add(learner.memory[-1])
+    assert len(small) == 2 and small.nbytes == 2 * size
