@@ -135,3 +135,33 @@ thread.start()
 for piece in streamer:
     print(piece, end="", flush=True)
 thread.join()
+
+# %% 12. A loss of this package in your own PyTorch training
+import torch
+from transformers import AutoModelForCausalLM
+
+import omnidraft
+from omnidraft.engine.loading import folder
+from omnidraft.losses import make_example
+
+pair, prompt = omnidraft.pair("draft-general", "qwen-like"), "Once upon a time"
+model = AutoModelForCausalLM.from_pretrained(folder("draft-general"))  # the drafter, on any device
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+# What the target writes, and its distribution for each token of it, at temperature 1.
+written = pair.generate(prompt, max_new_tokens=24).tokens
+ids = pair.target.tokenizer.encode(prompt, bos=True) + written
+rows = pair.target.forward(ids, pair.target.new_cache(), rows=len(written) + 1)[:-1]
+probs = torch.from_numpy(rows).softmax(-1)
+
+example = make_example(pair, prompt, written, probs)  # the same text in the tokens of both
+means = []
+for _ in range(3):
+    logits = model(torch.tensor([example.draft_ids])).logits[0]
+    loss, n = omnidraft.losses_torch.lifted(logits, example, pair)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    means.append(float(loss.detach() / n))
+assert means[-1] < means[0]
+print(means)

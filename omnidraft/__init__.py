@@ -5,6 +5,9 @@
 >>> pair.generate("Once upon a time", max_new_tokens=32).text              # doctest: +SKIP
 """
 
+from importlib import import_module
+from typing import Any
+
 from .engine.cpu import prepare_blas
 
 __version__ = "0.1.0"
@@ -23,3 +26,16 @@ from .text.tokenizer import Tokenizer  # noqa: E402
 
 __all__ = ["Adapters", "Generation", "Learner", "OmnidraftError", "Options", "Pair", "Round",
            "Tokenizer", "Uniforms", "learn", "load", "pair", "plain", "speculative"]
+
+TORCH = ("losses_torch", "stopping_torch", "vocabulary_torch", "verification_torch")
+
+
+def __getattr__(name: str) -> Any:
+    """The Torch file of a component, imported when it is first used, and PyTorch with it."""
+    if name not in TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return import_module(f".{name}", __name__)
+    except ModuleNotFoundError as error:
+        raise OmnidraftError(f"omnidraft.{name} needs PyTorch ({error}): "
+                             "pip install --upgrade 'omnidraft[torch]'") from error

@@ -11,12 +11,7 @@ from torch import Tensor
 
 from . import lifting
 from .lifting import Origin, Split
-
-
-def upload(ids: np.ndarray | Sequence[int], device: torch.device | str) -> Tensor:
-    """Ids (n,) as an index tensor on the device, without waiting for it."""
-    made = torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64))
-    return made.to(device, non_blocking=torch.device(device).type == "cuda")
+from .vocabulary_torch import upload
 
 
 class Lifting(lifting.Lifting):

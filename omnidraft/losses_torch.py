@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from . import lifting_torch, losses
-from .lifting_torch import upload
 from .losses import FLOOR, TINY, Example, Term
 from .pairing import Pairing
+from .vocabulary_torch import upload
 
 Result = tuple[Tensor, Tensor]  # the sum, which can be differentiated, and the number of terms
 

@@ -10,8 +10,7 @@ from .lifting import Lifting
 from .ngram_cache import NGramCache
 from .sampling import Sampler
 from .text.errors import OmnidraftError
-from .translation import Direct
-from .vocabulary import align
+from .vocabulary import Direct, align
 
 
 class Pairing:

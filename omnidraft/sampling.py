@@ -219,9 +219,7 @@ class Sampler:
 
     def spread(self, row: np.ndarray, direct: Any, size: int) -> np.ndarray:
         """Map a drafter's row (V_q,) to the target's tokens (V_p = size,) by the direct map."""
-        made = np.zeros(size, row.dtype)
-        np.add.at(made, direct.targets, row[direct.drafts])
-        return made
+        return direct.spread(row, size)
 
     def lifting(self, lifting: Any, model: Any) -> Any:
         """The lifting for this sampler's rows, on the model's device."""

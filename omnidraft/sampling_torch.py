@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import lifting_torch, sampling
-from .lifting_torch import upload
+from . import lifting_torch, sampling, vocabulary_torch
 from .sampling import BROKEN, NO_FILTERS, RULED_OUT, Rows
 from .text.errors import OmnidraftError
 from .translation import until_end
@@ -98,6 +97,11 @@ class Uniforms(sampling.Uniforms):
         return torch.stack(pairs).tolist() if pairs else []
 
 
+def wrapped(uniforms: sampling.Uniforms) -> Uniforms:
+    """The same draws, for weights that stay on the device."""
+    return uniforms if isinstance(uniforms, Uniforms) else Uniforms(iter(uniforms.next, None))
+
+
 class Sampler(sampling.Sampler):
     """How logits become tokens, as in `sampling`: rows and drawn tokens stay on the models' device.
 
@@ -111,12 +115,10 @@ class Sampler(sampling.Sampler):
 
     def __init__(self, uniforms: sampling.Uniforms, temperature: float = 1.0, top_k: int = 0,
                  top_p: float = 1.0, min_p: float = 0.0) -> None:
-        if not isinstance(uniforms, Uniforms):
-            uniforms = Uniforms(iter(uniforms.next, None))
-        super().__init__(uniforms, temperature, top_k, top_p, min_p)
+        super().__init__(wrapped(uniforms), temperature, top_k, top_p, min_p)
         self._used: list[float] = []  # the draws behind tokens that are not settled yet
         self._size = 0  # length V of the rows that were asked for last
-        self._direct: list[Tensor] = []  # index tensors of the direct map
+        self._direct: vocabulary_torch.Direct | None = None  # set by the first `spread`
 
     def new_cache(self, model: Any) -> Any:
         return model.new_cache(on_device=True)
@@ -151,10 +153,9 @@ class Sampler(sampling.Sampler):
         return torch.from_numpy(super().allow(ids, model)).to(model.device)
 
     def spread(self, row: Tensor, direct: Any, size: int) -> Tensor:
-        if not self._direct:
-            self._direct = [upload(ids, row.device) for ids in (direct.drafts, direct.targets)]
-        drafts, targets = self._direct
-        return row.new_zeros(size).index_add_(0, targets, row.index_select(0, drafts))
+        if self._direct is None:
+            self._direct = vocabulary_torch.Direct(direct, row.device)
+        return self._direct.spread(row, size)
 
     def lifting(self, lifting: Any, model: Any) -> lifting_torch.Lifting:
         return lifting_torch.Lifting(lifting, model.device)

@@ -9,32 +9,12 @@ from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from .sampling import Rows
 from .text.tokenizer import Tokenizer
+from .vocabulary import Direct
 
 WINDOW = 64  # `retokenize` looks back at most this many tokens
 Part = tuple[Any, dict[int, Any]]  # of a row q': the drafter's row q, and where q' differs
-
-
-class Direct:
-    """The direct map (V_q,) from draft to target tokens (-1: not mapped), and its n pairs of ids.
-
-    >>> Direct(np.array([1, -1, 0, 1])).targets.tolist()  # sorted by target id
-    [0, 1, 1]
-    """
-
-    def __init__(self, draft_to_target: np.ndarray) -> None:
-        self.draft_to_target = draft_to_target
-        mapped = np.flatnonzero(draft_to_target >= 0)
-        self.drafts = mapped[np.argsort(draft_to_target[mapped], kind="stable")]  # (n,)
-        self.targets = draft_to_target[self.drafts].astype(np.int64)  # (n,)
-
-    def prob(self, q: Any, token: int) -> Any:
-        """The sum of q (V_q,) over the draft tokens that map directly to this target token."""
-        first, last = self.targets.searchsorted((token, token + 1))
-        return sum(q[draft_token] for draft_token in self.drafts[first:last].tolist())
 
 
 @dataclass

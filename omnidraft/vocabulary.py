@@ -9,6 +9,7 @@ stands for byte 0xE9 in the other). Special tokens are paired by role (`special_
 import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,35 @@ def _spellings(side: Tokenizer, strings: bool) -> Sequence[Hashable]:
     if side.byte_level:
         return side.strings
     return [re.sub("^▁", "Ġ", string or "") for string in side.strings]
+
+
+class Direct:
+    """The direct map (V_q,) from draft to target tokens (-1: not mapped), and its n pairs of ids.
+
+    >>> Direct(np.array([1, -1, 0, 1])).targets.tolist()  # sorted by target id
+    [0, 1, 1]
+    """
+
+    def __init__(self, draft_to_target: np.ndarray) -> None:
+        self.draft_to_target = draft_to_target
+        mapped = np.flatnonzero(draft_to_target >= 0)
+        self.drafts = mapped[np.argsort(draft_to_target[mapped], kind="stable")]  # (n,)
+        self.targets = draft_to_target[self.drafts].astype(np.int64)  # (n,)
+
+    def prob(self, q: Any, token: int) -> Any:
+        """The sum of q (V_q,) over the draft tokens that map directly to this target token."""
+        first, last = self.targets.searchsorted((token, token + 1))
+        return sum(q[draft_token] for draft_token in self.drafts[first:last].tolist())
+
+    def spread(self, row: np.ndarray, size: int) -> np.ndarray:
+        """A drafter's row (V_q,) over the target's tokens (V_p = size,); what is not mapped is lost.
+
+        >>> Direct(np.array([1, -1, 0, 1])).spread(np.array([0.1, 0.2, 0.3, 0.4]), 3).tolist()
+        [0.3, 0.5, 0.0]
+        """
+        made = np.zeros(size, row.dtype)
+        np.add.at(made, self.targets, row[self.drafts])
+        return made
 
 
 def canonical_ids(tokenizer: Tokenizer, keys: Sequence[Hashable]) -> dict[Hashable, int]:

@@ -21,6 +21,9 @@ from omnidraft import (  # noqa: E402
     sampling_torch,
     translation,
     verification,
+    verification_torch,
+    vocabulary,
+    vocabulary_torch,
 )
 from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.exactness import total_variation  # noqa: E402
@@ -415,3 +418,45 @@ def test_copies_per_round_do_not_grow_with_the_draft_length(copies, draft_length
         assert copies(lambda made=made, p=p, u=uniforms: verification.exact_match(made.tokens, u.samples(p)))[1] == 1
     assert endings["recovered", 3] > 50 and (draft_length > 1 or endings["bonus", 2] > 5)
     assert endings["recovered", 4] > 5 or draft_length == 1
+
+
+# ---- components by themselves ----------------------------------------------------------------------------------------
+def test_verification_takes_numpys_trie_and_draws(rounds):
+    """`verification_torch`: rows are tensors, everything else is what the NumPy functions take."""
+    for name in ("exact_match", "rejection_sampling", "lifted", "acceptances"):
+        one, other = (inspect.signature(getattr(module, name)).parameters for module in (verification, verification_torch))
+        assert [(p.name, p.default) for p in one.values()] == [(p.name, p.default) for p in other.values()]
+    endings = Counter()
+    for case in rounds[:300]:
+        atoms, origins = case.lifting.reveal(case.draft_tokens, case.draft_probs, case.in_text)
+        rows = [(torch.from_numpy(row), prefix) for row, prefix in origins]
+        p = case.probs(len(case.lifting.walk(atoms)[0]) + 1, case.target_size)
+        one, other = sampling.Uniforms(case.draws), sampling.Uniforms(case.draws)
+        expected = verification.lifted(atoms, origins, case.lifting, p, one)
+        assert verification_torch.lifted(atoms, rows, case.lifting, torch.from_numpy(p), other) == expected
+        assert one.next() == other.next()
+        assert verification_torch.acceptances(atoms, rows, case.lifting, torch.from_numpy(p)) == pytest.approx(
+            verification.acceptances(atoms, origins, case.lifting, p), abs=1e-12)
+        q = case.probs(len(p) - 1, case.target_size)
+        proposals = [sampling.Uniforms(case.rng).choose(row) for row in q]
+        expected = verification.rejection_sampling(proposals, q, p, one)
+        assert verification_torch.rejection_sampling(proposals, torch.from_numpy(q), torch.from_numpy(p), other) == expected
+        assert one.next() == other.next()
+        assert verification_torch.exact_match(proposals, torch.from_numpy(p.argmax(-1))) == verification.exact_match(
+            proposals, p.argmax(-1).tolist())
+        endings[expected.last] += 1
+    assert min(endings.values()) > 20 and len(endings) == 2
+
+
+def test_the_direct_map_spreads_one_row_or_many():
+    rng = np.random.default_rng(0)
+    for size in (3, 40):
+        plain = vocabulary.Direct(rng.integers(-1, size, 30))
+        twin = vocabulary_torch.Direct(plain)
+        rows = rng.random((4, 30))
+        expected = np.stack([plain.spread(row, size) for row in rows])
+        close(twin.spread(torch.from_numpy(rows), size), expected)
+        close(twin.spread(torch.from_numpy(rows[0]), size), expected[0])
+        assert float(twin.prob(torch.from_numpy(rows[1]), 2)) == pytest.approx(expected[1, 2])
+        one, other = (inspect.signature(module.Direct.spread).parameters for module in (vocabulary, vocabulary_torch))
+        assert list(one) == list(other)

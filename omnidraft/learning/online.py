@@ -91,7 +91,7 @@ class Learner:
         self.head = head
         self.head_optimizer = head and AdamW(head.parameters, HEAD_RATE, decay=0.0)
         self.batch: list[Example] = []
-        self.memory = Memory(schedule.memory, schedule.memory_bytes, pair.sampler.to_numpy)
+        self.memory = Memory(schedule.memory, schedule.memory_bytes, self._to_numpy)
         self.labelled: deque[tuple[np.ndarray, float]] = deque(maxlen=HEAD_MEMORY)
         self.served = self.fresh = 0  # texts; labelled tokens since the drafter's last update
         self.guard = Guard(trainer, schedule.guard)
@@ -246,19 +246,22 @@ class Learner:
         _, gradients = self.head.loss(np.stack(features), np.array(labels, np.float32), 1.0)
         self.head_optimizer.step(gradients)
 
+    def _to_numpy(self, rows: Any) -> np.ndarray:
+        """Rows as an array: a copy to the host, if they are on a device."""
+        return self.pair.sampler.to_numpy(rows)
+
     def _labels(self, draft: Any, proposals: Any, logits: np.ndarray, kept: int,
                 done: bool) -> list[float]:
         """P(accepted) of each drafted token given those before it, as far as this round shows."""
         if not proposals.atoms:  # 1 for each kept token, and 0 for the first one not kept
             return [1.0] * kept + [0.0] * (kept < len(draft.tokens) and not done)
-        to_numpy, size = self.pair.sampler.to_numpy, self.pair.target.tokenizer.size
-        logits = to_numpy(logits)
+        logits, size = self._to_numpy(logits), self.pair.target.tokenizer.size
         # The product of the `acceptances` of the token's atoms (this project's own). Subtle:
         # `pair.lifting` may have changed since this round was verified.
         lifting = getattr(proposals.lifting, "host", proposals.lifting)
         # Lazy: a processor may leave no token after a proposal that is not kept.
         rows = Rows(mask(logits, size), lambda row: process(row, *self._options.sampling))
-        origins = [(to_numpy(row), prefix) for row, prefix in proposals.origins]
+        origins = [(self._to_numpy(row), prefix) for row, prefix in proposals.origins]
         each = iter(acceptances(proposals.atoms, origins, lifting, rows))
         sizes = [len(lifting.paths[token] or (None,)) for token in draft.tokens]
         if draft.taken_back is not None:  # the atoms of the healed token are in the text already
