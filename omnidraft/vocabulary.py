@@ -83,7 +83,7 @@ class Direct:
         return sum(q[draft_token] for draft_token in self.drafts[first:last].tolist())
 
     def spread(self, row: np.ndarray, size: int) -> np.ndarray:
-        """A drafter's row (V_q,) over the target's tokens (V_p = size,); what is not mapped is lost.
+        """A drafter's row (V_q,) over the target's tokens (V_p = size,), without what is unmapped.
 
         >>> Direct(np.array([1, -1, 0, 1])).spread(np.array([0.1, 0.2, 0.3, 0.4]), 3).tolist()
         [0.3, 0.5, 0.0]

@@ -156,7 +156,6 @@ MUTANTS = [Mutant(*fields) for fields in (
      "test_losses.py -k longer_than_the_drafters_context"),
     ("learning/online", "deepcopy(logits[:len(emitted)])", "deepcopy(logits[-len(emitted):])",
      "test_learning.py -k stored_rows"),
-    ("learning/replay", "np.float32(2 ** 15)", "np.float32(1)", "test_replay.py -k half_precision"),
     ("learning/online", "healed = len(draft.tokens) - len(draft.features)", "healed = 0", LABELS),
     ("learning/online", "row, *self._options.sampling)", "row, self._options.sampling[0])", LABELS),
     ("learning/online", "if draft.taken_back is not None:  # the atoms", "if False:  # the atoms", LABELS),
