@@ -271,6 +271,37 @@ def test_names_are_found_and_missing_ones_are_one_line(tmp_path):
         omnidraft.load(tmp_path / "nothing.gguf")
 
 
+# ------------------------------------------------------------------------------------------------------- with PyTorch
+
+@pytest.mark.parametrize("kind", ["F32", "Q4_1", "Q6_K"])
+def test_pytorch_reads_the_same_model(tmp_path, kind):
+    for package in ("torch", "transformers", "gguf"):
+        pytest.importorskip(package)
+    ggufs.tiny(path := tmp_path / "tiny.gguf", kind)
+    ours, theirs = omnidraft.load(path), omnidraft.load(path, backend="torch")
+    ids = [3, 100, 7, 42]
+    np.testing.assert_allclose(np.asarray(theirs.forward(ids, theirs.new_cache(), 4)), logits(ours, ids), rtol=1e-3, atol=1e-3)
+    assert theirs.name == "tiny" and theirs.eos_ids == (2, 0) and theirs.tokenizer.key == ours.tokenizer.key
+    read = [Conversation(model).views[0].read([{"role": "user", "content": "hello"}]) for model in (ours, theirs)]
+    assert read[0] == read[1] and read[0][1][0] == 1
+
+
+@pytest.mark.parametrize("changed", [{"llama.block_count": 2**31}, {"llama.block_count": "two"},
+                                     {"llama.embedding_length": 128}, {"general.architecture": "nothing"},
+                                     {"tokenizer.ggml.model": "bert"}])
+def test_what_pytorch_cannot_read_is_one_line(tmp_path, changed):
+    for package in ("torch", "transformers", "gguf"):
+        pytest.importorskip(package)
+    ggufs.tiny(path := tmp_path / "bad.gguf", settings=changed)
+    with pytest.raises(OmnidraftError) as error:
+        omnidraft.load(path, backend="torch")
+    assert "\n" not in str(error.value)
+    path.write_bytes(HOSTILE["huge offset"])
+    with pytest.raises(OmnidraftError, match="is not a complete GGUF file"):
+        omnidraft.load(path, backend="torch")
+
+
+
 # ------------------------------------------------------------------------------------------------------ the real thing
 
 def real() -> Path:

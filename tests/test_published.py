@@ -216,4 +216,4 @@ def test_a_chat_that_cannot_be_read_is_skipped(offered):
     learner = omnidraft.Learner(pair, Trainer(pair.draft, Recipe(rank=4), rng), rng, Schedule(every=2))
     long = [{"role": "user", "content": "hello " * 9_999}]
     made = [*omnidraft.learn(learner, [long, [{"role": "user", "content": "hello"}]], Options(max_new_tokens=4), Uniforms(rng))]
-    assert made[0].note.startswith("prompt skipped: the prompt has") and made[1].rounds
+    assert made[0].note.startswith("prompt skipped: ") and made[1].rounds

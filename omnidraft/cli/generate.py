@@ -26,7 +26,7 @@ KNOWN = (" It answers word problems and writes short Python functions and storie
          "cat prompt.txt | omnidraft generate -k 8 --json",
          "omnidraft generate - --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
          "omnidraft generate -d ./my-drafter -t ./my-target -T 0.8 --seed 7 < prompt.txt",
-         "omnidraft generate -t smollm2 'Why is the sky blue?'",
+         "omnidraft generate -t smollm2 'Write a story about a dog.'",
          "omnidraft generate --chat 'Ann has 3 boxes of 12 pens. How many pens does she have?'")
 def generate(
     models: options.Served, decoding: options.Decoding,

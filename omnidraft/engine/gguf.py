@@ -169,6 +169,11 @@ class Gguf:
         """The architecture, as llama.cpp calls it; OmnidraftError if there is none."""
         return self.setting("general.architecture", str, "")
 
+    @property
+    def layers(self) -> int:
+        """The number of layers; OmnidraftError if it is no number."""
+        return self.setting(f"{self.family}.block_count", int, 0)
+
     def config(self) -> ModelConfig:
         """The model's sizes; raises OmnidraftError for what the NumPy engine does not run."""
         family, tensors = self.family, self.tensors

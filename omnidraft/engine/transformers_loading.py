@@ -20,6 +20,7 @@ from ..text.files import read_json
 from ..text.special_tokens import WELL_KNOWN
 from ..text.tokenizer import Tokenizer
 from .config import OUT_OF_MEMORY, is_out_of_memory
+from .gguf import Gguf, is_gguf
 from .weights import WEIGHTS, read_header, weight_files
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
@@ -30,6 +31,7 @@ CLEARER = {  # clearer messages than transformers' own, by a phrase in these
     "ignore_mismatched_sizes": "the shapes of its weights do not match its config.json",
     "Unrecognized configuration class": "it is not a causal language model",
     "weights_only": "its weights file holds more than numbers: use a safetensors copy",
+    "GGUF>=": "this needs the package gguf: pip install 'omnidraft[gguf]'",
     "outgoing traffic": "the Hugging Face hub is not reachable, and there is no earlier download"}
 
 
@@ -39,7 +41,19 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
     if dtype not in DTYPES:
         raise OmnidraftError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
     device, device_why = choose_device(device)
+    auto = (torch.float32, "the fastest on a CPU") if device == "cpu" else ("auto", "as stored")
+    number, dtype_why = auto if dtype == "auto" else (getattr(torch, dtype), "as asked")
     folder, source = Path(os.path.expanduser(name)), name  # `source`: what transformers opens
+    if is_gguf(folder):
+        file = Gguf(folder)  # checked before transformers reads it
+        if file.layers > len(file.tensors):  # building it would take very long
+            raise OmnidraftError(f"{folder}: the weights lack some of its {file.layers} layers")
+        with one_line(f"cannot load {folder}"):
+            model = complete(folder.parent, device, gguf_file=folder.name, dtype=number,
+                             device_map=device_map, **more)
+            tokenizer = file.tokenizer()
+        why = device_why if device_map is None else "by device_map", dtype_why
+        return dict(model=model, tokenizer=tokenizer, name=folder.stem, folder=folder, why=why)
     if os.path.isdir(folder):  # False for a name that is too long
         name, source = folder.resolve().name, str(folder)
     else:
@@ -60,21 +74,24 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
     layers = config.get("num_hidden_layers")
     if names and type(layers) is int and layers > len(names):  # building it would take very long
         raise OmnidraftError(f"{source}: the weights lack some of config.json's {layers} layers")
-    auto = (torch.float32, "the fastest on a CPU") if device == "cpu" else ("auto", "as stored")
-    number, dtype_why = auto if dtype == "auto" else (getattr(torch, dtype), "as asked")
     trust = {"trust_remote_code": trust_remote_code}
     with one_line(f"cannot load {source}"):
         if not trust_remote_code:
             more = configured(config, more)
-        model, found = transformers.AutoModelForCausalLM.from_pretrained(
-            source, dtype=number, device_map=device_map, output_loading_info=True, **trust, **more)
-        # subtle: transformers fills these with random numbers, without an error
-        if missing := set(found["missing_keys"]) & dict(model.named_parameters()).keys():
-            raise OmnidraftError(f"{source}: the weights lack {min(missing)}")
-        model = model.to(device) if device_map is None else model
+        model = complete(source, device, dtype=number, device_map=device_map, **trust, **more)
         tokenizer = load_tokenizer(folder, trust)
     why = device_why if device_map is None else "by device_map", dtype_why
-    return dict(model=model.eval(), tokenizer=tokenizer, name=name, folder=folder, why=why)
+    return dict(model=model, tokenizer=tokenizer, name=name, folder=folder, why=why)
+
+
+def complete(source: Any, device: str, **how: Any) -> Any:
+    """The model in eval mode, by `from_pretrained(source, **how)`; a lack of weights raises."""
+    model, found = transformers.AutoModelForCausalLM.from_pretrained(
+        source, output_loading_info=True, **how)
+    # subtle: transformers fills these with random numbers, without an error
+    if missing := set(found["missing_keys"]) & dict(model.named_parameters()).keys():
+        raise OmnidraftError(f"{source}: the weights lack {min(missing)}")
+    return (model.to(device) if how.get("device_map") is None else model).eval()
 
 
 def configured(config: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
