@@ -94,9 +94,11 @@ class Pairing:
     def lifting(self) -> Lifting:
         """The trie of splits and the paths of atoms, rebuilt when the cache has changed."""
         source = self.cache, self.cache.version
-        if self._lifting[0] != source:
-            self._lifting = (source, self._lift())
-        return self._lifting[1]
+        before, made = self._lifting  # subtle: read at once, as another thread may replace it
+        if before != source:
+            made = self._lift()
+            self._lifting = (source, made)
+        return made
 
     def _lift(self) -> Lifting:
         same = self.alignment.draft_to_target.tolist()  # (V_q,)

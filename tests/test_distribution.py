@@ -21,3 +21,13 @@ def test_the_page_has_absolute_links_to_files_that_are_there(monkeypatch):
     for link in own:
         assert (ROOT / re.sub(r"^/(raw|blob|tree)/main/", "", link).partition("#")[0]).exists(), link
     assert len(links) == len([link for link in re.findall(r"\]\(([^)\s]+)\)", readme) if not link.startswith("#")])
+
+
+def test_what_runs_in_ci_is_fixed_and_may_only_read():
+    """A tag of an action can be moved by its owner, a commit cannot; an extra index can offer any package's name."""
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        used = [line.split("uses:")[1].strip() for line in lines if "uses:" in line]
+        assert used and all(re.match(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v", one) for one in used), used
+        assert "permissions:" in lines and lines[lines.index("permissions:") + 1] == "  contents: read"
+        assert not [line for line in lines if "EXTRA_INDEX" in line.upper() or "--extra-index-url" in line]

@@ -117,9 +117,10 @@ class Llama:
     def _pass(self, ids: Sequence[int], cache: KVCache) -> np.ndarray:
         """The residual stream after all layers (m, width); the cache grows by m tokens."""
         c, m, first, last = self.config, len(ids), cache.length, cache.length + len(ids)
-        if last > len(self._turns):
-            self._turns = self._rotations(2 * last)
-        turns = self._turns[first:last, None]  # (m, 1, head_dim / 2)
+        turns = self._turns  # subtle: read once, as another thread may replace it by a shorter one
+        if last > len(turns):
+            turns = self._turns = self._rotations(2 * last)
+        turns = turns[first:last, None]  # (m, 1, head_dim / 2)
         both = c.heads + c.kv_heads
         x = self.embedding[np.asarray(ids)]
         for (qkv, out, gate_up, down), keys, values in zip(

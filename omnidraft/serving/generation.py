@@ -160,7 +160,11 @@ class Text:
 
 
 class Pair(Pairing):
-    """A pairing that writes texts, made by `pairs.pair`."""
+    """A pairing that writes texts, made by `pairs.pair`.
+
+    Several threads may write with one pair at the same time, as long as none of them learns: with
+    `learn`, with a Learner, or by changing `cache` or `draft`, give each thread a pair of its own.
+    """
 
     def find_splits(self) -> NGramCache:
         return self._computed_once("splits", self.draft, self.target, super().find_splits)

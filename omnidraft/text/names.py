@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import cached_property
 
 import tokenizers
 
@@ -16,8 +17,7 @@ class Names:
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = {name for name in names if name}
-        self._finder: tokenizers.Tokenizer | None = None  # made when it is needed
+        self.names = sorted({name for name in names if name})
 
     def find(self, text: str) -> list[tuple[int, int]]:
         """Begin and end of each name in a text; of several at one place, the longest.
@@ -25,12 +25,15 @@ class Names:
         >>> Names(["</s>", "</s>>"]).find("one</s> two</s>>")
         [(3, 7), (11, 16)]
         """
-        if not self._names:
+        if not self.names:
             return []
-        if self._finder is None:  # it has the names, and nothing for the text between them
-            finder = tokenizers.Tokenizer(tokenizers.models.BPE())
-            finder.add_special_tokens([tokenizers.AddedToken(name, normalized=False, special=True)
-                                       for name in sorted(self._names)])
-            self._finder = finder
         text = _SURROGATES.sub("\ufffd", text)
         return self._finder.encode(text, add_special_tokens=False).offsets
+
+    @cached_property
+    def _finder(self) -> tokenizers.Tokenizer:
+        """A tokenizer that has the names, and nothing for the text between them."""
+        finder = tokenizers.Tokenizer(tokenizers.models.BPE())
+        finder.add_special_tokens([tokenizers.AddedToken(name, normalized=False, special=True)
+                                   for name in self.names])
+        return finder

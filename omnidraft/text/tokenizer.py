@@ -48,17 +48,14 @@ PROBES = " ", "\n", "\t", "a", "B", "1", ",", "é", "e\u0301", "中"  # `check_b
 class Tokenizer:
     """A tokenizer and the bytes of its tokens; `config`: see `special_tokens.find_roles`.
 
-    `raw` is modified: truncation, padding and BPE dropout are switched off. Tokenizers read from
-    equal files have equal `key`s. OmnidraftError if pieces do not join to the text (WordPiece) or
-    a continuation cannot be spelled exactly (`check_bytes`).
+    `raw` is modified: truncation, padding, BPE dropout and special tokens in a text are switched
+    off. Tokenizers read from equal files have equal `key`s. OmnidraftError if pieces do not join to
+    the text (WordPiece) or a continuation cannot be spelled exactly (`check_bytes`).
     """
 
     def __init__(self, raw: tokenizers.Tokenizer, name: str = "",
                  config: dict[str, Any] | None = None, key: str = "") -> None:
-        raw.no_truncation()
-        raw.no_padding()
-        if getattr(raw.model, "dropout", None):
-            raw.model.dropout = None  # each text has exactly one tokenization
+        _switch_off(raw)
         self.raw = raw
         self.name = name
         self.config = config or {}
@@ -175,8 +172,7 @@ class Tokenizer:
 
         "</s>" in a text stays text, unless `specials`: text must never become an end token.
         """
-        self.raw.encode_special_tokens = not specials
-        ids = _run(self.raw, text)
+        ids = _run(self._with_specials if specials else self.raw, text)
         if not specials and self._has_control(ids, text):
             first = self.decode_bytes(_run(self.raw, text[0]))
             dummy = " " if first == b" " + text[0].encode() else ""
@@ -276,6 +272,19 @@ class Tokenizer:
         return ids + _run(self._exact, part[start:])
 
     @cached_property
+    def _with_specials(self) -> tokenizers.Tokenizer:
+        """The same tokenizer, for which special tokens in a text are tokens.
+
+        Two objects, not one with a switch: several threads may encode at the same time.
+        """
+        made = tokenizers.Tokenizer(self.raw.model)  # shared, not copied
+        for part in ("normalizer", "pre_tokenizer"):
+            if getattr(self.raw, part):
+                setattr(made, part, getattr(self.raw, part))
+        _add(made, [token for _, token in sorted(self.raw.get_added_tokens_decoder().items())])
+        return made
+
+    @cached_property
     def _exact(self) -> tokenizers.Tokenizer:
         """The same model, with a pipeline that neither adds, changes nor removes bytes."""
         shell = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
@@ -289,13 +298,9 @@ class Tokenizer:
         exact.model = self.raw.model  # shared, not copied
         added = sorted(self.raw.get_added_tokens_decoder().items())
         if any(not token.special for _, token in added):  # keep plain ones, such as runs of spaces
-            # In this order the library numbers them; spaces around them are not stripped.
-            # In runs: each call takes as long as all tokens before it (Gemma 3 adds 6,384).
-            for special, group in groupby(added, lambda one: one[0] in self.special.ids):
-                tokens = [tokenizers.AddedToken(
-                    token.content, single_word=token.single_word, normalized=token.normalized,
-                    special=token.special) for _, token in group]
-                (exact.add_special_tokens if special else exact.add_tokens)(tokens)
+            _add(exact, [tokenizers.AddedToken(  # without those that take away spaces around them
+                token.content, single_word=token.single_word, normalized=token.normalized,
+                special=i in self.special.ids) for i, token in added])
         exact.encode_special_tokens = True
         return exact
 
@@ -335,6 +340,25 @@ def _run(raw: tokenizers.Tokenizer, text: str) -> list[int]:
     with _library(CANNOT):
         text.encode()  # some releases of the library accept a lone surrogate, others do not
         return raw.encode(text, add_special_tokens=False).ids
+
+
+def _switch_off(raw: tokenizers.Tokenizer) -> None:
+    """Switch off whatever keeps a text from having exactly one tokenization."""
+    raw.no_truncation()
+    raw.no_padding()
+    raw.encode_special_tokens = True  # as text: they are tokens only for `_with_specials`
+    if getattr(raw.model, "dropout", None):
+        raw.model.dropout = None
+
+
+def _add(made: tokenizers.Tokenizer, tokens: list[tokenizers.AddedToken]) -> None:
+    """Add tokens in this order, in which the library numbers them.
+
+    In runs of special or other ones: each call takes as long as all tokens before it (Gemma 3 adds
+    6,384).
+    """
+    for special, group in groupby(tokens, lambda token: token.special):
+        (made.add_special_tokens if special else made.add_tokens)([*group])
 
 
 def _problem(raw: Any, before: list[dict[str, Any]], size: int, tokens: int) -> str:

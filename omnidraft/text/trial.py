@@ -9,7 +9,7 @@ is not found.
 import hashlib
 import json
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 if __package__:  # subtle: in the other process this file is not part of the package
@@ -27,18 +27,17 @@ def tried(parts: list[dict[str, Any]], name: str) -> None:
 
     Only parts with a regular expression are run; all others take time in proportion to a text.
     """
-    states = tuple(json.dumps(part, sort_keys=True) for part in parts
+    states = tuple(json.dumps(part) for part in parts
                    if "Regex" in (part.get("pattern") or {}))
     if error := _error(states):
         raise OmnidraftError(f"tokenizer {name!r} has a regular expression that fails, {error}: "
                              "use another one")
 
 
-@lru_cache(256)
+@cache
 def _error(states: tuple[str, ...]) -> str:
     """Why these parts (JSON) fail; empty if they do not."""
-    digest = hashlib.sha256("\n".join(states).encode()).hexdigest()
-    place = default_folder() / "tried" / digest
+    place = default_folder() / "tried" / hashlib.sha256("\n".join(states).encode()).hexdigest()
     if not states or place.exists():
         return ""
     error = confined.run(__file__, states=states).get("error", "")
