@@ -60,16 +60,16 @@ def test_lines_have_at_most_100_columns():
 
 
 def test_the_lesson_is_as_light_as_a_textbook():
-    """The method (top level) has at most 18,000 code tokens, with text/ 23,500. `-s` prints the table.
+    """The method (top level) has at most 18,000 code tokens, with text/ 23,600. `-s` prints the table.
 
-    The aim for both was 22,000; the guards of text/ (`confined`, `names`, `trial`) came on top.
+    The aim for both was 22,000; the guards of text/ (`confined`, `names`, `trial`, threads) came on top.
     """
     found = lesson()
     print(table(found))
     method = total(one for name, one in found.items() if "/" not in name)
     every = total(found.values())
     assert {"verification.py", "sampling.py", "text/tokenizer.py"} <= found.keys() and "sampling_torch.py" not in found
-    assert method.tokens <= 18_000 and every.tokens <= 23_500
+    assert method.tokens <= 18_000 and every.tokens <= 23_600
     assert method.walrus == 0
     for part in (method, every):
         assert part.characters / part.lines <= 45
