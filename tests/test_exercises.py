@@ -16,7 +16,7 @@ EXERCISES = ROOT / "tutorials" / "exercises"
 MISTAKES = {  # step: (text in the solution, its replacement, part of the message)
     1: [("draws.choose(residual)", "draws.choose(p[i])", "not distributed as the target's own"),  # samples from p itself
         ("min(1, p[i][x] / q[i][x])", "p[i][x]", "not distributed as the target's own"),  # p instead of p / q
-        ("return [*written, draws.choose(residual)]", "x = draws.choose(residual)", "mean number of tokens"),  # does not stop
+        ("return [*written, draws.choose(residual)]", "x = draws.choose(residual)", "not distributed as the target"),  # no stop
         ("for i, x in enumerate(draft):", "for i, x in enumerate(draft[:1]):\n        p = p[:2]\n        draft = draft[:1]",
          "mean number of tokens"),
         ("return [*written, draws.choose(p[len(draft)])]", "return written or [draws.choose(p[0])]", "wanted 1.6"),  # no bonus
@@ -49,6 +49,12 @@ MISTAKES = {  # step: (text in the solution, its replacement, part of the messag
         ("            before = choose(q[-1])\n            tokens.append(before)", "            tokens.append(choose(q[-1]))",
          "mean number of target passes|not distributed"),  # every draft token from the first row
         ('text += "".join(target.words[token] for token in written)', "pass", "mean number of target passes")],  # not read
+    7: [("r = min(1, r * P[x] / Q[x])", "r = min(1, P[x] / Q[x])", "not distributed"),  # judged one by one, kept as a block
+        ("before[n] == 1 or draws.accept(Z / (Z + 1 - before[n]))", "True", "not distributed|mean number"),  # one step
+        ("return n, draws.choose(residual)", "return n, draws.choose(P)", "not distributed"),
+        ("np.maximum(0, before[n] * P - Q)", "np.maximum(0, P - Q)", "not distributed"),  # without r
+        ("draws.accept(Z / (Z + 1 - before[n]))", "draws.accept(before[n])", "not distributed|mean number"),
+        ("            return n, draws", "            return n and n - 1, draws", "not distributed|mean number")],  # one too few
 }
 
 

@@ -39,8 +39,8 @@ def test_lesson_runs_without_torch(lesson, tmp_path):
     assert done.stdout.endswith("1 thread of BLAS\n")  # more can take up to six times the CPU time next to other work
 
 
-def test_there_are_eight_lessons():
-    assert [lesson.name[:2] for lesson in LESSONS] == ["01", "02", "03", "04", "05", "06", "07", "08"]
+def test_there_are_nine_lessons():
+    assert [lesson.name[:2] for lesson in LESSONS] == ["01", "02", "03", "04", "05", "06", "07", "08", "09"]
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stem)
@@ -114,25 +114,27 @@ RIGHT = {
     "4.1": [0.6 - 0.6 * 0.5, 0.4, 0.6 * 0.5],
     "4.2": 0.3 * 0.5,
     "5.1": 0.1 / 0.6,
-    "5.2": [0.4 * (0.2 / 0.5) / 0.2, 0.4],
-    "6.1": 0.5 * np.log(0.5 / (2 / 3)) + 0.5 * np.log(0.5 / (1 / 3)),
-    "6.2": abs(0.4 - 0.5),
-    "6.3": gradient_of_surprise,
-    "7.1": 3,
-    "7.2": 0.75 / (0.75 + 6 * 0.25),
-    "7.3": best_length,
-    "8.1": 8 * (300 + 100),
-    "8.2": 12 / (1 / 200 - 1 / 300),
+    "5.2": (0.1 / 0.6) / 0.5,
+    "6.1": [0.4 * (0.2 / 0.5) / 0.2, 0.4],
+    "6.2": 1 / 3,
+    "7.1": 0.5 * np.log(0.5 / (2 / 3)) + 0.5 * np.log(0.5 / (1 / 3)),
+    "7.2": abs(0.4 - 0.5),
+    "7.3": gradient_of_surprise,
+    "8.1": 3,
+    "8.2": 0.75 / (0.75 + 6 * 0.25),
+    "8.3": best_length,
+    "9.1": 8 * (300 + 100),
+    "9.2": 12 / (1 / 200 - 1 / 300),
 }
 WRONG = {
     "1.1": 0.6, "1.2": 0.5,
     "2.1": "▁né".encode(), "2.2": " \n", "2.3": lambda draft, target: np.cumsum(draft).tolist(),
     "3.1": [10, 12], "3.2": ("AD", "CD"),
     "4.1": [0.6, 0.4, 0.3], "4.2": 0.3,
-    "5.1": 0.1, "5.2": [0.4, 0.4],
-    "6.1": 0.5 * np.log(4 / 3) + 0.5 * np.log(2 / 3), "6.2": 0.2, "6.3": lambda z, d: -gradient_of_surprise(z, d),
-    "7.1": 2, "7.2": 0.75, "7.3": lambda P, step: len(P),
-    "8.1": 300 * 100, "8.2": 12 * 300,
+    "5.1": 0.1, "5.2": 0.5, "6.1": [0.4, 0.4], "6.2": 0.25,
+    "7.1": 0.5 * np.log(4 / 3) + 0.5 * np.log(2 / 3), "7.2": 0.2, "7.3": lambda z, d: -gradient_of_surprise(z, d),
+    "8.1": 2, "8.2": 0.75, "8.3": lambda P, step: len(P),
+    "9.1": 300 * 100, "9.2": 12 * 300,
 }
 
 
@@ -179,14 +181,14 @@ def test_answers_may_come_in_another_type(exercises):
 
 
 def test_a_function_that_is_not_written_yet_is_open(exercises, capsys):
-    assert not exercises.check("7.3", lambda P, step: ...)
-    assert not exercises.check("7.3", lambda P, step: None)
-    assert capsys.readouterr().out == "7.3 open.\n7.3 open.\n"
+    assert not exercises.check("8.3", lambda P, step: ...)
+    assert not exercises.check("8.3", lambda P, step: None)
+    assert capsys.readouterr().out == "8.3 open.\n8.3 open.\n"
 
 
 def test_a_wrong_function_is_shown_the_call(exercises, capsys):
-    assert not exercises.check("7.3", lambda P, step: len(P))
-    assert re.search(r"^7\.3 not yet\. \(\[0\.\d, .*\) should give \d+, yours 20\. Hint: ", capsys.readouterr().out)
+    assert not exercises.check("8.3", lambda P, step: len(P))
+    assert re.search(r"^8\.3 not yet\. \(\[0\.\d, .*\) should give \d+, yours 20\. Hint: ", capsys.readouterr().out)
 
 
 def test_the_lesson_answers_are_those_of_the_package(exercises):
@@ -220,10 +222,10 @@ def test_the_answers_of_lessons_6_and_7_are_those_of_the_package():
     from omnidraft.losses import _divergence
     from omnidraft.stopping import AcceptanceHead, Confidence
 
-    assert np.isclose(_divergence(np.array([2, 1]) / 3, np.array([0.5, 0.5]), "reverse")[0], RIGHT["6.1"])
-    assert np.isclose(_divergence(np.array([0.4, 0.6]), np.array([0.5, 0.5]), "tv")[0], RIGHT["6.2"])
+    assert np.isclose(_divergence(np.array([2, 1]) / 3, np.array([0.5, 0.5]), "reverse")[0], RIGHT["7.1"])
+    assert np.isclose(_divergence(np.array([0.4, 0.6]), np.array([0.5, 0.5]), "tv")[0], RIGHT["7.2"])
     stop, predicted = Confidence(threshold=1 - 0.4), [0.9, 0.8, 0.7, 0.6]
-    assert [stop(predicted[:i]) for i in (1, 2, 3)].index(True) + 1 == RIGHT["7.1"]
+    assert [stop(predicted[:i]) for i in (1, 2, 3)].index(True) + 1 == RIGHT["8.1"]
     head = AcceptanceHead(1)
-    head.parameters["out.bias"][:] = np.log(RIGHT["7.2"] / (1 - RIGHT["7.2"]))
+    head.parameters["out.bias"][:] = np.log(RIGHT["8.2"] / (1 - RIGHT["8.2"]))
     assert np.isclose(head.loss(np.zeros((4, 3)), np.array([1, 1, 1, 0]))[1]["out.bias"], 0, atol=1e-7)

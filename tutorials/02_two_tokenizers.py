@@ -22,7 +22,7 @@
 # %%
 from collections import Counter
 
-from helpers import bar, check, draw_blocks, escape, examples, show
+from helpers import bar, check, draw_spans, escape, examples, show
 
 import numpy as np
 from omnidraft import load
@@ -90,27 +90,27 @@ assert target_end in target.roles["eos"]
 assert draft_end not in drafter.encode(drafter.strings[draft_end])
 
 # %% [markdown]
-# Now we look at one text in both tokenizations. `aligned_spans` cuts it wherever both have a token boundary, into **blocks**:
+# Now we look at one text in both tokenizations. `aligned_spans` cuts it wherever both have a token boundary, into **spans**:
 # mostly one token on each side (1:1), otherwise several draft tokens for one target token (n:1), the reverse (1:n), or
 # several for several (n:n). SentencePiece puts a "dummy space" before a text; `encode_continuation` leaves it out, so that
-# both sides spell the same bytes. Each block is in brackets below; `*` marks n:1, `!` 1:n, and `-` n:n. Then we count the
-# blocks in 90 texts.
+# both sides spell the same bytes. Each span is in brackets below; `*` marks n:1, `!` 1:n, and `-` n:n. Then we count the
+# spans in 90 texts.
 
 # %%
 SIGNS = {"1:1": ("", ""), "n:1": ("*", "cyan underline"), "1:n": ("!", "bold yellow"), "n:n": ("-", "red")}
 
 
-def blocks(text):
-    """The smallest blocks of a text: (kind, draft tokens, target tokens), each token as its bytes."""
+def spans(text):
+    """The smallest spans of a text: (kind, draft tokens, target tokens), each token as its bytes."""
     sides = [[tokenizer.token_bytes[i] for i in tokenizer.encode_continuation(text)] for tokenizer in (drafter, target)]
     for (a, b), (c, d) in aligned_spans(*sides):
         yield f"{'n' if b - a > 1 else 1}:{'n' if d - c > 1 else 1}", sides[0][a:b], sides[1][c:d]
 
 
 sentence = "The windows of the shop were broken, so Sarah wrote a letter."
-draw_blocks("one text, two tokenizations", blocks(sentence))
+draw_spans("one text, two tokenizations", spans(sentence))
 lines = Text("drafter "), Text("target  ")
-for kind, *sides in blocks(sentence):
+for kind, *sides in spans(sentence):
     for line, side in zip(lines, sides, strict=True):
         shown = "|".join(escape(token.decode(errors="replace")) for token in side)
         line.append(f"[{SIGNS[kind][0]}{shown}]", SIGNS[kind][1])
@@ -119,13 +119,13 @@ Console(highlight=False).print(*lines, sep="\n", soft_wrap=True)
 counts = Counter()
 for task in ("math", "code", "text"):
     for example in examples(task, 30):
-        counts.update(kind for kind, *_ in blocks(example["response"]))
+        counts.update(kind for kind, *_ in spans(example["response"]))
 print("\nblocks in 90 texts")
 for kind in SIGNS:
     print(f"{kind}  {bar(counts[kind] / counts.total(), 40, '.1%')}")
 
 # %% [markdown]
-# The direct map can draft only the 1:1 blocks. Lesson 3 adds n:1, lesson 5 adds 1:n.
+# The direct map can draft only the 1:1 spans. Lesson 3 adds n:1, lesson 6 adds 1:n.
 #
 # ## Exercises
 #

@@ -78,7 +78,7 @@ for policy, kept in (("none", "AB"), ("lru", "BC"), ("lfu", "AC")):
 # ## The real thing
 #
 # Where do entries come from? `prefill` asks the drafter's tokenizer how it would write each target token that has no direct
-# token: this is the **split** of the token. `observe` learns from text, as the paper does: every n:1 block of lesson 2 becomes
+# token: this is the **split** of the token. `observe` learns from text, as the paper does: every n:1 span of lesson 2 becomes
 # an entry. Here is one prompt at temperature 0, first with an empty cache, then with a prefilled one. (`omnidraft` is the
 # paper's rule, which lesson 4 examines; at temperature 0 it only asks whether the target would take this token.) The cache
 # changes the speed, not the text.
@@ -104,7 +104,7 @@ for ngram, token, _ in pair.cache.items():  # every entry satisfies the equation
 # the entries: how many of the n-grams in the last 60 texts does the cache know when they appear?
 
 # %%
-show(aligned_spans)  # lesson 2's blocks; `observe` takes the n:1 ones
+show(aligned_spans)  # lesson 2's spans; `observe` takes the n:1 ones
 sides = drafter.tokenizer, target.tokenizer
 stream = []  # per text: ids of both sides, and the n-grams that translating it needs
 for example in examples("math", 120):

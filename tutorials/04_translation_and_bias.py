@@ -27,7 +27,7 @@ from omnidraft.stopping import FixedLength
 from omnidraft.translation import Direct, merge
 from omnidraft.verification import rejection_sampling
 
-show(merge)  # `direct` is the map of lesson 2; `spellings` has draft tokens that the target writes with several (lesson 5)
+show(merge)  # `direct` is the map of lesson 2; `spellings` has draft tokens that the target writes with several (lesson 6)
 
 # %% [markdown]
 # ## By hand

@@ -41,13 +41,13 @@ def figure(title, curves, x=None):
     show(plt)
 
 
-def draw_blocks(title, blocks):
-    """The blocks of lesson 2 (kind, draft tokens, target tokens), with the drafter's tokens above the target's."""
+def draw_spans(title, spans):
+    """The spans of lesson 2 (kind, draft tokens, target tokens), with the drafter's tokens above the target's."""
     axes, plt = canvas(title, 1.4)
     if not axes:
         return
     place = 0
-    for kind, *sides in blocks:
+    for kind, *sides in spans:
         for row, tokens in zip((1, 0), sides, strict=True):
             left = place
             for token in tokens:

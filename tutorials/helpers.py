@@ -1,5 +1,5 @@
 """What the lessons share: `check` for their questions, `show` for a function of the package, `paint` for rounds, `bar`, `curve`
-and `figure` for numbers, `draw_blocks` and `draw_trie` for lessons 2 and 5, `examples` of texts, and
+and `figure` for numbers, `draw_spans` and `draw_trie` for lessons 2 and 5, `examples` of texts, and
 `distribution_of`, which runs a function once per outcome of its draws.
 
 The right answers are computed on demand. (The functions that readers write are in tutorials/exercises.)
@@ -20,7 +20,7 @@ from omnidraft.exactness import distribution_of, total_variation  # noqa: E402, 
 escape = render.escape  # makes a token safe to print
 
 # subtle: import NumPy after omnidraft, which sets the number of its threads (one: a lesson's matrices are small)
-from figures import draw_blocks, draw_trie, figure  # noqa: E402, F401
+from figures import draw_spans, draw_trie, figure  # noqa: E402, F401
 
 import numpy as np  # noqa: E402
 from rich.console import Console  # noqa: E402
@@ -67,23 +67,25 @@ ANSWERS = {  # question: (the answer, or the function to write, hint)
             "ab is merged: its q' is the product, and a loses as much; b keeps its own"),
     "4.2": (lambda: 0.3 * 0.5, "go through the three drafts as by hand: which proposal can be rejected, and what replaces it"),
     "5.1": (lambda: 0.1 / 0.6, "the token a alone, divided by all tokens whose split begins with a"),
-    "5.2": (lambda: [min(1, 0.4 * (0.2 / 0.5) / 0.2), 0.4 * min(1, (0.2 / 0.5) / 0.2)],
+    "5.2": (lambda: (0.1 / 0.6) / 0.5, "c is not a child of node a, so it proposes *stop*; every atom but b means stop"),
+    "6.1": (lambda: [min(1, 0.4 * (0.2 / 0.5) / 0.2), 0.4 * min(1, (0.2 / 0.5) / 0.2)],
             "P(c) is mass(abc) / mass(ab); the first number is min(1, r P / Q), the second r times min(1, P / Q)"),
-    "6.1": (lambda: 0.5 * np.log(0.5 / (2 / 3)) + 0.5 * np.log(0.5 / (1 / 3)),
+    "6.2": (lambda: 0.2 / (0.2 + 1 - 0.6), "Z = max(0, 0.6 · 0.5 - 0.1) + max(0, 0.6 · 0.5 - 0.9)"),
+    "7.1": (lambda: 0.5 * np.log(0.5 / (2 / 3)) + 0.5 * np.log(0.5 / (1 / 3)),
             "cut both rows to the first two tokens, make each sum to 1, then KL(q || p), not KL(p || q)"),
-    "6.2": (lambda: abs(0.4 - 0.5), "c is the child's atom, so Q(c) = 0.5; any atom that is not a child proposes *stop*"),
-    "6.3": (gradient_of_surprise, "q, minus 1 at d; exp(1000) is too large, but softmax(z) = softmax(z - max z)"),
-    "7.1": (lambda: 3, "compare 0.9, 0.9 · 0.8, ... with the threshold; the token that triggers the stop counts"),
-    "7.2": (lambda: 0.75 / (0.75 + 6 * 0.25), "where the mean of the derivative, (y + 6 (1 - y)) P - y, is 0"),
-    "7.3": (best_length,
+    "7.2": (lambda: abs(0.4 - 0.5), "c is the child's atom, so Q(c) = 0.5; any atom that is not a child proposes *stop*"),
+    "7.3": (gradient_of_surprise, "q, minus 1 at d; exp(1000) is too large, but softmax(z) = softmax(z - max z)"),
+    "8.1": (lambda: 3, "compare 0.9, 0.9 · 0.8, ... with the threshold; the token that triggers the stop counts"),
+    "8.2": (lambda: 0.75 / (0.75 + 6 * 0.25), "where the mean of the derivative, (y + 6 (1 - y)) P - y, is 0"),
+    "8.3": (best_length,
             "for k = 0, 1, ..., len(P): 1 + P_1 + ... + P_1 · ... · P_k tokens in a time of 1 + k · step"),
-    "8.1": (lambda: 8 * (300 + 100), "B has 300 rows and 8 columns; A has 8 rows and 100 columns"),
-    "8.2": (lambda: 12 / (1 / 200 - 1 / 300), "12 s = n · (time of a token before - time of a token after), each time 1 / r"),
+    "9.1": (lambda: 8 * (300 + 100), "B has 300 rows and 8 columns; A has 8 rows and 100 columns"),
+    "9.2": (lambda: 12 / (1 / 200 - 1 / 300), "12 s = n · (time of a token before - time of a token after), each time 1 / r"),
 }
 CALLS = {  # question: the arguments of each call of the reader's function
     "2.3": [([4, 1, 2, 2], [4, 5]), ([1, 4, 2, 3], [3, 2, 1, 4]), ([3], [1, 1, 1]), ([2, 2, 2], [3, 3])],
-    "6.3": [([0.0, 0.0], 0), ([1.0, 2.0, 0.5], 1), ([1000.0, 0.0], 0), ([-1000.0, 1000.0, 1000.0], 2)],
-    "7.3": [([0.9] * 20, 0.1), ([0.3] * 20, 0.1), ([0.5, 0.9, 0.9], 1.0), ([0.95, 0.9, 0.2, 0.9, 0.9], 0.15),
+    "7.3": [([0.0, 0.0], 0), ([1.0, 2.0, 0.5], 1), ([1000.0, 0.0], 0), ([-1000.0, 1000.0, 1000.0], 2)],
+    "8.3": [([0.9] * 20, 0.1), ([0.3] * 20, 0.1), ([0.5, 0.9, 0.9], 1.0), ([0.95, 0.9, 0.2, 0.9, 0.9], 0.15),
             ([0.4, 1.0, 1.0, 1.0], 0.3), ([], 0.2)],
 }
 

@@ -1,4 +1,4 @@
-"""Lesson 8, step 6: the loop.
+"""Lesson 9, step 6: the loop.
 
 Write `speculate` of tutorials/mini.py without looking at it: you replace its section 4 and may use everything else.
 `draft` and `target` are Models: `write(text)` gives ids, `words[id]` what a token spells, and `rows(ids, temperature)` the

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 6 · Learning from the target: hybrid distillation and the lifted loss
+# # 7 · Learning from the target: hybrid distillation and the lifted loss
 #
 # Under a lossless rule a bad drafter makes decoding slow, but never wrong. So we may change it at any time, even during use.
 # And it has a teacher: for each token of the text, a round computes the target's whole row p. This row says how probable the
@@ -122,7 +122,7 @@ for name, drafter in (("before", base), ("after", models.draft)):
     paint(target.tokenizer, rounds, legend=name == "before")
 
 # %% [markdown]
-# Twelve texts are few. Lesson 8 shows the effect of thousands of texts.
+# Twelve texts are few. Lesson 9 shows the effect of thousands of texts.
 #
 # ## Exercises
 #
@@ -131,12 +131,12 @@ for name, drafter in (("before", base), ("after", models.draft)):
 # 3. Write a function for the gradient of -log q(d) with respect to the logits z, given as a list. Beware of z = [1000, 0].
 
 # %%
-check("6.1", ...)
-check("6.2", ...)
+check("7.1", ...)
+check("7.2", ...)
 
 
 def gradient_of_surprise(z, d):
     return ...
 
 
-check("6.3", gradient_of_surprise)
+check("7.3", gradient_of_surprise)

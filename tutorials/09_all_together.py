@@ -1,10 +1,10 @@
 # %% [markdown]
-# # 8 · All together: one drafter, two targets, learning online
+# # 9 · All together: one drafter, two targets, learning online
 #
 # We now have all the parts: drafts in the drafter's own tokens (lessons 1 to 3), exact verification for any target (4 and 5),
 # distillation (6), drafts of the right length (7). What remains is *when* the drafter learns, and *for whom*. Prompts
 # arrive one after another, as a **stream**. One drafter serves many targets, and what is good for one may be bad for the
-# next. So its weights W never change. Each target t has its own LoRA adapters A_t, B_t (lesson 6), its own n-gram cache and
+# next. So its weights W never change. Each target t has its own LoRA adapters A_t, B_t (lesson 7), its own n-gram cache and
 # its own acceptance head.
 #
 # ## The equations (arXiv 2507.02659, Algorithm 2; the mean: Polyak and Juditsky 1992; guard and payoff: this project's own)
@@ -41,7 +41,7 @@ show(Learner._steps)
 # ## By hand
 #
 # Target x writes a or b with (0.8, 0.2), target y with (0.1, 0.9). The drafter has logits z = (0, 0), so q = (1/2, 1/2), and
-# x accepts beta = 0.5 + 0.2 of its drafts. The gradient of KL(p || q) is q - p = (-0.3, 0.3) (lesson 6). A step of size 1
+# x accepts beta = 0.5 + 0.2 of its drafts. The gradient of KL(p || q) is q - p = (-0.3, 0.3) (lesson 7). A step of size 1
 # against it leads to z = (0.3, -0.3), q = (0.65, 0.35), beta = 0.85. Let the stream be x, then y, then x again: this is a
 # **distribution shift**, twice. A shared z forgets x while it learns y. With one z per target nothing is forgotten: back at x,
 # it continues where it stopped, and is even better than at its last measurement there.
@@ -142,9 +142,9 @@ paint(models.target.tokenizer, texts[0], legend=True)
 #
 # 1. A weight has 300 rows and 100 columns. How many numbers does an adapter of rank 8 add for each target?
 # 2. Learning took 12 s and raised the speed from 200 to 300 tokens per second. After how many tokens has it paid off?
-# 3. Build it: the decoding loop, in tutorials/exercises/step6_loop.py; `omnidraft tutorial 8 --check` tests it. Everything it
+# 3. Build it: the decoding loop, in tutorials/exercises/step6_loop.py; `omnidraft tutorial 9 --check` tests it. Everything it
 #    needs is in tutorials/mini.py, the whole method in one file (which also has the loop: look there afterwards).
 
 # %%
-check("8.1", ...)
-check("8.2", ...)
+check("9.1", ...)
+check("9.2", ...)

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 7 · Knowing when to stop
+# # 8 · Knowing when to stop
 #
 # The k-th draft token counts only if all before it were accepted (lesson 1), but it always costs a step of the drafter and
 # a place in the target's pass. In an easy stretch of text a dozen are accepted in a row; before a name or a number, none. A
@@ -74,7 +74,7 @@ for name, dropped in (("b dropped", 1), ("b proposed", None)):
 
 # %% [markdown]
 # ## Labels for any two tokenizers (this project's own)
-# Without common tokens, p(d) / q(d) is meaningless. But lesson 5 has a probability r after each draft token: a draft that ends
+# Without common tokens, p(d) / q(d) is meaningless. But lesson 6 has a probability r after each draft token: a draft that ends
 # there is kept with probability r. A label says how far r falls at its token: the product of all labels up to there is the
 # smallest r so far. The first label is min(1, P / Q). Its mean over the draws is sum_c min(P(c), Q(c)), the beta of lesson 1.
 # In the world of lesson 4, with the draft row (a 0.6, b 0.4), the labels are 1 and 0.2 / 0.4, and beta is 0.6 + 0.2:
@@ -90,7 +90,7 @@ assert np.allclose(labels, [1, 0.2 / 0.4]) and np.isclose(row @ labels, np.minim
 # ## The real thing
 # The **acceptance head** is one linear layer with a sigmoid. It reads what the drafter has computed anyway: its **hidden
 # state** before the token, its **embedding** of the token (both are lists of numbers), and log(q / (1 - q)). A `Learner`
-# (lesson 6) collects labels from 20 texts. The head is trained on 12 of them with **AdamW**, a common way to step against
+# (lesson 7) collects labels from 20 texts. The head is trained on 12 of them with **AdamW**, a common way to step against
 # a gradient. The other eight test it: how often does an accepted token (y > 1/2) rank above a rejected one? Chance gives 0.5.
 
 # %%
@@ -139,12 +139,12 @@ figure("cost per token", {"ms": [*costs.values()]}, [*costs])
 #    pass 1.
 
 # %%
-check("7.1", ...)
-check("7.2", ...)
+check("8.1", ...)
+check("8.2", ...)
 
 
 def best_length(P, step):
     return ...
 
 
-check("7.3", best_length)
+check("8.3", best_length)
