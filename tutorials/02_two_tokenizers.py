@@ -120,7 +120,7 @@ counts = Counter()
 for task in ("math", "code", "text"):
     for example in examples(task, 30):
         counts.update(kind for kind, *_ in spans(example["response"]))
-print("\nblocks in 90 texts")
+print("\nspans in 90 texts")
 for kind in SIGNS:
     print(f"{kind}  {bar(counts[kind] / counts.total(), 40, '.1%')}")
 
