@@ -149,6 +149,22 @@ def test_a_gguf_writes_drafts_chats_and_learns(tmp_path, monkeypatch):
     assert tensors.keys() == config.tensor_shapes().keys()
 
 
+def test_adapters_between_two_files(tmp_path, monkeypatch):
+    from test_cli import ok, run
+    monkeypatch.setenv("OMNIDRAFT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    ggufs.tiny(tmp_path / "t.gguf", "Q8_0")
+    ggufs.tiny(tmp_path / "d.gguf", tokenizer=ggufs.sentencepiece(), num_hidden_layers=1)
+    Path("p.txt").write_text("hello\nhello you\nwhat?\n12 123\n")
+    models = ("-d", "d.gguf", "-t", "t.gguf", "-n", "6")
+    ok("adapt", "p.txt", *models, "--rank", "4")
+    assert "d drafts with your own adapter" in ok("generate", "hello", *models, "--adapter", "auto").stderr
+    assert "several draft tokens" in ok("align", "d.gguf", "t.gguf", "hello").stdout
+    refused = run("adapters", "export", "d--t", "out", "-d", "d.gguf")
+    assert refused.exit_code == 1 and refused.stderr.startswith("error: the drafter d is a GGUF file: only one in a")
+    assert not Path("out").exists()
+
+
 # ------------------------------------------------------------------------------------------------ broken and hostile
 
 def fails(path: Path, words: str) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import typer
 
 from .. import Adapters, OmnidraftError
+from ..engine.gguf import is_gguf
 from ..engine.llama import Llama
-from ..engine.loading import EMBEDDED, load
+from ..engine.loading import NAMES, load
 from ..engine.weights import save_tensors
 from ..learning.adapters import SHIPPED, Adapter, read
 from ..learning.versions import manifest_of, remove
@@ -117,7 +118,7 @@ def export(which: Which, folder: Annotated[Path, typer.Argument(help="A new or e
     saved = Adapters(adapters).named(which)
     found = facts(saved, manifest_of(saved))
     name = draft or found["draft"]["name"]
-    if not (draft or name in EMBEDDED or "/" in name or Path(name).is_dir()):  # "/": a hub id
+    if not (draft or name in NAMES or "/" in name or Path(name).is_dir()):  # "/": a hub id
         raise OmnidraftError(f"its base drafter, {name}, is not here: give its folder with --draft")
     base = load(name, "float32", backend, "cpu")
     error = write_merged(base, read(saved, found, draft=base), found, folder.resolve())
@@ -149,6 +150,9 @@ def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path
     """
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise OmnidraftError(f"{place} already exists: give a new or empty folder")
+    if is_gguf(base.folder):
+        raise OmnidraftError(f"the drafter {base.name} is a GGUF file: only one in a Hugging Face "
+                             "folder can be exported (--adapter uses the adapter as it is)")
     settings = settings_in(base.folder)
     drafter = adapter.drafter(base)
     # subtle: not a hidden folder, so that whoever ends this process with `kill -9` can see it
