@@ -23,13 +23,16 @@ def test_half_precision_holds_probabilities_of_a_large_vocabulary():
     logits = 6 * np.random.default_rng(0).standard_normal((2, 150_000))
     p = np.exp(logits - logits.max(-1, keepdims=True))
     p = (p / p.sum(-1, keepdims=True)).astype(np.float32)
-    assert p.min() < 1e-12  # far below what float16 holds by itself
+    p[:, 0], p[:, 1] = 1, 0  # the limits
+    assert 0 < p[:, 2:].min() < 1e-12  # far below what float16 holds
     memory = Memory(2, 1 << 30, np.asarray)
     memory.add(losses.Example([0], [0, 0], p, [-1, -1]))
     rows = memory[0].target_probs
     assert memory.nbytes == p.nbytes / 2 and rows.dtype == np.float32
-    assert np.abs(rows - p)[p > 2e-9].max() > 0 and (np.abs(rows / p - 1)[p > 2e-9]).max() < 2 ** -11
-    assert np.abs(rows - p).max(initial=0, where=p <= 2e-9) < 1e-12 and np.abs(rows.sum(-1) - 1).max() < 2 ** -11
+    assert (rows[:, :2] == p[:, :2]).all()
+    rows, p = rows[:, 2:], p[:, 2:]
+    assert np.abs(rows.sum(-1) - p.sum(-1)).max() < 2 ** -10
+    assert np.abs(rows - p).max() > 0 and np.abs(rows / p - 1).max() <= 2 ** -10
 
 
 @pytest.mark.parametrize("name", losses.LOSSES)
@@ -41,7 +44,7 @@ def test_losses_of_replayed_texts_change_by_rounding_only(name):
     value, slope, count = losses.LOSSES[name](logits, example, pair)
     again, other, counted = losses.LOSSES[name](logits, memory[0], pair)
     assert counted == count and again == pytest.approx(value, rel=2e-4)
-    assert np.linalg.norm(other - slope) < 2 ** -10 * np.linalg.norm(slope)
+    assert np.linalg.norm(other - slope) < 2 ** -9 * np.linalg.norm(slope)
 
 
 def test_learning_from_the_memory_changes_by_rounding_only(folders):  # noqa: F811
@@ -55,7 +58,7 @@ def test_learning_from_the_memory_changes_by_rounding_only(folders):  # noqa: F8
     assert [replace(text, target_probs=None) for text in replayed] == [replace(text, target_probs=None) for text in texts]
     (value, count, slope), (again, counted, other) = (gradients_of(learner, some) for some in (texts, replayed))
     assert counted == count and again == pytest.approx(value, rel=1e-4)
-    assert np.linalg.norm(other - slope) < 2 ** -10 * np.linalg.norm(slope)
+    assert np.linalg.norm(other - slope) < 2 ** -9 * np.linalg.norm(slope)
     before = learner.trainer.state()
     reached = []
     for some in (texts, replayed):
@@ -70,7 +73,7 @@ def test_a_learner_replays_from_half_precision_within_its_bytes(folders):  # noq
     learner = learner_of(paired(folders), Schedule(every=2, replay=3))
     serve(learner, PROMPTS)
     rows = learner.memory[-1].target_probs
-    assert 1 < len(learner.memory) <= len(PROMPTS) and learner.memory._texts[-1].target_probs.dtype == np.float16
+    assert 1 < len(learner.memory) <= len(PROMPTS) and learner.memory._texts[-1].target_probs.dtype == np.uint16
     assert rows.dtype == np.float32 and rows.sum(-1) == pytest.approx(np.ones(len(rows)), abs=1e-3)
     size = learner.memory._texts[-1].target_probs.nbytes
     small = Memory(99, int(2.5 * size), np.asarray)
