@@ -49,7 +49,7 @@ class Drafter:
         self.options = options
         self.sampler = sampler
         if isinstance(prompt, str):
-            self.ids = spelled(self.model.tokenizer, prompt)
+            self.ids = self.model.tokenizer.encode_possible(prompt)
         else:
             self.ids = list(prompt)
         held = []
@@ -229,15 +229,6 @@ class Drafter:
         if len(self.ids) + limit + 1 > self.model.context_size:
             self.ids = self.ids[-(self.model.context_size // 2):]
             self.agreed = 0
-
-
-def spelled(tokenizer: Any, text: str) -> list[int]:
-    """The drafter's ids of a prompt, without what its tokenizer cannot spell: that is no error."""
-    with suppress(OmnidraftError):
-        return tokenizer.encode(text, bos=True)
-    with suppress(OmnidraftError):
-        return list(tokenizer.begin) + tokenizer.encode_continuation(text)
-    return []
 
 
 def continue_from(model: Any, cache: Any, held: Sequence[int], ids: list[int], keep: int) -> int:

@@ -41,7 +41,9 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
     At each place take the longest cached n-gram: prod_j q(d_j) is added to q' of its target token,
     and subtracted from q' of d_1's direct token. Else take the direct token; else the tokens that
     spell the draft token (q(d) is added to q' of the first, which the others follow for certain).
-    Without any the proposals end. Where nothing is said, q' is q spread over the direct map.
+    Without any the proposals end. Where nothing is said, q' is q spread over the direct map. Not in
+    the paper: if an n-gram's target token has a direct draft token too, both ways of proposing it
+    count.
 
     draft_probs: k rows (V_q,); longest_match(tokens, start): (target token, length) or None;
     spread: maps a row (V_q,) to a row over the target's tokens (V_p,); None at temperature 0.

@@ -168,7 +168,7 @@ def test_a_model_that_drafts_for_itself_keeps_k_of_k(rule, temperature):
         pytest.skip("slem proposes the text as the target's tokenizer spells it")
     for tokenizer in (BYTES, PIECES):
         model = FakeModel(tokenizer, 3, end=-30.0)
-        twin = FakeModel(Tokenizer(tokenizer.raw, "again", tokenizer._config), 3, end=-30.0)
+        twin = FakeModel(Tokenizer(tokenizer.raw, "again", tokenizer.config), 3, end=-30.0)
         for prompt in (PROMPT, tokenizer.encode("a b", bos=True), [3, 4, 3, 3, 4]):
             found = Pair(twin, model).generate(prompt, stop=FixedLength(5), verify=rule, temperature=temperature,
                                                max_new_tokens=60)

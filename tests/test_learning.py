@@ -235,6 +235,7 @@ def state(number: int, steps: int | None = None) -> dict:
     ([0.1], [True]), ([-0.1], [False]),  # a clear difference is decided after two texts
     ([0.005] * 3, [None, None, True]), ([-0.005] * 3, [None, None, False]),  # a small one after six texts that agree
     ([(0.04, -0.02)] * 5, [None] * 5),  # better on average, but not certain: the texts disagree
+    ([(0.8, -0.6)] * 2 + [0.1] * 8, [None] * 10),  # few texts that disagree by far more than is assumed
     ([0.1, (0.09, -0.03), *[0.03] * 5], [True, *[None] * 5, True]),  # texts that disagree: more are needed
     ([-0.001, 0.0, -0.001, -0.001], [None, None, False, None]),  # no gain in 3 looks, then counted again
     ([np.nan], [False]), ([0.001, (0.001, np.nan)], [None, False]),  # NaN, even on only one text

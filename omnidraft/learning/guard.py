@@ -14,7 +14,7 @@ from ..losses import Example
 
 WINDOW = 16  # updates whose new texts judge the same weights; after that, later weights are tried
 SURE = 3.0  # a difference must exceed so many standard errors: with many looks some are lucky
-SPREAD = 0.03  # assumed spread of the difference per text, with too few texts to estimate it
+SPREAD = 0.03  # the least spread of the difference per text, with too few texts to estimate it
 
 
 class Guard:
@@ -68,5 +68,9 @@ def error(differences: np.ndarray) -> float:
     """The standard error of the mean of paired differences (n,), also for small n.
 
     It divides by n - 5, not n - 1: many looks are made, and at first a few texts agree by chance.
+    For up to 5 texts their spread counts only if it is larger than SPREAD.
     """
-    return differences.std() / (n - 5) ** 0.5 if (n := len(differences)) > 5 else SPREAD / n ** 0.5
+    n = len(differences)
+    if n > 5:
+        return differences.std() / (n - 5) ** 0.5
+    return max(SPREAD, differences.std()) / n ** 0.5

@@ -116,7 +116,7 @@ class View:
         plain = {token.content for token in added.values() if token.content.strip(" \n\t▁")}
         self._special, self._names = Names(special), Names(special | plain)
         # Markers are text if they are typed: special tokens, and what the template writes.
-        self._markers = special | {name for name in plain if name in (self.source or "")
+        self._markers = special | {name for name in plain if name in str(self.source or "")
                                    or name.strip("<|[/]>") in ROLES}
 
     def read(self, messages: list[dict[str, str]]) -> tuple[str, list[int]]:

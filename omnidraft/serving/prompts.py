@@ -5,7 +5,6 @@ from numbers import Integral
 from typing import Any
 
 from ..decoding import check_prompt
-from ..drafting import spelled
 from ..pairing import Pairing
 from ..text.errors import OmnidraftError
 from ..text.names import Names
@@ -33,7 +32,7 @@ def ids_of(pair: Pairing, prompt: str | list[Any]) -> tuple[list[int], list[int]
             raise OmnidraftError(f"the prompt has {text[begin:end]!r}, a special token in "
                                  "transformers, but plain text here: give ids to say which, or a "
                                  "chat")
-    return ids, ids if pair.one_vocabulary else spelled(pair.draft.tokenizer, text)
+    return ids, ids if pair.one_vocabulary else pair.draft.tokenizer.encode_possible(text)
 
 
 def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:

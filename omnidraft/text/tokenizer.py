@@ -10,7 +10,7 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import groupby, islice, product
 from math import prod
@@ -59,7 +59,7 @@ class Tokenizer:
         self.raw = raw
         self.name = name
         self.config = config or {}
-        self.strings = [raw.id_to_token(i) for i in range(raw.get_vocab_size())]
+        self.strings = _strings(raw)
         vocabulary = {string: i for i, string in enumerate(self.strings)}
         if None in vocabulary:  # the ids have gaps (without gaps, the line above is faster)
             vocabulary = raw.get_vocab(with_added_tokens=True)
@@ -179,6 +179,14 @@ class Tokenizer:
             ids = self.encode_continuation(dummy + text)
         return [*(self.begin if bos else ()), *ids]
 
+    def encode_possible(self, text: str) -> list[int]:
+        """Ids of a drafter's prompt after the begin token; what it cannot spell is left out."""
+        with suppress(OmnidraftError):
+            return self.encode(text, bos=True)
+        with suppress(OmnidraftError):
+            return list(self.begin) + self.encode_continuation(text)
+        return []
+
     def encode_continuation(self, text: str) -> list[int]:
         """Ids of a text that continues another: its exact bytes, without a dummy space.
 
@@ -288,8 +296,8 @@ class Tokenizer:
     def _exact(self) -> tokenizers.Tokenizer:
         """The same model, with a pipeline that neither adds, changes nor removes bytes."""
         shell = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
-        normalizers = [*_harmless(self.raw.normalizer)]
-        pre_tokenizers = [*_harmless(self.raw.pre_tokenizer)]
+        normalizers = list(_harmless(self.raw.normalizer))
+        pre_tokenizers = list(_harmless(self.raw.pre_tokenizer))
         if self._space and _SPACE_TO_MARK not in normalizers:
             normalizers.append(_SPACE_TO_MARK)  # whichever part did that before
         shell["normalizer"] = {"type": "Sequence", "normalizers": normalizers}
@@ -361,6 +369,15 @@ def _add(made: tokenizers.Tokenizer, tokens: list[tokenizers.AddedToken]) -> Non
         (made.add_special_tokens if special else made.add_tokens)([*group])
 
 
+def _strings(raw: tokenizers.Tokenizer) -> list[str | None]:
+    """How each id is written, up to the number of tokens."""
+    strings = [raw.id_to_token(i) for i in range(raw.get_vocab_size())]
+    for i, token in raw.get_added_tokens_decoder().items():
+        if i < len(strings):  # subtle: the library may name it as normalized, "▁..."
+            strings[i] = token.content
+    return strings
+
+
 def _problem(raw: Any, before: list[dict[str, Any]], size: int, tokens: int) -> str:
     """Why a tokenizer is refused, checked before memory is allocated; empty if it is accepted."""
     marks, model = ("end_of_word_suffix", "continuing_subword_prefix"), raw.model
@@ -411,7 +428,7 @@ def check_bytes(tokenizer: Tokenizer) -> None:
              if data and len(data) > 1 and data.isalpha())
     known = [probe for probe in (*PROBES, *islice(words, 2)) if tokenizer.split(probe.encode())]
     before = [part["type"] for part in _parts(tokenizer.raw.pre_tokenizer)]
-    if len(before) > len([*_harmless(tokenizer.raw.pre_tokenizer)]) and " " not in known:
+    if len(before) > len(list(_harmless(tokenizer.raw.pre_tokenizer))) and " " not in known:
         known.append(" ")
     for text in map("".join, product(known, repeat=2)):
         made = tokenizer.decode_bytes(tokenizer.encode_continuation(text))
