@@ -47,7 +47,7 @@ soak: $(VENV)/.dev  ## broken files, killed writers, a million tokens (20 minute
 test-newest:     ## all tests on what pip installs for users today, except PyTorch, which stays as in constraints.txt
 	rm -rf $(NEW_VENV) && $(PYTHON) -m venv $(NEW_VENV)
 	grep -E "^torch==" constraints.txt > $(NEW_VENV)/torch.txt
-	$(NEW_VENV)/bin/python $(PIP_INSTALL) --constraint $(NEW_VENV)/torch.txt --editable '.[dev,torch,devices]'
+	$(NEW_VENV)/bin/python $(PIP_INSTALL) --constraint $(NEW_VENV)/torch.txt --editable '.[dev,torch,devices,chat,gguf]' peft
 	$(NEW_VENV)/bin/python -m pip freeze --disable-pip-version-check | grep -vE "^-e|^#"
 	$(NEW_VENV)/bin/python $(PYTEST)
 
@@ -124,7 +124,7 @@ $(OLD_VENV)/.dev: pyproject.toml
 $(TORCH_VENV)/.dev: pyproject.toml constraints.txt
 	@test -x $(TORCH_BIN)/python || $(PYTHON) -m venv $(TORCH_VENV)
 	@echo "installing omnidraft, PyTorch and transformers into $(TORCH_VENV) ..." >&2
-	@$(TORCH_BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable '.[dev,torch,devices]'
+	@$(TORCH_BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable '.[dev,torch,devices]' peft
 	@touch $@
 
 $(DOCS_VENV)/.docs: pyproject.toml

@@ -7,6 +7,7 @@ import shlex
 import shutil
 
 import pytest
+from fakes import byte_level
 from test_cli import embedded
 from typer.testing import CliRunner
 
@@ -53,3 +54,24 @@ def test_a_suggested_command_works_with_folders(tmp_path):
     again = [*shlex.split(command[1]), "--limit", "1", "-n", "2", "--no-save"]
     done = CliRunner().invoke(app, again)
     assert done.exit_code == 0, done.output
+
+
+@embedded
+def test_info_says_how_a_model_runs():
+    done = CliRunner().invoke(app, ["info", "draft-tasks"])
+    assert done.exit_code == 0 and re.search(r"^runs +\S", done.stdout, re.M) and re.search(r"^numpy +2", done.stdout, re.M)
+    assert CliRunner().invoke(app, ["info"]).exit_code == 0
+    assert CliRunner().invoke(app, ["info", "nothing"]).exit_code == 1
+
+
+def test_info_says_why_a_model_is_read_again(tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    tokenizer = byte_level([("a", "b")], "abcdef")
+    torch.manual_seed(0)
+    transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(
+        vocab_size=tokenizer.size, n_embd=16, n_layer=1, n_head=2, n_positions=64)).save_pretrained(tmp_path)
+    tokenizer.raw.save(str(tmp_path / "tokenizer.json"))
+    done = CliRunner().invoke(app, ["info", str(tmp_path), "--backend", "torch"])
+    why = "its forward takes no cache"
+    assert done.exit_code == 0 and re.search(f"^runs .*none, all is read every time: {why}", done.stdout, re.M)
+    assert f"reads the whole text again in every pass, which is slow: {why}" in done.stderr

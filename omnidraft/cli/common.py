@@ -16,7 +16,7 @@ from ..engine.config import OUT_OF_MEMORY, is_out_of_memory
 from ..text.errors import OmnidraftError
 from .printing import note
 
-ORDER = "demo generate chat adapt adapters bench align check models tutorial".split()  # in help
+ORDER = "demo generate chat adapt adapters bench align check models info tutorial".split()  # in help
 
 
 class OneLineErrors(TyperGroup):

@@ -1,4 +1,4 @@
-"""`omnidraft align`, `models`, `tutorial`: a text in two vocabularies; built-in models; lessons."""
+"""`omnidraft align`, `models`, `info`, `tutorial`: a text in two vocabularies; models; lessons."""
 
 import os
 import platform
@@ -10,15 +10,15 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from .. import OmnidraftError, Tokenizer
+from .. import OmnidraftError, Tokenizer, __version__
 from ..engine.cpu import has_avx512
-from ..engine.loading import EMBEDDED, folder, tokenizer_of
+from ..engine.loading import EMBEDDED, folder, load, tokenizer_of
 from ..engine.published import PUBLISHED, install, place
 from ..serving import template
 from ..vocabulary import aligned_spans
 from . import options
 from .common import command
-from .printing import console, note, say, show_bytes
+from .printing import columns, console, note, say, show_bytes
 
 LESSONS = Path(__file__).parents[2] / "tutorials"  # in the repository; a wheel has none
 SAMPLE = " Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
@@ -99,6 +99,22 @@ def tutorial(
     wait = sys.stdin.isatty() and sys.stdout.isatty()
     if failed := runner.teach(lesson, console()[0], wait, check):
         raise typer.Exit(failed)
+
+
+@command("omnidraft info", "omnidraft info ./my-model --backend torch")
+def info(
+    model: Annotated[str | None, typer.Argument(
+        help=f"{options.MODEL}.", show_default=False)] = None,
+    backend: options.Backend = "numpy",
+) -> None:
+    """Show this machine and, of a model, its sizes and how it runs here: kernels, cache, why."""
+    rows = [("omnidraft", __version__)]
+    if model is not None:
+        made = load(model, backend=backend)
+        rows += [("model", made.name), ("parameters", f"{made.parameters:,}"),
+                 ("vocabulary", f"{made.vocab_size:,}"), ("context", f"{made.context_size:,}"),
+                 ("end tokens", " ".join(map(str, made.eos_ids)) or "none"), ("runs", made.kernel)]
+    say(columns([*rows, *machine().items()]))
 
 
 def machine() -> dict[str, str | int | bool]:
