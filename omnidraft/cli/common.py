@@ -16,7 +16,8 @@ from ..engine.config import OUT_OF_MEMORY, is_out_of_memory
 from ..text.errors import OmnidraftError
 from .printing import note
 
-ORDER = "demo generate chat adapt adapters bench align check models info tutorial".split()  # in help
+# the commands in help
+ORDER = "demo generate chat adapt adapters bench align check models info tutorial".split()
 
 
 class OneLineErrors(TyperGroup):
