@@ -24,6 +24,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from fakes import interrupted
 from test_cli import LETTERS, write_model
 from typer.testing import CliRunner
 from vocabularies import byte_level, sentencepiece
@@ -32,6 +33,7 @@ from omnidraft import Options, Pair, Uniforms, load, plain, speculative
 from omnidraft.cli import app
 from omnidraft.decoding import Warm
 from omnidraft.exactness import TOLERANCE, check
+from omnidraft.learning import online
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.online import Learner, Schedule
 from omnidraft.learning.training import Recipe
@@ -40,7 +42,8 @@ from omnidraft.ngram_cache import NGramCache
 from omnidraft.serving import ngram_files
 from omnidraft.stopping import FixedLength
 
-WHOLE = {"mutations": 10_000, "kills": 200, "losses": 50, "writers": 100, "tokens": 1_000_000, "worlds": 2000}  # at --scale 1
+WHOLE = {"mutations": 10_000, "kills": 200, "losses": 50, "writers": 100, "interrupts": 300,
+         "adapt": 100_000, "tokens": 1_000_000, "worlds": 2000}  # at --scale 1
 PROMPTS = ["the thing", "in the house", "a thin line", "and then the other", "ten things", "on the inside", "this",
            "that is it"]
 
@@ -408,7 +411,61 @@ def writers(base: Path, count: int) -> list[str]:
     return failures
 
 
+SAVING = ("omnidraft.learning.adapters", "omnidraft.learning.versions", "omnidraft.text.files")
+
+
+def interrupts(base: Path, count: int) -> list[str]:
+    """Ctrl-C at random lines of a save: then the learner saves as before, and nothing is left over or rescued."""
+    models(base)
+    (store, learner), failures, rng = resume(base), [], random.Random(0)
+    serve(learner, 2)
+    store.keep(learner)
+    lines = interrupted(lambda: store.keep(learner), 0, SAVING)
+    for number in range(count):
+        at = rng.randint(1, lines)
+        interrupted(lambda: store.keep(learner), at, SAVING)
+        try:
+            whole(base, 1)
+            folder = store.keep(learner)
+            left = [path.name for path in folder.glob("v*")]
+            assert left == [manifest_of(folder)["folder"]], f"left over: {left}"
+            assert not [*base.glob("adapters-rescued*")], "rescued"
+        except Exception as error:
+            failures.append(f"interrupt {number} at line {at} of {lines}: {error!r}")
+    return failures
+
+
 # ------------------------------------------------------------------------------------------------------- long texts
+
+def adapt(base: Path, count: int) -> list[str]:
+    """The command `adapt` with prompts without end: its memory stays as it is after a quarter of the run."""
+    models(base)
+    os.environ["OMNIDRAFT_HOME"] = str(base / "home")
+    real, done, levels, draw = online.learn, [0], [], random.Random(0)
+
+    def learn(*given):
+        for learned in real(*given):
+            done[0] += sum(len(record.emitted) for record in learned.rounds)
+            levels.append(memory())
+            yield learned
+            if done[0] >= count:
+                return
+
+    words = " ".join(PROMPTS).split()
+    (base / "more.txt").write_text("\n".join(" ".join(draw.choices(words, k=4)) for _ in range(count // 100 + 10)))
+    try:
+        online.learn = learn
+        # texts for replay are kept up to a limit, which is reached soon
+        result = run(base, "adapt", str(base / "more.txt"), "-n", "250", "--rank", "2", "--replay-mb", "8",
+                     "--adapters", str(base / "adapters"))
+    finally:
+        online.learn = real
+    warm_up = max(levels[:max(1, len(levels) // 4)])
+    print(f"  {done[0]} tokens, {len(levels)} prompts; {warm_up} MB after a quarter, {max(levels)} MB at most")
+    failures = [f"exit status {result.exit_code}: {result.stderr[-200:]!r}"] * (result.exit_code != 0)
+    return failures + [f"memory grew from {warm_up} to {max(levels)} MB"] * (max(levels) > 1.05 * warm_up + 8)
+
+
 
 def memory() -> int:
     """Megabytes of memory that this process uses."""

@@ -16,6 +16,7 @@ from time import process_time
 
 import numpy as np
 import pytest
+import tokenizers
 from safetensors.numpy import load_file, save_file
 from test_cli import ROOT, run
 from test_learning import PROMPTS, adapt, folders, own_caches, paired, resumed, serve  # noqa: F401 (fixtures)
@@ -474,3 +475,18 @@ def test_a_run_that_ignores_ctrl_c_goes_on_ignoring_it():
             "from omnidraft_main import main\ntry: main()\nfinally: assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stdout.startswith("omnidraft ") and not done.stderr
+
+
+@pytest.mark.parametrize("value", ["x", -7, 1.5, [], 10**30, None])
+def test_a_setting_of_the_wrong_kind_is_taken_as_true_or_false(value):
+    raw = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
+    raw.add_special_tokens(["<s>"])
+    made = Tokenizer(raw, "tiny", {"bos_token": "<s>", "add_bos_token": value})
+    assert made.encode("a", bos=True) == ([1, 0] if value else [0])
+
+
+def test_where_adapters_go_is_tested_before_the_models_are_loaded(folders, tmp_path, monkeypatch):  # noqa: F811
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setattr("omnidraft.cli.options.Models.pair", lambda *_: 1 / 0)
+    result = adapt(folders, "math", "--adapters", str(tmp_path / "file" / "new"))
+    assert result.exit_code == 1 and "cannot write" in result.stderr

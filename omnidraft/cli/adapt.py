@@ -15,6 +15,7 @@ from .. import Adapters, Learner, OmnidraftError
 from ..learning import online
 from ..learning.training import Recipe
 from ..metrics import summarize
+from ..text.files import make_folder_of
 from . import options
 from .common import command
 from .generate import describe
@@ -52,6 +53,8 @@ def adapt(
     how = decoding.options()
     if limit < 1:
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
+    if save and adapters:  # before the models are loaded
+        make_folder_of(adapters.expanduser() / "any")
     prompts, total = options.read_prompts(source)
     pair, store = models.pair(learns=True), Adapters(adapters)
     if save:  # refuse here, before the start, if another run is learning into this adapter

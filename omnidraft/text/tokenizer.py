@@ -253,7 +253,7 @@ class Tokenizer:
         GPT-2's begin token is <|endoftext|>, but nothing is put before a text; OPT puts </s>.
         """
         if self.raw.post_processor is None:
-            return self.roles["bos"][:self.config.get("add_bos_token", True)]
+            return self.roles["bos"][:bool(self.config.get("add_bos_token", True))]
         with _library("cannot encode"):
             made = self.raw.encode("a 0")
         return tuple(made.ids[:[*made.sequence_ids, 0].index(0)])  # sequence 0: the text itself
