@@ -61,6 +61,18 @@ def test_names_of_folders_in_the_others(evil, tmp_path):
     assert not UNSAFE & set((tmp_path / "out" / "README.md").read_text())
 
 
+@pytest.mark.parametrize("command", [["generate", "the", "-n", "4", "--adapter", "auto"], ["chat", "-n", "4"],
+                                     ["bench", "-n", "4", "--count", "1", "--repeats", "1"], ["demo", "-n", "4", "the"]])
+def test_a_name_cannot_forge_a_line(folders, tmp_path, command, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: True)
+    pair = []
+    for role in ("draft", "target"):
+        pair += [f"--{role}", shutil.copytree(folders[role], tmp_path / f"{role}\nerror: all is lost\u2028error: forged")]
+    result = run(*command, *pair, input="the thing\n")
+    shown = result.stderr if command[0] in ("generate", "chat") else result.stdout + result.stderr
+    assert not [line for line in shown.splitlines() if line.startswith(("error: all", "error: forged"))]
+
+
 REFUSAL = r"{{ raise_exception('\x1b]52;c;ZXZpbA==\x07\x1b[2J') }}"
 
 

@@ -141,6 +141,15 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
         eos_ids=flat_ids(config.get("eos_token_id"), size=sizes["vocab_size"]))
 
 
+def shown(name: str) -> str:
+    """A model's name on one line: what does not print is an escape, so it cannot forge output.
+
+    >>> print(shown("a\\nb"))
+    a\\nb
+    """
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in name)
+
+
 def flat_ids(*values: Any, size: float = math.inf) -> tuple[int, ...]:
     """The ids below `size` in values that are each an id, a list of ids or None; each once."""
     lists = [value if isinstance(value, (list, tuple)) else [value] for value in values]

@@ -16,7 +16,7 @@ import numpy as np
 from ..sampling import Sampler
 from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
-from .config import ModelConfig, check_pass, flat_ids, frequencies
+from .config import ModelConfig, check_pass, flat_ids, frequencies, shown
 from .gguf import Gguf, is_gguf
 from .kernels import Layout, Linear, choose_layout
 from .kv_cache import KVCache
@@ -38,7 +38,7 @@ class Llama:
                  layout: Layout | None = None):
         self.sampler = Sampler
         self.config, self.dtype = config, np.dtype(dtype)
-        self.name, self.folder, self.tokenizer = name, folder, tokenizer
+        self.name, self.folder, self.tokenizer = shown(name), folder, tokenizer
         self.vocab_size, self.context_size = config.vocab_size, config.context_size
         ends = config.eos_ids, tokenizer.roles.get("eos", ()) if tokenizer else ()
         self.eos_ids = flat_ids(*ends, size=config.vocab_size)
