@@ -48,6 +48,7 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
     draft_probs: k rows (V_q,); longest_match(tokens, start): (target token, length) or None;
     spread: maps a row (V_q,) to a row over the target's tokens (V_p,); None at temperature 0.
 
+    >>> import numpy as np
     >>> rows, direct = [np.array([0.5, 0.5])] * 2, Direct(np.array([0, -1]))
     >>> made = merge([0, 1], rows, direct, lambda d, i: (1, 2) if i == 0 else None, {},
     ...              lambda q: np.array([q[0], 0.0]))

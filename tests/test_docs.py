@@ -117,7 +117,7 @@ def test_commands_of_the_readme_run(tmp_path, monkeypatch):
     short = {"demo": ["-n", "8"], "generate": ["-n", "4"], "chat": ["-n", "4"], "adapt": ["--limit", "2", "-n", "8"],
              "bench": ["--count", "1", "--repeats", "1", "-n", "8"]}
     for words in COMMANDS:
-        if "transformers" in words:
+        if {"transformers", "smollm2"} & {*words} or words[-1].endswith(".gguf"):  # not in the package
             continue
         result = CliRunner().invoke(app, [*words, *short.get(words[0], [])], input="Hello\n")
         assert result.exit_code == 0 and result.output.strip(), (words, result.stderr, result.exception)
