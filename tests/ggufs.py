@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from pathlib import Path
 
 import numpy as np
 
+from omnidraft.engine import published
 from omnidraft.engine.config import ModelConfig
 from omnidraft.text.tokenizer import BYTE_TO_CHARACTER
 
@@ -183,3 +185,13 @@ def spelled(name: str) -> str:
                          "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.": "ffn_"}.items():
         name = name.replace(theirs, ours)
     return name
+
+
+def install(folder: Path, monkeypatch) -> bytes:
+    """A tiny model in place of the published "smollm2"; returns its content."""
+    tiny(folder / "smollm2.gguf", settings={"llama.context_length": 512})
+    content = (folder / "smollm2.gguf").read_bytes()
+    monkeypatch.setenv("OMNIDRAFT_MODELS", str(folder))
+    monkeypatch.setitem(published.PUBLISHED, "smollm2", published.Published(
+        "a tiny model", "tiny==1.0", "tiny.gguf", len(content), hashlib.sha256(content).hexdigest()))
+    return content

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
 
+import ggufs
 import pytest
 from test_cli import embedded
 from typer.testing import CliRunner
@@ -114,6 +115,7 @@ def test_commands_of_the_readme_run(tmp_path, monkeypatch):
     for folders, name in ((("path/to/drafter", "my-drafter"), "draft-tasks"), (("path/to/target", "my-target"), "qwen-like")):
         for folder in folders:
             shutil.copytree(EMBEDDED / name, folder)
+    Path("path/to/model.gguf").write_bytes(ggufs.install(tmp_path, monkeypatch))
     short = {"demo": ["-n", "8"], "generate": ["-n", "4"], "chat": ["-n", "4"], "adapt": ["--limit", "2", "-n", "8"],
              "bench": ["--count", "1", "--repeats", "1", "-n", "8"]}
     for words in COMMANDS:

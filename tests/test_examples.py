@@ -1,6 +1,5 @@
 """The prompts that the documents suggest get right answers: sums, functions that pass, stories on the topic."""
 
-import hashlib
 import importlib.util
 import json
 import re
@@ -19,7 +18,6 @@ from benchmarks.quality import answer, check
 from omnidraft import load, pair
 from omnidraft.cli import app
 from omnidraft.cli.demo import USUAL
-from omnidraft.engine import published
 from recipes.other import ANSWER
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -149,11 +147,7 @@ def test_examples_of_the_help_print_something(tmp_path, monkeypatch):
     for name, folders in (("draft-tasks", "my-drafter llama2-32k a"), ("qwen-like", "my-target qwen2-151k b")):
         for folder in folders.split():
             shutil.copytree(EMBEDDED / name, folder)
-    ggufs.tiny(installed := tmp_path / "smollm2.gguf", settings={"llama.context_length": 512})  # in place of the real one
-    content = installed.read_bytes()
-    monkeypatch.setenv("OMNIDRAFT_MODELS", str(tmp_path))
-    monkeypatch.setitem(published.PUBLISHED, "smollm2", published.Published(
-        "a tiny model", "tiny==1.0", "tiny.gguf", len(content), hashlib.sha256(content).hexdigest()))
+    ggufs.install(tmp_path, monkeypatch)
     prompt = [*RIGHT][0]
     lines = {"prompt.txt": prompt, "prompts.txt": prompt, "questions.txt": f"{prompt}\n",
              "prompts.jsonl": json.dumps({"prompt": prompt}) + "\n", "my.jsonl": json.dumps({"prompt": prompt}) + "\n",
