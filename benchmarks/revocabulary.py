@@ -46,7 +46,7 @@ def with_merges(tokenizer: Tokenizer, count: int) -> tuple[Tokenizer, np.ndarray
         token["id"] = news.setdefault(token["id"], len(news))
     name = f"{tokenizer.name}-{count}"
     raw = tokenizers.Tokenizer.from_str(json.dumps(data))
-    return Tokenizer(raw, name, tokenizer._config), np.array([*news])
+    return Tokenizer(raw, name, tokenizer.config), np.array([*news])
 
 
 def cut(model: Llama, count: int) -> Llama:
