@@ -417,7 +417,7 @@ def test_settings_and_options_mean_the_same():
 def test_models_and_names_are_mixed_and_anything_else_is_refused():
     model = FakeModel(BYTES, 0)
     assert pair(model, FakeModel(PIECES, 1)).draft is model
-    for wrong, says in (((3, model), "int is not a causal"), ((None, model), "NoneType"), (((model, BYTES, 1), model), "tuple"),
+    for wrong, says in (((3, model), "int is not a causal"), ((model, None), "NoneType"), (((model, BYTES, 1), model), "tuple"),
                         (((model, BYTES), model), "has a tokenizer"),
                         (("draft-tasks", model, "numpy", BYTES), "has a tokenizer")):
         with pytest.raises(OmnidraftError, match=says):
