@@ -201,7 +201,7 @@ def main() -> None:
     for names, data in product([one for one in args.rules if one], args.data):
         draft, target = names.split(":")
         jobs["rules", f"{Path(draft).stem} -> {Path(target).stem}, {data}"] = partial(four_rules, draft, target, data, args)
-    settings = chosen(args, "stream", "held_out", "timed", "repeats", "tokens")
+    settings = chosen(args, "held_out", "timed", "repeats", "tokens")  # each cell says how many prompts taught it
     run_all(args.json, start(args.json, settings, cells={}, rules={}), jobs)
 
 

@@ -16,7 +16,7 @@ from statistics import median
 
 from rich.console import Console
 
-from benchmarks import report_note, report_overlap
+from benchmarks import report_note, report_overlap, report_real
 from benchmarks.common import RESULTS, ROOT, as_lines, earlier, result
 from benchmarks.report_learning import (
     adaptive,
@@ -410,6 +410,7 @@ def main() -> None:
     pages = {}
     for path, name, made in (
         (ROOT / "README.md", "demo", written("demo", demo)),
+        (ROOT / "README.md", "real language model", written("real_llm", report_real.first_screen)),
         (ROOT / "README.md", "summary", summary("docs/results.md", FIVE)),
         (docs / "reading.md", "files", files()), (docs / "exactness.md", "exactness", exact),
         (docs / "learning.md", "learning", learn), (docs / "note.md", "note", report_note.note()),
@@ -426,6 +427,7 @@ def main() -> None:
              "Learning by the wall clock": written("wall_clock", wall_clock),
              "Adaptive drafting": "\n\n".join([written("stop_rules", stop_rules), written("adaptive", adaptive)]),
              "Shift": written("shift", shift),
+             "Real language models": written("real_llm", report_real.real_llm),
              "Real models and data": written("real_adapt", real),
              "Next to transformers": "\n\n".join([written("against_transformers", against)] + [
                  written(name, inside) for name in ["inside_transformers"] if result(name)]),

@@ -490,6 +490,8 @@ def learning(folders, count: int = 400, **how) -> subprocess.Popen:  # noqa: F81
     code = ("import signal, sys; from omnidraft_main import main\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler); main()")  # it is ignored in the background
     pair = ["-d", folders["draft"], "-t", folders["target"], "--adapters", "kept"]
+    if sys.platform != "win32":  # whoever started the tests may have them ignore a closed terminal
+        how.setdefault("preexec_fn", lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
     return subprocess.Popen([sys.executable, "-c", code, "adapt", "prompts.txt", *pair, "-n", "8", "--rank", "2", "--json"],
                             env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, **how)
 

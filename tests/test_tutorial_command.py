@@ -15,20 +15,20 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tutorials import runner as tutorial  # noqa: E402
 
-LESSONS = sorted((ROOT / "tutorials").glob("0*.py"))
+LESSONS = sorted((ROOT / "tutorials").glob("[0-9][0-9]_*.py"))
 
 
 def test_the_command_lists_the_lessons():
     result = CliRunner().invoke(app, ["tutorial"])
     assert result.exit_code == 0
-    assert [line[0] for line in result.stdout.splitlines()] == [str(int(path.name[:2])) for path in LESSONS]
+    assert [line.split()[0] for line in result.stdout.splitlines()] == [str(int(path.name[:2])) for path in LESSONS]
 
 
 @pytest.mark.parametrize("asked", ["99", "0", "abc", "3.5", "²"])
 def test_a_lesson_that_is_not_there_is_one_line(asked):
     result = CliRunner().invoke(app, ["tutorial", asked])
     assert result.exit_code == 1 and not result.stdout
-    assert result.stderr == f"error: there is no lesson {asked!r}: choose one of 1, 2, 3, 4, 5, 6, 7, 8, 9\n"
+    assert result.stderr == f"error: there is no lesson {asked!r}: choose one of 1, 2, 3, 4, 5, 6, 7, 8, 9, 10\n"
 
 
 def test_a_check_of_no_lesson_is_one_line():

@@ -81,6 +81,8 @@ ANSWERS = {  # question: (the answer, or the function to write, hint)
             "for k = 0, 1, ..., len(P): 1 + P_1 + ... + P_1 · ... · P_k tokens in a time of 1 + k · step"),
     "9.1": (lambda: 8 * (300 + 100), "B has 300 rows and 8 columns; A has 8 rows and 100 columns"),
     "9.2": (lambda: 12 / (1 / 200 - 1 / 300), "12 s = n · (time of a token before - time of a token after), each time 1 / r"),
+    "10.1": (lambda: 2.2 / (1.05 + 4 * 0.03 + 0.03), "put the numbers into the equation"),
+    "10.2": (lambda: 52 / 16, "the speedup is 1 where tau equals what a round costs, in passes of one token"),
 }
 CALLS = {  # question: the arguments of each call of the reader's function
     "2.3": [([4, 1, 2, 2], [4, 5]), ([1, 4, 2, 3], [3, 2, 1, 4]), ([3], [1, 1, 1]), ([2, 2, 2], [3, 3])],

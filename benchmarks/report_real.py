@@ -1,0 +1,73 @@
+"""The tables of the real language models: docs/results.md, and the first screen of the README."""
+
+from __future__ import annotations
+
+from benchmarks.report_learning import machine_line, table
+
+NAMES = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M"}
+DATA = {"gsm8k": "GSM8K", "code": "MBPP + HumanEval", "alpaca": "Alpaca", "xsum": "XSum"}
+METHODS = {"tli": "`tli`, no learning", "before": "`lifted`, no learning"}
+
+
+def parts(name: str) -> tuple[str, str, str, str, str]:
+    """Drafter, target, data, method and seed of a cell.
+
+    >>> parts("draft-general -> smollm2, gsm8k, lifted, seed 0")
+    ('draft-general', 'smollm2', 'gsm8k', 'lifted', '0')
+    """
+    pair, data, method, seed = name.split(", ")
+    draft, target = pair.split(" -> ")
+    return draft, target, data, method, seed.removeprefix("seed ")
+
+
+def speed(found: dict) -> str:
+    """A speedup with its error."""
+    return f"{found['speedup']:.2f} ± {found['speedup_error']:.2f}×"
+
+
+def efficiency(found: dict) -> str:
+    """Tokens per target pass with their error."""
+    return f"{found['block_efficiency']:.2f} ± {found['error']:.2f}"
+
+
+def real_llm(figures: dict) -> str:
+    """All cells."""
+    s, rows = figures["settings"], []
+    for name, one in figures["cells"].items():
+        draft, target, data, method, seed = parts(name)
+        learned, at_zero, at_one = one.get("learned", {}), one["T=0"], one["T=1"]
+        rows.append([
+            f"{draft} → {NAMES.get(target, target)}", DATA[data], METHODS.get(method, f"`{method}` learned"), seed,
+            f"{learned['prompts']} in {learned['learning_seconds']:.0f} s" if learned else "–",
+            efficiency(at_zero), speed(at_zero), efficiency(at_one), speed(at_one),
+            f"{100 * at_zero['acceptance_draft']:.0f} %",
+            f"{one['cache']['n-grams']:,}, {one['cache']['bytes'] / 1e6:.1f} MB"])
+    text = (f"Published target models on public data (`benchmarks/real_llm.py`): {s['held_out']} held-out prompts of at most "
+            f"{s['tokens']} tokens (± standard error, jackknife over prompts), for {s['timed']} of them the speedup over plain "
+            "decoding by the wall clock, both in turns. The drafter learned online, greedy, from other prompts.\n\n"
+            + table(["pair", "data", "method", "seed", "learned from", "tokens per pass, T = 0", "speedup, T = 0",
+                     "tokens per pass, T = 1", "speedup, T = 1", "draft tokens kept, T = 0", "n-grams"], rows))
+    for name, rules in figures["rules"].items():
+        head = ["", *rules]
+        text += f"\n\n{name.replace('->', '→')}, drafts of four tokens:\n\n" + table(
+            head, [["tokens per pass", *map(efficiency, rules.values())]])
+    return f"{text}\n\n{machine_line(figures)}."
+
+
+def first_screen(figures: dict) -> str:
+    """One line for each data set: before and after learning, at temperature 0."""
+    cells: dict[tuple[str, str, str], dict[str, dict]] = {}
+    for name, one in figures["cells"].items():
+        draft, target, data, method, seed = parts(name)
+        if seed == "0" and method in ("before", "lifted"):
+            cells.setdefault((draft, target, data), {})[method] = one
+    rows = []
+    for (draft, target, data), one in cells.items():
+        if len(one) == 2:
+            before, after = one["before"]["T=0"], one["lifted"]["T=0"]
+            rows.append([f"{draft} → {NAMES.get(target, target)}", DATA[data], efficiency(before), speed(before),
+                         str(one["lifted"]["learned"]["prompts"]), efficiency(after), speed(after)])
+    head = ["pair", "data", "tokens per pass", "speedup", "prompts learned from", "tokens per pass then", "speedup then"]
+    return table(head, rows) + (
+        f"\n\nHeld-out prompts, temperature 0, the same texts as plain decoding. {machine_line(figures)}; "
+        "more in [docs/results.md](docs/results.md#real-language-models).")
