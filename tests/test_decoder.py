@@ -218,13 +218,14 @@ def wrapped(model, kind: str):
     if kind == "compile":
         return torch.compile(model, backend="eager")
     peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    config = peft.LoraConfig(r=4, lora_alpha=64, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
     return peft.get_peft_model(copy.deepcopy(model), config).eval()
 
 
 @pytest.mark.parametrize("kind", ["compile", "LoRA", "LoRA, compile"])
 def test_wrapped_models_are_targets_and_drafters(kind):
     (draft, draft_tokenizer), (target, tokenizer) = loaded("pieces", 1), loaded("bytes", 2)
+    torch.manual_seed(0)  # not every random adapter changes the text
     for one in kind.split(", "):
         draft, target = wrapped(draft, one), wrapped(target, one)
     inputs = dict(tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False), pad_token_id=0, **GREEDY)

@@ -368,7 +368,7 @@ def test_adapters_load_in_peft(folders, examples, kind, tmp_path):
     base = TransformersModel(random_model(architecture, sizes, PIECES.size), PIECES)
     trainer = trainer_of(base, "torch")
     trainer.step(Pair(base, load(folders["target"])), examples)
-    LoRA({k: v.detach().numpy() for k, v in trainer.parameters.items()}, 4, 4).save(tmp_path)
+    LoRA({k: v.detach().numpy() for k, v in trainer.served.items()}, 4, 4).save(tmp_path)
     ours = rows(trainer.model(), "the thing")
     assert np.abs(rows(base, "the thing") - ours).max() > 1e-3
     ids = torch.tensor([base.tokenizer.encode("the thing", bos=True)])
