@@ -218,7 +218,8 @@ def wrapped(model, kind: str):
     if kind == "compile":
         return torch.compile(model, backend="eager")
     peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(r=4, lora_alpha=64, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    config = peft.LoraConfig(r=4, lora_alpha=64, target_modules=["q_proj", "v_proj"], init_lora_weights=False,
+                             task_type="CAUSAL_LM")
     return peft.get_peft_model(copy.deepcopy(model), config).eval()
 
 
