@@ -1,5 +1,6 @@
 """The n-gram cache: it maps several draft tokens to the one target token that they spell.
 
+It works on ids alone, so it needs no Torch twin.
 In an entry (d_1..d_n <-> t), n >= 2, both sides have equal bytes (arXiv 2507.02659, section 3.1).
 Other n-gram caches propose drafts; this one only translates, between two given tokenizers.
 """
