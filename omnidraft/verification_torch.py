@@ -21,6 +21,7 @@ __all__ = ["RULES", "Verdict", "acceptances", "exact_match", "lifted", "ratio",
 def exact_match(proposals: Sequence[int], choices: Tensor) -> Verdict:
     """As `verification.exact_match`, for choices (m + 1,) on a device; one copy.
 
+    >>> import torch
     >>> exact_match([5, 7], torch.tensor([5, 6, 2]))  # 7 is rejected, and 6 is written instead
     Verdict(emitted=[5, 6], last='recovered')
     """

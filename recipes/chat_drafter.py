@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=LENGTH, help="tokens of a row")
     args = parser.parse_args()
     rng = random.Random(0)
-    rows = [json.loads(line) for path in args.texts for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for path in args.texts for line in path.read_text(encoding="utf-8").split("\n") if line]
     rows = [row for row in rows if row["kind"] in WEIGHTS]
     rng.shuffle(rows)
     args.folder.mkdir(parents=True, exist_ok=True)

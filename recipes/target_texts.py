@@ -141,13 +141,21 @@ class Writer:
     def run(self, seconds: float) -> Iterator[tuple[int, list[int]]]:
         """(number of the prompt, its text's ids) as they end, until all have or the time is over."""
         began, step, seen = time.time(), self._graph(), torch.zeros_like(self.done)
+        rows: list[int] = []
+        texts: list[list[int]] = []
         while time.time() - began < seconds and not bool(self.done[:self.count].all()):
             for _ in range(CHECK_EVERY):
                 step()
-            for row in (self.done & ~seen)[:self.count].nonzero()[:, 0].tolist():
-                ids = self.texts[row, :self.most].tolist()
-                yield row, ids[:ids.index(self.end) + 1] if self.end in ids else ids
+            # subtle: a GPU is still busy with these steps while the caller works on the texts that ended before them
+            yield from zip(rows, map(self._until_end, texts), strict=True)
+            ended = (self.done & ~seen)[:self.count].nonzero()[:, 0]
             seen = self.done.clone()
+            rows, texts = ended.tolist(), self.texts[ended, :self.most].tolist()
+        yield from zip(rows, map(self._until_end, texts), strict=True)
+
+    def _until_end(self, ids: list[int]) -> list[int]:
+        """A row of `texts` without what is behind its end token."""
+        return ids[:ids.index(self.end) + 1] if self.end in ids else ids
 
     def _graph(self) -> Callable[[], None]:
         """The step; on a GPU, recorded once."""
