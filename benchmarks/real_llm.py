@@ -185,7 +185,7 @@ def four_rules(draft: str, target: str, data: str, args: Namespace) -> dict[str,
 def main() -> None:
     """Measure, print and write after every cell."""
     args = arguments(
-        __doc__, "real_llm", draft="draft-general", backend="numpy", targets=["smollm2"],
+        __doc__, "real_llm", draft="draft-smol", backend="numpy", targets=["smollm2"],
         data={"nargs": "*", "default": list(FILES), "choices": list(FILES)},
         methods={"nargs": "*", "default": list(METHODS), "choices": list(METHODS)},
         rules=([""], "pairs DRAFT:TARGET of real models, for all four rules"), temperatures=[0.0, 1.0], seeds=[0],

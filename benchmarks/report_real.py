@@ -47,6 +47,7 @@ def real_llm(figures: dict) -> str:
             "decoding by the wall clock, both in turns. The drafter learned online, greedy, from other prompts.\n\n"
             + table(["pair", "data", "method", "seed", "learned from", "tokens per pass, T = 0", "speedup, T = 0",
                      "tokens per pass, T = 1", "speedup, T = 1", "draft tokens kept, T = 0", "n-grams"], rows))
+    text += "\n\n" + means(figures)
     for name, rules in figures["rules"].items():
         head = ["", *rules]
         text += f"\n\n{name.replace('->', '→')}, drafts of four tokens:\n\n" + table(
@@ -54,8 +55,29 @@ def real_llm(figures: dict) -> str:
     return f"{text}\n\n{machine_line(figures)}."
 
 
+def means(figures: dict) -> str:
+    """Tokens per pass of each method, on average over the data sets that all methods of a pair were measured on."""
+    cells: dict[str, dict[str, dict[str, list[dict]]]] = {}  # pair, method, data
+    for name, one in figures["cells"].items():
+        draft, target, data, method, _ = parts(name)
+        pair = f"{draft} → {NAMES.get(target, target)}"
+        cells.setdefault(pair, {}).setdefault(method, {}).setdefault(data, []).append(one)
+    rows = []
+    for pair, methods in cells.items():
+        for method, found in methods.items():
+            row = [pair, METHODS.get(method, f"`{method}` learned"), ", ".join(DATA[data] for data in found)]
+            for temperature in ("T=0", "T=1"):
+                each = [[seed[temperature] for seed in seeds] for seeds in found.values()]
+                mean = sum(sum(s["block_efficiency"] for s in some) / len(some) for some in each) / len(each)
+                # seeds share their held-out prompts: their errors are not independent
+                variance = sum(max(s["error"] for s in some) ** 2 for some in each)
+                row.append(f"{mean:.2f} ± {variance ** 0.5 / len(each):.2f}")
+            rows.append(row)
+    return table(["pair", "method", "mean over", "tokens per pass, T = 0", "T = 1"], rows)
+
+
 def first_screen(figures: dict) -> str:
-    """One line for each data set: before and after learning, at temperature 0."""
+    """One line for each data set: before learning at both temperatures, and after learning, greedy."""
     cells: dict[tuple[str, str, str], dict[str, dict]] = {}
     for name, one in figures["cells"].items():
         draft, target, data, method, seed = parts(name)
@@ -63,11 +85,16 @@ def first_screen(figures: dict) -> str:
             cells.setdefault((draft, target, data), {})[method] = one
     rows = []
     for (draft, target, data), one in cells.items():
-        if len(one) == 2:
-            before, after = one["before"]["T=0"], one["lifted"]["T=0"]
-            rows.append([f"{draft} → {NAMES.get(target, target)}", DATA[data], efficiency(before), speed(before),
-                         str(one["lifted"]["learned"]["prompts"]), efficiency(after), speed(after)])
-    head = ["pair", "data", "tokens per pass", "speedup", "prompts learned from", "tokens per pass then", "speedup then"]
+        if "before" not in one:
+            continue
+        before, drawn = one["before"]["T=0"], one["before"]["T=1"]
+        row = [f"{draft} → {NAMES.get(target, target)}", DATA[data], efficiency(before), speed(before), speed(drawn)]
+        if "lifted" in one:
+            after = one["lifted"]["T=0"]
+            row += [str(one["lifted"]["learned"]["prompts"]), efficiency(after), speed(after)]
+        rows.append(row + ["–"] * (8 - len(row)))
+    head = ["pair", "data", "tokens per pass", "speedup", "T = 1", "prompts learned from", "tokens per pass then",
+            "speedup then"]
     return table(head, rows) + (
-        f"\n\nHeld-out prompts, temperature 0, the same texts as plain decoding. {machine_line(figures)}; "
-        "more in [docs/results.md](docs/results.md#real-language-models).")
+        "\n\nHeld-out prompts, temperature 0 (the column T = 1 excepted), the same greedy texts as plain decoding. "
+        f"{machine_line(figures)}; more in [docs/results.md](docs/results.md#real-language-models).")

@@ -1,8 +1,8 @@
 """A drafter for real text, before its training: tokenizer, configuration, first weights, and rows of its target's texts.
 
     python -m recipes.chat_drafter TEXTS.jsonl --folder FOLDER --work WORK          # TEXTS: from recipes.target_texts
-    python -m recipes.train --corpus chunks --from FOLDER --work WORK --rows 256 --small-batch 64 --tokens 120e6
-    python -m recipes.train --corpus chunks --from FOLDER --work WORK --rows 256 --small-batch 64 --decay 60e6
+    python -m recipes.train --corpus chunks --from FOLDER --work WORK --rows 128 --small-batch 64 --tokens 100e6
+    python -m recipes.train --corpus chunks --from FOLDER --work WORK --rows 128 --small-batch 64 --decay 132e6
 
 The tokenizer is a byte-level byte pair encoding with single digits, trained on the texts. The drafter reads chats in a
 template of its own, without a system message: `<|im_start|>user ... <|im_end|>`. Texts without a chat begin with
@@ -35,7 +35,7 @@ CONFIG = {
     "mlp_bias": False, "hidden_size": 320, "intermediate_size": 960, "num_hidden_layers": 4, "num_attention_heads": 5,
     "num_key_value_heads": 1, "head_dim": 64, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
     "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "tie_word_embeddings": True,
-    "bos_token_id": 0, "eos_token_id": [2], "dtype": "float16"}
+    "bos_token_id": 0, "eos_token_id": [2], "dtype": "float32"}
 
 
 def train_tokenizer(texts: Iterator[str], entries: int) -> Tokenizer:

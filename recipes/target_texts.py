@@ -1,6 +1,6 @@
 """A drafter's training texts, written by its target: many texts at once, in PyTorch, on a GPU or a CPU.
 
-    python -m recipes.target_texts smollm2 TEXTS.jsonl --prompts PROMPTS.jsonl --openings 30000 --seconds 240
+    python -m recipes.target_texts smollm2 TEXTS.jsonl --prompts PROMPTS.jsonl --openings 70000 --slots 3072 --seconds 250
 
 Continuous batching with fixed shapes: every slot of the batch has its own text and its own position in it. A slot feeds its
 prompt one token a step, then what it has drawn; when its text ends, it takes the next prompt. All slots share the key-value

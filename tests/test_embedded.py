@@ -46,7 +46,7 @@ def alone(target: str, task: str) -> list[int]:
 
 
 def test_the_weights_are_small_enough_to_ship():
-    assert sum(f.stat().st_size for name in EMBEDDED for f in folder(name).iterdir()) < 45e6
+    assert sum(f.stat().st_size for name in EMBEDDED for f in folder(name).iterdir()) < 60e6
 
 
 def test_a_card_and_the_licence_come_with_the_models():

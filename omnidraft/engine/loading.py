@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from .llama import Llama
     from .transformers_model import TransformersModel
 
-EMBEDDED = ("draft-general", "draft-tasks", "qwen-like", "llama3-like")
+EMBEDDED = ("draft-general", "draft-tasks", "draft-smol", "qwen-like", "llama3-like")
 NAMES = (*EMBEDDED, *PUBLISHED)  # a folder of such a name is given as ./name
 # Default drafters: for embedded targets, for those if the drafter is to learn, for other targets.
-DRAFTERS = {"known": ("draft-tasks",), "learning": ("draft-general",),
-            "other": ("draft-smol", "draft-general")}  # the first that the package has
+DRAFTERS = {"known": "draft-tasks", "learning": "draft-general", "other": "draft-smol"}
 BACKENDS = ("numpy", "torch")
 NUMPY_DTYPES = ("auto", "float32", "float64")
 
@@ -71,8 +70,9 @@ def embedded(name: str) -> Path:
 
 def drafter_for(target: str, learns: bool = False) -> str:
     """The default drafter of a target, by its name; `learns`: if it is to learn from the target."""
-    kind = "other" if target not in EMBEDDED else "learning" if learns else "known"
-    return next(name for name in DRAFTERS[kind] if embedded(name).is_dir())
+    if target not in EMBEDDED:
+        return DRAFTERS["other"]
+    return DRAFTERS["learning" if learns else "known"]
 
 
 def config_of(name: str | Path) -> ModelConfig:
