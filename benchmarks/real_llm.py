@@ -4,9 +4,11 @@
     python -m benchmarks.real_llm --json --targets smollm2 --data gsm8k --methods before lifted
 
 A cell is a target, a data set and a method. The drafter serves `--stream` prompts, greedy, and learns from them; "before"
-does not learn, and "tli" is that with the rule of the paper's baseline SpD_DM. Then held-out prompts are written at T = 0
-and 1: block efficiency and both acceptances, with errors over the prompts (jackknife), and, for the first `--timed` of them,
-plain and speculative decoding in turns: the speedup is the ratio of their tokens per second by the wall clock.
+does not learn, "tli" is that with the rule of the paper's baseline SpD_DM, and "projection" is a rival of our losses. Then
+held-out prompts are written at T = 0 and 1: block efficiency and both acceptances, with errors over the prompts (jackknife),
+and, for the first `--timed` of them, plain and speculative decoding in turns: the speedup is the ratio of their tokens per
+second by the wall clock. `--draws` draws the first token of a held-out prompt many times at T = 1, and compares the counts
+with the target's distribution (a G test over the tokens that are expected five times or more, the others together).
 Targets with a chat template get the prompts as requests. `--rules` compares the four rules between two real models, and
 needs PyTorch. The data are not part of the repository: their folder is $OMNIDRAFT_REAL_DATA. `recipes.requests.SPLITS` says
 which rows are for training, for the stream, and held out.
@@ -20,11 +22,13 @@ from collections.abc import Callable
 from copy import copy
 from functools import partial
 from itertools import product
+from math import erfc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import benchmarks.projection  # noqa: F401 (adds a loss)
 from benchmarks.common import REAL, arguments, chosen, run_all, skip, start
 from benchmarks.writing import draws, emitted
 from omnidraft import Adapters, Options, Pair, Round, learn, plain, speculative
@@ -32,6 +36,7 @@ from omnidraft.engine.loading import load
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.metrics import Summary, summarize
+from omnidraft.sampling import process
 from omnidraft.serving.conversation import template_of
 from omnidraft.serving.prompts import ids_of
 from omnidraft.stopping import Confidence, FixedLength
@@ -45,7 +50,8 @@ SAVE_EVERY = 16  # prompts
 LONGEST_DOCUMENT = 1200  # characters of a text that is to be summarized: the short ones of XSum
 METHODS: dict[str, Recipe | None] = {
     "tli": None, "before": None, "dm": Recipe(loss="dm", rank=0), "hybrid": Recipe(loss="hybrid", rank=0),
-    "hybrid + LoRA": Recipe(loss="hybrid"), "lifted": Recipe(rank=0), "lifted + LoRA": Recipe()}
+    "hybrid + LoRA": Recipe(loss="hybrid"), "lifted": Recipe(rank=0), "lifted + LoRA": Recipe(),
+    "projection": Recipe(loss="projection", rank=0)}  # a rival: benchmarks/projection.py
 
 
 def requests_of(data: str) -> tuple[list[str], list[str]]:
@@ -182,6 +188,65 @@ def four_rules(draft: str, target: str, data: str, args: Namespace) -> dict[str,
     return found
 
 
+class Remembered:
+    """A model that computes each pass once: for many texts that begin alike."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.known, self.cache = model, {}, model.new_cache()
+        self.ids: list[int] = []  # in the model's cache
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def new_cache(self, **more: Any) -> Namespace:
+        """A cache that knows its ids only."""
+        cache = Namespace(ids=[], length=0)
+
+        def rewind(length: int) -> None:
+            del cache.ids[length:]
+            cache.length = length
+
+        cache.rewind = rewind
+        return cache
+
+    def forward(self, ids: list[int], cache: Namespace, rows: int = 1) -> np.ndarray:
+        """The logits (rows, V) of the last ids."""
+        cache.ids += ids
+        cache.length = len(cache.ids)
+        key = (*cache.ids, -rows)
+        if key not in self.known:
+            same = 0  # tokens at the start that the model has read
+            while same < min(len(self.ids), cache.length - rows) and self.ids[same] == cache.ids[same]:
+                same += 1
+            self.cache.rewind(same)
+            self.known[key] = self.model.forward(cache.ids[same:], self.cache, rows=rows)
+            self.ids = list(cache.ids)
+        return self.known[key]
+
+
+def first_tokens(draft: str, target: str, data: str, draws_of: int) -> dict[str, Any]:
+    """The first token of a held-out prompt at T = 1, drawn many times: p of the counts under the target's distribution."""
+    pair = Pair(*(Remembered(load(name)) for name in (draft, target)))
+    _, held_out = requests_of(data)
+    prompt = ids_of(pair, as_prompt(pair, held_out[0]))
+    options = Options(stop=FixedLength(3), temperature=1.0, max_new_tokens=4)
+    counts = np.zeros(pair.target.vocab_size)
+    proposed = 0
+    for number in range(draws_of):
+        first = next(iter(speculative(pair, prompt, options, draws([number, 1]))))
+        counts[first.emitted[0]] += 1
+        proposed += first.draft_kept > 0
+    expected = draws_of * process(pair.target.forward(list(prompt[0]), pair.target.new_cache()))[0]
+    often = expected >= 5
+    seen, wanted = (np.append(some[often], some[~often].sum()) for some in (counts, expected))
+    statistic = 2 * float((seen[seen > 0] * np.log(seen[seen > 0] / wanted[seen > 0])).sum())
+    freedom = len(seen) - 1
+    # the cube root of chi^2 / n is nearly normal (Wilson and Hilferty 1931)
+    z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / (2 / (9 * freedom)) ** 0.5
+    return {"draws": draws_of, "bins": len(seen), "G": round(statistic, 2), "p": round(erfc(z / 2**0.5) / 2, 4),
+            "drafted token kept": round(proposed / draws_of, 3)}
+
+
 def main() -> None:
     """Measure, print and write after every cell."""
     args = arguments(
@@ -191,7 +256,7 @@ def main() -> None:
         rules=([""], "pairs DRAFT:TARGET of real models, for all four rules"), temperatures=[0.0, 1.0], seeds=[0],
         stream=(200, "prompts to learn from"), held_out=(24, "prompts for the block efficiency"),
         timed=(8, "of them, for the speed"), repeats=(1, "of each timed text"), tokens=64,
-        work=("build/real_llm", "folder of what was learned"))
+        draws=(0, "of a first token"), work=("build/real_llm", "folder of what was learned"))
     if not (REAL / "data").is_dir():
         skip("real_llm", "set OMNIDRAFT_REAL_DATA to a folder with the data")
     jobs: dict[tuple, Callable[[], dict]] = {
@@ -201,6 +266,9 @@ def main() -> None:
     for names, data in product([one for one in args.rules if one], args.data):
         draft, target = names.split(":")
         jobs["rules", f"{Path(draft).stem} -> {Path(target).stem}, {data}"] = partial(four_rules, draft, target, data, args)
+    for target, data in product(args.targets if args.draws else [], args.data):
+        jobs["first tokens", f"{args.draft} -> {Path(target).stem}, {data}"] = partial(
+            first_tokens, args.draft, target, data, args.draws)
     settings = chosen(args, "held_out", "timed", "repeats", "tokens")  # each cell says how many prompts taught it
     run_all(args.json, start(args.json, settings, cells={}, rules={}), jobs)
 
