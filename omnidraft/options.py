@@ -53,6 +53,8 @@ class Options:
         if self.eos_token_id is not None:
             own["eos_token_id"] = _ids(self.eos_token_id)
         _check("draft length", self.stop.limit, Integral, 0, inf, "0 or more")
+        threshold = getattr(self.stop, "threshold", 0)  # of the confidence rule
+        _check("threshold", threshold, Real, 0, 1, "from 0 (off) to 1")
         _check("temperature", self.temperature, Real, 0, 1e30, "from 0 to 1e30")
         _check("top-k", self.top_k, Integral, 0, inf, "0 (off) or more")
         _check("top-p", self.top_p, Real, ABOVE_ZERO, 1, "in (0, 1]")
@@ -89,11 +91,8 @@ class Options:
         known = {field.name for field in fields(cls)} | {"do_sample"}
         unknown = settings.keys() - known
         if unknown:
-            names = ", ".join(sorted(known))
             raise OmnidraftError(f"unknown option {min(unknown)!r}: choose from draft_length, "
-                                 f"threshold, {names}")
-        if not (isinstance(threshold, Real) and 0 <= threshold <= 1):
-            raise OmnidraftError(f"threshold is {threshold!r}, but must be from 0 to 1")
+                                 f"threshold, {', '.join(sorted(known))}")
         settings.setdefault("stop", Confidence(draft_length, threshold=threshold))
         return cls(**settings)
 

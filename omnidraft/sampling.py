@@ -130,6 +130,9 @@ class Uniforms:
     def __init__(self, source: np.random.Generator | Iterable[float]) -> None:
         if isinstance(source, np.random.Generator):
             source = iter(source.random, None)  # without end
+        if not isinstance(source, Iterable):
+            raise OmnidraftError(f"draws are made by a NumPy generator, not by {source!r}: give "
+                                 "np.random.default_rng(0)")
         self._draws: Iterator[float] = iter(source)
         self._back: list[float] = []  # draws that `sampling_torch` gave back, the next one last
 

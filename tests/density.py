@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 LESSON = Path(__file__).resolve().parent.parent / "omnidraft"
 NOT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+F_STRING_BEGINS, F_STRING_ENDS = (getattr(tokenize, f"FSTRING_{name}", None) for name in ("START", "END"))
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 
 
@@ -39,12 +40,14 @@ def density(source: str) -> Density:
     """The counts of one file's source."""
     tree = ast.parse(source)
     docstrings = lines_of_docstrings(tree)
-    tokens, lines, comments = 0, set(), 0
+    tokens, lines, comments, depth = 0, set(), 0, 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         comments += token.type == tokenize.COMMENT
         if token.type in NOT_CODE or token.start[0] in docstrings:
             continue
-        tokens += 1
+        depth -= token.type == F_STRING_ENDS
+        tokens += not depth and token.type != F_STRING_ENDS  # since Python 3.12 an f-string is several tokens
+        depth += token.type == F_STRING_BEGINS
         lines |= set(range(token.start[0], token.end[0] + 1))
     text = source.splitlines()
     nodes = list(ast.walk(tree))

@@ -54,7 +54,7 @@ def test_devices_and_pipes(tmp_path):
 
 
 def test_a_file_without_permission(tmp_path, monkeypatch):
-    (tmp_path / "weights").write_text("")
+    (tmp_path / "weights").write_text("x")
     check_readable(tmp_path / "weights")
     monkeypatch.setattr(os, "access", lambda path, how: False)  # because root may read everything
     with pytest.raises(OmnidraftError, match="not readable"):
@@ -72,10 +72,30 @@ def test_what_cannot_be_written_is_found_before(tmp_path):
     assert (tmp_path / "file").read_text() == "kept" and not (tmp_path / "new").exists()
 
 
+def test_a_name_may_be_as_long_as_the_system_allows(tmp_path):
+    for name in ("j" * 250 + ".json", "日" * 83 + ".json"):
+        check_writable(tmp_path / name)
+        write_text(tmp_path / name, "text")
+        assert (tmp_path / name).read_text() == "text"
+    for check in (check_writable, make_folder_of):
+        with pytest.raises(OmnidraftError, match="cannot write .*: File name too long; choose another place"):
+            check(tmp_path / ("j" * 256))
+
+
+def test_files_without_a_size_are_not_read(tmp_path):
+    """Some files of /proc are waited for without end; some have no end."""
+    (tmp_path / "config.json").symlink_to("/proc/self/maps")
+    (tmp_path / "empty.json").write_text("")
+    for name in ("config.json", "empty.json"):
+        if (tmp_path / name).exists():
+            with pytest.raises(OmnidraftError, match="is missing, empty, not an ordinary file"):
+                read_json(tmp_path / name)
+
+
 def test_json_of_another_kind(tmp_path):
     path = tmp_path / "config.json"
     assert read_json(path) == {}
-    for text in ("", "{", "[]", "[" * 100_000, '{"a": 1}x'):
+    for text in ("{", "[]", "[" * 100_000, '{"a": 1}x'):
         path.write_text(text)
         with pytest.raises(OmnidraftError, match="not readable JSON"):
             read_json(path)

@@ -20,6 +20,7 @@ from vocabularies import REAL
 
 import omnidraft
 from omnidraft import OmnidraftError
+from omnidraft.engine import gguf
 from omnidraft.engine.gguf import Gguf
 from omnidraft.engine.kernels import Layout
 from omnidraft.engine.llama import Llama
@@ -189,7 +190,7 @@ def tensor(name: str, sizes: tuple[int, ...], kind: int, offset: int) -> bytes:
 
 HUGE = 2**63 - 1
 HOSTILE = {
-    "empty": b"", "no magic": b"PK\3\4" + bytes(100), "version 1": header(version=1), "version 9": header(version=9),
+    "no magic": b"PK\3\4" + bytes(100), "version 1": header(version=1), "version 9": header(version=9),
     "big-endian": b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "only magic": b"GGUF",
     "settings without end": header(settings=HUGE), "tensors without end": header(tensors=HUGE),
     "long name": header(struct.pack("<Q", HUGE), settings=1),
@@ -198,6 +199,7 @@ HOSTILE = {
     "long numbers": header(ggufs.text("a") + struct.pack("<IIQ", 9, 12, 2**61), settings=1),
     "many texts": header(ggufs.text("a") + struct.pack("<IIQ", 9, 8, 2**21) + bytes(800), settings=1),
     "a list of lists": header(ggufs.text("a") + struct.pack("<IIQ", 9, 9, 1) + struct.pack("<IQ", 9, 1) * 400, settings=1),
+    "tiny settings": header(*(ggufs.text(f"{i:x}") + struct.pack("<IB", 0, 1) for i in range(2**16 + 1)), settings=2**16 + 1),
     "unknown kind": header(ggufs.text("a") + struct.pack("<I", 77), settings=1),
     "not UTF-8": header(ggufs.text("a") + struct.pack("<IQ", 8, 2) + b"\xff\xfe", settings=1),
     "twice": header((ggufs.text("a") + ggufs.setting(1)) * 2, settings=2),
@@ -239,12 +241,20 @@ def test_a_hostile_file_is_one_line_before_memory_is_taken(tmp_path, what):
     ({"tokenizer.ggml.tokens": "abc"}, "tokenizer of bad cannot be used"),
     ({"tokenizer.ggml.tokens": ["a", "b"]}, "cannot be used|270 logits|does not belong|Out of range"),
     ({"tokenizer.ggml.token_type": [1, 1]}, "cannot be used"),
+    ({"tokenizer.ggml.tokens": ["a" * 1025] * 270}, "cannot be used .it has a token of over 1,024 characters"),
     ({"tokenizer.ggml.merges": ["h e x", "nothing"]}, "cannot be used"),
     ({"tokenizer.ggml.merges": [1, 2]}, "cannot be used"),
 ])
 def test_a_wrong_setting_is_one_line(tmp_path, changed, words):
     ggufs.tiny(path := tmp_path / "bad.gguf", settings=changed)
     fails(path, words)
+
+
+def test_a_header_is_read_up_to_its_limit(tmp_path, monkeypatch):
+    content = header(ggufs.text("a") + struct.pack("<IIQ", 9, 8, 2**18) + bytes(8 * 2**18), settings=1)
+    (path := tmp_path / "bad.gguf").write_bytes(content)
+    monkeypatch.setattr(gguf, "LONGEST_HEADER", 2**16)
+    fails(path, "not a complete GGUF file .it ends too early, or its header is too long")
 
 
 def test_special_ids_that_do_not_exist_are_no_roles(tmp_path):

@@ -83,6 +83,7 @@ def test_density_counts_what_it_says():
     code = '"""Text."""\n\ndef f(a):  # why\n    """Doc."""\n    b, c = 1, 2\n    b = a if (c := b) else c\n    return [*a]\n'
     found = density(code)
     assert (found.tokens, found.lines, found.comments, found.longest_function) == (29, 4, 1, 3)
+    assert density("a = f'{b + 1:{c}} {d}' + f'{f(1)}'\n").tokens == density("a = 'b' + 'c'\n").tokens == 5
     assert (found.conditional_expressions, found.tuple_assignments, found.stars, found.walrus) == (1, 1, 1, 1)
     assert found.characters == sum(map(len, ("def f(a):  # why", "b, c = 1, 2", "b = a if (c := b) else c", "return [*a]")))
     assert total([found, found])[:4] == (58, 8, 2 * found.characters, 2) and total([found, found]).longest_function == 3

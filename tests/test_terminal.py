@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from test_cli import ROOT, folders, ok, own_caches, run  # noqa: F401 (fixtures)
 
+from omnidraft.cli import options
 from omnidraft.cli.printing import emit, escape, note, say
 
 EVIL = "evil\x1b[31m\x1b]52;c;ZXZpbA==\x07\x9b2J"  # colours, writes the clipboard, clears the screen
@@ -120,3 +122,25 @@ def test_what_is_printed_is_escaped_in_one_place(capsys):
         calls = [node.func.id for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
                  if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
         assert path.name == "printing.py" or "print" not in calls, path.name
+
+
+def test_a_terminal_without_a_width_is_shown_everything(folders, monkeypatch):  # noqa: F811
+    """Rich prints nothing in 0 columns, which some programs set in the environment of their children."""
+    monkeypatch.setenv("COLUMNS", "0")
+    monkeypatch.setenv("LINES", "0")
+    for command in (["demo", "the thing", "-n", "8"], ["bench", "-n", "8", "--count", "1", "--repeats", "1"]):
+        done = ok(*command, "-d", folders["draft"], "-t", folders["target"])
+        assert done.stdout.strip() and "speedup" in done.output and "block" in done.output
+    assert "draft" in ok("align", folders["draft"], folders["target"], "the").stdout
+
+
+def test_arguments_in_a_locale_without_utf_8(folders):  # noqa: F811
+    """Python hands on their bytes one by one: the error said that the tokenizer.json might be broken."""
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}
+    pair = ["-d", folders["draft"], "-t", folders["target"]]
+    for command in (["generate", "Zoë saw", *pair, "-n", "4"], ["align", *pair[1::2], "Zoë saw", "--plain"]):
+        done = subprocess.run([sys.executable, "-m", "omnidraft", *command], env=os.environ | ascii_only, capture_output=True)
+        usual = ok(*command).stdout.encode("ascii", "backslashreplace")
+        assert done.returncode == 0 and done.stdout.splitlines() == usual.splitlines(), done.stderr
+    assert options.typed("Zo\udcc3\udcab") == "Zoë" and options.typed(None) is None
+    assert options.typed("Zoë\udcff") == "Zoë\udcff" and options.typed("\udcff") == "\udcff"

@@ -22,8 +22,10 @@ from test_cli import ROOT, run
 from test_learning import PROMPTS, adapt, folders, own_caches, paired, resumed, serve  # noqa: F401 (fixtures)
 from test_template import USER, folder_of, ours
 
+from omnidraft.cli import options
 from omnidraft.cli.options import read_prompts
 from omnidraft.decoding import check_prompt
+from omnidraft.engine import weights
 from omnidraft.engine.config import ModelConfig
 from omnidraft.engine.loading import load
 from omnidraft.engine.weights import load_tensors, read_header, read_safetensors
@@ -80,6 +82,19 @@ def test_only_what_is_asked_for_is_widened(tmp_path):
     assert tracemalloc.get_traced_memory()[1] < size // 8
     tracemalloc.stop()
     assert sorted(read_header(path)) == ["unused", "used"]
+
+
+def test_a_header_of_tiny_entries_is_refused_before_memory_is_taken(tmp_path, monkeypatch):
+    """900,000 empty tensors took 2.25 GB."""
+    one = b'"%d":{"dtype":"F16","shape":[0],"data_offsets":[0,0]},'
+    content = b"{" + b"".join(one % i for i in range(160_000)) + b'"x":{"dtype":"F16","shape":[0],"data_offsets":[0,0]}}'
+    path = write(tmp_path / "model.safetensors", content, b"")
+    monkeypatch.setattr(weights, "safe_open", None)  # the library must not read it either
+    tracemalloc.start()
+    with pytest.raises(OmnidraftError, match="has a header of .* bytes, over 8,388,608: is it the right file"):
+        read_header(path)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
 
 
 def test_a_pipe_for_weights_is_not_waited_for(tmp_path):
@@ -204,6 +219,16 @@ def test_a_tokenizer_is_tried_once(folders, tmp_path, monkeypatch):  # noqa: F81
     assert len(runs) == 1 and len([*default_folder().glob("tried/*")]) == 1
 
 
+def test_a_token_longer_than_any_is_refused(folders, tmp_path):  # noqa: F811
+    """How long a token may be says how long a text may be that is tokenized."""
+    target = Path(shutil.copytree(folders["target"], tmp_path / "target"))
+    data = json.loads((target / "tokenizer.json").read_text())
+    data["model"]["vocab"]["a" * 1025] = max(data["model"]["vocab"].values()) + 1
+    (target / "tokenizer.json").write_text(json.dumps(data))
+    with pytest.raises(OmnidraftError, match="has a token of 1,025 bytes, over 1,024"):
+        Tokenizer.load(target)
+
+
 def test_a_prompt_longer_than_any_context_is_not_encoded(folders, monkeypatch):  # noqa: F811
     target, seen = load(folders["target"]), []
     real = target.tokenizer.encode
@@ -222,6 +247,29 @@ def test_deep_lines_of_prompts_are_one_line(tmp_path):
         assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
 
 
+def test_prompts_are_read_one_by_one(tmp_path, monkeypatch):
+    """A file of 2-byte lines took 1 GB for 128 MB."""
+    path = tmp_path / "prompts.txt"
+    path.write_text("a\n\n" * 60_000)
+    tracemalloc.start()
+    prompts, count = read_prompts(str(path))
+    assert count == sum(1 for _ in prompts) == 60_000 and tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    monkeypatch.setattr(options, "MOST_PROMPTS", 59_999)
+    with pytest.raises(OmnidraftError, match="has over 59,999 prompts: split it"):
+        read_prompts(str(path))
+
+
+def test_a_line_without_end_is_not_read(tmp_path, monkeypatch):
+    path = tmp_path / "prompts.txt"
+    path.write_text("a" * 1000 + "\n" + "b" * 1001)
+    monkeypatch.setattr(options, "LONGEST_LINE", 1000)
+    with pytest.raises(OmnidraftError, match="has a line of over 1,000 characters"):
+        read_prompts(str(path))
+    result = run("adapt", "-", input="b" * 1001)
+    assert result.exit_code == 1 and "stdin has a line of over 1,000 characters" in result.stderr
+
+
 def test_broken_weights_are_one_line_without_warnings(folders, tmp_path):  # noqa: F811
     """NumPy's warnings about infinite numbers must not appear before the error line."""
     target = Path(shutil.copytree(folders["target"], tmp_path / "target"))
@@ -234,9 +282,13 @@ def test_broken_weights_are_one_line_without_warnings(folders, tmp_path):  # noq
 
 def test_prompts_come_from_ordinary_files(tmp_path):
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "maps").symlink_to("/proc/self/maps")
     for path in (tmp_path / "pipe", "/dev/zero"):
         with pytest.raises(OmnidraftError, match="not an ordinary file"):
             read_prompts(str(path))
+    if Path("/proc/self/maps").exists():  # /proc/kmsg would be waited for
+        with pytest.raises(OmnidraftError, match="is missing, empty, not an ordinary file"):
+            read_prompts(str(tmp_path / "maps"))
 
 
 # --------------------------------------------------------------------------------------------------------- adapters

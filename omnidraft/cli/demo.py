@@ -34,7 +34,7 @@ PAUSE = 0.35  # seconds between two steps of --slow
 def demo(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
-        show_default="one of each task", help="Text to continue.")] = None,
+        show_default="one of each task", callback=options.typed, help="Text to continue.")] = None,
     task: Annotated[str | None, options.models(help="Only this task: math, code, text.")] = None,
     slow: Annotated[bool, options.output(
         "--slow", help="Show each draft, then the verdict; space: next, Enter: all.")] = False,

@@ -31,7 +31,8 @@ KNOWN = (" It answers word problems and writes short Python functions and storie
 def generate(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
-        show_default=False, help="Text to continue; read from stdin if - or missing.")] = None,
+        show_default=False, callback=options.typed,
+        help="Text to continue; read from stdin if - or missing.")] = None,
     chat: options.Chat = None,
     json_lines: options.JsonLines = False,
 ) -> None:
@@ -57,7 +58,8 @@ def generate(
          max_new_tokens=256)
 def chat(
     models: options.Served, decoding: options.Decoding,
-    system: Annotated[str | None, options.models("--system", help="System message.")] = None,
+    system: Annotated[str | None, options.models(
+        "--system", callback=options.typed, help="System message.")] = None,
 ) -> None:
     """Chat, one message per line (embedded models forget earlier ones). /exit quits."""
     (pair, how), uniforms = models.open(decoding.options()), options.uniforms_of(decoding.seed)

@@ -37,7 +37,7 @@ def tokenizers(*names: str) -> list[Tokenizer]:
 @command("omnidraft align draft-tasks qwen-like", "omnidraft align ./llama2-32k ./qwen2-151k",
          "omnidraft align draft-tasks llama3-like 'The windows were broken.'")
 def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.Argument(
-        help="Text to tokenize.", show_default="a sample")] = SAMPLE,
+        help="Text to tokenize.", show_default="a sample", callback=options.typed)] = SAMPLE,
           plain: options.Plain = False) -> None:
     """Show a text in the tokens of both vocabularies, split into the smallest common blocks.
 

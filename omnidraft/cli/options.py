@@ -3,12 +3,13 @@
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -27,7 +28,17 @@ models, speculation, sampling, learning, output = (
 TASKS = ("math", "code", "text")
 ASK, CONTINUE = ("prompt", "instruction", "question"), ("document", "text")
 FIELDS = (*ASK, *CONTINUE)  # the first found is used
+MOST_PROMPTS, LONGEST_LINE = 2**20, 2**24  # of a source, and characters of each
 MODEL = "a name that `omnidraft models` shows, a folder, a GGUF file, or (torch) a hub id"
+
+
+def typed(text: str | None) -> str | None:
+    """A text among the arguments; in an ASCII locale, Python has read its bytes one by one."""
+    with suppress(UnicodeError, AttributeError):  # as it is, in any other locale
+        return text.encode("ascii", "surrogateescape").decode()
+    return text
+
+
 Side = Annotated[str, typer.Argument(help="An embedded model, or a folder with a tokenizer.json.")]
 Plain = Annotated[bool, output("--plain", help="Mark with signs instead of colours.")]
 Store = Annotated[Path | None, output(
@@ -150,9 +161,12 @@ def with_head(options: Options, head: Any) -> Options:
 
 
 def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
-    """The prompts and their number (unknown for stdin); OmnidraftError if there are none."""
+    """The prompts and their number (unknown for stdin); OmnidraftError if there are none.
+
+    Only one line at a time is in memory.
+    """
     if source == "-":  # JSON lines if the first line begins like a JSON object
-        lines = filter(str.strip, sys.stdin)
+        lines = _lines(sys.stdin, "stdin")
         if not (first := next(lines, "")):
             raise OmnidraftError("stdin is empty: give at least one prompt")
         is_json = first.lstrip().startswith("{")
@@ -162,14 +176,32 @@ def read_prompts(source: str) -> tuple[Iterator[str], int | None]:
     try:
         if path.exists() and not path.is_dir():
             check_readable(path, 2**28)
-        lines = [line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
+        count = sum(1 for _ in islice(_lines_of(path, source), MOST_PROMPTS + 1))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise OmnidraftError(f"cannot read prompts from {source}: {reason}; give math, code, text, "
                              "a file, or -") from None
-    if not lines:
+    if not count:
         raise OmnidraftError(f"{source} is empty: give at least one prompt")
-    return (_prompt(line, path.suffix in (".jsonl", ".json"), source) for line in lines), len(lines)
+    if count > MOST_PROMPTS:
+        raise OmnidraftError(f"{source} has over {MOST_PROMPTS:,} prompts: split it")
+    is_json = path.suffix in (".jsonl", ".json")
+    return (_prompt(line, is_json, source) for line in _lines_of(path, source)), count
+
+
+def _lines_of(path: Path, source: str) -> Iterator[str]:
+    with path.open(encoding="utf-8-sig") as file:
+        yield from _lines(file, source)
+
+
+def _lines(file: TextIO, source: str) -> Iterator[str]:
+    """The lines that are not empty; OmnidraftError for one over LONGEST_LINE characters."""
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise OmnidraftError(f"{source} has a line of over {LONGEST_LINE:,} characters: is it "
+                                 "the right file?")
+        if line.strip():
+            yield line
 
 
 def _prompt(line: str, is_json: bool, source: str) -> str:

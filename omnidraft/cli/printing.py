@@ -64,6 +64,8 @@ def console(plain: bool = False, stderr: bool = False) -> tuple[Any, bool]:
     """A Rich console (`plain`: without colours), and whether it needs signs instead of colours."""
     from rich.console import Console
     made = Console(stderr=stderr, highlight=False, color_system=None if plain else "auto")
+    if not (made.width and made.height):  # as COLUMNS=0 says: Rich would print nothing
+        made.size = 80, 25
     return made, made.no_color or made.color_system is None
 
 

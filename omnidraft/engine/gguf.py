@@ -27,6 +27,7 @@ from .quantized import FORMATS, Quantized
 
 VERSIONS = (2, 3)
 LONGEST_NAME, LONGEST_TEXT, MOST_ENTRIES = 2**16, 2**24, 2**22  # bytes, bytes, entries of a list
+LONGEST_HEADER, MOST_NAMES = 2**26, 2**16  # bytes (Gemma 3: 6.5 million); settings, or tensors
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?",
            10: "<Q", 11: "<q", 12: "<d"}
 TEXT, LIST = 8, 9
@@ -55,13 +56,13 @@ class Reader:
     """Reads a file's bytes in order; anything that does not fit the file is a ValueError."""
 
     def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.place = data, 0
+        self.data, self.place, self.end = data, 0, min(len(data), LONGEST_HEADER)
 
     def take(self, size: int) -> int:
         """Go on by `size` bytes, which must be there; returns where they begin."""
         start, self.place = self.place, self.place + size
-        if self.place > len(self.data):
-            raise ValueError("it ends too early")
+        if self.place > self.end:
+            raise ValueError("it ends too early, or its header is too long")
         return start
 
     def number(self, kind: int) -> Any:
@@ -115,8 +116,10 @@ class Gguf:
         if magic != b"GGUF" or version not in VERSIONS:
             raise ValueError(f"it begins with {magic!r}, version {version}")
         tensors, settings = reader.number(10), reader.number(10)
+        if max(tensors, settings) > MOST_NAMES:
+            raise ValueError(f"{tensors:,} tensors, {settings:,} settings")
         self.settings: dict[str, Any] = {}
-        for _ in range(settings):  # each takes bytes, so a wrong count ends with the file
+        for _ in range(settings):
             name = reader.text(LONGEST_NAME)
             if name in self.settings:
                 raise ValueError(f"two settings {name[:40]}")
@@ -139,6 +142,7 @@ class Gguf:
         if type(align) is not int or not 1 <= align <= 2**16:
             raise ValueError(f"an alignment of {str(align)[:40]}")
         begin, used, made = reader.place + -reader.place % align, 0, {}
+        reader.end = len(reader.data)
         for name, (shape, kind, offset) in sorted(entries.items(), key=lambda entry: entry[1][2]):
             if kind not in FORMATS:
                 raise OmnidraftError(f"{self.path}: {name[:40]} is stored in format {kind}, which "

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Raw
 
 from ..text.errors import OmnidraftError
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizer import LONGEST, Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, OWN, UNUSED, BYTE = range(1, 7)  # types of tokens
 SINGLE = r"\p{N}"  # each digit is a word
@@ -40,6 +40,8 @@ def build(settings: dict[str, Any], name: str = "") -> Tokenizer:
     try:
         if kind not in ("gpt2", "llama") or not isinstance(tokens, list):
             raise ValueError(f"its kind is {kind!r}, but only gpt2 and llama are supported")
+        if max(map(len, tokens), default=0) > LONGEST:  # `_merges` cuts each one everywhere
+            raise ValueError(f"it has a token of over {LONGEST:,} characters")
         types = [int(each) for each in own.get("token_type", [NORMAL] * len(tokens))]
         pieces = {token: i for i, token in enumerate(tokens) if types[i] != UNUSED}
         make = _byte_level if kind == "gpt2" else _sentencepiece

@@ -20,6 +20,7 @@ from ..text.files import check_readable, make_folder_of, read_json, write_text
 
 # The weights' file, or the file whose shards an index names; the second is read by PyTorch only.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+LONGEST_HEADER = 2**23  # bytes; 90 for a tensor. As Python objects it takes 25 times as much
 NUMBERS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
@@ -57,9 +58,16 @@ def read_header(path: Path) -> dict[str, dict]:
     """
     check_readable(path, 2**62)  # reading a pipe would wait
     try:
-        with safe_open(path, "numpy") as checked, path.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-            return {name: header[name] for name in checked.keys()}
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > LONGEST_HEADER:  # before the library makes objects of it
+                raise OmnidraftError(f"{path} has a header of {size:,} bytes, over "
+                                     f"{LONGEST_HEADER:,}: is it the right file?")
+            with safe_open(path, "numpy") as checked:
+                header = json.loads(file.read(size))
+                return {name: header[name] for name in checked.keys()}
+    except OmnidraftError:
+        raise
     except (OSError, ValueError, KeyError, SafetensorError):
         raise OmnidraftError(f"{path} is not a complete safetensors file: copy it again") from None
 

@@ -22,10 +22,14 @@ def default_folder() -> Path:
 
 
 def check_readable(path: Path, most: int = LARGEST) -> None:
-    """Raise OmnidraftError unless `path` is an ordinary file (no pipe) of at most `most` bytes."""
-    if not (path.is_file() and os.access(path, os.R_OK)):
-        raise OmnidraftError(f"{path} is missing, not an ordinary file or not readable: replace it")
-    size = path.stat().st_size
+    """Raise OmnidraftError unless `path` is an ordinary file (no pipe) of 1 to `most` bytes.
+
+    Subtle: /proc has files of size 0 that are waited for, or have no end.
+    """
+    size = path.stat().st_size if path.is_file() else 0
+    if not (size and os.access(path, os.R_OK)):
+        raise OmnidraftError(f"{path} is missing, empty, not an ordinary file or not readable: "
+                             "replace it")
     if size > most:
         raise OmnidraftError(f"{path} has {size:,} bytes, over {most:,}: is it the right file?")
 
@@ -74,7 +78,7 @@ def write_text(path: Path, text: str | bytes) -> None:
                 path.write_bytes(content)
             return
         path = path.resolve()  # write through a link, do not replace it
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        part = path.with_name(f"{path.name[:50]}.{os.getpid()}.part")  # not too long a name
         try:
             with part.open("wb") as file:
                 file.write(content)
@@ -104,5 +108,5 @@ def _writing(path: Path) -> Iterator[None]:
             path.stat()  # raises for circular links; `resolve` does so only before Python 3.13
         yield
     except OSError as error:
-        reason = error.strerror or error
-        raise OmnidraftError(f"cannot write {path}: {reason}; choose another place") from None
+        raise OmnidraftError(f"cannot write {path}: {error.strerror or error}; choose another "
+                             "place") from None

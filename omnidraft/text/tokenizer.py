@@ -33,6 +33,7 @@ _TO_LATIN_1 = {b: "\uffff" for b in _HIDDEN} | {ord(c): b for c, b in CHARACTER_
 
 OURS = Path(__file__).resolve().parents[1]  # the package, whose tokenizers need no trial
 LARGEST = 2**27  # maximum bytes of a tokenizer.json; one with 262k tokens has 33 MB
+LONGEST = 1024  # maximum bytes of a token; published vocabularies have up to 256
 GROWTH = 64  # maximum growth of a text by a normalizer (factor) or a post-processor (ids)
 BATCH = 1024  # texts that the library encodes at a time
 CANNOT = "cannot encode: the text is not valid Unicode, or the tokenizer.json is broken"
@@ -73,6 +74,9 @@ class Tokenizer:
         self.special = find_roles(self.config, raw, vocabulary, self.byte_level)
         self.roles = self.special.roles
         self._read_bytes()
+        if self.longest > LONGEST:  # texts of so many tokens would be far too long
+            raise OmnidraftError(f"tokenizer {name!r} has a token of {self.longest:,} bytes, over "
+                                 f"{LONGEST:,}: use another one")
         self._unspellable = re.compile(f"([{self._not_in_pieces()}]+)")
         self._controls = Names(self._controls_of_the_model())
         self.key = key or self.fingerprint
@@ -427,8 +431,8 @@ def check_bytes(tokenizer: Tokenizer) -> None:
     words = (data.decode() for data in tokenizer.token_bytes
              if data and len(data) > 1 and data.isalpha())
     known = [probe for probe in (*PROBES, *islice(words, 2)) if tokenizer.split(probe.encode())]
-    before = [part["type"] for part in _parts(tokenizer.raw.pre_tokenizer)]
-    if len(before) > len(list(_harmless(tokenizer.raw.pre_tokenizer))) and " " not in known:
+    before = tokenizer.raw.pre_tokenizer
+    if len(_parts(before)) > len(list(_harmless(before))) and " " not in known:
         known.append(" ")
     for text in map("".join, product(known, repeat=2)):
         made = tokenizer.decode_bytes(tokenizer.encode_continuation(text))
@@ -452,7 +456,7 @@ def _check_ids(path: Path, content: str, raw: tokenizers.Tokenizer) -> None:
     found = re.search(r'"added_tokens"\s*:\s*(?=\[)', content)  # most of a file is vocabulary
     listed = json.JSONDecoder().raw_decode(content, found.end())[0] if found else []
     for token in listed:
-        name, here = token["content"], raw.token_to_id(token["content"])
+        here = raw.token_to_id(token["content"])
         if here != token["id"]:
-            raise OmnidraftError(f"{path} gives {name!r} the id {token['id']}, but the tokenizers "
-                                 f"library gives it {here}: fill the gap in the added tokens")
+            raise OmnidraftError(f"{path} gives {token['content']!r} the id {token['id']}, but the "
+                                 f"tokenizers library {here}: fill the gap in the added tokens")
