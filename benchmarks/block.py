@@ -11,14 +11,14 @@ Published models (real:DRAFT:TARGET) are folders in $OMNIDRAFT_REAL_DATA; they c
 
 from __future__ import annotations
 
-import json
 from statistics import median
 from time import thread_time
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import REAL, TARGETS, TASKS, arguments, chosen, save, start, texts_of
+from benchmarks.common import TARGETS, TASKS, add, arguments, chosen, folders_of, save, start, stories, texts_of
+from benchmarks.efficiency import REAL_PAIRS
 from benchmarks.writing import draws
 from omnidraft import Options, Pair, speculative
 from omnidraft.engine.loading import load
@@ -27,8 +27,7 @@ from omnidraft.sampling import Rows, mask, process
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import comparisons, lifted, ratio
 
-PAIRS = [*(f"draft-tasks:{target}" for target in TARGETS),
-         "real:babyllama-tok361:stories260K", "real:stories260K:babyllama-tok361"]
+PAIRS = [*(f"draft-tasks:{target}" for target in TARGETS), *REAL_PAIRS]
 
 
 class Expected:
@@ -82,24 +81,20 @@ def measure(pair: Pair, texts: list[str], k: int, least: int, tokens: int) -> di
 def main() -> None:
     """Measure, print and write."""
     args = arguments(__doc__, "block", pairs=PAIRS, tasks=TASKS, k=6, rounds=300, tokens=48)
-    results = start(args.json, chosen(args, "k", "rounds", "tokens"), pairs={})
+    settings = chosen(args, "k", "rounds", "tokens")
+    results = start(args.json, settings, pairs={})
     for name in args.pairs:
-        *real, draft, target = name.split(":")
-        if real and not REAL.is_dir():
-            print(f"{name} is not measured: set OMNIDRAFT_REAL_DATA")
+        if not (folders := folders_of(name)):
             continue
-        folder = f"{REAL}/models/" if real else ""
-        pair, sets = Pair(load(folder + draft), load(folder + target)), {}
-        if real:
-            lines = (REAL / "data" / "tinystories1000.jsonl").read_text(encoding="utf-8")
-            stories = [json.loads(line) for line in lines.splitlines()[:200]]
-            sets["stories"] = [" ".join(str(one["prompt"]).split()[:12]) for one in stories]
-        else:
-            sets |= {task: texts_of(task, 200) for task in args.tasks}
+        pair, published = Pair(*map(load, folders)), name.startswith("real:")
+        name = name.removeprefix("real:")
+        sets = {task: texts_of(task, 200) for task in args.tasks}
+        if published:
+            sets = {"stories": [" ".join(text.split()[:12]) for text in stories(200)]}
         for task, texts in sets.items():
             found = measure(pair, texts, args.k, args.rounds, args.tokens)
-            results["pairs"].setdefault(f"{draft}:{target}", {})[task] = found
-            print(f"{draft}:{target} {task}:", "{alone:.3f} alone, {block:.3f} as a block: "
+            add(results, ("pairs", name, task), found, settings, folders if published else ())
+            print(f"{name} {task}:", "{alone:.3f} alone, {block:.3f} as a block: "
                   "{gain:+.1f} ± {gain_error:.1f} %; {microseconds:.0f} µs".format(**found), flush=True)
             save(args.json, results)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import tempfile
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from omnidraft.text.files import make_folder_of, write_text
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", "OMNIDRAFT_REAL_DATA"))  # published models and data
+HEAD, WAY = ("commit", "machine", "models", "settings"), " / "  # of a result file; between the parts of an entry's name
 TASKS, TARGETS = ["math", "code", "text"], ["qwen-like", "llama3-like"]
 
 
@@ -102,45 +105,137 @@ def versions() -> dict[str, str | int]:
             "torch_threads": torch.get_num_threads()}
 
 
-def models() -> dict[str, str]:
-    """The start of a checksum of each embedded model's weights, to write with figures."""
+def folders_of(name: str) -> list[str]:
+    """Names or folders of the models of draft:target; real:draft:target are folders in $OMNIDRAFT_REAL_DATA.
+
+    Without that data it says so on stderr, and the list is empty.
+    """
+    if not name.startswith("real:"):
+        return name.split(":")
+    folders = [REAL / "models" / part for part in name.split(":")[1:]]
+    if all(folder.is_dir() for folder in (*folders, REAL / "data")):
+        return [*map(str, folders)]
+    print(f"{name} is not measured: set OMNIDRAFT_REAL_DATA to a folder with the models and data", file=sys.stderr)
+    return []
+
+
+def stories(count: int) -> list[str]:
+    """The first prompts of the published stories in $OMNIDRAFT_REAL_DATA."""
+    lines = (REAL / "data" / "tinystories1000.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["prompt"] for line in lines[:count]]
+
+
+@lru_cache
+def models(*folders: str) -> dict[str, str]:
+    """The start of a checksum of each embedded model's weights, and of models in folders, to write with figures."""
     found = sorted((Path(omnidraft.__file__).parent / "engine" / "embedded").glob("*/*.safetensors"))
+    found += [path for folder in folders for path in sorted(Path(folder).glob("*.safetensors"))]
     return {path.parent.name: hashlib.sha256(path.read_bytes()).hexdigest()[:12] for path in found}
+
+
+def commit() -> str:
+    """The last commit that changed the package, and whether it was changed since; "unknown" outside a repository."""
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words, "--", "omnidraft"], cwd=ROOT, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    try:
+        found, changes = git("log", "-1", "--format=%H")[:12], git("status", "--porcelain")
+    except OSError:  # git is not installed
+        return "unknown"
+    return (found + " with changes" * bool(changes)) or "unknown"
+
+
+def present(settings: dict | None = None, folders: Sequence[str] = ()) -> dict[str, Any]:
+    """How a figure is measured here and now: the head of a result file. `folders`: those of models not in the package."""
+    return {"commit": commit(), "machine": machine(), "models": models(*folders), "settings": settings or {}}
+
+
+def start(path: Path | None, settings: dict | None = None, **parts: Any) -> dict[str, Any]:
+    """Results to add to: those of the file, or `parts` with the head of a new file.
+
+    The head (commit, machine, models, settings) says how entries were measured about which `measured` says
+    nothing else. A file keeps its head, so what is added later does not relabel it.
+    """
+    stored = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else present(settings)
+    return parts | stored
+
+
+def add(results: dict, way: Sequence[str], entry: dict, settings: dict | None = None, folders: Sequence[str] = ()) -> None:
+    """Put an entry measured just now at `way`, and under `measured` what differs from the file's head.
+
+    >>> found = {"commit": "1234", "speed": {}} | {name: present()[name] for name in ("machine", "models", "settings")}
+    >>> add(found, ("speed", "plain"), {"tokens": 3}, {"repeats": 2})
+    >>> found["speed"], sorted(found["measured"]["speed / plain"])
+    ({'plain': {'tokens': 3}}, ['commit', 'settings'])
+    """
+    place = results
+    for part in way[:-1]:
+        place = place.setdefault(part, {})
+    place[way[-1]] = entry
+    other = {name: value for name, value in present(settings, folders).items() if results.get(name) != value}
+    if other:
+        results.setdefault("measured", {})[WAY.join(way)] = other
+    elif "measured" in results:
+        results["measured"].pop(WAY.join(way), None)
+
+
+def parts_of(figures: dict) -> list[tuple[str, Any, dict]]:
+    """Name, content and origin of each entry of `measured`; last, named "", of the rest of the file.
+
+    An origin has the keys of the head, as far as the file knows them.
+    """
+    head = {name: figures[name] for name in HEAD if name in figures}
+    rest, found = copy.deepcopy({name: part for name, part in figures.items() if name not in (*HEAD, "measured")}), []
+    for name, other in figures.get("measured", {}).items():
+        *way, last = name.split(WAY)
+        place: Any = rest
+        for part in way:
+            place = place.get(part, {})
+        if last in place:
+            found.append((name, place.pop(last), head | other))
+    return [*found, ("", rest, head)]
 
 
 def earlier(figures: dict) -> bool:
     """Whether figures name an embedded model that had other weights when they were measured."""
-    if "models" not in figures:  # no embedded model decides them
+    return any(other_weights(name, *part) for name, *part in parts_of(figures))
+
+
+def other_weights(name: str, entry: Any, origin: dict) -> bool:
+    """Whether an entry, or its name, names an embedded model that had other weights when it was measured."""
+    if "models" not in origin:  # no embedded model decides it
         return False
-    stored, text = figures["models"], json.dumps({**figures, "models": None})
-    return any(name in text and stored.get(name) != checksum for name, checksum in models().items())
+    text = name + json.dumps([entry, origin.get("settings")])
+    return any(model in text and origin["models"].get(model) != checksum for model, checksum in models().items())
 
 
-def start(path: Path | None, settings: dict | None = None, **parts: Any) -> dict[str, Any]:
-    """Results to add to: those of the file, or `parts` if there is no file."""
-    stored = path and path.exists()
-    found = parts | (json.loads(path.read_text(encoding="utf-8")) if stored else {})
-    return found | {"machine": machine(), "models": models()} | ({"settings": settings} if settings is not None else {})
-
-
-def run_all(path: Path | None, results: dict, jobs: dict[tuple, Callable[[], dict]]) -> None:
+def run_all(path: Path | None, results: dict, jobs: dict[tuple, Callable[[], dict]], settings: dict | None = None) -> None:
     """Run the jobs that have no result yet, and write the file after each.
 
-    Existing results must have been measured with the same models and settings.
+    Results that a job would give must have been measured with the same models and settings.
     """
-    stored = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
-    changed = {"models": earlier(stored), "settings": "settings" in stored and stored["settings"] != results.get("settings")}
-    if any(changed.values()):
-        names = " and ".join(name for name, other in changed.items() if other)
-        raise SystemExit(f"{path} was measured with other {names}: delete it to measure everything again")
-    for (*way, name), job in jobs.items():
-        place = results
+    known = {name: (entry, origin) for name, entry, origin in parts_of(results)}
+    waiting = {}
+    for way, job in jobs.items():
+        place: Any = results
         for part in way:
-            place = place.setdefault(part, {})
-        if name in place:
+            place = place.get(part, {})
+        if not place:
+            waiting[way] = job
             continue
-        place[name] = job()
-        print(*way, f"{name}: {json.dumps(place[name])}", flush=True)
+        name = WAY.join(way)
+        entry, origin = known.get(name, (place, known[""][1]))
+        old = origin.get("settings", {})
+        changed = [f"{key} {old[key]}" for key, value in (settings or {}).items()
+                   if key != "note" and old.get(key, value) != value]
+        changed += ["other models"] * other_weights(name, entry, origin)
+        if changed:
+            raise SystemExit(f"{path}: {name} was measured with {', '.join(changed)}: delete this entry, or give the same")
+    for way, job in waiting.items():
+        entry = job()
+        add(results, way, entry, settings)
+        print(*way[:-1], f"{way[-1]}: {json.dumps(entry)}", flush=True)
         save(path, results)
 
 

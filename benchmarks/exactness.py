@@ -7,7 +7,7 @@ The figures of `omnidraft check exactness --worlds 2000`, as a file.
 
 from __future__ import annotations
 
-from benchmarks.common import arguments, save
+from benchmarks.common import arguments, chosen, save, start
 from omnidraft.cli.check import report
 from omnidraft.exactness import check
 from omnidraft.verification import RULES
@@ -18,9 +18,9 @@ def main() -> None:
     args = arguments(__doc__, "exactness", worlds=2000)
     found = [check(rule, args.worlds) for rule in RULES]
     print(report(found))
-    save(args.json, {"worlds": args.worlds, "rules": {one.rule: {
-        "runs": one.runs, "mean": one.mean, "worst": one.worst,
-        "conditions": dict(sorted(one.conditions.items()))} for one in found}})
+    rules = {one.rule: {"runs": one.runs, "mean": one.mean, "worst": one.worst,
+                        "conditions": dict(sorted(one.conditions.items()))} for one in found}
+    save(args.json, start(None, chosen(args, "worlds"), rules=rules))
 
 
 if __name__ == "__main__":

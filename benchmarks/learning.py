@@ -77,7 +77,7 @@ def main() -> None:
         __doc__, "learning", draft="draft-general", yardstick="draft-tasks", targets=["qwen-like"],
         tasks=TASKS, losses={"nargs": "*", "default": list(LOSSES), "choices": list(LOSSES)},
         ranks=([32, 0], "0 is full fine-tuning"), seeds=[0], texts=400, tokens=100)
-    settings = chosen(args, "texts", "tokens") | {"every": EVERY, "replay": REPLAY}
+    settings = chosen(args, "texts", "tokens") | {"every": EVERY, "replay": REPLAY, "held_out": HELD_OUT}
 
     def run(draft: str, target: str, task: str, seed: int, recipe: Recipe | None) -> dict:
         if recipe is None:
@@ -95,7 +95,7 @@ def main() -> None:
         where = f"{args.draft} -> {target}, {task}, seed {seed}"
         for name, (draft, recipe) in wanted.items():
             jobs["runs", f"{where}: {name}"] = partial(run, draft, target, task, seed, recipe)
-    run_all(args.json, start(args.json, settings, runs={}), jobs)
+    run_all(args.json, start(args.json, settings, runs={}), jobs, settings)
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def main() -> None:
             partial(good_already, pair, RECIPES[name], t, seed, args)
             for pair, name, t, seed in product(args.pairs, args.recipes, args.temperatures, args.seeds)}
     jobs |= {("data", name): partial(served, name, args.prompts) for name in args.data}
-    run_all(args.json, start(args.json, settings, good={}, data={}), jobs)
+    run_all(args.json, start(args.json, settings, good={}, data={}), jobs, settings)
 
 
 if __name__ == "__main__":

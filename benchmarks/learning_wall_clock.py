@@ -66,10 +66,11 @@ def main() -> None:
         seeds=([0, 1, 2], "seeds of the stream's prompts"), prompts=(24, "held-out prompts"))
     how = (f"{f'rank {args.rank}' if args.rank else 'all weights'}, {args.stream} texts "
            f"at T = {args.temperature:g}")
-    run_all(args.json, start(args.json, chosen(args, "prompts", "tokens", "repeats", "replay"), runs={}), {
+    settings = chosen(args, "prompts", "tokens", "repeats", "replay")
+    run_all(args.json, start(args.json, settings, runs={}), {
         ("runs", f"{args.draft} -> {target}, {task}: {how}, seed {seed}"):
             partial(run, target, task, seed, args)
-        for target, task, seed in product(args.targets, args.tasks, args.seeds)})
+        for target, task, seed in product(args.targets, args.tasks, args.seeds)}, settings)
 
 
 if __name__ == "__main__":

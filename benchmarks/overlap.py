@@ -68,8 +68,8 @@ def main() -> None:
     """Measure, print and write."""
     args = arguments(__doc__, "overlap", pairs=PAIRS, rules=[*RULES], levels=5, k=6, tokens=40,
                      prompts=(4, "prompts of each task"), temperatures=[0.0, 1.0])
-    results = start(args.json, chosen(args, "k", "tokens", "prompts"), pairs={}, real={},
-                    published={})
+    settings = chosen(args, "k", "tokens", "prompts")
+    results = start(args.json, settings, pairs={}, real={}, published={})
 
     def job(pair: Pair, texts: list[str], rule: str, at: float, k: int) -> Any:
         options = Options(verify=rule, stop=FixedLength(k), temperature=at,
@@ -104,7 +104,7 @@ def main() -> None:
         if all(path.is_dir() for path in paths):
             one, other = map(Tokenizer.load, paths)
             jobs["published", name] = partial(overlap, one, other, texts)
-    run_all(args.json, results, jobs)
+    run_all(args.json, results, jobs, settings)
 
 
 if __name__ == "__main__":

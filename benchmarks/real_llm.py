@@ -270,7 +270,7 @@ def main() -> None:
         jobs["first tokens", f"{args.draft} -> {Path(target).stem}, {data}"] = partial(
             first_tokens, args.draft, target, data, args.draws)
     settings = chosen(args, "held_out", "timed", "repeats", "tokens")  # each cell says how many prompts taught it
-    run_all(args.json, start(args.json, settings, cells={}, rules={}), jobs)
+    run_all(args.json, start(args.json, settings, cells={}, rules={}), jobs, settings)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ from statistics import median
 from rich.console import Console
 
 from benchmarks import report_note, report_overlap, report_real
-from benchmarks.common import RESULTS, ROOT, as_lines, earlier, result
+from benchmarks.common import RESULTS, ROOT, WAY, as_lines, earlier, parts_of, result
 from benchmarks.report_learning import (
     adaptive,
     arrow,
+    machine,
     machine_line,
     real,
     shift,
@@ -29,6 +30,7 @@ from benchmarks.report_learning import (
     table,
     wall_clock,
     wall_clock_line,
+    with_error,
 )
 from omnidraft.cli.render import headline, speed_table
 from omnidraft.text.files import write_text
@@ -124,11 +126,11 @@ def efficiency(figures: dict, shown: tuple[str, ...] | None = None) -> str:
     """Block efficiency of the four rules."""
     rules = ["tli", "slem", "omnidraft", "lifted"]
     rows = [[arrow(pair), task, at,
-             *(f"{f[rule]['block_efficiency']:.2f} ± {f[rule]['error']:.2f}" for rule in rules)]
+             *(with_error(f[rule]) for rule in rules)]
             for pair, tasks in figures["pairs"].items() if shown is None or pair in shown
             for task, temps in tasks.items() for at, f in temps.items()]
     return ("Block efficiency (target tokens per target pass) of the four rules, k = "
-            f"{figures['k']} (`benchmarks/efficiency.py`). `omnidraft` is biased at T = 1.\n\n"
+            f"{figures['settings']['k']} (`benchmarks/efficiency.py`). `omnidraft` is biased at T = 1.\n\n"
             + table(["pair", "task", "", *(f"`{rule}`" for rule in rules)], rows))
 
 
@@ -161,18 +163,22 @@ def learning(figures: dict, all_of_it: bool = False) -> str:
     def middle(some: list[dict], at: str, key: str = "block_efficiency") -> float:
         return median(run[at][key] for run in some)
 
+    def shown(some: list[dict], at: str) -> str:
+        """A run's mean and its error, or the median of several seeds."""
+        return with_error(some[0][at]) if len(some) == 1 else f"{middle(some, at):.2f}"
+
     rows, short = [], []
     for where, named in runs.items():
         low, high = (middle(named[name], "lossless T=1") for name in ("before", "yardstick"))
         cells = {}
         for name, some in named.items():
-            cold, value = (middle(some, f"lossless {at}") for at in ("T=0.01", "T=1"))
-            closed = ""
+            value, closed = middle(some, "lossless T=1"), ""
+            cold, warm = (shown(some, f"lossless {at}") for at in ("T=0.01", "T=1"))
             if name not in ("before", "yardstick"):
                 closed = f"{100 * (value - low) / (high - low):.0f} %"
-            rows.append([where, name, str(len(some)), f"{cold:.2f}", f"{value:.2f}", closed,
+            rows.append([where, name, str(len(some)), cold, warm, closed,
                          f"{middle(some, 'omnidraft T=0.01', 'acceptance_proposed'):.3f}"])
-            cells[name] = f"{cold:.2f} / {value:.2f}" + f" ({closed})" * bool(closed)
+            cells[name] = f"{cold} / {warm}" + f" ({closed})" * bool(closed)
         short.append([where, *(cells.get(name, "") for name in LEARNED)])
     s, counts = figures["settings"], sorted({int(row[2]) for row in rows})
     seeds = "one seed" if counts == [1] else f"medians over {' or '.join(map(str, counts))} seeds"
@@ -235,7 +241,7 @@ def against(figures: dict) -> str:
         if row is None or "ratio" not in row:
             return "—" if row is None else "fails"
         far = row.get("first_token_distance") or 0.0
-        wrong = f", TV {far:.2f}, excess {row['log_p_excess']:+.1f}" if far > 1e-3 else ""
+        wrong = f", TV {far:.2f}, excess {row['log_p_excess']:+.2f} ± {row['log_p_excess_error']:.2f}" if far > 1e-3 else ""
         return f"{row['ratio']:.2f}× ({row['block_efficiency']:.2f}{wrong})"
 
     rows = [[arrow(pair), at, *(cell(found.get(method)) for method in methods)]
@@ -323,6 +329,28 @@ def elsewhere() -> str:
     return "\n\n".join(parts)
 
 
+SOAK = {"mutations": "broken files", "kills": "`kill -9` of a process while it saves", "losses": "simulated power losses",
+        "writers": "pairs of two writers", "interrupts": "Ctrl-C at random lines of a save",
+        "adapt": "tokens that the command `adapt` writes in one run", "tokens": "tokens decoded with learning on",
+        "worlds": "random worlds, for each exact rule"}
+
+
+def soak(figures: dict) -> str:
+    """What the soak test tried, and what failed."""
+    def count(name: str, value: float) -> str:
+        return f"{name} {value:.1e}" if value and value < 1 else f"{value:,} {name}"
+
+    rows, own = [], ("whole", "tried", "failures", "seconds")
+    for part, what in SOAK.items():
+        one = figures["parts"].get(part)
+        tried, failed = "not yet", ""
+        if one:
+            more = ", ".join(count(name, value) for name, value in one.items() if name not in own)
+            tried, failed = f"{one['tried']:,}" + f" ({more})" * bool(more), f"{one['failures']:,} failures"
+        rows.append([f"`{part}`", what, f"{one['whole']:,}" if one else "", tried, failed])
+    return f"{table(['part', 'what', 'full run', 'last run', 'result'], rows)}\n\n{machine_line(figures)}. {origin(figures)}"
+
+
 def written(name: str, how: Callable[..., str], *more: object) -> str:
     """A benchmark's figures as shown by `how`, if there are any."""
     figures = result(name)
@@ -330,6 +358,38 @@ def written(name: str, how: Callable[..., str], *more: object) -> str:
         return "Not measured yet."
     old = "*Measured with earlier embedded models.*\n\n" * earlier(figures)
     return old + how(figures, *more)
+
+
+def section(name: str, how: Callable[..., str], *more: object) -> str:
+    """The same with where the figures come from, for docs/results.md."""
+    figures = result(name)
+    return "\n\n".join(filter(None, [written(name, how, *more), figures and origin(figures)]))
+
+
+def origin(figures: dict) -> str:
+    """The commit, and which entries were measured otherwise than the rest of their file.
+
+    >>> print(origin({"commit": "12ab", "settings": {"k": 4}, "speed": {"a": {}, "b": {}},
+    ...               "measured": {"speed / b": {"commit": "34cd", "settings": {"k": 6}}}}))
+    Commit 12ab. Measured otherwise: b (commit 34cd; k = 6).
+    """
+    others: dict[str, list[str]] = {}
+    *parts, (_, rest, head) = parts_of(figures)
+    for name, _, found in parts:
+        changes = [f"commit {found['commit']}"] if found.get("commit") != head.get("commit") else []
+        if found.get("machine") != head.get("machine"):
+            changes.append(machine(found["machine"]))
+        changes += [f"{key} = {value}" for key, value in found.get("settings", {}).items()
+                    if head.get("settings", {}).get(key, "") != value]
+        changes += [f"other weights of {model}" for model, checksum in found.get("models", {}).items()
+                    if head.get("models", {}).get(model, checksum) != checksum]
+        if changes:
+            others.setdefault("; ".join(changes), []).append(arrow(name.partition(WAY)[2]))
+    lines = [f"Commit {head['commit']}."] if "commit" in head and any(rest.values()) else []
+    if others:
+        groups = [f"{', '.join(names)} ({how})" for how, names in others.items()]
+        lines.append(f"Measured otherwise: {'; '.join(groups)}.")
+    return " ".join(lines)
 
 
 FIVE = ("Speed", "Block efficiency", "Exactness", "Learning by the wall clock", "Next to transformers")
@@ -361,9 +421,7 @@ def summary(places: str, sections: tuple[str, ...] = ()) -> str:
         parts = [f"{arrow(pair)} {ratio:.2f}×" for pair, ratio in speeds["together"].items()]
         line("Speed with PyTorch", f"with the target in PyTorch: {', '.join(parts)}.", speeds)
     if rules := found["efficiency"]:
-        parts = [f"{arrow(pair)} {f['tli']['block_efficiency']:.2f} / "
-                 f"{f['omnidraft']['block_efficiency']:.2f} / "
-                 f"{f['lifted']['block_efficiency']:.2f}"
+        parts = [f"{arrow(pair)} " + " / ".join(with_error(f[rule]) for rule in ("tli", "omnidraft", "lifted"))
                  for pair in REAL_PAIRS if pair in rules["pairs"]
                  for f in [next(iter(rules["pairs"][pair].values()))["T=1"]]]
         line("Block efficiency", "tokens per target pass at T = 1 with two published models, `tli` "
@@ -405,34 +463,35 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     check, docs = parser.parse_args().check, ROOT / "docs"
-    exact, good = written("exactness", exactness), written("quality", quality)
+    exact = written("exactness", exactness)
     learn = "\n\n".join([written("learning", learning), written("wall_clock", wall_clock, False)])
     pages = {}
     for path, name, made in (
         (ROOT / "README.md", "demo", written("demo", demo)),
         (ROOT / "README.md", "real language model", written("real_llm", report_real.first_screen)),
         (ROOT / "README.md", "summary", summary("docs/results.md", FIVE)),
-        (docs / "reading.md", "files", files()), (docs / "exactness.md", "exactness", exact),
+        (docs / "reading.md", "files", files()), (docs / "reliability.md", "soak", written("soak", soak)),
+        (docs / "exactness.md", "exactness", exact),
         (docs / "learning.md", "learning", learn), (docs / "note.md", "note", report_note.note()),
     ):
         text = pages.get(path) or path.read_text(encoding="utf-8")
         marks = rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)"
         pages[path] = re.sub(marks, lambda m, made=made: f"{m[1]}{made}\n{m[2]}", text, flags=re.S)
-    torch = [written(f"speed_{one}", speed) for one in ("torch", "both_torch")]
-    numpy = [written(name, speed) for name in ("speed", "speed_avx2") if result(name)]
+    torch = [section(f"speed_{one}", speed) for one in ("torch", "both_torch")]
+    numpy = [section(name, speed) for name in ("speed", "speed_avx2") if result(name)]
     parts = {"Speed": "\n\n".join(numpy), "Speed with PyTorch": "\n\n".join(torch),
-             "Block efficiency": written("efficiency", efficiency),
-             "Acceptance by overlap": written("overlap", report_overlap.report),
-             "Learning": written("learning", learning, True),
-             "Learning by the wall clock": written("wall_clock", wall_clock),
-             "Adaptive drafting": "\n\n".join([written("stop_rules", stop_rules), written("adaptive", adaptive)]),
-             "Shift": written("shift", shift),
-             "Real language models": written("real_llm", report_real.real_llm),
-             "Real models and data": written("real_adapt", real),
-             "Next to transformers": "\n\n".join([written("against_transformers", against)] + [
-                 written(name, inside) for name in ["inside_transformers"] if result(name)]),
-             "Other machines": elsewhere(), "Latency": written("latency", latency), "Overhead": written("overhead", overhead),
-             "Quality": good, "Exactness": exact}
+             "Block efficiency": section("efficiency", efficiency),
+             "Acceptance by overlap": section("overlap", report_overlap.report),
+             "Learning": section("learning", learning, True),
+             "Learning by the wall clock": section("wall_clock", wall_clock),
+             "Adaptive drafting": "\n\n".join([section("stop_rules", stop_rules), section("adaptive", adaptive)]),
+             "Shift": section("shift", shift),
+             "Real language models": section("real_llm", report_real.real_llm),
+             "Real models and data": section("real_adapt", real),
+             "Next to transformers": "\n\n".join([section("against_transformers", against)] + [
+                 section(name, inside) for name in ["inside_transformers"] if result(name)]),
+             "Other machines": elsewhere(), "Latency": section("latency", latency), "Overhead": section("overhead", overhead),
+             "Quality": section("quality", quality), "Exactness": section("exactness", exactness)}
     everything = ("# Results\n\nWritten by `python -m benchmarks.report` from "
                   f"`benchmarks/results/*.json`. Summary:\n\n{summary('')}\n")
     everything += "".join(f"\n## {title}\n\n{part}\n" for title, part in parts.items())

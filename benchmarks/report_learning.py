@@ -24,11 +24,20 @@ def arrow(pair: str) -> str:
     return pair.replace(":", " → ").replace("->", "→")
 
 
+def with_error(found: dict) -> str:
+    """Tokens per target pass with their error."""
+    return f"{found['block_efficiency']:.2f} ± {found['error']:.2f}"
+
+
 def machine_line(figures: dict) -> str:
     """The machine on which a result was measured."""
-    m = figures["machine"]
+    return f"Measured on {machine(figures['machine'])}"
+
+
+def machine(m: dict) -> str:
+    """A machine in words."""
     wide = m["avx512"] and m.get("blas_kernels") not in ("Haswell", "Zen")
-    return (f"Measured on {m['cpu']}, {m['cores']} cores, "
+    return (f"{m['cpu']}, {m['cores']} cores, "
             f"{'AVX-512' if wide else 'AVX2'}, NumPy {m['numpy']} ({m['blas']}), one BLAS thread")
 
 

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from benchmarks import report_overlap
 from benchmarks.common import earlier, result
-from benchmarks.report_learning import arrow, machine_line, stop_rules_line
+from benchmarks.report_learning import arrow, machine_line, stop_rules_line, with_error
 
 
 def note() -> str:
@@ -56,10 +56,11 @@ def efficiency(figures: dict) -> str:
     for pair, tasks in figures["pairs"].items():
         if "stories260K" in pair:
             found = next(iter(tasks.values()))["T=1"]
-            values = " / ".join(f"{found[rule]['block_efficiency']:.2f}" for rule in ("tli", "slem", "omnidraft", "lifted"))
+            values = " / ".join(with_error(found[rule]) for rule in ("tli", "slem", "omnidraft", "lifted"))
             parts.append(f"{arrow(pair)} {values}")
-    return (f"*Two published models* (`benchmarks/efficiency.py`), tokens per target pass at T = 1, k = {figures['k']}, `tli` "
-            f"/ `slem` / `omnidraft` (biased) / `lifted`: {', '.join(parts)}.")
+    k = figures["settings"]["k"]
+    return (f"*Two published models* (`benchmarks/efficiency.py`), tokens per target pass at T = 1, k = {k}, `tli` / `slem` "
+            f"/ `omnidraft` (biased) / `lifted`: {', '.join(parts)}.")
 
 
 def overlap(figures: dict) -> str:
@@ -67,7 +68,8 @@ def overlap(figures: dict) -> str:
     pair, runs = next(iter(figures["pairs"].items()))
     parts = []
     for one in (report_overlap.levels(runs)[i] for i in (0, -1)):
-        values = " / ".join(f"{report_overlap.efficiency(one['T=1'][rule])[0]:.2f}" for rule in ("tli", "slem", "lifted"))
+        values = " / ".join("{:.2f} ± {:.2f}".format(*report_overlap.efficiency(one["T=1"][rule]))
+                            for rule in ("tli", "slem", "lifted"))
         parts.append(f"{100 * one['overlap']['text']:.0f} % shared {values}")
     return (f"*Overlap* (`benchmarks/overlap.py`), {arrow(pair)} with other vocabularies, by the share of a text's tokens that "
             f"both share, T = 1, `tli` / `slem` / `lifted`: {', '.join(parts)} ([figure](results.md#acceptance-by-overlap)).")

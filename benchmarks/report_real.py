@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.report_learning import machine_line, table
+from benchmarks.report_learning import machine_line, table, with_error
 
 NAMES = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M"}
 DATA = {"gsm8k": "GSM8K", "code": "MBPP + HumanEval", "alpaca": "Alpaca", "xsum": "XSum"}
@@ -25,33 +25,40 @@ def speed(found: dict) -> str:
     return f"{found['speedup']:.2f} ± {found['speedup_error']:.2f}×"
 
 
-def efficiency(found: dict) -> str:
-    """Tokens per target pass with their error."""
-    return f"{found['block_efficiency']:.2f} ± {found['error']:.2f}"
+def either(numbers: set[int]) -> str:
+    """Numbers in words.
+
+    >>> either({24, 16})
+    '16 or 24'
+    """
+    return " or ".join(map(str, sorted(numbers)))
 
 
 def real_llm(figures: dict) -> str:
     """All cells."""
-    s, rows = figures["settings"], []
+    rows, asked, timed = [], set(), set()
     for name, one in figures["cells"].items():
         draft, target, data, method, seed = parts(name)
         learned, at_zero, at_one = one.get("learned", {}), one["T=0"], one["T=1"]
+        asked.add(at_zero["prompts"])
+        timed.add(at_zero["timed"])
         rows.append([
             f"{draft} → {NAMES.get(target, target)}", DATA[data], METHODS.get(method, f"`{method}` learned"), seed,
             f"{learned['prompts']} in {learned['learning_seconds']:.0f} s" if learned else "–",
-            efficiency(at_zero), speed(at_zero), efficiency(at_one), speed(at_one),
-            f"{100 * at_zero['acceptance_draft']:.0f} %",
+            with_error(at_zero), speed(at_zero), with_error(at_one), speed(at_one),
+            f"{100 * at_zero['acceptance_draft']:.0f} ± {100 * at_zero['acceptance_error']:.0f} %",
             f"{one['cache']['n-grams']:,}, {one['cache']['bytes'] / 1e6:.1f} MB"])
-    text = (f"Published target models on public data (`benchmarks/real_llm.py`): {s['held_out']} held-out prompts of at most "
-            f"{s['tokens']} tokens (± standard error, jackknife over prompts), for {s['timed']} of them the speedup over plain "
-            "decoding by the wall clock, both in turns. The drafter learned online, greedy, from other prompts.\n\n"
+    text = (f"Published target models on public data (`benchmarks/real_llm.py`): {either(asked)} held-out prompts, texts of at "
+            f"most {figures['settings']['tokens']} tokens (± standard error, jackknife over prompts), for {either(timed)} of "
+            "them the speedup over plain decoding by the wall clock, both in turns. The drafter learned online, greedy, from "
+            "other prompts.\n\n"
             + table(["pair", "data", "method", "seed", "learned from", "tokens per pass, T = 0", "speedup, T = 0",
                      "tokens per pass, T = 1", "speedup, T = 1", "draft tokens kept, T = 0", "n-grams"], rows))
     text += "\n\n" + means(figures)
     for name, rules in figures["rules"].items():
         head = ["", *rules]
         text += f"\n\n{name.replace('->', '→')}, drafts of four tokens:\n\n" + table(
-            head, [["tokens per pass", *map(efficiency, rules.values())]])
+            head, [["tokens per pass", *map(with_error, rules.values())]])
     return f"{text}\n\n{machine_line(figures)}."
 
 
@@ -88,10 +95,10 @@ def first_screen(figures: dict) -> str:
         if "before" not in one:
             continue
         before, drawn = one["before"]["T=0"], one["before"]["T=1"]
-        row = [f"{draft} → {NAMES.get(target, target)}", DATA[data], efficiency(before), speed(before), speed(drawn)]
+        row = [f"{draft} → {NAMES.get(target, target)}", DATA[data], with_error(before), speed(before), speed(drawn)]
         if "lifted" in one:
             after = one["lifted"]["T=0"]
-            row += [str(one["lifted"]["learned"]["prompts"]), efficiency(after), speed(after)]
+            row += [str(one["lifted"]["learned"]["prompts"]), with_error(after), speed(after)]
         rows.append(row + ["–"] * (8 - len(row)))
     head = ["pair", "data", "tokens per pass", "speedup", "T = 1", "prompts learned from", "tokens per pass then",
             "speedup then"]

@@ -42,7 +42,7 @@ PAIRS = [*(f"draft-tasks:{target}" for target in TARGETS), "draft-general:qwen-l
          *(f"draft-general+adapter:{target}" for target in TARGETS)]  # the adapters in the package
 FIGURES = ("block_efficiency", "acceptance_draft", "acceptance_proposed", "drafted_per_round",
            "overhead")
-SETTINGS = ("k", "threshold", "verify", "repeats", "backend", "draft_backend")
+SETTINGS = ("prompts", "tokens", "k", "threshold", "verify", "repeats", "backend", "draft_backend")
 
 
 def compare(models: Pair, examples: list[dict], options: Options, repeats: int) -> dict:

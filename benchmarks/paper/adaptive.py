@@ -189,7 +189,7 @@ def main() -> None:
     parts = {sweep: (args.pairs, args.tasks), comparison: (args.compare, args.compare_tasks)}
     run_all(args.json, start(args.json, settings, sweep={}, comparison={}), {
         (part.__name__, names, task): partial(part, names, task, args)
-        for part, wanted in parts.items() for names, task in product(*wanted)})
+        for part, wanted in parts.items() for names, task in product(*wanted)}, settings)
 
 
 if __name__ == "__main__":

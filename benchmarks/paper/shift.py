@@ -218,7 +218,7 @@ def main() -> None:
         jobs["task", name] = partial(task_shift, args, cached, False, 0)
         jobs["target", name] = partial(target_shift, args, cached)
     jobs["three", "alternating"] = partial(three_targets, args)
-    run_all(args.json, results, {key: job for key, job in jobs.items() if key[0] in args.parts})
+    run_all(args.json, results, {key: job for key, job in jobs.items() if key[0] in args.parts}, settings)
     for part, name in jobs:
         if curve := results[part].get(name, {}).get("acceptance"):
             print(f"{part}, {name}: {sparkline(curve)}")

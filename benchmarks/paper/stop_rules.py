@@ -271,7 +271,7 @@ def main() -> None:
                      note=("", "a remark on the run, written with its figures"))
     settings = chosen(args, "stream", "prompts", "timed", "tokens", "repeats", "steps", "note") | {"threshold": THRESHOLD}
     run_all(args.json, start(args.json, settings, pairs={}), {
-        ("pairs", names, task): partial(run, names, task, args) for names, task in product(args.pairs, args.tasks)})
+        ("pairs", names, task): partial(run, names, task, args) for names, task in product(args.pairs, args.tasks)}, settings)
 
 
 if __name__ == "__main__":

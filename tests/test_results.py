@@ -1,0 +1,98 @@
+"""Result files of the benchmarks: what is added later does not relabel what was measured before."""
+
+import json
+
+import pytest
+
+from benchmarks import common, report
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """How figures are measured now; tests change it."""
+    found = {"commit": "new", "machine": {"cpu": "fast", "cores": 2}, "models": {"draft-tasks": "v2"}}
+    monkeypatch.setattr(common, "commit", lambda: found["commit"])
+    monkeypatch.setattr(common, "machine", lambda: dict(found["machine"]))
+    monkeypatch.setattr(common, "models", lambda *_: dict(found["models"]))
+    return found
+
+
+def written(path, content: dict) -> dict:
+    path.write_text(json.dumps(content))
+    return content
+
+
+OLD = {"cells": {"a": {"mean": 1}}, "machine": {"cpu": "slow", "cores": 1}, "models": {"draft-tasks": "v1"},
+       "settings": {"prompts": 16}}
+
+
+def test_a_partial_rerun_keeps_old_entries_and_their_origin(tmp_path, now):
+    path = tmp_path / "figures.json"
+    old = written(path, OLD)
+    settings = {"prompts": 24}
+    results = common.start(path, settings, cells={})
+    common.run_all(path, results, {("cells", "b"): lambda: {"mean": 2}}, settings)
+    found = json.loads(path.read_text())
+    measured = found.pop("measured")
+    assert found == old | {"cells": {"a": {"mean": 1}, "b": {"mean": 2}}}
+    assert measured == {"cells / b": now | {"settings": settings}}
+    [(name, entry, origin), (_, rest, head)] = common.parts_of(found | {"measured": measured})
+    assert (name, entry, origin["settings"], origin["commit"]) == ("cells / b", {"mean": 2}, settings, "new")
+    assert rest == {"cells": {"a": {"mean": 1}}} and head["settings"] == {"prompts": 16} and "commit" not in head
+    assert found["cells"]["b"] == {"mean": 2}  # parts_of copies
+
+
+def test_an_entry_measured_again_has_the_newest_origin(tmp_path, now):
+    path, settings = tmp_path / "figures.json", {"prompts": 24}
+    results = common.start(None, settings, cells={})
+    assert "measured" not in results and results["commit"] == "new" and results["settings"] == settings
+    common.add(results, ("cells", "a"), {"mean": 1}, settings)
+    assert "measured" not in results
+    now["commit"] = "newer"
+    common.add(results, ("cells", "a"), {"mean": 2}, settings)
+    assert results["measured"] == {"cells / a": {"commit": "newer"}}
+    now["commit"] = "new"
+    common.add(results, ("cells", "a"), {"mean": 3}, settings)
+    assert results["measured"] == {} and results["cells"]["a"] == {"mean": 3}
+    assert not path.exists()
+
+
+def test_only_what_is_asked_for_must_have_been_measured_in_the_same_way(tmp_path, now):
+    path, other = tmp_path / "figures.json", {"prompts": 24, "more": 1}
+    written(path, OLD)
+    with pytest.raises(SystemExit, match=r"cells / a was measured with prompts 16: delete this entry"):
+        common.run_all(path, common.start(path, other), {("cells", "a"): dict, ("cells", "b"): dict}, other)
+    assert json.loads(path.read_text()) == OLD
+    same = {"prompts": 16, "more": 1}  # a setting that the old script did not write
+    common.run_all(path, common.start(path, same), {("cells", "a"): pytest.fail}, same)
+    common.run_all(path, common.start(path, other), {("cells", "b"): lambda: {"mean": 2}}, other)
+    common.run_all(path, common.start(path, other), {("cells", "b"): pytest.fail}, other)
+
+
+def test_other_weights_are_noticed_for_the_entry_that_they_decide(now):
+    figures = {**OLD, "cells": {"draft-tasks, math": {"mean": 1}}}
+    assert common.earlier(figures)
+    assert not common.earlier({**OLD})  # no entry names the model
+    common.add(figures, ("cells", "draft-tasks, math"), {"mean": 2})
+    assert not common.earlier(figures)
+    now["models"] = {"draft-tasks": "v3"}
+    assert common.earlier(figures)
+
+
+def test_a_table_says_which_entries_were_measured_otherwise(now, monkeypatch):
+    monkeypatch.setattr(report, "machine", lambda found: f"{found['cpu']}, {found['cores']} cores")
+    figures = json.loads(json.dumps(OLD))
+    common.add(figures, ("cells", "b -> c"), {"mean": 2}, {"prompts": 24})
+    assert report.origin(figures) == (
+        "Measured otherwise: b → c (commit new; fast, 2 cores; prompts = 24; other weights of draft-tasks).")
+
+
+def test_published_models_are_measured_where_they_are(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(common, "REAL", tmp_path)
+    assert common.folders_of("draft-tasks:qwen-like") == ["draft-tasks", "qwen-like"]
+    assert common.folders_of("real:one:two") == []
+    assert capsys.readouterr().err == (
+        "real:one:two is not measured: set OMNIDRAFT_REAL_DATA to a folder with the models and data\n")
+    for name in ("models/one", "models/two", "data"):
+        (tmp_path / name).mkdir(parents=True)
+    assert common.folders_of("real:one:two") == [str(tmp_path / "models" / name) for name in ("one", "two")]
