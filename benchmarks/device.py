@@ -1,6 +1,6 @@
 """What runs on a GPU: the same numbers as NumPy, and the cost of a round, of an update and of a text.
 
-    python -m benchmarks.device                                      # a CUDA machine: about 3 minutes
+    python -m benchmarks.device                                      # a CUDA machine: two and a half minutes (H100)
     python -m benchmarks.device --device cpu --small                 # any machine: less than a minute
     python -m benchmarks.device --tokenizers FOLDER --json FILE      # with published tokenizers
 

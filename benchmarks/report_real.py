@@ -1,4 +1,4 @@
-"""The tables of the real language models: docs/results.md, and the first screen of the README."""
+"""The tables of the real language models, and of a GPU: docs/results.md, and the first screen of the README."""
 
 from __future__ import annotations
 
@@ -105,3 +105,29 @@ def first_screen(figures: dict) -> str:
     return table(head, rows) + (
         "\n\nHeld-out prompts, temperature 0 (the column T = 1 excepted), the same greedy texts as plain decoding. "
         f"{machine_line(figures)}; more in [docs/results.md](docs/results.md#real-language-models).")
+
+
+def device(figures: dict) -> str:
+    """What `benchmarks.device` measured: parity, a round, an update, a text."""
+    rows = []
+    for part, found in figures["parts"].items():
+        kind, _, sizes = part.partition(", ")
+        if kind == "parity":
+            worst = max(value for name, value in found.items() if name.startswith(("loss", "acceptance", "distributions")))
+            rows.append([f"parity with NumPy, {sizes} entries", f"largest difference {worst:.0e}, "
+                         f"{found['verdicts that differ']} of 40 verdicts differ"])
+        elif kind == "round":
+            times = ", ".join(f"{way.removeprefix('ms, ')} {ms:.1f}" for way, ms in found.items() if way.startswith("ms"))
+            rows.append([f"a round without its models, {sizes}, k = 4, T = 1: ms", times])
+        elif kind == "update":
+            times = ", ".join(f"{way.removeprefix('step ms, ')} {ms / 1000:.1f}" for way, ms in found.items()
+                              if way.startswith("step"))
+            rows.append([f"an update on {found['texts']} texts, {found['draft tokens']} draft tokens, {sizes}, a drafter of "
+                         f"{found['parameters'] / 1e6:.0f} M parameters: s", times])
+        else:
+            speeds = ", ".join(f"{way.replace(' tokens/s,', '')} {speed:.0f}" for way, speed in found.items() if "tokens/s" in way)
+            rows.append(["draft-tasks → qwen-like, greedy, tokens per second (the same text each time)", speeds])
+    m = figures["machine"]
+    return (table(["`python -m benchmarks.device`", m["device"]], rows)
+            + f"\n\nPython {m['python']}, PyTorch {m['torch']}, NumPy {m['numpy']}, {m['threads']} CPU threads for PyTorch. The models "
+            "of the first row are so small that each of their passes waits for the launch of its kernels.")
