@@ -125,9 +125,10 @@ def device(figures: dict) -> str:
             rows.append([f"an update on {found['texts']} texts, {found['draft tokens']} draft tokens, {sizes}, a drafter of "
                          f"{found['parameters'] / 1e6:.0f} M parameters: s", times])
         else:
-            speeds = ", ".join(f"{way.replace(' tokens/s,', '')} {speed:.0f}" for way, speed in found.items() if "tokens/s" in way)
+            speeds = ", ".join(f"{way.replace(' tokens/s,', '')} {speed:.0f}" for way, speed in found.items()
+                               if "tokens/s" in way)
             rows.append(["draft-tasks → qwen-like, greedy, tokens per second (the same text each time)", speeds])
     m = figures["machine"]
     return (table(["`python -m benchmarks.device`", m["device"]], rows)
-            + f"\n\nPython {m['python']}, PyTorch {m['torch']}, NumPy {m['numpy']}, {m['threads']} CPU threads for PyTorch. The models "
-            "of the first row are so small that each of their passes waits for the launch of its kernels.")
+            + f"\n\nPython {m['python']}, PyTorch {m['torch']}, NumPy {m['numpy']}, {m['threads']} CPU threads for PyTorch. "
+            "The models of the first row are so small that each of their passes waits for the launch of its kernels.")

@@ -114,8 +114,8 @@ else:
 # %% [markdown]
 # What does not pay? At temperature 1 a small chat model is unsure of most words, so fewer drafts are kept. In an engine whose
 # passes cost more with each token, such as llama.cpp with four-bit weights on a processor without matrix units, drafting
-# cannot win, however good the drafter is. Open requests are harder than school problems: from 96 prompts of Alpaca draft-general
-# learned nothing that shows. And learning takes time of its own: it pays for whoever asks often, not once.
+# cannot win, however good the drafter is. Open requests are harder than school problems: from 96 prompts of Alpaca
+# draft-general learned nothing that shows. And learning takes time of its own: it pays for whoever asks often, not once.
 #
 # ## Exercises
 #
