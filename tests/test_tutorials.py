@@ -49,7 +49,7 @@ def test_lesson_has_its_parts_and_sources(lesson):
     headings = re.findall(r"^# ## (The equation|By hand|The real thing|Exercises)", text, re.MULTILINE)
     assert sorted(headings) == ["By hand", "Exercises", "The equation", "The real thing"] and headings[-1] == "Exercises"
     assert all((ROOT / path).is_file() for path in re.findall(r"omnidraft/[\w/]+\.py", text))
-    assert "show(" in text and ("bar(" in text or "█" in text) and "assert " in text
+    assert ("show(" in text or "\ndef " in text) and re.search(r"\bbars?\(|█", text) and "assert " in text
     assert not re.search(r"^#     .*\*\*", text, re.MULTILINE)  # in an equation's block the stars would be visible
     heading = next(line for line in text.splitlines() if line.startswith("# ## The equation"))
     assert re.search(r"\(.*(arXiv \d{4}\.\d{5}, |this project's own).*\)", heading)

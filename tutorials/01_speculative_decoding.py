@@ -8,17 +8,15 @@
 # %%
 from timeit import repeat
 
-from helpers import bar, check, distribution_of, figure, paint, show
+from helpers import bar, bars, check, distribution_of, figure, paint, show, total_variation
 from llama_plain import forward
 
 import numpy as np
 from omnidraft import Options, Uniforms, load, metrics, pair, plain, speculative
-from omnidraft.engine.weights import load_tensors
 from omnidraft.stopping import FixedLength
-from omnidraft.verification import rejection_sampling, residual
 
 
-def step(n):  # a pass over n tokens after the prompt; then the cache forgets them again
+def one_pass(n):  # over n tokens after the prompt; then the cache forgets them again
     model.forward(ids[:n], cache, rows=n)
     cache.rewind(len(ids))
 
@@ -27,20 +25,17 @@ prompt = "Question: Anna has 4 boxes with 3 pens each. How many pens does she ha
 model = load("qwen-like")
 ids = model.tokenizer.encode(prompt)
 cache = model.new_cache()
-after = model.forward(ids, cache)
-passes = {n: min(repeat(lambda n=n: step(n), number=1, repeat=15)) for n in (1, 2, 4, 8, 16)}  # the fastest of 15
-for n, time in passes.items():
-    print(f"{n:2} tokens  {bar(time / passes[1], 8)} {1000 * time:.1f} ms, {time / passes[1]:.1f} times a pass over one")
-figure("a pass over n tokens, in ms", {"measured": [1000 * time for time in passes.values()]}, [*passes])
+model.forward(ids, cache)
+best = {n: min(repeat(lambda n=n: one_pass(n), number=1, repeat=25)) for n in (1, 2, 4, 8, 16)}  # the fastest of 25
+bars({f"{n} tokens": time / best[1] for n, time in best.items()}, 8, ".1f", "a pass over n tokens; 1 is a pass over one")
 
 # %% [markdown]
 # What happens in a pass? Each token becomes a list of numbers. Every layer updates these lists, each with the help of those
-# before it. At the end, every possible next token gets a number: the higher, the likelier. A textbook version, which is slower:
+# before it. At the end, every possible next token gets a number: the higher, the likelier. This is all of it, but for the
+# functions that it calls:
 
 # %%
 show(forward)
-weights = {name: tensor.astype(np.float32) for name, tensor in load_tensors(model.folder).items()}
-assert np.allclose(forward(model.config, weights, ids)[-1], after[0], rtol=0, atol=1e-2)
 
 # %% [markdown]
 # So let a small, fast model guess the next few tokens, and let the large model check all of them in one pass.
@@ -78,27 +73,60 @@ p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.7, 0.1])
 for x, common in enumerate(np.minimum(p, q)):
     print(f"{'abc'[x]}  target  {bar(common)}{'▒' * round(40 * (p[x] - common))}")
     print(f"   drafter {bar(common)}{'░' * round(40 * (q[x] - common))}")
+print("\n█ accepted   ░ drafted too often: rejected   ▒ drafted too rarely: recovered")
 figure("by hand", {"target p": p, "drafter q": q, "in common": np.minimum(p, q)}, [*"abc"])
-print("\n█ accepted   ░ drafted too often: rejected   ▒ drafted too rarely: recovered\n")
-show(rejection_sampling)  # the rule for a whole round in the package
-show(residual)
 
 # %% [markdown]
-# (`proposals` are the draft tokens, `emitted` the written ones. All randomness comes from `uniforms`: `accept(probability)`
-# returns yes or no, `choose(weights)` an index.) Does this code really write tokens with probability p? We need not run it
-# a million times. `distribution_of` runs a function once for *every possible outcome* of its random decisions and adds up
-# the probabilities, so its answer is exact. For example, toss two coins, one of which shows heads with probability 0.25:
+# ## The whole method
+#
+# This is speculative decoding, for two models of the same tokens, which are numbers here. A model is a function: for a list of
+# tokens it returns one row each, which says what may come *after* this token. All randomness comes from `draws`:
+# `choose(weights)` draws an index in proportion to its weight, `accept(probability)` is True with that probability.
 
 # %%
-coins = distribution_of(lambda draws: draws.accept(0.25) + draws.accept(0.5))  # how many heads
-print("heads of two coins:  ", coins)
-written = distribution_of(lambda draws: rejection_sampling([draws.choose(q)], [q], np.array([p, p]), draws).emitted[0])
-print("first token written: ", {"abc"[x]: round(written[x], 12) for x in range(3)})
-assert np.allclose([written[x] for x in range(3)], p, rtol=0, atol=1e-12)
+def speculate(p, q, text, k, size, draws):
+    """Write `size` tokens after a text: the drafter q proposes k tokens a round, the target p judges them."""
+    written = [*text]
+    while len(written) < len(text) + size:
+        # 1. The drafter draws k tokens, one after another.
+        draft, q_rows = [], []
+        for _ in range(k):
+            q_rows.append(q(written + draft)[-1])  # (V,)
+            draft.append(draws.choose(q_rows[-1]))
+
+        # 2. One pass of the target gives its rows at these k places, and at the place after them.
+        p_rows = p(written + draft)[-k - 1:]  # (k + 1, V)
+
+        # 3. Keep draft tokens up to the first that is rejected. Another token takes its place, and ends the round.
+        for x, q_row, p_row in zip(draft, q_rows, p_rows[:k], strict=True):
+            if not draws.accept(min(1, p_row[x] / q_row[x])):
+                written.append(draws.choose(np.maximum(0, p_row - q_row)))  # recovered
+                break
+            written.append(x)  # accepted
+        else:
+            written.append(draws.choose(p_rows[k]))  # the bonus
+    return written[:len(text) + size]
+
 
 # %% [markdown]
-# What holds for one token holds for the text: a later draft token is judged only if all before it were accepted, and then p
-# and q are the two models' rows for exactly that text.
+# Does this write texts as probable as the target's own? We need not run it a million times. `distribution_of` runs a function
+# once for *every possible outcome* of its random decisions and adds up the probabilities, so its answer is exact. For example,
+# toss two coins, one of which shows heads with probability 0.25. Then we let it write two tokens after an a, with models that
+# know only the last token: row a of `p_after` is the row after an a.
+
+# %%
+print("heads of two coins:", distribution_of(lambda draws: draws.accept(0.25) + draws.accept(0.5)))
+p_after = np.array([p, [0.1, 0.6, 0.3], [0.4, 0.4, 0.2]])
+q_after = np.array([q, [0.3, 0.3, 0.4], [0.8, 0.1, 0.1]])
+target, drafter = p_after.__getitem__, q_after.__getitem__  # the rows after each token of a list
+written = distribution_of(lambda draws: tuple(speculate(target, drafter, [0], k=2, size=2, draws=draws)))
+wanted = {(0, x, y): p_after[0, x] * p_after[x, y] for x in range(3) for y in range(3)}
+bars({f"{'abc'[x]}{'abc'[y]} wanted {wanted[0, x, y]:.2f}, written": written[0, x, y] for _, x, y in wanted}, 100)
+assert total_variation(written, wanted) < 1e-12
+
+# %% [markdown]
+# Nothing was said about k or the number of tokens: a later draft token is judged only if all before it were accepted, and then
+# p and q are the two models' rows for exactly that text.
 #
 # ## The real thing
 #
@@ -106,7 +134,9 @@ assert np.allclose([written[x] for x in range(3)], p, rtol=0, atol=1e-12)
 # may draw only tokens that both have, so the rule applies unchanged. (The package calls this `tli`, token-level
 # intersection, arXiv 2502.05202.) We begin at *temperature 0*, where a model always takes its likeliest token: a draft token
 # is accepted if the target takes it too. Then comes *temperature 1*, where tokens are drawn from the models' own p and q,
-# with a more open-ended prompt.
+# with a more open-ended prompt. (`speculative` in the package is the loop above, step by step. In addition, both
+# models keep what they have read, so that a pass computes only new tokens. It also has a step for the translation that two
+# vocabularies need.)
 
 # %%
 def decode(models, k, temperature, text=prompt):
@@ -117,11 +147,11 @@ def decode(models, k, temperature, text=prompt):
 exact = pair("draft-tasks", "qwen-like", dtype="float64")  # in 64 bits: no ties by rounding
 alone = list(plain(exact.target, prompt, Options(max_new_tokens=40), Uniforms([])))  # temperature 0 needs no draws
 greedy = decode(exact, 4, temperature=0)
-paint(exact.target.tokenizer, greedy, legend=True)
 assert [token for r in greedy for token in r.emitted] == [token for r in alone for token in r.emitted]
-print(f"the same text as the target's own, in {len(greedy)} passes instead of {len(alone)}\n")
+print(f"at temperature 0 the target's own text, in {len(greedy)} passes instead of {len(alone)}")
+paint(exact.target.tokenizer, greedy, legend=True)
+print("at temperature 1")
 paint(exact.target.tokenizer, decode(exact, 4, temperature=1, text="Write a story about a trip to the cave."))
-show(speculative)  # the decoding loop itself, with everything that later lessons add to it; its steps are numbered
 
 # %% [markdown]
 # **Block efficiency** is the mean number of tokens written per target pass. The k-th draft token counts only if the k - 1
@@ -132,10 +162,10 @@ fast = pair("draft-tasks", "qwen-like")  # in 32 bits
 runs = {}
 for k in (0, 1, 2, 4, 8):  # with k = 0 the target writes alone; we keep the fastest of five runs
     runs[k] = max((metrics.summarize(decode(fast, k, temperature=0)) for _ in range(5)), key=lambda run: run.tokens_per_second)
-    gain = metrics.speedup(runs[k], runs[0])
-    print(f"k = {k}  block efficiency {runs[k].block_efficiency:.2f}  speed {bar(gain, 15)} {gain:.2f}")
-figure("draft length k", {"block efficiency": [run.block_efficiency for run in runs.values()],
-                          "speed": [metrics.speedup(run, runs[0]) for run in runs.values()]}, [*runs])
+print("tokens per target pass")
+bars({f"k = {k}": run.block_efficiency for k, run in runs.items()}, 5, ".2f", "block efficiency")
+print("speed, compared with plain decoding")
+bars({f"k = {k}": metrics.speedup(run, runs[0]) for k, run in runs.items()}, 15, ".2f", "speed")
 
 # %% [markdown]
 # ## Exercises: answer at the prompt of `omnidraft tutorial 1`, or in place of the `...` (numbers to three decimals)

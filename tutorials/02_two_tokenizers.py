@@ -22,18 +22,28 @@
 # %%
 from collections import Counter
 
-from helpers import bar, check, draw_spans, escape, examples, show
+from helpers import bars, check, draw_spans, escape, examples
 
 import numpy as np
 from omnidraft import load
 from omnidraft.text.tokenizer import CHARACTER_TO_BYTE
-from omnidraft.vocabulary import align, aligned_spans, canonical_ids
+from omnidraft.vocabulary import align, aligned_spans
 from rich.console import Console
 from rich.text import Text
 
 # %% [markdown]
 # ## By hand
 #
+# The direct map takes two lines: a dictionary of one side, looked up for the other. What is looked up may be strings or bytes.
+
+# %%
+def direct_map(draft_tokens, target_tokens):
+    """Per draft token the id of the equal target token, or -1; tokens are given as strings or as bytes."""
+    ids = {token: t for t, token in enumerate(target_tokens)}
+    return [ids.get(token, -1) for token in draft_tokens]
+
+
+# %% [markdown]
 # The letter é is two bytes in UTF-8, C3 A9. The byte-level vocabulary writes them as "Ã©"; its own token "é" is the single
 # byte E9, which is not a letter at all. Comparing strings, even with "▁" turned into "Ġ", gets one pair right and one wrong,
 # and misses the newline. Comparing bytes finds all three.
@@ -47,82 +57,88 @@ def byte_level_bytes(string):
     return bytes([CHARACTER_TO_BYTE[character] for character in string])
 
 
-target_strings = ["Ġthe", "é", "Ċ", "Ã©"]
-of_bytes = {byte_level_bytes(string): string for string in target_strings}
-found = []
-for string in ("▁the", "é", "<0x0A>"):
-    spelled = string.replace("▁", "Ġ")
-    data = sentence_piece_bytes(string)
-    found.append((spelled if spelled in target_strings else None, of_bytes.get(data)))
-    print(f"{string:6}  {str(data):11}  by strings {found[-1][0]!s:4}  by bytes {found[-1][1]}")
-assert found == [("Ġthe", "Ġthe"), ("é", "Ã©"), (None, "Ċ")]
+drafts, targets = ["▁the", "é", "<0x0A>"], ["Ġthe", "é", "Ċ", "Ã©"]
+by_strings = direct_map([string.replace("▁", "Ġ") for string in drafts], targets)
+by_bytes = direct_map(map(sentence_piece_bytes, drafts), map(byte_level_bytes, targets))
+for string, one, other in zip(drafts, by_strings, by_bytes, strict=True):
+    print(f"{string:6}  by strings {[*targets, 'none'][one]:4}  by bytes {[*targets, 'none'][other]}")
+assert (by_strings, by_bytes) == ([0, 1, -1], [0, 3, 2])
 
 # %% [markdown]
 # ## The real thing
 #
 # The embedded drafter has a SentencePiece-like tokenizer, the target a byte-level one. In the package, `token_bytes` holds
-# the bytes of each token, and `align` builds the direct map in both directions. If one vocabulary has the same bytes
-# twice, such as "A" and `<0x41>`, `canonical_ids` takes the token that the tokenizer itself produces.
+# the bytes of each token.
 
 # %%
-show(canonical_ids)
-show(align)  # the pairs of equal bytes, then those of equal roles (below)
 drafter, target = load("draft-tasks").tokenizer, load("qwen-like").tokenizer
-by_bytes, by_strings = align(drafter, target), align(drafter, target, strings=True)
-print("how much of each vocabulary the other one has")
-for name, count, size in (("drafter's, by strings", by_strings.shared_draft, drafter.size),
-                          ("drafter's, by bytes", by_bytes.shared_draft, drafter.size),
-                          ("target's, by bytes", by_bytes.shared_target, target.size)):
-    print(f"{name:22} {bar(count / size)} {count} of {size}")
-for d in np.flatnonzero(by_bytes.draft_to_target >= 0):
-    if drafter.token_bytes[d]:
-        assert drafter.token_bytes[d] == target.token_bytes[by_bytes.draft_to_target[d]]
+alignment = align(drafter, target)  # the package's direct map
+bars({"drafter's tokens, by strings": align(drafter, target, strings=True).shared_draft / drafter.size,
+      "drafter's tokens, by bytes": alignment.shared_draft / drafter.size,
+      "target's tokens, by bytes": alignment.shared_target / target.size}, 40, ".1%", "found in the other vocabulary")
+two_lines = np.array(direct_map(drafter.token_bytes, target.token_bytes))
+names = [*target.strings, "none"]
+for d in np.flatnonzero(two_lines != alignment.draft_to_target):
+    print(f"{drafter.strings[d]:6} by two lines {names[two_lines[d]]:11} right: {names[alignment.draft_to_target[d]]}")
 
 # %% [markdown]
-# **Special tokens** (begin of text, end of text) have no bytes. They are paired by **role**: by what they do. Text that
-# merely looks like a special token stays text: what a model wrote never becomes an end token when it is read again.
+# So the two lines are nearly right. What do they need to be repaired?
+#
+# - **Special tokens** (begin of text, end of text) have no bytes: for the two lines, all of them are the same. They are paired
+#   by **role** instead: by what they do. The end of a text is the end of a text, however it is written. (Text that
+#   merely looks like a special token stays text: what a model wrote never becomes an end token when it is read again.)
+# - A vocabulary may spell the same bytes twice, such as "A" and `<0x41>`. The dictionary keeps the last one. It should keep
+#   the one that the tokenizer itself writes, because the model has seldom read the other.
 
 # %%
-draft_end = drafter.roles["eos"][0]  # "eos" is end of sequence; a model may have several such tokens
-target_end = by_bytes.draft_to_target[draft_end]
-print(f"the drafter's {drafter.strings[draft_end]} is the target's {target.strings[target_end]}")
-assert target_end in target.roles["eos"]
-assert draft_end not in drafter.encode(drafter.strings[draft_end])
+def repaired(drafter, target):
+    ids = {}
+    for t, data in enumerate(target.token_bytes):
+        if data and (data not in ids or target.split(data) == (t,)):  # `split`: how the tokenizer writes these bytes
+            ids[data] = t
+    mapped = np.array([ids.get(data, -1) for data in drafter.token_bytes])
+    for role in ("bos", "eos"):  # begin and end of sequence; a model may have several such tokens, or none
+        if drafter.roles[role] and target.roles[role]:
+            mapped[list(drafter.roles[role])] = target.roles[role][0]
+    return mapped
+
+
+assert np.array_equal(repaired(drafter, target), alignment.draft_to_target)
 
 # %% [markdown]
-# Now we look at one text in both tokenizations. `aligned_spans` cuts it wherever both have a token boundary, into **spans**:
+# Now we look at one text in two tokenizations. `aligned_spans` cuts it wherever both have a token boundary, into **spans**:
 # mostly one token on each side (1:1), otherwise several draft tokens for one target token (n:1), the reverse (1:n), or
 # several for several (n:n). SentencePiece puts a "dummy space" before a text; `encode_continuation` leaves it out, so that
-# both sides spell the same bytes. Each span is in brackets below; `*` marks n:1, `!` 1:n, and `-` n:n. Then we count the
-# spans in 90 texts.
+# both sides spell the same bytes. Each span is in brackets below; `*` marks n:1, `!` 1:n, and `-` n:n.
+#
+# We do it for two pairs. The first drafter has 2,048 tokens, fewer than the target's 4,096. The second, llama3-like, has 6,000,
+# and many of them are longer than the target's: it writes 24 as one token, the target as two. Which of them is the larger
+# model does not matter here. Then we count the spans in 90 texts.
 
 # %%
 SIGNS = {"1:1": ("", ""), "n:1": ("*", "cyan underline"), "1:n": ("!", "bold yellow"), "n:n": ("-", "red")}
 
 
-def spans(text):
+def spans(drafter, text):
     """The smallest spans of a text: (kind, draft tokens, target tokens), each token as its bytes."""
     sides = [[tokenizer.token_bytes[i] for i in tokenizer.encode_continuation(text)] for tokenizer in (drafter, target)]
     for (a, b), (c, d) in aligned_spans(*sides):
         yield f"{'n' if b - a > 1 else 1}:{'n' if d - c > 1 else 1}", sides[0][a:b], sides[1][c:d]
 
 
-sentence = "The windows of the shop were broken, so Sarah wrote a letter."
-draw_spans("one text, two tokenizations", spans(sentence))
-lines = Text("drafter "), Text("target  ")
-for kind, *sides in spans(sentence):
-    for line, side in zip(lines, sides, strict=True):
-        shown = "|".join(escape(token.decode(errors="replace")) for token in side)
-        line.append(f"[{SIGNS[kind][0]}{shown}]", SIGNS[kind][1])
-Console(highlight=False).print(*lines, sep="\n", soft_wrap=True)
-
-counts = Counter()
-for task in ("math", "code", "text"):
-    for example in examples(task, 30):
-        counts.update(kind for kind, *_ in spans(example["response"]))
-print("\nspans in 90 texts")
-for kind in SIGNS:
-    print(f"{kind}  {bar(counts[kind] / counts.total(), 40, '.1%')}")
+sentence = "Question: Sarah has 24 boxes with 13 red pens each."
+texts = [example["response"] for task in ("math", "code", "text") for example in examples(task, 30)]
+for name in ("draft-tasks", "llama3-like"):
+    drafter = load(name).tokenizer
+    draw_spans(f"{name} (above) and qwen-like", spans(drafter, sentence))
+    lines = Text(f"{name:12}"), Text("qwen-like   ")
+    for kind, *sides in spans(drafter, sentence):
+        for line, side in zip(lines, sides, strict=True):
+            shown = "|".join(escape(token.decode(errors="replace")) for token in side)
+            line.append(f"[{SIGNS[kind][0]}{shown}]", SIGNS[kind][1])
+    Console(highlight=False).print(*lines, sep="\n", soft_wrap=True)
+    counts = Counter(kind for text in texts for kind, *_ in spans(drafter, text))
+    bars({kind: counts[kind] / counts.total() for kind in SIGNS}, 40, ".1%")
 
 # %% [markdown]
 # The direct map can draft only the 1:1 spans. Lesson 3 adds n:1, lesson 6 adds 1:n.

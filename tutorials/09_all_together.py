@@ -16,26 +16,54 @@
 #     5  learning has paid off       after n tokens:  n · (1 / r_before - 1 / r_after) = seconds of learning
 #
 # Q_t is a **buffer**; in line 5, r is tokens per second. mean_t is a **running mean**. The drafter drafts with mean_t, because
-# theta_t itself jumps about: each step sees only a few texts. What if new texts make it worse? The package has a **guard**: new
-# weights draft only after they were better on texts new to them, by more than the error; worse weights are rolled back.
-# This lesson leaves out the guard and the head. (A head is trained on the same texts as the drafter, **joint**, Algorithm 3, or
-# between its updates, from a buffer that is kept, **interleaved**, Algorithm 4.) Here are lines 2 and 3 in the package:
+# theta_t itself jumps about: each step sees only a few texts. Lines 2 and 3 in code (line 4 is in `trainer.step`):
 
 # %%
-import tempfile
-
-from helpers import bar, check, curve, examples, figure, paint, show
+from helpers import bars, check, curve, examples, figure, paint
 
 import numpy as np
-from omnidraft import Adapters, Learner, Options, Uniforms, learn, load, metrics, pair, speculative
+from omnidraft import Adapters, Options, Uniforms, load, metrics, pair, speculative
 from omnidraft.learning.adapters import SHIPPED
-from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer
+from omnidraft.losses import make_example
 from omnidraft.sampling import process
 from omnidraft.stopping import FixedLength
 
-show(learn)  # `learner.finish` puts the text into the buffer, and calls the next function at each I-th prompt:
-show(Learner._steps)
+
+class Rows(list):
+    """The target's logits for each written token; `speculative` calls `observe` after each round."""
+
+    def observe(self, draft, proposals, logits, emitted, kept, done):
+        self.append(logits[:len(emitted)].copy())  # (tokens of this round, V_p)
+
+
+def decode(models, trainer, prompt, options, draws):
+    """A text by the pair, and the same with the target's rows, to learn from."""
+    rows = Rows()
+    text = [token for r in speculative(models, prompt, options, draws, rows) for token in r.emitted]
+    return text, make_example(models, prompt, text, trainer.rows(rows, models.target.tokenizer.size))
+
+
+def serve(models, trainer, prompts, options, draws, every=2, steps=2):
+    """Decode the prompts one after another, yield each text, and learn after every `every`-th."""
+    Q = []
+    for n, prompt in enumerate(prompts, 1):
+        text, example = decode(models, trainer, prompt, options, draws)
+        yield text
+        Q.append(example)
+        if n % every == 0:
+            for _ in range(steps):
+                trainer.step(models, Q)
+            models.draft = trainer.model()  # from the next prompt on
+            Q.clear()
+
+
+# %% [markdown]
+# The package's `learn` does the same, and cares for what can go wrong in long use. Each update also takes some earlier texts
+# (**replay**). A **guard** lets new weights draft only after they were better on texts new to them, by more than the error;
+# worse weights are rolled back. Adapters are saved on disk under the names of drafter and target. And an acceptance head can be
+# trained on the same texts as the drafter (**joint**, Algorithm 3), or between its updates, from a buffer that is kept
+# (**interleaved**, Algorithm 4).
 
 # %% [markdown]
 # ## By hand
@@ -60,10 +88,10 @@ def betas(place):  # along the stream; `place` says which z is used and learned 
 
 together, apart = betas({"x": "x", "y": "x"}), betas({"x": "x", "y": "y"})
 print("              x       y       x")
-print("one for both ", curve(together, 0, 1), "\none for each ", curve(apart, 0, 1))
+print("one for both ", curve(together, 0, 1))
+print("one for each ", curve(apart, 0, 1))
 figure("acceptance along the stream x, y, x", {"one for both": together, "one for each": apart})
-print(f"back at x: {together[16]:.2f} together, {apart[16]:.2f} apart")
-assert apart[16] > apart[7] > together[16]
+bars({"back at x, one for both": together[16], "back at x, one for each": apart[16]})
 
 # %% [markdown]
 # What does this cost? Memory: an adapter of rank r for W with m rows and n columns has r · (m + n) numbers. Time: if 20 s of
@@ -73,8 +101,7 @@ assert apart[16] > apart[7] > together[16]
 # ## The real thing
 #
 # We take one drafter that knows only general text, and two targets with other tokenizers. Each prompt of the stream goes to
-# both, in turn. The curves show the expected acceptance on two held-out texts of each target. The adapters are then saved
-# to disk under the names of drafter and target, as files in the PEFT format.
+# both, in turn. The curves show the expected acceptance on two held-out texts of each target.
 
 # %%
 base = load("draft-general")
@@ -83,42 +110,34 @@ prompts = [example["prompt"] for example in examples("math", 8)]
 options = Options(temperature=1, max_new_tokens=32)
 
 
-def start(name, **schedule):  # a learner for one target, and its draws
-    models = pair(base, name)
+def start(name):  # the pair, what is trained, the draws
     rng = np.random.default_rng(0)
-    return Learner(models, Trainer(base, Recipe(), rng), rng, Schedule(guard=0, held_out=0, **schedule)), Uniforms(rng)
+    return pair(base, name), Trainer(base, Recipe(), rng), Uniforms(rng)
 
 
-def serve(learner, draws, texts):  # the tokens that were written
-    return [token for learned in learn(learner, texts, options, draws) for r in learned.rounds for token in r.emitted]
-
-
-held_out, serving = {}, {}
-curves, written = ({name: [] for name in names} for _ in range(2))
+held_out, parts, streams = {}, {}, {}
 for name in names:
-    keeper, draws = start(name, every=99)  # no update: it only keeps the texts
-    serve(keeper, draws, prompts[:2])
-    held_out[name] = keeper.batch
-    serving[name] = start(name, every=2, steps=2, replay=2)
-for place, prompt in enumerate(prompts[2:]):
-    for name, (learner, draws) in serving.items():  # in turn
-        if place % 2 == 0:
-            curves[name].append(learner.trainer.expected_acceptance(learner.pair, held_out[name]))
-        written[name] += serve(learner, draws, [prompt])
-with tempfile.TemporaryDirectory() as folder:
-    for name, (learner, _) in serving.items():
-        curves[name].append(learner.trainer.expected_acceptance(learner.pair, held_out[name]))
-        Adapters(folder).keep(learner)
-        size = sum(array.size for array in learner.trainer.parameters.values())
-        print(f"{name:12} {curve(curves[name], 0, 1)}   {size:,} numbers in the adapter, {base.parameters:,} in the drafter")
+    models, trainer, draws = start(name)
+    held_out[name] = [decode(models, trainer, prompt, options, draws)[1] for prompt in prompts[:2]]
+    models, trainer, draws = parts[name] = start(name)
+    streams[name] = serve(models, trainer, prompts[2:], options, draws)
+curves, written = ({name: [] for name in names} for _ in range(2))
+for _ in range(len(prompts[2:]) + 1):
+    for name in names:  # in turn
+        models, trainer, _ = parts[name]
+        written[name].append(next(streams[name], None))  # learns from the text before, if it is time, and writes another
+        curves[name].append(trainer.expected_acceptance(models, held_out[name]))
+for name in names:
+    print(f"{name:12} {curve(curves[name], 0, 1)}")
+size = sum(array.size for array in trainer.parameters.values())
+print(f"{size:,} numbers in each adapter, {base.parameters:,} in the drafter that they share")
 
 # %% [markdown]
-# Does what is learned for one target leak into another? If not, a target writes and learns *exactly* the same alone.
+# Does what is learned for one target leak into another? If not, a target writes *exactly* the same alone.
 
 # %%
-alone, draws = start("qwen-like", every=2, steps=2, replay=2)
-assert serve(alone, draws, prompts[2:]) == written["qwen-like"]
-assert all(np.array_equal(array, serving["qwen-like"][0].trainer.served[name]) for name, array in alone.trainer.served.items())
+models, trainer, draws = start("qwen-like")
+assert list(serve(models, trainer, prompts[2:], options, draws)) == written["qwen-like"][:-1]
 
 # %% [markdown]
 # Six prompts are only a beginning. For each of the two targets, the package has an adapter that was trained in the same way, on
@@ -126,15 +145,14 @@ assert all(np.array_equal(array, serving["qwen-like"][0].trainer.served[name]) f
 # without and with this adapter:
 
 # %%
-for name in names:
-    models = serving[name][0].pair
-    models.draft = base
+efficiency = {}
+for name, (models, _, _) in parts.items():
     for label, drafter in {"without": base, "with adapter": Adapters(SHIPPED).load(models).drafter(base)}.items():
         models.draft = drafter
         texts = [list(speculative(models, prompt, Options(stop=FixedLength(4), max_new_tokens=32), Uniforms([])))
                  for prompt in prompts[:3]]
-        efficiency = metrics.summarize(sum(texts, [])).block_efficiency
-        print(f"{name:12} {label:12} {bar(efficiency, 12, '.2f')} tokens per target pass")
+        efficiency[f"{name}, {label}"] = metrics.summarize(sum(texts, [])).block_efficiency
+bars(efficiency, 12, title="tokens per target pass")
 paint(models.target.tokenizer, texts[0], legend=True)
 
 # %% [markdown]

@@ -1,5 +1,5 @@
-"""What the lessons share: `check` for their questions, `show` for a function of the package, `paint` for rounds, `bar`, `curve`
-and `figure` for numbers, `draw_spans` and `draw_trie` for lessons 2 and 5, `examples` of texts, and
+"""What the lessons share: `check` for their questions, `show` for a function of the package, `paint` for rounds, `bar`, `bars`,
+`curve` and `figure` for numbers, `draw_spans` and `draw_trie` for lessons 2 and 5, `examples` of texts, and
 `distribution_of`, which runs a function once per outcome of its draws.
 
 The right answers are computed on demand. (The functions that readers write are in tutorials/exercises.)
@@ -141,6 +141,15 @@ def bar(value, scale=40, form=""):
     """A bar with `scale` blocks for a value of 1 (coloured in a notebook), then the value if `form` gives a format."""
     blocks = "█" * round(scale * value)
     return (f"\033[36m{blocks}\033[0m" if Console().is_jupyter else blocks) + (f" {value:{form}}" if form else "")
+
+
+def bars(values, scale=40, form=".2f", title=None):
+    """Print a labelled bar for each of {label: value}; with a title, also draw them (see `figure`)."""
+    width = max(map(len, map(str, values)))
+    for label, value in values.items():
+        print(f"{label!s:{width}}  {bar(value, scale, form)}")
+    if title:
+        figure(title, {"value": [*values.values()]}, [*map(str, values)])
 
 
 def curve(values, low=None, high=None):
