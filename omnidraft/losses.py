@@ -250,10 +250,10 @@ def _divergence(target: np.ndarray, draft: np.ndarray, kind: str,
                 dtype: Any = float) -> tuple[float, np.ndarray]:
     """The divergence of P and Q (C,), and its derivative by Q (C,); logarithms in `dtype`."""
     if kind == "tv":
-        return 1.0 - np.minimum(target, draft).sum(-1), -(draft < target).astype(float)
+        return 1.0 - np.minimum(target, draft).sum(), -(draft < target).astype(float)
     bounded = np.maximum(draft, TINY)
     free = draft > TINY  # elsewhere the bound makes the derivative 0
     log_ratio = np.log((bounded / np.maximum(target, FLOOR)).astype(dtype))
     if kind == "reverse":
-        return (draft * log_ratio).sum(-1), log_ratio + free
-    return -(target * log_ratio).sum(-1), -target * free / bounded
+        return (draft * log_ratio).sum(), log_ratio + free
+    return -(target * log_ratio).sum(), -target * free / bounded

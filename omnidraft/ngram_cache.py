@@ -163,7 +163,7 @@ class NGramCache:
                 target: Tokenizer) -> int:
         """Learn from two tokenizations of one text (section 3.1); returns how many entries are new.
 
-        An entry is a smallest aligned block of two or more draft tokens and one target token. The
+        An entry is a smallest aligned span of two or more draft tokens and one target token. The
         alignment runs from the end of the text: at the start one side may have added a space.
         """
         self.bind(draft, target)
@@ -172,8 +172,8 @@ class NGramCache:
         theirs = [data[::-1] for data in reversed(target.pieces(target_ids))]
         size = len(draft_ids)
         new = 0
-        blocks = list(aligned_spans(ours, theirs))
-        for (first, last), (place, end) in reversed(blocks):
+        spans = list(aligned_spans(ours, theirs))
+        for (first, last), (place, end) in reversed(spans):
             if last - first < 2 or end - place != 1:
                 continue
             if not all(ours[first:last]):

@@ -159,16 +159,42 @@ class Uniforms:
         return ((float(p), float(q)) for p, q in pairs)
 
 
-class Sampler:
+class Device:
+    """What else depends on where the rows are: in arrays here, on a device in `sampling_torch`."""
+
+    to_numpy = staticmethod(np.asarray)
+
+    def new_cache(self, model: Any) -> Any:
+        """A cache with which `model.forward` returns logits of this kind."""
+        return model.new_cache()
+
+    def allow(self, ids: Sequence[int], model: Any) -> np.ndarray:
+        """(2, V): a least logit for all tokens, and what to add so that only `ids` are possible."""
+        made = np.full((2, model.vocab_size), [[LEAST], [-np.inf]], np.float32)
+        made[1, ids] = 0.0
+        return made
+
+    def spread(self, row: np.ndarray, direct: Any, size: int) -> np.ndarray:
+        """Map a drafter's row (V_q,) to the target's tokens (V_p = size,) by the direct map."""
+        return direct.spread(row, size)
+
+    def lifting(self, lifting: Any, model: Any) -> Any:
+        """The lifting for rows of this kind, on the model's device."""
+        return lifting
+
+    def finished(self, array: np.ndarray) -> np.ndarray:
+        """Wait until the array is computed, so that a model's time ends with its own work."""
+        return array
+
+
+class Sampler(Device):
     """How the models' logits become tokens for one text: temperature, filters, and the draws.
 
-    Temperature 0 takes the argmax; its rows are the probabilities at temperature 1. The twin in
-    `sampling_torch` keeps rows and drawn tokens on a device.
+    Temperature 0 takes the argmax; its rows are the probabilities at temperature 1.
     """
 
     draws_ids = True  # does `draw` return ids? The twin's are tensors: reading them takes time
     best = staticmethod(best)
-    to_numpy = staticmethod(np.asarray)
 
     def __init__(self, uniforms: Uniforms, temperature: float = 1.0, top_k: int = 0,
                  top_p: float = 1.0, min_p: float = 0.0) -> None:
@@ -185,10 +211,6 @@ class Sampler:
         if settings == (1.0, *NO_FILTERS):
             probs = sampling_fast.softmax(logits)
         return process(logits, *settings) if probs is None else probs
-
-    def new_cache(self, model: Any) -> Any:
-        """A cache with which `model.forward` returns arrays of the kind that this sampler takes."""
-        return model.new_cache()
 
     def rows(self, logits: np.ndarray, size: int) -> Sequence[np.ndarray]:
         """The distributions (n, V) for logits (n, V), over a tokenizer's `size` ids."""
@@ -213,21 +235,3 @@ class Sampler:
     def settle(self, drawn: list[int], ends: Sequence[int]) -> list[int]:
         """The drawn tokens up to the first end token (here nothing follows it: each was read)."""
         return drawn
-
-    def allow(self, ids: Sequence[int], model: Any) -> np.ndarray:
-        """(2, V): a least logit for all tokens, and what to add so that only `ids` are possible."""
-        made = np.full((2, model.vocab_size), [[LEAST], [-np.inf]], np.float32)
-        made[1, ids] = 0.0
-        return made
-
-    def spread(self, row: np.ndarray, direct: Any, size: int) -> np.ndarray:
-        """Map a drafter's row (V_q,) to the target's tokens (V_p = size,) by the direct map."""
-        return direct.spread(row, size)
-
-    def lifting(self, lifting: Any, model: Any) -> Any:
-        """The lifting for this sampler's rows, on the model's device."""
-        return lifting
-
-    def finished(self, array: np.ndarray) -> np.ndarray:
-        """Wait until the array is computed, so that a model's time ends with its own work."""
-        return array

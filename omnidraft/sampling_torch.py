@@ -102,7 +102,40 @@ def wrapped(uniforms: sampling.Uniforms) -> Uniforms:
     return uniforms if isinstance(uniforms, Uniforms) else Uniforms(iter(uniforms.next, None))
 
 
-class Sampler(sampling.Sampler):
+class Device(sampling.Device):
+    """As in `sampling`, for tensors on the models' device."""
+
+    _direct: vocabulary_torch.Direct | None = None  # set by the first `spread`
+
+    def new_cache(self, model: Any) -> Any:
+        return model.new_cache(on_device=True)
+
+    def allow(self, ids: Sequence[int], model: Any) -> Tensor:
+        return torch.from_numpy(super().allow(ids, model)).to(model.device)
+
+    def spread(self, row: Tensor, direct: Any, size: int) -> Tensor:
+        if self._direct is None:
+            self._direct = vocabulary_torch.Direct(direct, row.device)
+        return self._direct.spread(row, size)
+
+    def lifting(self, lifting: Any, model: Any) -> lifting_torch.Lifting:
+        return lifting_torch.Lifting(lifting, model.device)
+
+    @staticmethod
+    def to_numpy(array: Tensor | np.ndarray) -> np.ndarray:
+        """A tensor as a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
+        if isinstance(array, np.ndarray):
+            return array
+        array = array.float() if array.dtype == torch.bfloat16 else array
+        return array.detach().cpu().numpy()
+
+    def finished(self, array: Tensor) -> Tensor:
+        if array.is_cuda:
+            torch.cuda.synchronize(array.device)
+        return array
+
+
+class Sampler(Device, sampling.Sampler):
     """How logits become tokens, as in `sampling`: rows and drawn tokens stay on the models' device.
 
     Each round copies to the host: the drafted tokens, once, when the draft is complete; a healed
@@ -118,10 +151,6 @@ class Sampler(sampling.Sampler):
         super().__init__(wrapped(uniforms), temperature, top_k, top_p, min_p)
         self._used: list[float] = []  # the draws behind tokens that are not settled yet
         self._size = 0  # length V of the rows that were asked for last
-        self._direct: vocabulary_torch.Direct | None = None  # set by the first `spread`
-
-    def new_cache(self, model: Any) -> Any:
-        return model.new_cache(on_device=True)
 
     def rows(self, logits: Tensor, size: int) -> Sequence[Tensor]:
         """The distributions (n, V) for logits (n, V); computed at once if they are drawn from."""
@@ -148,27 +177,3 @@ class Sampler(sampling.Sampler):
         self.uniforms.give_back(self._used[len(tokens):])
         self._used.clear()
         return tokens
-
-    def allow(self, ids: Sequence[int], model: Any) -> Tensor:
-        return torch.from_numpy(super().allow(ids, model)).to(model.device)
-
-    def spread(self, row: Tensor, direct: Any, size: int) -> Tensor:
-        if self._direct is None:
-            self._direct = vocabulary_torch.Direct(direct, row.device)
-        return self._direct.spread(row, size)
-
-    def lifting(self, lifting: Any, model: Any) -> lifting_torch.Lifting:
-        return lifting_torch.Lifting(lifting, model.device)
-
-    @staticmethod
-    def to_numpy(array: Tensor | np.ndarray) -> np.ndarray:
-        """A tensor as a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
-        if isinstance(array, np.ndarray):
-            return array
-        array = array.float() if array.dtype == torch.bfloat16 else array
-        return array.detach().cpu().numpy()
-
-    def finished(self, array: Tensor) -> Tensor:
-        if array.is_cuda:
-            torch.cuda.synchronize(array.device)
-        return array

@@ -51,6 +51,7 @@ class Confidence(FixedLength):
     looks = True
 
     def starts(self, confidence: float) -> bool:
+        """Is the likeliest first token at least as probable as `threshold`?"""
         return not confidence < self.threshold  # subtle: NaN must draft: the error is raised later
 
     def __call__(self, confidences: list[float]) -> bool:

@@ -113,16 +113,16 @@ def canonical_ids(tokenizer: Tokenizer, keys: Sequence[Hashable]) -> dict[Hashab
 
 
 def aligned_spans(draft: Sequence[bytes], target: Sequence[bytes]) -> Iterator[tuple[Span, Span]]:
-    """Align two tokenizations of one text, given as the bytes of each token, in smallest blocks.
+    """Align two tokenizations of one text, given as the bytes of each token, in smallest spans.
 
     Yields ((draft_start, draft_end), (target_start, target_end)), ends excluded, up to the last
-    common boundary. A token without bytes (special or empty) at a boundary forms its own block.
+    common boundary. A token without bytes (special or empty) at a boundary forms its own span.
 
     >>> list(aligned_spans([b"Snow", b"f", b"la", b"ke"], [b"Snow", b"flake"]))
     [((0, 1), (0, 1)), ((1, 4), (1, 2))]
     """
     i = j = 0  # tokens read on each side
-    start_i = start_j = 0  # where the block begins
+    start_i = start_j = 0  # where the span begins
     ahead = 0  # bytes read on the draft side minus the target's
     while True:
         # The side that is behind reads on; neither: the drafter, unless only the target's is empty.

@@ -126,6 +126,14 @@ def test_generate_json_has_a_line_per_round_and_a_summary(folders):
     assert summary["text"] + "\n" == text and rounds[-1]["done"]
 
 
+def test_generate_ends_with_a_stop_string(folders):
+    text = ok("generate", "the thing", *pair(folders)).stdout.rstrip("\n")
+    stop = next(character for character in text if character.isascii())
+    cut = ok("generate", "the thing", "--stop", "no such", "--stop", stop, *pair(folders)).stdout.rstrip("\n")
+    assert stop in cut and text.startswith(cut) and len(cut) < len(text)
+    check_refused(run("generate", "the thing", "-k", "0", "--stop", stop, *pair(folders)), "--stop")
+
+
 def test_the_texts_of_the_json_rounds_add_up_to_the_text(capsys):
     """Also where a character begins in one round and ends in the next."""
     tokens = SimpleNamespace(decode_bytes=lambda ids: b"".join([b"\xe6", b"\x97\xa5", b"x"][i] for i in ids))

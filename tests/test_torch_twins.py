@@ -54,7 +54,7 @@ def test_signatures_are_equal(plain, twin):
         if inspect.isfunction(one):
             assert arguments(one) == arguments(other), name
             shared += 1
-        elif name in ("Uniforms", "Lifting", "Sampler"):
+        elif name in ("Uniforms", "Lifting", "Device", "Sampler"):
             for method, function in vars(one).items():
                 if inspect.isfunction(function) and (method[:1] != "_" or name == "Sampler") and method in vars(other):
                     assert arguments(function) == arguments(getattr(other, method)), method

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain, speculative
+from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain
 from ..engine.loading import drafter_for
 from ..serving.prompts import ids_of
 from ..text.files import check_writable
 from . import options
 from .bench import compare, save_figures
 from .common import command
-from .generate import on_a_terminal
+from .generate import on_a_terminal, rounds_of
 from .printing import console, escape, note
 
 USUAL = {"math": "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?",
@@ -66,22 +66,22 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
 
     (out, signs), (errors, _), target = console(signs), console(signs, stderr=True), pair.target
     requests = [*options.asked(target, map(options.Request, prompts.values()), chat)]
-    asked = [ids_of(pair, request) for request in requests]  # for target and drafter
+    asked = [ids_of(pair, request)[0] for request in requests]  # all, before the first is shown
     ends = ["" if isinstance(request, str) else "\n" for request in requests]  # of what is shown
     note(" drafts for ".join(f"{one.name} ({one.tokenizer.size:,} entries)"
                              for one in (pair.draft, target)) + f", rule {how.verify}")
     errors.print(legend(signs, rounds=True), soft_wrap=True)
     rows, short, uniforms = [], replace(how, max_new_tokens=8), options.uniforms_of
-    for (task, prompt), both, end in zip(prompts.items(), asked, ends, strict=True):
-        ids = both[0]
+    each = zip(prompts.items(), requests, asked, ends, strict=True)
+    for (task, prompt), request, ids, end in each:
         if not rows:  # warm up untimed: the first passes of a process load the weights
             list(plain(target, ids, short, uniforms(0)))
-            list(speculative(pair, both, short, uniforms(0)))
+            pair.generate(request, short)
         keys = "  (space: next step, Enter: run to the end)" if slow and on_a_terminal() else ""
         errors.print(f"\n--- {task} ---{keys}")
         alone = list(plain(target, ids, how, uniforms(seed)))
         drafted = play(out, Text.assemble((escape(prompt) + end, "dim")),
-                       speculative(pair, both, how, uniforms(seed)),
+                       rounds_of(pair, request, how, seed),
                        Painter(target.tokenizer, signs), pair.draft.tokenizer, slow)
         written = target.tokenizer.decode([token for one in drafted for token in one.emitted])
         rows.append({"task": task, "prompt": prompt, "text": written,

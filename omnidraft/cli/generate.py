@@ -5,11 +5,11 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from .. import OmnidraftError, Pair, Round, Tokenizer, plain, speculative
+from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain
 from ..engine.loading import EMBEDDED
 from ..metrics import Summary, summarize
 from ..serving.conversation import Conversation
@@ -34,6 +34,8 @@ def generate(
         show_default=False, callback=options.typed,
         help="Text to continue; read from stdin if - or missing.")] = None,
     chat: options.Chat = None,
+    stop: Annotated[list[str] | None, options.output(
+        "--stop", show_default=False, help="A string that ends the text; repeatable.")] = None,
     json_lines: options.JsonLines = False,
 ) -> None:
     """Continue a text by speculative decoding."""
@@ -43,13 +45,27 @@ def generate(
             raise OmnidraftError("no prompt: give it as an argument, or on stdin with -")
         prompt = re.sub(r"\r?\n\Z", "", sys.stdin.read())  # one line end, of any system
     pair, how = models.open(how)
-    target, uniforms = getattr(pair, "target", pair), options.uniforms_of(decoding.seed)
+    target = getattr(pair, "target", pair)
     [read] = options.asked(target, [options.Request(prompt)], chat)
-    if isinstance(read, str):
-        records = (speculative if isinstance(pair, Pair) else plain)(pair, prompt, how, uniforms)
+    if isinstance(pair, Pair):
+        records = rounds_of(pair, read, how, decoding.seed, stop_strings=stop)
+    elif stop:
+        raise OmnidraftError("-k 0 decodes without a drafter and knows no --stop: drop one of them")
     else:
-        records = Conversation(pair).ask(prompt, how, uniforms)
+        uniforms = options.uniforms_of(decoding.seed)
+        records = (plain(pair, prompt, how, uniforms) if isinstance(read, str)
+                   else Conversation(pair).ask(prompt, how, uniforms))
     write(records, target.tokenizer, as_json=json_lines)
+
+
+def rounds_of(pair: Pair, prompt: Any, how: Options, seed: int, **more: Any) -> Iterator[Round]:
+    """The rounds of `pair.stream`, one after another, also those that end within a character."""
+    rounds: list[Round] = []
+    shown = 0
+    for _ in pair.stream(prompt, how, rounds=rounds, seed=seed, **more):
+        yield from rounds[shown:]
+        shown = len(rounds)
+    yield from rounds[shown:]
 
 
 @command("omnidraft chat", "omnidraft chat --draft draft-general --adapter auto -T 0.8",

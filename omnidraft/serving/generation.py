@@ -167,9 +167,11 @@ class Pair(Pairing):
     """
 
     def find_splits(self) -> NGramCache:
+        """As in `Pairing`; between large vocabularies it is computed once, and kept in a file."""
         return self._computed_once("splits", self.draft, self.target, super().find_splits)
 
     def find_spellings(self) -> dict[tuple[int, ...], int]:
+        """As in `Pairing`; kept in a file, as `find_splits` are."""
         def compute() -> NGramCache:
             cache = NGramCache()
             cache.bind(self.target.tokenizer, self.draft.tokenizer)

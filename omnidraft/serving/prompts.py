@@ -22,17 +22,26 @@ def read(pair: Pairing, prompt: Any) -> tuple[list[tuple[list[int], list[int]]],
 def ids_of(pair: Pairing, prompt: str | list[Any]) -> tuple[list[int], list[int]]:
     """The ids that target and drafter read for one text, list of ids or chat."""
     if kind_of(prompt) == "chat":
-        ids, other = (view.read(prompt)[1] for view in Conversation(pair).views)
-        return check_prompt(pair.target, ids), other
-    ids, spell = check_prompt(pair.target, prompt), pair.target.tokenizer
-    text = prompt if isinstance(prompt, str) else spell.decode(ids)
-    if text is prompt and getattr(pair.target, "speaks", None):
-        names = Names(spell.strings[token] for token in spell.special.ids)
-        for begin, end in names.find(text)[:1]:
-            raise OmnidraftError(f"the prompt has {text[begin:end]!r}, a special token in "
-                                 "transformers, but plain text here: give ids to say which, or a "
-                                 "chat")
-    return ids, ids if pair.one_vocabulary else pair.draft.tokenizer.encode_possible(text)
+        target_ids, draft_ids = (view.read(prompt)[1] for view in Conversation(pair).views)
+        return check_prompt(pair.target, target_ids), draft_ids
+    target_ids = check_prompt(pair.target, prompt)
+    if isinstance(prompt, str):
+        check_names(pair.target, prompt)
+    if pair.one_vocabulary:
+        return target_ids, target_ids
+    text = prompt if isinstance(prompt, str) else pair.target.tokenizer.decode(target_ids)
+    return target_ids, pair.draft.tokenizer.encode_possible(text)
+
+
+def check_names(target: Any, text: str) -> None:
+    """OmnidraftError for the name of a special token in a text, if transformers reads it as one."""
+    if getattr(target, "speaks", None) is None:
+        return
+    tokenizer = target.tokenizer
+    names = Names(tokenizer.strings[token] for token in tokenizer.special.ids)
+    for begin, end in names.find(text)[:1]:
+        raise OmnidraftError(f"the prompt has {text[begin:end]!r}, a special token in "
+                             "transformers, but plain text here: give ids to say which, or a chat")
 
 
 def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
