@@ -134,12 +134,9 @@ class Uniforms:
             raise OmnidraftError(f"draws are made by a NumPy generator, not by {source!r}: give "
                                  "np.random.default_rng(0)")
         self._draws: Iterator[float] = iter(source)
-        self._back: list[float] = []  # draws that `sampling_torch` gave back, the next one last
 
     def next(self) -> float:
-        """The next draw; draws that were given back come first."""
-        if self._back:
-            return self._back.pop()
+        """The next draw."""
         return next(self._draws)
 
     def accept(self, probability: float) -> bool:

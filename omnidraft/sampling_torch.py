@@ -77,6 +77,14 @@ def to_host(indices: Tensor, size: int) -> Iterator[int]:
 class Uniforms(sampling.Uniforms):
     """Uniform draws in [0, 1), made on the host, for weights that stay on the device."""
 
+    def __init__(self, source: np.random.Generator | Iterable[float]) -> None:
+        super().__init__(source)
+        self._back: list[float] = []  # draws that were given back, the next one last
+
+    def next(self) -> float:
+        """The next draw; draws that were given back come first."""
+        return self._back.pop() if self._back else super().next()
+
     def give_back(self, draws: Sequence[float]) -> None:
         """Return draws that were not used: they are the next ones again."""
         self._back += reversed(draws)

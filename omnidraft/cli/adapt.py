@@ -3,6 +3,8 @@
 import math
 import sys
 from collections import deque
+from collections.abc import Iterator
+from contextlib import closing
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -49,13 +51,15 @@ def adapt(
     json_lines: options.JsonLines = False,
 ) -> None:
     """Serve prompts and learn from them. Ctrl-C stops; the next run resumes."""
-    from rich.progress import Progress
+    # 1. Read and check the input, before anything slow.
     how = decoding.options()
     if limit < 1:
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
-    if save and adapters:  # before the models are loaded
+    if save and adapters:
         make_folder_of(adapters.expanduser() / "any")
     prompts, total = options.read_prompts(source)
+
+    # 2. Load the models, and continue with what was learned.
     pair, store = models.pair(learns=True), Adapters(adapters)
     if save:  # refuse here, before the start, if another run is learning into this adapter
         context.with_resource(store.writing(pair))
@@ -66,30 +70,21 @@ def adapt(
     if learner.statistics and not learner.version:
         note("starting from the shipped adapter (--rank 32 starts a new one)")
     how = options.with_head(how, learner.head)
-    what = source if source in (*options.TASKS, "-") else str(Path(source).resolve())
-    where = f"served {sha256(what.encode()).hexdigest()[:12]}"  # adapters are shared: save no paths
-    served = learner.statistics.get(where, 0)
-    if done := served if served < (total or 0) else 0:  # if all were served, start again
+
+    # 3. Serve the prompts that no earlier run has served, and learn.
+    place = place_of(source)
+    done = served_before(learner, place, total)
+    if done:
         note(f"skipping the first {done} prompts of {source}, served in an earlier run")
-    first, latest = [], deque(maxlen=SHOWN)  # results: a run may have no end, so no others are kept
-    count, any_served, stopped, failed = 0, False, False, None
-    asked = options.asked(pair.target, prompts, chat)
-    stream = islice(asked, done, min(done + limit, sys.maxsize))
+    asked = islice(options.asked(pair.target, prompts, chat), done, min(done + limit, sys.maxsize))
+    learning = online.learn(learner, asked, how, options.uniforms_of(decoding.seed))
+    results = Results()
+    shown = with_progress(learning, results, total and min(total - done, limit))
+    stopped, failed = False, None
     try:
-        # subtle: by default Rich writes what goes to stdout to the bar's terminal, even for a pipe
-        redirected = sys.stdout.isatty()
-        with Progress(console=console(stderr=True)[0], redirect_stdout=redirected) as bar:
-            learning = online.learn(learner, stream, how, options.uniforms_of(decoding.seed))
-            for learned in bar.track(learning, total and min(total - done, limit)):
-                count, any_served = count + 1, any_served or bool(learned.rounds)
-                latest.append(learned)
-                if len(first) < SHOWN:
-                    first.append(learned)
-                learner.statistics[where] = done + count
-                tau = summarize(r for one in latest for r in one.rounds).block_efficiency
-                bar.update(bar.task_ids[0], description=f"{tau:.2f} tokens per target pass")
-                if learned.note:
-                    bar.console.print(escape(learned.note), markup=False, soft_wrap=True)
+        with closing(shown):  # subtle: the bar ends before anything else is printed
+            for learned in shown:
+                learner.statistics[place] = done + results.count
                 if json_lines:
                     emit({"type": "prompt", **vars(summarize(learned.rounds)),
                           "loss": None if math.isnan(learned.loss) else learned.loss,
@@ -99,13 +94,15 @@ def adapt(
                     store.keep(learner)
     except KeyboardInterrupt:  # Ctrl-C, `kill`, or a terminal that was closed
         stopped = True  # subtle: said later, since a closed terminal takes no more text
-        if not count:
+        if not results.count:
             raise OmnidraftError("stopped early: nothing new was learned") from None
     except (OmnidraftError, UnicodeDecodeError, OSError, SystemExit) as error:
         failed = error  # a bad prompt, a closed output (Rich then exits): keep what was learned
-    if not any_served:
+    if not results.any_served:
         raise failed or OmnidraftError(
-            f"no prompt in {source} could be served ({latest[-1].note})")
+            f"no prompt in {source} could be served ({results.latest[-1].note})")
+
+    # 4. Save, and say what was learned.
     last = learner.close().note
     try:
         if save:  # before anything is printed, as that may fail
@@ -114,18 +111,63 @@ def adapt(
         if json_lines:
             emit({"type": "summary", **learner.statistics, "rollbacks": learner.rollbacks,
                   "skipped": learner.skipped})
-        note("stopped\n" * stopped + f"{last}\n" * bool(last)
-             + report(first, [*latest], count, learner))
+        note("stopped\n" * stopped + f"{last}\n" * bool(last) + report(results, learner))
     if failed:
         raise failed
 
 
-def report(first: list[online.Learned], latest: list[online.Learned], count: int,
-           learner: Learner) -> str:
-    """A run of `count` prompts in four lines: the first and the latest ones, and the `verdict`."""
-    size = max(1, min(SHOWN, count // 2))
+class Results:
+    """The prompts served so far: how many, the first and the latest (a run may have no end)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.any_served = False
+        self.first: list[online.Learned] = []
+        self.latest: deque[online.Learned] = deque(maxlen=SHOWN)
+
+    def add(self, learned: online.Learned) -> None:
+        """One more prompt."""
+        self.count += 1
+        self.any_served = self.any_served or bool(learned.rounds)
+        self.latest.append(learned)
+        if len(self.first) < SHOWN:
+            self.first.append(learned)
+
+
+def with_progress(learning: Iterator[online.Learned], results: Results,
+                  size: int | None) -> Iterator[online.Learned]:
+    """Collect the results of `size` prompts (None: unknown), with a bar and notes on stderr."""
+    from rich.progress import Progress
+
+    # subtle: by default Rich writes what goes to stdout to the bar's terminal, even for a pipe
+    redirected = sys.stdout.isatty()
+    with Progress(console=console(stderr=True)[0], redirect_stdout=redirected) as bar:
+        for learned in bar.track(learning, size):
+            results.add(learned)
+            tau = summarize(r for one in results.latest for r in one.rounds).block_efficiency
+            bar.update(bar.task_ids[0], description=f"{tau:.2f} tokens per target pass")
+            if learned.note:
+                bar.console.print(escape(learned.note), markup=False, soft_wrap=True)
+            yield learned
+
+
+def place_of(source: str) -> str:
+    """Where statistics count the prompts of a source; adapters are shared, so they hold no path."""
+    what = source if source in (*options.TASKS, "-") else str(Path(source).resolve())
+    return f"served {sha256(what.encode()).hexdigest()[:12]}"
+
+
+def served_before(learner: Learner, place: str, total: int | None) -> int:
+    """How many prompts of a source earlier runs have served; 0 if all, to start again."""
+    served = learner.statistics.get(place, 0)
+    return served if served < (total or 0) else 0
+
+
+def report(results: Results, learner: Learner) -> str:
+    """A run in four lines: the first and the latest prompts, and the `verdict`."""
+    size = max(1, min(SHOWN, results.count // 2))
     one, other = (describe(summarize(r for learned in some for r in learned.rounds))
-                  for some in (first[:size], latest[-size:]))
+                  for some in (results.first[:size], [*results.latest][-size:]))
     return (f"first prompts: {one}\nlast prompts: {other}\n{verdict(learner.statistics)}; "
             f"{learner.rollbacks} rollbacks in this run")
 

@@ -4,7 +4,7 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Any
@@ -37,19 +37,30 @@ class OneLineErrors(TyperGroup):
                 warnings.simplefilter("ignore")  # NumPy's, about numbers that are rejected later
                 return super().main(args, **more)
         except Exception as error:
-            full = is_out_of_memory(error)
-            line = OUT_OF_MEMORY if full else str(error).replace("\n", " ")
-            if isinstance(error, UnicodeDecodeError):
-                line = f"the input is not valid UTF-8: convert it ({line})"
-            elif not (full or isinstance(error, (OmnidraftError, OSError))):
-                line = (f"{type(error).__name__}: {line}; this is a bug in omnidraft: please "
-                        "report it with the output of `omnidraft --debug ...`")
-            note(f"error: {line}")
-            try:
-                sys.stdout.flush()
-            except OSError:  # subtle: otherwise Python retries it at exit, with another error
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            note(f"error: {one_line(error)}")
+            flush_or_drop()
             raise SystemExit(1) from None
+
+
+def one_line(error: Exception) -> str:
+    """What is said about an error; an unexpected one is called a bug."""
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY
+    line = str(error).replace("\n", " ")
+    if isinstance(error, UnicodeDecodeError):
+        return f"the input is not valid UTF-8: convert it ({line})"
+    if isinstance(error, (OmnidraftError, OSError)):
+        return line
+    return (f"{type(error).__name__}: {line}; this is a bug in omnidraft: please report it with "
+            "the output of `omnidraft --debug ...`")
+
+
+def flush_or_drop() -> None:
+    """Write what is left for stdout; if it is full or closed, drop that."""
+    try:
+        sys.stdout.flush()
+    except OSError:  # subtle: otherwise Python retries it at exit, with another error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Topics(TyperCommand):
@@ -86,23 +97,32 @@ def command(*lines: str, to: typer.Typer = app, **defaults: Any) -> Callable:
     A parameter whose type is a dataclass becomes one option per field; `defaults` are by field.
     """
     def register(function: Callable) -> Callable:
-        groups, options = {}, {}
-        for name, parameter in inspect.signature(function).parameters.items():
-            if is_dataclass(kind := parameter.annotation):
-                groups[name] = kind
-                options |= {f.name: (f.type, defaults.get(f.name, f.default)) for f in fields(kind)}
-            else:
-                options[name] = kind, parameter.default
+        parameters = inspect.signature(function).parameters
+        groups = {name: parameter.annotation for name, parameter in parameters.items()
+                  if is_dataclass(parameter.annotation)}
 
         @wraps(function)
         def unfolded(**given: Any) -> None:
             for name, kind in groups.items():
-                given[name] = kind(**{f.name: given.pop(f.name) for f in fields(kind)})
+                given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
             function(**given)
 
         unfolded.__signature__ = inspect.Signature([
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
-            for name, (kind, value) in options.items()])
+            for name, (kind, value) in unfolded_options(parameters, defaults).items()])
         return to.command(cls=Topics, epilog=examples(*lines))(unfolded)
 
     return register
+
+
+def unfolded_options(parameters: Mapping[str, inspect.Parameter],
+                     defaults: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The (type, default) of each option: of the parameters, or of their dataclass's fields."""
+    options = {}
+    for name, parameter in parameters.items():
+        if is_dataclass(parameter.annotation):
+            for field in fields(parameter.annotation):
+                options[field.name] = field.type, defaults.get(field.name, field.default)
+        else:
+            options[name] = parameter.annotation, parameter.default
+    return options
