@@ -103,7 +103,7 @@ def speculate(p, q, text, k, size, draws):
                 written.append(draws.choose(np.maximum(0, p_row - q_row)))  # recovered
                 break
             written.append(x)  # accepted
-        else:
+        else:  # no break: all are accepted
             written.append(draws.choose(p_rows[k]))  # the bonus
     return written[:len(text) + size]
 

@@ -115,9 +115,9 @@ for name, models in drafters.items():
     compare(rules, models, name)
 
 # %% [markdown]
-# A good drafter should write far ahead, a bad one had better be silent: there twelve draft tokens a round make decoding up to
-# twice as slow as no draft. One confidence rule serves both. It is nearly as fast as the best fixed length with the one, and
-# loses little with the other. (Small differences are clock noise. The counts are exact.)
+# A good drafter should write far ahead, a bad one had better be silent: twelve draft tokens a round make decoding about twice
+# as slow as none. One confidence rule serves both: with the one it is about as fast as the best fixed length, with the other it
+# loses far less than they do. (Small differences are clock noise. The counts are exact.)
 #
 # Can it be better? `draft-general` has its doubts, but how reliable are they, for this target? The **acceptance head** is one
 # linear layer with a sigmoid. It reads what the drafter has computed anyway: its **hidden state** before the token, its

@@ -20,7 +20,7 @@
 # %%
 import json
 
-from helpers import ROOT, bar, check, curve, figure, paint, show
+from helpers import ROOT, bar, bars, check, curve, figure, paint
 
 from omnidraft import Options, Uniforms, metrics, pair, plain, speculative
 from omnidraft.engine.published import place
@@ -40,11 +40,9 @@ def speedup(tau, k, c, many, o):  # `many`: a pass of k + 1 tokens
 # single ones (a quantized model that is limited by arithmetic, not by memory), no drafter below tau = 3.3 gains anything.
 
 # %%
-for name, tau, c, many in (("before", 1.24, 0.01, 1.02), ("after", 1.6, 0.01, 1.02), ("c = 0.1", 1.6, 0.1, 1.02),
-                           ("pass(4) = 3.3", 1.6, 0.01, 3.3)):
-    print(f"{name:14} {bar(speedup(tau, 3, c, many, 0.02), 2, '.2f')} times the speed of plain decoding")
-assert abs(speedup(1.24, 3, 0.01, 1.02, 0.02) - 1.16) < 0.005
-assert speedup(1.6, 3, 0.01, 3.3, 0.02) < 0.5
+bars({"before": speedup(1.24, k=3, c=0.01, many=1.02, o=0.02), "after": speedup(1.6, k=3, c=0.01, many=1.02, o=0.02),
+      "c = 0.1": speedup(1.6, k=3, c=0.1, many=1.02, o=0.02), "pass(4) = 3.3": speedup(1.6, k=3, c=0.01, many=3.3, o=0.02)},
+     20, ".2f", "times the speed of plain decoding")
 
 # %% [markdown]
 # ## The real thing
@@ -90,7 +88,6 @@ assert all(one["T=0"]["block_efficiency"] > one["T=1"]["block_efficiency"] for o
 # live, with the number of pieces that the tokens of this answer have:
 
 # %%
-show(metrics.speedup)
 if place("smollm2").exists():
     models = pair("draft-smol", "smollm2")
     question = [{"role": "user", "content": "Tom has 12 pens and gives 5 to Ann. How many pens does Tom have?"}]
