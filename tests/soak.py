@@ -1,7 +1,8 @@
 """A long stress test: broken files, killed writers, power loss, two writers at once, long texts with learning, many worlds.
 
 `make soak` runs all of it (20 minutes or more); `python tests/soak.py --scale 0.1 mutations kills` runs a tenth of two parts.
-Each part prints what it tried and what failed, with the seed of each failure; exit status 1 if anything failed. Linux only.
+Each part prints what it tried and what failed, with the seed of each failure; exit status 1 if anything failed. With
+`--record` the counts go to docs/reliability.json, from which docs/reliability.md has its table. Linux only.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ from omnidraft.ngram_cache import NGramCache
 from omnidraft.serving import ngram_files
 from omnidraft.stopping import FixedLength
 
-WHOLE = {"mutations": 10_000, "kills": 200, "losses": 50, "writers": 100, "interrupts": 300,
+WHOLE = {"mutations": 10_000, "kills": 200, "losses": 50, "writers": 100, "interrupts": 700,
          "adapt": 100_000, "tokens": 1_000_000, "worlds": 2000}  # at --scale 1
+RECORD = Path(__file__).resolve().parents[1] / "docs" / "reliability.json"
 PROMPTS = ["the thing", "in the house", "a thin line", "and then the other", "ten things", "on the inside", "this",
            "that is it"]
 
@@ -170,7 +172,7 @@ def one_mutation(base: Path, seed: int) -> str:
     return what if {*result.stderr} & {*map(chr, (*range(9), *range(11, 32), 127))} else ""
 
 
-def mutations(base: Path, count: int, first: int = 0) -> list[str]:
+def mutations(base: Path, count: int, first: int = 0) -> tuple[list[str], str]:
     """Damaged files, each read in a process that is ended after 10 s of CPU time or 1 GB of memory."""
     good = models(base / "good")
     os.environ["OMNIDRAFT_HOME"] = str(good / "home")
@@ -213,7 +215,7 @@ def mutations(base: Path, count: int, first: int = 0) -> list[str]:
             seed += 1
         if seed % 100 == 0:
             print(f"  {seed} mutations, {len(failures)} failures", flush=True)
-    return failures
+    return failures, ""
 
 
 # -------------------------------------------------------------------------------- killed, power loss, two at once
@@ -240,7 +242,7 @@ def save_for_ever(base: Path) -> None:
             os.write(1, b".")
 
 
-def kills(base: Path, count: int) -> list[str]:
+def kills(base: Path, count: int) -> tuple[list[str], str]:
     """kill -9 of a process that saves an adapter and a cache without end."""
     models(base)
     failures, version, rng, saved = [], 0, random.Random(0), 0
@@ -261,8 +263,7 @@ def kills(base: Path, count: int) -> list[str]:
             version = whole(base, version)
         except Exception as error:
             failures.append(f"kill {number}: {error!r}")
-    print(f"  {saved} saves were finished, {version} is the last version")
-    return failures
+    return failures, f"{saved} finished saves"
 
 
 class Disk:
@@ -335,7 +336,7 @@ class Disk:
                 there.write_bytes(content)
 
 
-def losses(base: Path, count: int) -> list[str]:
+def losses(base: Path, count: int) -> tuple[list[str], str]:
     """Power losses during saves: what was not synced is lost, partly or completely."""
     models(base)
     disk, (store, learner), failures, marks = Disk(base), resume(base), [], []
@@ -357,11 +358,10 @@ def losses(base: Path, count: int) -> list[str]:
             whole(to, sum(mark <= at for mark in marks))  # nothing that was reported as saved is lost
         except Exception as error:
             failures.append(f"loss {number} after step {at}: {error!r}")
-    print(f"  {len(disk.log)} steps of 4 saves")
-    return failures
+    return failures, f"{len(disk.log)} steps of 4 saves"
 
 
-def writers(base: Path, count: int) -> list[str]:
+def writers(base: Path, count: int) -> tuple[list[str], str]:
     """Two processes that learn into one adapter: with `adapt`, or with two learners of the library, without the lock."""
     models(base)
     os.environ["OMNIDRAFT_HOME"] = str(base / "home")
@@ -407,22 +407,21 @@ def writers(base: Path, count: int) -> list[str]:
         if (served := manifest_of(folder)["statistics"]["prompts"]) != prompts:
             failures.append(f"pair {number}: {served} prompts are in the adapter, {prompts} were saved")
             prompts = served
-    print(f"  {dict(outcomes)}")
-    return failures
+    return failures, ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
 
 
 SAVING = ("omnidraft.learning.adapters", "omnidraft.learning.versions", "omnidraft.text.files")
 
 
-def interrupts(base: Path, count: int) -> list[str]:
-    """Ctrl-C at random lines of a save: then the learner saves as before, and nothing is left over or rescued."""
+def interrupts(base: Path, count: int) -> tuple[list[str], str]:
+    """Ctrl-C at lines of a save, no two alike: then the learner saves as before, and nothing is left over or rescued."""
     models(base)
     (store, learner), failures, rng = resume(base), [], random.Random(0)
     serve(learner, 2)
     store.keep(learner)
     lines = interrupted(lambda: store.keep(learner), 0, SAVING)
-    for number in range(count):
-        at = rng.randint(1, lines)
+    moments = rng.sample(range(1, lines + 1), min(count, lines))
+    for number, at in enumerate(moments):
         interrupted(lambda: store.keep(learner), at, SAVING)
         try:
             whole(base, 1)
@@ -432,12 +431,12 @@ def interrupts(base: Path, count: int) -> list[str]:
             assert not [*base.glob("adapters-rescued*")], "rescued"
         except Exception as error:
             failures.append(f"interrupt {number} at line {at} of {lines}: {error!r}")
-    return failures
+    return failures, f"at {len(moments)} different lines of the {lines} that a save runs"
 
 
 # ------------------------------------------------------------------------------------------------------- long texts
 
-def adapt(base: Path, count: int) -> list[str]:
+def adapt(base: Path, count: int) -> tuple[list[str], str]:
     """The command `adapt` with prompts without end: its memory stays as it is after a quarter of the run."""
     models(base)
     os.environ["OMNIDRAFT_HOME"] = str(base / "home")
@@ -461,10 +460,9 @@ def adapt(base: Path, count: int) -> list[str]:
     finally:
         online.learn = real
     warm_up = max(levels[:max(1, len(levels) // 4)])
-    print(f"  {done[0]} tokens, {len(levels)} prompts; {warm_up} MB after a quarter, {max(levels)} MB at most")
     failures = [f"exit status {result.exit_code}: {result.stderr[-200:]!r}"] * (result.exit_code != 0)
-    return failures + [f"memory grew from {warm_up} to {max(levels)} MB"] * (max(levels) > 1.05 * warm_up + 8)
-
+    failures += [f"memory grew from {warm_up} to {max(levels)} MB"] * (max(levels) > 1.05 * warm_up + 8)
+    return failures, f"{done[0]:,} tokens, {len(levels)} prompts; {warm_up} MB after a quarter, {max(levels)} MB at most"
 
 
 def memory() -> int:
@@ -487,7 +485,7 @@ def decided(model, ids: list[int]) -> bool:
     return best[1] - best[0] > 1e-3
 
 
-def tokens(base: Path, count: int) -> list[str]:
+def tokens(base: Path, count: int) -> tuple[list[str], str]:
     """Greedy texts while drafter and n-gram cache learn: equal to plain decoding's, with constant memory."""
     models(base)
     from omnidraft.learning.training import Trainer
@@ -523,23 +521,31 @@ def tokens(base: Path, count: int) -> list[str]:
         done += len(text)
         levels.append(memory())
     warm_up = max(levels[:max(1, len(levels) // 4)])
-    print(f"  {done} tokens in {rounds} rounds, {learner.updates} updates, {checks} checks of both caches, {ties} rounding "
-          f"ties; {warm_up} MB after a quarter, {max(levels)} MB at most, {levels[-1]} MB at the end")
     if max(levels) > 1.1 * warm_up + 32:
         failures.append(f"memory grew from {warm_up} to {max(levels)} MB")
-    return failures
+    return failures, (f"{done:,} tokens in {rounds:,} rounds, {learner.updates} updates, {checks} checks of both caches, "
+                      f"rounding ties: {ties}; {warm_up} MB after a quarter, {max(levels)} MB at most")
 
 
-def worlds(base: Path, count: int, first: int = 10_000) -> list[str]:
+def worlds(base: Path, count: int, first: int = 10_000) -> tuple[list[str], str]:
     """This many new random worlds for each exact rule: the distances that rounding does not explain."""
-    failures = []
+    failures, runs, worst = [], [], 0.0
     for rule in ("lifted", "slem", "tli"):
         found = check(rule, count, first)
         failures += [f"{rule}, world {first + i}: {distance}" for i, distance in enumerate(found.distances)
                      if not distance <= TOLERANCE]
         seen = ", ".join(f"{name} {number}" for name, number in sorted(found.conditions.items()))
         print(f"  {rule}: {found.runs:,} runs, largest distance {found.worst:.1e}; {seen}", flush=True)
-    return failures
+        runs.append(f"`{rule}` {found.runs:,} runs")
+        worst = max(worst, found.worst)
+    return failures, f"{', '.join(runs)}; largest distance {worst:.1e}"
+
+
+def record(part: str, count: int, failures: int, said: str) -> None:
+    """Keep the counts of a run in docs/reliability.json, in place of those of the run before."""
+    runs = json.loads(RECORD.read_text())
+    runs[part] = {"full": WHOLE[part], "run": count, "date": time.strftime("%Y-%m-%d"), "failures": failures, "counts": said}
+    RECORD.write_text(json.dumps(runs, indent=1) + "\n")
 
 
 def main() -> None:
@@ -547,15 +553,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[[], *WHOLE], help="by default all")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the whole numbers")
+    parser.add_argument("--record", action="store_true", help="keep the counts in docs/reliability.json")
     args, failed = parser.parse_args(), 0
     for part in args.parts or WHOLE:
         count, began = max(1, round(args.scale * WHOLE[part])), time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="soak-") as folder:
             print(f"{part}: {count:,}", flush=True)
-            failures = globals()[part](Path(folder) / part, count)
+            failures, said = globals()[part](Path(folder) / part, count)
         for failure in islice(failures, 20):
             print(f"  FAILED {failure}")
-        print(f"  {len(failures)} failures in {time.perf_counter() - began:.0f} s", flush=True)
+        print(f"  {said}\n  {len(failures)} failures in {time.perf_counter() - began:.0f} s", flush=True)
+        if args.record:
+            record(part, count, len(failures), said)
         failed += len(failures)
     sys.exit(bool(failed))
 

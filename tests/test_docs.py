@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import html
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -34,13 +35,51 @@ COMMANDS = [shlex.split(line.replace("$'", "'").replace(r"\n", "\n"), comments=T
 
 
 @pytest.mark.parametrize("build", [["docs/build.py"], ["docs/api.py"], ["docs/notebooks.py", "--stored"],
-                                   ["-m", "benchmarks.report"]],
-                         ids=["cli", "api", "real_pair", "results"])
+                                   ["-m", "benchmarks.report"], ["docs/reliability.py"]],
+                         ids=["cli", "api", "real_pair", "results", "reliability"])
 def test_generated_pages_are_fresh(build):
     if build == ["docs/build.py"] and tuple(map(int, version("typer").split(".")[:2])) < (0, 26):
         pytest.skip("an older typer words its help otherwise")
     done = subprocess.run([sys.executable, *build, "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_each_promise_names_tests_that_are_there():
+    pytest.importorskip("resource")
+    import soak
+
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    there = {name for path in ROOT.glob("tests/test_*.py") for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)}
+    promises = page.partition("## What is promised\n")[2].partition("\n## ")[0].strip().split("\n- ")
+    for promise in promises:
+        tests = re.sub(r"\s+", " ", promise).partition(" Tests: ")[2]
+        named, parts = re.findall("`(test_.*?)`", tests), re.findall("`(.*?)`", tests.partition("soak ")[2])
+        assert named and {*named} <= there and {*parts} <= soak.WHOLE.keys(), promise
+    assert len(promises) > 9
+
+
+def test_the_runs_of_the_soak_test_are_those_that_it_has_now():
+    pytest.importorskip("resource")
+    import soak
+
+    runs = json.loads(soak.RECORD.read_text())
+    assert {part: run["full"] for part, run in runs.items()} == soak.WHOLE
+    assert all(run["run"] > 0 and run["failures"] == 0 for run in runs.values())
+
+
+def test_a_run_of_the_soak_test_is_recorded(tmp_path, monkeypatch):
+    pytest.importorskip("resource")
+    import soak
+
+    monkeypatch.setattr(soak, "RECORD", tmp_path / "runs.json")
+    soak.RECORD.write_text('{"losses": {"run": 1}, "kills": {"run": 2}}')
+    monkeypatch.setattr(sys, "argv", ["soak.py", "losses", "--scale", "0.02", "--record"])
+    with pytest.raises(SystemExit) as end:
+        soak.main()
+    runs = json.loads(soak.RECORD.read_text())
+    assert end.value.code == 0 and runs["kills"] == {"run": 2}
+    assert re.fullmatch(r"\d+ steps of 4 saves", runs["losses"].pop("counts")) and runs["losses"].pop("date")
+    assert runs["losses"] == {"full": 50, "run": 1, "failures": 0}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -119,7 +119,12 @@ def test_replay_takes_no_more_memory_than_it_may(folders):  # noqa: F811
 
 def test_its_memory_is_an_option_of_the_command(folders, monkeypatch):  # noqa: F811
     seen, made = [], online.Schedule
-    monkeypatch.setattr(online, "Schedule", lambda *given, **how: seen.append(made(*given, **how)) or seen[-1])
+
+    class Seen(made):
+        def __post_init__(self) -> None:
+            seen.append(self)
+
+    monkeypatch.setattr(online, "Schedule", Seen)
     for more in ((), ("--replay-mb", "3")):
         assert adapt(folders, "math", "--limit", "1", "--no-save", *more).exit_code == 0
     assert [one.memory_bytes for one in seen] == [made().memory_bytes, 3 << 20]

@@ -53,7 +53,7 @@ def folder(name: str | Path) -> Path:
 
     Raises OmnidraftError if there is none.
     """
-    if name in PUBLISHED:
+    if isinstance(name, str) and name in PUBLISHED:
         return installed(name)
     with suppress(OSError, RuntimeError):  # if a name is too long, or there is no such ~user
         path = embedded(name) if name in EMBEDDED else Path(str(name)).expanduser()

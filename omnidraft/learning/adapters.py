@@ -12,11 +12,13 @@ from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..engine.arguments import expect
 from ..engine.llama import Llama
 from ..engine.weights import read_safetensors, save_tensors
 from ..pairing import Pairing
@@ -66,6 +68,7 @@ class Adapters:
     """The adapters of all pairs under one folder, by default $OMNIDRAFT_HOME/adapters."""
 
     def __init__(self, root: str | Path | None = None) -> None:
+        expect("the folder of adapters", root, (None, str, PathLike), "a path")
         self.root = Path(root).expanduser() if root else default_folder() / "adapters"
         self._held: Path | None = None  # the folder whose lock this store holds
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..decoding import Round, speculative
+from ..engine.arguments import GENERATOR, expect, shown
 from ..losses import Example, make_example
 from ..metrics import summarize
 from ..options import Options
@@ -84,6 +85,9 @@ class Learner:
 
     def __init__(self, pair: Pairing, trainer: Trainer, rng: np.random.Generator,
                  schedule: Schedule | None = None, head: AcceptanceHead | None = None) -> None:
+        expect("rng", rng, np.random.Generator, GENERATOR)
+        expect("schedule", schedule, (None, Schedule), "a Schedule")
+        expect("head", head, (None, AcceptanceHead), "an AcceptanceHead")
         self.pair, self.trainer, self.rng = pair, trainer, rng
         schedule = self.schedule = schedule or Schedule()
         if schedule.head != "none" and head is None:
@@ -274,8 +278,15 @@ def learn(learner: Learner, prompts: Iterable[Any], options: Options,
     """Serve the prompts in turn and learn; yields each result. The learner can be used again.
 
     A prompt is a text or, for a pair that `omnidraft.pair` made, also a chat: messages, each with
-    "role" and "content", which both models read through their templates.
+    "role" and "content", which both models read through their templates. OmnidraftError for other
+    arguments; a prompt that cannot be read is skipped, and its note says why.
     """
+    expect("learner", learner, Learner, "a Learner")
+    expect("prompts", prompts, Iterable, "a list of prompts")
+    if isinstance(prompts, (str, bytes)):  # each of its characters would be a prompt
+        raise OmnidraftError(f"prompts is {shown(prompts)}, but must be a list of prompts")
+    expect("options", options, Options, "Options")
+    expect("uniforms", uniforms, Uniforms, "Uniforms(np.random.default_rng(0))")
     for prompt in prompts:
         learner.begin(options)
         try:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import losses
+from ..engine.arguments import GENERATOR, expect, shown
 from ..engine.llama import Llama
 from ..sampling import mask, process
 from ..text.errors import OmnidraftError
@@ -37,8 +38,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, known in (("loss", losses.LOSSES), ("divergence", losses.DIVERGENCES)):
-            if getattr(self, name) not in known:
-                raise OmnidraftError(f"unknown {name} {getattr(self, name)!r}: "
+            if (value := getattr(self, name)) not in [*known]:  # a list has no hash
+                raise OmnidraftError(f"unknown {name} {shown(value)}: "
                                      f"choose one of {', '.join(known)}")
         if type(self.rank) is not int or self.rank < 0:
             raise OmnidraftError(f"rank is {self.rank!r}, but must be a whole number of 0 or more")
@@ -68,12 +69,18 @@ class Trainer:
         if not isinstance(base, Llama) or base.folder is None:
             raise OmnidraftError("this trainer needs a drafter run by the NumPy engine "
                                  "(for others: training_torch.Trainer)")
+        self._check(recipe, rng)
         self.base, self.recipe = getattr(base, "untouched", base), recipe
         self.config, self.tensors = self.base.stored(untied=bool(recipe.rank))
         matrices = {name: shape for name, shape in self.config.tensor_shapes().items()
                     if len(shape) == 2 and name != backward.EMBEDDING}
         lora = LoRA.fresh(matrices, rng, recipe.rank, base.dtype) if recipe.rank else None
         self._start(lora, self.config.tensor_shapes())
+
+    @staticmethod
+    def _check(recipe: Recipe, rng: np.random.Generator) -> None:
+        expect("recipe", recipe, Recipe, "a Recipe")
+        expect("rng", rng, np.random.Generator, GENERATOR)
 
     def _start(self, lora: LoRA | None, names: Iterable[str]) -> None:
         """Set up the adapters or the weights `names`, a new optimizer, and the running mean."""

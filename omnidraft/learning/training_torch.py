@@ -35,6 +35,7 @@ class Trainer(training.Trainer):
                 or {parameter.device for parameter in base.model.parameters()} != {base.device}:
             raise OmnidraftError("this trainer needs a drafter run by transformers, "
                                  "not quantized and on one device")
+        self._check(recipe, rng)
         base = self.base = getattr(base, "untouched", base)
         self.recipe, self.tensors = recipe, tensors_of(base)
         lora = fresh(base, rng, recipe.rank) if recipe.rank else None

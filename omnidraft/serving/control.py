@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.arguments import shown
 from ..options import Options
 from ..sampling import Sampler, Uniforms
 from ..text.errors import OmnidraftError
-from .prompts import kind_of
+from .prompts import as_lists, kind_of
 
 
 @dataclass
@@ -35,17 +36,19 @@ class Control:
     bad_words_ids: Sequence[Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
-        strings, words = several(self.stop_strings), self.bad_words_ids or []
+        strings, words = several(self.stop_strings), as_lists(self.bad_words_ids) or []
         penalty = 1.0 if self.repetition_penalty is None else self.repetition_penalty
         for name, holds, needed in (
             ("stop_strings", all(isinstance(one, str) and one for one in strings), "texts"),
             ("repetition_penalty", isinstance(penalty, Real) and penalty > 0, "above 0"),
-            ("bad_words_ids", all(kind_of(word) == "ids" for word in words), "lists of ids"),
+            ("bad_words_ids", isinstance(words, list) and {*map(kind_of, words)} <= {"ids"},
+             "lists of ids"),
             ("logits_processor", all(map(callable, several(self.logits_processor))), "callable"),
             ("stopping_criteria", all(map(callable, several(self.stopping_criteria))), "callable"),
         ):
             if not holds:
-                raise OmnidraftError(f"{name} is {getattr(self, name)!r}, but must be {needed}")
+                value = shown(getattr(self, name))
+                raise OmnidraftError(f"{name} is {value}, but must be {needed}")
         self.strings = [one.encode(errors="surrogatepass") for one in strings]
         self.penalty, self.words = penalty, [[int(token) for token in word] for word in words]
 
@@ -60,7 +63,7 @@ class Control:
             steps.append(lambda ids, row: forbid(ids, row, words))
         own = several(self.logits_processor)
         steps += [_processor(one, target) for one in own]
-        steps += [options.processor] if options.processor else []
+        steps += [_checked(options.processor)] if options.processor is not None else []
 
         def run(ids: list[int], row: Any) -> Any:
             return reduce(lambda row, step: step(ids, row), steps, row)
@@ -167,6 +170,28 @@ def stateless(run: Callable[[list[int], Any], Any], names: str) -> Callable[[lis
     return first
 
 
+def check_streamer(streamer: Any) -> None:
+    """Raise OmnidraftError for a streamer without the methods that are called."""
+    if not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
+        raise OmnidraftError(f"streamer is {shown(streamer)}, but needs `put` and `end`")
+
+
+def logits_of(made: Any, row: Any, who: str) -> Any:
+    """What a processor returned for `row`; OmnidraftError if it has another shape."""
+    if getattr(made, "shape", None) != row.shape:
+        raise OmnidraftError(f"the logits processor {who} returned {shown(made)}, but must return "
+                             f"logits of shape {tuple(row.shape)}")
+    return made
+
+
+def _checked(function: Any) -> Callable[[list[int], Any], Any]:
+    """A processor of ids [n] and logits (V,), whose result is checked."""
+    if not callable(function):
+        raise OmnidraftError(f"processor is {shown(function)}, but must be a function of ids and "
+                             "logits")
+    return lambda ids, row: logits_of(function(ids, row), row, names_of([function]))
+
+
 def _processor(function: Any, target: Any) -> Callable[[list[int], Any], Any]:
     """Turn a processor of ids (1, n) and logits (1, V) into one of ids [n] and logits (V,)."""
     tensors = takes_tensors(function, target)
@@ -176,8 +201,7 @@ def _processor(function: Any, target: Any) -> Callable[[list[int], Any], Any]:
         with told(f"the logits processor {names_of([function])}"):
             made = function(as_batch(ids, tensors, **{"device": rows.device} if tensors else {}),
                             rows)
-        if getattr(made, "shape", None) != rows.shape:
-            raise OmnidraftError(f"{function!r} must return logits of shape {tuple(rows.shape)}")
+        made = logits_of(made, rows, names_of([function]))
         return np.asarray(made[0]) if isinstance(row, np.ndarray) else made[0]
 
     return run

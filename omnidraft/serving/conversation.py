@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..decoding import Round, Warm, check_prompt, plain, speculative
+from ..engine.arguments import expect, shown
 from ..engine.gguf import is_gguf
 from ..options import Options
 from ..pairing import Pairing
@@ -38,8 +39,13 @@ class Conversation:
     """
 
     def __init__(self, pair: Any, system: str | None = None, template: str | None = None) -> None:
+        expect("system", system, (None, str), "a text")
+        expect("template", template, (None, str), "a Jinja source")
         self.pair, self.system, self.warm = pair, system, Warm()
         self.target = getattr(pair, "target", pair)
+        if not hasattr(self.target, "tokenizer"):
+            raise OmnidraftError(f"pair is {shown(pair)}, but must be a pair or a model, as "
+                                 "omnidraft.pair and omnidraft.load return them")
         self.views = [View(self.target, template)]
         if isinstance(pair, Pairing):  # a drafter without a template uses the target's, if it can
             other = pair.one_vocabulary and self.views[0].source
@@ -56,6 +62,9 @@ class Conversation:
 
     def ask(self, message: str, options: Options, uniforms: Uniforms) -> Iterator[Round]:
         """The rounds of the answer; if a message is rejected (OmnidraftError), nothing changes."""
+        expect("message", message, str, "a text")
+        expect("options", options, Options, "Options")
+        expect("uniforms", uniforms, Uniforms, "Uniforms(np.random.default_rng(0))")
         if not message.strip():
             raise OmnidraftError("the message is empty: write some text")
         check_prompt(self.target, message)

@@ -14,6 +14,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from ..decoding import Round, speculative
+from ..engine.arguments import expect, shown
 from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
@@ -22,8 +23,17 @@ from ..stopping import FixedLength
 from ..text.errors import OmnidraftError
 from ..text.files import default_folder
 from . import ngram_files
-from .control import Control, as_batch, several, takes_tensors, uniforms_of
-from .prompts import ids_of, kind_of, read
+from .control import (
+    Control,
+    as_batch,
+    check_streamer,
+    names_of,
+    several,
+    takes_tensors,
+    told,
+    uniforms_of,
+)
+from .prompts import as_lists, ids_of, kind_of, read
 from .settings import ELSEWHERE, Settings
 
 if TYPE_CHECKING:
@@ -148,7 +158,8 @@ class Text:
             tensors = takes_tensors(criterion, target)
             scores = self.scores and tuple(
                 as_batch(self.scores[at], tensors) for at in range(self.size, len(self.ids)))
-            met = criterion(as_batch(self.ids, tensors), scores)
+            with told(f"the stopping criterion {names_of([criterion])}"):
+                met = criterion(as_batch(self.ids, tensors), scores)
             if met.all() if hasattr(met, "all") else met:
                 return "stop"
         return "length" if len(self.ids) - self.size >= self.options.max_new_tokens else None
@@ -199,8 +210,16 @@ class Pair(Pairing):
         return made
 
     def read(self, prompt: Any) -> Any:
-        """A text as it is; a chat as the ids that target and drafter read for it."""
-        return ids_of(self, prompt) if kind_of(prompt) == "chat" else prompt
+        """A text, or the ids for both models, as they are; ids and chats as these two lists of ids.
+
+        Raises OmnidraftError for anything else.
+        """
+        if (kind := kind_of(as_lists(prompt))) in ("chat", "ids"):
+            return ids_of(self, prompt)
+        both = isinstance(prompt, (tuple, list)) and len(prompt) == 2
+        if kind == "text" or both and kind_of(as_lists(prompt[0])) == "ids":
+            return prompt
+        raise OmnidraftError(f"{shown(prompt)} is not a prompt: give a text, ids, or a chat")
 
     def __repr__(self) -> str:
         return f"Pair(draft={self.draft.name!r}, target={self.target.name!r})"
@@ -261,6 +280,7 @@ class Pair(Pairing):
         (text, *_), batch = self._texts(prompt, options, control, **settings)
         if batch:
             raise OmnidraftError("stream writes one text: give one prompt, or use generate")
+        expect("rounds", rounds, (None, list), "a list, to which the rounds are added")
         text.rounds = text.rounds if rounds is None else rounds
         yield from text
 
@@ -286,8 +306,10 @@ class Pair(Pairing):
         if not isinstance(count, Integral) or count < 1 or count > 1 and not options.temperature:
             raise OmnidraftError(f"num_return_sequences is {count!r}: give 1, or more if do_sample")
         prompts, batch = read(self, prompt)
-        if streamer is not None and (len(prompts) * count > 1 or not hasattr(streamer, "put")):
-            raise OmnidraftError("a streamer needs `put` and `end`, and can show one text only")
+        if streamer is not None:
+            check_streamer(streamer)
+            if len(prompts) * count > 1:
+                raise OmnidraftError("a streamer can show one text only: give one prompt")
         return [Text(self, ids, options, control, uniforms, streamer, output_scores)
                 for ids in prompts for _ in range(count)], batch
 
@@ -307,6 +329,8 @@ class Pair(Pairing):
             raise OmnidraftError(f"give {min(wrong)} to generate, not to decoder")
         if not hasattr(self.target, "speaks"):
             raise OmnidraftError(f"{self.target.name} is no transformers model: use one as target")
+        if streamer is not None:
+            check_streamer(streamer)
         from .transformers_decoder import Decoder
         source = sys.modules["torch"].default_generator if generator is None else generator
         return Decoder(self, Options.of(**settings), lambda: uniforms_of(0, source), streamer)

@@ -14,7 +14,7 @@ from ..decoding import Warm, speculative
 from ..options import Options
 from ..sampling import Uniforms
 from ..text.errors import OmnidraftError
-from .control import names_of, stateless, told
+from .control import logits_of, names_of, stateless, told
 from .prompts import ids_of
 
 PREPARED = {"attention_mask", "position_ids", "cache", "cache_params", "use_cache",
@@ -72,6 +72,7 @@ class Decoder:
             row = torch.as_tensor(row)[None].to(torch.float32, copy=True)  # as transformers does
             with told(f"a logits processor ({names_of(logits_processor)})"):
                 made = logits_processor(whole(ids, row.device), row)
+                made = logits_of(made, row, names_of(logits_processor))
             kept.update({len(ids): made} if keeps else {})
             return made[0] * (heat or 1.0)  # undone when the loop divides by the temperature
 

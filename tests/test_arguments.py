@@ -1,0 +1,119 @@
+"""Values of the wrong kind, as people type them in Python: one clear line says what it is and what it must be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_cli import own_caches  # noqa: F401 (a fixture)
+from test_learning import folders, learner_of, paired  # noqa: F401 (a fixture)
+
+import omnidraft
+from omnidraft import Adapters, Learner, OmnidraftError, Options, Uniforms, learn
+from omnidraft.learning.online import Schedule
+from omnidraft.learning.training import Recipe, Trainer
+from omnidraft.serving.conversation import Conversation
+from omnidraft.stopping import Confidence
+
+ODD = [5, 1.5, b"x", object(), [1], {"a": 1}, 1 + 2j, np.arange(9.0).reshape(3, 3)]
+HOW, RNG = Options.of(max_new_tokens=3), np.random.default_rng(0)
+
+
+def told(call, words: str = "") -> str:
+    """The line that an OmnidraftError says."""
+    with pytest.raises(OmnidraftError, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda: Options.of(draft_length=None), "draft length is None, but must be a whole number"),
+    (lambda: Options.of(threshold=None), "threshold is None, but must be a number"),
+    (lambda: Options(stop=Confidence(threshold=-1)), "threshold is -1, but must be from 0"),
+    (lambda: Options(stop=Confidence(threshold="x")), "threshold is 'x', but must be a number"),
+    (lambda: Options(stop=Confidence(threshold=float("nan"))), "threshold is nan, but must be from 0"),
+    (lambda: Recipe(loss=[]), r"unknown loss \[\]: choose one of"),
+    (lambda: Recipe(divergence={}), r"unknown divergence \{\}: choose one of"),
+    (lambda: Uniforms(5), "draws are made by a NumPy generator, not by 5: give np.random.default_rng"),
+    (lambda: Uniforms(None), "draws are made by a NumPy generator, not by None"),
+    (lambda: Adapters(5), "the folder of adapters is 5, but must be a path"),
+    (lambda: omnidraft.load([]), r"unknown model '\[\]'")])
+def test_values_that_people_type_are_told_in_one_line(call, words):
+    told(call, words)
+
+
+def test_what_learn_takes(folders):  # noqa: F811
+    pair = paired(folders)
+    learner, uniforms = learner_of(pair), Uniforms(RNG)
+    for odd in ODD:
+        told(lambda odd=odd: [*learn(odd, ["the"], HOW, uniforms)], "learner is .*, but must be a Learner")
+        told(lambda odd=odd: [*learn(learner, ["the"], odd, uniforms)], "options is .*, but must be Options")
+        told(lambda odd=odd: [*learn(learner, ["the"], HOW, odd)], "uniforms is .*, but must be Uniforms.np.random")
+        told(lambda odd=odd: Learner(pair, learner.trainer, odd), "rng is .*, but must be a NumPy generator")
+        told(lambda odd=odd: Learner(pair, learner.trainer, RNG, odd), "schedule is .*, but must be a Schedule")
+        told(lambda odd=odd: Learner(pair, learner.trainer, RNG, Schedule(), odd), "head is .*, but must be an Acc")
+        told(lambda odd=odd: Trainer(pair.draft, odd, RNG), "recipe is .*, but must be a Recipe")
+        told(lambda odd=odd: Trainer(pair.draft, Recipe(), odd), "rng is .*, but must be a NumPy generator")
+    for odd in ("the thing", b"x", None, 5):
+        told(lambda odd=odd: [*learn(learner, odd, HOW, uniforms)], "prompts is .*, but must be a list of prompts")
+    ids = pair.target.tokenizer.encode("the")
+    prompts = ["the", 5, None, object(), [], {"a": 1}, ids, (ids, ids), "the"]
+    notes = [one.note for one in learn(learner, prompts, HOW, uniforms)]
+    assert [note.partition(":")[0] for note in notes] == [""] + ["prompt skipped"] * 5 + ["", "", ""]
+    assert notes[1] == "prompt skipped: 5 is not a prompt: give a text, ids, or a chat"
+
+
+def test_what_a_conversation_takes(folders):  # noqa: F811
+    talk, uniforms = Conversation(paired(folders)), Uniforms(RNG)
+    for odd in ODD:
+        told(lambda odd=odd: Conversation(odd), "pair is .*, but must be a pair or a model")
+        told(lambda odd=odd: Conversation(talk.pair, odd), "system is .*, but must be a text")
+        told(lambda odd=odd: Conversation(talk.pair, None, odd), "template is .*, but must be a Jinja source")
+        told(lambda odd=odd: talk.ask(odd, HOW, uniforms), "message is .*, but must be a text")
+        told(lambda odd=odd: talk.ask("the", odd, uniforms), "options is .*, but must be Options")
+        told(lambda odd=odd: talk.ask("the", HOW, odd), "uniforms is .*, but must be Uniforms")
+    assert talk.messages == [] and [*talk.ask("the", HOW, uniforms)]
+
+
+class OnlyPut:
+    def put(self, ids) -> None:
+        pass
+
+
+def test_what_generate_takes(folders):  # noqa: F811
+    pair = paired(folders)
+    for name, odd, words in (("streamer", 5, "streamer is 5, but needs `put` and `end`"),
+                             ("streamer", np.float32(1), "needs `put` and `end`"), ("streamer", OnlyPut(), "needs `put`"),
+                             ("bad_words_ids", 5, "bad_words_ids is 5, but must be lists of ids"),
+                             ("bad_words_ids", [5], "must be lists of ids"),
+                             ("processor", 5, "processor is 5, but must be a function of ids and logits")):
+        told(lambda name=name, odd=odd: pair.generate("the", max_new_tokens=3, **{name: odd}), words)
+    for odd in (5, {}, ()):
+        told(lambda odd=odd: [*pair.stream("the", max_new_tokens=3, rounds=odd)], "rounds is .*, but must be a list")
+    told(lambda: pair.generate("the", max_new_tokens=3, stopping_criteria=lambda ids, scores: 1 / 0),
+         "the stopping criterion <lambda> failed: ZeroDivisionError division by zero")
+    for odd in (None, 5, "x", np.zeros(3), [1.0]):
+        for name in ("processor", "logits_processor"):
+            for heat in (0.0, 1.0):
+                told(lambda odd=odd, name=name, heat=heat: pair.generate(
+                    "the", max_new_tokens=3, temperature=heat, **{name: lambda ids, row: odd}),
+                    "the logits processor <lambda> returned .*, but must return logits of shape")
+    assert pair.generate("the", max_new_tokens=3, bad_words_ids=np.array([[1], [2]])).tokens
+
+
+def test_what_a_decoder_takes():
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from test_decoder import asked, two
+    from transformers import LogitsProcessorList
+
+    pair = two("pieces", "bytes")
+    for odd in (5, np.float32(1), OnlyPut()):
+        told(lambda odd=odd: pair.decoder(streamer=odd), "streamer is .*, but needs `put` and `end`")
+    for sampled in (False, True):
+        model, inputs = asked(max_new_tokens=4, do_sample=sampled, pad_token_id=0)
+        for odd in (None, 5, "x"):
+            chosen = LogitsProcessorList([lambda ids, row, odd=odd: odd])
+            told(lambda inputs=inputs, model=model, chosen=chosen: model.generate(
+                **inputs, logits_processor=chosen, custom_generate=pair.decoder()),
+                "logits processor .*failed" if sampled else "returned .*, but must return logits of shape")
