@@ -50,11 +50,14 @@ class Recipe:
                 raise OmnidraftError(f"{name} is {value!r}, but must be a number {needed}")
 
     def step_size(self, drafter: Any) -> float:
-        """The rate; the default suits 0.6 M parameters, and above 10 M is the paper's 1e-4.
+        """The rate; the default suits 0.6 M parameters, falls with more, above 10 M the paper's 1e-4.
 
         A guarded learner begins with a fraction of the default (`online.WARM_UP`).
         """
-        default = 1e-4 if drafter.parameters > 10_000_000 else 0.01 if self.rank else 0.001
+        default = 0.01 if self.rank else 0.001
+        default /= max(1.0, drafter.parameters / 1e6)
+        if drafter.parameters > 10_000_000:
+            default = 1e-4
         return default if self.rate is None else self.rate
 
 
