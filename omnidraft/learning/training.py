@@ -50,7 +50,7 @@ class Recipe:
                 raise OmnidraftError(f"{name} is {value!r}, but must be a number {needed}")
 
     def step_size(self, drafter: Any) -> float:
-        """The rate; the default suits 0.6 M parameters, falls with more, above 10 M the paper's 1e-4.
+        """The rate; the default suits 0.6 M parameters and falls to the paper's 1e-4 with more.
 
         A guarded learner begins with a fraction of the default (`online.WARM_UP`).
         """
