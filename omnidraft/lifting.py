@@ -143,13 +143,13 @@ class Lifting:
         P(stop) = p(t_n) / mass(node), Q(stop) = 1 - sum Q(child), as any atom that is not a child
         proposes *stop*. At the root: uncovered tokens, Q = 0; atoms that begin no split have P = 0.
         """
-        masses = self.masses(node, target_probs)  # (C + 1,)
-        drafted = masses * 0
+        masses = self.masses(node, target_probs)  # P (C + 1,)
+        drafted = masses * 0  # Q (C + 1,): zeros, of the same kind as P
         if node == ROOT:
-            drafted[:-1] = atom_probs
+            drafted[:-1] = atom_probs  # any atom; no atom proposes an uncovered token
         else:
-            drafted[:-1] = atom_probs.take(self.index(self.atoms, node))
-            drafted[-1] = (1.0 - drafted.sum()).clip(0)
+            drafted[:-1] = atom_probs.take(self.index(self.atoms, node))  # the children
+            drafted[-1] = (1.0 - drafted.sum()).clip(0)  # *stop*: any other atom
         return self.atoms(node), masses, drafted
 
     def masses(self, node: Split, target_probs: np.ndarray) -> np.ndarray:

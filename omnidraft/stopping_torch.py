@@ -1,7 +1,9 @@
 """Torch twin of `stopping.py`: the acceptance head as a module, on any device and by autograd.
 
 The stop rules compare plain numbers and have no twin. The head has the same parameters,
-"out.weight" and "out.bias", so each twin continues what the other has learned.
+"out.weight" and "out.bias", so each twin continues what the other has learned. The decoding loop
+and `learning.online` have the NumPy one, whatever runs the drafter: they give it one token at a
+time, as two vectors on the host.
 """
 
 import numpy as np

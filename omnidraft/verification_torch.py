@@ -3,7 +3,8 @@
 A rule decides on the host, from few numbers, so it is the same code. Whole rows stay on the device:
 they are summed by `lifting_torch.Lifting` and drawn from by `sampling_torch.Uniforms`, in which
 these functions wrap what they are given. The host waits for at most four copies a round: what the
-proposals need, the sums of the residuals, and one or two drawn tokens.
+proposals need, the sums of the residuals, and one or two drawn tokens. (The decoding loop makes
+both once for a text, by `sampling_torch.Sampler`, and calls the functions of `verification`.)
 """
 
 from collections.abc import Sequence

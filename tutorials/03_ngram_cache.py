@@ -30,7 +30,7 @@ show(NGramCache.longest_match)  # the target token and n of the longest n-gram a
 # ## By hand
 #
 # The drafter has the tokens f, la, ke, s; the target has f, la, s, fla and flake. The longest n-gram wins. A lone "ke" has
-# no direct token, so the proposals end there. `merge` is the package's translation (lesson 4 looks inside).
+# no direct token, so the proposals end there. `merge` is the package's translation.
 
 # %%
 drafts, targets = ["f", "la", "ke", "s"], ["f", "la", "s", "fla", "flake"]

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 9 · All together: one drafter, two targets, learning online
 #
-# We now have all the parts: drafts in the drafter's own tokens (lessons 1 to 3), exact verification for any target (4 and 5),
-# distillation (6), drafts of the right length (7). What remains is *when* the drafter learns, and *for whom*. Prompts
+# We now have all the parts: drafts in the drafter's own tokens (lessons 1 to 3), exact verification for any target (5 and 6),
+# distillation (7), drafts of the right length (8). What remains is *when* the drafter learns, and *for whom*. Prompts
 # arrive one after another, as a **stream**. One drafter serves many targets, and what is good for one may be bad for the
 # next. So its weights W never change. Each target t has its own LoRA adapters A_t, B_t (lesson 7), its own n-gram cache and
 # its own acceptance head.
@@ -64,8 +64,7 @@ def serve(models, trainer, prompts, options, draws, every=2, steps=2):
 # worse weights are rolled back. Adapters are saved on disk under the names of drafter and target. And an acceptance head can be
 # trained on the same texts as the drafter (**joint**, Algorithm 3), or between its updates, from a buffer that is kept
 # (**interleaved**, Algorithm 4).
-
-# %% [markdown]
+#
 # ## By hand
 #
 # Target x writes a or b with (0.8, 0.2), target y with (0.1, 0.9). The drafter has logits z = (0, 0), so q = (1/2, 1/2), and

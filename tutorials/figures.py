@@ -34,10 +34,11 @@ def figure(title, curves, x=None):
         if x and isinstance(x[0], str):
             width = 0.8 / len(curves)
             axes.bar([place + (number - (len(curves) - 1) / 2) * width for place in range(len(x))], values, width, label=name)
-            axes.set_xticks(range(len(x)), x)
+            axes.set_xticks(range(len(x)), x, rotation=20 * (max(map(len, x)) > 12))
         else:
             axes.plot(x or range(len(values)), values, marker="o", label=name)
-    axes.legend(frameon=False)
+    if len(curves) > 1:
+        axes.legend(frameon=False)
     show(plt)
 
 
