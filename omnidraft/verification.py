@@ -77,13 +77,12 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
     target_probs: m + 1 rows (V_p,); proposed: (m,) the q(t), given if the rows of `draft_probs` are
     lazy: they are then computed only on rejection. Lossless if each t was drawn from its row.
     """
-    def pairs() -> Iterator[tuple[Any, Any]]:
-        for row, token in enumerate(proposals):
-            q = proposed[row] if proposed else draft_probs[row][token]
-            yield target_probs[row][token], q
+    if not proposed:
+        proposed = [row[token] for token, row in zip(proposals, draft_probs, strict=False)]  # (m,)
+    wanted = (row[token] for token, row in zip(proposals, target_probs, strict=False))  # (m,)
 
     emitted = []
-    for row, (p, q) in enumerate(uniforms.floats(pairs())):
+    for row, (p, q) in enumerate(uniforms.floats(zip(wanted, proposed, strict=True))):
         if q <= 0 or not uniforms.accept(ratio(p, q)):
             left = residual(target_probs[row], draft_probs[row])  # (V_p,)
             emitted.append(uniforms.choose(left))
