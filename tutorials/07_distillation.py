@@ -89,8 +89,8 @@ bars({f"{name}: q(a) = {best:.2f}": min(0.8, best) + min(0.2, 1 - best) for name
 # %% [markdown]
 # ## The real thing
 #
-# A `Learner` keeps each text that the pair writes, with the target's rows. Of twelve texts, four are **held out**: they are not
-# trained on, but measure what was learned. On the other eight we train a drafter with each loss, always from the same start,
+# A `Learner` keeps each text that the pair writes, with the target's rows. Of ten texts, four are **held out**: they are not
+# trained on, but measure what was learned. On the other six we train a drafter with each loss, always from the same start,
 # for five steps. Its weights W stay unchanged. Instead we train **LoRA adapters** (arXiv 2106.09685), two thin matrices A and B
 # for each W: the drafter computes with W + B · A. A has only 32 rows; this number is its **rank**. The bars show the expected
 # acceptance on the held-out texts, the mean of 1 - tv over all comparisons, for word problems and for programs.
@@ -102,10 +102,10 @@ options = Options(temperature=1, max_new_tokens=32)
 
 
 def written(task):
-    """Twelve texts by the pair, with the target's rows."""
+    """Ten texts by the pair, with the target's rows."""
     rng = np.random.default_rng(0)
     keeper = Learner(models, Trainer(base, Recipe(), rng), rng, Schedule(every=99, guard=0, held_out=0))  # it never learns
-    list(learn(keeper, [example["prompt"] for example in examples(task, 12)], options, Uniforms(rng)))
+    list(learn(keeper, [example["prompt"] for example in examples(task, 10)], options, Uniforms(rng)))
     return keeper.batch
 
 
@@ -124,7 +124,7 @@ for task in ("math", "code"):
 
 # %% [markdown]
 # On word problems all three do the same. Why? 93 of 100 spans there are 1:1 (counted as in lesson 2), so nearly every target
-# token has a direct token, and all three losses ask for the same thing. Five steps on eight texts teach little more than the
+# token has a direct token, and all three losses ask for the same thing. Five steps on six texts teach little more than the
 # common words and the form of an answer. On programs more than every fifth span is n:1. There `dm` learns nothing about the
 # n-grams, `hybrid` learns to write them out, and `lifted` also learns how often they are wanted. (docs/results.md compares the
 # losses after two thousand texts.) Here is the prompt of a held-out program at temperature 0, with each of these drafters:
@@ -137,7 +137,7 @@ for name, trainer in found.items():
     print(f"{name:7} {metrics.summarize(rounds).block_efficiency:.2f} tokens per target pass")
 
 # %% [markdown]
-# Twelve texts are few. Lesson 9 learns from prompts as they come, and shows the effect of thousands of texts.
+# Ten texts are few. Lesson 9 learns from prompts as they come, and shows the effect of thousands of texts.
 #
 # ## Exercises
 #
