@@ -150,7 +150,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("stopping", "q = min(max(probability, 1e-4), 1 - 1e-4)", "q = probability", LABELS),
     # losses, and the texts that the learner stores
     ("losses", "np.searchsorted(atoms, children)", "np.arange(len(children))", "test_losses.py -k acceptance_prob"),
-    ("losses", "1.0 - np.minimum(target, draft).sum(-1)", "np.abs(target - draft).sum(-1)", "test_losses.py -k by_hand"),
+    ("losses", "1.0 - np.minimum(target, draft).sum()", "np.abs(target - draft).sum()", "test_losses.py -k by_hand"),
     ("losses", "max(0, min(len(draft_ids) - room, len(prompt_ids) - room // 2))", "max(0, len(draft_ids) - room)",
      "test_losses.py -k longer_than_the_drafters_context"),
     ("losses", "max(0, min(len(draft_ids) - room, len(prompt_ids) - room // 2))", "0",
