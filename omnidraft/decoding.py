@@ -124,6 +124,9 @@ class Text:
         self.pair = pair
         self.options = options
         target_prompt = draft_prompt = prompt
+        if not isinstance(prompt, (str, tuple)):
+            raise OmnidraftError(f"the prompt is {prompt!r}, but must be a text, or a tuple: the "
+                                 "ids for target and drafter")
         if not isinstance(prompt, str):
             target_prompt, draft_prompt = prompt
         self.ids = check_prompt(pair.target, target_prompt)

@@ -8,7 +8,7 @@ from test_cli import own_caches  # noqa: F401 (a fixture)
 from test_learning import folders, learner_of, paired  # noqa: F401 (a fixture)
 
 import omnidraft
-from omnidraft import Adapters, Learner, OmnidraftError, Options, Uniforms, learn
+from omnidraft import Adapters, Learner, OmnidraftError, Options, Uniforms, learn, speculative
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.serving.conversation import Conversation
@@ -61,6 +61,12 @@ def test_what_learn_takes(folders):  # noqa: F811
     notes = [one.note for one in learn(learner, prompts, HOW, uniforms)]
     assert [note.partition(":")[0] for note in notes] == [""] + ["prompt skipped"] * 5 + ["", "", ""]
     assert notes[1] == "prompt skipped: 5 is not a prompt: give a text, ids, or a chat"
+
+
+def test_what_the_loop_takes(folders):  # noqa: F811
+    pair = paired(folders)
+    for odd in (None, 5, b"the", [1, 2, 3], [[1], [2]]):
+        told(lambda odd=odd: [*speculative(pair, odd, HOW, Uniforms(RNG))], "the prompt is .*, but must be a text, or a tuple")
 
 
 def test_what_a_conversation_takes(folders):  # noqa: F811

@@ -216,7 +216,7 @@ class Pair(Pairing):
         """
         if (kind := kind_of(as_lists(prompt))) in ("chat", "ids"):
             return ids_of(self, prompt)
-        both = isinstance(prompt, (tuple, list)) and len(prompt) == 2
+        both = isinstance(prompt, tuple) and len(prompt) == 2
         if kind == "text" or both and kind_of(as_lists(prompt[0])) == "ids":
             return prompt
         raise OmnidraftError(f"{shown(prompt)} is not a prompt: give a text, ids, or a chat")
