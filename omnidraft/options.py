@@ -31,6 +31,9 @@ class Options:
     max_new_tokens: int = 128
     heal: bool = True  # redraw a last context token that could begin a longer one (`drafting`)
     learn: bool = False  # insert the n-grams of the written text into the cache
+    # Draft only while it pays (`serving.pace`)? None: only at temperature 0, because measured times
+    # decide: above 0, True keeps the distribution, but a seed no longer writes the same text
+    adaptive: bool | None = None
     # (ids before, logits (V,)) -> logits (V,): changes the target's rows before temperature. If
     # `exact_match`, it may keep state; else only ids and logits may decide what it returns
     processor: Callable[[list[int], Any], Any] | None = None
@@ -88,12 +91,12 @@ class Options:
         1.0
         """
         draft_length, threshold = settings.pop("draft_length", 12), settings.pop("threshold", 0.4)
-        known = {field.name for field in fields(cls)} | {"do_sample"}
+        known = cls.__dataclass_fields__  # with do_sample
         unknown = settings.keys() - known
         if unknown:
             raise OmnidraftError(f"unknown option {min(unknown)!r}: choose from draft_length, "
                                  f"threshold, {', '.join(sorted(known))}")
-        settings.setdefault("stop", Confidence(draft_length, threshold=threshold))
+        settings.setdefault("stop", Confidence(draft_length, threshold))
         return cls(**settings)
 
 

@@ -150,7 +150,7 @@ def until_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
     for i, token in enumerate(tokens):
         if token in ends:
             return tokens[:i + 1]
-    return tokens[:]
+    return tokens
 
 
 def _restart(tokenizer: Tokenizer, ids: Sequence[int]) -> int:

@@ -53,7 +53,7 @@ def figures(folders, prompts, *more: str, target: str = "target", repeats: int =
 
 
 def test_plain_against_speculative(folders, prompts):
-    found = figures(folders, prompts, "--threshold", "0")  # random models are never confident
+    found = figures(folders, prompts, "--no-adaptive", "--threshold", "0")  # random models are never confident
     slow, fast = found["tasks"][0]["plain"], found["tasks"][0]["speculative"]
     assert slow["tokens"] == fast["tokens"] == 3 * 2 * 12 and (found["tasks"][0]["same_text"] or found["tasks"][0]["tie"])
     assert 0 <= fast["acceptance_draft"] <= 1 and fast["drafted"] > 0
@@ -89,7 +89,7 @@ def test_methods_take_turns_and_a_repeat_has_its_own_draws(monkeypatch):
     target = SimpleNamespace(name="fake", context_size=8, tokenizer=SimpleNamespace(
         encode=lambda text, bos: [1, 1, 1], longest=1))
     monkeypatch.setattr(bench, "plain", method("plain", 2.0))
-    monkeypatch.setattr(bench, "speculative", method("fast", 0.5))
+    monkeypatch.setattr(bench, "paced", method("fast", 0.5))
     monkeypatch.setattr(bench.options, "uniforms_of", draws.append)
     asked = [(prompt, prompt) for prompt in "wxyz"]
     row = bench.measure(SimpleNamespace(target=target), asked, od.Options(), repeats=2, seed=3)

@@ -12,7 +12,7 @@ import pytest
 from test_cli import check_refused, embedded, ok, own_caches, run, write_model  # noqa: F401 (a fixture)
 from vocabularies import byte_level, sentencepiece, snow_drafter, snow_target
 
-from omnidraft import OmnidraftError, Tokenizer
+from omnidraft import OmnidraftError, Round, Tokenizer
 from omnidraft.serving import fit
 
 TEXT = ["Snowflake"]
@@ -120,7 +120,21 @@ def test_models_at_hand_are_measured(tmp_path):
     found = json.loads(ok("check", *pair, "--text", "text", "--json").stdout)
     assert found["costs"]["step_ms"] > 0 and [*found["costs"]["lengths"]] == ["2", "4", "6", "12"]
     assert all(one["break_even"] > 0 for one in found["costs"]["lengths"].values())
-    assert "pays off above (tokens per pass)" in ok("check", *pair, "--text", "text").stdout
+    assert found["expected"]["pays"] == (found["expected"]["tokens_per_pass"] > found["expected"]["needed"] > 0)
+    shown = ok("check", *pair, "--text", "text").stdout
+    assert "pays off above (tokens per pass)" in shown and "drafting is" in shown.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("draft", "likely"), [(0.1, True), (3.0, False)])
+def test_whether_drafting_is_expected_to_pay(monkeypatch, draft, likely):
+    def rounds(kind, cost):
+        return lambda *_: iter([Round([0] * 2 * kind, [0] * 2 * kind, [1] * 2 * kind, kind, [0] * (1 + kind),
+                                      seconds={"draft": cost, "target": 1.0 + 0.5 * kind, "other": 0.0})] * 8)
+
+    monkeypatch.setattr(fit, "plain", rounds(0, 0.0))
+    monkeypatch.setattr(fit, "speculative", rounds(1, draft))
+    found = fit.expected(SimpleNamespace(target=None), ["a", "b", "c", "d"])
+    assert found == {"tokens_per_pass": 2.0, "needed": pytest.approx(1.5 + draft), "pays": likely}
 
 
 @embedded

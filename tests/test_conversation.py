@@ -213,7 +213,7 @@ def test_the_oldest_turns_go_when_the_context_is_full():
 
 def test_a_replaced_drafter_has_no_cache():
     both = fakes()
-    talk, options = Conversation(both, template=CHATML), Options(max_new_tokens=8)
+    talk, options = Conversation(both, template=CHATML), Options(max_new_tokens=8, adaptive=False)
     turns(talk, options, MESSAGES[:2])
     both.draft = FakeModel(PIECES, 9)
     list(talk.ask("here", options, Uniforms([])))

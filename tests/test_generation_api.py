@@ -171,7 +171,7 @@ def test_a_model_that_drafts_for_itself_keeps_k_of_k(rule, temperature):
         twin = FakeModel(Tokenizer(tokenizer.raw, "again", tokenizer.config), 3, end=-30.0)
         for prompt in (PROMPT, tokenizer.encode("a b", bos=True), [3, 4, 3, 3, 4]):
             found = Pair(twin, model).generate(prompt, stop=FixedLength(5), verify=rule, temperature=temperature,
-                                               max_new_tokens=60)
+                                               max_new_tokens=60, adaptive=False)
             assert all(len(r.emitted) == len(r.draft_tokens) + 1 and r.draft_kept == len(r.draft_tokens) for r in found.rounds)
             assert max(len(r.draft_tokens) for r in found.rounds) == 5
             assert tokenizer.encode(found.text) != found.tokens  # tokenizing the text again gives other ids
@@ -303,7 +303,8 @@ def test_criteria_read_the_scores():
 
 def test_results_are_json_and_their_scores_are_the_rows_that_the_tokens_were_taken_from():
     one = made(end=-30.0)
-    found = one.generate(PROMPT, max_new_tokens=25, output_scores=True, repetition_penalty=1.3, draft_length=5, threshold=0.0)
+    found = one.generate(PROMPT, max_new_tokens=25, output_scores=True, repetition_penalty=1.3, draft_length=5, threshold=0.0,
+                         adaptive=False)
     assert len(found.scores) == 25 and any(len(r.proposals) > r.accepted for r in found.rounds)
     for place, (row, token) in enumerate(zip(found.scores, found.tokens, strict=True)):
         before = found.sequences[:len(found.prompt_tokens) + place]
@@ -393,7 +394,8 @@ def grammar(start: int, allowed: tuple[int, ...]):
 def test_a_processor_may_leave_nothing_after_a_proposal_that_is_not_kept(rule, temperature):
     for seed in range(3):
         one, ids = made(seed, end=-30.0), BYTES.encode(PROMPT, bos=True)
-        how = {"verify": rule, "temperature": temperature, "logits_processor": grammar(len(ids), (4, 5, 6)), "threshold": 0.0}
+        how = {"verify": rule, "temperature": temperature, "logits_processor": grammar(len(ids), (4, 5, 6)), "threshold": 0.0,
+               "adaptive": False}
         found = one.generate(PROMPT, max_new_tokens=12, **how)
         assert {*found.tokens} <= {4, 5, 6} and any(record.proposals for record in found.rounds)
         if not temperature:

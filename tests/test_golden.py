@@ -31,7 +31,7 @@ def write(draft: str, target: str) -> dict[str, list]:
         for task, (prompt, filters) in PROMPTS.items():
             for temperature in (0.0, 1.0):
                 settings = filters if temperature else {}
-                rounds = pair.generate(prompt, seed=7, max_new_tokens=40, verify=rule,
+                rounds = pair.generate(prompt, seed=7, max_new_tokens=40, verify=rule, adaptive=False,
                                        temperature=temperature, **settings).rounds
                 written[f"{rule} {task} T={temperature:.0f}"] = [
                     [list(map(int, r.draft_tokens)), list(map(int, r.emitted))] for r in rounds]

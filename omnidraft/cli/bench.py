@@ -6,8 +6,9 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
-from .. import OmnidraftError, Options, Pair, Round, __version__, plain, speculative
+from .. import OmnidraftError, Options, Pair, Round, __version__, plain
 from ..metrics import computed_speedup, speedup, summarize
+from ..serving.pace import paced
 from ..serving.prompts import ids_of
 from ..text.files import check_writable, write_text
 from ..translation import common_prefix
@@ -53,7 +54,7 @@ def measure(pair: Pair, asked: list[tuple[list[int], list[int]]], how: Options, 
     `asked`: the ids of each prompt for target and drafter. Both methods alternate at each prompt,
     after an untimed run of the first three prompts.
     """
-    every, methods = [], [(plain, pair.target), (speculative, pair)]
+    every, methods = [], [(plain, pair.target), (paced, pair)]
     for repeat in range(repeats + 1):
         texts = []
         for place, both in enumerate(asked if repeat else asked[:3]):
@@ -61,7 +62,7 @@ def measure(pair: Pair, asked: list[tuple[list[int], list[int]]], how: Options, 
             for decode, models in methods[::(-1) ** (repeat + place)]:
                 read = both if models is pair else both[0]
                 done[decode] = [*decode(models, read, how, options.uniforms_of(draw))]
-            texts.append((both[0], done[plain], done[speculative]))
+            texts.append((both[0], done[plain], done[paced]))
         every.append(texts)
         note(f"repeat {repeat} of {repeats}" if repeat else "warmed up")
     each = [compare(pair.target, texts, how)["speedup"] for texts in every[1:]]

@@ -79,6 +79,11 @@ def show_pair(found: dict[str, Any]) -> None:
         rows = [("draft tokens", "draft, ms", "target, ms", "pays off above (tokens per pass)")]
         rows += [(k, *map("{:.2f}".format, one.values())) for k, one in cost["lengths"].items()]
         say(f"\n{columns(rows)}\nplain decoding takes {cost['step_ms']:.2f} ms per token")
+    if hope := found.get("expected"):
+        tokens, needed = hope["tokens_per_pass"], hope["needed"]
+        means = (f"drafting is expected to pay, {tokens / needed:.1f} times as fast" if hope["pays"]
+                 else "drafting is not expected to pay; it will be tried only now and then")
+        say(f"{tokens:.2f} tokens per pass in a trial, and more than {needed:.2f} pay off: {means}")
 
 
 def check_exactness(rule: str, worlds: int, seed: int, figures: bool) -> None:

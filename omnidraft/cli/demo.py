@@ -54,6 +54,7 @@ def demo(
     if which == USUAL_ADAPTER:  # None: what this drafter has learned, if anything
         which = "none" if models.draft else None
     pair, how = replace(models, draft=draft, adapter=which).served(how)
+    how = replace(how, adaptive=bool(how.adaptive))  # unless asked otherwise, show drafts
     rows = show(pair, prompts, how, seed, signs, slow, chat)
     if figures:
         save_figures(figures, pair, vars(decoding) | {"verify": how.verify}, rows)

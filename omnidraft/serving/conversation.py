@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ..decoding import Round, Warm, check_prompt, plain, speculative
+from ..decoding import Round, Warm, check_prompt, plain
 from ..engine.arguments import expect, shown
 from ..engine.gguf import is_gguf
 from ..options import Options
@@ -19,6 +19,7 @@ from ..text.errors import OmnidraftError
 from ..text.files import check_readable, read_json
 from ..text.names import Names
 from . import template
+from .pace import paced
 
 PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}  # no template
 OPEN, CLOSE = "\ufdd0", "\ufdd1"  # mark added tokens in messages; never used in real text
@@ -93,12 +94,15 @@ class Conversation:
     def _answer(self, options: Options, uniforms: Uniforms) -> Iterator[Round]:
         prompts, data = tuple(view.ids for view in self.views), b""
         warm, self.warm = self.warm, Warm()  # after an interrupted round the caches are unknown
-        write, prompt = (speculative, prompts) if len(prompts) > 1 else (plain, prompts[0])
+        write, prompt = (paced, prompts) if len(prompts) > 1 else (plain, prompts[0])
         for record in write(self.pair, prompt, options, uniforms, warm=warm):
             data += self.target.tokenizer.decode_bytes(record.emitted)
             answer = self.messages[-1]["content"] = data.decode("utf-8", "replace").strip()
             for view, held in zip(self.views, (warm, warm.drafter), strict=False):
-                view.ids, view.answer = [*held.ids], answer
+                if held is None:  # the drafter has not read it: encode the answer when it is needed
+                    view.answer = ""
+                else:
+                    view.ids, view.answer = [*held.ids], answer
             self.warm = warm
             yield record
             self.warm = Warm()

@@ -1,13 +1,18 @@
 """How well two vocabularies fit, and the block efficiency from which drafting pays off."""
 
+from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from time import perf_counter
 from typing import Any
 
+from ..decoding import plain, speculative
+from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Sampler, Uniforms
 from ..text.errors import OmnidraftError
 from ..translation import merge
+from .pace import Pace
 
 WAYS = {"direct": "the same token", "merge": "merged with others into one",
         "expansion": "several tokens", "none": "not at all"}
@@ -17,6 +22,7 @@ LENGTHS = (2, 4, 6, 12)  # draft tokens per round
 def fit(draft: Any, target: Any, texts: list[str]) -> dict[str, Any]:
     """Coverage in both directions, how the texts' draft tokens translate, costs of both models.
 
+    Of two models also what to expect of drafts: see `expected`.
     OmnidraftError for vocabularies with nothing in common, and for texts without tokens.
     """
     pair, ours = Pairing(draft, target), draft.tokenizer
@@ -35,6 +41,8 @@ def fit(draft: Any, target: Any, texts: list[str]) -> dict[str, Any]:
         found[name] = {way: count / (sum(counts.values()) or 1) for way, count in counts.items()}
     if all(hasattr(one, "forward") for one in (draft, target)):
         found["costs"] = costs(draft, target, max(texts, key=len))
+        with suppress(OmnidraftError):  # no text can be continued
+            found["expected"] = expected(pair, texts)
     return found
 
 
@@ -73,3 +81,20 @@ def costs(draft: Any, target: Any, text: str, repeats: int = 9) -> dict[str, Any
     return {"step_ms": ms[target, 1], "lengths": {str(k): {
         "draft_ms": k * ms[draft, 1], "target_ms": ms[target, k + 1],
         "break_even": (k * ms[draft, 1] + ms[target, k + 1]) / ms[target, 1]} for k in LENGTHS}}
+
+
+def expected(pair: Pairing, texts: list[str], length: int = 16) -> dict[str, Any]:
+    """Greedy tokens per pass and the time of a round in plain ones, from the start of three texts.
+
+    Raises OmnidraftError as `decoding.check_prompt` does.
+    """
+    pace, rounds, options = Pace(), [], Options(max_new_tokens=length)
+    for text in texts[::-(-len(texts) // 3)]:
+        for record in plain(pair.target, text, replace(options, max_new_tokens=4), Uniforms([])):
+            pace.measure(record, False)
+        for record in speculative(pair, text, options, Uniforms([])):
+            pace.measure(record, True)
+            rounds.append(record)
+    tokens = sum(len(record.emitted) for record in rounds) / len(rounds)
+    needed = sum(map(pace.cost, rounds)) / len(rounds)
+    return {"tokens_per_pass": tokens, "needed": needed, "pays": tokens > needed}

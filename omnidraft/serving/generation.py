@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from ..decoding import Round, speculative
+from ..decoding import Round
 from ..engine.arguments import expect, shown
 from ..ngram_cache import NGramCache
 from ..options import Options
@@ -33,6 +33,7 @@ from .control import (
     told,
     uniforms_of,
 )
+from .pace import Pace, paced
 from .prompts import as_lists, ids_of, kind_of, read
 from .settings import ELSEWHERE, Settings
 
@@ -116,7 +117,7 @@ class Text:
         spell = self.pair.target.tokenizer
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._show(self.ids)
-        for record in speculative(self.pair, self.prompts, options, self.uniforms):
+        for record in paced(self.pair, self.prompts, options, self.uniforms):
             for count, token in enumerate(record.emitted, 1):
                 self.ids.append(token)
                 self.reason = self._ends(token) or (
@@ -177,6 +178,8 @@ class Pair(Pairing):
     `learn`, with a Learner, or by changing `cache` or `draft`, give each thread a pair of its own.
     """
 
+    _pace: tuple[Any, Any, Pace | None] = (None, None, None)  # drafter, settings, their account
+
     def find_splits(self) -> NGramCache:
         """As in `Pairing`; between large vocabularies it is computed once, and kept in a file."""
         return self._computed_once("splits", self.draft, self.target, super().find_splits)
@@ -220,6 +223,19 @@ class Pair(Pairing):
         if kind == "text" or both and kind_of(as_lists(prompt[0])) == "ids":
             return prompt
         raise OmnidraftError(f"{shown(prompt)} is not a prompt: give a text, ids, or a chat")
+
+    def pace(self, options: Options) -> Pace | None:
+        """What decides whether a round drafts, kept for texts of equal settings; None: all do."""
+        adaptive = not options.temperature if options.adaptive is None else options.adaptive
+        if not (adaptive and options.stop.limit):
+            return None
+        draft, known, pace = self._pace  # subtle: read at once, as for `lifting`
+        settings = (options.verify, options.stop, options.sampling, options.heal, options.learn,
+                    options.processor is None)
+        if pace is None or draft is not self.draft or known != settings:
+            pace = Pace()
+            self._pace = self.draft, settings, pace
+        return pace
 
     def __repr__(self) -> str:
         return f"Pair(draft={self.draft.name!r}, target={self.target.name!r})"

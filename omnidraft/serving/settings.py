@@ -33,6 +33,7 @@ class Settings(TypedDict, total=False):
     max_new_tokens: int | None
     heal: bool | None
     learn: bool | None
+    adaptive: bool | None
     processor: Callable[[list[int], Any], Any] | None
     eos_token_id: Any  # an id, several, an array or a tensor
     do_sample: bool | None

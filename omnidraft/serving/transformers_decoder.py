@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..decoding import Warm, speculative
+from ..decoding import Warm
 from ..options import Options
 from ..sampling import Uniforms
 from ..text.errors import OmnidraftError
 from .control import logits_of, names_of, stateless, told
+from .pace import paced
 from .prompts import ids_of
 
 PREPARED = {"attention_mask", "position_ids", "cache", "cache_params", "use_cache",
@@ -91,7 +92,7 @@ class Decoder:
         else:
             streamer.put(input_ids.cpu())
         put = streamer.put if streamer else lambda ids: None
-        records = speculative(self.pair, prompts, options, uniforms, warm=warm)
+        records = paced(self.pair, prompts, options, uniforms, warm=warm)
         for token in (token for record in records for token in record.emitted):
             ids.append(token)
             put(torch.tensor([token]))

@@ -1,0 +1,233 @@
+"""Drafting only while it pays: an account of what drafts cost and bring, and the text it decides.
+
+A pair may lose by drafting: the drafter is weak, or as slow as the target. So a round drafts only
+while drafting has brought more tokens than the time it took would have written plainly; otherwise
+the target writes alone, and drafting is tried again now and then. Any such choice leaves the
+distribution as it is, because it is made before a round's first draw and from the past alone. But
+it follows measured times, so above temperature 0 a seed would not always write the same text:
+there, drafting never pauses unless `Options.adaptive` is True.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from statistics import median_low
+from threading import Lock
+from time import perf_counter
+from typing import Any
+
+from ..decoding import Round, Warm, check_prompt, plain, speculative
+from ..options import Options
+from ..sampling import Uniforms
+from ..text.errors import OmnidraftError
+from ..translation import extend
+
+MEASURED = 2  # plain rounds at first, to know what one takes
+TRIAL = 2.5  # plain rounds' time that a trial of drafting may lose
+CREDIT = 16.0  # the same, for drafts that have saved so much before
+SHARE = 0.015  # of what was written: the time that lost trials may take
+LONGEST = 2048  # plain rounds until the next trial, at most
+FEW = 4  # rounds whose times are no certain measurement yet
+RECENT = 9  # measured times of a kind that count
+TOO_SLOW = 0.8  # a drafted token that takes this share of a plain round never pays
+SURE = 1.5  # drafts that are so much faster need no new comparison with plain rounds
+
+
+class Pace:
+    """The account of one pair: `drafts` says whether the next round drafts, `observe` books one.
+
+    Its unit is the time of a plain round. A round that drafts costs what its parts usually take:
+    medians of the latest times of a drafted token, of a pass of about this width, and of the rest,
+    so that other work on the machine has little effect. It earns 1 per token. Drafting goes on
+    while the balance is above 0. It begins with `TRIAL`; savings add up to at most `CREDIT`. After
+    a lost trial the target writes alone until the loss is at most `SHARE` of that, and at least
+    twice as long as after the lost trial before. Several threads may use one account.
+    """
+
+    def __init__(self) -> None:
+        self.balance = TRIAL
+        self._wait = MEASURED  # plain rounds until the next that drafts
+        self._waited = 0  # after the latest lost trial; 0: drafts have paid since
+        self._late = 0.0  # what it took the drafter to read what it had missed, in plain rounds
+        self._latest: deque[tuple[float, float]] = deque(maxlen=RECENT)  # (earned, cost) of rounds
+        self._unchecked = 0  # rounds that drafted since a plain one was measured,
+        self._trusted = 8  # and for how many of them that measurement counts
+        # Seconds by part of a round; the target's by the width of its pass.
+        self._times: dict[str | int, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self._lock = Lock()
+
+    def drafts(self) -> bool:
+        """Does the next round draft?"""
+        return self._wait == 0
+
+    def step(self) -> float:
+        """Seconds of a plain round."""
+        return self._usual(1) + self._usual("plain")
+
+    def cost(self, record: Round) -> float:
+        """The usual cost of a round that drafted like this one."""
+        tokens, width = sizes(record)
+        usual = tokens * self._usual("draft") + self._usual(width) + self._usual("other")
+        return usual / self.step()
+
+    def measure(self, record: Round, drafted: bool) -> None:
+        """Keep the times of a round's parts."""
+        tokens, width = sizes(record)
+        self._times[width].append(record.seconds["target"])
+        if drafted:
+            self._times["draft"].append(record.seconds["draft"] / tokens)
+        self._times["other" if drafted else "plain"].append(record.seconds["other"])
+
+    def observe(self, record: Round, drafted: bool, late: float = 0.0) -> None:
+        """Book a round; `late`: seconds that the drafter took to read what it had missed."""
+        with self._lock:
+            self.measure(record, drafted)
+            if drafted:
+                self._book(len(record.emitted), self.cost(record), late / self.step())
+            else:
+                self._unchecked = 0
+                self._wait = max(0, self._wait - 1)
+
+    def try_out(self, model: Any, sampler: Any) -> None:
+        """Before a trial: measure a drafter that may be too slow, without reading the text."""
+        with self._lock:
+            if self._times["draft"] and self._usual("draft") < TOO_SLOW * self.step():
+                return
+            cache = sampler.new_cache(model)
+            for _ in range(MEASURED):
+                began = perf_counter()
+                sampler.finished(model.forward([0], cache))
+                self._times["draft"].append(perf_counter() - began)
+            if min(self._times["draft"]) >= TOO_SLOW * self.step():
+                self._wait = LONGEST
+
+    def _book(self, earned: int, cost: float, late: float) -> None:
+        self.balance = min(self.balance + earned - cost, CREDIT)
+        self._late += late
+        self._latest.append((earned, cost))
+        self._unchecked += 1
+        if self.balance <= 0:
+            # subtle: after a few rounds a large loss may be one slow pass
+            known = len(self._times["other"]) >= FEW
+            loss = TRIAL - self.balance * known + self._late
+            self._waited = self._wait = int(min(max(2 * self._waited, loss / SHARE), LONGEST))
+            self.balance, self._late = TRIAL, 0.0
+        elif self.balance == CREDIT:
+            self._waited, self._late = 0, 0.0
+        if self._unchecked >= self._trusted and not self._wait:
+            earned, cost = map(sum, zip(*self._latest, strict=True))
+            if earned < SURE * cost:
+                self._trusted = min(2 * self._trusted, 128)
+                self._wait = 1
+
+    def _usual(self, part: str | int) -> float:
+        """The usual seconds of a part of a round."""
+        return median_low(self._times[part])
+
+
+def sizes(record: Round) -> tuple[int, int]:
+    """How many drafted tokens a round paid for, and the width of its pass: up to 1, 2, 4, 8, ..."""
+    return max(1, len(record.draft_tokens)), 2 ** len(record.proposals).bit_length()
+
+
+def paced(pair: Any, prompt: str | tuple[Sequence[int], Sequence[int]], options: Options,
+          uniforms: Uniforms, warm: Warm | None = None) -> Iterator[Round]:
+    """The rounds of `speculative`, with plain ones while drafting does not pay (`Pair.pace`).
+
+    Arguments are as there. In plain rounds the drafter does nothing: it reads what was written
+    when drafting is tried again, and that time counts as drafting. Meanwhile `warm` has no drafter.
+    """
+    pace = getattr(pair, "pace", lambda _: None)(options)
+    if pace is None:
+        yield from speculative(pair, prompt, options, uniforms, warm=warm)
+        return
+    began = perf_counter()
+    text = Text(pair, prompt, options, uniforms, warm or Warm())
+    setup = perf_counter() - began
+    started = done = False
+    while not done:
+        if pace.drafts():
+            pace.try_out(pair.draft, text.sampler)
+        drafts = pace.drafts()
+        for record in text.drafted() if drafts else text.alone():
+            late = record.seconds.pop("prefill", 0.0) if started else 0.0
+            pace.observe(record, drafts, late)
+            if started:
+                record.seconds["draft" if drafts else "target"] += late
+            else:
+                record.seconds["prefill"] += setup
+            started, done = True, record.done
+            text.follow(record, drafts)
+            yield record
+            if pace.drafts() != drafts:
+                break
+
+
+class Text:
+    """A text whose rounds are written with drafts or without, in turns that share `warm`."""
+
+    def __init__(self, pair: Any, prompt: str | tuple[Sequence[int], Sequence[int]],
+                 options: Options, uniforms: Uniforms, warm: Warm) -> None:
+        self.pair, self.options, self.uniforms, self.warm = pair, options, uniforms, warm
+        self.sampler = pair.sampler(uniforms, *options.sampling)
+        if options.verify == "lifted":
+            _ = pair.lifting  # computed once, as part of the prefill: no trial is to pay for it
+        target_prompt, self.draft_ids = (prompt, None) if isinstance(prompt, str) else prompt
+        self.prompt, self.ids = prompt, check_prompt(pair.target, target_prompt)
+        self.end = min(len(self.ids) + options.max_new_tokens, pair.target.context_size)
+        self.unread: list[int] = []  # what the drafter has not read
+        self.drafter: Any = None  # while the target writes alone
+
+    def drafted(self) -> Iterator[Round]:
+        """Rounds that draft, from here to the end of the text."""
+        self.catch_up()
+        both = self.ids, self.draft_ids
+        return speculative(self.pair, both, self.rest(), self.uniforms, warm=self.warm)
+
+    def alone(self) -> Iterator[Round]:
+        """Rounds of the target alone."""
+        self.drafter, self.warm.drafter = self.warm.drafter, None
+        return plain(Alone(self.pair), self.ids, self.rest(), self.uniforms, self.warm)
+
+    def rest(self) -> Options:
+        """The options for what is left of the text."""
+        return replace(self.options, max_new_tokens=self.end - len(self.ids))
+
+    def follow(self, record: Round, drafts: bool) -> None:
+        """Continue from what a round wrote."""
+        self.ids += record.emitted
+        if drafts:
+            self.draft_ids = self.warm.drafter.ids
+        else:
+            self.unread += record.emitted
+            if record.done and (self.drafter or self.options.learn):
+                self.catch_up()
+
+    def catch_up(self) -> None:
+        """The text in the drafter's ids: now `warm` may have its drafter again."""
+        draft, target = self.pair.draft.tokenizer, self.pair.target.tokenizer
+        if self.draft_ids is None:
+            self.draft_ids = draft.encode_possible(self.prompt)
+        if self.pair.one_vocabulary:
+            self.draft_ids = [*self.draft_ids, *self.unread]
+        elif self.unread:
+            with suppress(OmnidraftError):  # as in `Drafter.follow`
+                self.draft_ids = extend(draft, self.draft_ids, target.decode_bytes(self.unread))
+        if self.options.learn and self.unread:
+            ids = self.draft_ids[-8 * len(self.unread):]  # as in `decoding`
+            self.pair.cache.observe(ids, self.unread, draft, target)
+        self.unread = []
+        if self.drafter is not None:
+            self.drafter.ids, self.drafter.agreed = self.draft_ids, 0
+            self.warm.drafter, self.drafter = self.drafter, None
+
+
+class Alone:
+    """A pair's target with the pair's sampler, as the two models may run in different backends."""
+
+    def __init__(self, pair: Any) -> None:
+        self.target, self.sampler = pair.target, pair.sampler
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.target, name)
