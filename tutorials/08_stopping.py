@@ -98,7 +98,7 @@ drafters = {name: pair(name, "qwen-like") for name in ("draft-tasks", "draft-gen
 def cost(models, stop):
     """Seconds per token; draft tokens that were kept, and all of them."""
     options = Options(stop=stop, max_new_tokens=40)
-    s = metrics.summarize(r for prompt in prompts[:3] for r in speculative(models, prompt, options, Uniforms([])))
+    s = metrics.summarize(r for prompt in prompts[:2] for r in speculative(models, prompt, options, Uniforms([])))
     return s.seconds / s.tokens, s.draft_kept, s.drafted
 
 
