@@ -3,12 +3,14 @@ line for a file that is broken or hostile."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import struct
 import time
 import tracemalloc
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from vocabularies import REAL
 
 import omnidraft
 from omnidraft import OmnidraftError
-from omnidraft.engine import gguf
+from omnidraft.engine import collector, gguf, gguf_tokenizer
 from omnidraft.engine.gguf import Gguf
 from omnidraft.engine.kernels import Layout
 from omnidraft.engine.llama import Llama
@@ -382,3 +384,19 @@ def test_smollm2_has_the_logits_of_transformers():
         want = theirs(torch.tensor([ids])).logits[0].numpy()
     found = logits(model, ids)
     assert np.linalg.norm(found - want) < 1e-4 * np.linalg.norm(want) and np.abs(found - want).max() < 1e-3
+
+
+def test_merges_are_best_first_and_the_collector_runs_again():
+    pieces = {"<s>": 0, "a": 1, "b": 2, "ab": 3, "ba": 4, "aba": 5, "x": 6}
+    types = [3, 1, 1, 1, 1, 1, 5]
+    scores = [0.0, -9.0, -9.0, -2.0, -1.0, -2.0, 0.0]
+    found = gguf_tokenizer._merges(pieces, types, scores)
+    assert found == [("b", "a"), ("a", "b"), ("a", "ba"), ("ab", "a")]  # equal scores: the lower id first
+    was = gc.isenabled()
+    for before in (True, False):
+        (gc.enable if before else gc.disable)()
+        with suppress(ValueError), collector.paused():
+            assert not gc.isenabled()
+            raise ValueError
+        assert gc.isenabled() == before
+    (gc.enable if was else gc.disable)()

@@ -6,14 +6,15 @@
   whose joined token has the highest score.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Raw
 
 from ..text.errors import OmnidraftError
 from ..text.tokenizer import LONGEST, Tokenizer
+from .collector import paused
 
 NORMAL, UNKNOWN, CONTROL, OWN, UNUSED, BYTE = range(1, 7)  # types of tokens
 SINGLE = r"\p{N}"  # each digit is a word
@@ -28,6 +29,7 @@ PATTERNS = {  # name: patterns, each of which cuts the pieces that the one befor
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 
 
+@paused()
 def build(settings: dict[str, Any], name: str = "") -> Tokenizer:
     """The tokenizer in a GGUF's settings; raises OmnidraftError if it is not one of the two kinds.
 
@@ -109,13 +111,12 @@ def _sentencepiece(own: dict[str, Any], pieces: dict[str, int], types: list[int]
 
 def _merges(pieces: dict[str, int], types: list[int], scores: Any) -> list[tuple[str, str]]:
     """Both parts of each normal piece, for each way to cut it in two others, best pieces first."""
-    normal = {piece for piece, i in pieces.items() if types[i] == NORMAL}
-
-    def cuts(piece: str) -> Iterator[tuple[str, str]]:
+    normal = {piece: i for piece, i in pieces.items() if types[i] == NORMAL}
+    names, ids = [*normal], np.fromiter(normal.values(), np.int64, len(normal))
+    best = np.lexsort((ids, -np.asarray(scores, float)[ids]))  # equal scores: the lower id first
+    found = []
+    for piece in (names[at] for at in best.tolist()):
         for place in range(1, len(piece)):
-            left, right = piece[:place], piece[place:]
-            if left in normal and right in normal:
-                yield left, right
-
-    best = sorted(normal, key=lambda piece: (-float(scores[pieces[piece]]), pieces[piece]))
-    return [pair for piece in best for pair in cuts(piece)]
+            if piece[:place] in normal and piece[place:] in normal:
+                found.append((piece[:place], piece[place:]))
+    return found

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from ..decoding import Round
 from ..engine.arguments import expect, shown
+from ..engine.collector import paused
+from ..lifting import Lifting
 from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
@@ -203,14 +205,19 @@ class Pair(Pairing):
         if self.one_vocabulary or spelling.size + spelled.size < LARGE:
             return compute()
         path = default_folder() / f"{what}-{spelling.key[:16]}-{spelled.key[:16]}.json"
-        with suppress(OmnidraftError):  # missing, damaged, or for other vocabularies
+        with suppress(OmnidraftError), paused():  # missing, damaged, or for other vocabularies
             return ngram_files.load(path, spelling, spelled)
         sys.stderr.write(f"computing once how {spelling.size:,} tokens spell {spelled.size:,} "
                          "others\n")
-        made = compute()
+        with paused():
+            made = compute()
         with suppress(OmnidraftError):  # if it cannot be written, it is computed each time
             ngram_files.save(made, path)
         return made
+
+    def _lift(self) -> Lifting:
+        with paused():
+            return super()._lift()
 
     def read(self, prompt: Any) -> Any:
         """A text, or the ids for both models, as they are; ids and chats as these two lists of ids.

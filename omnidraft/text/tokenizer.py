@@ -35,7 +35,7 @@ OURS = Path(__file__).resolve().parents[1]  # the package, whose tokenizers need
 LARGEST = 2**27  # maximum bytes of a tokenizer.json; one with 262k tokens has 33 MB
 LONGEST = 1024  # maximum bytes of a token; published vocabularies have up to 256
 GROWTH = 64  # maximum growth of a text by a normalizer (factor) or a post-processor (ids)
-BATCH = 1024  # texts that the library encodes at a time
+BATCH = 2**14  # texts that the library encodes at a time
 CANNOT = "cannot encode: the text is not valid Unicode, or the tokenizer.json is broken"
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Parts of a pipeline that neither add, change nor remove text, without these two settings.
@@ -203,7 +203,7 @@ class Tokenizer:
         """For each text: its `encode_continuation`, and whether the model spelled it in one piece.
 
         If so, `split` gives the same ids: no pre-tokenizer cut the text before the model saw it.
-        The library gets a thousand texts at a time, in half the time of as many calls.
+        The library gets thousands of texts at a time, in half the time of as many calls.
         """
         for first in range(0, len(texts), BATCH):
             some = texts[first:first + BATCH]
