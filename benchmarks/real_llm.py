@@ -4,8 +4,8 @@
     python -m benchmarks.real_llm --json --targets smollm2 --data gsm8k --methods before lifted
 
 A cell is a target, a data set and a method. The drafter serves `--stream` prompts, greedy, and learns from them; "before"
-does not learn, "tli" is that with the rule of the paper's baseline SpD_DM, "no n-grams" with an empty cache, "k = 4" with
-drafts of fixed length, and "projection" is a rival of our losses. Then held-out prompts are written at T = 0 and 1: block
+does not learn, "tli" and "omnidraft" are that with the rules of the paper's baseline SpD_DM and of its Algorithm 1, which has
+n-grams too, "k = 4" with drafts of fixed length, and "projection" is a rival of our losses. Then held-out prompts are written at T = 0 and 1: block
 efficiency and both acceptances, with errors over the prompts (jackknife), and, for the first `--timed` of them, plain and
 speculative decoding in turns: the speedup is the ratio of their tokens per second by the wall clock. `--draws` draws the
 first token of a held-out prompt many times at T = 1, and compares the counts with the target's distribution (a G test over
@@ -37,7 +37,6 @@ from omnidraft.engine.loading import load
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.metrics import Summary, summarize
-from omnidraft.ngram_cache import NGramCache
 from omnidraft.sampling import process
 from omnidraft.serving.conversation import template_of
 from omnidraft.serving.prompts import ids_of
@@ -51,7 +50,7 @@ FILES = {"gsm8k": ["gsm8k_train1000"], "code": ["mbpp_train374", "humaneval164"]
 SAVE_EVERY = 16  # prompts
 LONGEST_DOCUMENT = 1200  # characters of a text that is to be summarized: the short ones of XSum
 METHODS: dict[str, Recipe | None] = {
-    "tli": None, "before": None, "no n-grams": None, "k = 4": None,
+    "tli": None, "omnidraft": None, "before": None, "k = 4": None,
     "dm": Recipe(loss="dm", rank=0), "hybrid": Recipe(loss="hybrid", rank=0), "hybrid + LoRA": Recipe(loss="hybrid"),
     "lifted": Recipe(rank=0), "lifted + LoRA": Recipe(),
     "projection": Recipe(loss="projection", rank=0)}  # a rival: benchmarks/projection.py
@@ -162,8 +161,7 @@ def served(pair: Pair, recipe: Recipe, stream: list[str], seed: int, tokens: int
 def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dict[str, Any]:
     """One target, data set and method."""
     how = {"backend": args.backend} if args.backend != "numpy" else {}
-    cache = NGramCache() if method == "no n-grams" else None
-    pair = Pair(load(args.draft), load(target, **how), cache)
+    pair = Pair(load(args.draft), load(target, **how))
     stream, held_out = requests_of(data)
     found: dict[str, Any] = {}
     if METHODS[method] is not None:
@@ -171,7 +169,7 @@ def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dic
         found["learned"] = served(pair, METHODS[method], stream[:args.stream], seed, args.tokens, place)
     sizes = [len(ngram) + 1 for ngram, _, _ in pair.cache.items()]
     found["cache"] = {"n-grams": len(sizes), "bytes": 4 * sum(sizes)}  # ids of four bytes
-    rule = "tli" if method == "tli" else "lifted"
+    rule = method if method in RULES and METHODS[method] is None else "lifted"
     stop = FixedLength(4) if method == "k = 4" else Confidence(12)
     for temperature in args.temperatures:
         options = Options(verify=rule, stop=stop, temperature=temperature, max_new_tokens=args.tokens)
