@@ -5,11 +5,11 @@
 
 A cell is a target, a data set and a method. The drafter serves `--stream` prompts, greedy, and learns from them; "before"
 does not learn, "tli" and "omnidraft" are that with the rules of the paper's baseline SpD_DM and of its Algorithm 1, which has
-n-grams too, "k = 4" with drafts of fixed length, and "projection" is a rival of our losses. Then held-out prompts are written at T = 0 and 1: block
-efficiency and both acceptances, with errors over the prompts (jackknife), and, for the first `--timed` of them, plain and
-speculative decoding in turns: the speedup is the ratio of their tokens per second by the wall clock. `--draws` draws the
-first token of a held-out prompt many times at T = 1, and compares the counts with the target's distribution (a G test over
-the tokens that are expected five times or more, the others together).
+n-grams too, "k = 4" with drafts of fixed length, and "projection" is a rival of our losses. Then held-out prompts are
+written at T = 0 and 1: block efficiency and both acceptances, with errors over the prompts (jackknife), and, for the first
+`--timed` of them, plain and speculative decoding in turns: the speedup is the ratio of their tokens per second by the wall
+clock. `--draws` draws the first token of a held-out prompt many times at T = 1, and compares the counts with the target's
+distribution (a G test over the tokens that are expected five times or more, the others together).
 Targets with a chat template get the prompts as requests. `--rules` compares the four rules between two real models, and
 needs PyTorch. The data are not part of the repository: their folder is $OMNIDRAFT_REAL_DATA. `recipes.requests.SPLITS` says
 which rows are for training, for the stream, and held out.
