@@ -64,7 +64,7 @@ def real_llm(figures: dict) -> str:
 
 
 def means(figures: dict) -> str:
-    """Tokens per pass of each method, on average over the data sets that all methods of a pair were measured on."""
+    """Tokens per pass of each method and of `lifted` without learning, both on average over the method's data sets."""
     cells: dict[str, dict[str, dict[str, list[dict]]]] = {}  # pair, method, data
     for name, one in figures["cells"].items():
         draft, target, data, method, _ = parts(name)
@@ -73,15 +73,24 @@ def means(figures: dict) -> str:
     rows = []
     for pair, methods in cells.items():
         for method, found in methods.items():
+            if method == "before" or not set(found) <= set(methods.get("before", {})):
+                continue
             row = [pair, METHODS.get(method, f"`{method}` learned"), ", ".join(DATA[data] for data in found)]
             for temperature in ("T=0", "T=1"):
-                each = [[seed[temperature] for seed in seeds] for seeds in found.values()]
-                mean = sum(sum(s["block_efficiency"] for s in some) / len(some) for some in each) / len(each)
-                # seeds share their held-out prompts: their errors are not independent
-                variance = sum(max(s["error"] for s in some) ** 2 for some in each)
-                row.append(f"{mean:.2f} ± {variance ** 0.5 / len(each):.2f}")
+                plain = {data: methods["before"][data] for data in found}
+                row += [mean(found, temperature), mean(plain, temperature)]
             rows.append(row)
-    return table(["pair", "method", "mean over", "tokens per pass, T = 0", "T = 1"], rows)
+    return table(["pair", "method", "mean over", "tokens per pass, T = 0", "`lifted`, no learning, there", "T = 1",
+                  "`lifted`, no learning, there"], rows)
+
+
+def mean(cells: dict[str, list[dict]], temperature: str) -> str:
+    """Tokens per pass, mean over seeds and then over data sets."""
+    each = [[seed[temperature] for seed in seeds] for seeds in cells.values()]
+    value = sum(sum(s["block_efficiency"] for s in some) / len(some) for some in each) / len(each)
+    # seeds share their held-out prompts: their errors are not independent
+    variance = sum(max(s["error"] for s in some) ** 2 for some in each)
+    return f"{value:.2f} ± {variance ** 0.5 / len(each):.2f}"
 
 
 def first_screen(figures: dict) -> str:
