@@ -329,28 +329,6 @@ def elsewhere() -> str:
     return "\n\n".join(parts)
 
 
-SOAK = {"mutations": "broken files", "kills": "`kill -9` of a process while it saves", "losses": "simulated power losses",
-        "writers": "pairs of two writers", "interrupts": "Ctrl-C at random lines of a save",
-        "adapt": "tokens that the command `adapt` writes in one run", "tokens": "tokens decoded with learning on",
-        "worlds": "random worlds, for each exact rule"}
-
-
-def soak(figures: dict) -> str:
-    """What the soak test tried, and what failed."""
-    def count(name: str, value: float) -> str:
-        return f"{name} {value:.1e}" if value and value < 1 else f"{value:,} {name}"
-
-    rows, own = [], ("whole", "tried", "failures", "seconds")
-    for part, what in SOAK.items():
-        one = figures["parts"].get(part)
-        tried, failed = "not yet", ""
-        if one:
-            more = ", ".join(count(name, value) for name, value in one.items() if name not in own)
-            tried, failed = f"{one['tried']:,}" + f" ({more})" * bool(more), f"{one['failures']:,} failures"
-        rows.append([f"`{part}`", what, f"{one['whole']:,}" if one else "", tried, failed])
-    return f"{table(['part', 'what', 'full run', 'last run', 'result'], rows)}\n\n{machine_line(figures)}. {origin(figures)}"
-
-
 def written(name: str, how: Callable[..., str], *more: object) -> str:
     """A benchmark's figures as shown by `how`, if there are any."""
     figures = result(name)
@@ -470,8 +448,7 @@ def main() -> None:
         (ROOT / "README.md", "demo", written("demo", demo)),
         (ROOT / "README.md", "real language model", written("real_llm", report_real.first_screen)),
         (ROOT / "README.md", "summary", summary("docs/results.md", FIVE)),
-        (docs / "reading.md", "files", files()), (docs / "reliability.md", "soak", written("soak", soak)),
-        (docs / "exactness.md", "exactness", exact),
+        (docs / "reading.md", "files", files()), (docs / "exactness.md", "exactness", exact),
         (docs / "learning.md", "learning", learn), (docs / "note.md", "note", report_note.note()),
     ):
         text = pages.get(path) or path.read_text(encoding="utf-8")

@@ -13,9 +13,11 @@ from test_cli import ok, own_caches  # noqa: E402, F401 (a fixture)
 from test_conversation import CHATML, MESSAGES, turns  # noqa: E402
 from test_transformers_model import BYTES, KINDS, PIECES, SIZES, TransformersModel, random_model, saved  # noqa: E402
 
-from omnidraft.engine import transformers_sampler  # noqa: E402
+from omnidraft.engine import transformers_model, transformers_sampler  # noqa: E402
 from omnidraft.engine.loading import load  # noqa: E402
+from omnidraft.engine.transformers_copies import Copies  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
+from omnidraft.serving.control import uniforms_of  # noqa: E402
 from omnidraft.serving.conversation import Conversation  # noqa: E402
 from omnidraft.serving.generation import Pair  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
@@ -66,3 +68,40 @@ def test_the_template_of_the_folder_is_used(tmp_path):
     drafter = saved(tmp_path / "draft", PIECES, sizes=SIZES | LONG)
     done = ok("chat", "--backend", "torch", "--device", "cpu", "-d", drafter, "-t", folder, "-n", "8", input="the\nand\n")
     assert done.stderr.count("tokens/s") == 2
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_target_that_reads_proposals_one_at_a_time_writes_without_drafts_unless_asked(at_once):
+    """In every way of writing; it would take a pass for each proposal."""
+    both = Pair(model("convolution and attention", PIECES, 1), model("convolution and attention", BYTES, 2))
+    both.target._at_once = at_once
+    both.target.speaks, prompt = None, BYTES.encode("the king")
+
+    def drafts(**stop) -> list[bool]:
+        """Was anything drafted by `generate`, `stream`, a conversation, and inside transformers?"""
+        how, streamed = {"max_new_tokens": 8, "eos_token_id": (), "adaptive": False} | stop, []
+        written = both.generate(prompt, **how)
+        assert "".join(both.stream(prompt, Options.of(**how), rounds=streamed)) == written.text
+        answer = [*Conversation(both).ask("the king", Options.of(**how), uniforms_of(0))]
+        found = [any(one.draft_tokens for one in rounds) for rounds in (written.rounds, streamed, answer)]
+        return [*found, both.decoder(**stop).options.stop.limit > 0]
+
+    usual = drafts()  # random models are never confident: only the options say that these would draft
+    assert usual[3] == at_once and (at_once or not any(usual))
+    assert drafts(draft_length=3, threshold=0.0) == drafts(stop=Confidence(3, 0.0)) == [True] * 4
+
+
+@pytest.mark.parametrize(("four_at_once", "wanted"), [(1.0, True), (3.5, False), (4.5, False)])
+def test_proposals_are_read_at_once_only_if_that_is_clearly_faster(four_at_once, wanted, monkeypatch, capsys):
+    """A clock in which four tokens take so long together, in units of one token."""
+    now, run = [0.0], TransformersModel._run
+
+    def timed(self, texts, state, rows, hidden=False):
+        now[0] += {1: 1.0, 4: four_at_once}.get(texts.shape[1], 9.0) * (not isinstance(state, Copies))
+        return run(self, texts, state, rows, hidden)
+
+    monkeypatch.setattr(TransformersModel, "_run", timed)
+    monkeypatch.setattr(transformers_model.time, "perf_counter", lambda: now[0])
+    made = model("convolution and attention", BYTES, 2)
+    assert (made._at_once, made.drafting_pays) == (wanted, wanted)
+    assert ("writes without drafts" in capsys.readouterr().err) != wanted

@@ -122,6 +122,20 @@ def test_padding_without_a_mask_is_refused():
         assert split(lists, [pad]) == (lists, True)
 
 
+def test_padding_may_be_the_token_with_which_every_text_begins():
+    """GPT-2's <|endoftext|> begins a text, ends it, and pads it; a row that it only begins is not padded."""
+    raw = tokenizers.Tokenizer.from_str(BYTES.raw.to_str())
+    one = made(target=Tokenizer(raw, "one", dict.fromkeys(("bos_token", "eos_token", "pad_token"), "<|endoftext|>")))
+    [all_of_it], text = one.target.tokenizer.roles["pad"], BYTES.encode("the")
+    wanted = one.generate([all_of_it, *text], max_new_tokens=3)
+    assert one.generate(np.array([[all_of_it, *text]]), max_new_tokens=3).tokens == wanted.tokens
+    assert [text.tokens for text in one.generate([[all_of_it, *text]] * 2, max_new_tokens=3)] == [wanted.tokens] * 2
+    assert one.generate(np.array([[all_of_it]]), max_new_tokens=3).prompt_tokens == [all_of_it]
+    for padded in ([[all_of_it, *text], [0, *text]], [[all_of_it, all_of_it, *text]], [[all_of_it, *text, all_of_it]]):
+        with pytest.raises(OmnidraftError, match="the ids are padded"):
+            one.generate(np.array(padded))
+
+
 # How ids begin
 
 def family(post, bos: str | None, config=None) -> Tokenizer:

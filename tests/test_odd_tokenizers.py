@@ -10,7 +10,7 @@ import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
-from vocabularies import byte_level, snow_target
+from vocabularies import byte_level, sentencepiece, snow_target
 
 import omnidraft
 from omnidraft.exactness.tables import TableModel
@@ -171,6 +171,25 @@ def test_a_control_string_that_somebody_typed_stays_text(make, text):
         return  # the library itself fails at a character that the model lacks
     whole = tokenizer.encode(text)
     assert not tokenizer.special.ids & {*whole} and tokenizer.decode(whole).strip() == text.strip()
+
+
+def test_a_tag_of_a_page_is_no_end_token_next_to_the_configured_one():
+    """Gemma has "</s>" for pages, as a token that is not special, and ends texts with "<eos>"."""
+    def ends(special: bool, **config) -> list[str]:
+        raw = sentencepiece("▁abc<>/s", "▁ a", extra=("<eos>",)).raw
+        raw.add_special_tokens(["<eos>"])
+        data = json.loads(raw.to_str())
+        for token in data["added_tokens"]:
+            token["special"] &= special or token["content"] != "</s>"
+        made = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(data)), "pages", config)
+        found = [made.strings[i] for i in made.roles["eos"]]
+        text = made.token_bytes[made.strings.index("</s>")]
+        assert (text is None) == ("</s>" in found) and text in (None, b"</s>")
+        return found
+
+    assert ends(False, eos_token="<eos>") == ["<eos>"]
+    assert ends(True, eos_token="<eos>") == ["<eos>", "</s>"]
+    assert ends(False, eos_token="</s>")[0] == ends(False)[0] == "</s>"
 
 
 def test_other_texts_are_encoded_as_the_library_does():

@@ -24,6 +24,7 @@ from omnidraft.cli import app  # noqa: E402
 from omnidraft.decoding import plain, speculative  # noqa: E402
 from omnidraft.engine import loading as models  # noqa: E402
 from omnidraft.engine import transformers_loading  # noqa: E402
+from omnidraft.engine.transformers_copies import Copies  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
@@ -205,7 +206,7 @@ def test_a_text_is_read_once_or_the_reason_is_told(kind: str, capsys):
     assert bool(model.rereads) == (found == "again") and model.rereads in model.kernel
     again = f"'this' reads the whole text again in every pass, which is slow: {model.rereads}\n"
     alone = (f"'this' reads proposals one at a time, as several at once are {model._alone} here: "
-             "drafting will probably not pay\n")
+             "as a target it writes without drafts, unless you give a draft length or a stop rule\n")
     assert said == (again if found == "again" else alone if model._at_once is False else "")
 
 
@@ -228,6 +229,18 @@ def test_a_state_goes_back_to_a_copy_and_few_tokens_are_read_twice(kind: str, ow
         assert len(rounds) < 12 and again <= proposed + len(prompt)  # what the drafter reads is counted too
     else:  # of the last tokens at most 16, on average half of them, and in one of 16 rounds a pass of their own
         assert again <= 10 * len(rounds) + 16
+
+
+def test_without_drafts_a_state_is_copied_every_sixteen_tokens(monkeypatch):
+    made, copy = [], Copies._copy
+    monkeypatch.setattr(Copies, "_copy", lambda self: (made.append(self.held), copy(self))[1])
+    kind = "convolution and attention"
+    target, prompt = TransformersModel(random_model(*KINDS[kind][:2], BYTES.size).double(), BYTES), BYTES.encode("the king")
+    made.clear()
+    options = Options(stop=FixedLength(0), max_new_tokens=48, eos_token_id=())
+    rounds = [*speculative(Pair(target, target), (prompt, prompt), options, Uniforms([]))]
+    assert written(rounds) == written(plain(target, prompt, options, Uniforms([]))) and len(rounds) == 48
+    assert 48 // 16 <= len(made) <= 48 // 16 + 4  # also before each of both models reads the prompt, and after it
 
 
 def test_a_pass_that_fails_leaves_no_trace(monkeypatch):

@@ -18,6 +18,7 @@ from ..engine.loading import drafter_for, load
 from ..learning.adapters import SHIPPED
 from ..serving.control import uniforms_of
 from ..serving.conversation import template_of
+from ..serving.settings import usual
 from ..text.files import check_readable
 from ..verification import RULES
 from .printing import note
@@ -110,9 +111,10 @@ class Served(Models):
         return pair, options
 
     def open(self, options: Options) -> tuple[Any, Options]:
-        """Like `served`; for draft length 0, the target alone."""
+        """Like `served`, with `usual` options; for draft length 0, the target alone."""
         if options.stop.limit:
-            return self.served(options)
+            pair, options = self.served(options)
+            return pair, usual(options, pair.target)
         if self.adapter != "none":
             raise OmnidraftError("-k 0 decodes without a drafter: drop --adapter or -k 0")
         return load(self.target, self.dtype, self.backend, self.device), options

@@ -29,6 +29,7 @@ class Copies:
         self.held = 0  # how many of them the cache holds; the others are read with the next ones
         self.copies: list[tuple[int, list[Any]]] = []  # (tokens, layers), None for one that is cut
         self.ended = True  # is it time for a copy: at first, and once a round or a prompt ended?
+        self.fresh = 0  # tokens of the present round
 
     def read(self, run: Callable[[Tensor, Any, int], tuple[Tensor, Tensor | None]], ids: Tensor,
              rows: int) -> tuple[Tensor, Tensor | None]:
@@ -42,11 +43,15 @@ class Copies:
         self.ids = torch.cat([self.ids, ids.to(self.ids.device)], 1)
         new = self.ids[:, self.held:]
         self.ended = new.shape[1] > LONGEST
+        self.fresh += ids.shape[1]
         return self._feed(run, new, rows)
 
     def back_to(self, length: int) -> bool:
         """Keep the first `length` tokens; False if that is further back than any copy."""
-        self.ended = True
+        # subtle: a round of one token that stays, as in plain decoding, needs no copy after it
+        alone = self.fresh <= 1 and length == self.held
+        near = bool(self.copies) and length - self.copies[-1][0] < LONGEST
+        self.ended, self.fresh = self.ended or not (alone and near), 0
         if length < self.held:
             while self.copies and self.copies[-1][0] > length:
                 self.copies.pop()

@@ -6,6 +6,7 @@ or, if that does not give the model's own logits, each pass reads the text again
 """
 
 import inspect
+import math
 import sys
 import time
 from collections.abc import Container, Sequence
@@ -33,6 +34,7 @@ ENTRY_PER_TOKEN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 # how copies are tried: read ids from `begin` to `end`, and go back to `stays`
 READS = ((0, 6, 6), (6, 10, 7), (7, 8, 8), (8, 12, 9), (9, 12, 12))
+CLEARLY = 0.7  # of the time of four passes: the most that one pass over four tokens may take
 NO_LIMIT = 1 << 20  # the context of a model that states none (ALiBi, state spaces)
 
 
@@ -109,9 +111,11 @@ class TransformersModel:
                              f"{self.rereads}\n")
         elif self._at_once is False:
             sys.stderr.write(f"{name!r} reads proposals one at a time, as several at once are "
-                             f"{self._alone} here: drafting will probably not pay\n")
+                             f"{self._alone} here: as a target it writes without drafts, unless "
+                             "you give a draft length or a stop rule\n")
 
     can_cut = property(lambda self: not self.rereads)  # can the last tokens be taken back?
+    drafting_pays = property(lambda self: self._at_once is not False)  # else a proposal is a pass
     sampler = property(lambda self: (
         transformers_sampler.CpuSampler if self.device.type == "cpu" else sampling_torch.Sampler))
 
@@ -240,7 +244,8 @@ class TransformersModel:
     def _try_copies(self) -> None:
         """Use copies if they give the logits that the model has without a cache.
 
-        Several tokens are read at once, or one after another if that is right or faster here.
+        Several tokens are read at once, if that is right and clearly faster here than one after
+        another.
         """
         why, ids = self.rereads, torch.arange(4, 16)[None] % self.vocab_size
         wanted, _ = self._run(ids, None, 12)
@@ -259,8 +264,9 @@ class TransformersModel:
                     least = min(took)
                     seconds[self._at_once] = min(least, seconds.get(self._at_once, least))
         if seconds:
-            self._at_once = min(seconds, key=seconds.__getitem__)
-            self._alone = "slower" if True in seconds else "wrong"
+            alone = seconds.get(False, math.inf)  # far more than a measurement's noise must be won
+            self._at_once = True in seconds and seconds[True] < CLEARLY * alone
+            self._alone = "no faster" if True in seconds else "wrong"
             return
         self.rereads, self._at_once = why, None
         with suppress(OmnidraftError), one_line(self.name), torch.no_grad():

@@ -20,6 +20,7 @@ from ..text.files import check_readable, read_json
 from ..text.names import Names
 from . import template
 from .pace import paced
+from .settings import usual
 
 PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}  # no template
 OPEN, CLOSE = "\ufdd0", "\ufdd1"  # mark added tokens in messages; never used in real text
@@ -89,7 +90,7 @@ class Conversation:
         self.messages = [*messages, {"role": "assistant", "content": ""}]
         for view, (text, ids) in zip(self.views, read, strict=True):
             view.text, view.ids, view.answer = text, ids, ""
-        return self._answer(options, uniforms)
+        return self._answer(usual(options, self.target), uniforms)
 
     def _answer(self, options: Options, uniforms: Uniforms) -> Iterator[Round]:
         prompts, data = tuple(view.ids for view in self.views), b""

@@ -37,7 +37,7 @@ from .control import (
 )
 from .pace import Pace, paced
 from .prompts import as_lists, ids_of, kind_of, read
-from .settings import ELSEWHERE, Settings
+from .settings import ELSEWHERE, Settings, usual
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -325,7 +325,7 @@ class Pair(Pairing):
                 raise OmnidraftError(f"unknown option {name!r}: {ELSEWHERE[name]}")
             if near := get_close_matches(name, Control.__dataclass_fields__, 1, 0.8):
                 raise OmnidraftError(f"unknown option {name!r}: did you mean {near[0]!r}?")
-        options = options or Options.of(**settings)
+        options = usual(options or Options.of(**settings), self.target)
         if not isinstance(count, Integral) or count < 1 or count > 1 and not options.temperature:
             raise OmnidraftError(f"num_return_sequences is {count!r}: give 1, or more if do_sample")
         prompts, batch = read(self, prompt)
@@ -356,4 +356,5 @@ class Pair(Pairing):
             check_streamer(streamer)
         from .transformers_decoder import Decoder
         source = sys.modules["torch"].default_generator if generator is None else generator
-        return Decoder(self, Options.of(**settings), lambda: uniforms_of(0, source), streamer)
+        options = usual(Options.of(**settings), self.target)
+        return Decoder(self, options, lambda: uniforms_of(0, source), streamer)

@@ -13,9 +13,9 @@ from .conversation import Conversation
 
 def read(pair: Pairing, prompt: Any) -> tuple[list[tuple[list[int], list[int]]], bool]:
     """Each prompt's ids for target and drafter, and whether the prompts are a batch."""
-    spoken = getattr(pair.target, "speaks", None)  # its padding may have been set meanwhile
-    prompts, batch = split(prompt, [*pair.target.tokenizer.roles["pad"],
-                                    getattr(spoken, "pad_token_id", None)])
+    spoken, roles = getattr(pair.target, "speaks", None), pair.target.tokenizer.roles
+    pads = [*roles["pad"], getattr(spoken, "pad_token_id", None)]  # it may have been set meanwhile
+    prompts, batch = split(prompt, pads, [*roles["bos"], getattr(spoken, "bos_token_id", None)])
     return [ids_of(pair, one) for one in prompts], batch
 
 
@@ -44,10 +44,12 @@ def check_names(target: Any, text: str) -> None:
                              "transformers, but plain text here: give ids to say which, or a chat")
 
 
-def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
+def split(prompt: Any, pads: Sequence[int | None] = (),
+          begins: Sequence[int | None] = ()) -> tuple[list[Any], bool]:
     """The prompts in a prompt or batch, each a text, ids or messages, and whether it is a batch.
 
-    Raises OmnidraftError for anything ambiguous, including padding without a mask.
+    Raises OmnidraftError for anything ambiguous, including padding without a mask. A token of
+    `pads` that is also one of `begins`, once before each row, is no padding.
 
     >>> split(["a", "b"]), split([1, 2])
     ((['a', 'b'], True), ([[1, 2]], False))
@@ -69,9 +71,12 @@ def split(prompt: Any, pads: Sequence[int] = ()) -> tuple[list[Any], bool]:
             raise OmnidraftError("attention_mask does not fit the ids, or hides a whole prompt")
         prompt = [[token for token, seen in zip(row, shown, strict=True) if seen]
                   for row, shown in zip(prompt, mask, strict=True)]
-    elif (table or len(prompt) > 1 == len({*map(len, prompt)})) and any(
-            kind_of(row) == "ids" and (row[0] in pads or row[-1] in pads) for row in prompt):
-        raise OmnidraftError("the ids are padded: give an attention_mask, or remove the padding")
+    elif table or len(prompt) > 1 == len({*map(len, prompt)}):
+        rows = [row for row in prompt if kind_of(row) == "ids"]
+        begun = all(row[0] in begins for row in rows)
+        if any(row[begun:] and (row[begun] in pads or row[-1] in pads) for row in rows):
+            raise OmnidraftError("the ids are padded: give an attention_mask, or remove the "
+                                 "padding")
     return prompt, not (table and len(prompt) == 1)
 
 

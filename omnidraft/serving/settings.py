@@ -1,10 +1,13 @@
 """The names of options: with their types, for type checkers, and as other libraries call them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from ..stopping import FixedLength
+
 if TYPE_CHECKING:
-    from ..stopping import FixedLength
+    from ..options import Options
 
 ELSEWHERE = {  # what other libraries call an option -> what it is here
     "max_tokens": "use max_new_tokens",
@@ -37,3 +40,13 @@ class Settings(TypedDict, total=False):
     processor: Callable[[list[int], Any], Any] | None
     eos_token_id: Any  # an id, several, an array or a tensor
     do_sample: bool | None
+
+
+def usual(options: "Options", target: Any) -> "Options":
+    """The options, without drafts if drafting cannot pay and `stop` is the default.
+
+    A target whose `drafting_pays` is false reads each proposal in a pass of its own.
+    """
+    if getattr(target, "drafting_pays", True) or options.stop != type(options).stop:
+        return options
+    return replace(options, stop=FixedLength(0))

@@ -35,15 +35,17 @@ def find_roles(config: dict[str, Any], raw: tokenizers.Tokenizer, vocabulary: di
     added = raw.get_added_tokens_decoder()
     special = {i for i, token in added.items() if token.special}
     size = max(vocabulary.values(), default=-1) + 1
-    roles: dict[str, tuple[int, ...]] = {}
+    roles = {}
     for role, known in WELL_KNOWN.items():
         name = config.get(f"{role}_token", getattr(raw.model, f"{role}_token", None))
         name = name.get("content") if isinstance(name, dict) else name
         ids = [vocabulary[name]] if isinstance(name, str) and name in vocabulary else []
         if role == "eos" or f"{role}_token" not in config:  # a null there means: no such token
-            found = [vocabulary[spelling] for spelling in known if spelling in vocabulary]
-            # subtle: in byte-level BPE "<s>" may be an HTML tag: only added tokens are special
-            ids += [i for i in found if not byte_level or i in added]
+            # subtle: "<s>" may be an HTML tag: in byte-level BPE only added tokens are special, and
+            # next to a configured token "</s>" only if the file says so (not in Gemma)
+            ids += [i for i in map(vocabulary.get, known) if i is not None
+                    and not (ids and i in {vocabulary.get("</s>")} - special)
+                    and (not byte_level or i in added)]
         special.update(ids)
         if role == "eos":
             ids += [i for i in config.get("eos_token_id") or () if type(i) is int and 0 <= i < size]
@@ -57,7 +59,7 @@ def partners(one: SpecialTokens, other: SpecialTokens) -> dict[int, int]:
     The first ids of a role are paired. Any other id maps to one of its kind (end of a turn or of a
     document) if there is one, else to the first: </s> <-> <|end_of_text|>, <|eot_id|> -> </s>.
     """
-    found: dict[int, int] = {}
+    found = {}
     for ours, theirs in zip(_first_roles(one), _first_roles(other), strict=True):
         for token in ours if theirs else ():
             kind = [i for i in theirs if (i in other.turn_ends) == (token in one.turn_ends)]

@@ -100,7 +100,7 @@ class Tokenizer:
         if self.byte_level:
             for i in added:  # written as they are, without stand-ins
                 self.token_bytes[i] = self.strings[i].encode()
-        self.fallback: dict[int, bytes] = {}
+        self.fallback = {}
         for i, string in enumerate(self.strings if self._has_fallback else ()):
             byte = _FALLBACK.fullmatch(string or "")
             if byte:
