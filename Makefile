@@ -55,7 +55,7 @@ lint: $(VENV)/.dev  ## ruff
 	$(BIN)/python -m ruff check .
 
 bench: $(VENV)/.core  ## the figures in benchmarks/results (up to an hour)
-	for script in exactness same_text speed efficiency block overlap kernels overhead quality against_transformers \
+	for script in exactness same_text speed efficiency block overlap kernels overhead pace quality against_transformers \
 	    learning learning_wall_clock learning_real \
 	    paper.alignment paper.stop_rules paper.adaptive paper.shift paper.latency; do \
 	  $(BIN)/python -m benchmarks.$$script --json || exit 1; \

@@ -142,3 +142,20 @@ def device(figures: dict) -> str:
     return (table(["`python -m benchmarks.device`", m["device"]], rows)
             + f"\n\nPython {m['python']}, PyTorch {m['torch']}, NumPy {m['numpy']}, {m['threads']} CPU threads for PyTorch. "
             "The models of the first row are so small that each of their passes waits for the launch of its kernels.")
+
+
+def pace(figures: dict) -> str:
+    """Whether drafting is ever slower than plain decoding."""
+    s, rows = figures["settings"], []
+    for name, tasks in figures["pairs"].items():
+        draft, target = name.split(":")
+        for task, one in tasks.items():
+            always, adaptive, first = (f"{one[f'wall_{way}']:.2f}×" for way in ("always", "adaptive", "first text"))
+            rows.append([f"{draft} → {NAMES.get(target, target)}", task, f"{one['tokens_per_pass']:.2f}", always,
+                         f"{adaptive} ({one['cpu_adaptive']:.2f}×)", first, f"{100 * one['drafted_share']:.0f} %",
+                         "yes" if one["same_text"] else "no"])
+    return (f"Speed over plain decoding with everything in it, prompts too (`benchmarks/pace.py`): {s['prompts']} prompts, "
+            f"{s['tokens']} tokens, {s['repeats']} times in turns, greedy. Adaptive is the default of `generate`: it drafts "
+            "only while that saves time. First text: by a pair about which nothing is known yet.\n\n"
+            + table(["pair", "task", "tokens per pass", "always drafting", "adaptive (CPU time)", "first text",
+                     "rounds drafted", "same text"], rows) + f"\n\n{machine_line(figures)}.")
