@@ -132,7 +132,7 @@ class Decoding:
         "Stop drafting once the draft's probability falls below this; 0 never stops."))] = 0.4
     adaptive: Annotated[bool | None, speculation(
         "--adaptive/--no-adaptive", show_default="only at temperature 0",
-        help="Draft only while it saves time; at T > 0 a seed then no longer fixes the text.")] = None
+        help="Draft only while it saves time; at T > 0 a seed no longer fixes the text.")] = None
     temperature: Annotated[float, sampling("--temperature", "-T", help="0 is greedy.")] = 0.0
     top_k: Annotated[int, sampling(help="Sample from the k most probable tokens; 0 is off.")] = 0
     top_p: Annotated[float, sampling(help="Sample from top tokens that sum to p; 1 is off.")] = 1.0
