@@ -99,21 +99,24 @@ def first_screen(figures: dict) -> str:
     for name, one in figures["cells"].items():
         draft, target, data, method, seed = parts(name)
         if seed == "0" and method in ("before", "lifted"):
-            cells.setdefault((draft, target, data), {})[method] = one
+            note = figures.get("measured", {}).get(f"cells / {name}", {}).get("settings", {}).get("note", "")
+            cells.setdefault((draft, target, data), {})[method] = one | {"mark": " *" * ("busy" in note)}
     rows = []
     for (draft, target, data), one in cells.items():
         if "before" not in one:
             continue
-        before, drawn = one["before"]["T=0"], one["before"]["T=1"]
-        row = [f"{draft} → {NAMES.get(target, target)}", DATA[data], with_error(before), speed(before), speed(drawn)]
+        before, drawn, mark = one["before"]["T=0"], one["before"]["T=1"], one["before"]["mark"]
+        row = [f"{draft} → {NAMES.get(target, target)}", DATA[data], with_error(before), speed(before) + mark,
+               speed(drawn) + mark]
         if "lifted" in one:
             after = one["lifted"]["T=0"]
-            row += [str(one["lifted"]["learned"]["prompts"]), with_error(after), speed(after)]
+            row += [str(one["lifted"]["learned"]["prompts"]), with_error(after), speed(after) + one["lifted"]["mark"]]
         rows.append(row + ["–"] * (8 - len(row)))
     head = ["pair", "data", "tokens per pass", "speedup", "T = 1", "prompts learned from", "tokens per pass then",
             "speedup then"]
     return table(head, rows) + (
-        "\n\nHeld-out prompts, temperature 0 (the column T = 1 excepted), the same greedy texts as plain decoding. "
+        "\n\nHeld-out prompts, temperature 0 (the column T = 1 excepted), the same greedy texts as plain decoding; Gemma in "
+        "PyTorch. * timed while other programs ran. "
         f"{machine_line(figures)}; more in [docs/results.md](docs/results.md#real-language-models).")
 
 
