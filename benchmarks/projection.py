@@ -54,6 +54,3 @@ def terms(shape: Sequence[int], example: losses.Example, pair: Pairing) -> Itera
             size = min(len(first), len(p))
             masses = np.bincount(first[:size] + 1, p[:size], width + 1)[1:width + 1]  # (W,)
             yield losses.Term(start - 1, each, masses, "forward")
-
-
-losses.LOSSES["projection"] = projection  # so that a Recipe can name it

@@ -29,10 +29,10 @@ from typing import Any
 
 import numpy as np
 
-import benchmarks.projection  # noqa: F401 (adds a loss)
 from benchmarks.common import REAL, arguments, chosen, run_all, skip, start
+from benchmarks.projection import projection
 from benchmarks.writing import draws, emitted
-from omnidraft import Adapters, Options, Pair, Round, learn, plain, speculative
+from omnidraft import Adapters, Options, Pair, Round, learn, losses, plain, speculative
 from omnidraft.engine.loading import load
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
@@ -49,11 +49,11 @@ FILES = {"gsm8k": ["gsm8k_train1000"], "code": ["mbpp_train374", "humaneval164"]
          "xsum": ["xsum_train300"]}
 SAVE_EVERY = 16  # prompts
 LONGEST_DOCUMENT = 1200  # characters of a text that is to be summarized: the short ones of XSum
-METHODS: dict[str, Recipe | None] = {
+METHODS: dict[str, dict[str, Any] | None] = {  # arguments of a Recipe, if the drafter learns
     "tli": None, "omnidraft": None, "before": None, "k = 4": None,
-    "dm": Recipe(loss="dm", rank=0), "hybrid": Recipe(loss="hybrid", rank=0), "hybrid + LoRA": Recipe(loss="hybrid"),
-    "lifted": Recipe(rank=0), "lifted + LoRA": Recipe(),
-    "projection": Recipe(loss="projection", rank=0)}  # a rival: benchmarks/projection.py
+    "dm": {"loss": "dm", "rank": 0}, "hybrid": {"loss": "hybrid", "rank": 0}, "hybrid + LoRA": {"loss": "hybrid"},
+    "lifted": {"rank": 0}, "lifted + LoRA": {},
+    "projection": {"loss": "projection", "rank": 0}}  # a rival: benchmarks/projection.py
 
 
 def requests_of(data: str) -> tuple[list[str], list[str]]:
@@ -164,9 +164,10 @@ def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dic
     pair = Pair(load(args.draft), load(target, **how))
     stream, held_out = requests_of(data)
     found: dict[str, Any] = {}
-    if METHODS[method] is not None:
+    learns = METHODS[method]
+    if learns is not None:
         place = Path(args.work) / f"{Path(target).stem}-{data}-{method.replace(' ', '')}-{seed}"
-        found["learned"] = served(pair, METHODS[method], stream[:args.stream], seed, args.tokens, place)
+        found["learned"] = served(pair, Recipe(**learns), stream[:args.stream], seed, args.tokens, place)
     sizes = [len(ngram) + 1 for ngram, _, _ in pair.cache.items()]
     found["cache"] = {"n-grams": len(sizes), "bytes": 4 * sum(sizes)}  # ids of four bytes
     rule = method if method in RULES and METHODS[method] is None else "lifted"
@@ -260,6 +261,7 @@ def main() -> None:
         stream=(200, "prompts to learn from"), held_out=(24, "prompts for the block efficiency"),
         timed=(8, "of them, for the speed"), repeats=(1, "of each timed text"), tokens=64,
         draws=(0, "of a first token"), work=("build/real_llm", "folder of what was learned"))
+    losses.LOSSES["projection"] = projection  # so that a Recipe can name it
     if not (REAL / "data").is_dir():
         skip("real_llm", "set OMNIDRAFT_REAL_DATA to a folder with the data")
     jobs: dict[tuple, Callable[[], dict]] = {

@@ -41,7 +41,7 @@ def test_warm_text_is_cold_text(rule, monkeypatch):
         monkeypatch.setattr(one, "forward", lambda ids, cache, rows=1, counts=counts, forward=one.forward: (
             counts.append(len(ids)), forward(ids, cache, rows))[1])
     for temperature in (0.0, 1.0):
-        options = Options(verify=rule, stop=Confidence(4, 0.1), max_new_tokens=12, temperature=temperature)
+        options = Options(verify=rule, stop=Confidence(4, 0.1), max_new_tokens=12, temperature=temperature, adaptive=False)
         texts, most = [], []
         for cold in (False, True):
             for counts in fed.values():
