@@ -464,7 +464,7 @@ def main() -> None:
              "Adaptive drafting": "\n\n".join([section("stop_rules", stop_rules), section("adaptive", adaptive)]),
              "Shift": section("shift", shift),
              "Real language models": section("real_llm", report_real.real_llm),
-             "Never slower than plain": section("pace", report_real.pace),
+             "Drafting only where it pays": section("pace", report_real.pace),
              "On a GPU": section("device", report_real.device),
              "Real models and data": section("real_adapt", real),
              "Next to transformers": "\n\n".join([section("against_transformers", against)] + [
