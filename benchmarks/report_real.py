@@ -159,6 +159,7 @@ def pace(figures: dict) -> str:
                          "yes" if one["same_text"] else "no"])
     return (f"Speed over plain decoding with everything in it, prompts too (`benchmarks/pace.py`): {s['prompts']} prompts, "
             f"at most {s['tokens']} tokens each, in turns, greedy. Adaptive is the default of `generate`: it drafts "
-            "only while that saves time. First text: by a pair about which nothing is known yet. The math and code texts are short, 20 to 30 tokens: trials weigh most there.\n\n"
+            "only while that saves time. First text: by a pair about which nothing is known yet. The math and "
+            "code texts are short, 20 to 30 tokens: trials weigh most there.\n\n"
             + table(["pair", "task", "tokens per pass", "always drafting", "adaptive (CPU time)", "first text",
                      "rounds drafted", "same text"], rows) + f"\n\n{machine_line(figures)}.")
