@@ -61,8 +61,8 @@ def real_llm(figures: dict) -> str:
         text += f"\n\n{name.replace('->', '→')}, drafts of four tokens:\n\n" + table(
             head, [["tokens per pass", *map(with_error, rules.values())]])
     for name, one in figures.get("first tokens", {}).items():
-        text += (f"\n\n{name.replace('->', '→')}: {one['draws']:,} first tokens of one prompt at T = 1, a drafted token kept in "
-                 f"{100 * one['drafted token kept']:.0f} % of them, against the target's own distribution ({one['bins']} "
+        text += (f"\n\n{name.replace('->', '→')}: {one['draws']:,} first tokens of one prompt at T = 1, a drafted token kept "
+                 f"in {100 * one['drafted token kept']:.0f} % of them, against the target's own distribution ({one['bins']} "
                  f"bins, G test): p = {one['p']:.2f}.")
     return f"{text}\n\n{machine_line(figures)}."
 
