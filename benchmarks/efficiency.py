@@ -19,7 +19,7 @@ from omnidraft import Options, Pair
 from omnidraft.engine.loading import load
 from omnidraft.stopping import FixedLength
 
-PAIRS = [f"{draft}:{target}" for draft in ("draft-tasks", "draft-general") for target in TARGETS]
+PAIRS = [*(f"{draft}:{target}" for draft in ("draft-tasks", "draft-general") for target in TARGETS), "draft-smol:qwen-like"]
 REAL_PAIRS = ["real:babyllama-tok361:stories260K", "real:stories260K:babyllama-tok361"]
 RULES = ["tli", "slem", "omnidraft", "lifted", "lifted-unhealed"]
 

@@ -9,7 +9,7 @@ n-grams too, "k = 4" with drafts of fixed length, and "projection" is a rival of
 written at T = 0 and 1: block efficiency and both acceptances, with errors over the prompts (jackknife), and, for the first
 `--timed` of them, plain and speculative decoding in turns: the speedup is the ratio of their tokens per second by the wall
 clock. `--draws` draws the first token of a held-out prompt many times at T = 1, and compares the counts with the target's
-distribution (a G test over the tokens that are expected five times or more, the others together).
+distribution.
 Targets with a chat template get the prompts as requests. `--rules` compares the four rules between two real models, and
 needs PyTorch. The data are not part of the repository: their folder is $OMNIDRAFT_REAL_DATA. `recipes.requests.SPLITS` says
 which rows are for training, for the stream, and held out.
@@ -23,7 +23,6 @@ from collections.abc import Callable
 from copy import copy
 from functools import partial
 from itertools import product
-from math import erfc
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ import numpy as np
 
 from benchmarks.common import REAL, arguments, chosen, run_all, skip, start
 from benchmarks.projection import projection
-from benchmarks.writing import draws, emitted
+from benchmarks.writing import chi_squared, draws, emitted
 from omnidraft import Adapters, Options, Pair, Round, learn, losses, plain, speculative
 from omnidraft.engine.loading import load
 from omnidraft.learning.online import Schedule
@@ -229,26 +228,19 @@ class Remembered:
 
 
 def first_tokens(draft: str, target: str, data: str, draws_of: int) -> dict[str, Any]:
-    """The first token of a held-out prompt at T = 1, drawn many times: p of the counts under the target's distribution."""
+    """The first token of a held-out prompt at T = 1, drawn many times, against the target's distribution."""
     pair = Pair(*(Remembered(load(name)) for name in (draft, target)))
     _, held_out = requests_of(data)
     prompt = ids_of(pair, as_prompt(pair, held_out[0]))
     options = Options(stop=FixedLength(3), temperature=1.0, max_new_tokens=4)
     counts = np.zeros(pair.target.vocab_size)
-    proposed = 0
+    kept = 0
     for number in range(draws_of):
         first = next(iter(speculative(pair, prompt, options, draws([number, 1]))))
         counts[first.emitted[0]] += 1
-        proposed += first.draft_kept > 0
-    expected = draws_of * process(pair.target.forward(list(prompt[0]), pair.target.new_cache()))[0]
-    often = expected >= 5
-    seen, wanted = (np.append(some[often], some[~often].sum()) for some in (counts, expected))
-    statistic = 2 * float((seen[seen > 0] * np.log(seen[seen > 0] / wanted[seen > 0])).sum())
-    freedom = len(seen) - 1
-    # the cube root of chi^2 / n is nearly normal (Wilson and Hilferty 1931)
-    z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / (2 / (9 * freedom)) ** 0.5
-    return {"draws": draws_of, "bins": len(seen), "G": round(statistic, 2), "p": round(erfc(z / 2**0.5) / 2, 4),
-            "drafted token kept": round(proposed / draws_of, 3)}
+        kept += first.draft_kept > 0
+    expected = process(pair.target.forward(list(prompt[0]), pair.target.new_cache()))[0]
+    return {"draws": draws_of, **chi_squared(counts, expected), "drafted token kept": round(kept / draws_of, 3)}
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig
 from transformers.generation import candidate_generator
 
+from benchmarks.writing import chi_squared
 from omnidraft.decoding import Round
 from omnidraft.engine.transformers_loading import one_line, quiet
 
@@ -89,7 +90,7 @@ def remember(model: Any) -> None:
 def p_value(write: Method, target: Any, prompt: str, draws: int, first_seed: int = 0) -> float:
     """p of a chi-squared test of the first two tokens at temperature 1 against the target's exact distribution.
 
-    Cells expected less than five times are merged into one. Each draw has its own seed, from `first_seed` on.
+    Each draw has its own seed, from `first_seed` on.
     """
     ids, counts = target.tokenizer.encode(prompt, bos=True), Counter()
     for seed in range(first_seed, first_seed + draws):
@@ -105,11 +106,9 @@ def p_value(write: Method, target: Any, prompt: str, draws: int, first_seed: int
     for token, share in enumerate(p.tolist()):
         ended = token in target.eos_ids
         expected |= {(token,): share} if ended else {(token, b): share * q for b, q in enumerate(after[token].tolist())}
-    often = [cell for cell, share in expected.items() if share * draws >= 5]
-    seen, wanted = [counts[cell] for cell in often], [draws * expected[cell] for cell in often]
-    seen, wanted = [*seen, draws - sum(seen)], [*wanted, draws - sum(wanted)]
-    statistic = sum((s - e) ** 2 / e for s, e in zip(seen, wanted, strict=True))
-    return float(torch.special.gammaincc(torch.tensor((len(seen) - 1) / 2).double(), torch.tensor(statistic / 2).double()))
+    found = [counts.pop(cell, 0) for cell in expected] + [counts.total()]  # the last ones are impossible
+    return chi_squared(np.array(found), np.array([*expected.values(), 0.0]))["p"]
+
 
 
 def first_token_distance(pair: Any, prompts: list[str], temperature: float) -> list[float]:

@@ -26,7 +26,9 @@ class Lifting(lifting.Lifting):
         return upload(ids(*of), self.device)
 
     def added(self, index: Tensor, values: Tensor, size: int, made: Any = None) -> Tensor:
-        return (values.new_zeros(size) if made is None else made).index_add_(0, index, values)
+        if made is None:
+            made = values.new_zeros(size)
+        return made.index_add_(0, index, values)
 
     def reveal(self, draft_tokens: Sequence[int], draft_probs: Sequence[Tensor],
                in_text: Split = ()) -> tuple[list[int | None], list[Origin]]:
@@ -35,7 +37,8 @@ class Lifting(lifting.Lifting):
 
     def sums(self, wanted: Iterable[tuple[Tensor, Any]]) -> Iterator[float]:
         """For each (row, ids), the sum of row[ids]; one copy for all, of these entries only."""
-        if not (wanted := list(wanted)):
+        wanted = list(wanted)
+        if not wanted:
             return
         rows, ids = zip(*wanted, strict=True)
         sizes = [len(some) for some in ids]

@@ -39,7 +39,8 @@ def told(call, words: str = "") -> str:
     (lambda: Adapters(5), "the folder of adapters is 5, but must be a path"),
     (lambda: omnidraft.load([]), r"unknown model '\[\]'")])
 def test_values_that_people_type_are_told_in_one_line(call, words):
-    told(call, words)
+    line = told(call, words)
+    assert line[0].islower() and not line.endswith(".")  # as every line that the program says
 
 
 def test_what_learn_takes(folders):  # noqa: F811
@@ -67,6 +68,10 @@ def test_what_the_loop_takes(folders):  # noqa: F811
     pair = paired(folders)
     for odd in (None, 5, b"the", [1, 2, 3], [[1], [2]]):
         told(lambda odd=odd: [*speculative(pair, odd, HOW, Uniforms(RNG))], "the prompt is .*, but must be a text, or a tuple")
+    ids = [side.tokenizer.encode("the", bos=True) for side in (pair.target, pair.draft)]
+    written = [[token for one in speculative(pair, prompt, Options(max_new_tokens=3), Uniforms(RNG)) for token in one.emitted]
+               for prompt in ("the", tuple(ids))]
+    assert written[0] == written[1] and len(written[0]) == 3  # what it takes, it writes from
 
 
 def test_what_a_conversation_takes(folders):  # noqa: F811
@@ -123,3 +128,7 @@ def test_what_a_decoder_takes():
             told(lambda inputs=inputs, model=model, chosen=chosen: model.generate(
                 **inputs, logits_processor=chosen, custom_generate=pair.decoder()),
                 "logits processor .*failed" if sampled else "returned .*, but must return logits of shape")
+        same = LogitsProcessorList([lambda ids, row: row])
+        made = model.generate(**inputs, logits_processor=same, custom_generate=pair.decoder())
+        assert made.shape[1] > inputs["input_ids"].shape[1]  # after all that was refused, it writes
+        assert sampled or made.tolist() == model.generate(**inputs).tolist()

@@ -143,7 +143,7 @@ def paced(pair: Any, prompt: str | tuple[Sequence[int], Sequence[int]], options:
         yield from speculative(pair, prompt, options, uniforms, warm=warm)
         return
     began = perf_counter()
-    text = Text(pair, prompt, options, uniforms, warm or Warm())
+    text = Turns(pair, prompt, options, uniforms, warm or Warm())
     setup = perf_counter() - began
     started = done = False
     while not done:
@@ -164,7 +164,7 @@ def paced(pair: Any, prompt: str | tuple[Sequence[int], Sequence[int]], options:
                 break
 
 
-class Text:
+class Turns:
     """A text whose rounds are written with drafts or without, in turns that share `warm`."""
 
     def __init__(self, pair: Any, prompt: str | tuple[Sequence[int], Sequence[int]],

@@ -41,11 +41,12 @@ def find_roles(config: dict[str, Any], raw: tokenizers.Tokenizer, vocabulary: di
         name = name.get("content") if isinstance(name, dict) else name
         ids = [vocabulary[name]] if isinstance(name, str) and name in vocabulary else []
         if role == "eos" or f"{role}_token" not in config:  # a null there means: no such token
-            # subtle: "<s>" may be an HTML tag: in byte-level BPE only added tokens are special, and
-            # next to a configured token "</s>" only if the file says so (not in Gemma)
-            ids += [i for i in map(vocabulary.get, known) if i is not None
-                    and not (ids and i in {vocabulary.get("</s>")} - special)
-                    and (not byte_level or i in added)]
+            found = [vocabulary[spelling] for spelling in known if spelling in vocabulary]
+            if byte_level:  # subtle: "<s>" may be an HTML tag: only added tokens are special
+                found = [i for i in found if i in added]
+            if ids:  # subtle: beside a configured token, "</s>" may be plain text, as in Gemma
+                found = [i for i in found if i in special or i != vocabulary.get("</s>")]
+            ids += found
         special.update(ids)
         if role == "eos":
             ids += [i for i in config.get("eos_token_id") or () if type(i) is int and 0 <= i < size]
