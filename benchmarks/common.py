@@ -194,7 +194,19 @@ def parts_of(figures: dict) -> list[tuple[str, Any, dict]]:
             place = place.get(part, {})
         if last in place:
             found.append((name, place.pop(last), head | other))
-    return [*found, ("", rest, head)]
+    return [*found, ("", without_empty(rest), head)]
+
+
+def without_empty(part: Any) -> Any:
+    """A part without the groups from which every entry was taken.
+
+    >>> without_empty({"pairs": {"a": {"T=0": {}}, "b": {"T=0": 1}}})
+    {'pairs': {'b': {'T=0': 1}}}
+    """
+    if not isinstance(part, dict):
+        return part
+    kept = {name: without_empty(one) for name, one in part.items()}
+    return {name: one for name, one in kept.items() if one != {}}
 
 
 def earlier(figures: dict) -> bool:

@@ -75,6 +75,8 @@ def test_other_weights_are_noticed_for_the_entry_that_they_decide(now):
     assert not common.earlier({**OLD})  # no entry names the model
     common.add(figures, ("cells", "draft-tasks, math"), {"mean": 2})
     assert not common.earlier(figures)
+    common.add(figures, ("pairs", "draft-tasks:b", "math", "T=0"), {"mean": 3})
+    assert not common.earlier(figures)  # though the group of this new entry is named after the model
     now["models"] = {"draft-tasks": "v3"}
     assert common.earlier(figures)
 
