@@ -43,7 +43,7 @@ import transformers
 from tokenizers import decoders, models, pre_tokenizers
 
 import omnidraft
-from omnidraft import losses, losses_torch, sampling, sampling_torch, stopping, stopping_torch, verification
+from omnidraft import losses, losses_torch, sampler_torch, sampling, sampling_torch, stopping, stopping_torch, verification
 from omnidraft.engine.loading import load
 from omnidraft.engine.transformers_model import TransformersModel
 from omnidraft.learning import training_torch
@@ -165,7 +165,7 @@ def of_sampling(case: Case, device: str) -> float:
 def of_verification(case: Case, device: str, rounds: int = 40) -> int:
     """How many of some rounds end differently, with the same rows and draws."""
     pair, rng, wrong = case.pair, np.random.default_rng(0), 0
-    sampler = sampling_torch.Sampler(sampling.Uniforms([]))
+    sampler = sampler_torch.Sampler(sampling.Uniforms([]))
     twin = sampler.lifting(pair.lifting, SimpleNamespace(device=device))
     for seed in range(rounds):
         ids = text_of(case, seed)[:DRAFTED]

@@ -45,10 +45,10 @@ class Stored:
         self.tokenizer, self.name, self.vocab_size = tokenizer, tokenizer.name, rows.shape[1]
         self.rows, self.at, self.device = rows, 0, device
         if not isinstance(rows, np.ndarray):
-            from omnidraft import sampling_torch
+            from omnidraft import sampler_torch
             from omnidraft.engine.transformers_sampler import CpuSampler
 
-            self.sampler = CpuSampler if rows.device.type == "cpu" else sampling_torch.Sampler
+            self.sampler = CpuSampler if rows.device.type == "cpu" else sampler_torch.Sampler
 
     def new_cache(self, on_device: bool = False) -> Any:
         """A cache that is only a length, and says whether tensors stay tensors."""

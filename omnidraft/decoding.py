@@ -10,7 +10,8 @@ from .drafting import Draft, Drafter, continue_from
 from .lifting import Split
 from .options import Options
 from .pairing import Pairing
-from .sampling import Sampler, Uniforms
+from .sampler import Sampler
+from .sampling import Uniforms
 from .text.errors import OmnidraftError
 from .translation import Proposals, until_end
 from .verification import Verdict, exact_match, lifted, rejection_sampling

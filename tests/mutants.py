@@ -91,7 +91,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("sampling", 'running.searchsorted(goal, "right")', 'running.searchsorted(goal, "left")', SAMPLING),
     ("sampling_fast", 'sums.searchsorted(goal, "right")', 'sums.searchsorted(goal, "left")', SAMPLING),
     ("sampling_fast", "goal = min(goal, running.item(-1) * BELOW_ONE)", "goal = goal + 0.0", SAMPLING),
-    ("sampling", "self.settings = (temperature, top_k, top_p, min_p)", "self.settings = (temperature, top_k, 1.0, min_p)",
+    ("sampler", "self.settings = (temperature, top_k, top_p, min_p)", "self.settings = (temperature, top_k, 1.0, min_p)",
      WORLDS),
     # translation
     ("translation", "changed[direct_token] = left * (left > 0)", "changed[direct_token] = left", MERGE),

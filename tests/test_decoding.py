@@ -12,7 +12,8 @@ from omnidraft.drafting import Draft, Drafter
 from omnidraft.exactness import World, distribution_of, total_variation
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
-from omnidraft.sampling import Sampler, Uniforms
+from omnidraft.sampler import Sampler
+from omnidraft.sampling import Uniforms
 from omnidraft.serving.generation import Pair
 from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.text.errors import OmnidraftError

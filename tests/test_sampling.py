@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnidraft import sampling_fast
-from omnidraft.sampling import NO_FILTERS, Rows, Sampler, Uniforms, best, locate, mask, process
+from omnidraft.sampler import Sampler
+from omnidraft.sampling import NO_FILTERS, Rows, Uniforms, best, locate, mask, process
 from omnidraft.text.errors import OmnidraftError
 
 rows = st.lists(st.floats(-20, 20), min_size=2, max_size=12).map(np.array)

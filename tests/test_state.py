@@ -18,7 +18,8 @@ from omnidraft.exactness.tables import TableModel
 from omnidraft.learning.online import Learner, Schedule
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
-from omnidraft.sampling import Sampler, Uniforms
+from omnidraft.sampler import Sampler
+from omnidraft.sampling import Uniforms
 from omnidraft.serving.generation import Pair
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.verification import RULES, comparisons, ratio

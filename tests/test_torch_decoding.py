@@ -20,12 +20,13 @@ pytest.importorskip("transformers")
 from test_torch_twins import HiddenCopies, as_on_a_device  # noqa: E402
 from test_transformers_model import BYTES, PIECES, SIZES, TransformersModel, random_model, written  # noqa: E402
 
-from omnidraft import sampling, sampling_torch, translation  # noqa: E402
+from omnidraft import sampler_torch, translation  # noqa: E402
 from omnidraft.decoding import plain, speculative  # noqa: E402
 from omnidraft.drafting import Drafter  # noqa: E402
 from omnidraft.engine import loading as models  # noqa: E402
 from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
+from omnidraft.sampler import Sampler  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.serving.generation import Pair  # noqa: E402
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength  # noqa: E402
@@ -95,7 +96,7 @@ def test_healing_draws_what_it_draws_in_numpy_where_the_model_rules_it_out(tempe
     healed = 0
     for seed in range(20):
         drafts = []
-        for kind, sampler in ((Narrow, sampling.Sampler), (NarrowTensors, sampling_torch.Sampler)):
+        for kind, sampler in ((Narrow, Sampler), (NarrowTensors, sampler_torch.Sampler)):
             both = Pair(kind(SMALL_PIECES, 0), FakeModel(SMALL_BYTES, 50))
             how, options = sampler(seeded(seed), temperature), Options(temperature=temperature)
             drafts.append(Drafter(both, "ab a ", options, how).draft(how.lifting(both.lifting, both.draft), 3))
@@ -147,7 +148,7 @@ def test_every_round_is_that_of_the_numpy_loop(monkeypatch, rule: str):
         draft, target = random_pair(case % 5).draft, random_pair(case % 5).target
         monkeypatch.setattr(draft, "eos_ids", (2, *range(259, 259 + case % 6 * 4)))  # "▁", "a", "b", ...
         both, hosted = Pair(draft, target), Pair(on_the_host(draft), on_the_host(target))
-        assert both.sampler is transformers_sampler.CpuSampler and hosted.sampler is sampling.Sampler
+        assert both.sampler is transformers_sampler.CpuSampler and hosted.sampler is Sampler
         options = Options(verify=rule, stop=(FixedLength(5), Confidence(6, 0.2))[case % 2], max_new_tokens=16,
                           learn=case % 3 == 0, temperature=(0.0, 0.3, 0.7, 1.0)[case // 2 % 4],
                           top_k=(0, 20)[case % 7 == 0], top_p=(1.0, 0.9)[case % 5 == 0])
@@ -168,7 +169,7 @@ def test_every_round_is_that_of_the_numpy_loop(monkeypatch, rule: str):
 def test_one_torch_model_and_another_meet_in_numpy():
     both = Pair(model("draft-tasks"), model("draft-general", "numpy"))
     options = Options(max_new_tokens=12, temperature=1.0)
-    assert both.sampler is sampling.Sampler
+    assert both.sampler is Sampler
     one, other = (trace(speculative(some, "Once upon", options, seeded(0)))
                   for some in (both, pair("draft-tasks", "draft-general", "numpy")))
     assert one == other
@@ -242,7 +243,7 @@ def test_copies_do_not_grow_with_the_draft(copied, rule: str, temperature: float
 class Stored:
     """A model that returns, at once, the next of a few stored rows of random logits."""
 
-    sampler, device = sampling_torch.Sampler, torch.device("cpu")
+    sampler, device = sampler_torch.Sampler, torch.device("cpu")
     context_size, eos_ids = 1 << 20, ()
 
     def __init__(self, tokenizer, seed: int) -> None:

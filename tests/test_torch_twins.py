@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from omnidraft import (  # noqa: E402
     lifting,
     lifting_torch,
+    sampler,
+    sampler_torch,
     sampling,
     sampling_torch,
     translation,
@@ -29,7 +31,7 @@ from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.exactness import total_variation  # noqa: E402
 from omnidraft.text.errors import OmnidraftError  # noqa: E402
 
-TWINS = [(sampling, sampling_torch), (lifting, lifting_torch)]
+TWINS = [(sampling, sampling_torch), (sampler, sampler_torch), (lifting, lifting_torch)]
 SETTINGS = [{"temperature": 1.0}, {"temperature": 0.6}, {"temperature": 1.3, "top_k": 7}, {"temperature": 0.8, "top_p": 0.9},
             {"temperature": 1.0, "top_k": 9, "top_p": 0.8}, {"temperature": 0.0}]
 CASES = 1000
@@ -59,7 +61,7 @@ def test_signatures_are_equal(plain, twin):
                 if inspect.isfunction(function) and (method[:1] != "_" or name == "Sampler") and method in vars(other):
                     assert arguments(function) == arguments(getattr(other, method)), method
                     shared += 1
-    assert shared >= {"lifting": 4, "sampling": 16}[plain.__name__.split(".")[-1]]
+    assert shared >= {"lifting": 4, "sampling": 6, "sampler": 10}[plain.__name__.split(".")[-1]]
 
 
 # ---- random rounds ---------------------------------------------------------------------------------------------------
@@ -111,7 +113,7 @@ def rounds() -> list[RandomRound]:
 
 
 def torch_spread(q, direct, size):
-    return sampling_torch.Sampler(sampling.Uniforms([])).spread(q, direct, size)
+    return sampler_torch.Sampler(sampling.Uniforms([])).spread(q, direct, size)
 
 
 def close(tensor, array) -> None:
@@ -147,7 +149,7 @@ def kind(request, monkeypatch) -> str:
 
 
 def as_on_a_device(monkeypatch) -> None:
-    monkeypatch.setattr(transformers_sampler, "CpuSampler", sampling_torch.Sampler)
+    monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler_torch.Sampler)
 
 
 def given(rows: np.ndarray, kind: str):
@@ -210,9 +212,9 @@ def test_indices_are_uploaded_once_for_all_texts(rounds):
 
 def test_sums_by_pytorch_on_the_cpu_equal_numpys(rounds):
     """The lifting of PyTorch models on a CPU: rows stay NumPy's, in either width, and only `add_at` differs."""
-    sampler = transformers_sampler.CpuSampler(sampling.Uniforms([]))
+    of_torch = transformers_sampler.CpuSampler(sampling.Uniforms([]))
     for case in rounds[:60]:
-        mixed = sampler.lifting(case.lifting, None)
+        mixed = of_torch.lifting(case.lifting, None)
         assert mixed.add_at is not case.lifting.add_at and mixed.order is case.lifting.order
         for width in (np.float32, np.float64):
             p = case.probs(1, case.target_size)[0].astype(width)
@@ -254,7 +256,7 @@ def test_translated_rules_equal_numpy(rounds, kind):
         direct = translation.Direct(direct)
         arguments = direct, longest, spellings
         expected = translation.merge(case.draft_tokens, list(case.draft_probs), *arguments,
-                                     lambda q, d=direct, n=case.target_size: sampling.Sampler.spread(None, q, d, n))
+                                     lambda q, d=direct, n=case.target_size: sampler.Sampler.spread(None, q, d, n))
         q = torch.from_numpy(case.draft_probs)
         made = translation.merge(case.draft_tokens, q, *arguments,
                                  lambda q, d=direct, n=case.target_size: torch_spread(q, d, n))

@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 from test_backward_torch import exact  # noqa: E402, F401 (a fixture)
 from test_transformers_model import BYTES, KINDS, SIZES, random_model  # noqa: E402
 
-from omnidraft import losses, sampling_torch, stopping  # noqa: E402
+from omnidraft import losses, sampler_torch, stopping  # noqa: E402
 from omnidraft.drafting import Draft  # noqa: E402
 from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.engine.loading import load  # noqa: E402
@@ -125,7 +125,7 @@ def test_in_float32_as_well(folders, examples, rank):
 def device(monkeypatch) -> None:
     """Tensors are treated as if they were on a GPU: rows and losses stay there."""
     monkeypatch.setattr(training_torch, "numpy_is_faster", lambda logits: False)
-    monkeypatch.setattr(transformers_sampler, "CpuSampler", sampling_torch.Sampler)
+    monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler_torch.Sampler)
 
 
 @ranks
@@ -150,7 +150,7 @@ def test_a_learner_keeps_rows_on_the_device_and_learns_the_same(folders, tmp_pat
     for on_device in (False, True):
         if on_device:
             monkeypatch.setattr(training_torch, "numpy_is_faster", lambda logits: False)
-            monkeypatch.setattr(transformers_sampler, "CpuSampler", sampling_torch.Sampler)
+            monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler_torch.Sampler)
         learner = resumed(folders, tmp_path / str(on_device), "torch", rank=0, rate=0.003, guard=0)
         learned = serve(learner, PROMPTS[:5], max_new_tokens=16)
         assert isinstance(learner.batch[0].target_probs, torch.Tensor if on_device else np.ndarray)
@@ -408,7 +408,7 @@ def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, monkeypatch, ar
     assert result.exit_code == 1 and says in result.stderr and result.stderr.strip().count("error:") == 1
 
 
-@pytest.mark.parametrize("sampler", [transformers_sampler.CpuSampler, sampling_torch.Sampler])  # the second is used on a GPU
+@pytest.mark.parametrize("sampler", [transformers_sampler.CpuSampler, sampler_torch.Sampler])  # the second is used on a GPU
 def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monkeypatch, sampler):
     monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler)
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))

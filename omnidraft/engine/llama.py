@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..sampling import Sampler
+from ..sampler import Sampler
 from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
 from .config import ModelConfig, check_pass, flat_ids, frequencies, shown

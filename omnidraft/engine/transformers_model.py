@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from .. import sampling_torch
+from .. import sampler_torch
 from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
 from . import transformers_sampler
@@ -117,7 +117,7 @@ class TransformersModel:
     can_cut = property(lambda self: not self.rereads)  # can the last tokens be taken back?
     drafting_pays = property(lambda self: self._at_once is not False)  # else a proposal is a pass
     sampler = property(lambda self: (
-        transformers_sampler.CpuSampler if self.device.type == "cpu" else sampling_torch.Sampler))
+        transformers_sampler.CpuSampler if self.device.type == "cpu" else sampler_torch.Sampler))
 
     def __repr__(self) -> str:
         return f"TransformersModel({self.name!r}: {self.parameters:,} parameters, {self.kernel})"

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import sampling, sampling_torch
+from .. import sampler, sampler_torch, sampling_torch
 from ..sampling import BROKEN, RULED_OUT
 from ..text.errors import OmnidraftError
 
 
-class CpuSampler(sampling.Sampler):
+class CpuSampler(sampler.Sampler):
     """For models on the CPU: NumPy's sampler with PyTorch's softmax, which takes half the time."""
 
-    to_numpy = staticmethod(sampling_torch.Sampler.to_numpy)  # hidden states are tensors
+    to_numpy = staticmethod(sampler_torch.Sampler.to_numpy)  # hidden states are tensors
 
     @staticmethod
     def process(logits: np.ndarray, *settings: float) -> np.ndarray:

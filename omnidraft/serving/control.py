@@ -13,7 +13,8 @@ import numpy as np
 
 from ..engine.arguments import shown
 from ..options import Options
-from ..sampling import Sampler, Uniforms
+from ..sampler import Sampler
+from ..sampling import Uniforms
 from ..text.errors import OmnidraftError
 from .prompts import as_lists, kind_of
 

@@ -9,7 +9,8 @@ from typing import Any
 from ..decoding import plain, speculative
 from ..options import Options
 from ..pairing import Pairing
-from ..sampling import Sampler, Uniforms
+from ..sampler import Sampler
+from ..sampling import Uniforms
 from ..text.errors import OmnidraftError
 from ..translation import merge
 from .pace import Pace
