@@ -43,7 +43,17 @@ import transformers
 from tokenizers import decoders, models, pre_tokenizers
 
 import omnidraft
-from omnidraft import losses, losses_torch, sampler_torch, sampling, sampling_torch, stopping, stopping_torch, verification
+from omnidraft import (
+    losses,
+    losses_torch,
+    sampler_torch,
+    sampling,
+    sampling_torch,
+    stopping,
+    stopping_torch,
+    verification,
+    verification_torch,
+)
 from omnidraft.engine.loading import load
 from omnidraft.engine.transformers_model import TransformersModel
 from omnidraft.learning import training_torch
@@ -178,7 +188,7 @@ def of_verification(case: Case, device: str, rounds: int = 40) -> int:
         one, other = sampling.Uniforms(draws), sampling_torch.Uniforms(draws)
         expected = verification.lifted(atoms, origins, pair.lifting, p, one)
         _, origins = twin.reveal(tokens, torch.from_numpy(q).to(device))
-        verdict = verification.lifted(atoms, origins, twin, torch.from_numpy(p).to(device), other)
+        verdict = verification_torch.lifted(atoms, origins, twin, torch.from_numpy(p).to(device), other)
         wrong += verdict != expected or one.next() != other.next()
     return wrong
 

@@ -54,7 +54,7 @@ CORPUS = "snow falls low snowflakes flow slow snow on snow fell as snowflakes fa
 BARS = 6
 SEEDS = {"toy drafter": 39, "draft-general, adapted": 4}  # texts that show much; 1 for the others
 TEMPLATE = ROOT / "docs" / "play_template.html"
-KEEP = verification._keep
+KEEP = verification.keep
 
 
 def toy(name: str, merges: list[str], order: int) -> Any:
@@ -131,7 +131,7 @@ class Recorder:
         self.decided = None
 
     def keep(self, steps: Any, *given: Any) -> tuple[list, Any, Any]:
-        """Runs `verification._keep` and records the comparison that decided."""
+        """Runs `verification.keep` and records the comparison that decided."""
         kept, self.decided, left = KEEP(steps, *given)
         return kept, self.decided, left
 
@@ -216,7 +216,7 @@ def record(pair: Pair, prompt: str, temperature: float, tokens: int, seed: int =
 
 def watched(recorder: Recorder, rounds: Iterator[Any]) -> Iterator[Any]:
     """The rounds; meanwhile the recorder sees which comparison decides."""
-    with mock.patch.object(verification, "_keep", recorder.keep):
+    with mock.patch.object(verification, "keep", recorder.keep):
         yield from rounds
 
 

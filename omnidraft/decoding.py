@@ -14,7 +14,7 @@ from .sampler import Sampler
 from .sampling import Uniforms
 from .text.errors import OmnidraftError
 from .translation import Proposals, until_end
-from .verification import Verdict, exact_match, lifted, rejection_sampling
+from .verification import Verdict, exact_match
 
 
 @dataclass
@@ -285,8 +285,9 @@ def judge(proposals: Proposals, logits: Any, ids: list[int], options: Options, s
         return exact_match(tokens, choices(logits, ids + tokens, options, sampler, target))
     rows = sampler.rows(processed(logits, ids + tokens, options), target.tokenizer.size)
     if options.verify == "lifted":
-        return lifted(proposals.atoms, proposals.origins, proposals.lifting, rows, uniforms, room)
-    return rejection_sampling(tokens, proposals.rows, rows, uniforms, proposals.probs)
+        return sampler.rules.lifted(proposals.atoms, proposals.origins, proposals.lifting, rows,
+                                    uniforms, room)
+    return sampler.rules.rejection_sampling(tokens, proposals.rows, rows, uniforms, proposals.probs)
 
 
 def check_prompt(model: Any, prompt: str | Sequence[int]) -> list[int]:

@@ -14,7 +14,7 @@ rejection sampling can compare them (`verification.lifted`), whatever the two to
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain, pairwise
 from math import inf
@@ -162,10 +162,12 @@ class Lifting:
         masses = self.added(category, inside, size)
         return masses / masses.sum().clip(TINY)
 
-    def route(self, atoms: Sequence[int | None]) -> list[Comparison]:
+    def route(self, atoms: Sequence[int | None], rows: float = inf,
+              limit: int | None = None) -> list[Comparison]:
         """The comparisons of a round in which every proposal is accepted; P and Q are not set yet.
 
-        They end with the atoms, or where the atom is not a child and no token ends at the node.
+        They end with the atoms, with the target's `rows` or the first `limit` of them, or where the
+        atom is not a child and no token ends at the node.
         In the example the second 1 is not a child of node (1,): it proposes *stop*, and 7 ends.
 
         >>> route = Lifting({7: (1,), 8: (1, 2)}, {}, 3).route([1, 1, 2])
@@ -175,7 +177,9 @@ class Lifting:
         made = []
         place = row = 0
         node = stopped_at = ROOT
-        while place < len(atoms):
+        if limit is not None:
+            rows = min(limit, rows)
+        while place < len(atoms) and row < rows:
             child = ()
             if atoms[place] in self.children(node):
                 child = (atoms[place],)
@@ -271,11 +275,3 @@ class Lifting:
                 origins.append((row, path[:place]))
             in_text = ()
         return atoms, origins
-
-    def sums(self, wanted: Iterable[tuple[np.ndarray, Any]]) -> Iterator[float]:
-        """For each (row, ids), the sum of row[ids], computed when it is asked for."""
-        for row, ids in wanted:
-            if len(ids) == 1:  # most often, and faster than a sum
-                yield float(row[ids[0]])
-            else:
-                yield float(row[ids].sum()) if len(ids) else 0.0

@@ -35,14 +35,17 @@ class Lifting(lifting.Lifting):
         rows = [row.to(self.device) for row in draft_probs]
         return super().reveal(draft_tokens, rows, in_text)
 
-    def sums(self, wanted: Iterable[tuple[Tensor, Any]]) -> Iterator[float]:
-        """For each (row, ids), the sum of row[ids]; one copy for all, of these entries only."""
+    def sums(self, wanted: Iterable[tuple[Tensor, Sequence[int]]]) -> Iterator[float]:
+        """For each (row, ids) the sum of row[ids]; one copy for all, of these entries only.
+
+        subtle: they are summed on the host, since a GPU would sum them in any order.
+        """
         wanted = list(wanted)
         if not wanted:
             return
         rows, ids = zip(*wanted, strict=True)
         sizes = [len(some) for some in ids]
         places = upload(np.concatenate(ids), self.device).split(sizes)
-        found = [row.index_select(0, place) for row, place in zip(rows, places, strict=True)]
-        values = iter(torch.cat(found).tolist())
+        entries = [row.index_select(0, place) for row, place in zip(rows, places, strict=True)]
+        values = iter(torch.cat(entries).tolist())
         yield from (sum(islice(values, size), 0.0) for size in sizes)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import lifting_torch, sampler, vocabulary_torch
+from . import lifting_torch, sampler, verification_torch, vocabulary_torch
 from .sampling import BROKEN, RULED_OUT, Rows, Uniforms
 from .sampling_torch import best, locate, process, to_host, wrapped
 from .text.errors import OmnidraftError
@@ -57,6 +57,7 @@ class Sampler(Device, sampler.Sampler):
     token; what verification compares and draws; with a rule that looks, every token's probability.
     """
 
+    rules = verification_torch
     draws_ids = False  # reading a drawn token waits for the device: only if the stop rule looks
     process = staticmethod(process)
     best = staticmethod(lambda logits: to_host(best(logits), logits.shape[-1]))  # one copy

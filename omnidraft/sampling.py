@@ -149,7 +149,3 @@ class Uniforms:
     def samples(self, rows: Sequence[np.ndarray]) -> Iterator[int]:
         """One index drawn from each row (V,), one after another."""
         return map(self.choose, rows)
-
-    def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterable[tuple[float, float]]:
-        """Pairs of array elements as floats, one after another (in the twin: in one copy)."""
-        return ((float(p), float(q)) for p, q in pairs)

@@ -1,12 +1,11 @@
 """Torch twin of `sampling.py`: the same functions on tensors of any device and dtype.
 
-Only `to_host` and `floats` copy from the device, so bad logits are reported late: a row that
-`sampling` would reject becomes NaN, and `to_host` rejects what was drawn from it.
+Only `to_host` copies from the device, so bad logits are reported late: a row that `sampling` would
+reject becomes NaN, and `to_host` rejects what was drawn from it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -98,10 +97,6 @@ class Uniforms(sampling.Uniforms):
         for index in to_host(locate(rows[:len(draws)], draws), rows.shape[1]):
             self.next()  # draws for rows that nobody asks for are not used up
             yield index
-
-    def floats(self, pairs: Iterable[tuple[Any, Any]]) -> Iterable[tuple[float, float]]:
-        pairs = [torch.stack([p, torch.as_tensor(q, device=p.device)]) for p, q in pairs]
-        return torch.stack(pairs).tolist() if pairs else []
 
 
 def wrapped(uniforms: sampling.Uniforms) -> Uniforms:

@@ -1,7 +1,7 @@
 """The four verification rules: which proposals the target keeps, and what it writes instead.
 
 p = target, q = draft. Row i of `target_probs` is p, after temperature and filters, given the
-context and the proposals before position i; m proposals need m + 1 rows (NumPy arrays or tensors).
+context and the proposals before position i; m proposals need m + 1 rows.
 *Accepted*: the proposal is kept. *Recovered*: drawn from the residual after a rejection. *Bonus*:
 the free token when every proposal is kept. All rules are lossless, except `omnidraft` at T > 0:
 
@@ -12,12 +12,14 @@ the free token when every proposal is kept. All rules are lossless, except `omni
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, pairwise
 from math import isnan
 from typing import Any, NamedTuple
 
-from .lifting import ROOT, Comparison, Lifting, Origin, Split
-from .sampling import Rows, Uniforms
+import numpy as np
+
+from .lifting import ROOT, Comparison, Lifting, Origin
+from .sampling import Uniforms
 from .text.errors import OmnidraftError
 
 RULES = ("lifted", "omnidraft", "slem", "tli")
@@ -42,14 +44,12 @@ def ratio(target_prob: float, draft_prob: float) -> float:
     return 1.0 if target_prob >= draft_prob else float(target_prob / draft_prob)
 
 
-def residual(target_probs: Any, draft_probs: Any, scale: float = 1.0) -> Any:
+def residual(target_probs: np.ndarray, draft_probs: np.ndarray, scale: float = 1.0) -> np.ndarray:
     """Weights max(0, scale p - q) (V,); at scale 1, p itself if all of them are 0 (p = q)."""
-    if scale != 1:
-        target_probs = scale * target_probs
-    left = target_probs.clip(draft_probs)
-    left -= draft_probs  # max(scale p, q) - q takes less time
-    if scale == 1:
-        left += target_probs * (left.max() == 0)  # not an `if`, which would wait for the GPU
+    left = np.maximum(scale * target_probs, draft_probs)
+    left -= draft_probs
+    if scale == 1 and left.max() == 0:
+        return target_probs
     return left
 
 
@@ -68,32 +68,31 @@ def exact_match(proposals: Sequence[int], choices: Iterable[int]) -> Verdict:
     return Verdict(emitted, "bonus")
 
 
-def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Any],
-                       target_probs: Sequence[Any], uniforms: Uniforms,
-                       proposed: Sequence[Any] | None = None) -> Verdict:
+def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[np.ndarray],
+                       target_probs: Sequence[np.ndarray], uniforms: Uniforms,
+                       proposed: Sequence[float] | None = None) -> Verdict:
     """Accept each proposal t with min(1, p(t)/q(t)); else draw from norm(max(0, p - q)) and stop.
 
     proposals: (m,) target ids; draft_probs: m rows (V_p,) of q or q' over the target's tokens;
     target_probs: m + 1 rows (V_p,); proposed: (m,) the q(t), given if the rows of `draft_probs` are
     lazy: they are then computed only on rejection. Lossless if each t was drawn from its row.
     """
-    if not proposed:
-        proposed = [row[token] for token, row in zip(proposals, draft_probs, strict=False)]  # (m,)
-    wanted = (row[token] for token, row in zip(proposals, target_probs, strict=False))  # (m,)
-
     emitted = []
-    for row, (p, q) in enumerate(uniforms.floats(zip(wanted, proposed, strict=True))):
+    for row, token in enumerate(proposals):
+        p = float(target_probs[row][token])
+        q = float(proposed[row] if proposed else draft_probs[row][token])
         if q <= 0 or not uniforms.accept(ratio(p, q)):
             left = residual(target_probs[row], draft_probs[row])  # (V_p,)
             emitted.append(uniforms.choose(left))
             return Verdict(emitted, "recovered")
-        emitted.append(proposals[row])
+        emitted.append(token)
     emitted.append(uniforms.choose(target_probs[len(proposals)]))
     return Verdict(emitted, "bonus")
 
 
 def lifted(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
-           target_probs: Sequence[Any], uniforms: Uniforms, limit: int | None = None) -> Verdict:
+           target_probs: Sequence[np.ndarray], uniforms: Uniforms,
+           limit: int | None = None) -> Verdict:
     """Verify a round's atoms on lifted distributions; every emitted token has distribution p.
 
     atoms, origins: from `Lifting.reveal`; target_probs: m + 1 rows (V_p,) along the m tokens of
@@ -111,8 +110,18 @@ def lifted(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lift
     2. Category c comes next with probability r P, as in the target: drafted and kept with Q r' =
        min(Q, r P), or drawn from the residual with max(0, r P - Q); the sum is r P.
     """
-    steps = comparisons(atoms, origins, lifting, target_probs, limit)
-    kept, refused, left = _keep(steps, origins, lifting, target_probs, uniforms)
+    steps = list(comparisons(atoms, origins, lifting, target_probs, limit))
+    kept, refused, left = keep(steps, origins, lifting, target_probs, uniforms)
+    return written(kept, refused, left, lifting, target_probs, uniforms)
+
+
+def written(kept: list[Comparison], refused: Comparison | None, left: Any, lifting: Lifting,
+            target_probs: Sequence[Any], uniforms: Uniforms) -> Verdict:
+    """What the kept comparisons spell, then a token of the target.
+
+    It is drawn within a category from the residual `left` (C + 1,) of the refused comparison. If
+    none is refused, it is one that begins as the draft ends, or the bonus.
+    """
     emitted = [step.ends for step in kept if step.ends >= 0]
     p = target_probs[len(emitted)]
     if refused is not None:
@@ -131,53 +140,91 @@ def lifted(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lift
     return Verdict(emitted, "bonus")
 
 
-def _keep(steps: Iterable[Comparison], origins: Sequence[Origin], lifting: Lifting,
-          target_probs: Sequence[Any],
-          uniforms: Uniforms) -> tuple[list[Comparison], Comparison | None, Any]:
+def keep(steps: list[Comparison], origins: Sequence[Origin], lifting: Lifting,
+         target_probs: Sequence[np.ndarray],
+         uniforms: Uniforms) -> tuple[list[Comparison], Comparison | None, Any]:
     """The kept comparisons, the first rejected one (None: all are kept), its residual (C + 1,)."""
-    steps = list(steps)
     if not steps or uniforms.accept(steps[-1].after):
         return steps, None, None
 
-    # Not all are kept: go back from the last comparison, with a draw for each, until one stops us.
-    # The last that has r = 1 before it stops us in any case, because there h = 1.
-    sure = max(i for i, step in enumerate(steps) if step.before == 1)
-    draws = [(i, uniforms.next()) for i in range(len(steps) - 1, sure, -1)]
-    # As h <= r, a draw of r or more does not stop us, and needs no whole distribution.
-    possible = [(i, draw) for i, draw in draws if draw < steps[i].before]
+    # Not all are kept: go back from the last, until one stops us. r = 1 before it means h = 1.
+    last = sure_stop(steps)
+    # subtle: a draw for each, needed or not, so that no draw depends on a sum (see the twin)
+    draws = {i: uniforms.next() for i in range(len(steps) - 1, last, -1)}
+    for i, draw in draws.items():
+        r = steps[i].before
+        if draw >= r:  # h <= r, so it does not stop us: no need to know h
+            continue
+        left = residual(*p_and_q(steps[i], origins, lifting, target_probs), r)
+        z = float(left.sum())
+        if draw < ratio(z, z + (1 - r)):  # h
+            return steps[:i], steps[i], left
+    left = residual(*p_and_q(steps[last], origins, lifting, target_probs))
+    return steps[:last], steps[last], left
 
-    def left_of(step: Comparison) -> Any:
-        p, q = p_and_q(step, origins, lifting, target_probs)
-        return residual(p, q, step.before)
 
-    left = Rows(steps, left_of)  # computed when asked for
-    sums = ((left[i].sum(), 1 - steps[i].before) for i, _ in possible)
-    shares = uniforms.floats((z, z + rest) for z, rest in sums)  # h = Z / (Z + 1 - r)
-    for (i, draw), (z, whole) in zip(possible, shares, strict=True):
-        if draw < ratio(z, whole):
-            return steps[:i], steps[i], left[i]
-    return steps[:sure], steps[sure], left[sure]
+def sure_stop(steps: Sequence[Comparison]) -> int:
+    """The last comparison that has r = 1 before it (the first one has)."""
+    return max(i for i, step in enumerate(steps) if step.before == 1)
 
 
 def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
-                target_probs: Sequence[Any], limit: int | None = None) -> Iterator[Comparison]:
+                target_probs: Sequence[np.ndarray],
+                limit: int | None = None) -> Iterator[Comparison]:
     """The comparisons of a round, up to the first with P = 0; arguments as for `lifted`.
 
     They also end before a broken row of the target (NaN, or every token ruled out). It is an error
     only if all that precedes it is kept: then `lifted` draws from it.
     """
-    rows = len(target_probs)
-    if limit is not None:
-        rows = min(limit, rows)
-    route = [step for step in lifting.route(atoms) if step.row < rows]
+    route = lifting.route(atoms, len(target_probs), limit)
+    return judged(route, _sums(route, origins, lifting, target_probs))
 
-    # 1. P and Q of a proposal come from three sums, each over few probabilities.
-    sums = _sums(route, origins, lifting, target_probs)
 
-    # 2. Along the route, r' = min(1, r P / Q).
+def _sums(route: list[Comparison], origins: Sequence[Origin], lifting: Lifting,
+          target_probs: Sequence[np.ndarray]) -> Iterator[tuple[float, float, float]]:
+    """For each comparison the three sums of `judged`, each over few probabilities."""
+    for step in route:
+        q, _ = origins[step.place]
+        proposing, possible, tokens = summed(step, origins, lifting)
+        try:
+            p = target_probs[step.row]
+        except OmnidraftError:  # a broken row
+            return
+        yield _sum(q, proposing), _sum(q, possible), _sum(p, tokens)
+
+
+def _sum(row: np.ndarray, ids: Sequence[int]) -> float:
+    if len(ids) == 1:  # most often, and faster than a sum
+        return float(row[ids[0]])
+    return float(row[ids].sum()) if len(ids) else 0.0
+
+
+def summed(step: Comparison, origins: Sequence[Origin],
+           lifting: Lifting) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+    """What `judged` needs sums of: draft tokens that propose this, all that are possible (none
+    named: any), and target tokens below the child, or of which the node is the split."""
+    _, prefix = origins[step.place]
+    after = lifting.after(prefix)
+    children = lifting.children(step.node) if step.stop else step.child
+    proposing = [token for atom in children for token in after.get(atom, ())]
+    possible = lifting.continuing(prefix)[0] if prefix else ()
+    if step.child:
+        return proposing, possible, lifting.below(step.node + step.child)
+    return proposing, possible, lifting.own(step.node)
+
+
+def judged(route: list[Comparison],
+           sums: Iterable[tuple[float, float, float]]) -> Iterator[Comparison]:
+    """The comparisons with P, Q and r' = min(1, r P / Q), up to the first with r' = 0.
+
+    sums: for each, q of the draft tokens that propose it (for *stop*: that propose any child), q of
+    all that are possible (0: all), and the mass of the child, or of the node's own token.
+    """
     r = q = 1.0
     above = 1.0  # the mass of the node, which the comparison before has computed
-    for step, proposing, possible, mass in sums:
+    for step, (proposing, possible, mass) in zip(route, sums, strict=False):
+        if isnan(mass):  # a broken row
+            return
         stop_prob = 1.0
         if step.stopped_at != ROOT:  # the same atom's *stop* came just before
             stop_prob = q
@@ -194,49 +241,8 @@ def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting:
             return
 
 
-def _sums(route: Sequence[Comparison], origins: Sequence[Origin], lifting: Lifting,
-          target_probs: Sequence[Any]) -> Iterator[tuple[Comparison, float, float, float]]:
-    """The comparisons with their sums, up to the first that needs a broken row.
-
-    They are computed one by one when they are asked for; on a device all at once, in one copy.
-    """
-    sums = lifting.sums(_wanted(route, origins, lifting, target_probs))
-    for step in route:
-        try:
-            proposing, possible, mass, entry = islice(sums, 4)
-        except OmnidraftError:
-            return
-        if isnan(entry):
-            return
-        yield step, proposing, possible, mass
-
-
-def _wanted(route: Sequence[Comparison], origins: Sequence[Origin], lifting: Lifting,
-            target_probs: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """(row, ids) of the sums for P and Q: the three of each comparison, and one entry.
-
-    The entry is NaN in a broken row on a device; NumPy raises when it computes such a row.
-    """
-    for step in route:
-        draft_row, prefix = origins[step.place]
-        yield draft_row, _proposing(step, prefix, lifting)
-        yield draft_row, lifting.continuing(prefix)[0] if prefix else ()  # all that are left
-        if step.child:
-            yield target_probs[step.row], lifting.below(step.node + step.child)
-        else:
-            yield target_probs[step.row], lifting.own(step.node)
-        yield target_probs[step.row], (0,)
-
-
-def _proposing(step: Comparison, prefix: Split, lifting: Lifting) -> list[int]:
-    """The draft tokens that propose this child; for *stop*, those that propose any child."""
-    children = lifting.children(step.node) if step.stop else step.child
-    after = lifting.after(prefix)
-    return [token for atom in children for token in after.get(atom, ())]
-
-
 def p_and_q(step: Comparison, origins: Sequence[Origin], lifting: Lifting,
-            target_probs: Sequence[Any]) -> tuple[Any, Any]:
+            target_probs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """P and Q (C + 1,) over all categories of a comparison."""
     q = lifting.distribution(*origins[step.place])
     if step.stopped_at != ROOT:  # the same atom proposed *stop*, and that was accepted
@@ -247,13 +253,17 @@ def p_and_q(step: Comparison, origins: Sequence[Origin], lifting: Lifting,
 
 
 def acceptances(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
-                target_probs: Sequence[Any]) -> list[float]:
+                target_probs: Sequence[np.ndarray]) -> list[float]:
     """P(kept) of each atom given those before it, up to the first 0: labels of the acceptance head.
 
     This project's own. The draft is kept up to an atom with probability r (see `lifted`). As r
     can rise again, the labels multiply to the smallest r so far. The list ends with the rows.
     """
-    steps = comparisons(atoms, origins, lifting, target_probs)
+    return labels(comparisons(atoms, origins, lifting, target_probs))
+
+
+def labels(steps: Iterable[Comparison]) -> list[float]:
+    """How far r falls at each atom: the `acceptances`."""
     after = {step.place: step.after for step in steps}  # an atom may be compared twice
     least = accumulate(after.values(), min, initial=1.0)
     return [now / before for before, now in pairwise(least)]

@@ -1,61 +1,89 @@
 """Torch twin of `verification.py`: the same rules, for rows of both models on any device.
 
-A rule decides on the host, from few numbers, so it is the same code. Whole rows stay on the device:
-they are summed by `lifting_torch.Lifting` and drawn from by `sampling_torch.Uniforms`, in which
-these functions wrap what they are given. The host waits for at most four copies a round: what the
-proposals need, the sums of the residuals, and one or two drawn tokens. (The decoding loop makes
-both once for a text, by `sampling_torch.Sampler`, and calls the functions of `verification`.)
+Whole rows stay on the device, where they are compared and drawn from. The host decides, as in NumPy
+and from a few numbers, which come in as few copies, however long the draft is. `lifting`, `origins`
+and `uniforms` are those of the twins. `exact_match` compares ids, so it has no twin.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from . import lifting_torch, sampling, sampling_torch, verification
-from .lifting import Lifting, Origin
-from .verification import RULES, Verdict, ratio, residual
-
-__all__ = ["RULES", "Verdict", "acceptances", "exact_match", "lifted", "ratio",
-           "rejection_sampling", "residual"]
+from .lifting import Comparison, Origin
+from .lifting_torch import Lifting
+from .sampling_torch import Uniforms
+from .verification import Verdict, judged, labels, p_and_q, ratio, summed, sure_stop, written
 
 
-def exact_match(proposals: Sequence[int], choices: Tensor) -> Verdict:
-    """As `verification.exact_match`, for choices (m + 1,) on a device; one copy.
-
-    >>> import torch
-    >>> exact_match([5, 7], torch.tensor([5, 6, 2]))  # 7 is rejected, and 6 is written instead
-    Verdict(emitted=[5, 6], last='recovered')
-    """
-    return verification.exact_match(proposals, choices.tolist())
+def residual(target_probs: Tensor, draft_probs: Tensor, scale: float = 1.0) -> Tensor:
+    """Weights max(0, scale p - q) (V,); at scale 1, p itself if all of them are 0 (p = q)."""
+    left = (scale * target_probs - draft_probs).clamp(min=0)
+    if scale == 1:
+        left += target_probs * (left.max() == 0)  # subtle: an `if` would wait for the device
+    return left
 
 
 def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Tensor],
-                       target_probs: Sequence[Tensor], uniforms: sampling.Uniforms,
+                       target_probs: Tensor, uniforms: Uniforms,
                        proposed: Sequence[Tensor] | None = None) -> Verdict:
-    """As `verification.rejection_sampling`; two copies."""
-    uniforms = sampling_torch.wrapped(uniforms)
-    return verification.rejection_sampling(proposals, draft_probs, target_probs, uniforms, proposed)
+    """As in NumPy; two copies: p and q of all proposals, and the token that is drawn."""
+    m = len(proposals)
+    if not proposed:
+        proposed = [draft_probs[row][token] for row, token in enumerate(proposals)]
+    wanted = [target_probs[row, token] for row, token in enumerate(proposals)]
+    chances = torch.stack([*wanted, *proposed]).tolist() if m else []  # (2 m,)
+    for row, (p, q) in enumerate(zip(chances[:m], chances[m:], strict=True)):
+        if q <= 0 or not uniforms.accept(ratio(p, q)):
+            left = residual(target_probs[row], draft_probs[row])  # (V_p,)
+            return Verdict([*proposals[:row], uniforms.choose(left)], "recovered")
+    return Verdict([*proposals, uniforms.choose(target_probs[m])], "bonus")
 
 
 def lifted(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
-           target_probs: Tensor, uniforms: sampling.Uniforms, limit: int | None = None) -> Verdict:
-    """As `verification.lifted`, for target_probs (m + 1, V_p) on a device; up to four copies."""
-    twin, origins = _there(lifting, origins, target_probs)
-    uniforms = sampling_torch.wrapped(uniforms)
-    return verification.lifted(atoms, origins, twin, target_probs, uniforms, limit)
+           target_probs: Tensor, uniforms: Uniforms, limit: int | None = None) -> Verdict:
+    """As in NumPy; up to four copies: of `comparisons`, of `keep`, one or two drawn tokens."""
+    steps = list(comparisons(atoms, origins, lifting, target_probs, limit))
+    ended = keep(steps, origins, lifting, target_probs, uniforms)
+    return written(*ended, lifting, target_probs, uniforms)
+
+
+def keep(steps: list[Comparison], origins: Sequence[Origin], lifting: Lifting, target_probs: Tensor,
+         uniforms: Uniforms) -> tuple[list[Comparison], Comparison | None, Any]:
+    """As in NumPy; one copy: the Z of all residuals that may be needed."""
+    if not steps or uniforms.accept(steps[-1].after):
+        return steps, None, None
+    last = sure_stop(steps)
+    draws = {i: uniforms.next() for i in range(len(steps) - 1, last, -1)}
+    left = {}
+    for i in [i for i, draw in draws.items() if draw < steps[i].before] + [last]:
+        p, q = p_and_q(steps[i], origins, lifting, target_probs)
+        left[i] = residual(p, q, steps[i].before)
+    sums = [one.sum() for i, one in left.items() if i != last]
+    for i, z in zip(left, torch.stack(sums).tolist() if sums else [], strict=False):
+        if draws[i] < ratio(z, z + (1 - steps[i].before)):  # h
+            return steps[:i], steps[i], left[i]
+    return steps[:last], steps[last], left[last]
+
+
+def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
+                target_probs: Tensor, limit: int | None = None) -> Iterator[Comparison]:
+    """As in NumPy; one copy: the entries of rows that are summed, and of each p its first one.
+
+    That one is NaN where the row is broken.
+    """
+    route = lifting.route(atoms, len(target_probs), limit)
+    wanted = []
+    for step in route:
+        q, p = origins[step.place][0], target_probs[step.row]
+        wanted += zip((q, q, p, p), (*summed(step, origins, lifting), [0]), strict=True)
+    sums = lifting.sums(wanted)
+    groups = zip(sums, sums, sums, sums, strict=True)
+    return judged(route, ((some, all_, mass + 0 * first) for some, all_, mass, first in groups))
 
 
 def acceptances(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
                 target_probs: Tensor) -> list[float]:
-    """As `verification.acceptances`; one copy."""
-    twin, origins = _there(lifting, origins, target_probs)
-    return verification.acceptances(atoms, origins, twin, target_probs)
-
-
-def _there(lifting: Lifting, origins: Sequence[Origin],
-           target_probs: Tensor) -> tuple[Lifting, list[Origin]]:
-    """The lifting, and the drafter's rows, on the device of the target's rows."""
-    device = target_probs.device
-    if not isinstance(lifting, lifting_torch.Lifting):
-        lifting = lifting_torch.Lifting(lifting, device)
-    return lifting, [(row.to(device), prefix) for row, prefix in origins]
+    """As in NumPy; one copy."""
+    return labels(comparisons(atoms, origins, lifting, target_probs))

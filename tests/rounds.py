@@ -18,28 +18,29 @@ from omnidraft.lifting import Comparison, Lifting, Split
 from omnidraft.verification import Verdict
 
 TEXTS = [text for n in (1, 2, 3) for text in map("".join, product("ab", repeat=n))]
-SHARED = {name: getattr(verification, name) for name in ("_keep", "comparisons", "p_and_q", "residual")}
+SHARED = "keep", "comparisons", "p_and_q", "residual"
 COMMON = np.repeat([6.0, 2.0, 1.0], [2, 4, 8])  # short tokens are frequent, because they spell the long ones
 
 
 class Judged:
-    """One draft for `verification.lifted`, which runs on it once for each outcome of its draws.
+    """One draft for `lifted` of the module `rules`, which runs on it once for each outcome of its draws.
 
-    The functions in `SHARED` depend only on the draft, so `verification` runs each of them only once.
+    The functions in `SHARED` depend only on the draft, so each of them runs only once.
     """
 
-    def __init__(self, given: tuple[Any, ...], limit: int | None) -> None:
-        self.given, self.limit, self.whole, self.left, self.kept = given, limit, {}, {}, {}
-        self.steps = [*SHARED["comparisons"](*given, limit)]
+    def __init__(self, given: tuple[Any, ...], limit: int | None, rules: Any = verification) -> None:
+        self.given, self.limit, self.rules, self.whole, self.left, self.kept = given, limit, rules, {}, {}, {}
+        self.own = {name: getattr(rules, name) for name in SHARED}
+        self.steps = [*self.own["comparisons"](*given, limit)]
 
     def verdict(self, draws: Draws) -> Verdict:
         """The verdict for one outcome."""
         for name in SHARED:
-            setattr(verification, name, getattr(self, name))
+            setattr(self.rules, name, getattr(self, name))
         try:
-            return verification.lifted(*self.given, draws, self.limit)
+            return self.rules.lifted(*self.given, draws, self.limit)
         finally:
-            vars(verification).update(SHARED)
+            vars(self.rules).update(self.own)
 
     def comparisons(self, *_: Any) -> list[Comparison]:
         """The result of `verification.comparisons`."""
@@ -48,13 +49,13 @@ class Judged:
     def p_and_q(self, step: Comparison, *_: Any) -> tuple[Any, Any]:
         """The result of `verification.p_and_q`."""
         if step not in self.whole:
-            self.whole[step] = SHARED["p_and_q"](step, *self.given[1:])
+            self.whole[step] = self.own["p_and_q"](step, *self.given[1:])
         return self.whole[step]
 
-    def _keep(self, *given: Any) -> tuple[Any, ...]:
-        """The result of `verification._keep`, enumerated separately, so that equal ends count as one."""
+    def keep(self, *given: Any) -> tuple[Any, ...]:
+        """The result of `verification.keep`, enumerated separately, so that equal ends count as one."""
         def run(draws: Draws) -> tuple[Any, ...]:
-            kept, refused, left = made = SHARED["_keep"](*given[:-1], draws)
+            kept, refused, left = made = self.own["keep"](*given[:-1], draws)
             end = *kept, refused, *(() if left is None else left.tolist())
             self.kept[end] = made
             return end
@@ -64,10 +65,10 @@ class Judged:
         ends = [*self.shares]
         return self.kept[ends[given[-1].choose([*self.shares.values()])]]
 
-    def residual(self, p: Any, q: Any, scale: float) -> Any:
+    def residual(self, p: Any, q: Any, scale: float = 1.0) -> Any:
         """The result of `verification.residual` for rows of `p_and_q`."""
         if (id(q), scale) not in self.left:
-            self.left[id(q), scale] = SHARED["residual"](p, q, scale)
+            self.left[id(q), scale] = self.own["residual"](p, q, scale)
         return self.left[id(q), scale]
 
 
@@ -76,6 +77,8 @@ class RoundWorld:
 
     `seen` collects the conditions that occurred in the rounds.
     """
+
+    rules: Any = verification
 
     def __init__(self, seed: int) -> None:
         rng = self.rng = np.random.default_rng(seed)
@@ -150,7 +153,7 @@ class RoundWorld:
         """The verdict of `verification.lifted`; the rows follow from the tokens."""
         key = (*tokens,), in_text, limit
         if key not in self._judged:
-            self._judged[key] = Judged(self.given(tokens, rows, in_text, limit), limit)
+            self._judged[key] = Judged(self.given(tokens, rows, in_text, limit), limit, self.rules)
         return self._judged[key].verdict(draws)
 
     def lossless(self, draws: Draws, limit: int | None = None,

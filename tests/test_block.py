@@ -76,7 +76,7 @@ def test_r_is_the_probability_that_what_was_drafted_so_far_is_kept(worlds):
             atoms, origins = world.lifting.reveal(tokens, rows)
             probs = world.target_rows(world.lifting.walk(atoms)[0])
             steps = [*verification.comparisons(atoms, origins, world.lifting, probs)]
-            kept = len(verification._keep(steps, origins, world.lifting, probs, draws)[0])
+            kept = len(verification.keep(steps, origins, world.lifting, probs, draws)[0])
             # What is known at a comparison: the atoms so far, and where the draft tokens begin among them.
             seen = [(tuple(atoms[:s.place + 1]), tuple(prefix for _, prefix in origins[:s.place + 1]), i, s.after)
                     for i, s in enumerate(steps)]

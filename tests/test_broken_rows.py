@@ -10,6 +10,7 @@ from rounds import Judged, RoundWorld
 
 from omnidraft import sampling, verification
 from omnidraft.exactness import Draws, distribution_of, total_variation
+from omnidraft.lifting import Lifting
 from omnidraft.sampling import Rows
 from omnidraft.text.errors import OmnidraftError
 
@@ -17,13 +18,14 @@ WORLDS = 12
 
 
 def numpy_backend(world: RoundWorld, logits: np.ndarray):
-    return world.lifting, Rows(logits, sampling.process), lambda row: row
+    return verification, world.lifting, Rows(logits, sampling.process), lambda row: row
 
 
 def torch_backend(world: RoundWorld, logits: np.ndarray):
     torch = pytest.importorskip("torch")
-    from omnidraft import lifting_torch, sampling_torch
-    return lifting_torch.Lifting(world.lifting), sampling_torch.process(torch.from_numpy(logits)), torch.from_numpy
+    from omnidraft import lifting_torch, sampling_torch, verification_torch
+    rows = sampling_torch.process(torch.from_numpy(logits))
+    return verification_torch, lifting_torch.Lifting(world.lifting), rows, torch.from_numpy
 
 
 @pytest.mark.parametrize("backend", [numpy_backend, torch_backend])
@@ -45,8 +47,8 @@ def test_lifted_reports_a_broken_row_as_often_as_plain_decoding_reaches_it(backe
                 logits = np.log(world.target_rows(walked))
             if walked[:1] == [bad]:
                 logits[1:] = broken
-            lifting, target_rows, tensor = backend(world, logits)
-            return Judged((atoms, [(tensor(row), prefix) for row, prefix in origins], lifting, target_rows), None)
+            rules, lifting, target_rows, tensor = backend(world, logits)
+            return Judged((atoms, [(tensor(row), prefix) for row, prefix in origins], lifting, target_rows), None, rules)
 
         def round_(draws: Draws, world=world, bad=bad, judged=judged, judge=judge) -> tuple:
             drafted, rows = world.draw(draws)
@@ -81,8 +83,19 @@ def test_labels_end_before_a_broken_row(backend):
         walked = world.lifting.walk(atoms)[0]
         logits = np.log(world.target_rows(walked).clip(1e-9))
         logits[1:] = np.nan
-        lifting, target_rows, tensor = backend(world, logits)
+        rules, lifting, target_rows, tensor = backend(world, logits)
         given = atoms, [(tensor(row), prefix) for row, prefix in origins], lifting, target_rows
-        labels = verification.acceptances(*given)
+        labels = rules.acceptances(*given)
         assert np.isfinite(labels).all() and len(labels) <= len(atoms)
-        assert not any(step.row for step in verification.comparisons(*given))
+        assert not any(step.row for step in rules.comparisons(*given))
+
+
+@pytest.mark.parametrize("backend", [numpy_backend, torch_backend])
+def test_a_broken_row_is_noticed_where_the_draft_cannot_be_spelled(backend):
+    """Nothing is summed there, yet the row is needed: after what precedes it the target draws from this row."""
+    world = RoundWorld(0)
+    world.lifting = Lifting({0: (0,), 1: (1,)}, {}, 3)  # the draft token 2 has no path
+    rules, lifting, p, tensor = backend(world, np.array([[0.0, 0.0], [np.nan, np.nan]]))
+    q = [tensor(np.array([0.9, 0.05, 0.05]))] * 2
+    atoms, origins = lifting.reveal([0, 2], q)
+    assert [step.after for step in rules.comparisons(atoms, origins, lifting, p)] == pytest.approx([0.5 / 0.9])
