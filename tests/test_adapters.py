@@ -208,8 +208,10 @@ def test_a_crash_within_a_delete_leaves_all_or_nothing(folders, monkeypatch, ste
     def die(*_, **__):
         raise KeyboardInterrupt
 
+    usual = Path.iterdir
     with monkeypatch.context() as patch:
         patch.setattr(*((Path, "unlink", die) if step == "current.json" else (shutil, "rmtree", die)))
+        patch.setattr(Path, "iterdir", lambda folder: sorted(usual(folder)))  # the record before the versions
         assert run("adapters", "delete", place.name, "--yes", "--adapters", "kept").exit_code == 130
     base = Pair(learner.trainer.base, learner.pair.target)
     assert (Adapters("kept").load(base) is None) == (step == "rmtree")

@@ -21,6 +21,7 @@ from ..text.special_tokens import WELL_KNOWN
 from ..text.tokenizer import Tokenizer
 from .config import OUT_OF_MEMORY, is_out_of_memory
 from .gguf import Gguf, is_gguf
+from .transformers_gguf import brief
 from .weights import WEIGHTS, read_header, weight_files
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
@@ -48,7 +49,7 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
         file = Gguf(folder)  # checked before transformers reads it
         if file.layers > len(file.tensors):  # building it would take very long
             raise OmnidraftError(f"{folder}: the weights lack some of its {file.layers} layers")
-        with one_line(f"cannot load {folder}"):
+        with one_line(f"cannot load {folder}"), brief(folder):
             model = complete(folder.parent, device, gguf_file=folder.name, dtype=number,
                              device_map=device_map, **more)
             tokenizer = file.tokenizer()

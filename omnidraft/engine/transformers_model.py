@@ -23,9 +23,10 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from .. import sampler_torch
 from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
-from . import transformers_sampler
+from . import transformers_head, transformers_sampler
 from .config import check_pass, flat_ids, shown
 from .transformers_copies import Copies
+from .transformers_head import Head, choose_head
 from .transformers_loading import copied, load_parts, one_line, quiet, unwrapped
 from .transformers_pass import NEVER, Pass, choose, fits
 
@@ -101,6 +102,7 @@ class TransformersModel:
         self._alone = ""  # why not at once
         self.speaks: Any = None  # the tokenizer of transformers that it came with, if any
         self._columns_from: int | None = None  # argument of `Pass`; None: use transformers' forward
+        self._head: Head | None = None  # replaces the last product of transformers' forward
         self.vocab_size = self._check_causal()
         ends = (getattr(where, "eos_token_id", None) for where in (model.generation_config, config))
         self.eos_ids = flat_ids(*ends, tokenizer.roles["eos"], size=self.vocab_size)
@@ -156,6 +158,8 @@ class TransformersModel:
         way = f"{getattr(self.model.config, '_attn_implementation', None)} attention"
         if self._columns_from is not None:
             way = "own pass" + ", W x^T for up to 4 tokens" * (self._columns_from < NEVER)
+        elif self._head is not None:
+            way += f", output matrix packed ({self._head.part.weight.nbytes >> 20} MB more)"
         cache = "cut on rewind" if self._at_once is None else "copied every round"
         cache += ", one token at a time" * (self._at_once is False)
         cache = f"none, all is read every time: {self.rereads}" if self.rereads else cache
@@ -218,16 +222,22 @@ class TransformersModel:
                 return logits[None], states if hidden else None
             if isinstance(state, Copies):
                 return state.read(partial(self._run, hidden=hidden), texts, rows)
-            options = {"use_cache": state is not None, "output_hidden_states": hidden}
+            options = {"use_cache": state is not None}
             options |= {} if state is None else {self._cache_name: state}
-            options |= {"logits_to_keep": rows} if self._only_some_rows else {}
-            result = self.model(input_ids=texts.to(self.device), **options)
-            logits = result.logits[:, -rows:]
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            states = result.hidden_states[-1][0, -rows:] if hidden else None
+            if self._head is not None and transformers_head.fits(self.model):  # may have got hooks
+                result = self.model.base_model(input_ids=texts, **options)
+                last = result.last_hidden_state[:, -rows:]
+                logits, states = self._head(last), last[0]
+            else:
+                options |= {"logits_to_keep": rows} if self._only_some_rows else {}
+                options |= {"output_hidden_states": hidden}
+                result = self.model(input_ids=texts.to(self.device), **options)
+                logits = result.logits[:, -rows:]
+                logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+                states = result.hidden_states[-1][0, -rows:] if hidden else None
             if hidden and self.model.config.model_type in ("llama", "mistral", "qwen2", "qwen3"):
                 states = states / self.model.model.norm.weight
-        return logits, states
+        return logits, states if hidden else None
 
     def _new_state(self) -> Pass | Copies | DynamicCache | None:
         """An empty cache; None if tokens cannot be taken back from the model's cache."""
@@ -302,6 +312,8 @@ class TransformersModel:
             raise OmnidraftError(f"{self.name} ({self.model.config.model_type}) is not a causal "
                                  "language model: later tokens change its earlier logits")
         self._columns_from = choose(self.model, texts[0], logits[0])  # if `Pass` gives the same
+        if self._columns_from is None:
+            self._head = choose_head(self.model, texts[0], logits[0])
         return one.shape[-1]
 
 

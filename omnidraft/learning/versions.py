@@ -111,10 +111,12 @@ def remove(folder: Path) -> list[str]:
         folder.unlink()
         return []
     (folder / "current.json").unlink()  # from here on it is gone, whatever happens
-    for path in folder.iterdir():
+    inside = [*folder.iterdir()]
+    for path in inside:
         if VERSION.fullmatch(path.name) and path.is_dir():
             shutil.rmtree(path)
-        elif OURS.fullmatch(path.name) and not path.is_dir():
+    for path in inside:  # subtle: after the versions, as the record says which to delete later
+        if OURS.fullmatch(path.name) and not path.is_dir():
             path.unlink()
     left = sorted(path.name for path in folder.iterdir())
     if not left:
