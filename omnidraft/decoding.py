@@ -8,7 +8,7 @@ from typing import Any
 from . import translation
 from .drafting import Draft, Drafter, continue_from
 from .lifting import Split
-from .options import Options
+from .options import Options, as_ids
 from .pairing import Pairing
 from .sampler import Sampler
 from .sampling import Uniforms
@@ -125,9 +125,6 @@ class Text:
         self.pair = pair
         self.options = options
         target_prompt = draft_prompt = prompt
-        if not isinstance(prompt, (str, tuple)):
-            raise OmnidraftError(f"the prompt is {prompt!r}, but must be a text, or a tuple: the "
-                                 "ids for target and drafter")
         if not isinstance(prompt, str):
             target_prompt, draft_prompt = prompt
         self.ids = check_prompt(pair.target, target_prompt)
@@ -294,7 +291,7 @@ def check_prompt(model: Any, prompt: str | Sequence[int]) -> list[int]:
     """The ids of a prompt, a text or ids; OmnidraftError if it is empty or too long."""
     most = model.context_size * model.tokenizer.longest
     if not isinstance(prompt, str):
-        ids = list(prompt)
+        prompt = ids = as_ids("the prompt", prompt)
     elif len(prompt) > most:  # too long in any tokenization: do not encode it
         raise OmnidraftError(f"the prompt has {len(prompt)} characters, but {model.name} reads at "
                              f"most {model.context_size - 1} tokens ({most} bytes): shorten it")

@@ -36,8 +36,8 @@ class NGramCache:
         if eviction not in ("none", "lru", "lfu"):
             raise OmnidraftError(f"unknown eviction {eviction!r}: choose none, lru or lfu")
         endless = capacity is None and eviction == "none"
-        if not endless and (capacity is None or capacity < 1):
-            raise OmnidraftError(f"capacity is {capacity}: eviction {eviction!r} needs 1 or more")
+        if not (endless or isinstance(capacity, int) and capacity > 0):
+            raise OmnidraftError(f"capacity is {capacity!r}, but must be a whole number from 1")
         self.capacity = capacity
         self.eviction = eviction
         self.version = 0
@@ -172,8 +172,7 @@ class NGramCache:
         theirs = [data[::-1] for data in reversed(target.pieces(target_ids))]
         size = len(draft_ids)
         new = 0
-        spans = list(aligned_spans(ours, theirs))
-        for (first, last), (place, end) in reversed(spans):
+        for (first, last), (place, end) in reversed(list(aligned_spans(ours, theirs))):
             if last - first < 2 or end - place != 1:
                 continue
             if not all(ours[first:last]):

@@ -6,7 +6,7 @@ from math import inf
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from .stopping import Confidence, FixedLength
+from .stopping import AcceptanceHead, Confidence, FixedLength
 from .text.errors import OmnidraftError
 from .verification import RULES
 
@@ -53,11 +53,13 @@ class Options:
             raise OmnidraftError(f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}")
         if not isinstance(self.stop, FixedLength):
             raise OmnidraftError(f"stop is {self.stop!r}: use a rule of `stopping` or stop_strings")
+        if not isinstance(self.stop.head, AcceptanceHead | None):
+            raise OmnidraftError(f"head is {self.stop.head!r}, but must be an AcceptanceHead")
         if self.eos_token_id is not None:
-            own["eos_token_id"] = _ids(self.eos_token_id)
+            own["eos_token_id"] = as_ids("eos_token_id", self.eos_token_id)
         _check("draft length", self.stop.limit, Integral, 0, inf, "0 or more")
-        threshold = getattr(self.stop, "threshold", 0)  # of the confidence rule
-        _check("threshold", threshold, Real, 0, 1, "from 0 (off) to 1")
+        # of the confidence rule
+        _check("threshold", getattr(self.stop, "threshold", 0), Real, 0, 1, "from 0 (off) to 1")
         _check("temperature", self.temperature, Real, 0, 1e30, "from 0 to 1e30")
         _check("top-k", self.top_k, Integral, 0, inf, "0 (off) or more")
         _check("top-p", self.top_p, Real, ABOVE_ZERO, 1, "in (0, 1]")
@@ -100,14 +102,18 @@ class Options:
         return cls(**settings)
 
 
-def _ids(ends: Any) -> list[int]:
-    """One or more end tokens, also from an array or a tensor, as a list."""
-    if hasattr(ends, "tolist"):
-        ends = ends.tolist()
-    ends = list(ends) if isinstance(ends, Iterable) else [ends]
-    if not all(isinstance(token, Integral) for token in ends):
-        raise OmnidraftError(f"eos_token_id is {ends!r}, but must be one or more ids")
-    return ends
+def as_ids(name: str, value: Any) -> list[int]:
+    """One or more ids, also from an array or a tensor, as a list; OmnidraftError if they are not.
+
+    >>> as_ids("the prompt", (3, 4)), as_ids("the prompt", 5)
+    ([3, 4], [5])
+    """
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    ids = list(value) if isinstance(value, Iterable) else [value]
+    if not all(isinstance(token, Integral) for token in ids):
+        raise OmnidraftError(f"{name} is {value!r:.60}, but must be one or more ids")
+    return ids
 
 
 def _check(name: str, value: Any, kind: type, least: float, most: float, needed: str) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 from . import sampling_fast
 from .text.errors import OmnidraftError
 
-BELOW_ONE = sampling_fast.BELOW_ONE
 NO_FILTERS = 0, 1.0, 0.0  # top_k, top_p, min_p
 BROKEN = "logits are NaN or infinite: check any logits processors, the weights and the dtype"
 RULED_OUT = "the logits processors ruled out every token: let them allow at least one"
@@ -98,7 +97,7 @@ def locate(weights: np.ndarray, draw: float) -> int:
     2
     """
     running = weights.cumsum(dtype=float)  # (N,)
-    goal = running[-1] * min(draw, BELOW_ONE)
+    goal = running[-1] * min(draw, sampling_fast.BELOW_ONE)
     return int(running.searchsorted(goal, "right"))  # right of equal sums: never a zero weight
 
 
@@ -132,7 +131,7 @@ class Uniforms:
         if not isinstance(source, Iterable):
             raise OmnidraftError(f"draws are made by a NumPy generator, not by {source!r}: give "
                                  "np.random.default_rng(0)")
-        self._draws: Iterator[float] = iter(source)
+        self._draws = iter(source)
 
     def next(self) -> float:
         """The next draw."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from test_cli import own_caches  # noqa: F401 (a fixture)
 from test_learning import folders, learner_of, paired  # noqa: F401 (a fixture)
 
 import omnidraft
-from omnidraft import Adapters, Learner, OmnidraftError, Options, Uniforms, learn, speculative
+from omnidraft import Adapters, Learner, OmnidraftError, Options, Pair, Uniforms, learn, plain, speculative
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer
+from omnidraft.ngram_cache import NGramCache
 from omnidraft.serving.conversation import Conversation
 from omnidraft.stopping import Confidence
 
@@ -37,6 +40,10 @@ def told(call, words: str = "") -> str:
     (lambda: Uniforms(5), "draws are made by a NumPy generator, not by 5: give np.random.default_rng"),
     (lambda: Uniforms(None), "draws are made by a NumPy generator, not by None"),
     (lambda: Adapters(5), "the folder of adapters is 5, but must be a path"),
+    *((lambda odd=odd: Options(stop=Confidence(head=odd)), "head is .*, but must be an Acceptance") for odd in (5, "x", {})),
+    *((lambda odd=odd: NGramCache(odd), "capacity is .*, but must be a whole number from 1")
+      for odd in ("x", 1.5, [4], float("nan"), 0)),
+    (lambda: NGramCache(None, "lru"), "capacity is None, but must be a whole number from 1"),
     (lambda: omnidraft.load([]), r"unknown model '\[\]'")])
 def test_values_that_people_type_are_told_in_one_line(call, words):
     line = told(call, words)
@@ -67,7 +74,25 @@ def test_what_learn_takes(folders):  # noqa: F811
 def test_what_the_loop_takes(folders):  # noqa: F811
     pair = paired(folders)
     for odd in (None, 5, b"the", [1, 2, 3], [[1], [2]]):
-        told(lambda odd=odd: [*speculative(pair, odd, HOW, Uniforms(RNG))], "the prompt is .*, but must be a text, or a tuple")
+        told(lambda odd=odd: [*speculative(pair, odd, HOW, Uniforms(RNG))], "prompt is .*, but must be a text, or a tuple")
+    for odd in (None, 1.5, ["the"], {"a": 1}, np.arange(9.0)):
+        told(lambda odd=odd: [*plain(pair.target, odd, HOW, Uniforms(RNG))], "the prompt is .*, but must be one or more ids")
+        told(lambda odd=odd: [*speculative(pair, (odd, odd), HOW, Uniforms(RNG))], "the prompt is .*, but must be one or")
+    for odd in (*ODD, None):  # before anything is written, also at temperature 0, where nothing is drawn
+        told(lambda odd=odd: speculative(odd, "the", HOW, Uniforms(RNG)), "pair is .*, but must be a pair")
+        told(lambda odd=odd: plain(odd, "the", HOW, Uniforms(RNG)), "model is .*, but must be a model")
+        for write in (partial(speculative, pair, "the"), partial(plain, pair.target, "the")):
+            told(lambda odd=odd, write=write: write(odd, Uniforms(RNG)), "options is .*, but must be Options")
+            told(lambda odd=odd, write=write: write(HOW, odd), "uniforms is .*, but must be Uniforms")
+        told(lambda odd=odd: Pair(odd, pair.target), "draft is .*, but must be a model")
+        told(lambda odd=odd: Pair(pair.draft, odd), "target is .*, but must be a model")
+    for odd in ODD:
+        told(lambda odd=odd: speculative(pair, "the", HOW, Uniforms(RNG), learner=odd), "learner is .*, but must be a Learner")
+        told(lambda odd=odd: speculative(pair, "the", HOW, Uniforms(RNG), warm=odd), "warm is .*, but must be a Warm")
+        told(lambda odd=odd: plain(pair.target, "the", HOW, Uniforms(RNG), odd), "warm is .*, but must be a Warm")
+        told(lambda odd=odd: Pair(pair.draft, pair.target, odd), "cache is .*, but must be an NGramCache")
+    array = np.array(pair.target.tokenizer.encode("the", bos=True))
+    assert [*plain(pair.target, array, HOW, Uniforms(RNG))]
     ids = [side.tokenizer.encode("the", bos=True) for side in (pair.target, pair.draft)]
     written = [[token for one in speculative(pair, prompt, Options(max_new_tokens=3), Uniforms(RNG)) for token in one.emitted]
                for prompt in ("the", tuple(ids))]

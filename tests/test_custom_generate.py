@@ -279,6 +279,12 @@ def test_what_it_cannot_do_is_said():
             model.generate(**one, max_new_tokens=4, **(how | {"assistant_model": other}))
     with pytest.raises(ValueError, match="assistant_tokenizer is missing"):
         model.generate(**ids, max_new_tokens=4, **(how | {"assistant_tokenizer": None}))
+    for name, says in (("tokenizer", "must be a fast tokenizer"), ("assistant_tokenizer", "must be a fast tokenizer"),
+                       ("assistant_model", "must be a causal language model"), ("streamer", "needs `put` and `end`")):
+        for odd in (5, "x", [1], object(), torch.zeros(3, 3)):
+            with pytest.raises(ValueError, match=f"{name} is .*{says}") as caught:
+                model.generate(**one, max_new_tokens=4, **(how | {name: odd}))
+            assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize(("draft", "target"), PAIRS)

@@ -1,11 +1,16 @@
 """One clear line for an argument of the wrong kind."""
 
 import reprlib
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
 
 from ..text.errors import OmnidraftError
 
 GENERATOR = "a NumPy generator, such as np.random.default_rng(0)"
+UNIFORMS = "Uniforms(np.random.default_rng(0))"
+Given, Made = ParamSpec("Given"), TypeVar("Made")
 
 
 def expect(name: str, value: Any, kinds: Any, needed: str) -> None:
@@ -23,3 +28,20 @@ def expect(name: str, value: Any, kinds: Any, needed: str) -> None:
 def shown(value: Any) -> str:
     """What a value looks like, in one short line."""
     return " ".join(reprlib.repr(value).split())
+
+
+def checked(function: Callable[Given, Made], **needed: tuple[Any, str]) -> Callable[Given, Made]:
+    """The function, which `expect`s for each argument here what is given: its kinds, in words.
+
+    >>> half = checked(lambda number: number / 2, number=(float, "a float"))
+    >>> half("7")
+    Traceback (most recent call last):
+    omnidraft.text.errors.OmnidraftError: number is '7', but must be a float
+    """
+    @wraps(function)
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Made:
+        for name, value in signature(function).bind(*args, **kwargs).arguments.items():
+            if name in needed:
+                expect(name, value, *needed[name])
+        return function(*args, **kwargs)
+    return call

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..decoding import Round, speculative
-from ..engine.arguments import GENERATOR, expect, shown
+from ..engine.arguments import GENERATOR, UNIFORMS, expect, shown
 from ..losses import Example, make_example
 from ..metrics import summarize
 from ..options import Options
@@ -286,7 +286,7 @@ def learn(learner: Learner, prompts: Iterable[Any], options: Options,
     if isinstance(prompts, (str, bytes)):  # each of its characters would be a prompt
         raise OmnidraftError(f"prompts is {shown(prompts)}, but must be a list of prompts")
     expect("options", options, Options, "Options")
-    expect("uniforms", uniforms, Uniforms, "Uniforms(np.random.default_rng(0))")
+    expect("uniforms", uniforms, Uniforms, UNIFORMS)
     for prompt in prompts:
         learner.begin(options)
         try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..decoding import Round, Warm, check_prompt, plain
-from ..engine.arguments import expect, shown
+from ..engine.arguments import UNIFORMS, expect, shown
 from ..engine.gguf import is_gguf
 from ..options import Options
 from ..pairing import Pairing
@@ -66,7 +66,7 @@ class Conversation:
         """The rounds of the answer; if a message is rejected (OmnidraftError), nothing changes."""
         expect("message", message, str, "a text")
         expect("options", options, Options, "Options")
-        expect("uniforms", uniforms, Uniforms, "Uniforms(np.random.default_rng(0))")
+        expect("uniforms", uniforms, Uniforms, UNIFORMS)
         if not message.strip():
             raise OmnidraftError("the message is empty: write some text")
         check_prompt(self.target, message)

@@ -35,6 +35,7 @@ from .control import (
     told,
     uniforms_of,
 )
+from .loop import MODEL, Model
 from .pace import Pace, paced
 from .prompts import as_lists, ids_of, kind_of, read
 from .settings import ELSEWHERE, Settings, usual
@@ -181,6 +182,12 @@ class Pair(Pairing):
     """
 
     _pace: tuple[Any, Any, Pace | None] = (None, None, None)  # drafter, settings, their account
+
+    def __init__(self, draft: Any, target: Any, cache: NGramCache | None = None) -> None:
+        expect("draft", draft, Model, MODEL)
+        expect("target", target, Model, MODEL)
+        expect("cache", cache, (None, NGramCache), "an NGramCache")
+        super().__init__(draft, target, cache)
 
     def find_splits(self) -> NGramCache:
         """As in `Pairing`; between large vocabularies it is computed once, and kept in a file."""

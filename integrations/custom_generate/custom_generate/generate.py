@@ -22,6 +22,10 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 ROOT = 0
 ONE_ENTRY_PER_TOKEN = {"DynamicLayer", "DummyLayer"}  # kinds of layers in a cache
+NEEDED = {"assistant_model": "generation_config", "assistant_tokenizer": "backend_tokenizer",
+          "tokenizer": "backend_tokenizer"}  # by which a part is recognised
+KIND = {"generation_config": "causal language model of transformers",
+        "backend_tokenizer": "fast tokenizer of transformers, such as AutoTokenizer gives"}
 METHODS = ("dola_layers", "penalty_alpha", "prompt_lookup_num_tokens")  # other ways to decode
 _HIDDEN = [*range(33), *range(127, 161), 173]  # bytes that byte-level vocabularies write otherwise
 CHARACTER = [chr(256 + _HIDDEN.index(b)) if b in _HIDDEN else chr(b) for b in range(256)]
@@ -501,15 +505,27 @@ def decode(tokenizer, assistant_model, assistant_tokenizer, streamer, generator,
     return GenerateDecoderOnlyOutput(sequences=input_ids, scores=kept, **{name: cache})
 
 
+def shown(value):
+    """What a value looks like, in one short line."""
+    return " ".join(repr(value).split())[:80]
+
+
 def generate(model, *args, tokenizer=None, assistant_model=None, assistant_tokenizer=None,
              streamer=None, generator=None, stopping_criteria=None, **kwargs):
     """`model.generate` with drafts of `assistant_model`, also with a `generator`.
 
-    Raises ValueError if a part is missing, or for what is not supported.
+    Raises ValueError if a part is missing or of the wrong kind, or for what is not supported.
     """
-    for name in ("assistant_model", "assistant_tokenizer", "tokenizer"):
-        if locals()[name] is None:
+    given = {"assistant_model": assistant_model, "assistant_tokenizer": assistant_tokenizer,
+             "tokenizer": tokenizer}
+    for name, value in given.items():
+        if value is None:
             raise ValueError(f"{name} is missing: drafting needs both models and their tokenizers")
+        if not hasattr(value, NEEDED[name]):
+            raise ValueError(f"{name} is {shown(value)}, but must be a {KIND[NEEDED[name]]}")
+    if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+        raise ValueError(f"streamer is {shown(streamer)}, but needs `put` and `end`: use one of "
+                         "transformers, such as TextStreamer")
     criteria = StoppingCriteriaList(stopping_criteria or [])
     if strings := kwargs.pop("stop_strings", None):
         criteria.append(StopStringCriteria(tokenizer, strings))
