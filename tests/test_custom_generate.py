@@ -223,6 +223,19 @@ def test_both_models_read_the_text_once():
     assert all(max(each[1:]) < 20 for each in lengths.values()) and len(lengths[model]) > 1
 
 
+def test_positions_are_those_of_plain_generate():
+    """RoBERTa by itself counts from behind its padding, `generate` from 0."""
+    assistant, tokenizer = load("stories260K")
+    torch.manual_seed(0)
+    model = transformers.RobertaForCausalLM(transformers.RobertaConfig(
+        vocab_size=512, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, initializer_range=0.4,
+        max_position_embeddings=130, eos_token_id=None, is_decoder=True)).double().eval()
+    inputs = dict(tokenizer("Once upon a time there was", return_tensors="pt", return_token_type_ids=False), do_sample=False)
+    made = model.generate(**inputs, max_new_tokens=20, custom_generate=str(FOLDER), trust_remote_code=True, tokenizer=tokenizer,
+                          assistant_model=assistant, assistant_tokenizer=tokenizer)
+    assert made.tolist() == model.generate(**inputs, max_new_tokens=20).tolist()
+
+
 @pytest.mark.parametrize("settings", [{}, {"use_cache": False}])
 @pytest.mark.parametrize("own", [True, False])
 def test_a_sliding_window_may_be_full(own, settings):

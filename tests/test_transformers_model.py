@@ -4,6 +4,7 @@ the same greedy text with speculation, and one clear line for every fault of a f
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import random
 import re
@@ -67,6 +68,14 @@ KINDS = {
         "d_model": 32, "decoder_layers": 2, "encoder_layers": 2, "decoder_attention_heads": 4, "encoder_attention_heads": 4,
         "decoder_ffn_dim": 48, "encoder_ffn_dim": 48, "max_position_embeddings": 128, "is_decoder": True,
         "is_encoder_decoder": False}, "cut"),
+    "positions that begin after the padding's": ("RobertaForCausalLM", {
+        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+        "max_position_embeddings": 130, "is_decoder": True, "pad_token_id": 1}, "cut"),
+    "state space before attention": ("BambaForCausalLM", {  # its first layer cannot tell how long the text is
+        **SIZES, "num_hidden_layers": 2, "attn_layer_indices": [1], "mamba_expand": 2, "mamba_n_heads": 8, "mamba_d_head": 8,
+        "mamba_n_groups": 1, "mamba_d_state": 8}, "copied"),
+    "state of its own kind": ("RwkvForCausalLM", {"hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 2,
+                                                  "context_length": 128}, "ahead"),
     "state inside the model": ("RecurrentGemmaForCausalLM", {
         **SIZES, "lru_width": 32, "attention_window_size": 7, "block_types": ("recurrent", "attention")}, "again"),
 }
@@ -167,13 +176,19 @@ def test_stories_greedy_text_is_that_of_transformers():
 
 # ------------------------------------------------------------------------------------------------------------ caches
 
+def positions(model, ids: list[int]) -> dict:
+    """What transformers' `generate` gives to a model beside the ids."""
+    accepted = "position_ids" in inspect.signature(model.forward).parameters
+    return {"position_ids": torch.arange(len(ids))[None]} if accepted else {}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_rewinding_leaves_no_trace(kind: str):
     architecture, sizes, found = KINDS[kind]
     plain_model = random_model(architecture, sizes, 67)
     model = TransformersModel(plain_model, PIECES)
-    assert (model.can_cut, model._at_once is not None) == (found != "again", found == "copied")
-    assert model.vocab_size == 67 and model.context_size == 128
+    assert (model.can_cut, model._at_once is not None) == (found in ("cut", "copied"), found == "copied")
+    assert model.vocab_size == 67 and model.context_size >= 128
     rng, worst = random.Random(0), 0.0
     for _ in range(2):
         cache, ids = model.new_cache(), []
@@ -185,7 +200,8 @@ def test_rewinding_leaves_no_trace(kind: str):
             rows, ids = rng.randint(1, len(new)), ids + new
             logits = model.forward(new, cache, rows)
             with torch.no_grad():
-                expected = plain_model(torch.tensor([ids]), use_cache=False).logits[0, -rows:].numpy()
+                expected = plain_model(torch.tensor([ids]), use_cache=False, **positions(plain_model, ids))
+                expected = expected.logits[0, -rows:].numpy()
             assert logits.shape == expected.shape and cache.length == len(ids) and expected.std() > 0.3
             worst = max(worst, float(np.abs(logits - expected).max()))
     assert worst < 1e-4, worst
@@ -203,11 +219,45 @@ def test_a_text_is_read_once_or_the_reason_is_told(kind: str, capsys):
     options = Options(stop=FixedLength(0), max_new_tokens=8, eos_token_id=())
     assert len(written(plain(model, [*range(3, 23)], options, Uniforms([])))) == 8
     assert lengths == ([19] + 8 * [1] if found != "again" else [19, *range(20, 28)])
-    assert bool(model.rereads) == (found == "again") and model.rereads in model.kernel
+    assert bool(model.rereads) == (found in ("again", "ahead")) and model.rereads in model.kernel
+    ahead = (f"'this' would read the whole text again after a rejected proposal: {model.rereads}; "
+             "as a target it writes without drafts, unless you give a draft length or a stop rule\n")
     again = f"'this' reads the whole text again in every pass, which is slow: {model.rereads}\n"
     alone = (f"'this' reads proposals one at a time, as several at once are {model._alone} here: "
              "as a target it writes without drafts, unless you give a draft length or a stop rule\n")
-    assert said == (again if found == "again" else alone if model._at_once is False else "")
+    assert model.drafting_pays == (model._at_once is not False and found != "ahead")
+    assert said == {"again": again, "ahead": ahead}.get(found, alone if model._at_once is False else "")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_is_that_of_transformers_generate(kind: str):
+    """By default, and with drafts; by default a target writes alone where a rejected proposal costs too much."""
+    inner = random_model(*KINDS[kind][:2], BYTES.size).double()
+    target, prompt = TransformersModel(inner, BYTES), BYTES.encode("the king and the thing in the ring")
+    draft = TransformersModel(random_model("LlamaForCausalLM", SIZES, BYTES.size, seed=1).double(), BYTES)
+    ids, inner.generation_config.forced_eos_token_id = torch.tensor([prompt]), None  # BART would end with it
+    wanted = inner.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=20, eos_token_id=None,
+                            pad_token_id=0)[0].tolist()
+    pair = Pair(draft, target)
+    made = pair.generate(prompt, max_new_tokens=20, eos_token_id=())
+    assert made.sequences == wanted and (target.drafting_pays or not any(one.draft_tokens for one in made.rounds))
+    drafted = pair.generate(prompt, max_new_tokens=20, eos_token_id=(), stop=FixedLength(3), adaptive=False)
+    assert drafted.sequences == wanted and drafted.rounds[0].draft_tokens
+
+
+def test_a_state_that_only_grows_is_read_again_after_a_rejection():
+    inner, lengths = random_model(*KINDS["state of its own kind"][:2], BYTES.size).double(), []
+    target, prompt = TransformersModel(inner, BYTES), BYTES.encode("the king")
+    inner.get_input_embeddings().register_forward_pre_hook(lambda _, ids: lengths.append(ids[0].shape[1]))
+    cache = target.new_cache()
+    row = target.forward(prompt, cache)[-1]
+    rows = target.forward([5, 6, 7], cache, rows=3)
+    cache.rewind(len(prompt) + 1)
+    again = target.forward([6, 7], cache, rows=2)
+    assert lengths == [len(prompt), 1, 1, 1, len(prompt), 1, 1, 1]  # one at a time, as `generate` reads them
+    assert np.array_equal(rows[1:], again)
+    cache.rewind(len(prompt) - 1)
+    assert np.abs(target.forward(prompt[-1:], cache)[0] - row).max() < 1e-6
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind][2] == "copied"])

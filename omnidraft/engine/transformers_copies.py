@@ -2,7 +2,8 @@
 
 Linear attention and state spaces keep one state, not an entry per token, so rejected tokens cannot
 be cut off. Before each round such layers are copied (their size does not grow with the text), and
-after a rejection the copies are put back and the few accepted tokens are read again.
+after a rejection the copies are put back and the few accepted tokens are read again. If a copy is
+not the state that it was, the cache only grows (`Ahead`): then a rejection costs the whole text.
 """
 
 from collections.abc import Callable
@@ -31,9 +32,9 @@ class Copies:
         self.ended = True  # is it time for a copy: at first, and once a round or a prompt ended?
         self.fresh = 0  # tokens of the present round
 
-    def read(self, run: Callable[[Tensor, Any, int], tuple[Tensor, Tensor | None]], ids: Tensor,
+    def read(self, run: Callable[..., tuple[Tensor, Tensor | None]], ids: Tensor,
              rows: int) -> tuple[Tensor, Tensor | None]:
-        """Logits and states of the last `rows` of ids (1, m), by run(ids, cache, rows)."""
+        """Logits and states of the last `rows` of ids (1, m), by run(ids, cache, rows, held)."""
         late = self.ids[:, self.held:]
         if self.ended and late.shape[1] > LONGEST:
             self._feed(run, late, 1)
@@ -65,8 +66,9 @@ class Copies:
         alone = self.held > 0 and not self.at_once
         made = []
         for piece in ids.split(1, 1) if alone else [ids]:
-            made.append(run(piece, self.cache, min(rows, piece.shape[1])))
-            self.held += piece.shape[1]
+            count = piece.shape[1]
+            made.append(run(piece, self.cache, min(rows, count), held=self.held))
+            self.held += count
         logits = torch.cat([one for one, _ in made], 1)[:, -rows:]
         states = [one for _, one in made if one is not None]
         return logits, torch.cat(states)[-rows:] if states else None
@@ -83,3 +85,43 @@ class Copies:
             elif self.held > length:
                 self.cache.layers[place].crop(length - self.held)
         self.held = length
+
+
+class Ahead:
+    """A cache that only grows, of any kind, read as transformers' `generate` reads: `cache` or,
+    if that is None, one that the model makes. After a rejection the text is read again.
+
+    First the prompt in one pass, then one token at a time, also when the text is read again: some
+    models have other logits for several tokens than for one after another.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make, self.cache = make, make()
+        self.ids = torch.empty((1, 0), dtype=torch.long)  # (1, n) the whole text
+        self.held = 0  # how many of them the cache holds
+        self.prompt: int | None = None  # how many tokens were read in the first pass
+
+    def read(self, run: Callable[..., tuple[Tensor, Tensor | None]], ids: Tensor,
+             rows: int) -> tuple[Tensor, Tensor | None]:
+        """Logits and states of the last `rows` of ids (1, m), by run(ids, self, rows, held)."""
+        self.ids = torch.cat([self.ids, ids.to(self.ids.device)], 1)
+        if self.prompt is None:
+            self.prompt = self.ids.shape[1] - rows + 1  # what follows are proposals
+        first, late = self.ids[:, self.held:self.prompt], self.ids[:, max(self.held, self.prompt):]
+        pieces = [piece for piece in (first, *late.split(1, 1)) if piece.shape[1]]
+        made = []
+        for piece in pieces:
+            count = piece.shape[1]
+            made.append(run(piece, self, min(rows, count), held=self.held))
+            self.held += count
+        logits = torch.cat([one for one, _ in made[-rows:]], 1)[:, -rows:]
+        states = [one for _, one in made[-rows:] if one is not None]
+        return logits, torch.cat(states)[-rows:] if states else None
+
+    def back_to(self, length: int) -> bool:
+        """Keep the first `length` tokens; the next pass reads them again, if there were more."""
+        if length < self.held:
+            self.cache, self.held = self.make(), 0
+            self.prompt = min(self.prompt or 0, length)
+        self.ids = self.ids[:, :length]
+        return True

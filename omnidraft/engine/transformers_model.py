@@ -9,7 +9,7 @@ import inspect
 import math
 import sys
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,14 +25,14 @@ from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
 from . import transformers_head, transformers_sampler
 from .config import check_pass, flat_ids, shown
-from .transformers_copies import Copies
+from .transformers_copies import Ahead, Copies
 from .transformers_head import Head, choose_head
 from .transformers_loading import copied, load_parts, one_line, quiet, unwrapped
 from .transformers_pass import NEVER, Pass, choose, fits
 
 ENTRY_PER_TOKEN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
-# transformers' name for a cache; until 5.23 the second, or the third for a state
-CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+# transformers' name for a cache; until 5.23 the second, or the third for a state; RWKV's the last
+CACHE_NAMES = ("cache", "past_key_values", "cache_params", "state")
 # how copies are tried: read ids from `begin` to `end`, and go back to `stays`
 READS = ((0, 6, 6), (6, 10, 7), (7, 8, 8), (8, 12, 9), (9, 12, 12))
 CLEARLY = 0.7  # of the time of four passes: the most that one pass over four tokens may take
@@ -68,7 +68,7 @@ class TransformersCache:
             raise OmnidraftError(f"cannot rewind a cache of {self.length} tokens to {length}")
         if length == 0 < self.length:
             self.state = None
-        elif isinstance(self.state, Copies):
+        elif isinstance(self.state, (Ahead, Copies)):
             self.state = self.state if self.state.back_to(length) else None
         elif self.state is not None and length < self.length:
             self.state.crop(length - self.length)  # minus the number of entries to remove
@@ -96,10 +96,12 @@ class TransformersModel:
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         arguments = inspect.signature(model.forward).parameters
         self._only_some_rows = "logits_to_keep" in arguments
+        self._positions = "position_ids" in arguments  # given as transformers' generate gives them
         self._cache_name = cache_name(arguments)
         self.rereads = self._why_it_rereads()  # "": its cache can drop the last tokens
         self._at_once: bool | None = None  # argument of `Copies`; None: its cache is cut
         self._alone = ""  # why not at once
+        self._ahead: Callable[[], Any] | None = None  # argument of `Ahead`, for a cache that grows
         self.speaks: Any = None  # the tokenizer of transformers that it came with, if any
         self._columns_from: int | None = None  # argument of `Pass`; None: use transformers' forward
         self._head: Head | None = None  # replaces the last product of transformers' forward
@@ -108,7 +110,13 @@ class TransformersModel:
         self.eos_ids = flat_ids(*ends, tokenizer.roles["eos"], size=self.vocab_size)
         if self.rereads and self._cache_name:
             self._try_copies()
-        if self.rereads:
+        if self.rereads and self._cache_name:
+            self._try_ahead()
+        if self._ahead:
+            sys.stderr.write(f"{name!r} would read the whole text again after a rejected proposal: "
+                             f"{self.rereads}; as a target it writes without drafts, unless you "
+                             "give a draft length or a stop rule\n")
+        elif self.rereads:
             sys.stderr.write(f"{name!r} reads the whole text again in every pass, which is slow: "
                              f"{self.rereads}\n")
         elif self._at_once is False:
@@ -117,7 +125,8 @@ class TransformersModel:
                              "you give a draft length or a stop rule\n")
 
     can_cut = property(lambda self: not self.rereads)  # can the last tokens be taken back?
-    drafting_pays = property(lambda self: self._at_once is not False)  # else a proposal is a pass
+    # else each proposal is a pass of its own
+    drafting_pays = property(lambda self: self._at_once is not False and not self._ahead)
     sampler = property(lambda self: (
         transformers_sampler.CpuSampler if self.device.type == "cpu" else sampler_torch.Sampler))
 
@@ -163,6 +172,7 @@ class TransformersModel:
         cache = "cut on rewind" if self._at_once is None else "copied every round"
         cache += ", one token at a time" * (self._at_once is False)
         cache = f"none, all is read every time: {self.rereads}" if self.rereads else cache
+        cache = f"read again after a rejection: {self.rereads}" if self._ahead else cache
         return (f"torch {torch.__version__} on {self.device} ({self._why[0]}), "
                 f"{str(self.dtype)[6:]} ({self._why[1]}), {way}, cache: {cache}")
 
@@ -187,7 +197,9 @@ class TransformersModel:
         check_pass(self, () if drawn else ids, len(ids), rows, cache.length)
         # subtle: a failed pass leaves entries in some of the layers, so its state is discarded
         state, cache.state = cache.state, None
+        held = cache.length
         if state is None:
+            held = 0
             state, text = self._new_state(), torch.tensor([int(i) for i in (*cache.ids, *ids)])
             if isinstance(state, Copies) and cache.ids:  # apart, so that there is a copy after it
                 before, text = text.tensor_split([len(cache.ids)])
@@ -196,7 +208,7 @@ class TransformersModel:
             text = torch.cat([token.view(1) for token in ids]).clamp(0, self.vocab_size - 1)
         else:
             text = torch.tensor(ids)
-        logits, cache.hidden = self._run(text[None], state, rows, cache.keeps_hidden)
+        logits, cache.hidden = self._run(text[None], state, rows, cache.keeps_hidden, held)
         cache.state = state
         cache.ids += ids
         return logits[0] if cache.on_device else self._to_host(logits[0])
@@ -209,38 +221,51 @@ class TransformersModel:
                                  f"weights are broken or {str(self.dtype)[6:]} is too small for it")
         return made
 
-    def _run(self, texts: Tensor, state: Any, rows: int,
-             hidden: bool = False) -> tuple[Tensor, Tensor | None]:
-        """The logits (B, rows, V) of (B, m) ids after `state`, which grows (None: nothing is kept).
+    def _run(self, texts: Tensor, state: Any, rows: int, hidden: bool = False,
+             held: int = 0) -> tuple[Tensor, Tensor | None]:
+        """The logits (B, rows, V) of (B, m) ids after the `held` ones in `state`, which grows.
 
-        With `hidden`, also the last hidden states (rows, width) of the first text, without the last
-        norm's gain, as in the NumPy engine.
+        If it is None, nothing is kept. With `hidden`, also the last hidden states (rows, width) of
+        the first text, without the last norm's gain, as in the NumPy engine.
         """
         with torch.no_grad(), one_line(f"{self.name}: a pass over {texts.shape[1]} tokens failed"):
             if isinstance(state, Pass):
                 logits, states = state(texts[0], rows)
                 return logits[None], states if hidden else None
-            if isinstance(state, Copies):
-                return state.read(partial(self._run, hidden=hidden), texts, rows)
-            options = {"use_cache": state is not None}
-            options |= {} if state is None else {self._cache_name: state}
-            if self._head is not None and transformers_head.fits(self.model):  # may have got hooks
-                result = self.model.base_model(input_ids=texts, **options)
-                last = result.last_hidden_state[:, -rows:]
-                logits, states = self._head(last), last[0]
-            else:
-                options |= {"logits_to_keep": rows} if self._only_some_rows else {}
-                options |= {"output_hidden_states": hidden}
-                result = self.model(input_ids=texts.to(self.device), **options)
-                logits = result.logits[:, -rows:]
-                logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-                states = result.hidden_states[-1][0, -rows:] if hidden else None
-            if hidden and self.model.config.model_type in ("llama", "mistral", "qwen2", "qwen3"):
-                states = states / self.model.model.norm.weight
+            if isinstance(state, (Ahead, Copies)):
+                return state.read(partial(self._run_one, hidden=hidden), texts, rows)
+            return self._run_one(texts, state, rows, hidden, held)
+
+    def _run_one(self, texts: Tensor, state: Any, rows: int, hidden: bool,
+                 held: int) -> tuple[Tensor, Tensor | None]:
+        """One pass of transformers' own forward, which also fills the cache of an `Ahead`."""
+        cache = state.cache if isinstance(state, Ahead) else state
+        options = {"use_cache": state is not None}
+        options |= {} if cache is None else {self._cache_name: cache}
+        if self._positions:  # subtle: some models count otherwise, or ask a layer that cannot tell
+            places = torch.arange(held, held + texts.shape[1], device=self.device)
+            options["position_ids"] = places[None].expand(texts.shape)
+        if self._head is not None and transformers_head.fits(self.model):  # it may have got hooks
+            result = self.model.base_model(input_ids=texts, **options)
+            last = result.last_hidden_state[:, -rows:]
+            logits, states = self._head(last), last[0]
+        else:
+            options |= {"logits_to_keep": rows} if self._only_some_rows else {}
+            options |= {"output_hidden_states": hidden}
+            result = self.model(input_ids=texts.to(self.device), **options)
+            logits = result.logits[:, -rows:]
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            states = result.hidden_states[-1][0, -rows:] if hidden else None
+        if isinstance(state, Ahead):  # the model may have made it
+            state.cache = result.get(cache_name(result), cache)
+        if hidden and self.model.config.model_type in ("llama", "mistral", "qwen2", "qwen3"):
+            states = states / self.model.model.norm.weight
         return logits, states if hidden else None
 
-    def _new_state(self) -> Pass | Copies | DynamicCache | None:
+    def _new_state(self) -> Pass | Copies | Ahead | DynamicCache | None:
         """An empty cache; None if tokens cannot be taken back from the model's cache."""
+        if self._ahead:
+            return Ahead(self._ahead)
         if self._columns_from is not None and fits(self.model):  # it may have got hooks since
             return Pass(self.model, self._columns_from)
         state = DynamicCache(config=self.model.config)
@@ -279,19 +304,42 @@ class TransformersModel:
             self._alone = "no faster" if True in seconds else "wrong"
             return
         self.rereads, self._at_once = why, None
-        with suppress(OmnidraftError), one_line(self.name), torch.no_grad():
-            # as transformers' own generate reads a text: with a cache that the model makes
-            first = self.model(input_ids=ids[:, :6].to(self.device), use_cache=True)
-            steps, cache = [first.logits], first[cache_name(first)]
-            steps += [self._run(one, cache, 1)[0] for one in ids[:, 6:].split(1, 1)]
-            if not _near(torch.cat(steps, 1), wanted, self.dtype):
-                self.rereads += ("; without a cache its logits are others, so texts are not those "
-                                 "of transformers' generate")
+
+    def _try_ahead(self) -> None:
+        """Use a cache that only grows, of transformers or of the model's own kind, if it can be.
+
+        Not if a model keeps its state elsewhere: then one text would change another.
+        """
+        one = torch.arange(4, 16)[None] % self.vocab_size
+        texts = [one, one.flip(1)]
+        for make in (partial(DynamicCache, config=self.model.config), lambda: None):
+            with suppress(OmnidraftError), one_line(f"{self.name}: its cache does not grow"):
+                alone = [logits for text in texts for logits in self._steps([text], make)]
+                if all(map(partial(_near, dtype=self.dtype), alone, self._steps(texts, make))):
+                    self._ahead = make
+                    if not _near(alone[0], self._run(one, None, 12)[0].cpu(), self.dtype):
+                        self.rereads += ("; it has other logits for a token after others than for "
+                                         "a whole text, so texts can differ from generate's")
+                    return
+
+    def _steps(self, texts: list[Tensor], make: Callable[[], Any]) -> list[Tensor]:
+        """The logits (1, 12, V) of texts (1, 12) that are read in turns: 6 tokens, then 1 each."""
+        states = [Ahead(make) for _ in texts]
+        found: list[list[Tensor]] = [[] for _ in texts]
+        for begin, end in ((0, 6), *((place, place + 1) for place in range(6, 12))):
+            for text, state, logits in zip(texts, states, found, strict=True):
+                state.prompt = 6
+                logits.append(self._run(text[:, begin:end], state, end - begin)[0].cpu())
+                if state.cache is None:
+                    raise OmnidraftError("it returns no cache")
+        return [torch.cat(logits, 1) for logits in found]
 
     def _why_it_rereads(self) -> str:
         """Why a new text cannot continue what the model has read; "" if it can."""
         if not self._cache_name:
             return "its forward takes no cache"
+        if self._cache_name == "state":
+            return "it keeps one state for the whole text"
         kinds = {type(layer).__name__ for layer in DynamicCache(config=self.model.config).layers}
         if others := sorted(kinds - ENTRY_PER_TOKEN):
             return f"tokens cannot be taken back from its cache ({', '.join(others)})"
@@ -301,7 +349,13 @@ class TransformersModel:
         """The width of the logits, from a pass over two texts that differ in their last token."""
         texts = torch.tensor([[0, 1, 2, 0], [0, 1, 2, 1]])
         state = self._new_state()
-        logits, _ = self._run(texts, state, 4)
+        try:
+            logits, _ = self._run(texts, state, 4)
+        except OmnidraftError:  # it takes only positions or a cache of its own kind
+            self._positions, state = False, None
+            logits, _ = self._run(texts, state, 4)
+            if self.can_cut:
+                self.rereads = "it does not take transformers' cache"
         # some models in older transformers keep their state elsewhere and leave this one empty
         layers = [one for one in getattr(state, "layers", ()) if type(one) is DynamicLayer]
         if any(layer.get_seq_length() != 4 for layer in layers):

@@ -301,10 +301,15 @@ def unwrapped(model):
 
 def reader(model):
     """A function of ids (1, m), a cache that grows and rows; the logits (rows, V) of the last."""
-    name = cache_name(signature(model.forward).parameters)
+    known = signature(model.forward).parameters
+    name = cache_name(known)
 
     def read(ids, cache, rows):
         held = {name: cache} if cache is not None else {}
+        if "position_ids" in known:  # as `generate` gives them: some models count otherwise
+            first = length(cache)
+            places = torch.arange(first, first + ids.shape[1], device=ids.device)
+            held["position_ids"] = places[None]
         out = model(ids, use_cache=cache is not None, logits_to_keep=rows, **held)
         return out.logits[0, -rows:].to(torch.float32)  # some models return all rows
 
