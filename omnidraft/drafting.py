@@ -219,10 +219,11 @@ class Drafter:
             if bound is not None:  # this rule reads the whole row
                 probability = bound(rows[0])
             return token, probability, []
-        hidden = self.sampler.to_numpy(self.cache.hidden[-1])
-        embedding = self.sampler.to_numpy(self.model.embedding[token])
-        features = head.features(hidden, embedding, probability)
-        return token, float(head(features)), [features]
+        vectors = [self.cache.hidden[-1], self.model.embedding[token]]
+        if head.on_host:
+            vectors = map(self.sampler.to_numpy, vectors)
+        features = head.features(*vectors, probability)
+        return token, head(features).item(), [features]
 
     def _trim(self, limit: int) -> None:
         """Forget the start of a text that outgrows the drafter's context: half a context stays."""

@@ -69,6 +69,8 @@ class AcceptanceHead:
     0.9
     """
 
+    on_host = True  # does it take arrays? The twin takes tensors
+
     def __init__(self, width: int, parameters: dict[str, np.ndarray] | None = None) -> None:
         weight = np.append(np.zeros(2 * width, np.float32), np.float32(1))
         self.parameters = {"out.weight": weight, "out.bias": np.zeros(1, np.float32)}

@@ -1,9 +1,8 @@
 """Torch twin of `stopping.py`: the acceptance head as a module, on any device and by autograd.
 
 The stop rules compare plain numbers and have no twin. The head has the same parameters,
-"out.weight" and "out.bias", so each twin continues what the other has learned. The decoding loop
-and `learning.online` have the NumPy one, whatever runs the drafter: they give it one token at a
-time, as two vectors on the host.
+"out.weight" and "out.bias", so each twin continues what the other has learned. A drafter on a GPU
+stops by this one, which reads its hidden states there, and `learning` trains it there.
 """
 
 import numpy as np
@@ -14,11 +13,8 @@ from torch.nn.functional import softplus
 from . import stopping
 
 
-class AcceptanceHead(nn.Module):
-    """As `stopping.AcceptanceHead`: one sigmoid layer; a fresh head predicts the confidence itself.
-
-    Its parameters as arrays: `{name: one.detach().cpu().numpy() for name, one in
-    head.state_dict().items()}`.
+class AcceptanceHead(nn.Module, stopping.AcceptanceHead):
+    """As in NumPy: one sigmoid layer; a fresh head predicts the drafter's own confidence.
 
     >>> head = AcceptanceHead(4)
     >>> optimizer = torch.optim.Adam(head.parameters(), lr=1e-3)
@@ -27,12 +23,19 @@ class AcceptanceHead(nn.Module):
     >>> loss.backward(); optimizer.step()
     """
 
+    on_host = False
+
     def __init__(self, width: int, parameters: dict[str, np.ndarray] | None = None) -> None:
         super().__init__()
         start = stopping.AcceptanceHead(width, parameters).parameters  # also checks the shapes
         self.out = nn.Module()
         self.out.weight = nn.Parameter(torch.tensor(start["out.weight"]))  # (2 width + 1,)
         self.out.bias = nn.Parameter(torch.tensor(start["out.bias"]))  # (1,)
+
+    def to_host(self) -> stopping.AcceptanceHead:
+        """The NumPy head with a copy of these parameters."""
+        arrays = {name: array.cpu().numpy().copy() for name, array in self.state_dict().items()}
+        return stopping.AcceptanceHead(len(self.out.weight) // 2, arrays)
 
     @staticmethod
     def features(hidden: Tensor, embedding: Tensor, probability: float | Tensor) -> Tensor:

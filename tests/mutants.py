@@ -164,7 +164,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("learning/online", "deepcopy(logits[:len(emitted)])", "deepcopy(logits[-len(emitted):])",
      "test_learning.py -k stored_rows"),
     ("learning/online", "healed = len(draft.tokens) - len(draft.features)", "healed = 0", LABELS),
-    ("learning/online", "row, *self._options.sampling)", "row, self._options.sampling[0])", LABELS),
+    ("learning/online", "Uniforms([]), *self._options.sampling)", "Uniforms([]), self._options.temperature)", LABELS),
     ("learning/online", "if draft.taken_back is not None:  # the atoms", "if False:  # the atoms", LABELS),
     # the guard, and how the learner uses its answers
     ("learning/guard", "(after - before).mean()", "(before - after).mean()", GUARD),

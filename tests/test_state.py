@@ -16,6 +16,7 @@ from omnidraft.drafting import Draft, Drafter
 from omnidraft.exactness import World
 from omnidraft.exactness.tables import TableModel
 from omnidraft.learning.online import Learner, Schedule
+from omnidraft.learning.training import Trainer
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
 from omnidraft.sampler import Sampler
@@ -149,7 +150,7 @@ def test_labels_and_features_belong_to_their_tokens_with_healing_top_k_and_top_p
     for seed in range(400):
         world = World(seed)
         pair, head = world.pair, AcceptanceHead(2)
-        learner = Learner(pair, None, np.random.default_rng(0), Schedule(every=100, guard=0), head)
+        learner = Learner(pair, Trainer, np.random.default_rng(0), Schedule(every=100, guard=0), head)  # only the head learns
         options = Options(stop=Confidence(4, 0.05, head), temperature=1.3, top_k=3, top_p=0.9, max_new_tokens=12)
         learner.begin(options)
 

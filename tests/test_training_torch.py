@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 from test_backward_torch import exact  # noqa: E402, F401 (a fixture)
 from test_transformers_model import BYTES, KINDS, SIZES, random_model  # noqa: E402
 
-from omnidraft import losses, sampler_torch, stopping  # noqa: E402
+from omnidraft import losses, sampler_torch, stopping, verification  # noqa: E402
 from omnidraft.drafting import Draft  # noqa: E402
 from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.engine.loading import load  # noqa: E402
@@ -33,6 +33,7 @@ from omnidraft.learning.versions import identity  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.serving import pairs  # noqa: E402
 from omnidraft.serving.generation import Pair  # noqa: E402
+from omnidraft.stopping import Confidence  # noqa: E402
 from omnidraft.text.errors import OmnidraftError  # noqa: E402
 from omnidraft.translation import Proposals  # noqa: E402
 
@@ -408,9 +409,38 @@ def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, monkeypatch, ar
     assert result.exit_code == 1 and says in result.stderr and result.stderr.strip().count("error:") == 1
 
 
+@pytest.mark.parametrize("how", ["joint", "interleaved"])
+@pytest.mark.filterwarnings("error")
+def test_a_head_on_a_device_learns_and_stops_as_on_the_host(folders, how, monkeypatch):
+    """The drafter's learner has the PyTorch head there, whose features stay there; the texts are the same."""
+    found = []
+    for on_device in (False, True):
+        if on_device:
+            monkeypatch.setattr(training_torch, "numpy_is_faster", lambda tensor: False)
+            monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler_torch.Sampler)
+            monkeypatch.setattr(verification, "comparisons", None)  # the labels are made on the device, too
+        pair = Pair(drafter(folders, "llama", "torch"), TransformersModel.load(folders["target"]))
+        rng = np.random.default_rng(0)
+        trainer = training_torch.Trainer(pair.draft, Recipe(rank=4, rate=3e-3), rng)
+        learner = Learner(pair, trainer, rng, Schedule(every=3, head=how))
+        assert isinstance(learner.head, torch.nn.Module) == on_device
+        learned = serve(learner, PROMPTS, stop=Confidence(6, 0.01, learner.head))
+        features, labels = zip(*learner.labelled, strict=True)
+        assert all(isinstance(one, torch.Tensor) == on_device for one in features) and len(labels) > 50, len(labels)
+        texts = [[record.draft_tokens for record in one.rounds] for one in learned]
+        head = learner.head.to_host() if on_device else learner.head
+        found.append((texts, labels, [array.tolist() for array in head.parameters.values()]))
+    (texts, labels, weights), (same_texts, same_labels, same_weights) = found
+    assert same_texts == texts and same_labels == pytest.approx(labels, abs=1e-4)
+    for one, other in zip(weights, same_weights, strict=True):
+        assert other == pytest.approx(one, abs=1e-4) and np.abs(one).sum() > 1e-3
+
+
 @pytest.mark.parametrize("sampler", [transformers_sampler.CpuSampler, sampler_torch.Sampler])  # the second is used on a GPU
 def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monkeypatch, sampler):
     monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler)
+    if sampler is sampler_torch.Sampler:
+        monkeypatch.setattr(training_torch, "numpy_is_faster", lambda tensor: False)
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     assert adapt(folders, "prompts.txt", "--head", "interleaved", "--threshold", "0").exit_code == 0
     monkeypatch.setattr(pairs, "NUMPY_IS_FASTER", 0)  # so that PyTorch runs the small drafter

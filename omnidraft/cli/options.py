@@ -104,7 +104,7 @@ class Served(Models):
             note(f"{draft.name} drafts with {which}")
             pair.draft = adapter.drafter(draft)
             pair.draft.name += " with its adapter"
-            return pair, with_head(options, adapter.head)
+            return pair, with_head(options, adapter.head_for(draft))
         if which == "auto":
             raise OmnidraftError("nothing has been learned yet for this pair: run `omnidraft adapt "
                                  f"math {self.flags()}`, or drop --adapter")

@@ -63,6 +63,10 @@ class Adapter:
         base = getattr(base, "untouched", base)
         return training_of(base).adapted(base, self.lora, self.weights)
 
+    def head_for(self, base: Any) -> AcceptanceHead | None:
+        """The acceptance head, if there is one, where the drafter's hidden states are."""
+        return self.head and training_of(base).Trainer.head_beside(base, self.head)
+
 
 class Adapters:
     """The adapters of all pairs under one folder, by default $OMNIDRAFT_HOME/adapters."""
@@ -186,7 +190,8 @@ class Adapters:
                                      f"rank {rank} to continue it, or choose another folder")
             recipe = replace(recipe, rank=rank)
         trainer = training_of(base).Trainer(base, recipe, rng)
-        learner = Learner(pair, trainer, rng, schedule, adapter.head)
+        head = adapter.head and trainer.head_beside(base, adapter.head)
+        learner = Learner(pair, trainer, rng, schedule, head)
         here = adapter.folder and adapter.folder.parent == self.root
         learner.version = adapter.version if here else 0
         learner.saved_as = {adapter.place if here else ""}
@@ -199,7 +204,8 @@ class Adapters:
         if adapter.lora:
             trainer.lora.alpha = adapter.lora.alpha
         if learner.head_optimizer and (saved := under("head.", adapter.states)):
-            fill(learner.head_optimizer.state(), saved)
+            like = {name: trainer._like(array) for name, array in saved.items()}
+            fill(learner.head_optimizer.state(), like)
         pair.draft = trainer.model()
         learner.statistics = statistics = adapter.statistics
         if recipe.rate is not None:
@@ -218,10 +224,14 @@ class Adapters:
         weights = under("served.", learner.guard.best or state)  # the weights that draft
         arrays = {k: v for k, v in state.items() if not k.startswith("served.")}
         if learner.head_optimizer:
-            arrays |= {f"head.{k}": v for k, v in learner.head_optimizer.state().items()}
+            moments = learner.head_optimizer.state()
+            arrays |= {f"head.{k}": trainer._host(v) for k, v in moments.items()}
         lora = replace(trainer.lora, parameters=weights) if trainer.lora else None
         learner.statistics["rate"] = trainer.optimizer.rate
-        adapter = Adapter(lora, {} if lora else weights, learner.head, arrays, learner.statistics)
+        head = learner.head
+        if head and not head.on_host:
+            head = head.to_host()
+        adapter = Adapter(lora, {} if lora else weights, head, arrays, learner.statistics)
         try:
             folder = self.save(pair, adapter, after=learner.saved_as)
             learner.version = adapter.version

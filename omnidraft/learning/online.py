@@ -24,10 +24,9 @@ from ..losses import Example, make_example
 from ..metrics import summarize
 from ..options import Options
 from ..pairing import Pairing
-from ..sampling import Rows, Uniforms, mask, process
+from ..sampling import Uniforms
 from ..stopping import AcceptanceHead
 from ..text.errors import OmnidraftError
-from ..verification import acceptances
 from .guard import Guard
 from .optimizer import AdamW
 from .replay import Memory
@@ -91,12 +90,13 @@ class Learner:
         self.pair, self.trainer, self.rng = pair, trainer, rng
         schedule = self.schedule = schedule or Schedule()
         if schedule.head != "none" and head is None:
-            head = AcceptanceHead(trainer.base.embedding.shape[1])
+            fresh = AcceptanceHead(trainer.base.embedding.shape[1])
+            head = trainer.head_beside(trainer.base, fresh)
         self.head = head
-        self.head_optimizer = head and AdamW(head.parameters, HEAD_RATE, decay=0.0)
+        self.head_optimizer = head and AdamW(trainer.head_weights(head), HEAD_RATE, decay=0.0)
         self.batch: list[Example] = []
         self.memory = Memory(schedule.memory, schedule.memory_bytes, self._to_numpy)
-        self.labelled: deque[tuple[np.ndarray, float]] = deque(maxlen=HEAD_MEMORY)
+        self.labelled: deque[tuple[Any, float]] = deque(maxlen=HEAD_MEMORY)
         self.served = self.fresh = 0  # texts; labelled tokens since the drafter's last update
         self.guard = Guard(trainer, schedule.guard)
         self.updates = self.skipped = self.rollbacks = 0
@@ -247,26 +247,23 @@ class Learner:
         if self.schedule.head == "interleaved":
             chosen = self.rng.integers(len(self.labelled), size=size)
         features, labels = zip(*(self.labelled[i] for i in chosen), strict=True)
-        _, gradients = self.head.loss(np.stack(features), np.array(labels, np.float32), 1.0)
-        self.head_optimizer.step(gradients)
+        self.head_optimizer.step(self.trainer.head_gradients(self.head, features, labels))
 
     def _to_numpy(self, rows: Any) -> np.ndarray:
         """Rows as an array: a copy to the host, if they are on a device."""
         return self.pair.sampler.to_numpy(rows)
 
-    def _labels(self, draft: Any, proposals: Any, logits: np.ndarray, kept: int,
+    def _labels(self, draft: Any, proposals: Any, logits: Any, kept: int,
                 done: bool) -> list[float]:
         """P(accepted) of each drafted token given those before it, as far as this round shows."""
         if not proposals.atoms:  # 1 for each kept token, and 0 for the first one not kept
             return [1.0] * kept + [0.0] * (kept < len(draft.tokens) and not done)
-        logits, size = self._to_numpy(logits), self.pair.target.tokenizer.size
         # The product of the `acceptances` of the token's atoms (this project's own). Subtle:
         # `pair.lifting` may have changed since this round was verified.
-        lifting = getattr(proposals.lifting, "host", proposals.lifting)
-        # Lazy: a processor may leave no token after a proposal that is not kept.
-        rows = Rows(mask(logits, size), lambda row: process(row, *self._options.sampling))
-        origins = [(self._to_numpy(row), prefix) for row, prefix in proposals.origins]
-        each = iter(acceptances(proposals.atoms, origins, lifting, rows))
+        lifting = proposals.lifting
+        sampler = self.pair.sampler(Uniforms([]), *self._options.sampling)
+        rows = sampler.rows(logits, self.pair.target.tokenizer.size)
+        each = iter(sampler.rules.acceptances(proposals.atoms, proposals.origins, lifting, rows))
         sizes = [len(lifting.paths[token] or (None,)) for token in draft.tokens]
         if draft.taken_back is not None:  # the atoms of the healed token are in the text already
             sizes[0] -= len(lifting.paths[draft.taken_back])

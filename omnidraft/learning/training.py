@@ -16,6 +16,7 @@ from .. import losses
 from ..engine.arguments import GENERATOR, expect, shown
 from ..engine.llama import Llama
 from ..sampling import mask, process
+from ..stopping import AcceptanceHead
 from ..text.errors import OmnidraftError
 from . import backward
 from .lora import LoRA
@@ -170,6 +171,22 @@ class Trainer:
     def _run(self, tensors: dict[str, np.ndarray], example: losses.Example) -> backward.Trace:
         """A pass whose `logits` are (n, V)."""
         return backward.run(self.config, tensors, example.draft_ids[:self.base.context_size])
+
+    @staticmethod
+    def head_beside(base: Any, head: AcceptanceHead) -> AcceptanceHead:
+        """The head where the drafter's hidden states are, which here it is already."""
+        return head
+
+    @staticmethod
+    def head_weights(head: AcceptanceHead) -> dict[str, np.ndarray]:
+        """The parameters of an acceptance head, which steps change in place."""
+        return head.parameters
+
+    @staticmethod
+    def head_gradients(head: AcceptanceHead, features: Sequence[Any],
+                       labels: Sequence[float]) -> dict[str, np.ndarray]:
+        """The gradients of the head's mean loss on n features (F,) and labels."""
+        return head.loss(np.stack(features), np.array(labels, np.float32), 1.0)[1]
 
     # the PyTorch twin overrides these
     _back, _host, _like = map(staticmethod, (backward.gradients, np.array, np.asarray))

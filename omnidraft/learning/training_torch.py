@@ -15,7 +15,7 @@ import torch
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
-from .. import losses_torch, sampling_torch
+from .. import losses_torch, sampling_torch, stopping, stopping_torch
 from ..engine.transformers_model import TransformersModel
 from ..losses import Example
 from ..sampling import BROKEN, mask
@@ -85,6 +85,32 @@ class Trainer(training.Trainer):
         return trace
 
     @staticmethod
+    def head_beside(base: TransformersModel,
+                    head: stopping.AcceptanceHead) -> stopping.AcceptanceHead:
+        """The head where the drafter's hidden states are: on a device its PyTorch twin."""
+        if numpy_is_faster(base.embedding):
+            return head
+        width = base.embedding.shape[1]
+        return stopping_torch.AcceptanceHead(width, head.parameters).to(base.device)
+
+    @staticmethod
+    def head_weights(head: stopping.AcceptanceHead) -> dict[str, Any]:
+        if head.on_host:
+            return head.parameters
+        return {name: one.detach() for name, one in head.named_parameters()}  # of the same memory
+
+    @staticmethod
+    @torch.enable_grad()
+    def head_gradients(head: stopping.AcceptanceHead, features: Sequence[Any],
+                       labels: Sequence[float]) -> dict[str, Any]:
+        if head.on_host:
+            return training.Trainer.head_gradients(head, features, labels)
+        seen = torch.stack([*features])
+        head.zero_grad()
+        head.loss(seen, torch.tensor(labels, device=seen.device), 1.0).backward()
+        return {name: one.grad for name, one in head.named_parameters()}
+
+    @staticmethod
     def _back(trace: Any, slope: Any, wanted: Sequence[str]) -> Tensors:
         leaves = [trace.tensors[name] for name in wanted]
         slope = torch.as_tensor(slope).to(trace.output)
@@ -92,9 +118,9 @@ class Trainer(training.Trainer):
         return dict(zip(wanted, found, strict=True))
 
 
-def numpy_is_faster(logits: torch.Tensor) -> bool:
-    """Where the losses run: on a CPU in NumPy, on any other device there (`losses_torch`)."""
-    return logits.device.type == "cpu"
+def numpy_is_faster(tensor: torch.Tensor) -> bool:
+    """Where losses and head run: on a CPU in NumPy, on any other device there (their twins)."""
+    return tensor.device.type == "cpu"
 
 
 def copied(base: TransformersModel, untie: bool) -> TransformersModel:
