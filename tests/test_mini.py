@@ -99,7 +99,7 @@ def test_a_round_has_the_packages_distribution(mini):
             written, steps = mini.verify(given, q, p, trie, choose)
             found[tuple(written)] += choose.weight
             waiting += choose.others
-            seen |= {"inside" for step in steps if step[3]}
+            seen |= {"inside" for step in steps if step.node}
             seen |= {len(written)} | {"expansion" for _, _, before in given if before}
             seen |= {"unmatched" for path in trie.paths if path == (-1,)}
         assert found == pytest.approx(wanted, abs=1e-12), seed
@@ -126,7 +126,7 @@ def test_the_gradient_is_that_of_the_package(mini, models):
     rounds, compared = mini.speculate(*models, "ha", 4, 60, 1, draws(iter(np.random.default_rng(0).random, None))), 0
     for _, steps in rounds:
         for before, step in steps:
-            P, _, _, node, *_, drafts = step
+            P, node, drafts = step.P, step.node, step.groups
             categories = np.full(len(draft.words), -1)
             for place, (atom, tokens) in enumerate(drafts.items()):
                 if node or atom is not None:

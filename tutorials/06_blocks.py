@@ -8,11 +8,15 @@
 #
 # ## By hand
 # Again p = (a 0.4, b 0.2, ab 0.4) for every token; the drafter draws from (a 0.6, b 0.4), then from (a 0.3, b 0.7). Take the
-# draft b, b. Its first b has P = 0.2 and Q = 0.4, so r falls from 1 to 0.5. Its second b has P = 0.2 and Q = 0.7: r falls to
-# 0.5 · 0.2 / 0.7 = 1/7. With this probability both are kept. Otherwise, what of it? At the second b the residual max(0, r P
-# - Q) is 0.5 · 0.8 - 0.3 = 0.1 for a, and 0 for b. So Z = 0.1, and with h = 0.1 / (0.1 + 1 - 0.5) = 1/6 the first b is kept
-# and the residual draws an a. Together the first b survives with 1/7 + 6/7 · 1/6 = 2/7. Over both drafts that begin with b
-# this is 0.3 · 1 + 0.7 · 2/7 = 0.5, times the 0.4 with which b is drafted 0.2: as probable as in the target.
+# draft b, b. A number r, 1 at first, is multiplied by P / Q at each comparison, and cut to at most 1:
+# 1. The first b has P = 0.2 and Q = 0.4, so r falls to 0.5.
+# 2. The second b has P = 0.2 and Q = 0.7: r falls to 0.5 · 0.2 / 0.7 = 1/7. With this probability both are kept.
+# 3. Otherwise we go back one step. At the second b the residual max(0, r P - Q), with the r before it, is 0.5 · 0.8 - 0.3 =
+#    0.1 for a, and 0 for b; its sum is Z = 0.1. With h = 0.1 / (0.1 + 1 - 0.5) = 1/6 the first b is kept, and the residual
+#    draws an a. Otherwise we go back once more, and nothing is kept.
+#
+# Is this right? The first b survives with 1/7 + 6/7 · 1/6 = 2/7. Over both drafts that begin with b this is 0.3 · 1 + 0.7 ·
+# 2/7 = 0.5, times the 0.4 with which b is drafted 0.2: as probable as in the target.
 #
 # ## The equation (arXiv 2403.10444, here for atoms)
 #     r'  =  min(1, r P / Q)          after each comparison; r is 1 at first      (the whole draft is kept with the last r)
@@ -26,7 +30,7 @@
 from helpers import bar, bars, check, distribution_of, examples, show, total_variation
 
 import numpy as np
-from omnidraft import Options, Uniforms, pair, speculative
+from omnidraft import Options, Uniforms, pair, speculative, verification
 from omnidraft.lifting import Lifting
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import comparisons, lifted, p_and_q
@@ -66,7 +70,7 @@ for draft in (a, a), (a, b), (b, a), (b, b):
     kept["as a block"] += drawn * steps[-1].after
 assert np.isclose(found[2], 1 / 7) and np.isclose(found[1], 6 / 7 / 6)  # b, b as by hand
 bars(kept, title="a whole draft is kept")
-show(lifted)  # the rule in the package; help(lifted) explains why it is exact
+show(verification.keep)  # the same in the package; help(verification.lifted) explains why it is exact
 
 # %% [markdown]
 # ## Expansions

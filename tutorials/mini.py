@@ -1,17 +1,16 @@
 """Speculative decoding for two tokenizers in one file of NumPy, with a drafter that learns.
 
 A small drafter q writes a few tokens ahead, in its own vocabulary. A large target p checks them all
-in one pass, keeps what it might have written itself, and adds a token of its own. Every text stays
-exactly as probable as if the target had written it alone. The drafter learns from each check.
-(After arXiv 2507.02659; verification and loss are this project's own.)
+in one pass, keeps what it might have written itself, and adds a token: each text stays as probable
+as the target's own. (After arXiv 2507.02659; verification and loss are this project's own.)
 """
 import re
-from collections import defaultdict
+from collections import defaultdict, namedtuple
 from itertools import chain, product
 
 import numpy as np
 
-
+Step = namedtuple("Step", "P Q r node row token groups")  # a comparison, with the r before it
 # ---- 1. A model and its tokenizer ----------------------------------------------------------------
 class Model:
     """A bigram model: it has counted in a text which token follows which."""
@@ -23,8 +22,8 @@ class Model:
 
     def write(self, text):
         """The ids of a text: the longest token at each place; what no token spells is left out."""
-        longest_first = sorted(self.words, key=len, reverse=True)
-        return [*map(self.words.index, re.findall("|".join(map(re.escape, longest_first)), text))]
+        any_word = "|".join(map(re.escape, sorted(self.words, key=len, reverse=True)))
+        return [self.words.index(word) for word in re.findall(any_word, text)]
 
     def spell(self, word):  # a word of another model: its equal, several ids, or ()
         ids = self.write(word)
@@ -63,15 +62,16 @@ class Trie:
         atom that is not barred; None: with one that leads to no child of the node."""
         found = {atom: [] for atom in self.groups[node]}
         for token, path in enumerate(self.paths):
-            begins, rest = path[:len(before)] == before, path[len(before):]
-            if begins and rest and rest[0] not in barred:
+            rest = path[len(before):]
+            if path[:len(before)] == before and rest and rest[0] not in barred:
                 found[rest[0] if rest[0] in found else None].append(token)
         return found
 
     def walk(self, atoms):
         """The comparisons of a draft: (place of the atom, node, barred, number of tokens so far);
         the tokens that it spells, the longest at each place; the node in which it ends."""
-        route, tokens, node, barred, place = [], [], (), (), 0
+        route, tokens, place = [], [], 0
+        node = barred = ()
         while place < len(atoms):
             route.append((place, node, barred, len(tokens)))
             is_child = atoms[place] in self.groups[node]
@@ -92,32 +92,32 @@ def shares(probs, groups):
     return masses / masses.sum()
 
 def verify(atoms, q, p, trie, choose):
-    """The 1 to m + 1 tokens of a round, and the steps (P, Q, r, node, row, j, drafts) to its end.
-    atoms: [(atom, its draft token j, its atoms before)]; q (k, V_q) drew them; p (m + 1, V_p).
-    Block verification (arXiv 2403.10444): r, a product of ratios P / Q capped at 1 each time, is
-    the probability of keeping the draft up to here. All of it is kept, or a part and then a token
-    from the residual max(0, r P - Q), which is what the drafter proposes too rarely."""
+    """The 1 to m + 1 tokens of a round, and its steps up to where it ended.
+    atoms: [(atom, its draft token, its atoms before)]; q (k, V_q) drew them; p (m + 1, V_p). Block
+    verification (arXiv 2403.10444): r, a product of ratios P / Q capped at 1 each time, is the
+    probability of keeping the draft up to here. All of it is kept, or a part and then a token from
+    the residual max(0, r P - Q), which is what the drafter proposes too rarely."""
     route, written, end = trie.walk([atom for atom, _, _ in atoms])
     steps, r = [], 1.0
     for place, node, barred, row in route:
-        atom, j, before = atoms[place]
-        theirs, ours = trie.groups[node], trie.drafts(node, before, barred)
-        P, Q = shares(p[row], theirs), shares(q[j], ours)
+        atom, token, before = atoms[place]
+        groups = trie.drafts(node, before, barred)
+        P, Q = shares(p[row], trie.groups[node]), shares(q[token], groups)
         Q[-1] *= node != ()  # at the root no atom proposes a token without a split
-        steps.append((P, Q, r, node, row, j, ours))
-        choice = [*theirs].index(atom) if atom in theirs else -1
+        steps.append(Step(P, Q, r, node, row, token, groups))
+        choice = [*groups].index(atom if atom in groups else None)
         r = min(1, r * P[choice] / Q[choice]) if Q[choice] > 0 else 0
         if r == 0:
             break
     if steps and choose(np.array([r, 1 - r])) == 1:
         while True:  # back to where r = 1, at the latest the first step, or less far
-            P, Q, r, node, row, *_ = steps[-1]
-            residual = np.maximum(0, r * P - Q)
-            if r == 1 or choose(np.array([residual.sum(), 1 - r])) == 0:
+            last = steps[-1]
+            residual = np.maximum(0, last.r * last.P - last.Q)
+            if last.r == 1 or choose(np.array([residual.sum(), 1 - last.r])) == 0:
                 break
             steps.pop()
-        tokens = [*trie.groups[node].values()][choose(residual if residual.any() else P)]
-        return [*written[:row], tokens[choose(p[row][tokens])]], steps
+        tokens = [*trie.groups[last.node].values()][choose(residual if residual.any() else last.P)]
+        return [*written[:last.row], tokens[choose(p[last.row][tokens])]], steps
     if end:  # the atoms end inside a token: draw one that begins so
         tokens = trie.groups[end[:-1]][end[-1]]
         written.append(tokens[choose(p[len(written)][tokens])])
@@ -132,16 +132,16 @@ def speculate(draft, target, trie, text, k, new, temperature, choose):
     end = len(ids) + new
     while len(ids) < end:
         own, q = draft.write(text)[-1:], []  # a bigram model looks at the last token
-        for j in range(min(k, end - len(ids) - 1)):  # the target adds one token of its own
-            q.append(draft.rows(own[j], temperature))
-            own.append(choose(q[j]))
+        for _ in range(min(k, end - len(ids) - 1)):  # the target adds one token of its own
+            q.append(draft.rows(own[-1], temperature))
+            own.append(choose(q[-1]))
         paths = [trie.paths[token] for token in own[1:]]
         atoms = [(atom, j, path[:i]) for j, path in enumerate(paths) for i, atom in enumerate(path)]
         _, proposals, node = trie.walk([*chain(*paths)])
         proposals += [trie.token[node]] if node in trie.token else []
         p = target.rows([ids[-1], *proposals], temperature)  # (m + 1, V_p) in one pass
         written, steps = verify(atoms, q, p, trie, choose)
-        yield written, [(own[step[-2]], step) for step in steps]
+        yield written, [(own[step.token], step) for step in steps]
         ids += written
         text += "".join(target.words[token] for token in written)
 
@@ -154,9 +154,9 @@ def learn(draft, rounds, rate):
 def gradient(step, q):
     """The derivative of KL(P || Q) by the logits of the row q (V_q,), over groups that the drafter
     can propose. Going against it moves q towards P, group by group."""
-    found, (P, _, _, node, *_, drafts) = np.zeros(len(q)), step
-    groups = [(share, tokens) for share, (atom, tokens) in zip(P, drafts.items(), strict=True)
-              if tokens and (node or atom is not None)]
+    found = np.zeros(len(q))
+    groups = [(share, step.groups[atom]) for share, atom in zip(step.P, step.groups, strict=True)
+              if step.groups[atom] and (step.node or atom is not None)]
     p_sum, q_sum = sum(share for share, _ in groups), sum(q[tokens].sum() for _, tokens in groups)
     for share, tokens in groups:
         found[tokens] = q[tokens] / q_sum - share / p_sum * q[tokens] / q[tokens].sum()
@@ -182,8 +182,8 @@ def distance(models, temperature=1, new=3, text="ha"):
     found, waiting, target = defaultdict(float), [[]], models[1]
     while waiting:
         choose = Every(waiting.pop())
-        rounds = speculate(*models, text, 2, new, temperature, choose)
-        found[tuple(chain(*(written for written, _ in rounds)))[:new]] += choose.weight
+        rounds = [written for written, _ in speculate(*models, text, 2, new, temperature, choose)]
+        found[tuple(chain(*rounds))[:new]] += choose.weight
         waiting += choose.others
     every, before = range(len(target.words)), target.write(text)[-1:]
     own = {ids: target.rows([*before, *ids[:-1]], temperature)[range(new), ids].prod()

@@ -93,52 +93,99 @@ class ModelConfig:
 
 def _parse(config: dict[str, Any]) -> ModelConfig:
     """Like `ModelConfig.parse`, but raises Python's own errors."""
-    named = config.get("architectures") or [config.get("model_type")]
-    family = next((family for family in FAMILIES
-                   if named[0] in (f"{family}ForCausalLM", family.lower())), None)
+    family = _family(config)
     rope = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
-    kind = rope.setdefault("rope_type", rope.get("type", "default"))  # transformers 5; 4
-    share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1))
-    act = config.get("hidden_act", "silu")
-    for what, wrong in ((f"{named[0] or 'a model without model_type'} is", family is None),
-                        ("quantized weights are", config.get("quantization_config")),
-                        (f"hidden_act {act!r} is", act not in ("silu", "swish")),
-                        (f"RoPE type {kind!r} is", kind not in ROPES),
-                        ("partial_rotary_factor is", share not in (None, 1))):
-        if wrong:
-            raise OmnidraftError(f"{what} not supported by the NumPy engine (it runs "
-                                 f"{', '.join(FAMILIES)}); use --backend torch")
-    sizes = {key: config[key] for key in (  # in the order of ModelConfig's fields
-        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-        "num_attention_heads")}
-    heads, (kv_heads, context) = sizes["num_attention_heads"], FAMILIES[family]
-    context = config.get("max_position_embeddings") or context
-    window = config.get("sliding_window", 4096)
-    windowed = family == "Mistral" or family == "Qwen2" and config.get("use_sliding_window")
-    sizes["num_key_value_heads"] = kv_heads = config.get("num_key_value_heads", kv_heads) or heads
-    sizes["head_dim"] = head_dim = config.get("head_dim") or sizes["hidden_size"] // max(1, heads)
-    sizes["max_position_embeddings"] = min(context, window or context) if windowed else context
-    for key, size, most in ((k, v, MOST[k == "num_hidden_layers"]) for k, v in sizes.items()):
-        if type(size) is not int or not 1 <= size <= most:
-            raise OmnidraftError(f"{key} is {repr(size)[:40]}, but must be a whole number from 1 "
-                                 f"to {most:,}")
-    if heads % kv_heads or head_dim % 2:
-        raise OmnidraftError(f"{heads} heads must be a multiple of {kv_heads} key-value "
-                             f"heads, and head_dim {head_dim} must be even")
+    rope.setdefault("rope_type", rope.get("type", "default"))  # transformers 5; 4
+    _check_supported(config, rope)
+
+    sizes = _sizes(config, family)
+    context = config.get("max_position_embeddings") or FAMILIES[family][1]
+    sizes["max_position_embeddings"] = min(context, _window(config, family) or context)
+    _check_sizes(sizes)
+
     original = "original_max_position_embeddings"
     rope["original_context"] = config.get(original) or rope.get(original) or context
     rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
-    for key in ("rope_theta", *ROPES[kind]):
-        if type(rope[key]) not in (int, float) or not 1e-9 < rope[key] < 1e18:
-            raise OmnidraftError(f"{key} is {str(rope[key])[:40]}, but must be a number above 0")
+    _check_rope(rope)
+
+    attention_bias = family == "Llama" and bool(config.get("attention_bias"))
+    return ModelConfig(
+        vocab_size=sizes["vocab_size"], width=sizes["hidden_size"],
+        hidden=sizes["intermediate_size"], layers=sizes["num_hidden_layers"],
+        heads=sizes["num_attention_heads"], kv_heads=sizes["num_key_value_heads"],
+        head_dim=sizes["head_dim"], context_size=sizes["max_position_embeddings"],
+        eps=float(config.get("rms_norm_eps", 1e-6)), rope=rope,
+        qkv_bias=attention_bias or family == "Qwen2", out_bias=attention_bias,
+        mlp_bias=family == "Llama" and bool(config.get("mlp_bias")),
+        tied=bool(config.get("tie_word_embeddings")),
+        eos_ids=flat_ids(config.get("eos_token_id"), size=sizes["vocab_size"]))
+
+
+def _family(config: dict[str, Any]) -> str:
+    """The one of FAMILIES that the model belongs to."""
+    names = config.get("architectures") or [config.get("model_type")]
+    for family in FAMILIES:
+        if names[0] in (f"{family}ForCausalLM", family.lower()):
+            return family
+    raise _unsupported(f"{names[0] or 'a model without model_type'} is")
+
+
+def _unsupported(what: str) -> OmnidraftError:
+    return OmnidraftError(f"{what} not supported by the NumPy engine (it runs "
+                          f"{', '.join(FAMILIES)}); use --backend torch")
+
+
+def _check_supported(config: dict[str, Any], rope: dict[str, Any]) -> None:
+    """Raise OmnidraftError for what only transformers can run."""
+    if config.get("quantization_config"):
+        raise _unsupported("quantized weights are")
+    activation = config.get("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise _unsupported(f"hidden_act {activation!r} is")
+    if rope["rope_type"] not in ROPES:
+        raise _unsupported(f"RoPE type {rope['rope_type']!r} is")
+    share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1))
+    if share not in (None, 1):
+        raise _unsupported("partial_rotary_factor is")
+
+
+def _sizes(config: dict[str, Any], family: str) -> dict[str, Any]:
+    """All sizes but the context, by their names in config.json."""
+    sizes = {name: config[name] for name in ("vocab_size", "hidden_size", "intermediate_size",
+                                             "num_hidden_layers", "num_attention_heads")}
+    heads = sizes["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads", FAMILIES[family][0])
+    sizes["num_key_value_heads"] = kv_heads or heads
+    sizes["head_dim"] = config.get("head_dim") or sizes["hidden_size"] // max(1, heads)
+    return sizes
+
+
+def _window(config: dict[str, Any], family: str) -> Any:
+    """The length of the sliding window; None or 0 if the model has none."""
+    if family == "Mistral" or family == "Qwen2" and config.get("use_sliding_window"):
+        return config.get("sliding_window", 4096)
+    return None
+
+
+def _check_sizes(sizes: dict[str, Any]) -> None:
+    for name, size in sizes.items():
+        most = MOST[name == "num_hidden_layers"]
+        if type(size) is not int or not 1 <= size <= most:
+            raise OmnidraftError(f"{name} is {repr(size)[:40]}, but must be a whole number from 1 "
+                                 f"to {most:,}")
+    heads, kv_heads = sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    if heads % kv_heads or sizes["head_dim"] % 2:
+        raise OmnidraftError(f"{heads} heads must be a multiple of {kv_heads} key-value "
+                             f"heads, and head_dim {sizes['head_dim']} must be even")
+
+
+def _check_rope(rope: dict[str, Any]) -> None:
+    kind = rope["rope_type"]
+    for name in ("rope_theta", *ROPES[kind]):
+        if type(rope[name]) not in (int, float) or not 1e-9 < rope[name] < 1e18:
+            raise OmnidraftError(f"{name} is {str(rope[name])[:40]}, but must be a number above 0")
     if kind == "llama3" and rope["low_freq_factor"] >= rope["high_freq_factor"]:
         raise OmnidraftError("low_freq_factor must be below high_freq_factor")
-    bias = bool(config.get("attention_bias")) and family == "Llama"
-    return ModelConfig(
-        *sizes.values(), rope=rope, eps=float(config.get("rms_norm_eps", 1e-6)), out_bias=bias,
-        mlp_bias=bool(config.get("mlp_bias")) and family == "Llama",
-        qkv_bias=bias or family == "Qwen2", tied=bool(config.get("tie_word_embeddings")),
-        eos_ids=flat_ids(config.get("eos_token_id"), size=sizes["vocab_size"]))
 
 
 def shown(name: str) -> str:
