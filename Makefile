@@ -15,7 +15,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo smollm2 test test-torch test-oldest test-newest mutants soak models bench picture site notebooks dist lint clean
+.PHONY: help demo smollm2 test test-torch test-oldest test-newest test-llamacpp mutants soak models bench picture site notebooks dist lint clean
 
 help:            ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -33,6 +33,10 @@ test: $(VENV)/.dev  ## all tests that need only NumPy
 test-torch: $(TORCH_VENV)/.dev  ## all tests, including those against PyTorch and transformers
 	$(TORCH_BIN)/python -c "import torch, transformers; print('torch', torch.__version__, 'transformers', transformers.__version__)"
 	$(TORCH_BIN)/python $(PYTEST)
+
+test-llamacpp: $(VENV)/.dev  ## llama.cpp as a target: compiles llama-cpp-python (20 minutes on two cores), then its tests
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[llamacpp]'
+	$(BIN)/python $(PYTEST) tests/test_llamacpp.py
 
 mutants: $(VENV)/.dev  ## mutation tests: small faults in the lesson that no test catches (some minutes)
 	$(BIN)/python tests/mutants.py

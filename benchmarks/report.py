@@ -465,6 +465,7 @@ def main() -> None:
              "Shift": section("shift", shift),
              "Real language models": section("real_llm", report_real.real_llm),
              "Drafting only where it pays": section("pace", report_real.pace),
+             "llama.cpp": section("llamacpp", report_real.llamacpp),
              "On a GPU": section("device", report_real.device),
              "Real models and data": section("real_adapt", real),
              "Next to transformers": "\n\n".join([section("against_transformers", against)] + [

@@ -168,3 +168,28 @@ def pace(figures: dict) -> str:
             "code texts are short, 20 to 30 tokens: trials weigh most there.\n\n"
             + table(["pair", "task", "tokens per pass", "always drafting", "adaptive (CPU time)", "first text",
                      "rounds drafted", "same text"], rows) + f"\n\n{machine_line(figures)}.")
+
+
+def llamacpp(figures: dict) -> str:
+    """llama.cpp as the target: passes, break-even and speed in each format."""
+    s, rows = figures["settings"], []
+    for name, one in figures["formats"].items():
+        target, form = name.split(", ")
+        costs = one["milliseconds"]
+        always, adaptive = one["drafts of up to 4"], one["adaptive"]
+        rows.append([f"{form}, {one['megabytes']} MB", *(f"{costs[count]:.0f}" for count in costs),
+                     f"{costs['3'] / costs['1']:.1f}, {costs['5'] / costs['1']:.1f}", with_error(always), speed(always),
+                     speed(adaptive), f"{1000 / costs['1']:.0f}"])
+    same = all(one[way]["same_text"].split(" of ")[0] == str(one[way]["timed"])
+               for one in figures["formats"].values() for way in ("drafts of up to 4", "adaptive"))
+    counts = next(iter(figures["formats"].values()))["milliseconds"]
+    return (f"`--backend llamacpp`, {s['draft']} → {NAMES[target]} on {s['timed']} held-out GSM8K requests "
+            f"(`benchmarks/llamacpp.py`): the published file and the same weights in other formats, passes of m tokens after "
+            "64 others, in milliseconds, and the speed over llama.cpp's own plain decoding, in turns, by the wall clock. A "
+            "round with k drafts is a pass over k + 1 tokens: drafting gains only where the tokens per pass are more than such "
+            "a pass costs in passes over one token (the column break-even; a drafted token costs about 1 ms more). Quantized, "
+            "llama.cpp computes here rather than waits for memory, so that a pass over several tokens costs almost as much as "
+            "as many passes, and adaptive drafting, the default, stops drafting. Greedy texts equal its own plain decoding"
+            f"{' in each of them' if same else ' not everywhere'}.\n\n"
+            + table(["format", *(f"m = {count}" for count in counts), "break-even, 2 and 4 drafts", "tokens per pass",
+                     "drafts of up to 4", "adaptive", "plain, passes/s"], rows) + f"\n\n{machine_line(figures)}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from omnidraft.engine import published
 from omnidraft.engine.config import ModelConfig
+from omnidraft.engine.llama import Llama
 from omnidraft.text.tokenizer import BYTE_TO_CHARACTER
 
 FORMATS = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14,
@@ -176,6 +178,26 @@ def tiny(path: Path, kind: str = "F32", tokenizer: dict | None = None, family: s
     write(path, {"general.architecture": family} | {f"{family}.{k}": v for k, v in own.items()} | tokenizer
           | (settings or {}), tensors)
     return config, numbers
+
+
+def exported(path: Path, model: Llama) -> Path:
+    """Write an embedded model of the Qwen2 kind, with its byte-level tokenizer, as numbers of four bytes."""
+    config, tensors = model.stored()
+    bpe = json.loads(model.tokenizer.raw.to_str())["model"]
+    ids = {**bpe["vocab"], **{token.content: id for id, token in model.tokenizer.raw.get_added_tokens_decoder().items()}}
+    tokens = sorted(ids, key=ids.get)
+    control = set(model.tokenizer.raw.get_added_tokens_decoder())
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in bpe["merges"]]
+    own = {"block_count": config.layers, "embedding_length": config.width, "feed_forward_length": config.hidden,
+           "attention.head_count": config.heads, "attention.head_count_kv": config.kv_heads,
+           "context_length": config.context_size, "attention.layer_norm_rms_epsilon": config.eps,
+           "rope.freq_base": float(config.rope["rope_theta"])}
+    settings = {"general.architecture": "qwen2", **{f"qwen2.{name}": value for name, value in own.items()},
+                "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.tokens": tokens,
+                "tokenizer.ggml.token_type": [3 if ids[token] in control else 1 for token in tokens],
+                "tokenizer.ggml.merges": merges, "tokenizer.ggml.eos_token_id": model.eos_ids[0]}
+    return write(path, settings, {spelled(name): (tensor.shape, FORMATS["F32"], tensor.astype("<f4").tobytes())
+                                  for name, tensor in tensors.items()})
 
 
 def spelled(name: str) -> str:

@@ -54,7 +54,8 @@ Chat = Annotated[bool | None, models(
 JsonLines = Annotated[bool, output("--json", help="Print JSON Lines and a summary.")]
 AsJson = Annotated[bool, output("--json", help="Print JSON.")]
 Backend = Annotated[str, models(
-    help="numpy (Llama, Mistral and Qwen2, on a CPU) or torch (all of transformers).")]
+    help="numpy (Llama, Mistral and Qwen2, on a CPU), torch (all of transformers) or llamacpp (the "
+         "target is a GGUF file).")]
 
 
 @dataclass(frozen=True)

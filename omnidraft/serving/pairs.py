@@ -60,7 +60,8 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
     """A drafter and a target, each given as for `load` or already loaded.
 
     `draft_backend` "auto" runs a small drafter on a CPU in the NumPy engine, whatever runs the
-    target. `device_map` spreads only the target; the drafter goes to the target's first device.
+    target; every drafter, if that is llama.cpp. `device_map` spreads only the target; the drafter
+    goes to the target's first device.
     """
     wrong = {*how} if backend in BACKENDS else {f"backend {backend!r}"}
     if wrong and not any(isinstance(one, (str, PathLike)) for one in (draft, target)):
@@ -71,6 +72,8 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
     if isinstance(draft, (str, PathLike)):
         if device_map and how.get("device", "auto") == "auto":
             how["device"] = str(target.device)
+        if draft_backend == "auto" and backend == "llamacpp":  # which only runs targets
+            draft_backend = "numpy"
         if draft_backend == "numpy":  # wherever the target runs
             return load(draft, how.get("dtype", "auto")), target
         either = backend == "torch" and draft_backend == "auto"
