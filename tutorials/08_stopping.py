@@ -124,8 +124,7 @@ for name, models in drafters.items():
 # Can it be better? `draft-general` has its doubts, but how reliable are they, for this target? The **acceptance head** is one
 # linear layer with a sigmoid. It reads what the drafter has computed anyway: its **hidden state** before the token, its
 # **embedding** of the token (both are lists of numbers), and log(q / (1 - q)). A `Learner` (lesson 7) collects labels from 10
-# texts. The head is trained on seven of them with **AdamW**, a common way to step against a gradient. The others test it: how
-# often does an accepted token (y > 1/2) rank above a rejected one? Chance gives 0.5.
+# texts: seven to train the head, three to test it.
 
 # %%
 models = drafters["draft-general"]
@@ -133,11 +132,24 @@ head = AcceptanceHead(models.draft.config.width)
 rng = np.random.default_rng(0)
 learner = Learner(models, Trainer(models.draft, Recipe(), rng), rng, Schedule(every=99, guard=0), head)
 six = Options(temperature=1, max_new_tokens=32, stop=Confidence(6, threshold=0, head=head))  # always six draft tokens
-cut = [len(learner.labelled) for _ in learn(learner, prompts[3:], six, Uniforms(rng))][6]  # after the first 7 texts
+sizes = [len(learner.labelled) for _ in learn(learner, prompts[3:], six, Uniforms(rng))]  # after each text
+cut = sizes[6]  # after the seventh
 features, y = map(np.array, zip(*learner.labelled, strict=True))
+print(f"{cut} drafted tokens to learn from, {len(y) - cut} to test with; {features.shape[1]} numbers describe each")
+
+# %% [markdown]
+# Training steps against the gradient of the loss above, on 128 tokens at a time, with **AdamW**, a common way to do so.
+
+# %%
 optimizer = AdamW(head.parameters, rate=1e-3, decay=0)
 for some in rng.integers(cut, size=(150, 128)):
-    optimizer.step(head.loss(features[some], y[some], rejected_weight=1)[1])
+    value, gradients = head.loss(features[some], y[some], rejected_weight=1)
+    optimizer.step(gradients)
+
+# %% [markdown]
+# On the other three texts: how often does an accepted token (y > 1/2) rank above a rejected one? Chance gives 0.5.
+
+# %%
 predictions = {"confidence": 1 / (1 + np.exp(-features[cut:, -1])), "head": head(features[cut:])}
 for name, P in predictions.items():
     ordered = (P[y[cut:] > 0.5][:, None] > P[y[cut:] <= 0.5]).mean()
