@@ -27,12 +27,13 @@ def residual(target_probs: Tensor, draft_probs: Tensor, scale: float = 1.0) -> T
 
 def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Tensor],
                        target_probs: Tensor, uniforms: Uniforms,
-                       proposed: Sequence[Tensor] | None = None) -> Verdict:
+                       proposed: Sequence[Tensor | float] | None = None) -> Verdict:
     """As in NumPy; two copies: p and q of all proposals, and the token that is drawn."""
     m = len(proposals)
     if not proposed:
         proposed = [draft_probs[row][token] for row, token in enumerate(proposals)]
     wanted = [target_probs[row, token] for row, token in enumerate(proposals)]
+    proposed = [torch.as_tensor(q).to(p) for p, q in zip(wanted, proposed, strict=True)]
     chances = torch.stack([*wanted, *proposed]).tolist() if m else []  # (2 m,)
     for row, (p, q) in enumerate(zip(chances[:m], chances[m:], strict=True)):
         if q <= 0 or not uniforms.accept(ratio(p, q)):

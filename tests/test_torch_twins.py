@@ -439,6 +439,20 @@ def test_verification_by_itself(rounds):
     assert min(ended.values()) > 5 and len(ended) >= 3, ended
 
 
+def test_what_is_proposed_may_be_a_number():
+    """As of a token that follows another for certain, or that no draft token is mapped to."""
+    p = np.array([[0.1, 0.6, 0.3], [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
+    q = np.array([[0.2, 0.8, 0.0], [0.0, 0.0, 1.0]])
+    for draw in np.linspace(0.01, 0.99, 40):
+        one, other = sampling.Uniforms([draw] * 3), sampling_torch.Uniforms([draw] * 3)
+        wanted = verification.rejection_sampling([1, 2], q, p, one, [0.8, 1.0])
+        rows = torch.from_numpy(q)
+        for proposed in ([rows[0, 1], 1.0], [rows[0, 1].float(), 1]):
+            draws = sampling_torch.Uniforms([draw] * 3)
+            assert verification_torch.rejection_sampling([1, 2], rows, torch.from_numpy(p), draws, proposed) == wanted
+        assert verification_torch.rejection_sampling([1, 2], rows, torch.from_numpy(p), other) == wanted
+
+
 def test_the_direct_map_spreads_one_row_or_many():
     rng = np.random.default_rng(0)
     for size in (3, 40):
