@@ -592,7 +592,7 @@ def test_vocabularies_with_nothing_in_common_are_told(tmp_path: Path):
     other = saved(tmp_path / "other", letters("xyz", "x y"))
     assert "have nothing in common" in complaint(lambda: Pair(draft, load(other)))
     assert Pair(draft, merged).alignment.shared_draft == 3
-    for backend in models.BACKENDS:
+    for backend in ("numpy", "torch"):  # the third reads no folders
         result = run("generate", "a", "-d", tmp_path / "draft", "-t", other, "--backend", backend)
         assert result.exit_code == 1 and not result.stdout and "nothing in common" in result.stderr
         assert result.stderr.count("\n") == 1
