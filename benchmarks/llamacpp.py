@@ -84,12 +84,20 @@ def costs(model: Any, ids: list[int], repeats: int) -> dict[str, float]:
     return {str(count): round(1e3 * median(times), 1) for count, times in found.items()}
 
 
+def difference(model: Any, path: Path, ids: list[int]) -> float:
+    """How far its logits are from those that the file's weights give in float32, as a share of these (norms)."""
+    exact = load(path)
+    wanted, found = (one.forward(ids, one.new_cache(), len(ids)) for one in (exact, model))
+    return round(float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted)), 5)
+
+
 def measured(path: Path, draft: str, args: Any) -> dict[str, Any]:
     """One format: costs of passes, and speed of both ways of drafting."""
     pair = Pair(load(draft), load(path, backend="llamacpp"))
     _, held_out = requests_of("gsm8k")
     ids = pair.target.tokenizer.encode(" ".join(held_out[:8]))
-    found: dict[str, Any] = {"megabytes": path.stat().st_size >> 20, "milliseconds": costs(pair.target, ids, args.repeats)}
+    found: dict[str, Any] = {"megabytes": path.stat().st_size >> 20, "difference": difference(pair.target, path, ids[:64]),
+                             "milliseconds": costs(pair.target, ids, args.repeats)}
     for name, adaptive in WAYS.items():
         options = Options(stop=Confidence(DRAFTS), adaptive=adaptive, max_new_tokens=args.tokens)
         sums = [summarize(write(pair, text, options, place)) for place, text in enumerate(held_out[:args.timed])]

@@ -478,6 +478,8 @@ def main() -> None:
     pages |= {docs / "results.md": everything}
     if found := result("overlap"):
         pages[docs / "overlap.svg"] = report_overlap.figure(found)
+    if found := result("real_llm"):
+        pages[docs / "real_llm.svg"] = report_real.figure(found)
     for path in sorted(RESULTS.glob("*.json")):  # demo.json is written by the command line, with a value a line
         pages[path] = as_lines(json.loads(path.read_text(encoding="utf-8"))) + "\n"
     for place, made in pages.items():

@@ -53,7 +53,8 @@ def real_llm(figures: dict) -> str:
             f"most {figures['settings']['tokens']} tokens (± standard error, jackknife over prompts), for {either(timed)} of "
             "them the speedup over plain decoding by the wall clock, both in turns. The drafter learned online, greedy, from "
             "other prompts. The surer a drafter is of itself, the longer it drafts (`Confidence`): read the tokens per pass "
-            "with the share of draft tokens that were kept.\n\n"
+            "with the share of draft tokens that were kept.\n\n![Speedup over plain decoding of each pair and data set, before "
+            "and after learning](real_llm.svg)\n\n"
             + table(["pair", "data", "method", "seed", "learned from", "tokens per pass, T = 0", "speedup, T = 0",
                      "tokens per pass, T = 1", "speedup, T = 1", "draft tokens kept, T = 0", "n-grams"], rows))
     text += "\n\n" + means(figures)
@@ -115,12 +116,11 @@ def first_screen(figures: dict) -> str:
                speed(drawn) + mark]
         if "lifted" in one:
             after = one["lifted"]["T=0"]
-            row += [str(one["lifted"]["learned"]["prompts"]), with_error(after), speed(after) + one["lifted"]["mark"]]
+            row += [f"{one['lifted']['learned']['prompts']} prompts", with_error(after), speed(after) + one["lifted"]["mark"]]
         rows.append(row + ["–"] * (8 - len(row)))
-    head = ["pair", "data", "tokens per pass", "speedup", "T = 1", "prompts learned from", "tokens per pass then",
-            "speedup then"]
+    head = ["pair", "data", "tokens per pass", "speedup", "speedup, T = 1", "after learning from", "tokens per pass", "speedup"]
     return table(head, rows) + (
-        "\n\nHeld-out prompts, temperature 0 (the column T = 1 excepted), the same greedy texts as plain decoding; Gemma in "
+        "\n\nHeld-out prompts, temperature 0 (but for one column), the same greedy texts as plain decoding; Gemma in "
         "PyTorch. * timed while other programs ran. "
         f"{machine_line(figures)}; more in [docs/results.md](docs/results.md#real-language-models).")
 
@@ -179,17 +179,68 @@ def llamacpp(figures: dict) -> str:
         always, adaptive = one["drafts of up to 4"], one["adaptive"]
         rows.append([f"{form}, {one['megabytes']} MB", *(f"{costs[count]:.0f}" for count in costs),
                      f"{costs['3'] / costs['1']:.1f}, {costs['5'] / costs['1']:.1f}", with_error(always), speed(always),
-                     speed(adaptive), f"{1000 / costs['1']:.0f}"])
+                     speed(adaptive), f"{1000 / costs['1']:.0f}", f"{100 * one['difference']:.2g} %"])
     same = all(one[way]["same_text"].split(" of ")[0] == str(one[way]["timed"])
                for one in figures["formats"].values() for way in ("drafts of up to 4", "adaptive"))
     counts = next(iter(figures["formats"].values()))["milliseconds"]
-    return (f"`--backend llamacpp`, {s['draft']} → {NAMES[target]} on {s['timed']} held-out GSM8K requests "
-            f"(`benchmarks/llamacpp.py`): the published file and the same weights in other formats, passes of m tokens after "
-            "64 others, in milliseconds, and the speed over llama.cpp's own plain decoding, in turns, by the wall clock. A "
-            "round with k drafts is a pass over k + 1 tokens: drafting gains only where the tokens per pass are more than such "
-            "a pass costs in passes over one token (the column break-even; a drafted token costs about 1 ms more). Quantized, "
-            "llama.cpp computes here rather than waits for memory, so that a pass over several tokens costs almost as much as "
-            "as many passes, and adaptive drafting, the default, stops drafting. Greedy texts equal its own plain decoding"
-            f"{' in each of them' if same else ' not everywhere'}.\n\n"
-            + table(["format", *(f"m = {count}" for count in counts), "break-even, 2 and 4 drafts", "tokens per pass",
-                     "drafts of up to 4", "adaptive", "plain, passes/s"], rows) + f"\n\n{machine_line(figures)}.")
+    words = (
+        f"`--backend llamacpp`, {s['draft']} → {NAMES[target]} on {s['timed']} held-out GSM8K requests "
+        "(`benchmarks/llamacpp.py`): the published file and the same weights in other formats, passes of m tokens after 64 "
+        "others, in milliseconds, and the speed over llama.cpp's own plain decoding, in turns, by the wall clock. A round with "
+        "k drafts is a pass over k + 1 tokens: drafting gains only where the tokens per pass are more than such a pass costs "
+        "in passes over one token (the column break-even; a drafted token costs about 1 ms more). With quantized weights, "
+        "computing limits llama.cpp here rather than memory, so that a pass over several tokens costs almost as much as as "
+        "many passes, and adaptive drafting, the default, stops drafting. It also rounds what the weights are multiplied with: "
+        "the last column is how far its logits are from those of the same weights in float32, so its texts are not the NumPy "
+        "engine's. Greedy "
+        f"texts equal its own plain decoding{' in each of them' if same else ' not everywhere'}.")
+    head = ["format", *(f"m = {count}" for count in counts), "break-even, 2 and 4 drafts", "tokens per pass",
+            "drafts of up to 4", "adaptive", "passes over one token a second", "logits differ by"]
+    return f"{words}\n\n{table(head, rows)}\n\n{machine_line(figures)}."
+
+
+SHOWN = {("before", "T=0"): ("#1a5fb4", "no learning, T = 0"), ("lifted", "T=0"): ("#2e7d32", "after learning, T = 0"),
+         ("before", "T=1"): ("#c26a00", "no learning, T = 1"), ("lifted", "T=1"): ("#8e4585", "after learning, T = 1")}
+LEFT, WIDE, TOP, ROW = 330, 360, 44, 26  # pixels: names, 0 to `MOST` times, above the first row, each row
+MOST = 3.0  # the largest speedup shown
+
+
+def figure(figures: dict) -> str:
+    """The figure in SVG: a row for each pair and data set, the speedup over plain decoding with its standard error."""
+    cells: dict[str, dict[tuple[str, str], dict]] = {}
+    for name, one in figures["cells"].items():
+        draft, target, data, method, seed = parts(name)
+        for way in SHOWN:
+            if (method, seed) == (way[0], "0"):
+                row = f"{draft} → {NAMES.get(target, target)}, {DATA[data]}"
+                cells.setdefault(row, {})[way] = one[way[1]]
+    width, height = LEFT + WIDE + 20, TOP + ROW * len(cells) + 30
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
+           f'<rect width="{width}" height="{height}" fill="white"/>']
+    for i, (colour, words) in enumerate(SHOWN.values()):
+        x = 20 + 170 * i
+        out.append(f'<circle cx="{x}" cy="14" r="4" fill="{colour}"/><text x="{x + 9}" y="18">{words}</text>')
+    below = TOP + ROW * len(cells)
+    for half in range(int(2 * MOST) + 1):
+        x = at_speed(half / 2)
+        colour = "#444" if half == 2 else "#ddd"  # plain decoding: 1
+        out.append(f'<line x1="{x:.1f}" y1="{TOP - 8}" x2="{x:.1f}" y2="{below}" stroke="{colour}"/>'
+                   f'<text x="{x:.1f}" y="{below + 16}" text-anchor="middle">{half / 2:g}×</text>')
+    for number, (row, found) in enumerate(cells.items()):
+        middle = TOP + ROW * number + ROW / 2
+        out.append(f'<text x="{LEFT - 8}" y="{middle + 4}" text-anchor="end">{row}</text>')
+        for place, (way, one) in enumerate(found.items()):
+            y = middle + 4 * (place - (len(found) - 1) / 2)  # one below the other, where they would hide each other
+            low, high = (at_speed(one["speedup"] + sign * one["speedup_error"]) for sign in (-1, 1))
+            out.append(f'<line x1="{low:.1f}" y1="{y}" x2="{high:.1f}" y2="{y}" stroke="{SHOWN[way][0]}"/>'
+                       f'<circle cx="{at_speed(one["speedup"]):.1f}" cy="{y}" r="3.5" fill="{SHOWN[way][0]}"/>')
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
+def at_speed(times: float) -> float:
+    """Where a speedup is in the figure.
+
+    >>> at_speed(0), at_speed(MOST)
+    (330.0, 690.0)
+    """
+    return LEFT + WIDE * min(times, MOST) / MOST
