@@ -62,6 +62,14 @@ def test_walk_is_decided_by_the_next_atom_only(lifting):
     assert Lifting({0: (A, B)}, {}, 3).walk([A, C]) == ([], [])  # no target token ends where the atoms leave the trie
 
 
+def test_a_token_without_longer_ones_ends_with_its_last_atom():
+    """Not at the next atom, which would be one comparison more; and the route ends with the target's rows."""
+    route = Lifting({7: (1,), 8: (1, 2)}, {}, 3).route
+    assert [step.ends for step in route([1, 1, 2])] == [-1, 7, -1, 8] and route([1, 1, 2])[-1].next_node == ()
+    assert [step.row for step in route([1, 1, 2, 1])] == [0, 0, 1, 1, 2]
+    assert len(route([1, 1, 2, 1], 2)) == len(route([1, 1, 2, 1], 5, 2)) == 4 and not route([1, 1, 2], 3, 0)
+
+
 def test_a_route_is_that_of_the_atoms_as_they_are_now(lifting):
     """The last route is kept; it must not be taken for that of other atoms, nor of a list that has changed since."""
     atoms = [A, B]
