@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from functools import partial
+from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -34,7 +35,6 @@ from omnidraft.text.errors import OmnidraftError
 
 TOKENS = (1, 2, 3, 4, 5, 8, 12)  # of the timed passes
 DRAFTS = 4
-WAYS = {"drafts of up to 4": False, "adaptive": True}
 KINDS = {"F32": 0, "F16": 1, "Q8_0": 8}  # llama.cpp's number for each format
 
 
@@ -92,16 +92,15 @@ def difference(model: Any, path: Path, ids: list[int]) -> float:
 
 
 def measured(path: Path, draft: str, args: Any) -> dict[str, Any]:
-    """One format: costs of passes, and speed of both ways of drafting."""
+    """One format: costs of passes, and the speed."""
     pair = Pair(load(draft), load(path, backend="llamacpp"))
     _, held_out = requests_of("gsm8k")
     ids = pair.target.tokenizer.encode(" ".join(held_out[:8]))
     found: dict[str, Any] = {"megabytes": path.stat().st_size >> 20, "difference": difference(pair.target, path, ids[:64]),
                              "milliseconds": costs(pair.target, ids, args.repeats)}
-    for name, adaptive in WAYS.items():
-        options = Options(stop=Confidence(DRAFTS), adaptive=adaptive, max_new_tokens=args.tokens)
-        sums = [summarize(write(pair, text, options, place)) for place, text in enumerate(held_out[:args.timed])]
-        found[name] = efficiency(sums) | in_turns(pair, held_out[:args.timed], options, 1)
+    options = Options(stop=Confidence(DRAFTS), max_new_tokens=args.tokens)
+    sums = [summarize(write(pair, text, options, place)) for place, text in enumerate(held_out[:args.timed])]
+    found["drafts of up to 4"] = efficiency(sums) | in_turns(pair, held_out[:args.timed], options, 1)
     return found
 
 
@@ -115,7 +114,8 @@ def main() -> None:
         skip("llamacpp", str(error))
     if not (REAL / "data").is_dir():
         skip("llamacpp", "set OMNIDRAFT_REAL_DATA to a folder with the data")
-    settings = {"draft": args.draft, "repeats": args.repeats, "timed": args.timed, "tokens": args.tokens}
+    settings = {"draft": args.draft, "repeats": args.repeats, "timed": args.timed, "tokens": args.tokens,
+                "llama-cpp-python": version("llama-cpp-python")}
     with TemporaryDirectory() as place:
         def job(kind: str) -> dict[str, Any]:
             path = source if kind == "as published" else rewritten(source, Path(place, f"{kind}.gguf"), kind)

@@ -37,12 +37,20 @@ def in_llamacpp(path):
     return omnidraft.load(path, backend="llamacpp")
 
 
-def drafted_tokens_of_a_text_like_the_plain_one(pair, prompt, options: Options) -> int:
-    """How many drafted tokens the text has, which must be that of plain decoding."""
+def drafted_tokens_of_a_text_like_the_plain_one(pair, prompt, options: Options, tie: float = 0.0) -> int:
+    """How many drafted tokens the text has, which must be that of plain decoding.
+
+    tie: a quantized product depends on the length of a pass. Texts may part where the logits of both tokens, in a pass of
+    its own, differ by less than this.
+    """
+    ids, _ = ids_of(pair, prompt)
     found = pair.generate(prompt, options=options)
-    rounds = plain(pair.target, ids_of(pair, prompt)[0], options, Uniforms(np.random.default_rng(0)))
-    text = written(found.rounds)
-    assert text == written(rounds) and len(text) > 4
+    text, alone = written(found.rounds), written(plain(pair.target, ids, options, Uniforms(np.random.default_rng(0))))
+    if text != alone:
+        same = next(place for place, (one, other) in enumerate(zip(text, alone, strict=False)) if one != other)
+        [logits] = pair.target.forward([*ids, *text[:same]], pair.target.new_cache())
+        assert abs(logits[text[same]] - logits[alone[same]]) < tie
+    assert len(text) > 4
     return sum(one.draft_kept for one in found.rounds)
 
 
@@ -140,7 +148,7 @@ def test_a_published_model_writes_what_it_writes_alone(name):
         pytest.skip(f"{path} is not here (run `make smollm2`, or set OMNIDRAFT_MODELS)")
     pair, options = omnidraft.pair(target=path, backend="llamacpp"), Options(max_new_tokens=32, adaptive=False)
     for ask in ("What is the capital of France?", "Ann has 3 boxes of 12 pens. How many pens does she have?"):
-        drafted_tokens_of_a_text_like_the_plain_one(pair, [{"role": "user", "content": ask}], options)
+        drafted_tokens_of_a_text_like_the_plain_one(pair, [{"role": "user", "content": ask}], options, tie=0.5)
 
 
 @needs_it
