@@ -201,8 +201,9 @@ def llamacpp(figures: dict) -> str:
         "with k drafts is a pass over k + 1 tokens: drafting gains only where the tokens per pass are more than such a pass "
         "costs in passes over one token (the column break-even; a drafted token costs about 2 ms). With quantized weights, "
         "computing limits llama.cpp here rather than memory, so that a pass over several tokens costs almost as much as as "
-        "many passes, and drafting loses. llama.cpp also rounds what quantized weights are multiplied with: the last column "
-        "is how far its logits are from those of the same weights in float32. They depend on the length of a pass, so that "
+        "many passes, and drafting loses; `generate` finds that out and soon writes without. llama.cpp also rounds what "
+        "quantized weights are multiplied with: the last column is how far its logits are from those of the same weights in "
+        "float32. They depend on the length of a pass, so that "
         f"near ties fall differently: {same} of {timed} greedy texts equal its own plain decoding.")
     head = ["format", *(f"m = {count}" for count in counts), "break-even, 2 and 4 drafts", "tokens per pass", "speedup",
             "same text", "logits differ by"]

@@ -100,7 +100,8 @@ class LlamaCpp:
         about = bytearray(128)
         array = (library.ctypes.c_char * len(about)).from_buffer(about)
         library.llama_model_desc(self._model, array, len(about))
-        return context, f"llama.cpp, {array.value.decode()}, {threads} threads"
+        on = f"{threads} thread{'s' * (threads > 1)}"
+        return context, f"llama.cpp, {array.value.decode()}, {on}"
 
     def new_cache(self) -> LlamaCppCache:
         """An empty cache."""
