@@ -15,7 +15,6 @@ from test_transformers_model import BYTES, KINDS, PIECES, SIZES, TransformersMod
 
 from omnidraft.engine import transformers_model, transformers_sampler  # noqa: E402
 from omnidraft.engine.loading import load  # noqa: E402
-from omnidraft.engine.transformers_copies import Copies  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.serving.control import uniforms_of  # noqa: E402
 from omnidraft.serving.conversation import Conversation  # noqa: E402
@@ -94,13 +93,13 @@ def test_a_target_that_reads_proposals_one_at_a_time_writes_without_drafts_unles
 @pytest.mark.parametrize(("four_at_once", "wanted"), [(1.0, True), (3.5, False), (4.5, False)])
 def test_proposals_are_read_at_once_only_if_that_is_clearly_faster(four_at_once, wanted, monkeypatch, capsys):
     """A clock in which four tokens take so long together, in units of one token."""
-    now, run = [0.0], TransformersModel._run
+    now, run = [0.0], TransformersModel._run_one
 
-    def timed(self, texts, state, rows, hidden=False):
-        now[0] += {1: 1.0, 4: four_at_once}.get(texts.shape[1], 9.0) * (not isinstance(state, Copies))
-        return run(self, texts, state, rows, hidden)
+    def timed(self, texts, state, rows, hidden, held):
+        now[0] += {1: 1.0, 4: four_at_once}.get(texts.shape[1], 9.0)
+        return run(self, texts, state, rows, hidden, held)
 
-    monkeypatch.setattr(TransformersModel, "_run", timed)
+    monkeypatch.setattr(TransformersModel, "_run_one", timed)
     monkeypatch.setattr(transformers_model.time, "perf_counter", lambda: now[0])
     made = model("convolution and attention", BYTES, 2)
     assert (made._at_once, made.drafting_pays) == (wanted, wanted)

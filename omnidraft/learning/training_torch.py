@@ -76,7 +76,10 @@ class Trainer(training.Trainer):
     def _run(self, tensors: Tensors, example: Example) -> Any:
         """A pass; `logits` (n, V) for the losses are the tensor `output` without its graph."""
         wanted = torch.is_grad_enabled()
-        tensors = {name: one.detach().requires_grad_(wanted) for name, one in tensors.items()}
+        # subtle: a tensor that two parts share, such as RoBERTa's last bias, is given by one name
+        own = dict(self._drafter.model.named_parameters())
+        tensors = {name: one.detach().requires_grad_(wanted)
+                   for name, one in tensors.items() if name in own}
         ids = torch.tensor([example.draft_ids[:self.base.context_size]], device=self.base.device)
         given = {"input_ids": ids, "use_cache": False}
         trace = functional_call(self._drafter.model, tensors, (), given)
