@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Event, Thread
+
 import ggufs
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from test_transformers_model import BYTES, SIZES, WINDOW, random_model  # noqa: 
 
 from omnidraft.engine import transformers_gguf, transformers_head  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
+from omnidraft.learning import training_torch  # noqa: E402
 
 GEMMA = "Gemma3ForCausalLM", {**SIZES, **WINDOW, "head_dim": 8}
 IDS = [3, 1, 4, 1, 5, 9, 2]
@@ -79,6 +82,25 @@ def test_what_is_hooked_into_a_model_later_is_run(always):
     np.testing.assert_allclose(model.forward(IDS, model.new_cache()), 2 * before, atol=1e-5)
 
 
+@pytest.mark.skipif(not HAS_KERNEL, reason="PyTorch without oneDNN")
+@pytest.mark.parametrize("how", ["a copy that learned", "changed in place", "replaced"])
+def test_other_weights_than_the_packed_ones_are_used(how, always):
+    """A drafter learns in a copy, whose output matrix is then another than the packed one."""
+    model, inside = wrapped(*GEMMA)
+    before = model.forward(IDS, model.new_cache(), len(IDS))
+    if how == "a copy that learned":
+        model = training_torch.copied(model, untie=True)
+        inside = model.model
+    with torch.no_grad():
+        if how == "replaced":
+            inside.lm_head.weight = torch.nn.Parameter(3 * inside.lm_head.weight)
+        else:
+            inside.lm_head.weight.mul_(3)
+        wanted = inside(torch.tensor([IDS])).logits[0].numpy()
+    np.testing.assert_allclose(model.forward(IDS, model.new_cache(), len(IDS)), wanted, atol=1e-5)
+    assert np.abs(wanted - before).max() > 0.1
+
+
 def test_a_slow_head_is_not_packed(monkeypatch):
     monkeypatch.setattr(transformers_head, "LARGE", 0)
     monkeypatch.setattr(transformers_head, "CLEARLY", 0.0)
@@ -108,6 +130,28 @@ def test_transformers_reads_a_gguf_without_its_vocabulary(tmp_path, monkeypatch)
     found = [omnidraft.load(name, backend="torch") for name in (path, other)]
     logits = [one.forward(IDS, one.new_cache(), len(IDS)) for one in found]
     np.testing.assert_array_equal(*logits)
+
+
+def test_the_reader_is_restored_after_two_threads(tmp_path):
+    """The first leaves while the second is inside, or waits for it."""
+    gguf = pytest.importorskip("gguf")
+    usual, inside, leaves = gguf.GGUFReader, Event(), Event()
+
+    def load(waits: bool) -> None:
+        with transformers_gguf.brief(tmp_path):
+            inside.set()
+            if waits:
+                leaves.wait(5)
+
+    first, second = Thread(target=load, args=(True,)), Thread(target=load, args=(False,))
+    first.start()
+    inside.wait(5)
+    second.start()
+    second.join(0.2)
+    leaves.set()
+    first.join(5)
+    second.join(5)
+    assert gguf.GGUFReader is usual
 
 
 def test_the_reader_is_restored_after_an_error(tmp_path):

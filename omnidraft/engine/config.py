@@ -216,6 +216,12 @@ def check_pass(model: Any, ids: Sequence[int], count: int, rows: int, before: in
                              f"{model.context_size} (shorten the prompt or generate fewer tokens)")
 
 
+def check_rewind(held: int, length: int) -> None:
+    """Raise OmnidraftError if a cache of `held` tokens cannot keep its first `length`."""
+    if not 0 <= length <= held:
+        raise OmnidraftError(f"cannot rewind a cache of {held} tokens to {length}")
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Does this exception of Python, NumPy or PyTorch say that memory is full?
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..text.errors import OmnidraftError
-from .config import ModelConfig
+from .config import ModelConfig, check_rewind
 
 
 class KVCache:
@@ -29,8 +28,7 @@ class KVCache:
 
     def rewind(self, length: int) -> None:
         """Keep the first `length` tokens; raises OmnidraftError if there are fewer."""
-        if not 0 <= length <= self.length:
-            raise OmnidraftError(f"cannot rewind a cache of {self.length} tokens to {length}")
+        check_rewind(self.length, length)
         self.length = length
 
     def reserve(self, length: int) -> None:

@@ -19,7 +19,7 @@ from llama_cpp import llama_cpp as library
 
 from ..sampler import Sampler
 from ..text.errors import OmnidraftError
-from .config import check_pass, flat_ids
+from .config import check_pass, check_rewind, flat_ids
 from .gguf import Gguf
 
 LONGEST_PASS = 512  # tokens; longer prompts are fed in pieces
@@ -46,8 +46,7 @@ class LlamaCppCache:
 
     def rewind(self, length: int) -> None:
         """Keep the first `length` tokens; raises OmnidraftError if there are fewer."""
-        if not 0 <= length <= self.length:
-            raise OmnidraftError(f"cannot rewind a cache of {self.length} tokens to {length}")
+        check_rewind(self.length, length)
         del self.ids[length:]
 
 
@@ -63,6 +62,7 @@ class LlamaCpp:
 
     def __init__(self, path: str | Path):
         file = Gguf(path)
+        tokenizer = file.tokenizer()  # subtle: first, as llama.cpp may abort at what this refuses
         self.folder, self.name, self.sampler = file.path, file.path.stem, Sampler
         library.llama_log_set(_silent, None)
         library.llama_backend_init()
@@ -75,7 +75,7 @@ class LlamaCpp:
         vocabulary = library.llama_model_get_vocab(self._model)
         self.vocab_size = library.llama_vocab_n_tokens(vocabulary)
         self.context_size = min(LONGEST_TEXT, library.llama_model_n_ctx_train(self._model))
-        self.tokenizer = file.tokenizer().within(self.vocab_size)
+        self.tokenizer = tokenizer.within(self.vocab_size)
         self.eos_ids = flat_ids(file.ends(), self.tokenizer.roles["eos"], size=self.vocab_size)
         self._context, self.kernel = self._start()
         self._memory = library.llama_get_memory(self._context)
@@ -92,7 +92,8 @@ class LlamaCpp:
         how = library.llama_context_default_params()
         how.n_ctx, how.n_batch, how.n_ubatch = self.context_size, LONGEST_PASS, LONGEST_PASS
         how.swa_full = True  # keep what a sliding window hides, as tokens may be taken back
-        threads = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
+        asked = os.environ.get("OMP_NUM_THREADS", "")  # OpenMP also knows lists, such as 4,2
+        threads = int(asked) if asked.isdecimal() and int(asked) else os.cpu_count() or 1
         how.n_threads = how.n_threads_batch = threads
         context = library.llama_init_from_model(self._model, how)
         if not context:

@@ -8,6 +8,7 @@ list only keeps its length, from which transformers knows the size of the vocabu
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ except ImportError:  # transformers says then that it is missing
     GGUFReader = object
 
 LONG = 4096  # entries: no setting of a model has so many
+ONE_BY_ONE = Lock()  # two threads would each restore what the other one has put in its place
 
 
 class Brief(GGUFReader):
@@ -51,13 +53,14 @@ def brief(path: Path) -> Iterator[None]:
     if gguf is None:
         yield
         return
-    usual = gguf.GGUFReader
+    with ONE_BY_ONE:
+        usual = gguf.GGUFReader
 
-    def reader(file: Any, *args: Any) -> GGUFReader:
-        return (Brief if Path(file).samefile(path) else usual)(file, *args)
+        def reader(file: Any, *args: Any) -> GGUFReader:
+            return (Brief if Path(file).samefile(path) else usual)(file, *args)
 
-    gguf.GGUFReader = reader
-    try:
-        yield
-    finally:
-        gguf.GGUFReader = usual
+        gguf.GGUFReader = reader
+        try:
+            yield
+        finally:
+            gguf.GGUFReader = usual

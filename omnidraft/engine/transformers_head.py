@@ -25,13 +25,19 @@ class Head:
     """The output matrix (V, width) of a model, packed by oneDNN, and its bias (V,) or None."""
 
     def __init__(self, part: torch.nn.Linear):
-        self.part = part
+        self.part, self.weight = part, part.weight
+        self.version = part.weight._version  # PyTorch counts changes in place
         self.packed = torch.ops.mkldnn._reorder_linear_weight(part.weight.detach(), TOKENS)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """The logits (..., V) of hidden states (..., width)."""
         bias = self.part.bias
         return torch.ops.mkldnn._linear_pointwise(hidden, self.packed, bias, "none", [], "")
+
+    def serves(self, model: Any) -> bool:
+        """Is it still this model's? A copy that learns has other weights; hooks may have come."""
+        same = model.get_output_embeddings() is self.part and self.part.weight is self.weight
+        return same and self.weight._version == self.version and fits(model)
 
 
 def fits(model: Any) -> bool:

@@ -23,8 +23,8 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from .. import sampler_torch
 from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
-from . import transformers_head, transformers_sampler
-from .config import check_pass, flat_ids, shown
+from . import transformers_sampler
+from .config import check_pass, check_rewind, flat_ids, shown
 from .transformers_copies import Ahead, Copies
 from .transformers_head import Head, choose_head
 from .transformers_loading import copied, load_parts, one_line, quiet, unwrapped
@@ -64,8 +64,7 @@ class TransformersCache:
 
     def rewind(self, length: int) -> None:
         """Keep the first `length` tokens; raises OmnidraftError if there are fewer."""
-        if not 0 <= length <= self.length:
-            raise OmnidraftError(f"cannot rewind a cache of {self.length} tokens to {length}")
+        check_rewind(self.length, length)
         if length == 0 < self.length:
             self.state = None
         elif isinstance(self.state, (Ahead, Copies)):
@@ -245,7 +244,7 @@ class TransformersModel:
         if self._positions:  # subtle: some models count otherwise, or ask a layer that cannot tell
             places = torch.arange(held, held + texts.shape[1], device=self.device)
             options["position_ids"] = places[None].expand(texts.shape)
-        if self._head is not None and transformers_head.fits(self.model):  # it may have got hooks
+        if self._head is not None and self._head.serves(self.model):
             result = self.model.base_model(input_ids=texts, **options)
             last = result.last_hidden_state[:, -rows:]
             logits, states = self._head(last), last[0]
