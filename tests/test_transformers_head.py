@@ -133,25 +133,28 @@ def test_transformers_reads_a_gguf_without_its_vocabulary(tmp_path, monkeypatch)
 
 
 def test_the_reader_is_restored_after_two_threads(tmp_path):
-    """The first leaves while the second is inside, or waits for it."""
+    """The first leaves before the second, which came while it was inside, or had to wait."""
     gguf = pytest.importorskip("gguf")
-    usual, inside, leaves = gguf.GGUFReader, Event(), Event()
+    usual, one_inside, two_inside, one_left = gguf.GGUFReader, Event(), Event(), Event()
 
-    def load(waits: bool) -> None:
+    def one() -> None:
         with transformers_gguf.brief(tmp_path):
-            inside.set()
-            if waits:
-                leaves.wait(5)
+            one_inside.set()
+            two_inside.wait(0.3)
+        one_left.set()
 
-    first, second = Thread(target=load, args=(True,)), Thread(target=load, args=(False,))
-    first.start()
-    inside.wait(5)
-    second.start()
-    second.join(0.2)
-    leaves.set()
-    first.join(5)
-    second.join(5)
-    assert gguf.GGUFReader is usual
+    def two() -> None:
+        one_inside.wait(5)
+        with transformers_gguf.brief(tmp_path):
+            two_inside.set()
+            one_left.wait(5)
+
+    threads = [Thread(target=work) for work in (one, two)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert gguf.GGUFReader is usual and one_left.is_set() and two_inside.is_set()
 
 
 def test_the_reader_is_restored_after_an_error(tmp_path):
