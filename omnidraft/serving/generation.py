@@ -187,7 +187,8 @@ class Pair(Pairing):
         expect("draft", draft, Model, MODEL)
         expect("target", target, Model, MODEL)
         expect("cache", cache, (None, NGramCache), "an NGramCache")
-        super().__init__(draft, target, cache)
+        with paused():
+            super().__init__(draft, target, cache)
 
     def find_splits(self) -> NGramCache:
         """As in `Pairing`; between large vocabularies it is computed once, and kept in a file."""
