@@ -212,13 +212,15 @@ class Drafter:
 
     def _judge(self, token: Any, rows: Any) -> tuple[int, float, list[Any]]:
         """The token's id, the confidence in it, and the head's input if there is a head."""
-        token, probability = self.sampler.read(token, rows)
+        token, probability, norm = self.sampler.read(token, rows)
         head = self.options.stop.head
         if head is None:
             bound = getattr(self.options.stop, "bound", None)
             if bound is not None:  # this rule reads the whole row
-                probability = bound(rows[0])
-            return token, probability, []
+                return token, bound(rows[0]), []
+            # subtle: at T > 0 it is not the drawn token that decides, but how far the target's row
+            # overlaps this one; two draws from this row agree with probability norm^2
+            return token, norm if self.options.temperature else probability, []
         vectors = [self.cache.hidden[-1], self.model.embedding[token]]
         if head.on_host:
             vectors = map(self.sampler.to_numpy, vectors)

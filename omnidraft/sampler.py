@@ -84,9 +84,10 @@ class Sampler(Device):
             return next(best(rows.items[:1]))
         return self.uniforms.choose(rows[0])
 
-    def read(self, token: int, rows: Rows) -> tuple[int, float]:
-        """A drawn token and its probability in the first row (V,), which it was drawn from."""
-        return token, float(rows[0][token])
+    def read(self, token: int, rows: Rows) -> tuple[int, float, float]:
+        """A drawn token, its probability in the first row (V,), and that row's L2 norm."""
+        row = rows[0]
+        return token, float(row[token]), float(row @ row) ** 0.5
 
     def settle(self, drawn: list[int], ends: Sequence[int]) -> list[int]:
         """The drawn tokens up to the first end token (here nothing follows it: each was read)."""

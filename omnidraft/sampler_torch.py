@@ -79,13 +79,14 @@ class Sampler(Device, sampler.Sampler):
         self._used.append(self.uniforms.next())
         return locate(rows[0], self._used[-1])
 
-    def read(self, token: Tensor, rows: Sequence[Tensor]) -> tuple[int, float]:
+    def read(self, token: Tensor, rows: Sequence[Tensor]) -> tuple[int, float, float]:
         row = rows[0]
         probability = row.index_select(0, token.clamp(0, len(row) - 1))
-        drawn, probability = torch.cat([token.to(row.dtype), probability]).tolist()
+        square = (row @ row).reshape(1)
+        drawn, probability, square = torch.cat([token.to(row.dtype), probability, square]).tolist()
         if not 0 <= drawn < len(row):
             raise OmnidraftError(f"{BROKEN}, or {RULED_OUT}")
-        return int(drawn), probability
+        return int(drawn), probability, square**0.5
 
     def settle(self, drawn: list[Tensor], ends: Sequence[int]) -> list[int]:
         """The drawn tokens up to the first end token, in one copy; later draws are given back."""

@@ -36,9 +36,10 @@ class FixedLength:
 class Confidence(FixedLength):
     """Stop once the product of the drafted tokens' confidences falls below `threshold`.
 
-    A token's confidence is its draft probability, or the prediction of a `head`; threshold = 1 -
-    gamma of arXiv 2507.02659, section 3.3. If even the likeliest first token is below `threshold`,
-    the round drafts nothing (this project's own): a draft would make the target's pass wider.
+    A token's confidence is its draft probability (at T > 0 the L2 norm of the row that it was drawn
+    from: this project's own), or the prediction of a `head`; threshold = 1 - gamma of arXiv
+    2507.02659, section 3.3. If even the likeliest first token is below `threshold`, the round
+    drafts nothing (this project's own): a draft would make the target's pass wider.
 
     >>> stop = Confidence(threshold=0.4)
     >>> stop.starts(0.3), stop([0.9]), stop([0.9, 0.4])

@@ -78,11 +78,11 @@ def test_models_that_agree_accept_whole_drafts(rule):
 @pytest.mark.parametrize("sampling", [{"top_k": 3}, {"top_p": 0.6}])
 def test_the_whole_loop_is_exact(rule, direction, sampling):
     drafted = set()
-    for seed, threshold in ((0, 0.3), (1, 0.3), (1, 0.75)):  # with the highest threshold some rounds draft nothing
+    for seed, threshold in ((0, 0.3), (1, 0.9)):  # with the higher threshold some rounds draft nothing
         tokenizers = (SMALL_PIECES, SMALL_BYTES) if direction == "pieces to bytes" else (SMALL_BYTES, SMALL_PIECES)
         draft, target = FakeModel(tokenizers[0], seed), FakeModel(tokenizers[1], seed + 50)
         pair = Pair(draft, target)
-        options = Options(verify=rule, stop=Confidence(2, threshold), temperature=0.9, max_new_tokens=4, **sampling)
+        options = Options(verify=rule, stop=Confidence(3, threshold), temperature=0.9, max_new_tokens=4, **sampling)
 
         def two_tokens(draws, pair=pair, options=options):
             written: list[int] = []
@@ -100,7 +100,7 @@ def test_the_whole_loop_is_exact(rule, direction, sampling):
                     return tuple(written)
 
         assert total_variation(distribution_of(two_tokens), distribution_of(truth)) < 1e-12
-    assert drafted == {0, 1, 2}
+    assert drafted >= {0, 2, 3}
 
 
 def test_an_unsure_drafter_drafts_nothing_and_is_asked_before_the_draw():

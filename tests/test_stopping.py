@@ -7,9 +7,11 @@ import pytest
 from test_learning import folders, learner_of, paired, serve  # noqa: F401 (a fixture)
 
 from omnidraft.decoding import plain, speculative
+from omnidraft.drafting import Drafter
 from omnidraft.learning.optimizer import AdamW
 from omnidraft.options import Options
-from omnidraft.sampling import Uniforms
+from omnidraft.sampler import Sampler
+from omnidraft.sampling import Uniforms, process
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.text.errors import OmnidraftError
 
@@ -87,3 +89,25 @@ def test_a_rule_may_read_the_rows_which_are_probabilities(folders, temperature):
     rounds = list(speculative(pair, "the thing", options, Uniforms(np.random.default_rng(0))))
     assert stop.rows and all(q.sum() == pytest.approx(1) and 0 < q.max() < 1 for q in stop.rows)
     assert len(stop.rows) <= sum(len(r.draft_tokens) for r in rounds)  # a healed token has no row
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_confidence_is_the_tokens_own_probability_or_what_is_known_of_its_row(folders, temperature):  # noqa: F811
+    """At T > 0 the L2 norm of the row: the same for every token that could be drawn from it."""
+    pair, seen = paired(folders), []
+
+    class Watch(Confidence):
+        def __call__(self, confidences):
+            seen.append(confidences[-1])
+            return False
+
+    options = Options(max_new_tokens=24, temperature=temperature, stop=Watch(3, 0.0), heal=False, adaptive=False)
+    drafter = Drafter(pair, "the thing", options, Sampler(Uniforms(np.random.default_rng(0)), temperature))
+    draft = drafter.draft(None, 3)
+    ids = pair.draft.tokenizer.encode_possible("the thing")
+    logits = pair.draft.forward([*ids, *draft.tokens[:-1]], pair.draft.new_cache(), rows=len(draft.tokens))
+    rows = process(logits, 1.0)
+    if temperature:
+        assert seen == pytest.approx([float(np.linalg.norm(row)) for row in rows], rel=1e-5)
+    else:
+        assert seen == pytest.approx([float(row.max()) for row in rows], rel=1e-5)

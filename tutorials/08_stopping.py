@@ -60,6 +60,10 @@ assert best == tuple(sum(P ** i > worth for i in range(1, 31)) for P in (0.9, 0.
 # a with 0.2 · 0.5. The sum is 0.6 instead of 0.5: the text is biased. Whether the drafter continues *after* a token may depend
 # on that token. But whether the token itself is proposed may depend only on what was known before the draw. So `Confidence`
 # looks at the first row, and drafts nothing in this round if the likeliest token there is below the threshold.
+#
+# Above temperature 0 the probability of the drawn token says little: it may be low although the target has the same row and so
+# keeps whatever is drawn. There `Confidence` takes the row's L2 norm instead, the root of the sum of all q^2, which is the
+# probability that two draws from the row agree. It is 1 for a row that is sure of one token.
 
 # %%
 def first_token(draws, dropped):
