@@ -92,21 +92,27 @@ class Ahead:
     if that is None, one that the model makes. After a rejection the text is read again.
 
     First the prompt in one pass, then one token at a time, also when the text is read again: some
-    models have other logits for several tokens than for one after another.
+    models have other logits for several tokens than for one after another. `whole`: also its last
+    token, which the loop reads later; then the prompt is read again, with that token.
     """
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.make, self.cache = make, make()
+    def __init__(self, make: Callable[[], Any], whole: bool = False) -> None:
+        self.make, self.cache, self.whole = make, make(), whole
         self.ids = torch.empty((1, 0), dtype=torch.long)  # (1, n) the whole text
         self.held = 0  # how many of them the cache holds
-        self.prompt: int | None = None  # how many tokens were read in the first pass
+        self.prompt: int | None = None  # how many tokens are read in the first pass
 
     def read(self, run: Callable[..., tuple[Tensor, Tensor | None]], ids: Tensor,
              rows: int) -> tuple[Tensor, Tensor | None]:
         """Logits and states of the last `rows` of ids (1, m), by run(ids, self, rows, held)."""
         self.ids = torch.cat([self.ids, ids.to(self.ids.device)], 1)
+        before_proposals = self.ids.shape[1] - rows + 1
         if self.prompt is None:
-            self.prompt = self.ids.shape[1] - rows + 1  # what follows are proposals
+            self.prompt = before_proposals
+            self.whole &= self.prompt > 1  # subtle: of one token, nobody knows whether it is all
+        elif self.whole:  # the prompt without its last token was read
+            self.whole, self.prompt = False, before_proposals
+            self.cache, self.held = self.make(), 0
         first, late = self.ids[:, self.held:self.prompt], self.ids[:, max(self.held, self.prompt):]
         pieces = [piece for piece in (first, *late.split(1, 1)) if piece.shape[1]]
         made = []

@@ -6,7 +6,6 @@ or, if that does not give the model's own logits, each pass reads the text again
 """
 
 import inspect
-import math
 import sys
 import time
 from collections.abc import Callable, Container, Sequence
@@ -34,8 +33,11 @@ ENTRY_PER_TOKEN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
 # transformers' name for a cache; until 5.23 the second, or the third for a state; RWKV's the last
 CACHE_NAMES = ("cache", "past_key_values", "cache_params", "state")
 # how copies are tried: read ids from `begin` to `end`, and go back to `stays`
-READS = ((0, 6, 6), (6, 10, 7), (7, 8, 8), (8, 12, 9), (9, 12, 12))
+READS = ((0, 24, 24), (24, 28, 25), (25, 26, 26), (26, 30, 27), (27, 30, 30))
+STEPS = ((0, 24), *((place, place + 1) for place in range(24, 30)))  # a cache that only grows
 CLEARLY = 0.7  # of the time of four passes: the most that one pass over four tokens may take
+DIFFERS = ("; it has other logits for a token after others than for a whole text, so the text of a "
+           "chat can differ from generate's")
 NO_LIMIT = 1 << 20  # the context of a model that states none (ALiBi, state spaces)
 
 
@@ -100,11 +102,14 @@ class TransformersModel:
         self.rereads = self._why_it_rereads()  # "": its cache can drop the last tokens
         self._at_once: bool | None = None  # argument of `Copies`; None: its cache is cut
         self._alone = ""  # why not at once
-        self._ahead: Callable[[], Any] | None = None  # argument of `Ahead`, for a cache that grows
+        self._ahead: Callable[[], Ahead] | None = None  # makes a cache that only grows
         self.speaks: Any = None  # the tokenizer of transformers that it came with, if any
         self._columns_from: int | None = None  # argument of `Pass`; None: use transformers' forward
         self._head: Head | None = None  # replaces the last product of transformers' forward
         self.vocab_size = self._check_causal()
+        # several, far from the special ones: a fault may show only with some tokens, or in a window
+        middle = self.vocab_size // 2
+        self._sample = middle // 2 + torch.arange(30)[None] * 7919 % middle
         ends = (getattr(where, "eos_token_id", None) for where in (model.generation_config, config))
         self.eos_ids = flat_ids(*ends, tokenizer.roles["eos"], size=self.vocab_size)
         if self.rereads and self._cache_name:
@@ -264,7 +269,7 @@ class TransformersModel:
     def _new_state(self) -> Pass | Copies | Ahead | DynamicCache | None:
         """An empty cache; None if tokens cannot be taken back from the model's cache."""
         if self._ahead:
-            return Ahead(self._ahead)
+            return self._ahead()
         if self._columns_from is not None and fits(self.model):  # it may have got hooks since
             return Pass(self.model, self._columns_from)
         state = DynamicCache(config=self.model.config)
@@ -279,10 +284,10 @@ class TransformersModel:
         """Use copies if they give the logits that the model has without a cache.
 
         Several tokens are read at once, if that is right and clearly faster here than one after
-        another.
+        another, which must be right in any case: plain decoding reads so.
         """
-        why, ids = self.rereads, torch.arange(4, 16)[None] % self.vocab_size
-        wanted, _ = self._run(ids, None, 12)
+        why, ids = self.rereads, self._sample
+        wanted, _ = self._run(ids, None, ids.shape[1])
         seconds: dict[bool, float] = {}  # of reading four tokens, if the logits are right
         for self._at_once in (True, False, True, False):
             self.rereads = ""
@@ -297,9 +302,8 @@ class TransformersModel:
                 if _near(torch.cat(found, 1), wanted.cpu(), self.dtype):
                     least = min(took)
                     seconds[self._at_once] = min(least, seconds.get(self._at_once, least))
-        if seconds:
-            alone = seconds.get(False, math.inf)  # far more than a measurement's noise must be won
-            self._at_once = True in seconds and seconds[True] < CLEARLY * alone
+        if False in seconds:  # far more than a measurement's noise must be won
+            self._at_once = True in seconds and seconds[True] < CLEARLY * seconds[False]
             self._alone = "no faster" if True in seconds else "wrong"
             return
         self.rereads, self._at_once = why, None
@@ -309,25 +313,25 @@ class TransformersModel:
 
         Not if a model keeps its state elsewhere: then one text would change another.
         """
-        one = torch.arange(4, 16)[None] % self.vocab_size
+        one = self._sample
         texts = [one, one.flip(1)]
         for make in (partial(DynamicCache, config=self.model.config), lambda: None):
             with suppress(OmnidraftError), one_line(f"{self.name}: its cache does not grow"):
                 alone = [logits for text in texts for logits in self._steps([text], make)]
                 if all(map(partial(_near, dtype=self.dtype), alone, self._steps(texts, make))):
-                    self._ahead = make
-                    if not _near(alone[0], self._run(one, None, 12)[0].cpu(), self.dtype):
-                        self.rereads += ("; it has other logits for a token after others than for "
-                                         "a whole text, so texts can differ from generate's")
+                    whole = self._run(one, None, one.shape[1])[0].cpu()
+                    differs = not _near(alone[0], whole, self.dtype)
+                    self._ahead = partial(Ahead, make, differs)
+                    self.rereads += DIFFERS * differs
                     return
 
     def _steps(self, texts: list[Tensor], make: Callable[[], Any]) -> list[Tensor]:
-        """The logits (1, 12, V) of texts (1, 12) that are read in turns: 6 tokens, then 1 each."""
+        """The logits (1, m, V) of texts (1, m) that are read in turns, each in `STEPS`."""
         states = [Ahead(make) for _ in texts]
         found: list[list[Tensor]] = [[] for _ in texts]
-        for begin, end in ((0, 6), *((place, place + 1) for place in range(6, 12))):
+        for begin, end in STEPS:
             for text, state, logits in zip(texts, states, found, strict=True):
-                state.prompt = 6
+                state.prompt = STEPS[0][1]
                 logits.append(self._run(text[:, begin:end], state, end - begin)[0].cpu())
                 if state.cache is None:
                     raise OmnidraftError("it returns no cache")
@@ -359,6 +363,8 @@ class TransformersModel:
         layers = [one for one in getattr(state, "layers", ()) if type(one) is DynamicLayer]
         if any(layer.get_seq_length() != 4 for layer in layers):
             self.rereads = "it does not use transformers' cache"
+        if state is not None and self.can_cut and not self._cuts(state, texts, logits):
+            self.rereads = "its cache does not take several tokens after others"
         one, other = self._to_host(logits)  # (4, V) each
         near = 1e-4 if self.dtype in (torch.float32, torch.float64) else 0.02
         if np.abs(one[:3] - other[:3]).max() > near * np.abs(one[3] - other[3]).max():
@@ -368,6 +374,18 @@ class TransformersModel:
         if self._columns_from is None:
             self._head = choose_head(self.model, texts[0], logits[0])
         return one.shape[-1]
+
+    def _cuts(self, state: Any, texts: Tensor, logits: Tensor) -> bool:
+        """Does a cache that holds `texts` (B, m) give the last logits again, if these are cut?"""
+        with suppress(OmnidraftError):
+            for count in (2, 1):
+                state.crop(-count)
+                found, _ = self._run(texts[:, -count:], state, count, held=texts.shape[1] - count)
+                # subtle: coarse, as this must not cost a model its cache for half precision's noise
+                if not (found - logits[:, -count:]).abs().max() < 0.5 * logits.std():
+                    return False
+            return True
+        return False
 
 
 def _near(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> bool:
