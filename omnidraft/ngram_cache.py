@@ -5,7 +5,7 @@ In an entry (d_1..d_n <-> t), n >= 2, both sides have equal bytes (arXiv 2507.02
 Other n-gram caches propose drafts; this one only translates, between two given tokenizers.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import index
 from struct import pack
 
@@ -52,21 +52,21 @@ class NGramCache:
 
     def items(self) -> Iterator[tuple[NGram, int, int]]:
         """(n-gram, target token, hits) of each entry; the next to be evicted comes first."""
-        ngrams: Iterable[NGram] = self._entries
-        if self.eviction == "lfu":
-            ngrams = sorted(ngrams, key=self.hits)
-        for ngram in ngrams:
-            token, hits = self._entries[ngram]
-            yield ngram, token, hits
+        by_hits = self.eviction == "lfu"
+        for ngram in sorted(self._entries, key=self.hits) if by_hits else self._entries:
+            yield ngram, *self._entries[ngram]
 
     def insert(self, ngram: Sequence[int], token: int, hits: int = 0) -> bool:
         """Add an entry, or change the token of a known n-gram; False if nothing changed."""
-        ngram = tuple(map(index, ngram))
-        token = index(token)
-        ids = ngram + (token,)
-        if len(ngram) < 2 or min(ids) < 0 or hits < 0 or max(ids) >= 2**31:
-            raise OmnidraftError(f"cannot cache {ngram} <-> {token}: an entry is two or more draft "
-                                 "ids and one target id, each from 0 to 2**31 - 1")
+        try:
+            ngram = tuple(map(index, ngram))
+            token = index(token)
+            ids = ngram + (token, hits)
+        except TypeError:
+            ids = ()
+        if len(ids) < 4 or min(ids) < 0 or max(ids) >= 2**31:
+            raise OmnidraftError(f"cannot cache {ngram!r} <-> {token!r}: an entry is two or more "
+                                 "draft ids and one target id, each from 0 to 2**31 - 1")
         if ngram in self._entries:
             if self._entries[ngram][0] == token:
                 return False
@@ -74,8 +74,7 @@ class NGramCache:
         elif len(self) == self.capacity:
             if self.eviction == "none":
                 return False
-            coldest, _, _ = next(self.items())
-            self._remove(coldest)
+            self._remove(next(self.items())[0])
         self.add({ngram: (token, hits)})
         return True
 
@@ -88,8 +87,7 @@ class NGramCache:
         self._entries |= entries
         for ngram, (token, _) in entries.items():
             self._splits[token] = self._splits.get(token, ()) + (ngram,)
-        lengths = set(self._lengths) | set(map(len, entries))
-        self._lengths = sorted(lengths, reverse=True)
+        self._lengths = sorted(set(self._lengths) | set(map(len, entries)), reverse=True)
         self.version += 1
 
     def longest_match(self, draft_tokens: Sequence[int], start: int) -> tuple[int, int] | None:

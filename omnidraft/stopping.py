@@ -64,7 +64,7 @@ class AcceptanceHead:
 
     The weight of log(q / (1 - q)) starts at 1 and all others at 0, so a fresh head predicts the
     drafter's own confidence. There are no hidden layers, which overfit the few labels of a stream:
-    OmnidraftError for parameters with hidden layers or of another width.
+    OmnidraftError for a width below 1, or parameters with hidden layers or of another width.
 
     >>> head = AcceptanceHead(4); round(float(head(head.features(np.ones(4), np.ones(4), 0.9))), 2)
     0.9
@@ -73,13 +73,13 @@ class AcceptanceHead:
     on_host = True  # does it take arrays? The twin takes tensors
 
     def __init__(self, width: int, parameters: dict[str, np.ndarray] | None = None) -> None:
+        if type(width) is not int or width < 1:
+            raise OmnidraftError(f"width is {width!r}, but must be a whole number from 1")
         weight = np.append(np.zeros(2 * width, np.float32), np.float32(1))
-        self.parameters = {"out.weight": weight, "out.bias": np.zeros(1, np.float32)}
-        if parameters is None:
-            return
-        if _shapes(parameters) != _shapes(self.parameters):
+        fresh = {"out.weight": weight, "out.bias": np.zeros(1, np.float32)}
+        self.parameters = parameters or fresh
+        if _shapes(self.parameters) != _shapes(fresh):
             raise OmnidraftError("this head has another width or hidden layers: train a new one")
-        self.parameters = parameters
 
     @staticmethod
     def features(hidden: np.ndarray, embedding: np.ndarray, probability: float) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from test_cli import own_caches  # noqa: F401 (a fixture)
 from test_learning import folders, learner_of, paired  # noqa: F401 (a fixture)
+from vocabularies import byte_level
 
 import omnidraft
 from omnidraft import Adapters, Learner, OmnidraftError, Options, Pair, Uniforms, learn, plain, speculative
@@ -15,8 +16,9 @@ from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.serving.conversation import Conversation
-from omnidraft.stopping import Confidence
+from omnidraft.stopping import AcceptanceHead, Confidence
 
+BYTES = byte_level("Ġ t, h e", name="bytes")
 ODD = [5, 1.5, b"x", object(), [1], {"a": 1}, 1 + 2j, np.arange(9.0).reshape(3, 3)]
 HOW, RNG = Options.of(max_new_tokens=3), np.random.default_rng(0)
 
@@ -43,6 +45,14 @@ def told(call, words: str = "") -> str:
     *((lambda odd=odd: Options(stop=Confidence(head=odd)), "head is .*, but must be an Acceptance") for odd in (5, "x", {})),
     *((lambda odd=odd: NGramCache(odd), "capacity is .*, but must be a whole number from 1")
       for odd in ("x", 1.5, [4], float("nan"), 0)),
+    *((lambda odd=odd: NGramCache().insert(*odd), "cannot cache .*: an entry is two or more draft ids")
+      for odd in ((5, 3), (["a", "b"], 3), ((1.0, 2), 3), (None, 3), ((1, 2), "x"), ((1, 2), None))),
+    *((lambda odd=odd: NGramCache().insert(odd, 3), "an entry is two or more draft ids")
+      for odd in ((), (1,), (1, -2), (1, 2**31))),
+    *((lambda odd=odd: AcceptanceHead(odd), "width is .*, but must be a whole number from 1")
+      for odd in (0, -3, "x", 1.5, None, [4])),
+    *((lambda odd=odd: BYTES.decode(odd), "cannot decode this: give a list of ids, none negative")
+      for odd in (None, 5, "abc", [1.5], ["a"], [None], np.ones((2, 2)), np.arange(3.0), iter([1]), [3, -1], [-(10**9)])),
     (lambda: NGramCache(None, "lru"), "capacity is None, but must be a whole number from 1"),
     (lambda: omnidraft.load([]), r"unknown model '\[\]'")])
 def test_values_that_people_type_are_told_in_one_line(call, words):

@@ -239,9 +239,10 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes of each token, as for `decode_bytes`."""
-        if len(ids) and min(ids) < 0:
-            raise OmnidraftError(f"token id {min(ids)} is negative: it stands for no token")
-        return [self.token_bytes[i] or b"" if i < self.size else b"" for i in ids]
+        with suppress(TypeError, ValueError):  # the latter for rows of an array
+            if not len(ids) or min(ids) >= 0:
+                return [self.token_bytes[i] or b"" if i < self.size else b"" for i in ids]
+        raise OmnidraftError("cannot decode this: give a list of ids, none negative")
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
         """The joined bytes of tokens (special, unused, padding ids: none); negative ids raise."""
