@@ -153,12 +153,16 @@ def stateless(run: Callable[[list[int], Any], Any], names: str) -> Callable[[lis
 
     def first(ids: list[int], row: Any) -> Any:
         if not looked:
-            with told(f"above temperature 0, where {names} also sees drafts that do not stay, it"):
+            try:
                 before = run(ids, row + 0)  # + 0: a copy, as it may change its argument
                 likely = before + 0
                 likely[sorted(set(ids))] = -np.inf  # a token that is new to the text
                 run([*ids, int(likely.argmax())], row + 0)
                 after = run(ids, row + 0)
+            except OmnidraftError as error:
+                raise OmnidraftError(f"{error}; above temperature 0 it also sees drafts that do "
+                                     "not stay: if it keeps state, use do_sample=False, where it "
+                                     "is called once per token") from error
             with np.errstate(invalid="ignore"):
                 same = (before == after) | (abs(before - after) < 1e-3) | (before != before)
             if not same.all():

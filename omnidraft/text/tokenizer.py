@@ -378,7 +378,10 @@ def _add(made: tokenizers.Tokenizer, tokens: list[tokenizers.AddedToken]) -> Non
 
 def _strings(raw: tokenizers.Tokenizer) -> list[str | None]:
     """How each id is written, up to the number of tokens."""
-    strings = [raw.id_to_token(i) for i in range(raw.get_vocab_size())]
+    count = raw.get_vocab_size()
+    while raw.id_to_token(count) is not None:  # subtle: an old release counts equal strings once
+        count += 1
+    strings = [raw.id_to_token(i) for i in range(count)]
     for i, token in raw.get_added_tokens_decoder().items():
         if i < len(strings):  # subtle: the library may name it as normalized, "▁..."
             strings[i] = token.content

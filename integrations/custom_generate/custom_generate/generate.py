@@ -391,21 +391,23 @@ class Assistant:
         return tokens, rows
 
 
-def process(processor, ids, row):
+def process(processor, ids, row, advice=""):
     """The processed row (1, V) after ids (1, n); ValueError of one line if a processor raises."""
     try:
         return processor(ids, row)
     except Exception as error:
-        raise ValueError(f"a logits processor failed: {type(error).__name__} {error}") from error
+        says = f"{type(error).__name__} {error}".strip()
+        raise ValueError(f"a logits processor failed: {says}{advice}") from error
 
 
 def keeps_state(processor, ids, row):
     """Is the row after ids another one once a longer text was processed?"""
-    before = process(processor, ids, row.clone())  # processors may change their argument
+    advice = "; if it keeps state, use do_sample=False, where it is called once per token"
+    before = process(processor, ids, row.clone(), advice)  # processors may change their argument
     likely = before.clone().index_fill(1, ids[0], -torch.inf)  # a token that is new to the text
     longer = torch.cat([ids, likely.argmax(-1, keepdim=True)], 1)
-    process(processor, longer, row.clone())
-    after = process(processor, ids, row.clone())
+    process(processor, longer, row.clone(), advice)
+    after = process(processor, ids, row.clone(), advice)
     return not bool(((before == after) | ((before - after).abs() < 1e-3) | before.isnan()).all())
 
 
