@@ -246,6 +246,7 @@ def test_every_kind_of_model_learns(folders, examples, name, dtype):
         assert trainer.model().dtype == dtype and rows(trainer.model()).shape[1] == PIECES.size
         if rank:
             moved = {k for k, v in weights_of(trainer.model()).items() if (v != weights_of(base).get(k)).any()}
+            moved = {k for k in moved if "relative_pos_embeddings" not in k}  # ProphetNet's is a linear layer of a block
             assert moved and not any("norm" in k or "embed" in k or "wte" in k for k in moved)
 
 

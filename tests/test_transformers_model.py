@@ -81,7 +81,7 @@ KINDS = {
         "num_encoder_attention_heads": 4, "decoder_ffn_dim": 48, "encoder_ffn_dim": 48, "max_position_embeddings": 128,
         "is_decoder": True, "is_encoder_decoder": False, "add_cross_attention": False}, "differs"),
     "other logits after others": ("Zamba2ForCausalLM", {  # transformers limits the time step of a whole text, not of one token
-        **SIZES, "num_hidden_layers": 2, "layers_block_type": ["linear_attention", "hybrid"], "mamba_d_state": 8,
+        **SIZES, "num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "hybrid"], "mamba_d_state": 8,
         "mamba_headdim": 8, "n_mamba_heads": 8, "mamba_ngroups": 1, "time_step_min": 0.05}, "differs"),
     "state inside the model": ("RecurrentGemmaForCausalLM", {
         **SIZES, "lru_width": 32, "attention_window_size": 7, "block_types": ("recurrent", "attention")}, "again"),

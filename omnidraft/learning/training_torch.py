@@ -171,9 +171,11 @@ def placed(lora: LoRA, base: TransformersModel) -> LoRA:
 def fresh(base: TransformersModel, rng: np.random.Generator, rank: int) -> LoRA:
     """New adapters, which change nothing yet, for the head and every block."""
     head, shapes = base.model.get_output_embeddings(), {}
+    own = dict(base.model.named_parameters())  # blocks that share a weight (Zamba2) adapt it once
     for name, module in base.model.named_modules():
         adapts = isinstance(module, (torch.nn.Linear, Conv1D))
-        if adapts and (module is head or re.search(r"\.\d+\.", name)):
+        in_block = re.search(r"\.\d+\.", name) and f"{name}.weight" in own
+        if adapts and (module is head or in_block):
             shape = tuple(module.weight.shape)
             shapes[f"{name}.weight"] = shape[::-1] if isinstance(module, Conv1D) else shape
     return placed(LoRA.fresh(shapes, rng, rank, "f8"), base)
