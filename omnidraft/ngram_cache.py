@@ -5,7 +5,7 @@ In an entry (d_1..d_n <-> t), n >= 2, both sides have equal bytes (arXiv 2507.02
 Other n-gram caches propose drafts; this one only translates, between two given tokenizers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import index
 from struct import pack
 
@@ -52,9 +52,12 @@ class NGramCache:
 
     def items(self) -> Iterator[tuple[NGram, int, int]]:
         """(n-gram, target token, hits) of each entry; the next to be evicted comes first."""
-        by_hits = self.eviction == "lfu"
-        for ngram in sorted(self._entries, key=self.hits) if by_hits else self._entries:
-            yield ngram, *self._entries[ngram]
+        ngrams: Iterable[NGram] = self._entries
+        if self.eviction == "lfu":
+            ngrams = sorted(ngrams, key=self.hits)
+        for ngram in ngrams:
+            token, hits = self._entries[ngram]
+            yield ngram, token, hits
 
     def insert(self, ngram: Sequence[int], token: int, hits: int = 0) -> bool:
         """Add an entry, or change the token of a known n-gram; False if nothing changed."""
@@ -74,7 +77,8 @@ class NGramCache:
         elif len(self) == self.capacity:
             if self.eviction == "none":
                 return False
-            self._remove(next(self.items())[0])
+            coldest, _, _ = next(self.items())
+            self._remove(coldest)
         self.add({ngram: (token, hits)})
         return True
 
@@ -87,7 +91,8 @@ class NGramCache:
         self._entries |= entries
         for ngram, (token, _) in entries.items():
             self._splits[token] = self._splits.get(token, ()) + (ngram,)
-        self._lengths = sorted(set(self._lengths) | set(map(len, entries)), reverse=True)
+        lengths = set(self._lengths) | set(map(len, entries))
+        self._lengths = sorted(lengths, reverse=True)
         self.version += 1
 
     def longest_match(self, draft_tokens: Sequence[int], start: int) -> tuple[int, int] | None:
