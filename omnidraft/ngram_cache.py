@@ -112,8 +112,7 @@ class NGramCache:
 
     def splits(self) -> dict[int, NGram]:
         """Each target token that has n-grams -> its `split_of`."""
-        return {token: self.split_of(token) if len(found) > 1 else found[0]
-                for token, found in self._splits.items() if found}
+        return {token: self.split_of(token) for token, found in self._splits.items() if found}
 
     def touch(self, ngram: Sequence[int]) -> bool:
         """Count one use of an entry; False if there is no such entry."""
@@ -144,18 +143,16 @@ class NGramCache:
         # subtle: half a character becomes U+FFFD, so that its two spellings below differ
         texts = [target.token_bytes[token].decode(errors="replace") for token in tokens]
         found = draft.encode_continuations(texts)
-        pieces = [data or b"" for data in draft.token_bytes]
         new = {}
-        room = self.capacity and self.capacity - len(self)  # None: without end
         for token, (ids, in_one_piece) in zip(tokens, found, strict=True):
-            if len(new) == room:
+            if len(self) + len(new) == self.capacity:
                 break
             split = tuple(ids)
             data = target.token_bytes[token]
             if len(split) < 2 or max(split) >= len(alignment.draft_to_target):
                 continue
             if in_one_piece:
-                stable = b"".join([pieces[i] for i in split]) == data
+                stable = draft.decode_bytes(split) == data
             else:
                 stable = draft.split(data) == split
             if stable and split not in self._entries:

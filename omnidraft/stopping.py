@@ -77,7 +77,7 @@ class AcceptanceHead:
             raise OmnidraftError(f"width is {width!r}, but must be a whole number from 1")
         weight = np.append(np.zeros(2 * width, np.float32), np.float32(1))
         fresh = {"out.weight": weight, "out.bias": np.zeros(1, np.float32)}
-        self.parameters = parameters or fresh
+        self.parameters = fresh if parameters is None else parameters
         if _shapes(self.parameters) != _shapes(fresh):
             raise OmnidraftError("this head has another width or hidden layers: train a new one")
 

@@ -47,6 +47,8 @@ def test_head_learns_what_decides_acceptance():
 def test_a_head_with_hidden_layers_is_refused():
     with pytest.raises(OmnidraftError, match="hidden layers"):
         AcceptanceHead(1, {"blocks.0.weight": np.zeros((3, 3)), "out.weight": np.zeros(3), "out.bias": np.zeros(1)})
+    with pytest.raises(OmnidraftError, match="another width"):
+        AcceptanceHead(1, {})  # a damaged file, not a fresh head
 
 
 def test_a_head_decides_the_draft_length_and_leaves_the_text_alone(folders):  # noqa: F811

@@ -207,21 +207,19 @@ class Tokenizer:
         """
         for first in range(0, len(texts), BATCH):
             some = texts[first:first + BATCH]
-            # nearly always there is nothing special in any of them, which is found out at once
-            joined = "\n".join(some)
-            special = set()
-            if self._unspellable.search(joined) or self._controls.find(joined):
-                special = {text for text in some
-                           if self._unspellable.search(text) or self._controls.find(text)}
-            asked = [text for text in some if text not in special]
+            # nearly always there are no names in any of them, which is found out at once
+            names = self._controls.find("\n".join(some))
+            simple = {text for text in some if text and not self._unspellable.search(text)
+                      and not (names and self._controls.find(text))}
+            asked = [text for text in some if text in simple]
             with _library(CANNOT):
                 encoded = iter(self._exact.encode_batch(asked, add_special_tokens=False))
             for text in some:
-                if text in special:
-                    yield self.encode_continuation(text), False
-                else:
+                if text in simple:
                     found = next(encoded)
                     yield found.ids, found.word_ids[-1:] == [0]
+                else:
+                    yield self.encode_continuation(text), False
 
     def split(self, data: bytes) -> tuple[int, ...] | None:
         """How the model alone (no pre-tokenizer) spells the bytes of a token; None if it cannot."""
