@@ -290,6 +290,13 @@ def test_what_it_cannot_do_is_said():
     for other in (state, none):  # `none` has no cache at all
         with pytest.raises(ValueError, match="can be shortened"):
             model.generate(**one, max_new_tokens=4, **(how | {"assistant_model": other}))
+    steps = transformers.ProphetNetForCausalLM(transformers.ProphetNetConfig(
+        vocab_size=512, hidden_size=16, decoder_ffn_dim=24, num_decoder_layers=1, num_decoder_attention_heads=2,
+        is_decoder=True, is_encoder_decoder=False, add_cross_attention=False, num_buckets=4, relative_max_distance=8)).eval()
+    for models in ((model, steps), (steps, how["assistant_model"])):  # with a cache it takes one token at a time
+        with pytest.raises(ValueError, match="ProphetNet.* does not read several tokens at once, which drafting needs"):
+            models[0].generate(**one, max_new_tokens=20, eos_token_id=None, **(how | {"assistant_model": models[1]}),
+                               assistant_confidence_threshold=0.0)
     with pytest.raises(ValueError, match="assistant_tokenizer is missing"):
         model.generate(**ids, max_new_tokens=4, **(how | {"assistant_tokenizer": None}))
     for name, says in (("tokenizer", "must be a fast tokenizer"), ("assistant_tokenizer", "must be a fast tokenizer"),

@@ -310,7 +310,11 @@ def reader(model):
             first = length(cache)
             places = torch.arange(first, first + ids.shape[1], device=ids.device)
             held["position_ids"] = places[None]
-        out = model(ids, use_cache=cache is not None, logits_to_keep=rows, **held)
+        try:
+            out = model(ids, use_cache=cache is not None, logits_to_keep=rows, **held)
+        except AssertionError as error:  # ProphetNet takes one token at a time
+            raise ValueError(f"{type(model).__name__} does not read several tokens at once, which "
+                             f"drafting needs: {error}") from error
         return out.logits[0, -rows:].to(torch.float32)  # some models return all rows
 
     return read
