@@ -58,6 +58,7 @@ class Place(NamedTuple):
     """A place where a round begins, and the result of its first n = 0, 1, ... draft tokens."""
 
     features: np.ndarray  # (m, F): first the likeliest token's, unless a token was healed; then those of the drawn tokens
+    confidences: np.ndarray  # (m,) of the same tokens, as `Confidence` takes them
     healed: int  # number of drawn tokens that no stop rule sees
     rows: list[int]  # rows of the target's pass, by n
     tokens: list[float]  # tokens that the round writes, by n; at T = 1 expected ones
@@ -83,12 +84,24 @@ def at_zero(pair: Pair, texts: Sequence[str], tokens: int) -> list[list[Place]]:
             drafter.follow(Draft(), spelled[i], int(not spelled[i]))
             healed = len(draft.tokens) - len(draft.features)
             labels = [1.0] * (kept - healed) + [0.0] * (healed <= kept < len(draft.tokens) and room > LONGEST)
-            places.append(Place(np.array(watch.seen), healed, [len(some) + 1 for some in proposed],
+            features = np.array(watch.seen)
+            places.append(Place(features, probabilities(features), healed, [len(some) + 1 for some in proposed],
                                 [common_prefix(some, written[i:]) + 1 for some in proposed], labels))
             ids.append(token)
             watch.seen.clear()
         found.append(places)
     return found
+
+
+def probabilities(features: np.ndarray) -> np.ndarray:
+    """The drafter's probability (m,) of the tokens with these features: the confidence at T = 0."""
+    return AcceptanceHead((features.shape[-1] - 1) // 2)(features) if len(features) else np.zeros(0)
+
+
+def norms(rows: Sequence[np.ndarray], first: bool) -> np.ndarray:
+    """The L2 norms of the rows that tokens were drawn from, the confidence at T = 1; `first`: that of the first row twice."""
+    found = [float(row @ row) ** 0.5 for row in rows]
+    return np.array(found[:first] + found)
 
 
 class Rounds(Learner):
@@ -115,7 +128,8 @@ class Rounds(Learner):
                 p = probs[steps[-1].row]  # the atoms ended: the node's own token adds a bonus token
                 tokens[-1] += steps[-1].after * float(p[lifting.token[node]] / p[lifting.below(node)].sum())
         labels = self._labels(draft, proposals, logits, rest[1], rest[2])[healed:]
-        self.places.append(Place(features, healed, rows, tokens, labels))
+        confidences = norms(draft.probs[healed:], len(features) > len(draft.features))
+        self.places.append(Place(features, confidences, healed, rows, tokens, labels))
 
 
 def at_one(pair: Pair, texts: Sequence[str], tokens: int) -> list[list[Place]]:
@@ -131,7 +145,7 @@ def at_one(pair: Pair, texts: Sequence[str], tokens: int) -> list[list[Place]]:
 
 def learn(texts: list[list[Place]], steps: int) -> AcceptanceHead:
     """A head trained on the labels of these places."""
-    features, labels = pooled(texts)
+    features, _, labels = pooled(texts)
     head = AcceptanceHead((features.shape[1] - 1) // 2)
     optimizer = AdamW(head.parameters, 1e-3, decay=0.0)
     for some in np.random.default_rng(0).integers(len(labels), size=(steps, 256)):
@@ -139,21 +153,31 @@ def learn(texts: list[list[Place]], steps: int) -> AcceptanceHead:
     return head
 
 
-def pooled(texts: list[list[Place]]) -> tuple[np.ndarray, np.ndarray]:
-    """Features (n, F) and labels (n,) of all labelled tokens."""
-    found = [pair for places in texts for place in places
-             for pair in zip(place.features[not place.healed:], place.labels, strict=False)]
-    return np.array([x for x, _ in found], np.float32), np.array([y for _, y in found], np.float32)
+def pooled(texts: list[list[Place]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features (n, F), confidences (n,) and labels (n,) of all labelled tokens."""
+    found = []
+    for place in (place for places in texts for place in places):
+        first = not place.healed  # the likeliest token's has no label
+        found += zip(place.features[first:], place.confidences[first:], place.labels, strict=False)
+    features, confidences, labels = zip(*found, strict=True)
+    return np.array(features, np.float32), np.array(confidences), np.array(labels, np.float32)
 
 
-def count(texts: list[list[Place]], head: AcceptanceHead, threshold: float) -> dict[str, float]:
-    """What the confidence rule needs per token with this head: passes, rows, steps and predictions."""
+def predictions(place: Place, head: AcceptanceHead | None) -> list[float]:
+    """What the rule multiplies: the predictions of the head, or the confidences."""
+    if head is None or not len(place.features):
+        return place.confidences.tolist()
+    return head(place.features).tolist()
+
+
+def count(texts: list[list[Place]], head: AcceptanceHead | None, threshold: float) -> dict[str, float]:
+    """What the confidence rule needs per token, with this head if there is one: passes, rows, steps and predictions."""
     sums: dict[str, float] = defaultdict(float)
     for places in texts:
         i = 0
         while i < len(places):
             place = places[i]
-            predicted, n, steps, looks = [*map(float, head(place.features))] if len(place.features) else [], 0, 0, 0
+            predicted, n, steps, looks = predictions(place, head), 0, 0, 0
             if len(place.rows) > 1 and not place.healed:
                 steps, looks = 1, 1  # the first row decides whether to draft at all
             if len(place.rows) > 1 and (place.healed or predicted[0] >= threshold):
@@ -219,14 +243,14 @@ def measured(pair: Pair, text: str, repeats: int = 40) -> dict[str, float]:
 
 
 def compare(places: Callable[[Pair, Sequence[str], int], list[list[Place]]], pair: Pair, texts: Sequence[str],
-            costs: dict[str, float], args: Namespace) -> tuple[dict, dict[str, tuple[float, AcceptanceHead]]]:
-    """Speedups over plain decoding in the cost model; for confidence and head, the tuned threshold and its predictor."""
+            costs: dict[str, float], args: Namespace) -> tuple[dict, dict[str, tuple[float, AcceptanceHead | None]]]:
+    """Speedups over plain decoding in the cost model; for confidence and head, the tuned threshold and the head."""
     found, stream = (places(pair, some, args.tokens) for some in (texts[:args.prompts], texts[args.prompts:]))
-    heads = {"confidence": AcceptanceHead(pair.draft.config.width), "head": learn(stream, args.steps)}
+    heads = {"confidence": None, "head": learn(stream, args.steps)}
     results, tuned, plain = {}, {}, 1 + costs["rest"]
-    features, labels = pooled(found)
+    features, confidences, labels = pooled(found)
     for name, head in heads.items():
-        learned = name == "head"
+        learned = head is not None
         trials, worth = {t: count(stream, head, t) for t in THRESHOLDS}, THRESHOLD
         threshold, free = (min(trials, key=lambda t, timed=timed: cost(trials[t], costs, timed)) for timed in (learned, False))
         for _ in range(20):  # tokens per time * the cost of one more token
@@ -234,7 +258,7 @@ def compare(places: Callable[[Pair, Sequence[str], int], list[list[Place]]], pai
                 count(stream, head, worth), costs, learned)
         own = {"default": THRESHOLD, "tuned": threshold, "expected value": worth}
         counted = {how: count(found, head, t) for how, t in own.items()}
-        results[name] = {"threshold": threshold, "worth": worth, **quality(head(features), labels),
+        results[name] = {"threshold": threshold, "worth": worth, **quality(head(features) if head else confidences, labels),
                          **{how: plain / cost(one, costs, learned) for how, one in counted.items()},
                          "without its time": plain / cost(count(found, head, free), costs, False), "counted": counted["tuned"]}
         tuned[name] = threshold, head
@@ -254,7 +278,7 @@ def run(names: str, task: str, args: Namespace) -> dict:
     cold, tuned = compare(at_zero, pair, texts, costs, args)
     warm, _ = compare(at_one, pair, texts, costs, args)
     settings = {"plain": (pair, None), "default": (pair, Confidence(LONGEST, THRESHOLD)),
-                **{name: (pair, Confidence(LONGEST, threshold, head if name == "head" else None))
+                **{name: (pair, Confidence(LONGEST, threshold, head))
                    for name, (threshold, head) in tuned.items()}}
     clock = speeds(settings, examples[:args.timed], args.tokens, args.repeats)
     base = np.array(clock["default"].pop("speeds"))
