@@ -88,7 +88,8 @@ class Drafter:
             if drawn:
                 logits = self.model.forward(drawn[-1:], self.cache)
             rows = self._rows(logits, self.allowed)
-            if not (draft.tokens or drawn) and not self._worth_it(rows):
+            first = not (draft.tokens or drawn)
+            if first and not self._worth_it(rows):
                 return draft
             drawn.append(self.sampler.draw(rows))
             if self.options.temperature:
@@ -215,8 +216,8 @@ class Drafter:
         token, probability, norm = self.sampler.read(token, rows)
         head = self.options.stop.head
         if head is None:
-            bound = getattr(self.options.stop, "bound", None)
-            if bound is not None:  # this rule reads the whole row
+            bound = self.options.stop.bound
+            if bound is not None:
                 return token, bound(rows[0]), []
             # subtle: at T > 0 it is not the drawn token that decides, but how far the target's row
             # overlaps this one; two draws from this row agree with probability norm^2

@@ -94,7 +94,7 @@ class Lifting:
     def below(self, node: Split) -> np.ndarray:
         """Target tokens (n,) whose split passes through `node`, its own token first."""
         first = bisect_left(self._ordered, node)
-        end = bisect_left(self._ordered, node + (inf,))
+        end = bisect_left(self._ordered, node + (inf,))  # after every split that begins with node
         return self.order[first:end]
 
     def own(self, node: Split) -> np.ndarray:
@@ -103,7 +103,7 @@ class Lifting:
 
     def children(self, node: Split) -> Counter[int]:
         """Atoms that lead to children of `node` -> how many tokens are at or below each child."""
-        inside = self.below(node)[node in self.token:]  # without the node's own token
+        inside = self.below(node)[len(self.own(node)):]  # without the node's own token
         return Counter([self.splits[token][len(node)] for token in inside.tolist()])
 
     def atoms(self, node: Split) -> np.ndarray:
@@ -135,22 +135,22 @@ class Lifting:
         return np.flatnonzero(self.categories(node, target_size) == category)
 
     def choice(self, node: Split, target_probs: np.ndarray,
-               atom_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The `atoms` (C,) of `node`; P and Q (C + 1,) of these and of the rest.
+               atom_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """P and Q (C + 1,) of the `atoms` (C,) of `node` and of the rest.
 
         target_probs: the target's row (V_p,); atom_probs: Q (V_q,) of the next atom. Inside the
         trie the rest is *stop*, the node's own token t_n: P(child) = mass(child) / mass(node),
         P(stop) = p(t_n) / mass(node), Q(stop) = 1 - sum Q(child), as any atom that is not a child
         proposes *stop*. At the root: uncovered tokens, Q = 0; atoms that begin no split have P = 0.
         """
-        masses = self.masses(node, target_probs)  # P (C + 1,)
-        drafted = masses * 0  # Q (C + 1,): zeros, of the same kind as P
+        P = self.masses(node, target_probs)  # (C + 1,)
+        Q = P * 0  # (C + 1,): zeros, of the same kind as P
         if node == ROOT:
-            drafted[:-1] = atom_probs  # any atom; no atom proposes an uncovered token
+            Q[:-1] = atom_probs  # also of atoms that begin no split
         else:
-            drafted[:-1] = atom_probs.take(self.index(self.atoms, node))  # the children
-            drafted[-1] = (1.0 - drafted.sum()).clip(0)  # *stop*: any other atom
-        return self.atoms(node), masses, drafted
+            Q[:-1] = atom_probs.take(self.index(self.atoms, node))  # the children
+            Q[-1] = (1.0 - Q.sum()).clip(0)  # *stop*: any other atom
+        return P, Q
 
     def masses(self, node: Split, target_probs: np.ndarray) -> np.ndarray:
         """P (C + 1,) of `choice`: the target's row (V_p,) summed over the categories of `node`."""
@@ -221,7 +221,8 @@ class Lifting:
 
         draft_probs: the row (V_q,) that it was drawn from. Tokens without a path are left out.
         """
-        tokens, atoms = self.index(self.continuing, prefix, False)  # atoms: see `own`
+        # Without the tokens that are atoms themselves: `is_atom` adds these below.
+        tokens, atoms = self.index(self.continuing, prefix, False)
         probs = draft_probs.take(tokens)  # (n,)
         if prefix:
             return self.added(atoms, probs / probs.sum().clip(TINY), len(draft_probs))

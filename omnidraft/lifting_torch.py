@@ -20,7 +20,8 @@ class Lifting(lifting.Lifting):
     def __init__(self, host: lifting.Lifting, device: torch.device | str = "cpu") -> None:
         vars(self).update(vars(host), host=host, device=device)  # shared, not copied
         self.is_atom = torch.from_numpy(host.is_atom).to(device)
-        self.index = vars(host).setdefault(f"index on {device}", cache(self.index))  # for all texts
+        # subtle: index tensors are kept by the host's lifting, once per device, for all texts
+        self.index = vars(host).setdefault(f"index on {device}", cache(self.index))
 
     def index(self, ids: Callable[..., np.ndarray], *of: Any) -> Tensor:
         return upload(ids(*of), self.device)

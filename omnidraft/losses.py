@@ -4,7 +4,7 @@ p = target, q = draft; only the drafter is trained. `dm` and `hybrid` are the lo
 2507.02659 (Eq. 3 and 4), `lifted` is this project's own. Each is a sum of terms that compare P with
 Q over categories c of draft tokens: Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d).
 draft_logits: (N, V_q), row j predicts draft_ids[j + 1]. A loss returns the *summed* value, its
-gradient (N, V_q), which PyTorch passes to autograd, and the number of terms, for the mean.
+gradient (N, V_q), from which a model continues, and the number of terms, for the mean.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -218,7 +218,9 @@ def lifted_categories(lifting: Lifting, width: int, exact: bool, prefix: Split, 
     categories[draft_tokens] = of_atom[next_atoms]
     categories = categories[:width]  # (W,)
     held = np.bincount(categories + 1, minlength=len(atoms) + 2)[1:] > 0  # (C + 1,)
-    return categories, held | (exact and held.any())
+    if exact and held.any():  # what no draft token proposes counts too
+        held[:] = True
+    return categories, held
 
 
 def _total(draft_logits: np.ndarray, terms: Iterable[Term]) -> Result:
@@ -241,19 +243,20 @@ def _total(draft_logits: np.ndarray, terms: Iterable[Term]) -> Result:
         value += weight * distance
         # Through the softmax: dQ(c) / dlogit(d) = q(d) / total * ([d in c] - Q(c))
         slope = (slope - slope @ Q) * (weight / total)
+        # subtle: -1, no category, takes the last slope, but there q is 0
         gradient[row, :width] += q * slope[categories]
         count += 1
     return float(value), gradient, count
 
 
-def _divergence(target: np.ndarray, draft: np.ndarray, kind: str,
+def _divergence(P: np.ndarray, Q: np.ndarray, kind: str,
                 dtype: Any = float) -> tuple[float, np.ndarray]:
     """The divergence of P and Q (C,), and its derivative by Q (C,); logarithms in `dtype`."""
     if kind == "tv":
-        return 1.0 - np.minimum(target, draft).sum(), -(draft < target).astype(float)
-    bounded = np.maximum(draft, TINY)
-    free = draft > TINY  # elsewhere the bound makes the derivative 0
-    log_ratio = np.log((bounded / np.maximum(target, FLOOR)).astype(dtype))
+        return 1.0 - np.minimum(P, Q).sum(), -(Q < P).astype(float)
+    bounded = np.maximum(Q, TINY)
+    free = Q > TINY  # elsewhere the bound makes the derivative 0
+    log_ratio = np.log((bounded / np.maximum(P, FLOOR)).astype(dtype))  # log(Q / P)
     if kind == "reverse":
-        return (draft * log_ratio).sum(), log_ratio + free
-    return -(target * log_ratio).sum(), -target * free / bounded
+        return (Q * log_ratio).sum(), log_ratio + free
+    return -(P * log_ratio).sum(), -P * free / bounded

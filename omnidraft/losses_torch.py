@@ -28,7 +28,7 @@ def dm(draft_logits: Tensor, example: Example, pair: Pairing) -> Result:
 def hybrid(draft_logits: Tensor, example: Example, pair: Pairing,
            weight: float | str = 0.2) -> Result:
     """As `losses.hybrid`."""
-    example, index = _beside(draft_logits, example)
+    example, index = _on_device(draft_logits, example)
     terms = losses.hybrid_terms(draft_logits.shape, example, pair, weight, index)
     return _total(draft_logits, terms)
 
@@ -37,7 +37,7 @@ def lifted(draft_logits: Tensor, example: Example, pair: Pairing,
            divergence: str = "forward") -> Result:
     """As `losses.lifted`: `loss, count = lifted(...)`, and then `(loss / count).backward()`."""
     lifting = lifting_torch.Lifting(pair.lifting, draft_logits.device)
-    example, index = _beside(draft_logits, example)
+    example, index = _on_device(draft_logits, example)
     terms = losses.lifted_terms(draft_logits.shape, example, pair, divergence, lifting, index)
     return _total(draft_logits, terms)
 
@@ -45,7 +45,7 @@ def lifted(draft_logits: Tensor, example: Example, pair: Pairing,
 LOSSES = {"dm": dm, "hybrid": hybrid, "lifted": lifted}
 
 
-def _beside(draft_logits: Tensor, example: Example) -> tuple[Example, Any]:
+def _on_device(draft_logits: Tensor, example: Example) -> tuple[Example, Any]:
     """The example with its rows on the drafter's device, and what makes index tensors there."""
     device, dtype = draft_logits.device, torch.promote_types(draft_logits.dtype, torch.float32)
     rows = torch.as_tensor(example.target_probs).to(device, dtype)  # (M, V_p)

@@ -1,6 +1,6 @@
 """The n-gram cache: it maps several draft tokens to the one target token that they spell.
 
-It works on ids alone, so it needs no Torch twin.
+It holds ids, never rows, so it needs no Torch twin.
 In an entry (d_1..d_n <-> t), n >= 2, both sides have equal bytes (arXiv 2507.02659, section 3.1).
 Other n-gram caches propose drafts; this one only translates, between two given tokenizers.
 """
@@ -124,7 +124,7 @@ class NGramCache:
         if self.eviction != "none":  # move it to the end: entries are in order of use
             del self._entries[ngram]
         self._entries[ngram] = (token, hits + 1)
-        self.version += self.split_of(token) != usual
+        self.version += self.split_of(token) != usual  # another n-gram is the most used now
         return True
 
     def hits(self, ngram: Sequence[int]) -> int:
@@ -134,7 +134,7 @@ class NGramCache:
     def prefill(self, draft: Tokenizer, target: Tokenizer, alignment: Alignment) -> int:
         """Insert the drafter's split of each target token without a direct token; returns how many.
 
-        Splits must not depend on the pre-tokenizer, hence on context. If full: the lowest ids.
+        Only splits that the tokenizer makes in any context; if full, those of the lowest ids.
         """
         self.bind(draft, target)
         canonical = canonical_ids(target, target.token_bytes)

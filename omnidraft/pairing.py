@@ -101,16 +101,16 @@ class Pairing:
         return made
 
     def _lift(self) -> Lifting:
-        same = self.alignment.draft_to_target.tolist()  # (V_q,)
-        back = self.alignment.target_to_draft.tolist()  # (V_p,)
+        to_target = self.alignment.draft_to_target.tolist()  # (V_q,)
+        to_draft = self.alignment.target_to_draft.tolist()  # (V_p,)
         splits = {}
-        for atom, to in enumerate(same):
+        for atom, token in enumerate(to_target):
             # subtle: if several target tokens have the same bytes (<0x41> and "A"), the one that is
             # written is covered. If several draft tokens do, one is the atom and the path of all.
-            if to >= 0 and back[to] == atom:
-                splits[to] = (atom,)
-        for to, split in self.cache.splits().items():
-            if to < len(back) and back[to] < 0 and max(split) < len(same):
-                splits[to] = split
-        direct = {token: (to,) for token, to in enumerate(same) if to >= 0}
+            if token >= 0 and to_draft[token] == atom:
+                splits[token] = (atom,)
+        for token, split in self.cache.splits().items():
+            if token < len(to_draft) and to_draft[token] < 0 and max(split) < len(to_target):
+                splits[token] = split
+        direct = {atom: (token,) for atom, token in enumerate(to_target) if token >= 0}
         return Lifting(splits, self.spellings | direct, self.draft.vocab_size)

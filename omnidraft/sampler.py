@@ -63,10 +63,11 @@ class Sampler(Device):
     @staticmethod
     def process(logits: np.ndarray, *settings: float) -> np.ndarray:
         """Like the function `process`; without a filter, at temperature 1, by the fast form."""
-        probs = None
         if settings == (1.0, *NO_FILTERS):
             probs = sampling_fast.softmax(logits)
-        return process(logits, *settings) if probs is None else probs
+            if probs is not None:  # None: these logits need the shift
+                return probs
+        return process(logits, *settings)
 
     def rows(self, logits: np.ndarray, size: int) -> Sequence[np.ndarray]:
         """The distributions (n, V) for logits (n, V), over a tokenizer's `size` ids."""

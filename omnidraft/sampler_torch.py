@@ -54,7 +54,8 @@ class Sampler(Device, sampler.Sampler):
     """How logits become tokens, as in `sampler`: rows and drawn tokens stay on the models' device.
 
     Each round copies to the host: the drafted tokens, once, when the draft is complete; a healed
-    token; what verification compares and draws; with a rule that looks, every token's probability.
+    token; what verification compares and draws; with a rule that looks, every token's probability
+    and its row's norm.
     """
 
     rules = verification_torch

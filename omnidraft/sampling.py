@@ -38,7 +38,7 @@ def process(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
     # Without the shift, which changes nothing, exp could overflow.
     probs = np.exp((logits - highest) / max(float(temperature), 1e-30))
     if 0 < top_k < probs.shape[-1]:
-        least = np.sort(probs, -1)[..., -top_k, None]  # (..., 1)
+        least = np.sort(probs, -1)[..., [-top_k]]  # (..., 1): the k-th largest
         probs[probs < least] = 0.0
     if top_p < 1:
         probs = _nucleus(probs, top_p)
@@ -91,7 +91,9 @@ def best(logits: np.ndarray) -> Iterator[int]:
 
 
 def locate(weights: np.ndarray, draw: float) -> int:
-    """Where the running sum of weights (N,) first exceeds draw * total; N for NaN or all zero.
+    """Inverse transform sampling: where the running sum of weights (N,) first exceeds draw * total.
+
+    N for NaN, and where all weights are zero.
 
     >>> locate(np.array([1.0, 0.0, 3.0]), 0.25)
     2
@@ -127,7 +129,7 @@ class Uniforms:
 
     def __init__(self, source: np.random.Generator | Iterable[float]) -> None:
         if isinstance(source, np.random.Generator):
-            source = iter(source.random, None)  # without end
+            source = iter(source.random, None)  # calls it for each draw; it never returns None
         if not isinstance(source, Iterable):
             raise OmnidraftError(f"draws are made by a NumPy generator, not by {source!r}: give "
                                  "np.random.default_rng(0)")

@@ -21,11 +21,12 @@ class FixedLength:
     """
 
     limit: int = 4  # maximum number of draft tokens per round; 0: do not draft
-    looks = False  # does the rule need the probability of every drafted token?
-    head = None  # an `AcceptanceHead`, if the rule has one
+    looks = False  # does the rule need the confidence of every drafted token?
+    head = None  # an `AcceptanceHead` that predicts it, if the rule has one
+    bound = None  # a function that computes it from the row (V_q,), if the rule has one
 
     def starts(self, confidence: float) -> bool:
-        """Should the round draft, given the confidence of the likeliest first token?"""
+        """Should the round draft, given the confidence in the likeliest first token?"""
         return True
 
     def __call__(self, confidences: list[float]) -> bool:
@@ -36,10 +37,11 @@ class FixedLength:
 class Confidence(FixedLength):
     """Stop once the product of the drafted tokens' confidences falls below `threshold`.
 
-    A token's confidence is its draft probability (at T > 0 the L2 norm of the row that it was drawn
-    from: this project's own), or the prediction of a `head`; threshold = 1 - gamma of arXiv
-    2507.02659, section 3.3. If even the likeliest first token is below `threshold`, the round
-    drafts nothing (this project's own): a draft would make the target's pass wider.
+    A token's confidence is its draft probability at T = 0; above (this project's own) the L2 norm
+    of the row it was drawn from, whichever token that was; with a `head` its prediction. threshold
+    = 1 - gamma of arXiv 2507.02659, section 3.3. If the confidence at the first place (in the
+    likeliest token) is below `threshold`, the round drafts nothing (this project's own): a draft
+    would make the target's pass wider.
 
     >>> stop = Confidence(threshold=0.4)
     >>> stop.starts(0.3), stop([0.9]), stop([0.9, 0.4])
@@ -52,7 +54,7 @@ class Confidence(FixedLength):
     looks = True
 
     def starts(self, confidence: float) -> bool:
-        """Is the likeliest first token at least as probable as `threshold`?"""
+        """Is the confidence at the first place at least `threshold`?"""
         return not confidence < self.threshold  # subtle: NaN must draft: the error is raised later
 
     def __call__(self, confidences: list[float]) -> bool:
@@ -60,10 +62,10 @@ class Confidence(FixedLength):
 
 
 class AcceptanceHead:
-    """Predicts whether a drafted token will be accepted (arXiv 2405.19715): one sigmoid layer.
+    """Predicts whether a drafted token will be accepted: one sigmoid layer.
 
-    The weight of log(q / (1 - q)) starts at 1 and all others at 0, so a fresh head predicts the
-    drafter's own confidence. There are no hidden layers, which overfit the few labels of a stream:
+    The weight of log(q / (1 - q)) starts at 1 and all others at 0, so a fresh head predicts q of
+    the token. arXiv 2405.19715 has hidden layers, which overfit the few labels of a stream:
     OmnidraftError for a width below 1, or parameters with hidden layers or of another width.
 
     >>> head = AcceptanceHead(4); round(float(head(head.features(np.ones(4), np.ones(4), 0.9))), 2)

@@ -14,7 +14,7 @@ from . import stopping
 
 
 class AcceptanceHead(nn.Module, stopping.AcceptanceHead):
-    """As in NumPy: one sigmoid layer; a fresh head predicts the drafter's own confidence.
+    """As in NumPy: one sigmoid layer; a fresh head predicts q of the token.
 
     >>> head = AcceptanceHead(4)
     >>> optimizer = torch.optim.Adam(head.parameters(), lr=1e-3)

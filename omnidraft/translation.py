@@ -38,12 +38,14 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
           spread: Callable[[Any], Any] | None = None) -> Proposals:
     """Proposals for the drafted tokens d_1..d_k (Eq. 1), with the rows q' of the residuals (Eq. 2).
 
-    At each place take the longest cached n-gram: prod_j q(d_j) is added to q' of its target token,
-    and subtracted from q' of d_1's direct token. Else take the direct token; else the tokens that
-    spell the draft token (q(d) is added to q' of the first, which the others follow for certain).
-    Without any the proposals end. Where nothing is said, q' is q spread over the direct map. Not in
-    the paper: if an n-gram's target token has a direct draft token too, both ways of proposing it
-    count.
+    q' is q spread over the direct map, except for what is said here. At each place take the first:
+    1. The longest cached n-gram: prod_j q(d_j) is added to q' of its target token, and subtracted
+       from q' of d_1's direct token. Not in the paper: if that target token has a direct draft
+       token too, both ways of proposing it count.
+    2. The direct token.
+    3. The target tokens that spell d (not in the paper): q(d) is added to q' of the first, and the
+       others have q' = 1, as they follow for certain.
+    Without any of them the proposals end.
 
     draft_probs: k rows (V_q,); longest_match(tokens, start): (target token, length) or None;
     spread: maps a row (V_q,) to a row over the target's tokens (V_p,); None at temperature 0.

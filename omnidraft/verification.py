@@ -2,8 +2,9 @@
 
 p = target, q = draft. Row i of `target_probs` is p, after temperature and filters, given the
 context and the proposals before position i; m proposals need m + 1 rows.
-*Accepted*: the proposal is kept. *Recovered*: drawn from the residual after a rejection. *Bonus*:
-the free token when every proposal is kept. All rules are lossless, except `omnidraft` at T > 0:
+*Accepted*: the proposal is kept. *Recovered*: drawn by the target where the draft was rejected, or
+ended inside a token. *Bonus*: the free token when every proposal is kept. All rules are lossless,
+except `omnidraft` at T > 0:
 
 `slem`       arXiv 2502.05202, and every rule at temperature 0: `exact_match`
 `tli`        arXiv 2502.05202: `rejection_sampling` with q on the shared tokens
@@ -46,8 +47,7 @@ def ratio(target_prob: float, draft_prob: float) -> float:
 
 def residual(target_probs: np.ndarray, draft_probs: np.ndarray, scale: float = 1.0) -> np.ndarray:
     """Weights max(0, scale p - q) (V,); at scale 1, p itself if all of them are 0 (p = q)."""
-    left = np.maximum(scale * target_probs, draft_probs)
-    left -= draft_probs
+    left = np.maximum(0, scale * target_probs - draft_probs)
     if scale == 1 and left.max() == 0:
         return target_probs
     return left
@@ -81,7 +81,7 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[np.ndarra
     for row, token in enumerate(proposals):
         p = float(target_probs[row][token])
         q = float(proposed[row] if proposed else draft_probs[row][token])
-        if q <= 0 or not uniforms.accept(ratio(p, q)):
+        if not uniforms.accept(ratio(p, q)):
             left = residual(target_probs[row], draft_probs[row])  # (V_p,)
             emitted.append(uniforms.choose(left))
             return Verdict(emitted, "recovered")
@@ -111,22 +111,22 @@ def lifted(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lift
        min(Q, r P), or drawn from the residual with max(0, r P - Q); the sum is r P.
     """
     steps = list(comparisons(atoms, origins, lifting, target_probs, limit))
-    kept, refused, left = keep(steps, origins, lifting, target_probs, uniforms)
-    return written(kept, refused, left, lifting, target_probs, uniforms)
+    kept, rejected, left = keep(steps, origins, lifting, target_probs, uniforms)
+    return written(kept, rejected, left, lifting, target_probs, uniforms)
 
 
-def written(kept: list[Comparison], refused: Comparison | None, left: Any, lifting: Lifting,
+def written(kept: list[Comparison], rejected: Comparison | None, left: Any, lifting: Lifting,
             target_probs: Sequence[Any], uniforms: Uniforms) -> Verdict:
     """What the kept comparisons spell, then a token of the target.
 
-    It is drawn within a category from the residual `left` (C + 1,) of the refused comparison. If
-    none is refused, it is one that begins as the draft ends, or the bonus.
+    It is drawn within a category from the residual `left` (C + 1,) of the rejected comparison. If
+    none is rejected, it is one that begins as the draft ends, or the bonus.
     """
     emitted = [step.ends for step in kept if step.ends >= 0]
     p = target_probs[len(emitted)]
-    if refused is not None:
+    if rejected is not None:
         category = uniforms.choose(left)
-        tokens = lifting.members(refused.node, category, len(p))
+        tokens = lifting.members(rejected.node, category, len(p))
         emitted.append(int(tokens[uniforms.choose(p[tokens])]))
         return Verdict(emitted, "recovered")
     node = kept[-1].next_node if kept else ROOT
@@ -146,26 +146,17 @@ def keep(steps: list[Comparison], origins: Sequence[Origin], lifting: Lifting,
     """The kept comparisons, the first rejected one (None: all are kept), its residual (C + 1,)."""
     if not steps or uniforms.accept(steps[-1].after):
         return steps, None, None
-
-    # Not all are kept: go back from the last, until one stops us. r = 1 before it means h = 1.
-    last = sure_stop(steps)
-    # subtle: a draw for each, needed or not, so that no draw depends on a sum (see the twin)
-    draws = {i: uniforms.next() for i in range(len(steps) - 1, last, -1)}
-    for i, draw in draws.items():
+    draws = [uniforms.next() for _ in steps]  # subtle: all at once, since the twin needs them early
+    i = len(steps)
+    while True:  # go back from the last, until one stops us; the first has r = 1, so h = 1
+        i -= 1
         r = steps[i].before
-        if draw >= r:  # h <= r, so it does not stop us: no need to know h
+        if draws[i] >= r:  # and so >= h: no need to know h
             continue
         left = residual(*p_and_q(steps[i], origins, lifting, target_probs), r)
         z = float(left.sum())
-        if draw < ratio(z, z + (1 - r)):  # h
+        if r == 1 or draws[i] < z / (z + (1 - r)):  # h
             return steps[:i], steps[i], left
-    left = residual(*p_and_q(steps[last], origins, lifting, target_probs))
-    return steps[:last], steps[last], left
-
-
-def sure_stop(steps: Sequence[Comparison]) -> int:
-    """The last comparison that has r = 1 before it (the first one has)."""
-    return max(i for i, step in enumerate(steps) if step.before == 1)
 
 
 def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
@@ -220,18 +211,15 @@ def judged(route: list[Comparison],
     sums: for each, q of the draft tokens that propose it (for *stop*: that propose any child), q of
     all that are possible (0: all), and the mass of the child, or of the node's own token.
     """
-    r = q = 1.0
-    above = 1.0  # the mass of the node, which the comparison before has computed
+    r = q = above = 1.0  # above: the mass of the node
     for step, (proposing, possible, mass) in zip(route, sums, strict=False):
         if isnan(mass):  # a broken row
             return
-        stop_prob = 1.0
-        if step.stopped_at != ROOT:  # the same atom's *stop* came just before
-            stop_prob = q
-        share = proposing / (possible or 1.0)
-        q = max(0.0, 1.0 - share) if step.stop else share
-        q /= stop_prob or 1.0
-        p = mass if step.node == ROOT else mass / (above or 1.0)
+        stop_prob = 1.0 if step.stopped_at == ROOT else q  # the same atom's *stop* came just before
+        q = proposing / (possible or 1.0) / stop_prob
+        if step.stop:  # proposed by every atom that is no child
+            q = max(0.0, 1.0 - q)
+        p = mass if step.node == ROOT else mass / above
         above = mass
         before = r
         r = ratio(r * p, q)
@@ -248,8 +236,7 @@ def p_and_q(step: Comparison, origins: Sequence[Origin], lifting: Lifting,
     if step.stopped_at != ROOT:  # the same atom proposed *stop*, and that was accepted
         q[list(lifting.children(step.stopped_at))] = 0.0
         q /= step.stop_prob
-    _, p, q = lifting.choice(step.node, target_probs[step.row], q)
-    return p, q
+    return lifting.choice(step.node, target_probs[step.row], q)
 
 
 def acceptances(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,

@@ -14,7 +14,7 @@ from torch import Tensor
 from .lifting import Comparison, Origin
 from .lifting_torch import Lifting
 from .sampling_torch import Uniforms
-from .verification import Verdict, judged, labels, p_and_q, ratio, summed, sure_stop, written
+from .verification import Verdict, judged, labels, p_and_q, ratio, summed, written
 
 
 def residual(target_probs: Tensor, draft_probs: Tensor, scale: float = 1.0) -> Tensor:
@@ -36,7 +36,7 @@ def rejection_sampling(proposals: Sequence[int], draft_probs: Sequence[Tensor],
     proposed = [torch.as_tensor(q).to(p) for p, q in zip(wanted, proposed, strict=True)]
     chances = torch.stack([*wanted, *proposed]).tolist() if m else []  # (2 m,)
     for row, (p, q) in enumerate(zip(chances[:m], chances[m:], strict=True)):
-        if q <= 0 or not uniforms.accept(ratio(p, q)):
+        if not uniforms.accept(ratio(p, q)):
             left = residual(target_probs[row], draft_probs[row])  # (V_p,)
             return Verdict([*proposals[:row], uniforms.choose(left)], "recovered")
     return Verdict([*proposals, uniforms.choose(target_probs[m])], "bonus")
@@ -55,15 +55,14 @@ def keep(steps: list[Comparison], origins: Sequence[Origin], lifting: Lifting, t
     """As in NumPy; one copy: the Z of all residuals that may be needed."""
     if not steps or uniforms.accept(steps[-1].after):
         return steps, None, None
-    last = sure_stop(steps)
-    draws = {i: uniforms.next() for i in range(len(steps) - 1, last, -1)}
-    left = {}
-    for i in [i for i, draw in draws.items() if draw < steps[i].before] + [last]:
-        p, q = p_and_q(steps[i], origins, lifting, target_probs)
-        left[i] = residual(p, q, steps[i].before)
-    sums = [one.sum() for i, one in left.items() if i != last]
-    for i, z in zip(left, torch.stack(sums).tolist() if sums else [], strict=False):
-        if draws[i] < ratio(z, z + (1 - steps[i].before)):  # h
+    draws = [uniforms.next() for _ in steps]
+    last = max(i for i, step in enumerate(steps) if step.before == 1)  # there h = 1
+    back = [i for i in range(len(steps) - 1, last, -1) if draws[i] < steps[i].before]
+    left = {i: residual(*p_and_q(steps[i], origins, lifting, target_probs), steps[i].before)
+            for i in [*back, last]}
+    sums = torch.stack([left[i].sum() for i in back]).tolist() if back else []  # Z
+    for i, z in zip(back, sums, strict=True):
+        if draws[i] < z / (z + (1 - steps[i].before)):  # h
             return steps[:i], steps[i], left[i]
     return steps[:last], steps[last], left[last]
 

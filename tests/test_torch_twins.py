@@ -182,9 +182,8 @@ def test_masses_and_laws_equal_numpy(rounds):
         torch_p = torch.from_numpy(p)
         for node in sorted({split[:depth] for split in plain.token for depth in range(len(split))}):
             if p[plain.below(node)].sum() > 1e-3:
-                atoms, target_law, draft_law = plain.choice(node, p, law)
-                same, *made = twin.choice(node, torch_p, torch.from_numpy(law))
-                assert same.tolist() == atoms.tolist()
+                target_law, draft_law = plain.choice(node, p, law)
+                made = twin.choice(node, torch_p, torch.from_numpy(law))
                 close(made[0], target_law)
                 close(made[1], draft_law)
                 assert float(made[0].sum()) == pytest.approx(1)

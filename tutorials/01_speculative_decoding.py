@@ -118,7 +118,16 @@ def speculate(p, q, text, k, size, draws):
 print("heads of two coins:", distribution_of(lambda draws: draws.accept(0.25) + draws.accept(0.5)))
 p_after = np.array([p, [0.1, 0.6, 0.3], [0.4, 0.4, 0.2]])
 q_after = np.array([q, [0.3, 0.3, 0.4], [0.8, 0.1, 0.1]])
-target, drafter = p_after.__getitem__, q_after.__getitem__  # the rows after each token of a list
+
+
+def target(tokens):  # the rows after each token of a list
+    return p_after[tokens]
+
+
+def drafter(tokens):
+    return q_after[tokens]
+
+
 written = distribution_of(lambda draws: tuple(speculate(target, drafter, [0], k=2, size=2, draws=draws)))
 wanted = {(0, x, y): p_after[0, x] * p_after[x, y] for x in range(3) for y in range(3)}
 bars({f"{'abc'[x]}{'abc'[y]} wanted {wanted[0, x, y]:.2f}, written": written[0, x, y] for _, x, y in wanted}, 100)

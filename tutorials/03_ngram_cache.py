@@ -121,8 +121,9 @@ sides = drafter.tokenizer, target.tokenizer
 stream = []  # per text: the ids of both sides, and the n-grams that translating it needs, as bytes
 for example in examples("text", 60) + examples("code", 60):
     ids = [side.encode_continuation(example["response"]) for side in sides]
-    both = spans(*(side.pieces(part) for side, part in zip(sides, ids, strict=True)))
-    stream.append((*ids, [tuple(ours) for ours, theirs in both if len(ours) > 1 == len(theirs)]))
+    pieces = [side.pieces(part) for side, part in zip(sides, ids, strict=True)]
+    needed = [tuple(ours) for ours, theirs in spans(*pieces) if len(ours) > 1 and len(theirs) == 1]
+    stream.append((*ids, needed))
 
 
 def learn(capacity=None, policy="none"):

@@ -18,6 +18,8 @@
 # max(0, p - q'), normalised. The package calls this rule `omnidraft`.
 
 # %%
+from functools import partial
+
 from helpers import bars, check, distribution_of, paint, total_variation
 
 import numpy as np
@@ -56,7 +58,7 @@ q_first, q_second = np.array([0.8, 0.2]), np.array([0.5, 0.5])
 def translate(draft, q_first, q_second):
     """The first proposal of a draft of two tokens, and its row q' over (a, b, ab)."""
     row = np.append(q_first, 0.0)
-    if draft[0] != a or draft[1] != b:
+    if draft != (a, b):
         return draft[0], row
     product = q_first[a] * q_second[b]  # Eq. 1
     row[a] -= product  # Eq. 2
@@ -95,7 +97,7 @@ for T in (0, 0.01, 0.1, 0.5, 1, 2):
     gaps = []
     for world in worlds:
         rows = [process(logits, temperature=T) for logits in world]
-        written = distribution_of(lambda draws, rows=rows: first_token(*rows, draws))
+        written = distribution_of(partial(first_token, *rows))
         gaps.append(total_variation(written, dict(enumerate(rows[0]))))
     mean_gaps[f"T = {T}"] = np.mean(gaps)
 bars(mean_gaps, 160, ".3f", "mean total variation of the paper's rule")

@@ -35,9 +35,14 @@
 #
 # (q is the drafter's distribution of this atom, given what is known about it.) At each node these are two distributions over
 # the same few cases (each is a **category**), so the rule of lesson 1 is exact: accept with min(1, P / Q); else draw a category
-# from max(0, P - Q), then one of the tokens in it from p, which ends the round. Here are the comparisons of all four drafts:
+# from max(0, P - Q), then one of the tokens in it from p, which ends the round. (An atom that begins no split is rejected.)
+#
+# Here are the comparisons of all four drafts. `reveal` gives the atoms of a draft, and with each its origin: the row that its
+# token was drawn from, and the token's earlier atoms (none here; lesson 6 has some).
 
 # %%
+from functools import partial
+
 from helpers import bar, check, distribution_of, draw_trie, show, total_variation
 
 import numpy as np
@@ -51,11 +56,13 @@ lifting = Lifting({a: (0,), b: (1,), ab: (0, 1)}, {}, draft_size=2)
 draw_trie("the trie, with masses", lifting, p, tokens=["a", "b", "ab"], atoms="ab")
 rows = [np.array([0.6, 0.4]), np.array([0.3, 0.7])]
 for draft in (a, a), (a, b), (b, a), (b, b):
+    atoms, origins = lifting.reveal(draft, rows)
     kept = 1.0
-    for c in comparisons(*lifting.reveal(draft, rows), lifting, [p, p, p]):
+    for c in comparisons(atoms, origins, lifting, [p, p, p]):
         kept *= min(1, c.target_prob / c.draft_prob)
-        place, proposed = "root  " if c.node == ROOT else "node a", "stop" if c.stop else "ab"[draft[c.place]]
-        print(*("ab"[d] for d in draft), f"  {place}  {proposed:4}  P = {c.target_prob:.1f}  Q = {c.draft_prob:.1f}  "
+        place = "root" if c.node == ROOT else "node a"
+        proposed = "stop" if c.stop else "ab"[draft[c.place]]
+        print(*("ab"[d] for d in draft), f"  {place:6}  {proposed:4}  P = {c.target_prob:.1f}  Q = {c.draft_prob:.1f}  "
               f"kept up to here:", bar(kept, 20, ".2f"))
 show(Lifting.choice)  # the equation: P and Q at a node
 
@@ -65,24 +72,29 @@ show(Lifting.choice)  # the equation: P and Q at a node
 # ends the round with a token from its residual. If the atoms end inside a token, the target draws one that begins with them.
 
 # %%
+def one_of(tokens, row, draws):
+    """A token drawn from the target's row, given that it is one of these."""
+    return int(tokens[draws.choose(row[tokens])])
+
+
 def one_by_one(draft, rows, p_after, draws):
     """The tokens that a round writes; p_after(tokens): the target's row after them."""
     atoms, origins = lifting.reveal(draft, rows)
-    tokens, _ = lifting.walk(atoms)
+    tokens, _ = lifting.walk(atoms)  # the target tokens that the draft spells
     p_rows = [p_after(tokens[:i]) for i in range(len(tokens) + 1)]
     written = []
     node = ROOT
     for c in comparisons(atoms, origins, lifting, p_rows):
         if not draws.accept(min(1, c.target_prob / c.draft_prob)):
-            P, Q = p_and_q(c, origins, lifting, p_rows)
+            P, Q = p_and_q(c, origins, lifting, p_rows)  # over all categories at the node
             category = draws.choose(np.maximum(0, P - Q))
-            members = lifting.members(c.node, category, len(p))
-            return [*written, int(members[draws.choose(p_rows[c.row][members])])]
-        written += [c.ends] if c.ends >= 0 else []
+            tokens = lifting.members(c.node, category, len(p_rows[0]))  # those in this category
+            return [*written, one_of(tokens, p_rows[c.row], draws)]
+        if c.ends >= 0:  # a token is complete
+            written.append(c.ends)
         node = c.next_node
     if node != ROOT:  # inside a token
-        members = lifting.below(node)
-        written.append(int(members[draws.choose(p_rows[len(written)][members])]))
+        written.append(one_of(lifting.below(node), p_rows[len(written)], draws))
         if written[-1] != lifting.token.get(node):
             return written  # its row was not computed
     return [*written, draws.choose(p_rows[len(written)])]  # the bonus
@@ -97,7 +109,9 @@ def two_tokens(p, q, draws):  # p[t] and q[d]: the rows after t and d; p[-1] and
     first = draws.choose(q[-1])
     draft = [first, draws.choose(q[first])]
     written = one_by_one(draft, q[[-1, first]], lambda tokens: p[tokens[-1] if tokens else -1], draws)
-    return tuple(written[:2]) if len(written) > 1 else (*written, draws.choose(p[written[0]]))
+    if len(written) == 1:
+        written.append(draws.choose(p[written[0]]))
+    return tuple(written[:2])
 
 
 def own(rows):  # the target's own distribution of two tokens
@@ -108,7 +122,7 @@ gaps = []
 rng = np.random.default_rng(0)
 for _ in range(20):
     p_rows, q_rows = rng.dirichlet(np.ones(3), 4), rng.dirichlet(np.ones(2), 4)
-    found = distribution_of(lambda draws, p=p_rows, q=q_rows: two_tokens(p, q, draws))
+    found = distribution_of(partial(two_tokens, p_rows, q_rows))
     gaps.append(total_variation(found, own(p_rows)))
 print(f"{len(gaps)} random worlds: a total variation of at most {max(gaps):.0e}")
 assert max(gaps) < 1e-12  # lossless, up to rounding errors
@@ -118,12 +132,14 @@ assert max(gaps) < 1e-12  # lossless, up to rounding errors
 # The same trie of two embedded models: how many of the target's tokens it covers, and a node with many children.
 
 # %%
-real = pair("draft-tasks", "qwen-like").lifting
+models = pair("draft-tasks", "qwen-like")
+real = models.lifting
 sizes = [len(real.children(split)) for split in real.token]
 widest = [*real.token][int(np.argmax(sizes))]
 print(f"{len(real.token):,} target tokens have a split; {sum(len(split) > 1 for split in real.token):,} of them are n-grams")
 print(f"{sum(size > 0 for size in sizes):,} of their nodes have children, at most {max(sizes)}")
-assert len(real.below(widest)) > max(sizes)
+text = models.draft.tokenizer.decode_bytes
+print(text(widest), "may go on with", [text([atom]) for atom in real.children(widest)][:8], "...")
 
 # %% [markdown]
 # ## Exercises

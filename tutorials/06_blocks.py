@@ -27,6 +27,8 @@
 # up to some comparison is kept with exactly the r after it: one by one it would be the product of min(1, P / Q), never more.
 
 # %%
+from functools import partial
+
 from helpers import bar, bars, check, distribution_of, examples, show, total_variation
 
 import numpy as np
@@ -42,13 +44,19 @@ lifting = Lifting(splits, {}, draft_size=2)
 rows = [np.array([0.6, 0.4]), np.array([0.3, 0.7])]
 
 
-def keep(steps, residual, draws):
-    """How many comparisons of a draft are kept; after them a category is drawn from the residual, unless all are kept."""
+def residual(step, origins):
+    """max(0, r P - Q) over the categories of a comparison; unless all are kept, one is drawn from it."""
+    P, Q = p_and_q(step, origins, lifting, [p, p, p])
+    return np.maximum(0, step.before * P - Q)
+
+
+def keep(steps, origins, draws):
+    """How many comparisons of a draft are kept."""
     if draws.accept(steps[-1].after):
         return len(steps)
     for n in reversed(range(len(steps))):
         r = steps[n].before
-        Z = residual(steps[n]).sum()
+        Z = residual(steps[n], origins).sum()
         if r == 1 or draws.accept(Z / (Z + 1 - r)):
             return n
 
@@ -57,12 +65,7 @@ kept = {"one by one": 0.0, "as a block": 0.0}  # the probability that a whole dr
 for draft in (a, a), (a, b), (b, a), (b, b):
     atoms, origins = lifting.reveal(draft, rows)
     steps = [*comparisons(atoms, origins, lifting, [p, p, p])]
-
-    def residual(step, origins=origins):
-        P, Q = p_and_q(step, origins, lifting, [p, p, p])
-        return np.maximum(0, step.before * P - Q)
-
-    found = distribution_of(lambda draws, steps=steps, residual=residual: keep(steps, residual, draws))
+    found = distribution_of(partial(keep, steps, origins))
     print("draft", *("ab"[d] for d in draft), "  r:", *(f"{step.after:.3f}" for step in steps),
           "  kept:", ", ".join(f"{n} of {len(steps)} {weight:.3f}" for n, weight in sorted(found.items())))
     drawn = rows[0][draft[0]] * rows[1][draft[1]]
@@ -70,7 +73,7 @@ for draft in (a, a), (a, b), (b, a), (b, b):
     kept["as a block"] += drawn * steps[-1].after
 assert np.isclose(found[2], 1 / 7) and np.isclose(found[1], 6 / 7 / 6)  # b, b as by hand
 bars(kept, title="a whole draft is kept")
-show(verification.keep)  # the same in the package; help(verification.lifted) explains why it is exact
+show(verification.keep)  # the same in the package, with its draws made first; help(verification.lifted) has the proof
 
 # %% [markdown]
 # ## Expansions
@@ -88,13 +91,15 @@ def two_tokens(p, q, draws):
     first = draws.choose(q[-1])
     atoms, origins = both.reveal([first, draws.choose(q[first])], q[[-1, first]])
     written = lifted(atoms, origins, both, p[[-1, *both.walk(atoms)[0]]], draws).emitted  # the rows along the proposals
-    return tuple(written[:2]) if len(written) > 1 else (*written, draws.choose(p[written[0]]))
+    if len(written) == 1:
+        written.append(draws.choose(p[written[0]]))
+    return tuple(written[:2])
 
 
 gaps = []
 for p_rows, q_rows in np.random.default_rng(0).dirichlet(np.ones(3), size=(20, 2, 4)):
     wanted = {(s, t): p_rows[-1][s] * p_rows[s][t] for s in range(3) for t in range(3)}
-    gaps.append(total_variation(distribution_of(lambda draws, p=p_rows, q=q_rows: two_tokens(p, q, draws)), wanted))
+    gaps.append(total_variation(distribution_of(partial(two_tokens, p_rows, q_rows)), wanted))
 print(f"{len(gaps)} random worlds: a total variation of at most {max(gaps):.0e}")
 assert max(gaps) < 1e-12
 
@@ -139,7 +144,7 @@ for rule in ("tli", "slem", "omnidraft", "lifted"):
     efficiency(rule, models)
 print(f"without the {len(models.spellings):,} expansions")
 without = pair("llama3-like", "qwen-like")
-without.spellings = {}
+without.spellings = {}  # before the lifting is built from them
 efficiency("lifted", without)
 
 # %% [markdown]

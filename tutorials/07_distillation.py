@@ -104,7 +104,7 @@ options = Options(temperature=1, max_new_tokens=32)
 def written(task):
     """Ten texts by the pair, with the target's rows."""
     rng = np.random.default_rng(0)
-    keeper = Learner(models, Trainer(base, Recipe(), rng), rng, Schedule(every=99, guard=0, held_out=0))  # it never learns
+    keeper = Learner(models, Trainer(base, Recipe(), rng), rng, Schedule(every=99, guard=0, held_out=0))  # it only keeps
     list(learn(keeper, [example["prompt"] for example in examples(task, 10)], options, Uniforms(rng)))
     return keeper.batch
 

@@ -5,7 +5,7 @@
 # a place in the target's pass. In an easy stretch of text a dozen are accepted in a row; before a name or a number, none. A
 # fixed k is too short for the first and too long for the second. So *predict*, while drafting, the probability P_i that draft
 # token i is accepted if all before it are. Stop when the product of the P_i falls below a **threshold**. A cheap prediction
-# is the **confidence**: the drafter's own probability of the token it drew. Can a learned prediction do better?
+# is the drafter's **confidence**: at temperature 0 its own probability of the token it took. Can a learned one do better?
 #
 # ## The equations (arXiv 2211.17192, Eq. 1, for any P_i; arXiv 2507.02659, section 3.3; the last is this project's own)
 #
@@ -19,6 +19,8 @@
 # makes P too small, so that drafting stops early. We take w = 1: then P is the probability itself, on average.
 
 # %%
+from functools import partial
+
 from helpers import bar, bars, check, distribution_of, examples, figure, show
 
 import numpy as np
@@ -59,11 +61,12 @@ assert best == tuple(sum(P ** i > worth for i in range(1, 31)) for P in (0.9, 0.
 # drawn, and let the target write alone. Then a is drawn and kept with 0.8 · (0.5 / 0.8), or b is drawn and the target writes
 # a with 0.2 · 0.5. The sum is 0.6 instead of 0.5: the text is biased. Whether the drafter continues *after* a token may depend
 # on that token. But whether the token itself is proposed may depend only on what was known before the draw. So `Confidence`
-# looks at the first row, and drafts nothing in this round if the likeliest token there is below the threshold.
+# looks at the first row, and drafts nothing in this round if its confidence there, in the likeliest token, is below the
+# threshold.
 #
-# Above temperature 0 the probability of the drawn token says little: it may be low although the target has the same row and so
-# keeps whatever is drawn. There `Confidence` takes the row's L2 norm instead, the root of the sum of all q^2, which is the
-# probability that two draws from the row agree. It is 1 for a row that is sure of one token.
+# Above temperature 0 the probability of the drawn token says little: the target may have the same row, and then it keeps
+# whatever is drawn. There the confidence is the row's L2 norm, the root of sum_x q(x)^2, whatever was drawn: 1 for a row
+# that is sure of one token, small for one that is spread out. (Its square is the probability that two draws agree.)
 
 # %%
 def first_token(draws, dropped):
@@ -72,7 +75,7 @@ def first_token(draws, dropped):
 
 
 p, q = np.array([0.5, 0.5]), np.array([0.8, 0.2])
-bars({name: distribution_of(lambda draws, dropped=dropped: first_token(draws, dropped))[0]
+bars({name: distribution_of(partial(first_token, dropped=dropped))[0]
       for name, dropped in {"a, if b is dropped": 1, "a, if b is proposed": None}.items()})
 
 # %% [markdown]
@@ -85,7 +88,10 @@ bars({name: distribution_of(lambda draws, dropped=dropped: first_token(draws, dr
 # %%
 lifting = Lifting({0: (0,), 1: (1,), 2: (0, 1)}, {}, draft_size=2)
 row = np.array([0.6, 0.4])
-labels = [acceptances(*lifting.reveal([d], [row]), lifting, np.array([[0.4, 0.2, 0.4]] * 2))[0] for d in (0, 1)]
+labels = []
+for d in (0, 1):
+    atoms, origins = lifting.reveal([d], [row])
+    labels += acceptances(atoms, origins, lifting, np.array([[0.4, 0.2, 0.4]] * 2))
 print("labels of a and b:", labels, " mean:", round(row @ labels, 12))
 assert np.allclose(labels, [1, 0.2 / 0.4]) and np.isclose(row @ labels, np.minimum([0.8, 0.2], row).sum())
 
@@ -100,9 +106,11 @@ drafters = {name: pair(name, "qwen-like") for name in ("draft-tasks", "draft-gen
 
 
 def cost(models, stop):
-    """Seconds per token; draft tokens that were kept, and all of them."""
+    """Seconds per token, the least of three runs; draft tokens that were kept, and all of them."""
     options = Options(stop=stop, max_new_tokens=40)
-    s = metrics.summarize(r for prompt in prompts[:2] for r in speculative(models, prompt, options, Uniforms([])))
+    runs = [metrics.summarize(r for prompt in prompts[:2] for r in speculative(models, prompt, options, Uniforms([])))
+            for _ in range(3)]
+    s = min(runs, key=lambda run: run.seconds)
     return s.seconds / s.tokens, s.draft_kept, s.drafted
 
 
@@ -123,7 +131,7 @@ for name, models in drafters.items():
 # %% [markdown]
 # A good drafter should write far ahead, a bad one had better be silent: twelve draft tokens a round make decoding about twice
 # as slow as none. One confidence rule serves both: with the one it is about as fast as the best fixed length, with the other it
-# loses far less than they do. (Small differences are clock noise. The counts are exact.)
+# drafts far less than they do. (Small differences are clock noise. The counts are exact.)
 #
 # Can it be better? `draft-general` has its doubts, but how reliable are they, for this target? The **acceptance head** is one
 # linear layer with a sigmoid. It reads what the drafter has computed anyway: its **hidden state** before the token, its
@@ -154,15 +162,15 @@ for some in rng.integers(cut, size=(150, 128)):
 # On the other three texts: how often does an accepted token (y > 1/2) rank above a rejected one? Chance gives 0.5.
 
 # %%
-predictions = {"confidence": 1 / (1 + np.exp(-features[cut:, -1])), "head": head(features[cut:])}
+predictions = {"q(d)": 1 / (1 + np.exp(-features[cut:, -1])), "head": head(features[cut:])}
 for name, P in predictions.items():
     ordered = (P[y[cut:] > 0.5][:, None] > P[y[cut:] <= 0.5]).mean()
     print(f"{name:10}  {bar(ordered, 30, '.2f')} in the right order; mean P {P.mean():.2f}, mean label {y[cut:].mean():.2f}")
 compare({"no draft": FixedLength(0), "head": Confidence(12, threshold=0.4, head=head)}, models, "draft-general with its head")
 
 # %% [markdown]
-# The drafter is too sure of itself, and the head has learned by how much. So it predicts better and stops earlier. In our
-# measurements (docs/results.md, "Adaptive drafting") it is *not* faster than the confidence, though, once both thresholds are
+# q of the drawn token is too high a prediction, and the head has learned by how much: it predicts better and stops earlier.
+# In our measurements (docs/results.md, "Adaptive drafting") it is *not* faster than the confidence, though, once thresholds are
 # tuned (passes and draft tokens were counted, so this is not clock noise). Even if its predictions took no time, it would be
 # within one percent of the confidence rule: it seems to learn mostly how far the confidence can be trusted, and a threshold
 # can express that too. And its predictions do take time, for each draft token. There is room left: a rule that knew what

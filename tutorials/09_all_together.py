@@ -30,7 +30,7 @@ from omnidraft.sampling import process
 from omnidraft.stopping import FixedLength
 
 
-class Rows(list):
+class Logits(list):
     """The target's logits for each written token; `speculative` calls `observe` after each round."""
 
     def observe(self, draft, proposals, logits, emitted, kept, done):
@@ -39,8 +39,9 @@ class Rows(list):
 
 def decode(models, trainer, prompt, options, draws):
     """A text by the pair, and the same with the target's rows, to learn from."""
-    rows = Rows()
-    text = [token for r in speculative(models, prompt, options, draws, rows) for token in r.emitted]
+    rows = Logits()
+    rounds = list(speculative(models, prompt, options, draws, rows))  # each of them also fills `rows`
+    text = [token for r in rounds for token in r.emitted]
     return text, make_example(models, prompt, text, trainer.rows(rows, models.target.tokenizer.size))
 
 
@@ -70,8 +71,7 @@ def serve(models, trainer, prompts, options, draws, every=2, steps=2):
 # Target x writes a or b with (0.8, 0.2), target y with (0.1, 0.9). The drafter has logits z = (0, 0), so q = (1/2, 1/2), and
 # x accepts beta = 0.5 + 0.2 of its drafts. The gradient of KL(p || q) is q - p = (-0.3, 0.3) (lesson 7). A step of size 1
 # against it leads to z = (0.3, -0.3), q = (0.65, 0.35), beta = 0.85. Let the stream be x, then y, then x again: this is a
-# **distribution shift**, twice. A shared z forgets x while it learns y. With one z per target nothing is forgotten: back at x,
-# it continues where it stopped, and is even better than at its last measurement there.
+# **distribution shift**, twice. A shared z forgets x while it learns y. With one z per target nothing is forgotten.
 
 # %%
 def betas(place):  # along the stream; `place` says which z is used and learned for a target
@@ -118,9 +118,11 @@ held_out, parts, streams = {}, {}, {}
 for name in names:
     models, trainer, draws = start(name)
     held_out[name] = [decode(models, trainer, prompt, options, draws)[1] for prompt in prompts[:2]]
-    models, trainer, draws = parts[name] = start(name)
+    parts[name] = start(name)
+    models, trainer, draws = parts[name]
     streams[name] = serve(models, trainer, prompts[2:], options, draws)
-curves, written = ({name: [] for name in names} for _ in range(2))
+curves = {name: [] for name in names}
+written = {name: [] for name in names}
 for _ in range(len(prompts[2:]) + 1):
     for name in names:  # in turn
         models, trainer, _ = parts[name]

@@ -30,7 +30,6 @@ if hasattr(sys.stdout, "reconfigure"):  # an output that lacks a character must 
     sys.stdout.reconfigure(errors="backslashreplace")
 
 
-
 def beta(p, q):
     """Lesson 1's probability of acceptance."""
     return np.minimum(p, q).sum()
@@ -42,13 +41,13 @@ def shared_boundaries(draft_lengths, target_lengths):
 
 
 def gradient_of_surprise(z, d):
-    """Question 6.3."""
+    """Question 7.3."""
     weights = np.exp(np.array(z) - max(z))
     return weights / weights.sum() - (np.arange(len(z)) == d)
 
 
 def best_length(P, step):
-    """Question 7.3."""
+    """Question 8.3."""
     return int(np.argmax([(1 + np.cumprod(P[:k]).sum()) / (1 + k * step) for k in range(len(P) + 1)]))
 
 

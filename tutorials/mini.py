@@ -48,7 +48,7 @@ class Trie:
         for split, token in sorted(self.token.items()):
             for depth, atom in enumerate([*split, None]):  # None: the token ends at this node
                 self.groups[split[:depth]][atom].append(token)
-        self.groups[()][None] = [token for token in splits if not splits[token]]
+        self.groups[()][None] = [token for token in splits if not splits[token]]  # at the root
         for group in self.groups.values():
             group[None] = group.pop(None, [])  # the last group of each node
         atoms, self.paths = {*chain(*self.token)}, []  # paths: one for each draft token
@@ -103,7 +103,7 @@ def verify(atoms, q, p, trie, choose):
         atom, token, before = atoms[place]
         groups = trie.drafts(node, before, barred)
         P, Q = shares(p[row], trie.groups[node]), shares(q[token], groups)
-        Q[-1] *= node != ()  # at the root no atom proposes a token without a split
+        Q[-1] = Q[-1] if node else 0  # at the root no atom proposes a token without a split
         steps.append(Step(P, Q, r, node, row, token, groups))
         choice = [*groups].index(atom if atom in groups else None)
         r = min(1, r * P[choice] / Q[choice]) if Q[choice] > 0 else 0
