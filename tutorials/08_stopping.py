@@ -172,7 +172,7 @@ compare({"no draft": FixedLength(0), "head": Confidence(12, threshold=0.4, head=
 # q of the drawn token is too high a prediction, and the head has learned by how much: it predicts better and stops earlier.
 # In our measurements (docs/results.md, "Adaptive drafting") it is *not* faster than the confidence, though, once thresholds are
 # tuned (passes and draft tokens were counted, so this is not clock noise). Even if its predictions took no time, it would be
-# within one percent of the confidence rule: it seems to learn mostly how far the confidence can be trusted, and a threshold
+# within two percent of the confidence rule: it seems to learn mostly how far the confidence can be trusted, and a threshold
 # can express that too. And its predictions do take time, for each draft token. There is room left: a rule that knew what
 # will be kept would be much faster.
 #
