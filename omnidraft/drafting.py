@@ -40,7 +40,8 @@ class Drafter:
     """Drafts for one text: `draft` draws a round's tokens, `follow` adopts what the target wrote.
 
     `prompt` is the text or its ids (V_q). All ids but the last two are fed immediately: healing
-    needs the logits after both. The cache of a Drafter `before` is reused for the same model.
+    needs the logits before the last id and after it. The cache of a Drafter `before` is reused for
+    the same model.
     """
 
     def __init__(self, pair: Pairing, prompt: str | Sequence[int], options: Options,
@@ -208,7 +209,7 @@ class Drafter:
     def _rows(self, logits: Any, allowed: Any) -> Any:
         """The distribution that the next token is drawn from, as a single row (1, V_q)."""
         if allowed is not None:
-            logits = logits.clip(allowed[0]) + allowed[1]
+            logits = logits.clip(allowed[0]) + allowed[1]  # finite, then -inf for what is not
         return self.sampler.rows(logits, self.model.tokenizer.size)
 
     def _judge(self, token: Any, rows: Any) -> tuple[int, float, list[Any]]:

@@ -53,7 +53,7 @@ class Lifting:
 
     >>> lifting = Lifting({7: (1,), 8: (1, 2)}, {3: (7, 8)}, 4)
     >>> lifting.paths, lifting.order.tolist(), lifting.token, lifting.children(ROOT)
-    ([None, (1,), (2,), (1, 1, 2)], [7, 8], {(1, 2): 8, (1,): 7}, Counter({1: 2}))
+    ([None, (1,), (2,), (1, 1, 2)], [7, 8], {(1,): 7, (1, 2): 8}, Counter({1: 2}))
     """
 
     def __init__(self, splits: dict[int, Split], spellings: dict[int, Sequence[int]],
@@ -66,17 +66,20 @@ class Lifting:
                 self.paths[token] = tuple(chain.from_iterable(parts))
         for atom in set(chain.from_iterable(splits.values())):
             self.paths[atom] = (atom,)
-        # Each split -> the lowest token with it, which in this order is set last.
-        self.token = dict(sorted(zip(splits.values(), splits, strict=True), reverse=True))
-        # The covered tokens, and their splits, in split order: those below a node are a range.
-        self.order = np.array(list(self.token.values())[::-1], np.int64)
-        self._ordered = list(self.token)[::-1]
+        # Each split -> its token, the lowest if several share it. In the order of the splits, in
+        # which the tokens below a node are a range.
+        self.token: dict[Split, int] = {}
+        for split, token in sorted(zip(splits.values(), splits, strict=True)):
+            self.token.setdefault(split, token)
+        self.order = np.array(list(self.token.values()), np.int64)
+        self._ordered = list(self.token)
         # Nearly every draft token is an atom: 1.0 for these, so that their q counts for themselves.
         self.is_atom = np.array([path == (i,) for i, path in enumerate(self.paths)], np.float32)
         # The trie does not change: what these return for a node or a prefix is computed once.
         for name in ("below", "children", "atoms", "categories", "after", "continuing"):
             setattr(self, name, cache(getattr(self, name)))
 
+    # ---- what the Torch twin replaces: read index(f, x) as f(x), and `added` as np.add.at --------
     def index(self, ids: Callable[..., np.ndarray], *of: Any) -> Any:
         """ids(*of): (n,) ids that index rows of probabilities; a tensor with `lifting_torch`."""
         return ids(*of)

@@ -4,7 +4,7 @@ p = target, q = draft; only the drafter is trained. `dm` and `hybrid` are the lo
 2507.02659 (Eq. 3 and 4), `lifted` is this project's own. Each is a sum of terms that compare P with
 Q over categories c of draft tokens: Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d).
 draft_logits: (N, V_q), row j predicts draft_ids[j + 1]. A loss returns the *summed* value, its
-gradient (N, V_q), from which a model continues, and the number of terms, for the mean.
+gradient (N, V_q), where backpropagation starts, and the number of terms, for the mean.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -198,9 +198,10 @@ def lifted_categories(lifting: Lifting, width: int, exact: bool, prefix: Split, 
                       stopped_at: Split) -> tuple[np.ndarray, np.ndarray]:
     """The category (W,) of each draft token by its atom after `prefix`; which (C + 1,) count.
 
-    Categories are the C atoms of the node, then *stop* (any other atom); at the root instead the
-    uncovered tokens (no atom). There any other atom has P = 0, so it counts, if `exact`, as the
-    first of its kind, else not at all (-1). Neither do children of `stopped_at`.
+    Categories are the C atoms of the node, then one more: inside the trie *stop* (any other atom),
+    at the root the uncovered tokens (no atom). Atoms that begin no target token have P = 0 at the
+    root: all share one category if `exact`, for tv, and else are in none (-1), as are children of
+    `stopped_at`.
     """
     atoms = lifting.atoms(node)  # (C,) in order,
     children = list(lifting.children(node))  # as these
@@ -235,7 +236,7 @@ def _total(draft_logits: np.ndarray, terms: Iterable[Term]) -> Result:
         width = len(categories)
         logits = np.where(categories >= 0, draft_logits[row, :width], -np.inf)  # (W,)
         q = np.exp(logits - logits.max())  # (W,) not normalised; 0 for tokens in no category
-        masses = np.bincount(categories + 1, q, len(target) + 1)[1:]  # (C,)
+        masses = np.bincount(categories + 1, q, len(target) + 1)[1:]  # (C,) without -1
         total = masses.sum()
         P = target / mass  # (C,)
         Q = masses / total  # (C,)

@@ -40,7 +40,7 @@ class Pairing:
 
     @property
     def sampler(self) -> type[Sampler]:
-        """The PyTorch sampler if both models run in PyTorch, else the NumPy one."""
+        """The class of sampler: PyTorch's if both models run in PyTorch, else NumPy's."""
         kinds = {getattr(model, "sampler", Sampler) for model in (self.draft, self.target)}
         if len(kinds) == 1:
             return kinds.pop()
@@ -64,7 +64,7 @@ class Pairing:
     def find_spellings(self) -> dict[tuple[int, ...], int]:
         """The target's spelling of each draft token without a direct one -> that draft token.
 
-        Of draft tokens with the same spelling, the last.
+        Draft tokens with the same spelling have the same bytes: only the last is kept.
         """
         draft = self.draft.tokenizer
         target = self.target.tokenizer

@@ -24,7 +24,7 @@ class Device:
         return model.new_cache()
 
     def allow(self, ids: Sequence[int], model: Any) -> np.ndarray:
-        """(2, V): a least logit for all tokens, and what to add so that only `ids` are possible."""
+        """(2, V): a lower bound for logits, then what to add to them: 0 for `ids`, else -inf."""
         made = np.full((2, model.vocab_size), [[LEAST], [-np.inf]], np.float32)
         made[1, ids] = 0.0
         return made

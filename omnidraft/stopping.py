@@ -23,7 +23,7 @@ class FixedLength:
     limit: int = 4  # maximum number of draft tokens per round; 0: do not draft
     looks = False  # does the rule need the confidence of every drafted token?
     head = None  # an `AcceptanceHead` that predicts it, if the rule has one
-    bound = None  # a function that computes it from the row (V_q,), if the rule has one
+    bound = None  # a function that computes it otherwise, from the row (V_q,), if the rule has one
 
     def starts(self, confidence: float) -> bool:
         """Should the round draft, given the confidence in the likeliest first token?"""
@@ -65,8 +65,8 @@ class AcceptanceHead:
     """Predicts whether a drafted token will be accepted: one sigmoid layer.
 
     The weight of log(q / (1 - q)) starts at 1 and all others at 0, so a fresh head predicts q of
-    the token. arXiv 2405.19715 has hidden layers, which overfit the few labels of a stream:
-    OmnidraftError for a width below 1, or parameters with hidden layers or of another width.
+    the token (arXiv 2405.19715 has hidden layers). OmnidraftError for a width below 1, or
+    parameters with hidden layers or of another width.
 
     >>> head = AcceptanceHead(4); round(float(head(head.features(np.ones(4), np.ones(4), 0.9))), 2)
     0.9

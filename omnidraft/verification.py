@@ -192,8 +192,9 @@ def _sum(row: np.ndarray, ids: Sequence[int]) -> float:
 
 def summed(step: Comparison, origins: Sequence[Origin],
            lifting: Lifting) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-    """What `judged` needs sums of: draft tokens that propose this, all that are possible (none
-    named: any), and target tokens below the child, or of which the node is the split."""
+    """Three lists of ids whose probabilities are summed: the draft tokens that propose this child
+    (for *stop*: any child), those that are possible (empty: all), and the target tokens below the
+    child (for *stop*: the node's own)."""
     _, prefix = origins[step.place]
     after = lifting.after(prefix)
     children = lifting.children(step.node) if step.stop else step.child
@@ -241,7 +242,7 @@ def p_and_q(step: Comparison, origins: Sequence[Origin], lifting: Lifting,
 
 def acceptances(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
                 target_probs: Sequence[np.ndarray]) -> list[float]:
-    """P(kept) of each atom given those before it, up to the first 0: labels of the acceptance head.
+    """How far r falls at each atom, up to the first 0: the labels of the acceptance head.
 
     This project's own. The draft is kept up to an atom with probability r (see `lifted`). As r
     can rise again, the labels multiply to the smallest r so far. The list ends with the rows.

@@ -77,9 +77,10 @@ def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting:
     wanted = []
     for step in route:
         q, p = origins[step.place][0], target_probs[step.row]
-        wanted += zip((q, q, p, p), (*summed(step, origins, lifting), [0]), strict=True)
+        proposing, possible, tokens = summed(step, origins, lifting)
+        wanted += [(q, proposing), (q, possible), (p, tokens), (p, [0])]
     sums = lifting.sums(wanted)
-    groups = zip(sums, sums, sums, sums, strict=True)
+    groups = zip(sums, sums, sums, sums, strict=True)  # subtle: one iterator, so the next four
     return judged(route, ((some, all_, mass + 0 * first) for some, all_, mass, first in groups))
 
 

@@ -80,7 +80,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("lifting", "if child and self.children(here):", "if child:", LIFTING + " " + ROUND),
     ("lifting", "            row += ends >= 0\n", "            row += bool(child)\n", LIFTING + " " + ROUND),
     ("lifting", "return pairs if atoms else pairs[:, tokens != next_atoms]", "return pairs", LIFTING),
-    ("lifting", "strict=True), reverse=True))\n", "strict=True)))\n", LIFTING),
+    ("lifting", "self.token.setdefault(split, token)", "self.token[split] = token", LIFTING),
     ("lifting", "(1.0 - Q.sum()).clip(0)", "0.0", LIFTING + " " + ROUND),
     ("lifting", "ends[step.place + len(step.child)]", "ends[step.place + 1]", LIFTING),
     ("lifting", "            in_text = ()\n", "", LIFTING),

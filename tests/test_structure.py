@@ -69,7 +69,7 @@ def test_the_lesson_is_as_light_as_a_textbook():
     method = total(one for name, one in found.items() if "/" not in name)
     every = total(found.values())
     assert {"verification.py", "sampling.py", "text/tokenizer.py"} <= found.keys() and "sampling_torch.py" not in found
-    assert method.tokens <= 18_000 and every.tokens <= 23_560
+    assert method.tokens <= 18_000 and every.tokens <= 23_570
     assert method.walrus == 0
     for part in (method, every):
         assert part.characters / part.lines <= 45

@@ -52,9 +52,9 @@ assert translate("f", "la", "s") == ["fla", "s"]
 assert translate("s", "f", "ke", "s") == ["s", "f"]
 
 # %% [markdown]
-# A full cache takes no new entry ("none"), or first removes an old one (**eviction**): the least recently ("lru") or the least
-# frequently used one ("lfu"). In a cache with room for two, A is used twice, then B once. When C comes, LRU removes A, whose
-# last use is older; LFU removes B, which was used less often.
+# A full cache takes no new entry ("none"), or first removes an old one (**eviction**): the least recently ("lru") or the
+# least frequently used one ("lfu"). In a cache with room for two, A is used twice, then B once. When C comes, LRU removes A,
+# whose last use is older; LFU removes B, which was used less often.
 
 # %%
 entries = {"A": (1, 2), "B": (3, 4), "C": (5, 6)}
@@ -92,8 +92,8 @@ for ngram, token, _ in pair.cache.items():  # every entry satisfies the equation
     assert drafter.tokenizer.decode_bytes(ngram) == target.tokenizer.token_bytes[token]
 
 # %% [markdown]
-# The other way is to learn from text, as the paper does: every n:1 span of lesson 2 becomes an entry. This is how a text is cut
-# into spans: whichever side is behind takes its next token, until both have the same bytes.
+# The other way is to learn from text, as the paper does: every n:1 span of lesson 2 becomes an entry. This is how a text is
+# cut into spans: whichever side is behind takes its next token, until both have the same bytes.
 
 # %%
 def spans(draft, target):
@@ -113,7 +113,7 @@ def spans(draft, target):
 print(*spans([b"Snow", b"f", b"la", b"ke"], [b"Snow", b"flake"]))
 
 # %% [markdown]
-# Now the cache learns from 60 stories and news texts, then from 60 programs, one after another. How many of the n-grams in a
+# Now the cache learns from 60 stories, then from 60 programs, one after another. How many of the n-grams in a
 # text does it know before it reads this text? (`observe` is the package's form: spans by ids, and then `insert`.)
 
 # %%
@@ -144,8 +144,8 @@ bars({n: sizes[n - 1] for n in (15, 30, 60, 75, 90, 120)}, 0.15, "d")
 assert sizes[59] - sizes[29] < sizes[29] and sizes[119] - sizes[89] < sizes[89] - sizes[59]  # it grows ever more slowly
 
 # %% [markdown]
-# On each topic the cache grows ever more slowly, and the second topic needs n-grams of its own. What if there is room for only
-# a quarter of them? Here is the share known in the last 30 texts of each topic:
+# On each topic the cache grows ever more slowly, and the second topic needs n-grams of its own. What if there is room for
+# only a quarter of them? Here is the share known in the last 30 texts of each topic:
 
 # %%
 room = sizes[-1] // 4
@@ -155,10 +155,10 @@ for topic, last in (("stories", slice(30, 60)), ("then programs", slice(90, 120)
     bars({name: np.mean(np.concatenate(known[last])) for name, known in shares.items()}, 40, ".0%", topic)
 
 # %% [markdown]
-# As long as the topic stays the same, it matters little which entry is evicted. After the change, a cache that takes nothing
-# new is useless; LFU clings to what was used often *before*; LRU has soon replaced it all. (The paper measures on one topic,
-# code: LFU with a quarter of the room is nearly as good as no limit, and LRU is close to it; Table 14.) By default this
-# package evicts nothing: an entry takes 350 bytes.
+# Here, as long as the topic stays the same, it matters little which entry is evicted. After the change, a cache that takes
+# nothing new is useless; LFU clings to what was used often *before*; LRU has soon replaced it all. (The paper measures on one
+# topic, code: LFU with a quarter of the room is nearly as good as no limit, and LRU is close to it; Table 14.) By default
+# this package evicts nothing: an entry takes 350 bytes.
 
 # %% [markdown]
 # ## Exercises

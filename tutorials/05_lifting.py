@@ -6,9 +6,9 @@
 # tokens in splits are called **atoms**. To write "ab" is to write the atom a, then the atom b. So we can view both models as
 # writing one atom after another. This view is called **lifting**. For both, the probability of the *next atom* is known.
 #
-# The splits form a **trie**: a tree in which each step down is one atom. A **node** stands for a beginning (prefix) of splits,
-# the **root** for the empty beginning. The **mass** of a node is the total p of the target tokens whose splits begin with it.
-# Here is the trie of lesson 4's world, where the target has the tokens a, b and ab with p = (0.4, 0.2, 0.4):
+# The splits form a **trie**: a tree in which each step down is one atom. A **node** stands for a beginning (prefix) of
+# splits, the **root** for the empty beginning. The **mass** of a node is the total p of the target tokens whose splits begin
+# with it. Here is the trie of lesson 4's world, where the target has the tokens a, b and ab with p = (0.4, 0.2, 0.4):
 #
 #     root ─┬─ a  0.8 ─┬─ stop  0.4     the token a
 #           │          └─ b     0.4     the token ab
@@ -34,11 +34,14 @@
 #                        P(stop) = p(t) / mass(n)    Q(stop) = 1 - sum_c Q(c)      t is the token of node n
 #
 # (q is the drafter's distribution of this atom, given what is known about it.) At each node these are two distributions over
-# the same few cases (each is a **category**), so the rule of lesson 1 is exact: accept with min(1, P / Q); else draw a category
-# from max(0, P - Q), then one of the tokens in it from p, which ends the round. (An atom that begins no split is rejected.)
+# the same few cases (each is a **category**), so the rule of lesson 1 is exact: accept with min(1, P / Q); else draw a
+# category from max(0, P - Q), then one of the tokens in it from p, which ends the round. (An atom that begins no split is
+# rejected.)
 #
 # Here are the comparisons of all four drafts. `reveal` gives the atoms of a draft, and with each its origin: the row that its
-# token was drawn from, and the token's earlier atoms (none here; lesson 6 has some).
+# token was drawn from, and the token's earlier atoms (none here; lesson 6 has some). Each comparison knows the `place` of its
+# atom, the `row` of the target, the `node`, whether the atom proposes *stop*, P and Q of what it proposes, the token that
+# `ends` if that is accepted (or -1), and the `next_node`.
 
 # %%
 from functools import partial
@@ -52,7 +55,7 @@ from omnidraft.verification import comparisons, p_and_q
 
 a, b, ab = 0, 1, 2
 p = np.array([0.4, 0.2, 0.4])
-lifting = Lifting({a: (0,), b: (1,), ab: (0, 1)}, {}, draft_size=2)
+lifting = Lifting({a: (0,), b: (1,), ab: (0, 1)}, {}, draft_size=2)  # {}: no expansions (lesson 6)
 draw_trie("the trie, with masses", lifting, p, tokens=["a", "b", "ab"], atoms="ab")
 rows = [np.array([0.6, 0.4]), np.array([0.3, 0.7])]
 for draft in (a, a), (a, b), (b, a), (b, b):
@@ -68,8 +71,9 @@ show(Lifting.choice)  # the equation: P and Q at a node
 
 # %% [markdown]
 # ## One by one
-# This is the whole rule. An atom that was accepted leads to a node, or ends a token. The first comparison that is not accepted
-# ends the round with a token from its residual. If the atoms end inside a token, the target draws one that begins with them.
+# This is the whole rule. An atom that was accepted leads to a node, or ends a token. The first comparison that is not
+# accepted ends the round with a token from its residual. If the atoms end inside a token, the target draws one that begins
+# with them.
 
 # %%
 def one_of(tokens, row, draws):
@@ -88,8 +92,8 @@ def one_by_one(draft, rows, p_after, draws):
         if not draws.accept(min(1, c.target_prob / c.draft_prob)):
             P, Q = p_and_q(c, origins, lifting, p_rows)  # over all categories at the node
             category = draws.choose(np.maximum(0, P - Q))
-            tokens = lifting.members(c.node, category, len(p_rows[0]))  # those in this category
-            return [*written, one_of(tokens, p_rows[c.row], draws)]
+            members = lifting.members(c.node, category, len(p_rows[0]))  # the tokens in this category
+            return [*written, one_of(members, p_rows[c.row], draws)]
         if c.ends >= 0:  # a token is complete
             written.append(c.ends)
         node = c.next_node

