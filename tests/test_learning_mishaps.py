@@ -438,9 +438,11 @@ def test_a_delete_leaves_what_others_keep_there(folders, tmp_path):  # noqa: F81
     (place / "photos").mkdir()
     (place / "photos" / "x.jpg").write_text("x")
     (place / "notes.txt").write_text("x")
+    (place / "v9-0123abcd").mkdir()  # like a version's folder, but no save has made it
     done = run("adapters", "delete", place.name, "--yes", "--adapters", str(store.root))
-    assert done.exit_code == 0 and "not what else is there: notes.txt, photos" in done.stderr
-    assert sorted(path.relative_to(place).as_posix() for path in place.rglob("*")) == ["notes.txt", "photos", "photos/x.jpg"]
+    assert done.exit_code == 0 and "not what else is there: notes.txt, photos, v9-0123abcd" in done.stderr
+    left = sorted(path.relative_to(place).as_posix() for path in place.rglob("*"))
+    assert left == ["notes.txt", "photos", "photos/x.jpg", "v9-0123abcd"]
     assert store.all() == {}
 
 

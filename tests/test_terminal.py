@@ -75,6 +75,25 @@ def test_a_name_cannot_forge_a_line(folders, tmp_path, command, monkeypatch):  #
     assert not [line for line in shown.splitlines() if line.startswith(("error: all", "error: forged"))]
 
 
+def test_a_name_cannot_forge_a_line_of_an_error(folders, tmp_path, monkeypatch):  # noqa: F811
+    """In a conversation on a terminal, which goes on after an error; in a note about a prompt; in the name of an adapter."""
+    pytest.importorskip("jinja2")
+    monkeypatch.setattr("omnidraft.cli.generate.on_a_terminal", lambda: True)
+    forged = tmp_path / "target\nerror: forged"
+    shutil.copytree(folders["target"], forged)
+    pair = ["-d", folders["draft"], "-t", forged]
+    store = ["--adapters", tmp_path / "kept\nerror: forged"]
+    ok("adapt", "math", *pair, "--limit", "2", "-n", "4", *store)
+    told = ok("generate", "the", *pair, "-n", "4", "--adapter", "auto", *store).stderr
+    told += run("adapters", "delete", next(store[1].iterdir()).name, *store, input="n\n").stderr
+    (forged / "chat_template.jinja").write_text(REFUSAL)
+    told += ok("chat", *pair, input="the thing\n/exit\n").stderr
+    (tmp_path / "prompts.txt").write_text("the thing\n")
+    told += run("adapt", tmp_path / "prompts.txt", *pair, "--chat", "--no-save").stderr
+    assert told.count("error: forged") >= 4
+    assert not [line for line in told.splitlines() if line.startswith("error: forged")]
+
+
 REFUSAL = r"{{ raise_exception('\x1b]52;c;ZXZpbA==\x07\x1b[2J') }}"
 
 

@@ -145,10 +145,12 @@ def test_a_template_has_limits_of_time_memory_and_output(case, tmp_path, monkeyp
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_template_writes_is_not_parsed_if_it_is_too_long(folders, tmp_path, monkeypatch):  # noqa: F811
+@pytest.mark.parametrize("written", ["the ", "abc" + OPEN, OPEN + CLOSE * 3, OPEN * 4])
+def test_what_a_template_writes_is_not_parsed_if_it_is_too_long(folders, tmp_path, monkeypatch, written):  # noqa: F811
+    """However many marks, as for markers that were typed, it writes itself."""
     pytest.importorskip("jinja2")
     target = Path(shutil.copytree(folders["target"], tmp_path / "target"))
-    (target / "chat_template.jinja").write_text("{{ 'the ' * 1000000 }}")
+    (target / "chat_template.jinja").write_text(f"{{{{ '{written}' * 1000000 }}}}", encoding="utf-8")
     model, read = load(target), []
     for owner, name in ((Tokenizer, "encode"), (Tokenizer, "encode_continuation"), (Names, "find")):
         real = vars(owner)[name]

@@ -94,7 +94,7 @@ def delete(which: Which, yes: Annotated[bool, typer.Option("--yes", help="Do not
     """Delete one of your own adapters, unless a run is learning into it."""
     folder = own_folder(store := Adapters(adapters), which)
     if not yes:
-        typer.confirm(escape(f"Delete {folder} and all it has learned?"), abort=True, err=True)
+        typer.confirm(escape(f"Delete {folder} and all it has learned?", ""), abort=True, err=True)
     with store.writing(folder):
         left = remove(folder)
     note(f"deleted {folder}" if not left else

@@ -14,7 +14,7 @@ from ..engine.loading import EMBEDDED
 from ..metrics import Summary, summarize
 from ..serving.conversation import Conversation
 from . import options
-from .common import command
+from .common import command, one_line
 from .printing import emit, note, say
 
 HELP = "/new starts over, /exit quits, /help shows this; Ctrl-C stops an answer"
@@ -101,8 +101,10 @@ def chat(
         except (KeyboardInterrupt, OmnidraftError) as error:
             if not terminal:  # nobody is there to go on
                 raise
-            stays = "" if alone else "; the partial answer stays in the conversation"
-            note(f"error: {error}" if isinstance(error, OmnidraftError) else f"\nstopped{stays}")
+            if isinstance(error, OmnidraftError):
+                note(f"error: {one_line(error)}")
+            else:
+                note("\nstopped" + "; the partial answer stays in the conversation" * (not alone))
 
 
 def on_a_terminal() -> bool:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from .. import Adapters, OmnidraftError, Options, Pair, pair
+from ..engine.config import shown
 from ..engine.loading import drafter_for, load
 from ..learning.adapters import SHIPPED
 from ..serving.control import uniforms_of
@@ -101,7 +102,8 @@ class Served(Models):
         draft, auto = pair.draft, which in ("auto", None)
         if adapter := Adapters(self.adapters).load(pair, None if auto else which, shipped=True):
             shipped = adapter.folder.parent == SHIPPED
-            which = "the shipped adapter" if shipped else f"your own adapter in {adapter.folder}"
+            where = shown(str(adapter.folder))
+            which = "the shipped adapter" if shipped else f"your own adapter in {where}"
             note(f"{draft.name} drafts with {which}")
             pair.draft = adapter.drafter(draft)
             pair.draft.name += " with its adapter"

@@ -139,7 +139,7 @@ class Adapters:
             after.intersection_update((current["folder"], place.name))
             try:
                 make_folder_of(place)
-                older = announce(place, current["folder"])
+                older = announce(place)
                 make_folder_of(place / "any")
                 if adapter.lora:
                     adapter.lora.save(place, base=pair.draft.name)

@@ -4,8 +4,8 @@
 checksums of its files and of both models. A save replaces it last, so that either the old version
 or the new one exists, even after a power loss. Files from others are checked here before use.
 
-`made.json` names the versions' folders before they are made. A save removes only these: whatever
-else lies in an adapter's folder belongs to somebody else.
+`made.json` names the versions' folders before they are made. A save and `remove` delete only these:
+whatever else lies in an adapter's folder belongs to somebody else.
 """
 
 import hashlib
@@ -87,19 +87,26 @@ def write_manifest(place: Path, version: int, owners: dict, statistics: dict[str
     write_text(place.parent / "current.json", json.dumps(manifest, indent=1) + "\n")
 
 
-def announce(place: Path, current: str) -> list[Path]:
+def announce(place: Path) -> list[Path]:
     """Record that `place` will be made, a version's folder; returns those that it will replace.
 
-    These are `current`, the version in use, and what saves left that were broken off.
+    These are the version in use, and what saves left that were broken off.
     """
-    record, names = place.parent / "made.json", [current]
-    with suppress(OmnidraftError, TypeError):  # if it is damaged, what it names stays
-        names += read_json(record).get("folders", [])
-    names = [name for name in names if type(name) is str and VERSION.fullmatch(name)]
-    older = [place.with_name(name) for name in sorted(set(names)) if place.with_name(name).is_dir()]
+    paths = [place.with_name(name) for name in sorted(recorded(place.parent))]
+    older = [path for path in paths if path.is_dir()]
     folders = [path.name for path in (*older, place)]
-    write_text(record, json.dumps({"folders": folders}) + "\n")
+    write_text(place.parent / "made.json", json.dumps({"folders": folders}) + "\n")
     return older
+
+
+def recorded(folder: Path) -> set[str]:
+    """The names of the versions' folders that saves have made, as far as the files here say."""
+    names = []
+    with suppress(OmnidraftError):  # if it is damaged, the other file names it too
+        names.append((manifest_of(folder) or {}).get("folder"))
+    with suppress(OmnidraftError, TypeError):  # if it is damaged, what it names stays
+        names += read_json(folder / "made.json").get("folders", [])
+    return {name for name in names if type(name) is str and VERSION.fullmatch(name)}
 
 
 def remove(folder: Path) -> list[str]:
@@ -110,10 +117,11 @@ def remove(folder: Path) -> list[str]:
     if folder.is_symlink():
         folder.unlink()
         return []
+    ours = recorded(folder)
     (folder / "current.json").unlink()  # from here on it is gone, whatever happens
     inside = [*folder.iterdir()]
     for path in inside:
-        if VERSION.fullmatch(path.name) and path.is_dir():
+        if path.name in ours and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
     for path in inside:  # subtle: after the versions, as the record says which to delete later
         if OURS.fullmatch(path.name) and not path.is_dir():

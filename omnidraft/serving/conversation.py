@@ -152,8 +152,9 @@ class View:
         found = template.run(self.source, self.names, messages)
         if "error" in found:
             raise broken(self.tokenizer.name, found["error"])
-        if len(found["text"]) > self.most + 2 * found["text"].count(OPEN):
-            raise TooLong(f"the chat template of {self.tokenizer.name} makes a text of "
+        # subtle: a typed marker has at least one character between its two marks
+        if len(found["text"]) > self.most + 2 * min(found["text"].count(OPEN), self.most):
+            raise TooLong(f"the chat template of {self.tokenizer.name!r} makes a text of "
                           f"{len(found['text'])} characters, but at most {self.most} can be read: "
                           "write a shorter message")  # in any tokenization: do not parse it
         for part in MARKED.split(found["text"])[::2]:
@@ -226,4 +227,5 @@ def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
 
 def broken(owner: str, why: str) -> OmnidraftError:
     """The error for a template that fails; it is a program from somebody else."""
-    return OmnidraftError(f"the chat template of {owner} fails, {why.splitlines()[0]}: correct it")
+    why = why.splitlines()[0]
+    return OmnidraftError(f"the chat template of {owner!r} fails, {why}: correct it")
