@@ -5,7 +5,7 @@ token with the same bytes if there is one, else its n-gram. The splits form a tr
 node is the sum of p(t) at or below it. Every draft token has a *path* of atoms: itself if it is an
 atom, else the splits of the target tokens that spell it, else none. A round draws draft tokens and
 reveals their atoms one at a time. The distribution of each next atom is known for both models, so
-rejection sampling can compare them (`verification.lifted`), whatever the two tokenizers are.
+a rule can compare them (`verification.lifted`), whatever the two tokenizers are.
 
     target token " problem"  -> split ("▁prob", "lem")          two atoms, an n-gram (merge)
     draft token  "▁9"        -> path  ("▁", "9") = s(" ") s("9") one draft token, two target tokens
@@ -84,7 +84,7 @@ class Lifting:
         """ids(*of): (n,) ids that index rows of probabilities; a tensor with `lifting_torch`."""
         return ids(*of)
 
-    add_at = np.add.at  # made, index, values; PyTorch's models on a CPU have a faster one
+    add_at = np.add.at  # (made, index, values), in place; PyTorch's models on a CPU have a faster
 
     def added(self, index: Any, values: Any, size: int, made: Any = None) -> Any:
         """Values (n,) summed by their index: (size,); added to `made`, in place, if it is given."""

@@ -105,8 +105,9 @@ def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
     """Sum of "forward" KL(P || Q), "reverse" KL(Q || P) or "tv" over verification's comparisons.
 
     P and Q are those of `Lifting.choice`; tv = 1 - sum_c min(P(c), Q(c)) is the probability of a
-    rejection. The KLs, else infinite, leave out categories that no draft token proposes and atoms
-    that begin no target token. P = (3/4, 1/4), Q = (1/2, 1/2): tv 1/4, reverse log(4/3) / 2.
+    rejection, judged alone. The KLs, else infinite, leave out categories that no draft token
+    proposes and atoms that begin no target token; elsewhere P is at least 1e-12.
+    P = (3/4, 1/4), Q = (1/2, 1/2): tv 1/4, reverse log(4/3) / 2.
     """
     return _total(draft_logits, lifted_terms(draft_logits.shape, example, pair, divergence))
 
@@ -203,13 +204,13 @@ def lifted_categories(lifting: Lifting, width: int, exact: bool, prefix: Split, 
     root: all share one category if `exact`, for tv, and else are in none (-1), as are children of
     `stopped_at`.
     """
-    atoms = lifting.atoms(node)  # (C,) in order,
-    children = list(lifting.children(node))  # as these
-    other = len(atoms)
-    if node == ROOT:
-        begins = np.isin(atoms, children)
+    atoms = lifting.atoms(node)  # (C,)
+    children = list(lifting.children(node))  # ascending, as the atoms are
+    other = len(atoms)  # the category of all other atoms: *stop*
+    if node == ROOT:  # they have P = 0: put them with the first of them, or in no category
+        begins = np.isin(atoms, children)  # (C,)
         other = int(begins.argmin()) if exact else -1
-    of_atom = np.full(len(lifting.paths), other)
+    of_atom = np.full(len(lifting.paths), other)  # (V_q,)
     of_atom[children] = np.searchsorted(atoms, children)
     if stopped_at != ROOT:
         of_atom[lifting.atoms(stopped_at)] = -1

@@ -23,7 +23,7 @@ class FixedLength:
     limit: int = 4  # maximum number of draft tokens per round; 0: do not draft
     looks = False  # does the rule need the confidence of every drafted token?
     head = None  # an `AcceptanceHead` that predicts it, if the rule has one
-    bound = None  # a function that computes it otherwise, from the row (V_q,), if the rule has one
+    bound = None  # a function that computes it from the row (V_q,) instead, if the rule has one
 
     def starts(self, confidence: float) -> bool:
         """Should the round draft, given the confidence in the likeliest first token?"""
@@ -95,7 +95,7 @@ class AcceptanceHead:
     def __call__(self, features: np.ndarray) -> Any:
         """P(accepted): one number for features (F,), or (n,) numbers for (n, F)."""
         logit = features @ self.parameters["out.weight"] + self.parameters["out.bias"][0]
-        return 0.5 * (1 + np.tanh(logit / 2))
+        return 0.5 * (1 + np.tanh(logit / 2))  # the sigmoid, in a form that cannot overflow
 
     def loss(self, features: np.ndarray, labels: np.ndarray,
              rejected_weight: float = 6.0) -> tuple[float, dict[str, np.ndarray]]:

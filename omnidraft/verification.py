@@ -151,7 +151,7 @@ def keep(steps: list[Comparison], origins: Sequence[Origin], lifting: Lifting,
     while True:  # go back from the last, until one stops us; the first has r = 1, so h = 1
         i -= 1
         r = steps[i].before
-        if draws[i] >= r:  # and so >= h: no need to know h
+        if draws[i] >= r:  # and h <= r, as Z <= r: no need to know h
             continue
         left = residual(*p_and_q(steps[i], origins, lifting, target_probs), r)
         z = float(left.sum())

@@ -35,8 +35,8 @@
 #
 # (q is the drafter's distribution of this atom, given what is known about it.) At each node these are two distributions over
 # the same few cases (each is a **category**), so the rule of lesson 1 is exact: accept with min(1, P / Q); else draw a
-# category from max(0, P - Q), then one of the tokens in it from p, which ends the round. (An atom that begins no split is
-# rejected.)
+# category from max(0, P - Q), then one of the tokens in it from p, which ends the round. (At the root an atom that
+# begins no split is rejected.)
 #
 # Here are the comparisons of all four drafts. `reveal` gives the atoms of a draft, and with each its origin: the row that its
 # token was drawn from, and the token's earlier atoms (none here; lesson 6 has some). Each comparison knows the `place` of its
@@ -67,7 +67,7 @@ for draft in (a, a), (a, b), (b, a), (b, b):
         proposed = "stop" if c.stop else "ab"[draft[c.place]]
         print(*("ab"[d] for d in draft), f"  {place:6}  {proposed:4}  P = {c.target_prob:.1f}  Q = {c.draft_prob:.1f}  "
               f"kept up to here:", bar(kept, 20, ".2f"))
-show(Lifting.choice)  # the equation: P and Q at a node
+show(Lifting.choice)  # the equation: P and Q at a node; read self.index(f, x) as f(x)
 
 # %% [markdown]
 # ## One by one

@@ -91,7 +91,8 @@ print("atoms of the draft ba:", both.reveal([2], ["row"]))
 def two_tokens(p, q, draws):
     first = draws.choose(q[-1])
     atoms, origins = both.reveal([first, draws.choose(q[first])], q[[-1, first]])
-    written = lifted(atoms, origins, both, p[[-1, *both.walk(atoms)[0]]], draws).emitted  # the rows along the proposals
+    tokens, _ = both.walk(atoms)  # the proposals; p has a row after each
+    written = lifted(atoms, origins, both, p[[-1, *tokens]], draws).emitted
     if len(written) == 1:
         written.append(draws.choose(p[written[0]]))
     return tuple(written[:2])

@@ -3,9 +3,9 @@
 #
 # Under a lossless rule a bad drafter makes decoding slow, but never wrong. So we may change it at any time, even during use.
 # And it has a teacher: for each token of the text, a round computes the target's whole row p. This row says how probable the
-# target found *every* token there; so far we threw it away. Training a small model to imitate the rows of a large one is called
-# **distillation**. It is **on-policy** if the training texts are those that arise in use: the drafter then learns about the
-# places where it has to draft. The target is never changed.
+# target found *every* token there; so far we threw it away. Training a small model to imitate the rows of a large one is
+# called **distillation**. It is **on-policy** if the training texts are those that arise in use: the drafter then learns
+# about the places where it has to draft. The target is never changed.
 #
 # ## The equations (dm, hybrid: arXiv 2507.02659, Eq. 3 and 4; lifted: this project's own; KL: Kullback, Leibler 1951)
 #
@@ -18,11 +18,13 @@
 #     lifted       =  sum of D(P, Q) over the comparisons of lesson 5 along the text; D is KL(P || Q) ("forward"),
 #                     KL(Q || P) ("reverse"), or their total variation 1 - sum_c min(P(c), Q(c)) ("tv")
 #
-# (Where Q or P must be 0, at the root, a KL would be infinite: both leave out the uncovered tokens, and the atoms that begin no
-# target token, and P and Q are renormalised. tv keeps them.)
+# (A KL would be infinite where one side must be 0. So both leave out what no draft token can propose, such as the uncovered
+# tokens, and at the root the atoms that begin no target token; P and Q are renormalised. Inside a node where no token ends,
+# P(stop) = 0 is raised to 1e-12. tv keeps them all.)
 #
 # A model computes **logits** z, and q = **softmax**(z): q(x) = exp(z_x) / sum_y exp(z_y). The derivatives of a loss with
-# respect to all z_x are its **gradient**; a small step against it makes the loss smaller. The gradient of KL(p || q) is q - p.
+# respect to all z_x are its **gradient**; a small step against it makes the loss smaller. The gradient of KL(p || q) is q -
+# p.
 
 # %%
 from helpers import bar, bars, check, distribution_of, examples, show
@@ -42,8 +44,9 @@ from omnidraft.verification import rejection_sampling
 # first logit.
 #
 # Several draft tokens can stand for the same thing: "ba" begins with the atom b, as b does. So each draft token belongs to a
-# category c, and Q(c) is the sum of q over this category. The derivative of KL(P || Q) by z_x is q(x) · (1 - P(c) / Q(c)): all
-# tokens of a category share its blame, each in proportion to its q. (If each token is its own category, this is q - p again.)
+# category c, and Q(c) is the sum of q over this category. The derivative of KL(P || Q) by z_x is q(x) · (1 - P(c) / Q(c)):
+# all tokens of a category share its blame, each in proportion to its q. (If each token is its own category, this is q - p
+# again.)
 
 # %%
 def forward_kl(z, categories, P):
@@ -70,11 +73,11 @@ assert np.isclose(kept[1], np.minimum(P, Q).sum())
 show(losses._divergence)  # all three divergences in the package, each with its derivative by Q
 
 # %% [markdown]
-# What do `dm` and `hybrid` not see? In the world of lesson 4, p = (a 0.4, b 0.2, ab 0.4). For the best acceptance the
-# drafter should draw a with P(a) = p(a) + p(ab) = 0.8. But `dm` compares only a and b, and wants q = (2/3, 1/3). The n-gram
-# term sees that ab was written, but not how often it should be: it wants q(a) as large as possible. Where their sum is smallest
-# depends on lambda. `lifted` compares q with P itself. For all q(a) we compute each loss: where is it smallest, and how
-# probable is it that a draft is accepted there?
+# What do `dm` and `hybrid` not see? In the world of lesson 4, p = (a 0.4, b 0.2, ab 0.4). For the best acceptance the drafter
+# should draw a with P(a) = p(a) + p(ab) = 0.8. But `dm` compares only a and b, and wants q = (2/3, 1/3). The n-gram term sees
+# that ab was written, but not how often it should be: it wants q(a) as large as possible. Where their sum is smallest depends
+# on lambda. `lifted` compares q with P itself. For all q(a) we compute each loss: where is it smallest, and how probable is
+# it that a draft is accepted there?
 
 # %%
 def kl(x, y):
@@ -94,9 +97,9 @@ bars({f"{name}: q(a) = {best:.2f}": min(0.8, best) + min(0.2, 1 - best) for name
 #
 # A `Learner` keeps each text that the pair writes, with the target's rows. Of ten texts, four are **held out**: they are not
 # trained on, but measure what was learned. On the other six we train a drafter with each loss, always from the same start,
-# for five steps. Its weights W stay unchanged. Instead we train **LoRA adapters** (arXiv 2106.09685), two thin matrices A and B
-# for each W: the drafter computes with W + B · A. A has only 32 rows; this number is its **rank**. The bars show the expected
-# acceptance on the held-out texts, the mean of 1 - tv over all comparisons, for word problems and for programs.
+# for five steps. Its weights W stay unchanged. Instead we train **LoRA adapters** (arXiv 2106.09685), two thin matrices A and
+# B for each W: the drafter computes with W + B · A. A has only 32 rows; this number is its **rank**. The bars show the
+# expected acceptance on the held-out texts, the mean of 1 - tv over all comparisons, for word problems and for programs.
 
 # %%
 base = load("draft-general")
@@ -105,9 +108,9 @@ options = Options(temperature=1, max_new_tokens=32)
 
 
 def written(task):
-    """Ten texts by the pair, with the target's rows."""
+    """Ten texts by the pair, with the target's rows. (A Learner trains after `every` texts: here it only keeps them.)"""
     rng = np.random.default_rng(0)
-    keeper = Learner(models, Trainer(base, Recipe(), rng), rng, Schedule(every=99, guard=0, held_out=0))  # it only keeps
+    keeper = Learner(models, Trainer(base, Recipe(), rng), rng, Schedule(every=99, guard=0, held_out=0))
     list(learn(keeper, [example["prompt"] for example in examples(task, 10)], options, Uniforms(rng)))
     return keeper.batch
 
@@ -115,7 +118,7 @@ def written(task):
 def trained(loss, texts, steps=5):
     trainer = Trainer(base, Recipe(loss, rank=32), np.random.default_rng(0))
     for _ in range(steps):
-        trainer.step(models, texts)  # against the gradient of the mean loss on these texts
+        trainer.step(models, texts)  # one step of AdamW, to make the mean loss on these texts smaller
     return trainer
 
 
@@ -127,10 +130,11 @@ for task in ("math", "code"):
 
 # %% [markdown]
 # On word problems all three do the same here. 93 of 100 spans there are 1:1 (counted as in lesson 2), so n-grams, which only
-# `hybrid` and `lifted` learn, are rare, and five steps on six texts teach little more than the common words and the form of an
-# answer. On programs more than every fifth span is n:1. There `dm` learns nothing about the n-grams, `hybrid` learns to write
-# them out, and `lifted` also learns how often they are wanted. (After two thousand texts they differ on word problems too:
-# docs/results.md.) Here is the prompt of a held-out program at temperature 0, with each of these drafters:
+# `hybrid` and `lifted` learn, are rare, and five steps on six texts teach little more than the common words and the form of
+# an answer. On programs more than every fifth span is n:1. There `dm` learns nothing about the n-grams, `hybrid` learns to
+# write them out, and `lifted` also learns how often they are wanted. (After two thousand texts `lifted` is ahead on word
+# problems too, clearly so at low temperature: docs/results.md.) Here is the prompt of a held-out program at temperature 0,
+# with each of these drafters:
 
 # %%
 prompt = examples("code", 1)[0]["prompt"]
