@@ -158,8 +158,8 @@ def first_screen(figures: dict) -> str:
     return table(head, rows) + (
         "\n\nHeld-out prompts, temperature 0 (but for one column), the same greedy texts as plain decoding; Gemma in "
         "PyTorch. * timed while other programs ran. † with a stop rule for T = 1 that has been improved since. "
-        f"Between the two published models, tokens per pass at temperature 1 by verification rule (vocabulary intersection, the "
-        f"paper's, which is not exact, and ours): {rules}. "
+        "Between the two published models, tokens per pass at temperature 1 by verification rule (vocabulary intersection, "
+        f"the paper's, which is not exact, and ours): {rules}. "
         f"{machine_line(figures)}; more in [docs/results.md](docs/results.md#real-language-models).")
 
 
