@@ -147,7 +147,7 @@ def test_the_distribution_of_two_tokens_is_exact(how):
 
 
 def test_the_seed_is_that_of_pytorch():
-    model, inputs = asked(do_sample=True, max_new_tokens=20, pad_token_id=0)
+    model, inputs = asked(do_sample=True, min_new_tokens=20, max_new_tokens=20, pad_token_id=0)
     made = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
