@@ -148,11 +148,11 @@ def test_the_distribution_of_two_tokens_is_exact(how):
 
 def test_the_seed_is_that_of_pytorch():
     model, inputs = asked(do_sample=True, min_new_tokens=20, max_new_tokens=20, pad_token_id=0)
-    made = []
+    pair, made = two(), []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        made.append(model.generate(**inputs, custom_generate=two().decoder()).tolist())
-        own = two().decoder(generator=torch.Generator().manual_seed(seed))
+        made.append(model.generate(**inputs, custom_generate=pair.decoder()).tolist())
+        own = pair.decoder(generator=torch.Generator().manual_seed(seed))
         made.append(model.generate(**inputs, custom_generate=own).tolist())
     assert made[0] == made[2] and made[1] == made[3] and len({str(one) for one in made}) > 1
 
