@@ -155,9 +155,11 @@ def first_screen(figures: dict) -> str:
         rows.append(row + ["–"] * (8 - len(row)))
     head = ["pair", "data", "tokens per pass", "speedup", "speedup, T = 1", "after learning from", "tokens per pass", "speedup"]
     rules = "; ".join(f"{published(name)}: {by_rule(one)}" for name, one in figures["rules"].items())
-    return table(head, rows) + (
+    made = table(head, rows)
+    former = "† with a stop rule for T = 1 that has been improved since. " if "†" in made else ""
+    return made + (
         "\n\nHeld-out prompts, temperature 0 (but for one column), the same greedy texts as plain decoding; Gemma in "
-        "PyTorch. * timed while other programs ran. † with a stop rule for T = 1 that has been improved since. "
+        f"PyTorch. * timed while other programs ran. {former}"
         "Between the two published models, tokens per pass at temperature 1 by verification rule (vocabulary intersection, "
         f"the paper's, which is not exact, and ours): {rules}. "
         f"{machine_line(figures)}; more in [docs/results.md](docs/results.md#real-language-models).")
