@@ -97,9 +97,9 @@ bars(per_round, 30, ".2f", "passes per round")
 
 # %% [markdown]
 # draft-general costs almost nothing here, as it drafts only about one token a round. With draft-smol a round costs a fifth to
-# a half more than a pass, and still gains: least in summaries (xsum), where it knows too little. Where does this time go? The
-# clock of this machine says it for each part of the equation, here for the two models of lesson 1. (This target is only 17
-# times larger than its drafter, and so small that the rest of the round counts.)
+# a half more than a pass, and still gains, though hardly in summaries (xsum), where it knows too little. Where does this time
+# go? The clock of this machine says it for each part of the equation, here for the two models of lesson 1. (This target is
+# only 17 times larger than its drafter, and so small that the rest of the round counts.)
 
 # %%
 def parts(rounds, alone):
