@@ -300,11 +300,22 @@ def test_what_it_cannot_do_is_said():
     with pytest.raises(ValueError, match="assistant_tokenizer is missing"):
         model.generate(**ids, max_new_tokens=4, **(how | {"assistant_tokenizer": None}))
     for name, says in (("tokenizer", "must be a fast tokenizer"), ("assistant_tokenizer", "must be a fast tokenizer"),
-                       ("assistant_model", "must be a causal language model"), ("streamer", "needs `put` and `end`")):
-        for odd in (5, "x", [1], object(), torch.zeros(3, 3)):
+                       ("assistant_model", "must be a causal language model"), ("streamer", "needs `put` and `end`"),
+                       ("generator", "must be a torch.Generator"), ("stop_strings", "must be text or a list")):
+        for odd in (5, object(), *(("x", [1], torch.zeros(3, 3)) * (name != "stop_strings"))):
             with pytest.raises(ValueError, match=f"{name} is .*{says}") as caught:
                 model.generate(**one, max_new_tokens=4, **(how | {name: odd}))
             assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
+
+
+def test_a_broken_row_is_an_error():
+    """transformers' own greedy decoding writes token 0."""
+    model, how = arguments(*PAIRS[0])
+    ids = how["tokenizer"]("Once upon a time", return_tensors="pt")
+    with torch.no_grad():
+        model.lm_head.weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match="logits are NaN or infinite"):
+        model.generate(**ids, do_sample=False, max_new_tokens=4, **how)
 
 
 @pytest.mark.parametrize(("draft", "target"), PAIRS)

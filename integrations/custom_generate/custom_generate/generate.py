@@ -422,7 +422,10 @@ def greedy(proposed, processed):
     """
     for place, token in enumerate([*proposed, None]):
         row = processed(place)
-        choice = int(row.argmax())
+        highest, choice = row.max(-1)
+        if not highest.isfinite():
+            raise ValueError("logits are NaN or infinite, or the processors ruled out every token")
+        choice = int(choice)
         yield choice, row
         if choice != token:
             return
@@ -537,8 +540,12 @@ def generate(model, *args, tokenizer=None, assistant_model=None, assistant_token
     if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
         raise ValueError(f"streamer is {shown(streamer)}, but needs `put` and `end`: use one of "
                          "transformers, such as TextStreamer")
+    if not (generator is None or isinstance(generator, torch.Generator)):
+        raise ValueError(f"generator is {shown(generator)}, but must be a torch.Generator")
     criteria = StoppingCriteriaList(stopping_criteria or [])
     if strings := kwargs.pop("stop_strings", None):
+        if not isinstance(strings, (str, list, tuple)):
+            raise ValueError(f"stop_strings is {shown(strings)}, but must be text or a list of it")
         criteria.append(StopStringCriteria(tokenizer, strings))
     method = partial(decode, tokenizer, assistant_model, assistant_tokenizer, streamer, generator)
     return model.generate(*args, custom_generate=method, stopping_criteria=criteria, **kwargs)
