@@ -106,7 +106,7 @@ def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
 
     P and Q are those of `Lifting.choice`; tv = 1 - sum_c min(P(c), Q(c)) is the probability of a
     rejection, judged alone. The KLs, else infinite, leave out categories that no draft token
-    proposes and atoms that begin no target token; elsewhere P is at least 1e-12.
+    proposes and, at the root, atoms that begin no target token; elsewhere P is at least 1e-12.
     P = (3/4, 1/4), Q = (1/2, 1/2): tv 1/4, reverse log(4/3) / 2.
     """
     return _total(draft_logits, lifted_terms(draft_logits.shape, example, pair, divergence))

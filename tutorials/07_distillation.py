@@ -3,9 +3,9 @@
 #
 # Under a lossless rule a bad drafter makes decoding slow, but never wrong. So we may change it at any time, even during use.
 # And it has a teacher: for each token of the text, a round computes the target's whole row p. This row says how probable the
-# target found *every* token there; so far we threw it away. Training a small model to imitate the rows of a large one is
-# called **distillation**. It is **on-policy** if the training texts are those that arise in use: the drafter then learns
-# about the places where it has to draft. The target is never changed.
+# target found *every* token there; so far we used it for one comparison or draw, and threw it away. Training a small model to
+# imitate the rows of a large one is called **distillation**. It is **on-policy** if the training texts are those that arise
+# in use: the drafter then learns about the places where it has to draft. The target is never changed.
 #
 # ## The equations (dm, hybrid: arXiv 2507.02659, Eq. 3 and 4; lifted: this project's own; KL: Kullback, Leibler 1951)
 #
@@ -76,8 +76,8 @@ show(losses._divergence)  # all three divergences in the package, each with its 
 # What do `dm` and `hybrid` not see? In the world of lesson 4, p = (a 0.4, b 0.2, ab 0.4). For the best acceptance the drafter
 # should draw a with P(a) = p(a) + p(ab) = 0.8. But `dm` compares only a and b, and wants q = (2/3, 1/3). The n-gram term sees
 # that ab was written, but not how often it should be: it wants q(a) as large as possible. Where their sum is smallest depends
-# on lambda. `lifted` compares q with P itself. For all q(a) we compute each loss: where is it smallest, and how probable is
-# it that a draft is accepted there?
+# on lambda. `lifted` compares q with P itself (at the first atom; what follows does not depend on q(a)). For all q(a) we
+# compute each loss: where is it smallest, and how probable is it that its first token is accepted there?
 
 # %%
 def kl(x, y):

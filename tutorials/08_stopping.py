@@ -7,7 +7,7 @@
 # token i is accepted if all before it are. Stop when the product of the P_i falls below a **threshold**. A cheap prediction
 # is the drafter's **confidence**: at temperature 0 its own probability of the token it took. Can a learned one do better?
 #
-# ## The equations (arXiv 2211.17192, Eq. 1, for any P_i; arXiv 2507.02659, section 3.3; the last is this project's own)
+# ## The equations (arXiv 2211.17192, Eq. 1, for any P_i; arXiv 2507.02659, section 3.3; the last after Charnov 1976)
 #
 #     tokens of a round, on average   1 + P_1 + P_1 · P_2 + P_1 · P_2 · P_3 + ...
 #     stop after token i once         P_1 · ... · P_i < threshold                 (the paper writes 1 - gamma for it)
@@ -38,8 +38,9 @@ show(Confidence.__call__)  # the second equation in the package
 # ## By hand
 # Let half of all rounds be easy (every P_i = 0.9) and half hard (every P_i = 0.3). A pass of the target takes time 1, a draft
 # step 0.1. Which lengths are best? An animal should leave a bush once it finds fewer berries per minute there than on its
-# whole trip (**marginal value theorem**: Charnov 1976). So draft token i if and only if P_1 · ... · P_i > r · c.
-# (A stop rule sees P_i only once token i is drawn, so with the same threshold it drafts one token more.)
+# whole trip (**marginal value theorem**: Charnov 1976). So draft token i if and only if P_1 · ... · P_i > r · c. So r · c is
+# what the threshold should be. (A stop rule sees P_i only once token i is drawn, so with the same threshold it drafts one
+# token more.)
 
 # %%
 def tokens(P, k):
@@ -62,8 +63,8 @@ assert best == tuple(sum(P ** i > worth for i in range(1, 31)) for P in (0.9, 0.
 # is drawn, and let the target write alone. Then a is drawn and kept with 0.8 · (0.5 / 0.8), or b is drawn and the target
 # writes a with 0.2 · 0.5. The sum is 0.6 instead of 0.5: the text is biased. Whether the drafter continues *after* a token
 # may depend on that token. But whether the token itself is proposed may depend only on what was known before the draw. So
-# `Confidence` looks at the first row, and drafts nothing in this round if its confidence there, in the likeliest token, is
-# below the threshold.
+# `Confidence` looks at the first row, and drafts nothing in this round if its confidence there (at T = 0: in the likeliest
+# token) is below the threshold.
 #
 # Above temperature 0 the probability of the drawn token says little: a target with the same row keeps whatever is drawn.
 # There the confidence is a rule of thumb, the row's L2 norm, the root of sum_x q(x)^2: near 1 for a row that is sure of one
@@ -81,9 +82,9 @@ bars({name: distribution_of(partial(first_token, dropped=dropped))[0]
 
 # %% [markdown]
 # ## Labels for any two tokenizers (this project's own)
-# Without common tokens, p(d) / q(d) is meaningless. But lesson 6 has a probability r after each draft token: a draft that
-# ends there is kept with probability r. A label says how far r falls at its token: the product of all labels up to there is
-# the smallest r so far. The first label is min(1, P / Q). Its mean over the draws is sum_c min(P(c), Q(c)), the beta of
+# Without common tokens, p(d) / q(d) is meaningless. But lesson 6 has a probability r after each atom: a draft that ends there
+# is kept with probability r. A label says how far r falls over the atoms of its token: the product of all labels up to there
+# is the smallest r so far. The first label is min(1, P / Q). Its mean over the draws is sum_c min(P(c), Q(c)), the beta of
 # lesson 1. In the world of lesson 4, with the draft row (a 0.6, b 0.4), the labels are 1 and 0.2 / 0.4, and beta is 0.6 +
 # 0.2:
 
@@ -130,9 +131,9 @@ for name, models in drafters.items():
     compare(rules, models, name)
 
 # %% [markdown]
-# A good drafter should write far ahead, a bad one had better be silent: twelve draft tokens a round make decoding two to
-# three times as slow as none. One confidence rule serves both: with the one it is about as fast as the best fixed length,
-# with the other it drafts far less than they do. (Small differences are clock noise. The counts are exact.)
+# A good drafter should write far ahead, a bad one had better be silent: twelve draft tokens a round of the bad one make
+# decoding two to three times as slow as none. One confidence rule serves both: with the one it is about as fast as the best
+# fixed length, with the other it drafts far less than they do. (Small differences are clock noise. The counts are exact.)
 #
 # Can it be better? `draft-general` has its doubts, but how reliable are they, for this target? The **acceptance head** is one
 # linear layer with a sigmoid, 1 / (1 + e^-x), which turns a number into a probability. It reads what the drafter has computed
@@ -160,7 +161,9 @@ for some in rng.integers(cut, size=(150, 128)):
     optimizer.step(gradients)
 
 # %% [markdown]
-# On the other three texts: how often does an accepted token (y > 1/2) rank above a rejected one? Chance gives 0.5.
+# On the other three texts: how often does an accepted token (y > 1/2) rank above a rejected one? Chance gives 0.5. The labels
+# are from temperature 1, where many tokens are drawn and the head sees more, so q(d) here is what the head starts from, not
+# the rule's confidence, which is the L2 norm there. Then the head drafts at temperature 0, as above.
 
 # %%
 predictions = {"q(d)": 1 / (1 + np.exp(-features[cut:, -1])), "head": head(features[cut:])}
@@ -170,12 +173,13 @@ for name, P in predictions.items():
 compare({"no draft": FixedLength(0), "head": Confidence(12, threshold=0.4, head=head)}, models, "draft-general with its head")
 
 # %% [markdown]
-# q of the drawn token is too high a prediction, and the head has learned by how much: it predicts better and stops earlier.
-# In our measurements (docs/results.md, "Adaptive drafting") it is on average *not* faster than the confidence, though, once
-# thresholds are tuned (passes and draft tokens were counted, so this is not clock noise). Even if its predictions took no
-# time, it would on average be within two percent of the confidence rule: it seems to learn mostly how far the confidence can
-# be trusted, and a threshold can express that too. And its predictions do take time, for each draft token. There is room
-# left: at temperature 0 a rule that knew what will be kept would be about a fifth faster.
+# At temperature 1 q of the drawn token is too high a prediction, and the head has learned by how much: it predicts better,
+# and stops earlier than the confidence at temperature 0. In our measurements (docs/results.md, "Adaptive drafting") it is on
+# average *not* faster than the confidence, though, once thresholds are tuned (passes and draft tokens were counted, so this
+# is not clock noise). Even if its predictions took no time, it would on average be within two percent of the confidence rule:
+# it seems to learn mostly how far the confidence can be trusted, and a threshold can express that too. And its predictions do
+# take time, for each draft token. There is room left: at temperature 0 a rule that knew what will be kept would be about a
+# fifth faster.
 #
 # ## Exercises
 #

@@ -7,7 +7,8 @@
 # learn from 160 of somebody's questions? draft-smol, 7.3 million, was trained on texts that this target wrote: what is that
 # worth?
 #
-# The figures are from `python -m benchmarks.real_llm`, and a short run at the end repeats a part of it, if the model is here.
+# The figures are from `python -m benchmarks.real_llm` (those of llama.cpp from `benchmarks.llamacpp`), and a short run at the
+# end repeats a part of it, if the model is here.
 #
 # ## The equation (arXiv 2211.17192, section 3.3; arXiv 2507.02659, section 4)
 #
@@ -19,7 +20,8 @@
 # Then the speedup is nearly tau, and all that matters is how much the drafter knows of its target. A larger drafter knows
 # more, and costs more.
 #
-# Read backwards, tau / speedup is what a round costs, in passes of one token. That can be measured, part by part.
+# Read backwards, tau / speedup is what a round costs, in steps of plain decoding: a pass of one token, and a little work
+# around it. That can be measured, part by part.
 
 # %%
 import json
@@ -87,19 +89,20 @@ for data, one in smol.items():
 assert all(one["T=0"]["block_efficiency"] > one["T=1"]["block_efficiency"] for one in smol.values())
 
 # %% [markdown]
-# draft-smol's speedups are well below its tau. So what does a round cost? At temperature 0, in passes of one token, roughly
-# (tau is of 16 prompts, the speedup of some of them, most of them timed while other programs ran):
+# draft-smol's speedups are well below its tau. So what does a round cost? At temperature 0, in steps of plain decoding,
+# roughly (tau is of 16 prompts, the speedup of some of them, most of them timed while other programs ran):
 
 # %%
 costs = {"draft-general, has learned": learned["T=0"]} | {f"draft-smol, {data}": one["T=0"] for data, one in smol.items()}
 per_round = {name: one["block_efficiency"] / one["speedup"] for name, one in costs.items()}
-bars(per_round, 30, ".2f", "passes per round")
+bars(per_round, 30, ".2f", "plain steps per round")
 
 # %% [markdown]
 # draft-general costs almost nothing here, as it drafts only about one token a round. With draft-smol a round costs a fifth to
-# a half more than a pass, and still gains, though hardly in summaries (xsum), where it knows too little. Where does this time
-# go? The clock of this machine says it for each part of the equation, here for the two models of lesson 1. (This target is
-# only 17 times larger than its drafter, and so small that the rest of the round counts.)
+# a half more than a plain step, and still gains, though hardly in summaries (xsum), where it knows too little. Where does
+# this time go? The clock of this machine says it for each part of the equation, here for the two models of lesson 1. (This
+# target is only 17 times larger than its drafter, and so small that the rest of the round counts. Plain decoding has such a
+# rest too, which the equation leaves out: so the measured speedup is a little above the predicted one.)
 
 # %%
 def parts(rounds, alone):
@@ -122,9 +125,10 @@ parts(metrics.summarize(r for _ in range(3) for r in speculative(small, story, o
 
 # %% [markdown]
 # Where do the real model's tokens come from? draft-smol has a sixth of the target's tokens, but these are the most common
-# pieces of its answers, so for most tokens it has one with the same bytes. Longer words take two or three of its pieces: a
-# **merge**, which is kept only if all of them are right (at temperature 0; above it they are judged atom by atom, as a block,
-# lesson 6). Here it is live, with the number of pieces that the tokens of this answer have, and what a round costs:
+# pieces of its answers, so for most tokens of an answer it has one with the same bytes. Longer words take two or three of its
+# pieces: a **merge**, which is kept only if all of them are right (at temperature 0; above it they are judged atom by atom,
+# as a block, lesson 6). Here it is live, with the number of pieces that the tokens of this answer have, and what a round
+# costs:
 
 # %%
 if place("smollm2").exists():
@@ -151,8 +155,9 @@ else:
 # What does not pay? At temperature 1 a small chat model is harder to guess, so fewer drafts are kept. Where each further
 # token costs nearly as much as a pass, drafting loses unless nearly every draft is kept: in llama.cpp, with four-bit weights
 # on a processor without matrix units, a pass over five tokens took as long as four single ones. (With 16-bit weights it took
-# as long as two, and drafting gained a little.) Learning does not always help: draft-smol knew the answers of SmolLM2 before,
-# and 160 more prompts of Alpaca taught it nothing that shows. And it takes time of its own: it pays for whoever asks often.
+# as long as two, and drafting gained a little.) Learning does not always help: draft-smol had learned from 74,000 texts of
+# SmolLM2 before, and 160 more prompts of Alpaca taught it nothing that shows. And it takes time of its own: it pays for
+# whoever asks often.
 #
 # ## Exercises
 #
