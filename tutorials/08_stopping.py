@@ -13,7 +13,7 @@
 #     stop after token i once         P_1 · ... · P_i < threshold                 (the paper writes 1 - gamma for it)
 #     P is learned from labels        y = min(1, p(d_i) / q(d_i))                 the probability that d_i is accepted
 #     by minimising                   -(y · log P + w · (1 - y) · log(1 - P))     (arXiv 2405.19715, section 3)
-#     token i pays as long as         P_1 · ... · P_i > r · c      r tokens per second overall, c seconds per draft token
+#     token i pays as long as         P_1 · ... · P_i > R · C      R tokens per second overall, C seconds per draft token
 #
 # The value that P should have is its **label**; the loss is called **weighted cross-entropy**. That paper takes w = 6, which
 # makes P too small, so that drafting stops early. We take w = 1: then P is the probability itself, on average.
@@ -38,9 +38,10 @@ show(Confidence.__call__)  # the second equation in the package
 # ## By hand
 # Let half of all rounds be easy (every P_i = 0.9) and half hard (every P_i = 0.3). A pass of the target takes time 1, a draft
 # step 0.1. Which lengths are best? An animal should leave a bush once it finds fewer berries per minute there than on its
-# whole trip (**marginal value theorem**: Charnov 1976). So draft token i if and only if P_1 · ... · P_i > r · c. So r · c is
-# what the threshold should be. (A stop rule sees P_i only once token i is drawn, so with the same threshold it drafts one
-# token more.)
+# whole trip (**marginal value theorem**: Charnov 1976). So draft token i if and only if P_1 · ... · P_i > R · C, where C
+# counts the drafter's step and one more place in the target's pass. So R · C is what the threshold should be. (The package's
+# rule looks after token i is drawn, so with the same threshold it drafts one token more, unless already the first confidence
+# is below the threshold: then none.)
 
 # %%
 def tokens(P, k):
@@ -54,7 +55,7 @@ def rate(easy, hard):  # tokens per unit of time, over one round of each kind
 best = max(((easy, hard) for easy in range(31) for hard in range(31)), key=lambda lengths: rate(*lengths))
 lengths = [(k, k) for k in (0, 1, 2, 4, 8, 16)] + [best]
 bars({f"easy {easy:2}, hard {hard:2}": rate(easy, hard) for easy, hard in lengths}, 12, ".2f", "tokens per unit of time")
-worth = rate(*best) * 0.1  # r · c
+worth = rate(*best) * 0.1  # R · C
 assert best == tuple(sum(P ** i > worth for i in range(1, 31)) for P in (0.9, 0.3))
 
 # %% [markdown]
@@ -102,6 +103,7 @@ assert np.allclose(labels, [1, 0.2 / 0.4]) and np.isclose(row @ labels, np.minim
 # ## The real thing
 # What counts is the time per token, here compared with no draft: fixed lengths and the confidence rule, for two drafters of
 # the same target, on a story at temperature 0. `draft-tasks` has learned the target's task; `draft-general` can only guess.
+# The threshold 0.4 is the package's default. By the equation it would be R · C, about 0.35 to 0.6 here (docs/results.md).
 
 # %%
 prompts = [example["prompt"] for example in examples("text", 13)]
@@ -162,8 +164,8 @@ for some in rng.integers(cut, size=(150, 128)):
 
 # %% [markdown]
 # On the other three texts: how often does an accepted token (y > 1/2) rank above a rejected one? Chance gives 0.5. The labels
-# are from temperature 1, where many tokens are drawn and the head sees more, so q(d) here is what the head starts from, not
-# the rule's confidence, which is the L2 norm there. Then the head drafts at temperature 0, as above.
+# are from temperature 1: there a draft holds unlikely tokens too, so there is more to learn. We compare with q(d), which the
+# head starts from. (The rule's own confidence there is the L2 norm.) Then the head drafts at temperature 0, as above.
 
 # %%
 predictions = {"q(d)": 1 / (1 + np.exp(-features[cut:, -1])), "head": head(features[cut:])}
