@@ -302,7 +302,7 @@ def test_what_it_cannot_do_is_said():
     for name, says in (("tokenizer", "must be a fast tokenizer"), ("assistant_tokenizer", "must be a fast tokenizer"),
                        ("assistant_model", "must be a causal language model"), ("streamer", "needs `put` and `end`"),
                        ("generator", "must be a torch.Generator"), ("stop_strings", "must be text or a list")):
-        for odd in (5, object(), *(("x", [1], torch.zeros(3, 3)) * (name != "stop_strings"))):
+        for odd in (5, [1], object(), torch.zeros(3, 3), *["x"] * (name != "stop_strings")):
             with pytest.raises(ValueError, match=f"{name} is .*{says}") as caught:
                 model.generate(**one, max_new_tokens=4, **(how | {name: odd}))
             assert "\n" not in str(caught.value) and len(str(caught.value)) < 200

@@ -1,6 +1,7 @@
 """Result files of the benchmarks: what is added later does not relabel what was measured before."""
 
 import json
+import re
 
 import pytest
 
@@ -98,3 +99,49 @@ def test_published_models_are_measured_where_they_are(tmp_path, monkeypatch, cap
     for name in ("models/one", "models/two", "data"):
         (tmp_path / name).mkdir(parents=True)
     assert common.folders_of("real:one:two") == [str(tmp_path / "models" / name) for name in ("one", "two")]
+
+
+def stored(name: str) -> dict:
+    return json.loads((common.ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def prose(lesson: str) -> str:
+    [path] = (common.ROOT / "tutorials").glob(f"{lesson}_*.py")
+    return re.sub(r"\n# ", " ", path.read_text(encoding="utf-8"))
+
+
+def test_figures_in_the_text_of_lesson_10_are_those_of_the_results():
+    text, cells = prose("10"), stored("real_llm")["cells"]
+    before, learned = (cells[f"draft-general -> smollm2, gsm8k, {how}, seed 0"] for how in ("before", "lifted"))
+    rates = [one["T=0"]["speedup"] for one in (before, learned)]
+    plain = round(learned["T=0"]["plain_tokens_per_second"] / 2 + before["T=0"]["plain_tokens_per_second"] / 2)
+    pays = learned["learned"]["learning_seconds"] * plain / (1 / rates[0] - 1 / rates[1])
+    packed, half, full = (stored("llamacpp")["formats"][f"smollm2, {name}"] for name in ("as published", "F16", "F32"))
+    passes = [one["milliseconds"]["5"] / one["milliseconds"]["1"] for one in (packed, half)]
+    speeds = [one["drafts of up to 4"]["speedup"] for one in (packed, half, full)]
+    ideal = full["milliseconds"]["4"] / full["milliseconds"]["1"]
+    for says in (f"the new prompts reach {learned['k = 4, T=0']['block_efficiency']:.2f}", f"32-bit weights has {ideal:.1f}",
+                 f"tau = {packed['drafts of up to 4']['block_efficiency']:.1f} gave {speeds[0]:.2f} times the speed",
+                 f"as two: {speeds[1]:.2f} times; with 32-bit ones: {speeds[2]:.2f}",
+                 f"after about {500 * round(pays / 500):,} tokens (its speedup rose from {rates[0]:.2f} to {rates[1]:.2f}, "
+                 f"at {plain} tokens per second)"):
+        assert says in text
+    assert [round(one) for one in passes] == [4, 2] and "a pass over five tokens took as long as four single ones" in text
+    smol = {data: cells[f"draft-smol -> smollm2, {data}, before, seed 0"] for data in ("gsm8k", "alpaca", "code", "xsum")}
+    drawn = [one["T=1"]["speedup"] for one in smol.values()]
+    assert min(drawn[:3]) >= 1.25 and max(drawn[:3]) < 1.75 and drawn[3] < 1.05
+    costs = [one["T=0"]["block_efficiency"] / one["T=0"]["speedup"] for one in smol.values()]
+    assert 1.15 < min(costs) and max(costs) < 1.55
+
+
+def test_figures_in_the_text_of_lesson_8_are_those_of_the_results():
+    text, cells = prose("08"), [one for tasks in stored("stop_rules")["pairs"].values() for one in tasks.values()]
+    for at in ("T=0", "T=1"):
+        ratios = [one[at]["head"]["without its time"] / one[at]["confidence"]["tuned"] for one in cells]
+        assert abs(sum(ratios) / len(ratios) - 1) < 0.02
+    best = [one["T=0"]["best"] / one["T=0"]["confidence"]["tuned"] for one in cells]
+    assert 0.15 < sum(best) / len(best) - 1 < 0.25
+    worth = [one["T=0"]["confidence"]["worth"] for one in cells]
+    assert 0.35 < min(worth) and max(worth) < 0.6
+    for says in ("within two percent of the confidence rule", "about a fifth faster", "about 0.35 to 0.6 here"):
+        assert says in text

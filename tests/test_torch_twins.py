@@ -182,6 +182,7 @@ def test_masses_and_laws_equal_numpy(rounds):
         torch_p = torch.from_numpy(p)
         for node in sorted({split[:depth] for split in plain.token for depth in range(len(split))}):
             if p[plain.below(node)].sum() > 1e-3:
+                assert twin.atoms(node).tolist() == plain.atoms(node).tolist()
                 target_law, draft_law = plain.choice(node, p, law)
                 made = twin.choice(node, torch_p, torch.from_numpy(law))
                 close(made[0], target_law)

@@ -104,7 +104,8 @@ def chat(
             if isinstance(error, OmnidraftError):
                 note(f"error: {one_line(error)}")
             else:
-                note("\nstopped" + "; the partial answer stays in the conversation" * (not alone))
+                stays = "" if alone else "; the partial answer stays in the conversation"
+                note(f"\nstopped{stays}")
 
 
 def on_a_terminal() -> bool:

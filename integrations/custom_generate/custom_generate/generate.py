@@ -542,10 +542,12 @@ def generate(model, *args, tokenizer=None, assistant_model=None, assistant_token
                          "transformers, such as TextStreamer")
     if not (generator is None or isinstance(generator, torch.Generator)):
         raise ValueError(f"generator is {shown(generator)}, but must be a torch.Generator")
+    strings = kwargs.pop("stop_strings", None)
+    texts = strings if isinstance(strings, (list, tuple)) else [strings]
+    if strings is not None and not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"stop_strings is {shown(strings)}, but must be text or a list of it")
     criteria = StoppingCriteriaList(stopping_criteria or [])
-    if strings := kwargs.pop("stop_strings", None):
-        if not isinstance(strings, (str, list, tuple)):
-            raise ValueError(f"stop_strings is {shown(strings)}, but must be text or a list of it")
+    if strings:
         criteria.append(StopStringCriteria(tokenizer, strings))
     method = partial(decode, tokenizer, assistant_model, assistant_tokenizer, streamer, generator)
     return model.generate(*args, custom_generate=method, stopping_criteria=criteria, **kwargs)
