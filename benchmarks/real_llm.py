@@ -5,11 +5,12 @@
 
 A cell is a target, a data set and a method. The drafter serves `--stream` prompts, greedy, and learns from them; "before"
 does not learn, "tli" and "omnidraft" are that with the rules of the paper's baseline SpD_DM and of its Algorithm 1, which has
-n-grams too, "k = 4" with drafts of fixed length, and "projection" is a rival of our losses. Then held-out prompts are
-written at T = 0 and 1: block efficiency and both acceptances, with errors over the prompts (jackknife; after learning also
-with drafts of four tokens), and, for the first `--timed` of them, plain and speculative decoding in turns: the speedup is the
-ratio of their tokens per second by the wall clock. `--draws` draws the first token of a held-out prompt many times at T = 1,
-and compares the counts with the target's distribution.
+n-grams too, "k = 4" with drafts of fixed length, and "projection" is a rival of our losses. With "head" only the acceptance
+head learns; it then decides when drafts stop, at the same threshold. Then held-out prompts are written at T = 0 and 1: block
+efficiency and both acceptances, with errors over the prompts (jackknife; after learning also with drafts of four tokens), and,
+for the first `--timed` of them, plain and speculative decoding in turns: the speedup is the ratio of their tokens per second
+by the wall clock. `--draws` draws the first token of a held-out prompt many times at T = 1, and compares the counts with the
+target's distribution.
 Targets with a chat template get the prompts as requests. `--rules` compares the four rules between two real models, and
 needs PyTorch. The data are not part of the repository: their folder is $OMNIDRAFT_REAL_DATA. `recipes.requests.SPLITS` says
 which rows are for training, for the stream, and held out.
@@ -40,7 +41,7 @@ from omnidraft.metrics import Summary, summarize
 from omnidraft.sampling import process
 from omnidraft.serving.conversation import template_of
 from omnidraft.serving.prompts import ids_of
-from omnidraft.stopping import Confidence, FixedLength
+from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.text.files import make_folder_of, write_text
 from omnidraft.verification import RULES
 from recipes.requests import SPLITS
@@ -53,7 +54,10 @@ METHODS: dict[str, dict[str, Any] | None] = {  # arguments of a Recipe, if the d
     "tli": None, "omnidraft": None, "before": None, "k = 4": None,
     "dm": {"loss": "dm", "rank": 0}, "hybrid": {"loss": "hybrid", "rank": 0}, "hybrid + LoRA": {"loss": "hybrid"},
     "lifted": {"rank": 0}, "lifted + LoRA": {},
-    "projection": {"loss": "projection", "rank": 0}}  # a rival: benchmarks/projection.py
+    "projection": {"loss": "projection", "rank": 0},  # a rival: benchmarks/projection.py
+    "head": {}}
+LEARNING = Schedule(every=2, replay=6, held_out=0)
+HEAD_ONLY = Schedule(every=2, steps=0, head="joint", guard=0, held_out=0)
 
 
 def requests_of(data: str) -> tuple[list[str], list[str]]:
@@ -136,16 +140,17 @@ def in_turns(pair: Pair, texts: list[str], options: Options, repeats: int) -> di
     return found | ({"same_text": f"{same} of {len(ratios)}"} if options.temperature == 0 else {})
 
 
-def served(pair: Pair, recipe: Recipe, stream: list[str], seed: int, tokens: int, work: Path) -> dict[str, Any]:
-    """The pair serves and learns; `pair.draft` is the drafter that the guard let serve last.
+def served(pair: Pair, recipe: Recipe, schedule: Schedule, stream: list[str], seed: int, tokens: int,
+           work: Path) -> tuple[dict[str, Any], AcceptanceHead | None]:
+    """The pair serves and learns; `pair.draft` is the drafter that the guard let serve last. Also the head, if it learned.
 
     `work` keeps the adapter and the block efficiency of each prompt: an interrupted run continues there.
     """
     rng, store, record = np.random.default_rng(seed), Adapters(work), work / "served.json"
-    learner = store.resume(pair, recipe, Schedule(every=2, replay=6, held_out=0), rng)
+    learner = store.resume(pair, recipe, schedule, rng)
     done = int(learner.statistics.get("prompts", 0))
     each: list[float] = json.loads(record.read_text())[:done] if done else []
-    options = Options(stop=Confidence(12, 0.3), max_new_tokens=tokens)
+    options = Options(stop=Confidence(12, 0.3, learner.head), max_new_tokens=tokens)
     prompts = [as_prompt(pair, text) for text in stream[done:]]
     for number, learned in enumerate(learn(learner, prompts, options, draws([seed, done])), done + 1):
         each.append(summarize(learned.rounds).block_efficiency)
@@ -155,7 +160,7 @@ def served(pair: Pair, recipe: Recipe, stream: list[str], seed: int, tokens: int
             store.keep(learner)
     s, parts = learner.statistics, np.array_split(each, max(1, min(8, len(each) // 8)))
     return {"prompts": len(each), "curve": [round(float(np.mean(part)), 3) for part in parts], "updates": s["updates"],
-            "serving_seconds": round(s["seconds"], 1), "learning_seconds": round(s["learning_seconds"], 1)}
+            "serving_seconds": round(s["seconds"], 1), "learning_seconds": round(s["learning_seconds"], 1)}, learner.head
 
 
 def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dict[str, Any]:
@@ -165,19 +170,22 @@ def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dic
     stream, held_out = requests_of(data)
     found: dict[str, Any] = {}
     learns = METHODS[method]
+    head = None
     if learns is not None:
         place = Path(args.work) / f"{Path(target).stem}-{data}-{method.replace(' ', '')}-{seed}"
-        found["learned"] = served(pair, Recipe(**learns), stream[:args.stream], seed, args.tokens, place)
+        schedule = HEAD_ONLY if method == "head" else LEARNING
+        found["learned"], head = served(pair, Recipe(**learns), schedule, stream[:args.stream], seed, args.tokens, place)
     sizes = [len(ngram) + 1 for ngram, _, _ in pair.cache.items()]
     found["cache"] = {"n-grams": len(sizes), "bytes": 4 * sum(sizes)}  # ids of four bytes
     found["confidence"] = "row"  # at T > 0; in older results the drawn token's probability
     rule = method if method in RULES and METHODS[method] is None else "lifted"
-    stop = FixedLength(4) if method == "k = 4" else Confidence(12)
+    stop = FixedLength(4) if method == "k = 4" else Confidence(12, head=head)
     for temperature in args.temperatures:
         options = Options(verify=rule, stop=stop, temperature=temperature, max_new_tokens=args.tokens)
         sums = [summarize(write(pair, text, options, place)) for place, text in enumerate(held_out[:args.held_out])]
         found[f"T={temperature:g}"] = efficiency(sums) | in_turns(pair, held_out[:args.timed], options, args.repeats)
-        if learns is not None:  # a loss may make the drafter surer of itself: also compare drafts of equal length
+        if learns is not None and head is None:
+            # a loss may make the drafter surer of itself: also compare drafts of equal length
             equal = replace(options, stop=FixedLength(4))
             sums = [summarize(write(pair, text, equal, place)) for place, text in enumerate(held_out[:args.held_out])]
             found[f"k = 4, T={temperature:g}"] = efficiency(sums)

@@ -7,7 +7,7 @@ from benchmarks.report_learning import machine_line, table, with_error
 NAMES = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M"}
 DATA = {"gsm8k": "GSM8K", "code": "MBPP + HumanEval", "alpaca": "Alpaca", "xsum": "XSum"}
 METHODS = {"tli": "`tli`, no learning", "before": "`lifted`, no learning", "k = 4": "`lifted`, always four tokens",
-           "omnidraft": "`omnidraft`, no learning"}
+           "omnidraft": "`omnidraft`, no learning", "head": "`lifted`, only the head learned"}
 
 
 def parts(name: str) -> tuple[str, str, str, str, str]:

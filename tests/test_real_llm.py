@@ -35,17 +35,33 @@ def test_rows_that_train_a_drafter_are_neither_served_nor_held_out(data):
     assert {"Add 0.", "Add 999."} <= set().union(*real_llm.requests_of("alpaca"))
 
 
-def test_a_cell_learns_and_has_all_figures(data, tmp_path):
+@pytest.mark.parametrize("method", ["lifted", "head"])
+def test_a_cell_learns_and_has_all_figures(data, tmp_path, method):
     args = Namespace(draft="draft-general", backend="numpy", temperatures=[0.0, 1.0], stream=4, held_out=3, timed=2,
                      repeats=1, tokens=8, work=tmp_path)
-    found = real_llm.cell("qwen-like", "gsm8k", "lifted", 0, args)
+    found = real_llm.cell("qwen-like", "gsm8k", method, 0, args)
     assert found["learned"]["prompts"] == 4 and found["learned"]["updates"] == 2
     assert found["T=0"]["same_text"] == "2 of 2" and "same_text" not in found["T=1"]
     assert found["T=0"]["prompts"] == 3 and found["T=0"]["block_efficiency"] >= 1
-    again = real_llm.cell("qwen-like", "gsm8k", "lifted", 0, args)  # what was learned is there: nothing is served
+    assert ("k = 4, T=0" in found) == (method == "lifted")
+    again = real_llm.cell("qwen-like", "gsm8k", method, 0, args)  # what was learned is there: nothing is served
     assert again["learned"] == found["learned"]
     assert again["T=1"]["block_efficiency"] == found["T=1"]["block_efficiency"]
     assert found["cache"]["bytes"] >= 12 * found["cache"]["n-grams"] > 0
+
+
+def test_only_the_head_learns_and_it_decides_in_the_cell(data, tmp_path, monkeypatch):
+    pair = Pair(load("draft-general"), load("qwen-like"))
+    before = pair.draft.embedding.copy()
+    stream, _ = real_llm.requests_of("gsm8k")
+    _, head = real_llm.served(pair, real_llm.Recipe(), real_llm.HEAD_ONLY, stream[:4], 0, 8, tmp_path)
+    assert (head.parameters["out.weight"][:-1] != 0).any()
+    np.testing.assert_array_equal(pair.draft.embedding, before)
+    head.parameters["out.bias"][:] = -50  # never accepted: no round drafts
+    monkeypatch.setattr(real_llm, "served", lambda *_: ({}, head))
+    args = Namespace(draft="draft-general", backend="numpy", temperatures=[0.0], stream=4, held_out=2, timed=1,
+                     repeats=1, tokens=8, work=tmp_path)
+    assert real_llm.cell("qwen-like", "gsm8k", "head", 0, args)["T=0"]["block_efficiency"] == 1
 
 
 def test_jackknife_is_the_error_of_a_mean():
