@@ -1,6 +1,7 @@
 """What a round costs apart from its two models, from Llama-2's 32,000 tokens to Qwen2's 151,646.
 
     python -m benchmarks.overhead --json
+    python -m benchmarks.overhead --draft draft-smol --target gemma3.gguf
     python -m benchmarks.overhead --before ../other-checkout
 
 Both models answer with stored logits of their full width (Qwen2's is 152,064); the time this takes
@@ -29,10 +30,12 @@ import numpy as np
 from benchmarks.common import REAL, arguments, chosen, compare_checkouts, save, skip, start
 from benchmarks.writing import draws
 from omnidraft import Options, Pair, Tokenizer, speculative
+from omnidraft.engine.loading import tokenizer_of
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import RULES
 
 ROWS = 64
+WIDTHS = {"qwen2-151k": 152_064}  # logits of a model, where it has more than its tokenizer has ids
 TEXT = "Question: Ann has 3 boxes of 12 pens and gives 7 away. How many are left?\nAnswer:"
 
 
@@ -90,7 +93,8 @@ def stored_pair(draft: Tokenizer, target: Tokenizer, favoured: float, backend: s
             ids = target.encode_continuation(draft.decode_bytes([token]).decode())
             words += [(token, *ids)] * (len(ids) == 1)
     text = rng.permutation(words)[:ROWS].T.tolist()  # in the ids of both vocabularies
-    for tokenizer, size, ids in zip((draft, target), (32_000, 152_064), text, strict=True):
+    for tokenizer, ids in zip((draft, target), text, strict=True):
+        size = WIDTHS.get(tokenizer.name, tokenizer.size)
         rows = 3 * rng.standard_normal((ROWS, size), np.float32)
         if favoured:
             odds = np.log(favoured / (1 - favoured))
@@ -159,6 +163,8 @@ def main() -> None:
     """Measure, print and write."""
     args = arguments(
         __doc__, "overhead", k=(4, "drafted tokens per round"), repeats=200, turns=3,
+        draft=("llama2-32k", "whose tokenizer: a public one, a model of the package, a folder or a GGUF file"),
+        target=("qwen2-151k", "likewise"),
         favoured=(0.8, "probability of the next word; 0: both models draw from unrelated random rows"),
         before=(Path, "another checkout to compare with"),
         backend={"choices": ("numpy", "torch"), "help": "measure only this one"})
@@ -171,11 +177,13 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    names = ("llama2-32k", "qwen2-151k")
-    tokenizers = [Tokenizer.load(REAL / "tokenizers" / name) for name in names]
+    tokenizers = []
+    for name in (args.draft, args.target):
+        public = REAL / "tokenizers" / name
+        tokenizers.append(Tokenizer.load(public) if public.is_dir() else tokenizer_of(name))
     pairs = {backend: stored_pair(*tokenizers, args.favoured, backend)
              for backend in ("numpy", "torch") if args.backend in (None, backend)}
-    found = start(None, chosen(args, "k", "favoured", "repeats", "turns"), backends={})
+    found = start(None, chosen(args, "draft", "target", "k", "favoured", "repeats", "turns"), backends={})
     found["machine"] |= {"torch": torch.__version__, "torch_threads": 1}
     turns: dict[tuple, list[dict[str, float]]] = {}
     for _, (backend, pair), rule, at in product(range(args.turns), pairs.items(), RULES, (0, 1)):
