@@ -105,14 +105,13 @@ class NGramCache:
 
     def split_of(self, token: int) -> NGram | None:
         """The n-gram of a target token: the most used (then shortest, then lowest) one, or None."""
-        found = self._splits.get(token, ())
-        if len(found) < 2:  # nearly always
-            return found[0] if found else None
-        return min(found, key=lambda ngram: (-self.hits(ngram), len(ngram), ngram))
+        return min(self._splits.get(token, ()), default=None,
+                   key=lambda ngram: (-self.hits(ngram), len(ngram), ngram))
 
     def splits(self) -> dict[int, NGram]:
         """Each target token that has n-grams -> its `split_of`."""
-        return {token: self.split_of(token) for token, found in self._splits.items() if found}
+        return {token: found[0] if len(found) == 1 else self.split_of(token)  # nearly always one
+                for token, found in self._splits.items() if found}
 
     def touch(self, ngram: Sequence[int]) -> bool:
         """Count one use of an entry; False if there is no such entry."""
@@ -152,7 +151,7 @@ class NGramCache:
             if len(split) < 2 or max(split) >= len(alignment.draft_to_target):
                 continue
             if in_one_piece:
-                stable = draft.decode_bytes(split) == data
+                stable = b"".join([draft.token_bytes[i] or b"" for i in split]) == data
             else:
                 stable = draft.split(data) == split
             if stable and split not in self._entries:
