@@ -78,7 +78,7 @@ def real_llm(figures: dict) -> str:
             "data set, before and after learning](real_llm.svg)\n\n"
             + table(["pair", "data", "method", "seed", "learned from", "tokens per pass, T = 0", "speedup, T = 0",
                      "tokens per pass, T = 1", "speedup, T = 1", "draft tokens kept, T = 0", "n-grams"], rows))
-    text += "\n\n" + means(figures) + "\n\n" + equal_lengths(figures)
+    text += "\n\n" + means(figures) + "\n\n" + equal_lengths(figures) + "\n\n" + what_helps(figures)
     if figures["rules"]:
         text += "\n\nTokens per pass of the four rules between two published models, drafts of four tokens:\n\n" + table(
             ["drafter → target, data", *next(iter(figures["rules"].values()))],
@@ -123,6 +123,31 @@ def equal_lengths(figures: dict) -> str:
                          with_error(one["k = 4, T=0"]), with_error(one["k = 4, T=1"])])
     return ("After learning, always four draft tokens, to compare the losses:\n\n"
             + table(["pair", "data", "method", "seed", "tokens per pass, T = 0", "tokens per pass, T = 1"], rows))
+
+
+QUESTIONS = {"the n-gram cache (`tli` → `omnidraft`)": ("tli", "omnidraft"),
+             "the n-gram cache, judged by atoms (`tli` → `lifted`)": ("tli", "before"),
+             "online learning": ("before", "lifted"), "the acceptance head": ("before", "head")}
+
+
+def what_helps(figures: dict) -> str:
+    """Open conversation: what each part of the method adds, for the targets that have both cells."""
+    rows = []
+    for name, one in figures["cells"].items():
+        draft, target, data, method, seed = parts(name)
+        for question, (without, added) in QUESTIONS.items():
+            other = figures["cells"].get(f"{draft} -> {target}, {data}, {without}, seed {seed}")
+            if data != "alpaca" or method != added or other is None:
+                continue
+            row = [f"{draft} → {NAMES.get(target, target)}", question]
+            for temperature in ("T=0", "T=1"):
+                same_rule = temperature == "T=0" or dagger(one) == dagger(other)
+                row.append(f"{with_error(other[temperature])} → {with_error(one[temperature])}" if same_rule else "–")
+                row.append(f"{speed(other[temperature])} → {speed(one[temperature])}" if same_rule else "–")
+            rows.append(row)
+    return ("Does it help on open conversation (Alpaca)? Without it → with it:\n\n"
+            + table(["pair", "does it help?", "tokens per pass, T = 0", "speedup, T = 0", "tokens per pass, T = 1",
+                     "speedup, T = 1"], rows))
 
 
 def mean(cells: dict[str, list[dict]], temperature: str) -> str:
