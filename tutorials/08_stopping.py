@@ -148,7 +148,7 @@ for name, models in drafters.items():
 # it pays"). (Small differences are clock noise. The counts are exact.)
 #
 # Can it be better? How far can the confidence of `draft-general` be trusted, for this target? The **acceptance head** is one
-# linear layer with a **sigmoid**, s(x) = 1 / (1 + e^-x), which turns any number into a probability. Per draft token it reads
+# linear layer with a sigmoid, s(x) = 1 / (1 + e^-x), which turns any number into a probability. Per draft token it reads
 # what the drafter has computed anyway: its **hidden state** before the token, its **embedding** of the token (both are lists
 # of numbers), and the number log(q / (1 - q)), where q is the token's probability. Now s(log(q / (1 - q))) = q. So a new head,
 # which weighs this number with 1 and all others with 0, predicts q itself; training improves on that. A `Learner` (lesson 7)

@@ -21,7 +21,7 @@
 # more, and costs more.
 #
 # The equation takes plain decoding to cost one pass per token. In truth it has a little work around each pass, too: call both
-# together a **plain step**. So, read backwards, tau / speedup is what a round costs in plain steps, each a little longer than
+# together a *plain step*. So, read backwards, tau / speedup is what a round costs in plain steps, each a little longer than
 # a pass. That can be measured, part by part.
 
 # %%
