@@ -120,16 +120,16 @@ def test_figures_in_the_text_of_lesson_10_are_those_of_the_results():
     rows = {name: stored("llamacpp")["formats"][f"smollm2, {form}"] for name, form in formats.items()}
     wide = {name: one["milliseconds"]["4"] / one["milliseconds"]["1"] for name, one in rows.items()}
     for name, one in rows.items():
-        passes, found = one["milliseconds"]["5"] / one["milliseconds"]["1"], one["drafts of up to 4"]
-        assert re.search(rf"{name} +{passes:.1f} +{found['block_efficiency']:.2f} +{found['speedup']:.2f}\b", text)
+        tau, rate = (one["drafts of up to 4"][what] for what in ("block_efficiency", "speedup"))
+        assert re.search(rf"{name} +{wide[name]:.1f} +{tau:.2f} +{rate:.2f} +{tau / rate:.1f}\b", text)
     alpaca = {how: cells[f"draft-smol -> smollm2, alpaca, {how}, seed 0"]["T=0"] for how in ("before", "lifted", "head")}
-    tau = {how: f"{one['block_efficiency']:.2f} ± {one['error']:.2f}" for how, one in alpaca.items()}
-    rate = {how: f"{one['speedup']:.2f} ± {one['speedup_error']:.2f}" for how, one in alpaca.items()}
+    taus = {how: f"{one['block_efficiency']:.2f} ± {one['error']:.2f}" for how, one in alpaca.items()}
+    rates_of = {how: f"{one['speedup']:.2f} ± {one['speedup_error']:.2f}" for how, one in alpaca.items()}
     low, high = (f"{one['T=0']['speedup']:.2f} ± {one['T=0']['speedup_error']:.2f}" for one in (before, learned))
     for says in (f"the new prompts reach {learned['k = 4, T=0']['block_efficiency']:.2f}",
                  f"32-bit weights has pass(4) = {wide['32-bit']:.1f}", f"four-bit weights pass(4) is {wide['four-bit']:.1f}",
-                 f"(tau {tau['before']} before, {tau['lifted']} after)",
-                 f"tau {tau['head']}, speedup {rate['head']}; the confidence {tau['before']} and {rate['before']}.",
+                 f"tau {taus['before']} before, {taus['lifted']} after)",
+                 f"tau {taus['head']}, speedup {rates_of['head']}; the confidence {taus['before']} and {rates_of['before']}.",
                  f"learned for {learned['learned']['learning_seconds']:.0f} s", f"rose from {low} to {high}.",
                  f"writes {plain} tokens per second", f"gives n = {500 * round(pays / 500):,}"):
         assert says in text
@@ -154,5 +154,11 @@ def test_figures_in_the_text_of_lesson_8_are_those_of_the_results():
         assert re.search(rf"{row} +{mean('T=0', rule, how):.2f} +{mean('T=1', rule, how):.2f} ", text)
     best = sum(one["T=0"]["best"] / one["T=0"]["confidence"]["default"] for one in cells) / len(cells)
     assert len(cells) == 12 and re.search(rf"knows what will be kept +{best:.2f} ", text)
+    for at, percent in (("T=0", 1.5), ("T=1", 5)):
+        ranks = [sum(one[at][rule]["auc"] for one in cells) / len(cells) for rule in ("head", "confidence")]
+        assert f"{ranks[0]:.3f} against {ranks[1]:.3f}" in text
+        gains = {t: sum(one[at]["sweep"][t] / one[at]["sweep"]["0.4"] for one in cells) / len(cells) for t in cells[0][at]["sweep"]}
+        assert max(gains, key=gains.get) == "0.65"
+        assert abs(100 * gains["0.65"] - 100 - percent) < 0.3 and f"{percent:g} %" in text
     worth = [one["T=0"]["confidence"]["worth"] for one in cells]
     assert 0.35 < min(worth) and max(worth) < 0.6 and "R · C is about 0.35 to 0.6 " in text

@@ -7,8 +7,9 @@
 # learn from 160 word problems (GSM8K)? draft-smol, 7.3 million, was trained on texts that this target wrote: what is that
 # worth?
 #
-# The figures are from `python -m benchmarks.real_llm` (those of llama.cpp from `benchmarks.llamacpp`). A short run at the end
-# shows draft-smol live on one question of our own, if the model is here.
+# The figures are from `python -m benchmarks.real_llm`: both models in this package's NumPy code on one CPU core, where plain
+# decoding writes about 22 tokens per second. (Those of llama.cpp, another program for running models, are from
+# `benchmarks.llamacpp`.) A short run at the end shows draft-smol live on one question of our own, if the model is here.
 #
 # ## The equation (arXiv 2211.17192, section 3.3; arXiv 2507.02659, section 4)
 #
@@ -96,8 +97,8 @@ assert all(one["T=0"]["block_efficiency"] > one["T=1"]["block_efficiency"] for o
 
 # %% [markdown]
 # draft-smol's speedups are below its tau. So what does a round cost, in plain steps? We divide tau by the speedup, at
-# temperature 0. This is rough: tau is from 16 prompts, the speedup from 8 of them, and with the errors above each quotient of
-# draft-smol is uncertain by about 0.1 to 0.2.
+# temperature 0. This is rough: tau is from 16 prompts, the speedup from 8 of them (code: 12), and with the errors above each
+# quotient of draft-smol is uncertain by about 0.1 to 0.2.
 
 # %%
 costs = {"draft-general, has learned": learned["T=0"]} | {f"draft-smol, {data}": one["T=0"] for data, one in smol.items()}
@@ -105,12 +106,12 @@ per_round = {name: one["block_efficiency"] / one["speedup"] for name, one in cos
 bars(per_round, 30, ".2f", "plain steps per round")
 
 # %% [markdown]
-# With draft-general a round costs hardly more than a plain step: it drafts only about one token a round. With draft-smol it
-# costs up to a half more. Drafting still gains, except in summaries (xsum), where there may be no gain at all. Where does the
-# time go? The clock tells, for each part of the equation. SmolLM2 itself is measured in the last code cell, if it is here;
-# first the two models of lesson 1. (This target is only 17 times larger than its drafter, and so small that the rest of the
-# round counts. The bars divide by the pass alone, without the little work around it, so they are slightly too long, and the
-# measured speedup is a little above the predicted one.)
+# With draft-general a round costs hardly more than a plain step: it drafts only about one token a round (0.5 are kept, 52 % of
+# those drafted: docs/results.md, "Real language models"). With draft-smol it costs up to a half more. Drafting still gains,
+# except in summaries (xsum), where there may be no gain at all. Where does the time go? The clock tells, for each part of the
+# equation: first for the two models of lesson 1, then, in the cell after that, for SmolLM2, if it is here. (The first target
+# is only 17 times larger than its drafter, and so small that the rest of the round counts. The bars are in passes, as in the
+# equation. A plain step is a little longer than a pass, so the measured speedup is a little above the predicted one.)
 
 # %%
 def parts(rounds, alone):
@@ -170,15 +171,15 @@ else:
 # - *A target for which each further token costs nearly as much as a pass*: there drafting loses unless nearly every draft is
 #   kept. This is measured in llama.cpp, with up to four draft tokens a round (docs/results.md, "llama.cpp"):
 #
-#       weights     a pass of 5 tokens, in passes of one     tau      speedup
-#       four-bit    4.1                                      2.60     0.72
-#       16-bit      2.0                                      2.56     1.08
-#       32-bit      1.9                                      2.56     1.40
+#       weights     pass of 4, in passes of one     tau      speedup     plain steps per round
+#       four-bit    3.1                             2.60     0.72        3.6
+#       16-bit      2.0                             2.56     1.08        2.4
+#       32-bit      1.7                             2.56     1.40        1.8
 #
 # - *Learning what is known already*: draft-smol had learned from 74,000 texts of SmolLM2, and 160 more prompts of Alpaca
-#   changed nothing that one can tell from noise (tau 2.25 ± 0.22 before, 2.24 ± 0.21 after).
-# - *The acceptance head* of lesson 8, on Alpaca: tau 2.08 ± 0.20, speedup 2.05 ± 0.21; the confidence 2.25 ± 0.22 and 2.10 ±
-#   0.28. It stops earlier, and gains nothing.
+#   changed nothing that one can tell from noise (at temperature 0: tau 2.25 ± 0.22 before, 2.24 ± 0.21 after).
+# - *The acceptance head* of lesson 8, on Alpaca at temperature 0: tau 2.08 ± 0.20, speedup 2.05 ± 0.21; the confidence 2.25
+#   ± 0.22 and 2.10 ± 0.28. It stops earlier, and gains nothing.
 # - *Short use*: learning takes time. draft-general learned for 59 s, and its speedup at temperature 0 rose from 1.12 ± 0.06
 #   to 1.46 ± 0.05. Plain decoding writes 23 tokens per second here. So by lesson 9 it has paid off after n tokens, where
 #   n · (1 / (23 · 1.12) - 1 / (23 · 1.46)) = 59, which gives n = 6,500, or about a hundred texts of 64 tokens.
