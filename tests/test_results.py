@@ -157,7 +157,8 @@ def test_figures_in_the_text_of_lesson_8_are_those_of_the_results():
     for at, percent in (("T=0", 1.5), ("T=1", 5)):
         ranks = [sum(one[at][rule]["auc"] for one in cells) / len(cells) for rule in ("head", "confidence")]
         assert f"{ranks[0]:.3f} against {ranks[1]:.3f}" in text
-        gains = {t: sum(one[at]["sweep"][t] / one[at]["sweep"]["0.4"] for one in cells) / len(cells) for t in cells[0][at]["sweep"]}
+        sweeps = [one[at]["sweep"] for one in cells]
+        gains = {t: sum(sweep[t] / sweep["0.4"] for sweep in sweeps) / len(cells) for t in sweeps[0]}
         assert max(gains, key=gains.get) == "0.65"
         assert abs(100 * gains["0.65"] - 100 - percent) < 0.3 and f"{percent:g} %" in text
     worth = [one["T=0"]["confidence"]["worth"] for one in cells]
