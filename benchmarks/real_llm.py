@@ -177,7 +177,6 @@ def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dic
         found["learned"], head = served(pair, Recipe(**learns), schedule, stream[:args.stream], seed, args.tokens, place)
     sizes = [len(ngram) + 1 for ngram, _, _ in pair.cache.items()]
     found["cache"] = {"n-grams": len(sizes), "bytes": 4 * sum(sizes)}  # ids of four bytes
-    found["confidence"] = "row"  # at T > 0; in older results the drawn token's probability
     rule = method if method in RULES and METHODS[method] is None else "lifted"
     stop = FixedLength(4) if method == "k = 4" else Confidence(12, head=head)
     for temperature in args.temperatures:

@@ -26,11 +26,6 @@ def speed(found: dict) -> str:
     return f"{found['speedup']:.2f} ± {found['speedup_error']:.2f}×"
 
 
-def dagger(one: dict) -> str:
-    """A mark for a cell that was measured with the former stop rule above temperature 0."""
-    return "" if one.get("confidence") == "row" else " †"
-
-
 def published(name: str) -> str:
     """The names of two published models, and the data.
 
@@ -66,16 +61,15 @@ def real_llm(figures: dict) -> str:
         rows.append([
             f"{draft} → {NAMES.get(target, target)}", DATA[data], METHODS.get(method, f"`{method}` learned"), seed,
             f"{learned['prompts']} in {learned['learning_seconds']:.0f} s" if learned else "–",
-            with_error(at_zero), speed(at_zero), with_error(at_one) + dagger(one), speed(at_one),
+            with_error(at_zero), speed(at_zero), with_error(at_one), speed(at_one),
             f"{100 * at_zero['acceptance_draft']:.0f} ± {100 * at_zero['acceptance_error']:.0f} %",
             f"{one['cache']['n-grams']:,}, {one['cache']['bytes'] / 1e6:.1f} MB"])
     text = (f"Published target models on public data (`benchmarks/real_llm.py`): {either(asked)} held-out prompts, texts of at "
             f"most {figures['settings']['tokens']} tokens (± standard error, jackknife over prompts), for {either(timed)} of "
             "them the speedup over plain decoding by the wall clock, both in turns. The drafter learned online, greedy, from "
             "other prompts. The surer a drafter is of itself, the longer it drafts (`Confidence`): read the tokens per pass "
-            "with the share of draft tokens that were kept. † Measured with the confidence of the drawn token, which stops too "
-            "early above temperature 0; the others with that of its row.\n\n![Speedup over plain decoding of each pair and "
-            "data set, before and after learning](real_llm.svg)\n\n"
+            "with the share of draft tokens that were kept.\n\n![Speedup over plain decoding of each pair and data set, before "
+            "and after learning](real_llm.svg)\n\n"
             + table(["pair", "data", "method", "seed", "learned from", "tokens per pass, T = 0", "speedup, T = 0",
                      "tokens per pass, T = 1", "speedup, T = 1", "draft tokens kept, T = 0", "n-grams"], rows))
     text += "\n\n" + means(figures) + "\n\n" + equal_lengths(figures) + "\n\n" + what_helps(figures)
@@ -104,10 +98,8 @@ def means(figures: dict) -> str:
                 continue
             row = [pair, METHODS.get(method, f"`{method}` learned"), ", ".join(DATA[data] for data in found)]
             plain = {data: methods["before"][data] for data in found}
-            same_rule = len({dagger(one) for part in (found, plain) for some in part.values() for one in some}) == 1
             for temperature in ("T=0", "T=1"):
-                both = [mean(found, temperature), mean(plain, temperature)]
-                row += both if same_rule or temperature == "T=0" else ["–", "–"]
+                row += [mean(found, temperature), mean(plain, temperature)]
             rows.append(row)
     return table(["pair", "method", "mean over", "tokens per pass, T = 0", "`lifted`, no learning, there", "T = 1",
                   "`lifted`, no learning, there"], rows)
@@ -141,9 +133,8 @@ def what_helps(figures: dict) -> str:
                 continue
             row = [f"{draft} → {NAMES.get(target, target)}", question]
             for temperature in ("T=0", "T=1"):
-                same_rule = temperature == "T=0" or dagger(one) == dagger(other)
-                row.append(f"{with_error(other[temperature])} → {with_error(one[temperature])}" if same_rule else "–")
-                row.append(f"{speed(other[temperature])} → {speed(one[temperature])}" if same_rule else "–")
+                row.append(f"{with_error(other[temperature])} → {with_error(one[temperature])}")
+                row.append(f"{speed(other[temperature])} → {speed(one[temperature])}")
             rows.append(row)
     return ("Does it help on open conversation (Alpaca)? Without it → with it:\n\n"
             + table(["pair", "does it help?", "tokens per pass, T = 0", "speedup, T = 0", "tokens per pass, T = 1",
@@ -173,7 +164,7 @@ def first_screen(figures: dict) -> str:
             continue
         before, drawn, mark = one["before"]["T=0"], one["before"]["T=1"], one["before"]["mark"]
         row = [f"{draft} → {NAMES.get(target, target)}", DATA[data], with_error(before), speed(before) + mark,
-               speed(drawn) + mark + dagger(one["before"])]
+               speed(drawn) + mark]
         if "lifted" in one:
             after = one["lifted"]["T=0"]
             row += [f"{one['lifted']['learned']['prompts']} prompts", with_error(after), speed(after) + one["lifted"]["mark"]]
@@ -181,10 +172,9 @@ def first_screen(figures: dict) -> str:
     head = ["pair", "data", "tokens per pass", "speedup", "speedup, T = 1", "after learning from", "tokens per pass", "speedup"]
     rules = "; ".join(f"{published(name)}: {by_rule(one)}" for name, one in figures["rules"].items())
     made = table(head, rows)
-    former = "† with a stop rule for T = 1 that has been improved since. " if "†" in made else ""
     return made + (
         "\n\nHeld-out prompts, temperature 0 (but for one column), the same greedy texts as plain decoding; Gemma in "
-        f"PyTorch. * timed while other programs ran. {former}"
+        f"PyTorch. * timed while other programs ran. "
         "Between the two published models, tokens per pass at temperature 1 by verification rule (vocabulary intersection, "
         f"the paper's, which is not exact, and ours): {rules}. "
         f"{machine_line(figures)}; more in [docs/results.md](docs/results.md#real-language-models).")
