@@ -171,10 +171,10 @@ else:
 # - *A target for which each further token costs nearly as much as a pass*: there drafting loses unless nearly every draft is
 #   kept. This is measured in llama.cpp, with up to four draft tokens a round (docs/results.md, "llama.cpp"):
 #
-#       weights     pass of 4, in passes of one     tau      speedup     plain steps per round
-#       four-bit    3.1                             2.60     0.72        3.6
-#       16-bit      2.0                             2.56     1.08        2.4
-#       32-bit      1.7                             2.56     1.40        1.8
+#       weights     pass(4)     tau      speedup     plain steps per round
+#       four-bit    3.1         2.60     0.72        3.6
+#       16-bit      2.0         2.56     1.08        2.4
+#       32-bit      1.7         2.56     1.40        1.8
 #
 # - *Learning what is known already*: draft-smol had learned from 74,000 texts of SmolLM2, and 160 more prompts of Alpaca
 #   changed nothing that one can tell from noise (at temperature 0: tau 2.25 ± 0.22 before, 2.24 ± 0.21 after).
