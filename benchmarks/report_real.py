@@ -171,10 +171,9 @@ def first_screen(figures: dict) -> str:
         rows.append(row + ["–"] * (8 - len(row)))
     head = ["pair", "data", "tokens per pass", "speedup", "speedup, T = 1", "after learning from", "tokens per pass", "speedup"]
     rules = "; ".join(f"{published(name)}: {by_rule(one)}" for name, one in figures["rules"].items())
-    made = table(head, rows)
-    return made + (
+    return table(head, rows) + (
         "\n\nHeld-out prompts, temperature 0 (but for one column), the same greedy texts as plain decoding; Gemma in "
-        f"PyTorch. * timed while other programs ran. "
+        "PyTorch. * timed while other programs ran. "
         "Between the two published models, tokens per pass at temperature 1 by verification rule (vocabulary intersection, "
         f"the paper's, which is not exact, and ours): {rules}. "
         f"{machine_line(figures)}; more in [docs/results.md](docs/results.md#real-language-models).")

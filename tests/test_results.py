@@ -138,6 +138,9 @@ def test_figures_in_the_text_of_lesson_10_are_those_of_the_results():
     assert min(drawn[:3]) >= 1.25 and max(drawn[:3]) < 1.75 and drawn[3] < 1.05
     costs = [one["T=0"]["block_efficiency"] / one["T=0"]["speedup"] for one in smol.values()]
     assert 1 < min(costs) and 1.4 < max(costs) < 1.55
+    assert [one["T=0"]["timed"] for one in smol.values()] == [8, 8, 12, 8] and "from 8 of them (code: 12)" in text
+    kept = learned["T=0"]["block_efficiency"] - 1
+    assert f"({kept:.1f} are kept, {100 * learned['T=0']['acceptance_draft']:.0f} % of those drafted" in text
 
 
 def test_figures_in_the_text_of_lesson_8_are_those_of_the_results():
@@ -161,5 +164,8 @@ def test_figures_in_the_text_of_lesson_8_are_those_of_the_results():
         gains = {t: sum(sweep[t] / sweep["0.4"] for sweep in sweeps) / len(cells) for t in sweeps[0]}
         assert max(gains, key=gains.get) == "0.65"
         assert abs(100 * gains["0.65"] - 100 - percent) < 0.3 and f"{percent:g} %" in text
+    stories = [stored(name)["pairs"]["draft-general:qwen-like"]["text"] for name in ("speed_avx2", "speed")]
+    low, high = (one["speedup"] for one in stories)
+    assert f"{low:.2f} to {high:.2f} times the speed on stories" in text
     worth = [one["T=0"]["confidence"]["worth"] for one in cells]
     assert 0.35 < min(worth) and max(worth) < 0.6 and "R · C is about 0.35 to 0.6 " in text
