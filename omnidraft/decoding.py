@@ -14,7 +14,7 @@ from .sampler import Sampler
 from .sampling import Uniforms
 from .text.errors import OmnidraftError
 from .translation import Proposals, until_end
-from .verification import Verdict, exact_match
+from .verification import Verdict, exact_match, lifted, rejection_sampling
 
 
 @dataclass
@@ -77,21 +77,26 @@ def plain(model: Any, prompt_ids: str | Sequence[int], options: Options, uniform
 
 
 def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]], options: Options,
-                uniforms: Uniforms, learner: Any = None,
-                warm: Warm | None = None) -> Iterator[Round]:
+                uniforms: Uniforms, learner: Any = None, warm: Warm | None = None,
+                pace: Any = None) -> Iterator[Round]:
     """The drafter proposes, the target verifies (arXiv 2507.02659, Algorithm 1).
 
     `prompt` is a text, or a pair of ids for the two models (in V_p, in V_q). The part of it that
     `warm` holds is not read again. `learner.observe` (`learning.online`) is called after every
-    round. Raises OmnidraftError as `check_prompt` does.
+    round. A round drafts if `pace.drafts()` (`serving.pace`); in others the drafter does nothing,
+    and `warm` has none. Raises OmnidraftError as `check_prompt` does.
     """
     began = perf_counter()
     text = Text(pair, prompt, options, uniforms, warm or Warm())
+    if pace is None:
+        text.wake()
     seconds = {"prefill": perf_counter() - began}
     while not text.done:
+        # 1. Draft d_1..d_k from q, if that pays.
+        drafts = pace is None or pace.drafts(text)
+        late = text.wake() if drafts and pace else 0.0
         began = perf_counter()
-        # 1. Draft d_1..d_k from q.
-        draft = text.draft()
+        draft = text.draft() if drafts else text.rest()
         seconds["draft"] = perf_counter() - began
 
         # 2. Translate them to proposals t_1..t_m in the target's vocabulary.
@@ -110,10 +115,15 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         kept = text.follow(draft, emitted)
         if learner is not None:
             learner.observe(draft, proposals, logits, emitted, kept, text.done)
-        if options.learn:
+        if options.learn and drafts:
             text.learn_ngrams(emitted)
         seconds["other"] = perf_counter() - began - seconds["draft"] - seconds["target"]
-        yield _record(draft, proposals, verdict, emitted, kept, seconds, text.done)
+        record = _record(draft, proposals, verdict, emitted, kept, seconds, text.done)
+        if pace is not None:
+            first = "prefill" in seconds
+            pace.observe(record, drafts, 0.0 if first else late)
+            seconds["prefill" if first else "draft"] += late
+        yield record
         seconds = {}
 
 
@@ -135,14 +145,36 @@ class Text:
         if options.verify == "lifted":
             self.lifting = self.sampler.lifting(pair.lifting, pair.target)
         self.done = False
+        self.warm = warm
         self.cache = warm.read(pair.target, self.sampler, self.ids)
-        self.drafter = Drafter(pair, draft_prompt, options, self.sampler, warm.drafter)
-        warm.drafter = self.drafter
+        self.draft_prompt = draft_prompt
+        self.drafter: Drafter | None = None  # until it is needed
+        self.before = warm.drafter  # that of an earlier text, whose cache is reused
+        self.unread: list[int] = []  # what was written since the drafter read
 
     @property
     def room(self) -> int:
         """How many proposals fit; the target adds one token of its own."""
         return self.end - len(self.ids) - 1
+
+    def wake(self) -> float:
+        """Let the drafter read what it has missed; seconds."""
+        began = perf_counter()
+        if self.drafter is None:
+            self.drafter = Drafter(self.pair, self.draft_prompt, self.options, self.sampler,
+                                   self.before)
+        unread, self.unread = self.unread, []
+        if unread:
+            self._adopt(Draft(), unread)
+            if self.options.learn:
+                self.learn_ngrams(unread)
+        self.warm.drafter = self.drafter
+        return perf_counter() - began
+
+    def rest(self) -> Draft:
+        """Step 1 of a round in which the target writes alone: no draft."""
+        self.warm.drafter = None
+        return Draft()
 
     def draft(self) -> Draft:
         """Step 1. If the drafter can spell nothing of the text, it drafts nothing."""
@@ -168,6 +200,14 @@ class Text:
         self.ids += emitted
         self.done = emitted[-1] in self.ends or len(self.ids) >= self.end
         self.cache.rewind(min(self.cache.length, len(self.ids) - 1))
+        if self.warm.drafter is None:  # it reads this later
+            self.unread += emitted
+            if self.done and (self.drafter is not None or self.options.learn):
+                self.wake()
+            return 0
+        return self._adopt(draft, emitted)
+
+    def _adopt(self, draft: Draft, emitted: list[int]) -> int:
         written = self.pair.target.tokenizer.pieces(emitted)
         same_ids = emitted if self.pair.one_vocabulary else None
         silent = written.count(b"")
@@ -282,9 +322,8 @@ def judge(proposals: Proposals, logits: Any, ids: list[int], options: Options, s
         return exact_match(tokens, choices(logits, ids + tokens, options, sampler, target))
     rows = sampler.rows(processed(logits, ids + tokens, options), target.tokenizer.size)
     if options.verify == "lifted":
-        return sampler.rules.lifted(proposals.atoms, proposals.origins, proposals.lifting, rows,
-                                    uniforms, room)
-    return sampler.rules.rejection_sampling(tokens, proposals.rows, rows, uniforms, proposals.probs)
+        return lifted(proposals.atoms, proposals.origins, proposals.lifting, rows, uniforms, room)
+    return rejection_sampling(tokens, proposals.rows, rows, uniforms, proposals.probs)
 
 
 def check_prompt(model: Any, prompt: str | Sequence[int]) -> list[int]:

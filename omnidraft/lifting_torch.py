@@ -1,8 +1,7 @@
 """Torch twin of `lifting.py`: the same trie and paths, for rows of either model on any device."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -35,18 +34,3 @@ class Lifting(lifting.Lifting):
                in_text: Split = ()) -> tuple[list[int | None], list[Origin]]:
         rows = [row.to(self.device) for row in draft_probs]
         return super().reveal(draft_tokens, rows, in_text)
-
-    def sums(self, wanted: Iterable[tuple[Tensor, Sequence[int]]]) -> Iterator[float]:
-        """For each (row, ids) the sum of row[ids]; one copy for all, of these entries only.
-
-        subtle: they are summed on the host, since a GPU would sum them in any order.
-        """
-        wanted = list(wanted)
-        if not wanted:
-            return
-        rows, ids = zip(*wanted, strict=True)
-        sizes = [len(some) for some in ids]
-        places = upload(np.concatenate(ids), self.device).split(sizes)
-        entries = [row.index_select(0, place) for row, place in zip(rows, places, strict=True)]
-        values = iter(torch.cat(entries).tolist())
-        yield from (sum(islice(values, size), 0.0) for size in sizes)

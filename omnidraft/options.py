@@ -4,16 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, fields
 from math import inf
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .stopping import AcceptanceHead, Confidence, FixedLength
 from .text.errors import OmnidraftError
 from .verification import RULES
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .serving.settings import Settings
 
 ABOVE_ZERO = 5e-324  # the least float above 0
 
@@ -83,7 +78,7 @@ class Options:
         return self.eos_token_id
 
     @classmethod
-    def of(cls, **settings: "Unpack[Settings]") -> "Options":
+    def of(cls, **settings: Any) -> "Options":
         """Options under the names that transformers users know.
 
         `draft_length` (12) and `threshold` (0.4) set the confidence rule, unless a `stop` is given.
@@ -111,7 +106,7 @@ def as_ids(name: str, value: Any) -> list[int]:
     if hasattr(value, "tolist"):
         value = value.tolist()
     ids = list(value) if isinstance(value, Iterable) else [value]
-    if not all(isinstance(token, Integral) for token in ids):
+    if not all(isinstance(token, Integral) and token is not True for token in ids):
         raise OmnidraftError(f"{name} is {value!r:.60}, but must be one or more ids")
     return ids
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import sampling_fast, verification
+from . import sampling_fast
 from .sampling import NO_FILTERS, Rows, Uniforms, best, mask, process
 
 LEAST = -6e4  # fits float16; least logit of an allowed token, even if the model rules it out
@@ -48,7 +48,6 @@ class Sampler(Device):
     Temperature 0 takes the argmax; its rows are the probabilities at temperature 1.
     """
 
-    rules = verification  # for rows of this kind
     draws_ids = True  # does `draw` return ids? The twin's are tensors: reading them takes time
     best = staticmethod(best)
 

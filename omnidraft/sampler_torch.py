@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import lifting_torch, sampler, verification_torch, vocabulary_torch
+from . import lifting_torch, sampler, vocabulary_torch
 from .sampling import BROKEN, RULED_OUT, Rows, Uniforms
 from .sampling_torch import best, locate, process, to_host, wrapped
 from .text.errors import OmnidraftError
@@ -58,7 +58,6 @@ class Sampler(Device, sampler.Sampler):
     and its row's norm.
     """
 
-    rules = verification_torch
     draws_ids = False  # reading a drawn token waits for the device: only if the stop rule looks
     process = staticmethod(process)
     best = staticmethod(lambda logits: to_host(best(logits), logits.shape[-1]))  # one copy

@@ -47,7 +47,7 @@ def ratio(target_prob: float, draft_prob: float) -> float:
 
 def residual(target_probs: np.ndarray, draft_probs: np.ndarray, scale: float = 1.0) -> np.ndarray:
     """Weights max(0, scale p - q) (V,); at scale 1, p itself if all of them are 0 (p = q)."""
-    left = np.maximum(0, scale * target_probs - draft_probs)
+    left = (scale * target_probs - draft_probs).clip(0)
     if scale == 1 and left.max() == 0:
         return target_probs
     return left
@@ -181,7 +181,8 @@ def _sums(route: list[Comparison], origins: Sequence[Origin], lifting: Lifting,
             p = target_probs[step.row]
         except OmnidraftError:  # a broken row
             return
-        yield _sum(q, proposing), _sum(q, possible), _sum(p, tokens)
+        broken = 0 * float(p[0])  # NaN in every entry, if the row is a tensor
+        yield _sum(q, proposing), _sum(q, possible), _sum(p, tokens) + broken
 
 
 def _sum(row: np.ndarray, ids: Sequence[int]) -> float:

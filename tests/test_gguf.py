@@ -84,7 +84,7 @@ def test_rotations_slowed_down_one_by_one(tmp_path):
     factors = frequencies(config) / frequencies(scaled)
     assert factors.max() > 1.5
     file = Gguf(path)
-    tensors = {name: (one.shape, ggufs.FORMATS["F32"], one.records.tobytes()) for name, one in file.tensors.items()}
+    tensors = {name: (one.shape, ggufs.FORMATS["F32"], one.blocks.tobytes()) for name, one in file.tensors.items()}
     tensors["rope_freqs.weight"] = (factors.shape, 0, factors.astype("<f4").tobytes())
     settings = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in file.settings.items()}
     ggufs.write(path, settings, tensors)

@@ -30,7 +30,7 @@ class Scripted:
     def __init__(self, pattern: tuple[bool, ...]) -> None:
         self.pattern, self.rounds, self.late = pattern, [], 0.0
 
-    def drafts(self) -> bool:
+    def drafts(self, text=None) -> bool:
         return self.pattern[len(self.rounds) % len(self.pattern)]
 
     def observe(self, record: Round, drafted: bool, late: float) -> None:

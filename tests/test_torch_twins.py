@@ -23,7 +23,6 @@ from omnidraft import (  # noqa: E402
     sampling_torch,
     translation,
     verification,
-    verification_torch,
     vocabulary,
     vocabulary_torch,
 )
@@ -101,7 +100,7 @@ class RandomRound:
         """The verdict of both, after checking that the two are equal and used the same number of draws."""
         one, other = sampling.Uniforms(self.draws), sampling_torch.Uniforms(self.draws)
         expected = getattr(verification, name)(*numpy_arguments, one)
-        verdict = getattr(verification_torch, name)(*torch_arguments, other)
+        verdict = getattr(verification, name)(*torch_arguments, other)
         assert verdict == expected
         assert other.next() == one.next()
         return verdict
@@ -188,7 +187,7 @@ def test_masses_and_laws_equal_numpy(rounds):
                 close(made[0], target_law)
                 close(made[1], draft_law)
                 assert float(made[0].sum()) == pytest.approx(1)
-                close(verification_torch.residual(*made), verification.residual(target_law, draft_law))
+                close(verification.residual(*made), verification.residual(target_law, draft_law))
     assert min(seen[kind] for kind in ("unmappable", "expanded", "healed", "partial", "merge")) > 100, seen
 
 
@@ -224,7 +223,7 @@ def test_lossless_equals_numpy(rounds):
                             (atoms, torch_laws, case.torch_lifting, torch.from_numpy(p)))
         endings[verdict.accepted > 0, verdict.last] += 1
         longest = max(longest, len(verdict.emitted))
-        close(torch.tensor(verification_torch.acceptances(atoms, torch_laws, case.torch_lifting, torch.from_numpy(p)),
+        close(torch.tensor(verification.acceptances(atoms, torch_laws, case.torch_lifting, torch.from_numpy(p)),
                            dtype=torch.float64), verification.acceptances(atoms, laws, case.lifting, p))
     assert min(endings[False, "recovered"], endings[True, "recovered"], endings[True, "bonus"]) > 25 and longest > 4
 
@@ -280,7 +279,7 @@ def test_float32_accepts_as_often_as_float64(rounds):
         for dtype in (torch.float64, torch.float32):
             _, laws = case.torch_lifting.reveal(case.draft_tokens, q.to(dtype), case.in_text)
             uniforms = sampling_torch.Uniforms(case.draws)
-            emitted.append(verification_torch.lifted(atoms, laws, case.torch_lifting, p.to(dtype), uniforms).emitted)
+            emitted.append(verification.lifted(atoms, laws, case.torch_lifting, p.to(dtype), uniforms).emitted)
         same += emitted[0] == emitted[1]
     assert same >= 298
 
@@ -291,10 +290,10 @@ def test_broken_logits_are_told_when_they_are_copied(bad):
     probs = sampling_torch.process(torch.full((2, case.target_size), bad), 1.0)
     assert probs.isnan().all() and sampling_torch.process(torch.full((3,), bad), 0).isnan().any()
     uniforms, q = sampling_torch.Uniforms(np.random.default_rng(0)), torch.eye(case.draft_size)[:1]
-    for run in (lambda: verification_torch.lifted(*case.torch_lifting.reveal([0], q), case.torch_lifting, probs, uniforms),
-                lambda: verification_torch.lifted(*case.torch_lifting.reveal([], []), case.torch_lifting, probs, uniforms),
+    for run in (lambda: verification.lifted(*case.torch_lifting.reveal([0], q), case.torch_lifting, probs, uniforms),
+                lambda: verification.lifted(*case.torch_lifting.reveal([], []), case.torch_lifting, probs, uniforms),
                 lambda: verification.exact_match([0], uniforms.samples(probs)),
-                lambda: verification_torch.rejection_sampling([0], [probs[0]], probs, uniforms)):
+                lambda: verification.rejection_sampling([0], [probs[0]], probs, uniforms)):
         with pytest.raises(OmnidraftError, match="NaN or infinite"):
             run()
 
@@ -303,7 +302,7 @@ def test_broken_logits_are_told_when_they_are_copied(bad):
 class TorchWorld(RoundWorld):
     """A random pair of vocabularies whose rounds are verified by the Torch twin."""
 
-    rules = verification_torch
+    rules = verification
 
     def __init__(self, seed: int):
         super().__init__(seed)
@@ -396,7 +395,7 @@ def test_copies_per_round_do_not_grow_with_the_draft_length(copies, draft_length
         (atoms, laws), total = copies(twin.reveal, tokens, q)
         assert total == 0
         p = torch.from_numpy(case.probs(len(twin.walk(atoms)[0]) + 1, case.target_size))
-        verdict, total = copies(verification_torch.lifted, atoms, laws, twin, p, uniforms)
+        verdict, total = copies(verification.lifted, atoms, laws, twin, p, uniforms)
         # Copies: the compared numbers; totals of residuals, if r alone does not reject; one for each of at most two draws.
         assert 2 <= total <= 4
         endings[verdict.last, total] += 1
@@ -406,7 +405,7 @@ def test_copies_per_round_do_not_grow_with_the_draft_length(copies, draft_length
                              lambda q, d=direct, n=case.target_size: torch_spread(q, d, n))
         assert total == 0 and len(made.tokens) == draft_length
         p = torch.from_numpy(case.probs(draft_length + 1, case.target_size))
-        assert copies(verification_torch.rejection_sampling, made.tokens, made.rows, p, uniforms)[1] == 2
+        assert copies(verification.rejection_sampling, made.tokens, made.rows, p, uniforms)[1] == 2
         assert copies(lambda made=made, p=p, u=uniforms: verification.exact_match(made.tokens, u.samples(p)))[1] == 1
     assert endings["recovered", 3] > 50 and (draft_length > 1 or endings["bonus", 2] > 5)
     assert endings["recovered", 4] > 5 or draft_length == 1
@@ -414,11 +413,11 @@ def test_copies_per_round_do_not_grow_with_the_draft_length(copies, draft_length
 
 # ---- components by themselves ----------------------------------------------------------------------------------------
 def test_verification_by_itself(rounds):
-    """`verification_torch` has the names and arguments of `verification`; what its parts return is equal, too."""
+    """`verification` has the names and arguments of `verification`; what its parts return is equal, too."""
     for name in ("residual", "rejection_sampling", "lifted", "keep", "comparisons", "acceptances"):
-        one, other = (inspect.signature(getattr(module, name)).parameters for module in (verification, verification_torch))
+        one, other = (inspect.signature(getattr(module, name)).parameters for module in (verification, verification))
         assert [(p.name, p.default) for p in one.values()] == [(p.name, p.default) for p in other.values()]
-        assert getattr(verification, name) is not getattr(verification_torch, name)
+        assert getattr(verification, name) is not getattr(verification, name)
     ended = Counter()
     for case in rounds[:300]:
         atoms, origins = case.lifting.reveal(case.draft_tokens, case.draft_probs, case.in_text)
@@ -426,12 +425,12 @@ def test_verification_by_itself(rounds):
         p = case.probs(len(case.lifting.walk(atoms)[0]) + 1, case.target_size)
         for limit in (None, 1):
             steps = [*verification.comparisons(atoms, origins, case.lifting, p, limit)]
-            made = [*verification_torch.comparisons(atoms, rows, case.torch_lifting, torch.from_numpy(p), limit)]
+            made = [*verification.comparisons(atoms, rows, case.torch_lifting, torch.from_numpy(p), limit)]
             assert [step[:8] for step in made] == [step[:8] for step in steps]  # places and nodes
             assert np.array([step[8:] for step in made]) == pytest.approx(np.array([step[8:] for step in steps]), abs=1e-12)
         one, other = sampling.Uniforms(case.draws), sampling_torch.Uniforms(case.draws)
         kept, refused, left = verification.keep(steps, origins, case.lifting, p, one)
-        made = verification_torch.keep(made, rows, case.torch_lifting, torch.from_numpy(p), other)
+        made = verification.keep(made, rows, case.torch_lifting, torch.from_numpy(p), other)
         assert len(made[0]) == len(kept) and (made[1] is None) == (refused is None) and one.next() == other.next()
         if refused is not None:
             close(made[2], left)
@@ -449,8 +448,8 @@ def test_what_is_proposed_may_be_a_number():
         rows = torch.from_numpy(q)
         for proposed in ([rows[0, 1], 1.0], [rows[0, 1].float(), 1]):
             draws = sampling_torch.Uniforms([draw] * 3)
-            assert verification_torch.rejection_sampling([1, 2], rows, torch.from_numpy(p), draws, proposed) == wanted
-        assert verification_torch.rejection_sampling([1, 2], rows, torch.from_numpy(p), other) == wanted
+            assert verification.rejection_sampling([1, 2], rows, torch.from_numpy(p), draws, proposed) == wanted
+        assert verification.rejection_sampling([1, 2], rows, torch.from_numpy(p), other) == wanted
 
 
 def test_the_direct_map_spreads_one_row_or_many():

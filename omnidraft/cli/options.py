@@ -17,9 +17,8 @@ from .. import Adapters, OmnidraftError, Options, Pair, pair
 from ..engine.config import shown
 from ..engine.loading import drafter_for, load
 from ..learning.adapters import SHIPPED
-from ..serving.control import uniforms_of
 from ..serving.conversation import template_of
-from ..serving.settings import usual
+from ..serving.settings import uniforms_of, usual
 from ..text.files import check_readable
 from ..verification import RULES
 from .printing import note

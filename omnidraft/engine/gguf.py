@@ -14,7 +14,7 @@ import mmap
 import struct
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,9 @@ from ..text.files import check_readable
 from ..text.tokenizer import Tokenizer
 from .config import ModelConfig, frequencies
 from .gguf_tokenizer import build
-from .quantized import FORMATS, Quantized
+
+if TYPE_CHECKING:
+    from .quantized import Quantized
 
 VERSIONS = (2, 3)
 LONGEST_NAME, LONGEST_TEXT, MOST_ENTRIES = 2**16, 2**24, 2**22  # bytes, bytes, entries of a list
@@ -136,28 +138,26 @@ class Gguf:
             entries[name] = sizes[::-1], reader.number(4), reader.number(10)  # shape: outer first
         self.tensors = self._tensors(reader, entries)
 
-    def _tensors(self, reader: Reader, entries: dict[str, tuple]) -> dict[str, Quantized]:
+    def _tensors(self, reader: Reader, entries: dict[str, tuple]) -> dict[str, "Quantized"]:
         """The tensors as records in the file, none of which overlap."""
+        from .quantized import Quantized, block_of  # needs the package gguf
         align = self.settings.get("general.alignment", 32)
         if type(align) is not int or not 1 <= align <= 2**16:
             raise ValueError(f"an alignment of {str(align)[:40]}")
         begin, used, made = reader.place + -reader.place % align, 0, {}
         reader.end = len(reader.data)
         for name, (shape, kind, offset) in sorted(entries.items(), key=lambda entry: entry[1][2]):
-            if kind not in FORMATS:
-                raise OmnidraftError(f"{self.path}: {name[:40]} is stored in format {kind}, which "
-                                     f"is not one of {', '.join(f.name for f in FORMATS.values())}")
-            form, count = FORMATS[kind], math.prod(shape)
-            if not shape or count < 1 or shape[-1] % form.weights:
+            (weights, size), count = block_of(kind), math.prod(shape)
+            if not shape or count < 1 or shape[-1] % weights:
                 raise ValueError(f"{name[:40]} has the shape {shape}")
             if offset < used:
                 raise ValueError(f"{name[:40]} begins inside another tensor")
-            count //= form.weights
+            count //= weights
             reader.place = begin + offset
-            start = reader.take(count * form.record.itemsize)
+            start = reader.take(count * size)
             used = reader.place - begin
-            records = np.frombuffer(reader.data, form.record, count, start)
-            made[name] = Quantized(records, form, tuple(shape))
+            blocks = np.frombuffer(reader.data, np.uint8, count * size, start).reshape(count, size)
+            made[name] = Quantized(blocks, kind, tuple(shape))
         return made
 
     def setting(self, name: str, kinds: Any, default: Any = None) -> Any:
@@ -221,7 +221,7 @@ class Gguf:
         names = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
         return [self.settings[name] for name in names if name in self.settings]
 
-    def weights(self, config: ModelConfig) -> dict[str, Quantized]:
+    def weights(self, config: ModelConfig) -> dict[str, "Quantized"]:
         """The tensors by Hugging Face name; OmnidraftError for one that the engine would not use.
 
         Subtle: llama files have the rows of q and k in another order, numbers that rotate together
@@ -243,9 +243,9 @@ class Gguf:
         for name, tensor in found.items() if self.family == "llama" else ():
             heads = {"q_proj": config.heads, "k_proj": config.kv_heads}.get(name.split(".")[-2])
             if heads and tensor.shape[0] == heads * config.head_dim:
-                pairs = tensor.records.reshape(heads, config.head_dim // 2, 2, -1)
-                records = pairs.swapaxes(1, 2).reshape(-1)
-                found[name] = Quantized(records, tensor.kind, tensor.shape)
+                pairs = tensor.blocks.reshape(heads, config.head_dim // 2, 2, -1)
+                blocks = pairs.swapaxes(1, 2).reshape(tensor.blocks.shape)
+                found[name] = type(tensor)(blocks, tensor.kind, tensor.shape)
         return found
 
     def tokenizer(self) -> Tokenizer:

@@ -12,39 +12,33 @@ from .published import PUBLISHED, installed
 
 if TYPE_CHECKING:
     from .llama import Llama
-    from .llamacpp import LlamaCpp
     from .transformers_model import TransformersModel
 
 EMBEDDED = ("draft-general", "draft-tasks", "draft-smol", "qwen-like", "llama3-like")
 NAMES = (*EMBEDDED, *PUBLISHED)  # a folder of such a name is given as ./name
 # Default drafters: for embedded targets, for those if the drafter is to learn, for other targets.
 DRAFTERS = {"known": "draft-tasks", "learning": "draft-general", "other": "draft-smol"}
-BACKENDS = ("numpy", "torch", "llamacpp")
+BACKENDS = ("numpy", "torch")
 NUMPY_DTYPES = ("auto", "float32", "float64")
 
 
 def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: str = "auto",
-         **more: Any) -> "Llama | TransformersModel | LlamaCpp":
+         **more: Any) -> "Llama | TransformersModel":
     """Load a model by name, Hugging Face folder, GGUF file or, with backend "torch", hub id.
 
     Backend "numpy" runs Llama, Mistral and Qwen2 on the CPU, in float32 ("auto") or float64;
-    "torch" takes the options of `TransformersModel.load`; "llamacpp" runs a GGUF file as it is.
+    "torch" takes the options of `TransformersModel.load`.
     Raises OmnidraftError with one line.
     """
     more = {option: value for option, value in more.items() if value is not None}
     dtype = getattr(dtype, "__name__", str(dtype).removeprefix("torch."))  # np.float64 and others
     if backend not in BACKENDS:
-        raise OmnidraftError(f"unknown backend {backend!r}: choose {', '.join(BACKENDS[:-1])} or "
-                             f"{BACKENDS[-1]}")
-    if backend != "torch":
-        what = list(more) if device in ("auto", "cpu") else [f"device {device}"]
-        what += [] if dtype in NUMPY_DTYPES[:1 + 2 * (backend == "numpy")] else [f"{dtype} numbers"]
-        if what:
-            engine = "the NumPy engine" if backend == "numpy" else "llama.cpp here"
-            raise OmnidraftError(f"{engine} has no {', '.join(what)}; use --backend torch")
-    if backend == "llamacpp":
-        return in_llamacpp(folder(name))
+        raise OmnidraftError(f"unknown backend {backend!r}: choose {' or '.join(BACKENDS)}")
     if backend == "numpy":
+        what = list(more) if device in ("auto", "cpu") else [f"device {device}"]
+        what += [] if dtype in NUMPY_DTYPES else [f"{dtype} numbers"]
+        if what:
+            raise OmnidraftError(f"the NumPy engine has no {', '.join(what)}; use --backend torch")
         from .llama import Llama
         return Llama.load(folder(name), "float32" if dtype == "auto" else dtype)
     try:
@@ -53,20 +47,6 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
         raise OmnidraftError(f"--backend torch needs PyTorch and transformers ({error}): "
                              "pip install --upgrade 'omnidraft[torch]'") from error
     return TransformersModel.load(folder(name) if name in NAMES else name, dtype, device, **more)
-
-
-def in_llamacpp(path: Path) -> "LlamaCpp":
-    """A GGUF file as llama.cpp runs it; OmnidraftError for a folder, or without the package."""
-    if not is_gguf(path):
-        raise OmnidraftError(f"--backend llamacpp runs GGUF files, and {path.name} is a folder: "
-                             "use --backend numpy or torch")
-    try:
-        from .llamacpp import LlamaCpp
-    except (ImportError, OSError, RuntimeError) as error:  # missing, or its library is
-        raise OmnidraftError(f"--backend llamacpp needs llama-cpp-python ({error}): "
-                             "pip install 'omnidraft[llamacpp]' (it is compiled for this computer, "
-                             "in some 20 minutes)") from error
-    return LlamaCpp(path)
 
 
 def folder(name: str | Path) -> Path:

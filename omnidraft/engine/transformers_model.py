@@ -25,9 +25,7 @@ from ..text.tokenizer import Tokenizer
 from . import transformers_sampler
 from .config import check_pass, check_rewind, flat_ids, shown
 from .transformers_copies import Ahead, Copies
-from .transformers_head import Head, choose_head
 from .transformers_loading import copied, load_parts, one_line, quiet, unwrapped
-from .transformers_pass import NEVER, Pass, choose, fits
 
 ENTRY_PER_TOKEN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
 # transformers' name for a cache; until 5.23 the second, or the third for a state; RWKV's the last
@@ -104,8 +102,6 @@ class TransformersModel:
         self._alone = ""  # why not at once
         self._ahead: Callable[[], Ahead] | None = None  # makes a cache that only grows
         self.speaks: Any = None  # the tokenizer of transformers that it came with, if any
-        self._columns_from: int | None = None  # argument of `Pass`; None: use transformers' forward
-        self._head: Head | None = None  # replaces the last product of transformers' forward
         self.vocab_size = self._check_causal()
         # several, far from the special ones: a fault may show only with some tokens, or in a window
         middle = self.vocab_size // 2
@@ -169,10 +165,6 @@ class TransformersModel:
     def kernel(self) -> str:
         """One line on where and how this model runs, and why."""
         way = f"{getattr(self.model.config, '_attn_implementation', None)} attention"
-        if self._columns_from is not None:
-            way = "own pass" + ", W x^T for up to 4 tokens" * (self._columns_from < NEVER)
-        elif self._head is not None:
-            way += f", output matrix packed ({self._head.part.weight.nbytes >> 20} MB more)"
         cache = "cut on rewind" if self._at_once is None else "copied every round"
         cache += ", one token at a time" * (self._at_once is False)
         cache = f"none, all is read every time: {self.rereads}" if self.rereads else cache
@@ -233,9 +225,6 @@ class TransformersModel:
         the first text, without the last norm's gain, as in the NumPy engine.
         """
         with torch.no_grad(), one_line(f"{self.name}: a pass over {texts.shape[1]} tokens failed"):
-            if isinstance(state, Pass):
-                logits, states = state(texts[0], rows)
-                return logits[None], states if hidden else None
             if isinstance(state, (Ahead, Copies)):
                 return state.read(partial(self._run_one, hidden=hidden), texts, rows)
             return self._run_one(texts, state, rows, hidden, held)
@@ -249,29 +238,22 @@ class TransformersModel:
         if self._positions:  # subtle: some models count otherwise, or ask a layer that cannot tell
             places = torch.arange(held, held + texts.shape[1], device=self.device)
             options["position_ids"] = places[None].expand(texts.shape)
-        if self._head is not None and self._head.serves(self.model):
-            result = self.model.base_model(input_ids=texts, **options)
-            last = result.last_hidden_state[:, -rows:]
-            logits, states = self._head(last), last[0]
-        else:
-            options |= {"logits_to_keep": rows} if self._only_some_rows else {}
-            options |= {"output_hidden_states": hidden}
-            result = self.model(input_ids=texts.to(self.device), **options)
-            logits = result.logits[:, -rows:]
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            states = result.hidden_states[-1][0, -rows:] if hidden else None
+        options |= {"logits_to_keep": rows} if self._only_some_rows else {}
+        options |= {"output_hidden_states": hidden}
+        result = self.model(input_ids=texts.to(self.device), **options)
+        logits = result.logits[:, -rows:]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        states = result.hidden_states[-1][0, -rows:] if hidden else None
         if isinstance(state, Ahead):  # the model may have made it
             state.cache = result.get(cache_name(result), cache)
         if hidden and self.model.config.model_type in ("llama", "mistral", "qwen2", "qwen3"):
             states = states / self.model.model.norm.weight
         return logits, states if hidden else None
 
-    def _new_state(self) -> Pass | Copies | Ahead | DynamicCache | None:
+    def _new_state(self) -> Copies | Ahead | DynamicCache | None:
         """An empty cache; None if tokens cannot be taken back from the model's cache."""
         if self._ahead:
             return self._ahead()
-        if self._columns_from is not None and fits(self.model):  # it may have got hooks since
-            return Pass(self.model, self._columns_from)
         state = DynamicCache(config=self.model.config)
         # keep all entries of a sliding-window layer: the mask hides those outside the window
         state.layers = [DynamicLayer() if type(layer) is DynamicSlidingWindowLayer else layer
@@ -370,9 +352,6 @@ class TransformersModel:
         if np.abs(one[:3] - other[:3]).max() > near * np.abs(one[3] - other[3]).max():
             raise OmnidraftError(f"{self.name} ({self.model.config.model_type}) is not a causal "
                                  "language model: later tokens change its earlier logits")
-        self._columns_from = choose(self.model, texts[0], logits[0])  # if `Pass` gives the same
-        if self._columns_from is None:
-            self._head = choose_head(self.model, texts[0], logits[0])
         return one.shape[-1]
 
     def _cuts(self, state: Any, texts: Tensor, logits: Tensor) -> bool:

@@ -27,6 +27,7 @@ from ..pairing import Pairing
 from ..sampling import Uniforms
 from ..stopping import AcceptanceHead
 from ..text.errors import OmnidraftError
+from ..verification import acceptances
 from .guard import Guard
 from .optimizer import AdamW
 from .replay import Memory
@@ -263,7 +264,7 @@ class Learner:
         lifting = proposals.lifting
         sampler = self.pair.sampler(Uniforms([]), *self._options.sampling)
         rows = sampler.rows(logits, self.pair.target.tokenizer.size)
-        each = iter(sampler.rules.acceptances(proposals.atoms, proposals.origins, lifting, rows))
+        each = iter(acceptances(proposals.atoms, proposals.origins, lifting, rows))
         sizes = [len(lifting.paths[token] or (None,)) for token in draft.tokens]
         if draft.taken_back is not None:  # the atoms of the healed token are in the text already
             sizes[0] -= len(lifting.paths[draft.taken_back])

@@ -10,18 +10,14 @@ there, drafting never pauses unless `Options.adaptive` is True.
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from statistics import median_low
 from threading import Lock
 from time import perf_counter
 from typing import Any
 
-from ..decoding import Round, Warm, check_prompt, plain, speculative
+from ..decoding import Round, Warm, speculative
 from ..options import Options
 from ..sampling import Uniforms
-from ..text.errors import OmnidraftError
-from ..translation import extend
 
 MEASURED = 2  # plain rounds at first, to know what one takes
 TRIAL = 2.5  # plain rounds' time that a trial of drafting may lose
@@ -57,8 +53,10 @@ class Pace:
         self._times: dict[str | int, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._lock = Lock()
 
-    def drafts(self) -> bool:
-        """Does the next round draft?"""
+    def drafts(self, text: Any = None) -> bool:
+        """Does the next round (of this text) draft?"""
+        if self._wait == 0 and text is not None:
+            self.try_out(text.pair.draft, text.sampler)
         return self._wait == 0
 
     def step(self) -> float:
@@ -133,101 +131,6 @@ def sizes(record: Round) -> tuple[int, int]:
 
 def paced(pair: Any, prompt: str | tuple[Sequence[int], Sequence[int]], options: Options,
           uniforms: Uniforms, warm: Warm | None = None) -> Iterator[Round]:
-    """The rounds of `speculative`, with plain ones while drafting does not pay (`Pair.pace`).
-
-    Arguments are as there. In plain rounds the drafter does nothing: it reads what was written
-    when drafting is tried again, and that time counts as drafting. Meanwhile `warm` has no drafter.
-    """
+    """The rounds of `speculative`, with plain ones while drafting does not pay (`Pair.pace`)."""
     pace = getattr(pair, "pace", lambda _: None)(options)
-    if pace is None:
-        yield from speculative(pair, prompt, options, uniforms, warm=warm)
-        return
-    began = perf_counter()
-    text = Turns(pair, prompt, options, uniforms, warm or Warm())
-    setup = perf_counter() - began
-    started = done = False
-    while not done:
-        if pace.drafts():
-            pace.try_out(pair.draft, text.sampler)
-        drafts = pace.drafts()
-        for record in text.drafted() if drafts else text.alone():
-            late = record.seconds.pop("prefill", 0.0) if started else 0.0
-            pace.observe(record, drafts, late)
-            if started:
-                record.seconds["draft" if drafts else "target"] += late
-            else:
-                record.seconds["prefill"] += setup
-            started, done = True, record.done
-            text.follow(record, drafts)
-            yield record
-            if pace.drafts() != drafts:
-                break
-
-
-class Turns:
-    """A text whose rounds are written with drafts or without, in turns that share `warm`."""
-
-    def __init__(self, pair: Any, prompt: str | tuple[Sequence[int], Sequence[int]],
-                 options: Options, uniforms: Uniforms, warm: Warm) -> None:
-        self.pair, self.options, self.uniforms, self.warm = pair, options, uniforms, warm
-        self.sampler = pair.sampler(uniforms, *options.sampling)
-        if options.verify == "lifted":
-            _ = pair.lifting  # computed once, as part of the prefill: no trial is to pay for it
-        target_prompt, self.draft_ids = (prompt, None) if isinstance(prompt, str) else prompt
-        self.prompt, self.ids = prompt, check_prompt(pair.target, target_prompt)
-        self.end = min(len(self.ids) + options.max_new_tokens, pair.target.context_size)
-        self.unread: list[int] = []  # what the drafter has not read
-        self.drafter: Any = None  # while the target writes alone
-
-    def drafted(self) -> Iterator[Round]:
-        """Rounds that draft, from here to the end of the text."""
-        self.catch_up()
-        both = self.ids, self.draft_ids
-        return speculative(self.pair, both, self.rest(), self.uniforms, warm=self.warm)
-
-    def alone(self) -> Iterator[Round]:
-        """Rounds of the target alone."""
-        self.drafter, self.warm.drafter = self.warm.drafter, None
-        return plain(Alone(self.pair), self.ids, self.rest(), self.uniforms, self.warm)
-
-    def rest(self) -> Options:
-        """The options for what is left of the text."""
-        return replace(self.options, max_new_tokens=self.end - len(self.ids))
-
-    def follow(self, record: Round, drafts: bool) -> None:
-        """Continue from what a round wrote."""
-        self.ids += record.emitted
-        if drafts:
-            self.draft_ids = self.warm.drafter.ids
-        else:
-            self.unread += record.emitted
-            if record.done and (self.drafter or self.options.learn):
-                self.catch_up()
-
-    def catch_up(self) -> None:
-        """The text in the drafter's ids: now `warm` may have its drafter again."""
-        draft, target = self.pair.draft.tokenizer, self.pair.target.tokenizer
-        if self.draft_ids is None:
-            self.draft_ids = draft.encode_possible(self.prompt)
-        if self.pair.one_vocabulary:
-            self.draft_ids = [*self.draft_ids, *self.unread]
-        elif self.unread:
-            with suppress(OmnidraftError):  # as in `Drafter.follow`
-                self.draft_ids = extend(draft, self.draft_ids, target.decode_bytes(self.unread))
-        if self.options.learn and self.unread:
-            ids = self.draft_ids[-8 * len(self.unread):]  # as in `decoding`
-            self.pair.cache.observe(ids, self.unread, draft, target)
-        self.unread = []
-        if self.drafter is not None:
-            self.drafter.ids, self.drafter.agreed = self.draft_ids, 0
-            self.warm.drafter, self.drafter = self.drafter, None
-
-
-class Alone:
-    """A pair's target with the pair's sampler, as the two models may run in different backends."""
-
-    def __init__(self, pair: Any) -> None:
-        self.target, self.sampler = pair.target, pair.sampler
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.target, name)
+    return speculative(pair, prompt, options, uniforms, warm=warm, pace=pace)

@@ -72,8 +72,6 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
     if isinstance(draft, (str, PathLike)):
         if device_map and how.get("device", "auto") == "auto":
             how["device"] = str(target.device)
-        if draft_backend == "auto" and backend == "llamacpp":  # which only runs targets
-            draft_backend = "numpy"
         if draft_backend == "numpy":  # wherever the target runs
             return load(draft, how.get("dtype", "auto")), target
         either = backend == "torch" and draft_backend == "auto"

@@ -1,48 +1,29 @@
-"""The names of options: with their types, for type checkers, and as other libraries call them."""
+"""What a text starts from: its options, as they pay for a target, and its draws."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from numbers import Integral
+from typing import Any
 
+import numpy as np
+
+from ..options import Options
+from ..sampling import Uniforms
 from ..stopping import FixedLength
-
-if TYPE_CHECKING:
-    from ..options import Options
-
-ELSEWHERE = {  # what other libraries call an option -> what it is here
-    "max_tokens": "use max_new_tokens",
-    "max_length": "use max_new_tokens, which does not count the prompt",
-    "n": "use num_return_sequences",
-    "best_of": "use num_return_sequences, and choose",
-    "stop": "use stop_strings; a `stop` here is a rule of `omnidraft.stopping`",
-    "num_beams": "there are no beams: the text is greedy, or drawn with do_sample=True",
-    "tools": "apply your tokenizer's chat template with them, and give the ids that it makes",
-    "num_assistant_tokens": "use draft_length",
-    "gamma": "use draft_length",
-}
+from ..text.errors import OmnidraftError
 
 
-class Settings(TypedDict, total=False):
-    """The names and types that `Options.of` takes; None is a setting's default."""
+def uniforms_of(seed: int) -> Uniforms:
+    """Draws from a seed; OmnidraftError for one that is not a whole number of 0 or more.
 
-    draft_length: int
-    threshold: float
-    verify: str | None
-    stop: "FixedLength | None"
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    max_new_tokens: int | None
-    heal: bool | None
-    learn: bool | None
-    adaptive: bool | None
-    processor: Callable[[list[int], Any], Any] | None
-    eos_token_id: Any  # an id, several, an array or a tensor
-    do_sample: bool | None
+    >>> uniforms_of(0).accept(0.7)  # the first draw is 0.637
+    True
+    """
+    if not isinstance(seed, Integral) or seed < 0:
+        raise OmnidraftError(f"seed is {seed!r}, but must be a whole number of 0 or more")
+    return Uniforms(np.random.default_rng(seed))
 
 
-def usual(options: "Options", target: Any) -> "Options":
+def usual(options: Options, target: Any) -> Options:
     """The options, without drafts if drafting cannot pay and `stop` is the default.
 
     A target whose `drafting_pays` is false reads each proposal in a pass of its own.

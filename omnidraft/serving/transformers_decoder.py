@@ -2,19 +2,22 @@
 
 transformers prepares processors, criteria, configuration, mask and cache; the loop is this
 package's: greedy text equals that of plain `generate`, sampled text has the same distribution.
-At temperature 0 processors may keep state; above, only ids and logits may decide (`control`).
+At temperature 0 processors may keep state; above, only ids and logits may decide (`stateless`).
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ..decoding import Warm
+from ..engine.arguments import shown
 from ..options import Options
 from ..sampling import Uniforms
 from ..text.errors import OmnidraftError
-from .control import logits_of, names_of, stateless, told
 from .pace import paced
 from .prompts import ids_of
 
@@ -45,7 +48,7 @@ class Decoder:
 
     pair: Any
     options: Options
-    draws: Callable[[], Uniforms]
+    generator: Any  # NumPy's or PyTorch's
     streamer: Any
 
     def __call__(self, model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any,
@@ -82,7 +85,7 @@ class Decoder:
                           max_new_tokens=config.max_length - input_ids.shape[1])
         checked = process if options.exact_match else stateless(process, names_of(logits_processor))
         options = replace(options, processor=checked)
-        uniforms, warm = self.draws(), Warm()
+        uniforms, warm = draws_of(self.generator), Warm()
         if cache is not None:
             warm.cache = self.pair.sampler(uniforms).new_cache(target)
             warm.cache.state, warm.ids = cache, ids[:held_by(cache)]
@@ -134,3 +137,71 @@ class Decoder:
             if wrong:
                 raise OmnidraftError(f"pair.decoder(): {why}")
         return pad, cache if cut and not pad and (held or config.return_dict_in_generate) else None
+
+
+def draws_of(generator: Any) -> Uniforms:
+    """Draws from NumPy's generator, or PyTorch's, which makes a seed; None: torch.manual_seed's."""
+    import torch
+    if isinstance(generator, np.random.Generator):
+        return Uniforms(generator)
+    generator = torch.default_generator if generator is None else generator
+    if not isinstance(generator, torch.Generator):
+        raise OmnidraftError(f"generator is {generator!r}, but must be NumPy's or PyTorch's")
+    seed = torch.randint(2**62, (1,), generator=generator, device=generator.device)
+    return Uniforms(np.random.default_rng(int(seed)))
+
+
+def names_of(processors: Sequence[Any]) -> str:
+    """The names of functions and the classes of objects, for messages."""
+    return ", ".join(getattr(one, "__name__", type(one).__name__) for one in processors)
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Turn an error of somebody's own function into one line."""
+    try:
+        yield
+    except OmnidraftError:
+        raise
+    except Exception as error:
+        says = f"{type(error).__name__} {error}".strip().splitlines()[0]
+        raise OmnidraftError(f"{what} failed: {says}") from error
+
+
+def stateless(run: Callable[[list[int], Any], Any], names: str) -> Callable[[list[int], Any], Any]:
+    """`run`, a processor of ids [n] and logits (V,); its first call looks whether it keeps state.
+
+    Then it is called for a text, a longer one, and the first again, which must give the same row.
+    """
+    looked: list[bool] = []
+
+    def first(ids: list[int], row: Any) -> Any:
+        if not looked:
+            try:
+                before = run(ids, row + 0)  # + 0: a copy, as it may change its argument
+                likely = before + 0
+                likely[sorted(set(ids))] = -np.inf  # a token that is new to the text
+                run([*ids, int(likely.argmax())], row + 0)
+                after = run(ids, row + 0)
+            except OmnidraftError as error:
+                raise OmnidraftError(f"{error}; above temperature 0 it also sees drafts that do "
+                                     "not stay: if it keeps state, use do_sample=False, where it "
+                                     "is called once per token") from error
+            with np.errstate(invalid="ignore"):
+                same = (before == after) | (abs(before - after) < 1e-3) | (before != before)
+            if not same.all():
+                raise OmnidraftError(f"{names} keeps state: its rows depend on earlier calls, but "
+                                     "above temperature 0 only ids and logits may decide: use "
+                                     "do_sample=False, where it is called once per token")
+            looked.append(True)
+        return run(ids, row)
+
+    return first
+
+
+def logits_of(made: Any, row: Any, who: str) -> Any:
+    """What a processor returned for `row`; OmnidraftError if it has another shape."""
+    if getattr(made, "shape", None) != row.shape:
+        raise OmnidraftError(f"the logits processor {who} returned {shown(made)}, but must return "
+                             f"logits of shape {tuple(row.shape)}")
+    return made
