@@ -33,10 +33,10 @@ from omnidraft import Options, Round, Uniforms, pair, plain, speculative
 from omnidraft.cli.bench import is_tie
 from omnidraft.cli.printing import columns
 from omnidraft.decoding import check_prompt
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.metrics import summarize
+from omnidraft.pairs.generation import Pair
 from omnidraft.sampling import mask, process
-from omnidraft.serving.generation import Pair
 from omnidraft.stopping import FixedLength
 from omnidraft.text.errors import OmnidraftError
 

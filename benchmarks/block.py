@@ -21,7 +21,7 @@ from benchmarks.common import TARGETS, TASKS, add, arguments, chosen, folders_of
 from benchmarks.efficiency import REAL_PAIRS
 from benchmarks.writing import draws
 from omnidraft import Options, Pair, speculative
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.lifting import ROOT
 from omnidraft.sampling import Rows, mask, process
 from omnidraft.stopping import FixedLength

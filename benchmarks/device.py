@@ -54,7 +54,7 @@ from omnidraft import (
     verification,
     verification_torch,
 )
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.engine.transformers_model import TransformersModel
 from omnidraft.learning import training_torch
 from omnidraft.learning.training import Recipe

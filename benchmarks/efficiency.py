@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.common import TARGETS, TASKS, add, arguments, chosen, folders_of, save, start, stories, texts_of
 from benchmarks.writing import efficiency, write
 from omnidraft import Options, Pair
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.stopping import FixedLength
 
 PAIRS = [*(f"{draft}:{target}" for draft in ("draft-tasks", "draft-general") for target in TARGETS), "draft-smol:qwen-like"]

@@ -23,7 +23,7 @@ from benchmarks.common import arguments, save, start
 from omnidraft.engine.config import ModelConfig
 from omnidraft.engine.kernels import Layout
 from omnidraft.engine.llama import LARGE, Llama
-from omnidraft.engine.loading import folder
+from omnidraft.engine.load import folder
 from omnidraft.engine.weights import load_tensors
 
 TOKENS = (1, 2, 3, 4, 6, 8, 12, 16)

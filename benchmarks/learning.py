@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.common import TASKS, arguments, chosen, run_all, start, texts_of
 from benchmarks.writing import draws, efficiency, write
 from omnidraft import Options, Pair
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.losses import Example, make_example
 from omnidraft.stopping import FixedLength

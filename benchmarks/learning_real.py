@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks.common import REAL, ROOT, arguments, chosen, run_all, skip, start
 from benchmarks.writing import learning_share, write
 from omnidraft import Learner, Options, Pair, learn
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.learning.online import Schedule, saved
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.metrics import summarize

@@ -21,7 +21,7 @@ from benchmarks.common import arguments, chosen, prompts, run_all, start
 from benchmarks.paper.adaptive import serve, speeds
 from benchmarks.writing import learning_share
 from omnidraft import Options, Pair
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.stopping import Confidence

@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks.common import REAL, arguments, chosen, compare_checkouts, save, skip, start
 from benchmarks.writing import draws
 from omnidraft import Options, Pair, Tokenizer, speculative
-from omnidraft.engine.loading import tokenizer_of
+from omnidraft.engine.load import tokenizer_of
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import RULES
 

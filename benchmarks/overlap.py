@@ -23,7 +23,7 @@ from benchmarks.revocabulary import Split, cut, merges_of, with_merges
 from benchmarks.same_text import REAL_PAIRS
 from benchmarks.writing import write
 from omnidraft import Options, Pair, Tokenizer
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import RULES
 from omnidraft.vocabulary import align

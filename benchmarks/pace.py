@@ -20,8 +20,8 @@ from benchmarks.common import TASKS, arguments, chosen, save, start, texts_of
 from benchmarks.real_llm import as_prompt
 from benchmarks.writing import draws, emitted
 from omnidraft import Options, Pair, Round, pair, plain
-from omnidraft.serving.pace import paced
-from omnidraft.serving.prompts import ids_of
+from omnidraft.pairs.pace import paced
+from omnidraft.pairs.prompts import ids_of
 
 PAIRS = ["draft-general:qwen-like", "draft-general:llama3-like", "draft-tasks:qwen-like", "draft-tasks:llama3-like",
          "qwen-like:llama3-like"]

@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks.common import TARGETS, arguments, save, start
 from benchmarks.writing import emitted, write_plainly
 from omnidraft import Options
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.text.files import write_text
 from recipes.functions import KINDS, request
 from recipes.other import ANSWER, other

@@ -34,13 +34,13 @@ from benchmarks.common import REAL, arguments, chosen, run_all, skip, start
 from benchmarks.projection import projection
 from benchmarks.writing import chi_squared, draws, emitted
 from omnidraft import Adapters, Options, Pair, Round, learn, losses, plain, speculative
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.metrics import Summary, summarize
+from omnidraft.pairs.conversation import template_of
+from omnidraft.pairs.prompts import ids_of
 from omnidraft.sampling import process
-from omnidraft.serving.conversation import template_of
-from omnidraft.serving.prompts import ids_of
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.text.files import make_folder_of, write_text
 from omnidraft.verification import RULES

@@ -16,7 +16,7 @@ from benchmarks.common import REAL, TASKS, arguments, chosen, save, start, texts
 from benchmarks.efficiency import PAIRS
 from benchmarks.writing import emitted, write, write_plainly
 from omnidraft import Options, Pair
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import RULES
 

@@ -24,7 +24,7 @@ API = {
                   "speculative": "", "plain": "", "Round": "", "Uniforms": "", "Tokenizer": "load encode decode decode_bytes",
                   "Learner": "begin finish close", "learn": "", "Adapters": "resume keep load save named all",
                   "OmnidraftError": ""},
-    "omnidraft.serving.conversation": {"Conversation": "ask new"},
+    "omnidraft.pairs.conversation": {"Conversation": "ask new"},
     "omnidraft.stopping": {"FixedLength": "", "Confidence": "", "AcceptanceHead": ""},
     "omnidraft.metrics": {"summarize": "", "Summary": "", "speedup": ""},
     "omnidraft.learning.training": {"Recipe": ""},

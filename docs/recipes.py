@@ -64,7 +64,7 @@ print(summarize(rounds).block_efficiency, "tokens per pass,", speedup(summarize(
 import numpy as np
 
 import omnidraft
-from omnidraft.serving.conversation import Conversation
+from omnidraft.pairs.conversation import Conversation
 
 chat = Conversation(omnidraft.pair())
 options, draws = omnidraft.Options.of(max_new_tokens=24), omnidraft.Uniforms(np.random.default_rng(0))
@@ -102,7 +102,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import omnidraft
-from omnidraft.engine.loading import folder  # for the embedded models; yours have folders or hub ids
+from omnidraft.engine.load import folder  # for the embedded models; yours have folders or hub ids
 
 draft, target = ((AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path))
                  for path in (folder("draft-tasks"), folder("qwen-like")))
@@ -121,7 +121,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TextIteratorStreamer
 
 import omnidraft
-from omnidraft.engine.loading import folder
+from omnidraft.engine.load import folder
 
 draft, target = ((AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path))
                  for path in (folder("draft-tasks"), folder("qwen-like")))
@@ -141,7 +141,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import omnidraft
-from omnidraft.engine.loading import folder
+from omnidraft.engine.load import folder
 from omnidraft.losses import make_example
 
 pair, prompt = omnidraft.pair("draft-general", "qwen-like"), "Once upon a time"

@@ -14,14 +14,14 @@ __version__ = "0.1.0"
 prepare_blas()  # OpenBLAS reads its environment when NumPy is imported, so this comes first
 
 from .decoding import Round  # noqa: E402
-from .engine.loading import load  # noqa: E402
+from .engine.load import load  # noqa: E402
 from .learning.adapters import Adapters  # noqa: E402
 from .learning.online import Learner, learn  # noqa: E402
 from .options import Options  # noqa: E402
+from .pairs.generation import Generation, Pair  # noqa: E402
+from .pairs.loop import plain, speculative  # noqa: E402
+from .pairs.pair import pair  # noqa: E402
 from .sampling import Uniforms  # noqa: E402
-from .serving.generation import Generation, Pair  # noqa: E402
-from .serving.loop import plain, speculative  # noqa: E402
-from .serving.pairs import pair  # noqa: E402
 from .text.errors import OmnidraftError  # noqa: E402
 from .text.tokenizer import Tokenizer  # noqa: E402
 

@@ -83,7 +83,7 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
 
     `prompt` is a text, or a pair of ids for the two models (in V_p, in V_q). The part of it that
     `warm` holds is not read again. `learner.observe` (`learning.online`) is called after every
-    round. A round drafts if `pace.drafts()` (`serving.pace`); in others the drafter does nothing,
+    round. A round drafts if `pace.drafts()` (`pairs.pace`); in others the drafter does nothing,
     and `warm` has none. Raises OmnidraftError as `check_prompt` does.
     """
     began = perf_counter()

@@ -26,7 +26,7 @@ class Options:
     max_new_tokens: int = 128
     heal: bool = True  # redraw a last context token that could begin a longer one (`drafting`)
     learn: bool = False  # insert the n-grams of the written text into the cache
-    # Draft only while it pays (`serving.pace`)? None: only at temperature 0, because measured times
+    # Draft only while it pays (`pairs.pace`)? None: only at temperature 0, because measured times
     # decide: above 0, True keeps the distribution, but a seed no longer writes the same text
     adaptive: bool | None = None
     # (ids before, logits (V,)) -> logits (V,): changes the target's rows before temperature. If

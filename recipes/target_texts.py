@@ -26,7 +26,7 @@ import torch.nn.functional as F
 
 import omnidraft
 from omnidraft.engine.config import ModelConfig
-from omnidraft.serving.conversation import View
+from omnidraft.pairs.conversation import View
 
 Job = dict  # source, prompt, temperature, and from the model: response, ended
 CHECK_EVERY = 32  # steps between two looks at what has ended

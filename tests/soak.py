@@ -40,7 +40,7 @@ from omnidraft.learning.online import Learner, Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.learning.versions import checksum, manifest_of, seal
 from omnidraft.ngram_cache import NGramCache
-from omnidraft.serving import ngram_files
+from omnidraft.pairs import ngram_files
 from omnidraft.stopping import FixedLength
 
 WHOLE = {"mutations": 10_000, "kills": 200, "losses": 50, "writers": 100, "interrupts": 700,

@@ -15,7 +15,7 @@ from omnidraft import Adapters, Learner, OmnidraftError, Options, Pair, Uniforms
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.ngram_cache import NGramCache
-from omnidraft.serving.conversation import Conversation
+from omnidraft.pairs.conversation import Conversation
 from omnidraft.stopping import AcceptanceHead, Confidence
 
 BYTES = byte_level("Ġ t, h e", name="bytes")

@@ -13,7 +13,7 @@ from test_cli import check_refused, embedded, ok, own_caches, run, write_model  
 from vocabularies import byte_level, sentencepiece, snow_drafter, snow_target
 
 from omnidraft import OmnidraftError, Round, Tokenizer
-from omnidraft.serving import fit
+from omnidraft.pairs import fit
 
 TEXT = ["Snowflake"]
 

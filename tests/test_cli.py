@@ -21,8 +21,8 @@ from omnidraft.cli import app
 from omnidraft.cli.generate import write
 from omnidraft.decoding import Round
 from omnidraft.engine.config import ModelConfig
-from omnidraft.engine.loading import EMBEDDED
-from omnidraft.serving import ngram_files
+from omnidraft.engine.load import EMBEDDED
+from omnidraft.pairs import ngram_files
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ROOT / "omnidraft" / "engine" / "embedded"
@@ -291,7 +291,7 @@ def test_what_large_vocabularies_decide_is_kept_and_checked_before_use(folders, 
     caches, ask = Path(os.environ["OMNIDRAFT_HOME"]), ("generate", "the thing", *pair(folders))
     first, line = ok(*ask), "computing once"
     assert line not in first.stderr and not [*caches.glob("s*.json")]  # small vocabularies do not need a cache on disk
-    monkeypatch.setattr("omnidraft.serving.generation.LARGE", 0)
+    monkeypatch.setattr("omnidraft.pairs.generation.LARGE", 0)
     cold = ok(*ask)
     files = sorted(caches.glob("s*.json"))
     assert [file.name.split("-")[0] for file in files] == ["spellings", "splits"]

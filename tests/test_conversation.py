@@ -13,12 +13,12 @@ from test_decoding import SMALL_BYTES, SMALL_PIECES, Same
 from vocabularies import byte_level, sentencepiece
 
 from omnidraft.decoding import Warm, plain, speculative
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.options import Options
+from omnidraft.pairs.conversation import Conversation
+from omnidraft.pairs.generation import Pair
 from omnidraft.sampling import Uniforms
-from omnidraft.serving.conversation import Conversation
-from omnidraft.serving.generation import Pair
 from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.text.errors import OmnidraftError
 from omnidraft.verification import RULES

@@ -20,8 +20,8 @@ from omnidraft.lifting import ROOT, Lifting
 from omnidraft.losses import Example, hybrid, places
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
+from omnidraft.pairs.generation import Pair
 from omnidraft.sampling import Uniforms
-from omnidraft.serving.generation import Pair
 from omnidraft.stopping import FixedLength
 from omnidraft.text.tokenizer import Tokenizer
 from omnidraft.translation import Proposals, common_prefix

@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 from test_transformers_model import BYTES, PIECES, SIZES, random_model, saved  # noqa: E402
 
 import omnidraft  # noqa: E402
-from omnidraft.serving.pairs import load_two  # noqa: E402
+from omnidraft.pairs.pair import load_two  # noqa: E402
 
 PROMPT = "the king and the thing"
 SETTINGS = [{"max_new_tokens": 24}, {"max_new_tokens": 24, "draft_length": 3, "do_sample": True, "seed": 1},
@@ -53,9 +53,9 @@ def test_ids_go_to_the_first_device_that_computes():
 
 
 def test_the_map_is_the_targets(monkeypatch, folders):
-    asked, own = [], omnidraft.engine.loading.load
+    asked, own = [], omnidraft.engine.load.load
     model = own(folders[0], backend="torch", device="cpu")
-    monkeypatch.setattr(omnidraft.serving.pairs, "load", lambda name, **how: asked.append(how) or model)
+    monkeypatch.setattr(omnidraft.pairs.pair, "load", lambda name, **how: asked.append(how) or model)
     for more, device in (({}, "cpu"), ({"device": "mps"}, "mps")):
         asked.clear()
         load_two(*folders, backend="torch", draft_backend="torch", device_map="auto", **more)

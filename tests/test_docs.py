@@ -105,7 +105,7 @@ def test_python_blocks_of_the_readme_run():
 
 
 @pytest.mark.parametrize("module", [*(path.stem for path in sorted((ROOT / "omnidraft").glob("[a-z]*.py"))
-                                      if "    >>> " in path.read_text(encoding="utf-8")), "serving.pairs"])
+                                      if "    >>> " in path.read_text(encoding="utf-8")), "pairs.pair"])
 def test_examples_in_the_docstrings_of_the_lesson_are_right(module):
     if module.endswith("_torch"):
         pytest.importorskip("torch")

@@ -10,11 +10,11 @@ import pytest
 
 import omnidraft
 from omnidraft.decoding import plain, speculative
-from omnidraft.engine.loading import EMBEDDED, folder, load
+from omnidraft.engine.load import EMBEDDED, folder, load
 from omnidraft.learning.adapters import SHIPPED, Adapters
 from omnidraft.options import Options
+from omnidraft.pairs.generation import Pair
 from omnidraft.sampling import Uniforms
-from omnidraft.serving.generation import Pair
 from omnidraft.stopping import FixedLength
 from omnidraft.text.errors import OmnidraftError
 from omnidraft.verification import RULES

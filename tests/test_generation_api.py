@@ -1,8 +1,6 @@
 """Texts with transformers' argument names: prompts, processors, stops, results (in NumPy)."""
 
 import dataclasses
-import json
-import re
 import sys
 
 import numpy as np
@@ -12,12 +10,10 @@ from fakes import FakeModel, byte_level, sentence_piece
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from vocabularies import REAL
 
-from omnidraft import Adapters, Options, Pair, Tokenizer, pair
+from omnidraft import Options, Pair, Tokenizer, pair
 from omnidraft.decoding import plain
-from omnidraft.exactness import distribution_of, total_variation
-from omnidraft.sampling import Uniforms, process
-from omnidraft.serving.generation import Text
-from omnidraft.serving.prompts import ids_of
+from omnidraft.pairs.prompts import ids_of
+from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 from omnidraft.text.errors import OmnidraftError
 from omnidraft.verification import RULES
@@ -67,7 +63,7 @@ def test_a_prompt_goes_one_way_until_both_models_have_read_it(kind):
         both.generate(prompt, temperature=1.0, max_new_tokens=4)
     finally:
         sys.setprofile(None)
-    assert rooms[0] == "omnidraft.serving.generation" and rooms.count("omnidraft.drafting") > 0
+    assert rooms[0] == "omnidraft.pairs.generation" and rooms.count("omnidraft.drafting") > 0
     assert max(rooms.count(module) for module in rooms) <= 2, rooms
 
 
@@ -186,7 +182,8 @@ def test_every_text_says_why_it_ended():
 @pytest.mark.parametrize(("wrong", "says"), [
     ({"stop": ["."]}, "stop_strings"), ({"stop_strings": [""]}, "stop_strings"), ({"stop_strings": 3}, "stop_strings"),
     ({"repetition_penalty": 0}, "unknown option"), ({"bad_words_ids": [3]}, "unknown option"),
-    ({"min_p": 2.0}, "min-p"), ({"eos_token_id": "."}, "eos_token_id"), ({"generator": 3}, "unknown option"), ({"seed": -1}, "seed"),
+    ({"min_p": 2.0}, "min-p"), ({"eos_token_id": "."}, "eos_token_id"), ({"generator": 3}, "unknown option"),
+    ({"seed": -1}, "seed"),
     ({"num_return_sequences": 0}, "unknown option"), ({"max_length": 3}, "unknown option"),
     ({"options": Options(), "top_p": 0.5}, "top_p"),
     ({"threshold": "a"}, "threshold is 'a'"),

@@ -18,10 +18,11 @@ from omnidraft import OmnidraftError, Options, sampler_torch, sampling_torch  # 
 from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.exactness import distribution_of, total_variation  # noqa: E402
 from omnidraft.sampling import process  # noqa: E402
+
 Control = forbid = penalise = None  # removed
-from omnidraft.serving.conversation import Conversation  # noqa: E402
-from omnidraft.serving.generation import Text  # noqa: E402
-from omnidraft.serving.prompts import ids_of  # noqa: E402
+from omnidraft.pairs.conversation import Conversation  # noqa: E402
+from omnidraft.pairs.generation import Text  # noqa: E402
+from omnidraft.pairs.prompts import ids_of  # noqa: E402
 from omnidraft.stopping import FixedLength  # noqa: E402
 
 BYTES = byte_level([("a", "b"), ("b", "a"), ("ab", "a")], "abcdef ")  # transformers' stop strings need these letters

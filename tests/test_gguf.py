@@ -22,12 +22,13 @@ from vocabularies import REAL
 
 import omnidraft
 from omnidraft import OmnidraftError
-from omnidraft.engine import collector, gguf, gguf_tokenizer
+from omnidraft.engine import gguf, gguf_tokenizer
 from omnidraft.engine.gguf import Gguf
 from omnidraft.engine.kernels import Layout
 from omnidraft.engine.llama import Llama
-from omnidraft.engine.loading import folder, tokenizer_of
-from omnidraft.serving.conversation import Conversation
+from omnidraft.engine.load import folder, tokenizer_of
+from omnidraft.pairs.conversation import Conversation
+from omnidraft.text import files as collector
 
 PLAIN = Layout(alone=3, multiple=4)
 MODELS = Path(os.environ.get("OMNIDRAFT_MODELS") or Path.home() / ".cache" / "omnidraft" / "models")

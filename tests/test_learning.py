@@ -18,7 +18,7 @@ from vocabularies import byte_level, sentencepiece
 from omnidraft import losses
 from omnidraft.cli.options import read_prompts
 from omnidraft.decoding import plain
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.learning import lora, online, versions
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.guard import Guard
@@ -27,8 +27,8 @@ from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.lifting import Lifting
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
+from omnidraft.pairs.generation import Pair
 from omnidraft.sampling import Uniforms, mask, process
-from omnidraft.serving.generation import Pair
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.text.errors import OmnidraftError
 from omnidraft.verification import acceptances

@@ -21,13 +21,13 @@ from test_cli import ROOT, own_caches, run, write_model  # noqa: F401 (a fixture
 from test_learning import PROMPTS, adapt, folders, learner_of, paired, resumed, serve  # noqa: F401 (fixtures)
 
 from omnidraft import losses
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.learning import adapters, online, versions
 from omnidraft.learning.adapters import Adapter, Adapters
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.ngram_cache import NGramCache
-from omnidraft.serving.generation import Pair
+from omnidraft.pairs.generation import Pair
 from omnidraft.stopping import AcceptanceHead, Confidence
 from omnidraft.text import files
 from omnidraft.text.errors import OmnidraftError

@@ -20,11 +20,11 @@ from vocabularies import byte_level, sentencepiece, snow_drafter, snow_target
 
 import omnidraft
 from omnidraft import losses, verification
-from omnidraft.engine.loading import folder
+from omnidraft.engine.load import folder
 from omnidraft.lifting import ROOT, Lifting
 from omnidraft.losses import DIVERGENCES, LOSSES, Example, make_example
 from omnidraft.ngram_cache import NGramCache
-from omnidraft.serving.generation import Pair
+from omnidraft.pairs.generation import Pair
 from omnidraft.text.errors import OmnidraftError
 from omnidraft.text.tokenizer import Tokenizer
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import omnidraft
 from omnidraft import OmnidraftError
 from omnidraft.cli import app
-from omnidraft.engine.loading import folder
-from omnidraft.serving.prompts import split
+from omnidraft.engine.load import folder
+from omnidraft.pairs.prompts import split
 
 
 @embedded

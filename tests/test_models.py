@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from omnidraft.engine import cpu
-from omnidraft.engine import loading as models
+from omnidraft.engine import load as models
 from omnidraft.engine.config import ModelConfig, frequencies
 from omnidraft.engine.kernels import Layout, Linear, choose_layout, decide
 from omnidraft.engine.llama import LONGEST_PASS, Llama

@@ -15,7 +15,7 @@ from vocabularies import byte_level, real, sentencepiece, snow_drafter, snow_tar
 
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.pairing import Pairing
-from omnidraft.serving import ngram_files
+from omnidraft.pairs import ngram_files
 from omnidraft.text.errors import OmnidraftError
 from omnidraft.text.tokenizer import Tokenizer
 from omnidraft.vocabulary import align

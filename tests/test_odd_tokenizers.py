@@ -15,8 +15,8 @@ from vocabularies import byte_level, sentencepiece, snow_target
 import omnidraft
 from omnidraft.exactness.tables import TableModel
 from omnidraft.metrics import summarize
-from omnidraft.serving import template
-from omnidraft.serving.conversation import Conversation, View
+from omnidraft.pairs import template
+from omnidraft.pairs.conversation import Conversation, View
 from omnidraft.text import tokenizer as module
 from omnidraft.text.errors import OmnidraftError
 from omnidraft.text.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ from benchmarks import overlap, report_overlap
 from benchmarks.revocabulary import Split, cut, merges_of, with_merges
 from benchmarks.writing import emitted, write, write_plainly
 from omnidraft import Options, Pair
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.sampling import process
 from omnidraft.stopping import FixedLength
 

@@ -14,11 +14,11 @@ from omnidraft.decoding import Warm
 from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.exactness.worlds import World
 from omnidraft.ngram_cache import NGramCache
+from omnidraft.pairs import pace as module
+from omnidraft.pairs.conversation import Conversation
+from omnidraft.pairs.generation import Pair
+from omnidraft.pairs.pace import LONGEST, Pace, paced
 from omnidraft.sampling import Uniforms
-from omnidraft.serving import pace as module
-from omnidraft.serving.conversation import Conversation
-from omnidraft.serving.generation import Pair
-from omnidraft.serving.pace import LONGEST, Pace, paced
 
 PIECES = sentence_piece([("a", "b"), ("▁", "a"), ("▁a", "b"), ("b", "a")])
 BYTES = byte_level([("a", "b"), (" ", "a"), ("ab", "a"), ("b", "a"), (" a", "ba")])

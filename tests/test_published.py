@@ -17,7 +17,8 @@ from test_cli import ok, run
 import omnidraft
 from omnidraft import OmnidraftError, Options, Uniforms
 from omnidraft.cli.options import Request, asked, read_prompts
-from omnidraft.engine import loading, published
+from omnidraft.engine import load as loading
+from omnidraft.engine import published
 from omnidraft.engine.published import Published, install, installed, place
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer

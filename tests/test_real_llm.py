@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import projection, real_llm
 from omnidraft import Pair
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.losses import make_example
 from omnidraft.sampling import process
 from recipes.requests import SPLITS

@@ -13,11 +13,11 @@ from vocabularies import REAL
 
 from omnidraft import translation, verification
 from omnidraft.decoding import speculative
-from omnidraft.engine import loading as models
+from omnidraft.engine import load as models
 from omnidraft.exactness.tables import Cache
 from omnidraft.options import Options
+from omnidraft.pairs.generation import Pair
 from omnidraft.sampling import Uniforms, mask, process
-from omnidraft.serving.generation import Pair
 from omnidraft.stopping import FixedLength
 
 TEXTS, FEW, PROMPT = 20_000, 2_000, 'She said, "'

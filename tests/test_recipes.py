@@ -10,7 +10,7 @@ import pytest
 
 import omnidraft
 from benchmarks.quality import check
-from omnidraft.engine.loading import folder, load
+from omnidraft.engine.load import folder, load
 from omnidraft.text.tokenizer import Tokenizer
 from recipes import functions, general, problems, words
 from recipes.other import ANSWER, other

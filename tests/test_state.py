@@ -19,9 +19,9 @@ from omnidraft.learning.online import Learner, Schedule
 from omnidraft.learning.training import Trainer
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
+from omnidraft.pairs.generation import Pair
 from omnidraft.sampler import Sampler
 from omnidraft.sampling import Uniforms
-from omnidraft.serving.generation import Pair
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.verification import RULES, comparisons, ratio
 from omnidraft.vocabulary import canonical_ids

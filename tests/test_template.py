@@ -12,7 +12,7 @@ import pytest
 from test_cli import LETTERS, embedded
 from vocabularies import REAL, byte_level, sentencepiece
 
-from omnidraft.serving.conversation import CLOSE, OPEN, View
+from omnidraft.pairs.conversation import CLOSE, OPEN, View
 from omnidraft.text.errors import OmnidraftError
 from omnidraft.text.tokenizer import Tokenizer
 
@@ -154,7 +154,7 @@ def test_without_a_template_it_is_the_plain_form(tmp_path):
 
 @embedded
 def test_the_embedded_models_use_the_plain_form():
-    from omnidraft.engine.loading import folder
+    from omnidraft.engine.load import folder
 
     for name in ("draft-tasks", "qwen-like"):
         assert ours(folder(name)).source is None

@@ -23,12 +23,12 @@ from test_transformers_model import BYTES, PIECES, SIZES, TransformersModel, ran
 from omnidraft import sampler_torch, translation  # noqa: E402
 from omnidraft.decoding import plain, speculative  # noqa: E402
 from omnidraft.drafting import Drafter  # noqa: E402
-from omnidraft.engine import loading as models  # noqa: E402
+from omnidraft.engine import load as models  # noqa: E402
 from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
+from omnidraft.pairs.generation import Pair  # noqa: E402
 from omnidraft.sampler import Sampler  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
-from omnidraft.serving.generation import Pair  # noqa: E402
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength  # noqa: E402
 from omnidraft.text.errors import OmnidraftError  # noqa: E402
 from omnidraft.verification import RULES  # noqa: E402

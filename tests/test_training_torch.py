@@ -21,7 +21,7 @@ from test_transformers_model import BYTES, KINDS, SIZES, random_model  # noqa: E
 from omnidraft import losses, sampler_torch, stopping, verification  # noqa: E402
 from omnidraft.drafting import Draft  # noqa: E402
 from omnidraft.engine import transformers_sampler  # noqa: E402
-from omnidraft.engine.loading import load  # noqa: E402
+from omnidraft.engine.load import load  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
 from omnidraft.engine.weights import load_tensors  # noqa: E402
 from omnidraft.learning import training, training_torch  # noqa: E402
@@ -31,8 +31,8 @@ from omnidraft.learning.online import Learner, Schedule  # noqa: E402
 from omnidraft.learning.training import Recipe  # noqa: E402
 from omnidraft.learning.versions import identity  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
-from omnidraft.serving import pairs  # noqa: E402
-from omnidraft.serving.generation import Pair  # noqa: E402
+from omnidraft.pairs import pair as pairs  # noqa: E402
+from omnidraft.pairs.generation import Pair  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
 from omnidraft.text.errors import OmnidraftError  # noqa: E402
 from omnidraft.translation import Proposals  # noqa: E402

@@ -23,14 +23,14 @@ transformers = pytest.importorskip("transformers")
 
 from omnidraft.cli import app  # noqa: E402
 from omnidraft.decoding import plain, speculative  # noqa: E402
-from omnidraft.engine import loading as models  # noqa: E402
+from omnidraft.engine import load as models  # noqa: E402
 from omnidraft.engine import transformers_loading  # noqa: E402
-from omnidraft.engine.transformers_copies import Copies  # noqa: E402
+from omnidraft.engine.transformers_cache import Copies  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
+from omnidraft.pairs import pair as pairs  # noqa: E402
+from omnidraft.pairs.generation import Pair  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
-from omnidraft.serving import pairs  # noqa: E402
-from omnidraft.serving.generation import Pair  # noqa: E402
 from omnidraft.stopping import FixedLength  # noqa: E402
 from omnidraft.text.errors import OmnidraftError  # noqa: E402
 from omnidraft.verification import RULES  # noqa: E402

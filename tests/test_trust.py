@@ -27,14 +27,14 @@ from omnidraft.cli.options import read_prompts
 from omnidraft.decoding import check_prompt
 from omnidraft.engine import weights
 from omnidraft.engine.config import ModelConfig
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.engine.weights import load_tensors, read_header, read_safetensors
 from omnidraft.learning import adapters
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.versions import checksum, seal
 from omnidraft.options import Options
+from omnidraft.pairs.conversation import CLOSE, MARKED, OPEN, Conversation
 from omnidraft.sampling import Uniforms
-from omnidraft.serving.conversation import CLOSE, MARKED, OPEN, Conversation
 from omnidraft.text import confined, trial
 from omnidraft.text.errors import OmnidraftError
 from omnidraft.text.files import default_folder
@@ -457,7 +457,7 @@ def test_without_a_home_folder_all_works_that_keeps_nothing(folders, tmp_path, m
         assert run(*arguments).exit_code == 0, arguments
     result = run("adapt", "math", *models, *some)
     assert result.exit_code == 1 and "set-OMNIDRAFT_HOME" in result.stderr and result.stderr.count("\n") == 1
-    monkeypatch.setattr("omnidraft.serving.generation.LARGE", 0)  # large vocabularies work too
+    monkeypatch.setattr("omnidraft.pairs.generation.LARGE", 0)  # large vocabularies work too
     assert run("generate", "the", *models, "-n", "3").exit_code == 0
 
 

@@ -32,7 +32,7 @@ from helpers import ROOT, bar, bars, check, curve, figure, paint
 
 from omnidraft import Options, Uniforms, metrics, pair, plain, speculative
 from omnidraft.engine.published import place
-from omnidraft.serving.prompts import ids_of
+from omnidraft.pairs.prompts import ids_of
 
 
 def speedup(tau, k, c, many, o):  # `many`: a pass of k + 1 tokens

@@ -30,7 +30,7 @@ from benchmarks.common import (
 )
 from benchmarks.writing import learning_share, take_turns, write, write_plainly
 from omnidraft import Learner, Options, Pair, Round, learn
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.metrics import summarize

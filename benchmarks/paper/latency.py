@@ -31,7 +31,7 @@ from benchmarks.common import REAL, arguments, chosen, save, skip, start, versio
 from benchmarks.overhead import TEXT, Stored
 from benchmarks.writing import draws
 from omnidraft import Options, Pair, Tokenizer, speculative
-from omnidraft.engine.loading import folder
+from omnidraft.engine.load import folder
 from omnidraft.stopping import FixedLength
 
 # kind, width, inner width, layers, heads, key-value heads, vocabulary

@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks.common import TARGETS, arguments, chosen, run_all, sparkline, start, texts_of
 from benchmarks.writing import efficiency, emitted, write
 from omnidraft import Adapters, Options, Pair, Round, learn
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.metrics import summarize

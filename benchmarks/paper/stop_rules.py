@@ -29,7 +29,7 @@ from benchmarks.writing import draws, emitted, write, write_plainly
 from omnidraft import Learner, Options, Pair, speculative
 from omnidraft.decoding import respelled
 from omnidraft.drafting import Draft, Drafter
-from omnidraft.engine.loading import load
+from omnidraft.engine.load import load
 from omnidraft.learning.adapters import SHIPPED, Adapters
 from omnidraft.learning.optimizer import AdamW
 from omnidraft.lifting import ROOT

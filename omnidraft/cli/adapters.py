@@ -13,7 +13,7 @@ import typer
 from .. import Adapters, OmnidraftError
 from ..engine.gguf import is_gguf
 from ..engine.llama import Llama
-from ..engine.loading import NAMES, load
+from ..engine.load import NAMES, load
 from ..engine.weights import save_tensors
 from ..learning.adapters import SHIPPED, Adapter, read
 from ..learning.versions import manifest_of, remove

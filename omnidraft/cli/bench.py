@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from .. import OmnidraftError, Options, Pair, Round, __version__, plain
 from ..metrics import computed_speedup, speedup, summarize
-from ..serving.pace import paced
-from ..serving.prompts import ids_of
+from ..pairs.pace import paced
+from ..pairs.prompts import ids_of
 from ..text.files import check_writable, write_text
 from ..translation import common_prefix
 from . import options

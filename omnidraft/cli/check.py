@@ -9,8 +9,8 @@ import typer
 from .. import OmnidraftError, Options
 from ..exactness import TOLERANCE, Finding
 from ..exactness import check as enumerated
-from ..serving.fit import WAYS, fit
-from ..serving.pairs import load_two
+from ..pairs.fit import WAYS, fit
+from ..pairs.pair import load_two
 from ..verification import RULES
 from . import options
 from .common import command

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain
-from ..engine.loading import drafter_for
-from ..serving.prompts import ids_of
+from ..engine.load import drafter_for
+from ..pairs.prompts import ids_of
 from ..text.files import check_writable
 from . import options
 from .bench import compare, save_figures

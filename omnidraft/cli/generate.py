@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain
-from ..engine.loading import EMBEDDED
+from ..engine.load import EMBEDDED
 from ..metrics import Summary, summarize
-from ..serving.conversation import Conversation
+from ..pairs.conversation import Conversation
 from . import options
 from .common import command, one_line
 from .printing import emit, note, say

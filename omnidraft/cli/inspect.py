@@ -12,9 +12,9 @@ import typer
 
 from .. import OmnidraftError, Tokenizer, __version__
 from ..engine.cpu import has_avx512
-from ..engine.loading import EMBEDDED, folder, load, tokenizer_of
+from ..engine.load import EMBEDDED, folder, load, tokenizer_of
 from ..engine.published import PUBLISHED, install, place
-from ..serving import template
+from ..pairs import template
 from ..vocabulary import aligned_spans
 from . import options
 from .common import command

@@ -15,10 +15,10 @@ import typer
 
 from .. import Adapters, OmnidraftError, Options, Pair, pair
 from ..engine.config import shown
-from ..engine.loading import drafter_for, load
+from ..engine.load import drafter_for, load
 from ..learning.adapters import SHIPPED
-from ..serving.conversation import template_of
-from ..serving.settings import uniforms_of, usual
+from ..pairs.conversation import template_of
+from ..pairs.settings import uniforms_of, usual
 from ..text.files import check_readable
 from ..verification import RULES
 from .printing import note

@@ -13,8 +13,8 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Raw
 
 from ..text.errors import OmnidraftError
+from ..text.files import paused
 from ..text.tokenizer import LONGEST, Tokenizer
-from .collector import paused
 
 NORMAL, UNKNOWN, CONTROL, OWN, UNUSED, BYTE = range(1, 7)  # types of tokens
 SINGLE = r"\p{N}"  # each digit is a word

@@ -24,7 +24,7 @@ from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
 from . import transformers_sampler
 from .config import check_pass, check_rewind, flat_ids, shown
-from .transformers_copies import Ahead, Copies
+from .transformers_cache import Ahead, Copies
 from .transformers_loading import copied, load_parts, one_line, quiet, unwrapped
 
 ENTRY_PER_TOKEN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}

@@ -18,12 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.arguments import expect
 from ..engine.llama import Llama
 from ..engine.weights import read_safetensors, save_tensors
 from ..pairing import Pairing
 from ..stopping import AcceptanceHead
-from ..text.errors import OmnidraftError
+from ..text.errors import OmnidraftError, expect
 from ..text.files import default_folder, make_folder_of
 from .lora import WEIGHTS, LoRA
 from .online import Learner, Schedule

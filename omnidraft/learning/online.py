@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 
 from ..decoding import Round, speculative
-from ..engine.arguments import GENERATOR, UNIFORMS, expect, shown
 from ..losses import Example, make_example
 from ..metrics import summarize
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
 from ..stopping import AcceptanceHead
-from ..text.errors import OmnidraftError
+from ..text.errors import GENERATOR, UNIFORMS, OmnidraftError, expect, shown
 from ..verification import acceptances
 from .guard import Guard
 from .optimizer import AdamW

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from .. import losses
-from ..engine.arguments import GENERATOR, expect, shown
 from ..engine.llama import Llama
 from ..sampling import mask, process
 from ..stopping import AcceptanceHead
-from ..text.errors import OmnidraftError
+from ..text.errors import GENERATOR, OmnidraftError, expect, shown
 from . import backward
 from .lora import LoRA
 from .optimizer import AdamW, fill

@@ -1,5 +1,6 @@
 """Files are checked before they are read, and are written completely or not at all."""
 
+import gc
 import json
 import os
 import tempfile
@@ -110,3 +111,20 @@ def _writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise OmnidraftError(f"cannot write {path}: {error.strerror or error}; choose another "
                              "place") from None
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Pause the garbage collector: its search for cycles would visit all objects again and again.
+
+    >>> with paused():
+    ...     gc.isenabled()
+    False
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

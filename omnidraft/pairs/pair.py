@@ -5,7 +5,7 @@ from math import prod
 from os import PathLike
 from typing import Any
 
-from ..engine.loading import BACKENDS, config_of, drafter_for, load
+from ..engine.load import BACKENDS, config_of, drafter_for, load
 from ..text.errors import OmnidraftError
 from .generation import Pair
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..decoding import check_prompt
-from ..engine.arguments import shown
 from ..pairing import Pairing
-from ..text.errors import OmnidraftError
+from ..text.errors import OmnidraftError, shown
 from ..text.names import Names
 from .conversation import Conversation
 

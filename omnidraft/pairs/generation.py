@@ -9,15 +9,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from ..decoding import Round
-from ..engine.arguments import expect
-from ..engine.collector import paused
 from ..lifting import Lifting
 from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
-from ..text.errors import OmnidraftError
-from ..text.files import default_folder
+from ..text.errors import OmnidraftError, expect
+from ..text.files import default_folder, paused
 from . import ngram_files
 from .loop import MODEL, Model
 from .pace import Pace, paced
@@ -79,7 +77,9 @@ class Text:
 
     def _cut(self, record: Round) -> Round:
         """Add a round's tokens to the text; the round, without those that come after its end."""
-        for count, token in enumerate(record.emitted, 1):
+        count = 0
+        for token in record.emitted:
+            count += 1
             self.tokens.append(token)
             self.reason = self._ends(token)
             if self.reason:

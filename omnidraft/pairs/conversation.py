@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..decoding import Round, Warm, check_prompt, plain
-from ..engine.arguments import UNIFORMS, expect, shown
 from ..engine.gguf import is_gguf
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
-from ..text.errors import OmnidraftError
+from ..text.errors import UNIFORMS, OmnidraftError, expect, shown
 from ..text.files import check_readable, read_json
 from ..text.names import Names
 from . import template

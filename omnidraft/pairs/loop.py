@@ -7,10 +7,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from .. import decoding
 from ..decoding import Warm
-from ..engine.arguments import UNIFORMS, checked
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
+from ..text.errors import UNIFORMS, checked
 
 
 @runtime_checkable

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..decoding import Warm
-from ..engine.arguments import shown
 from ..options import Options
 from ..sampling import Uniforms
-from ..text.errors import OmnidraftError
+from ..text.errors import OmnidraftError, shown
 from .pace import paced
 from .prompts import ids_of
 
