@@ -15,7 +15,6 @@ import omnidraft
 from omnidraft import OmnidraftError
 from omnidraft.cli import app
 from omnidraft.engine.load import folder
-from omnidraft.pairs.prompts import split
 
 
 @embedded
@@ -34,7 +33,7 @@ def test_a_chat_in_parts_is_that_chat():
     whole = [{"role": "user", "content": "".join(part["text"] for part in parts)}]
     chat, pair = [{"role": "user", "content": parts}], omnidraft.pair()
     assert pair.generate(chat, max_new_tokens=8).sequences == pair.generate(whole, max_new_tokens=8).sequences
-    assert split([chat, chat]) == split([whole, whole]) and chat[0]["content"] is parts
+    assert chat[0]["content"] is parts
     with pytest.raises(OmnidraftError, match="part of type 'image': these models read text only"):
         pair.generate([{"role": "user", "content": [*parts, {"type": "image", "url": "a.png"}]}])
     for wrong in ([[1, [2]]], [{"role": "user", "content": 5}]):
