@@ -21,9 +21,9 @@ from rich.table import Table
 
 from benchmarks.common import arguments, save, start
 from omnidraft.engine.config import ModelConfig
-from omnidraft.engine.kernels import Layout
 from omnidraft.engine.llama import LARGE, Llama
 from omnidraft.engine.load import folder
+from omnidraft.engine.matmul import Layout
 from omnidraft.engine.weights import load_tensors
 
 TOKENS = (1, 2, 3, 4, 6, 8, 12, 16)

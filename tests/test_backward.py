@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from omnidraft.engine.config import ModelConfig
-from omnidraft.engine.kernels import Layout
 from omnidraft.engine.llama import Llama
+from omnidraft.engine.matmul import Layout
 from omnidraft.engine.weights import read_safetensors, save_tensors
 from omnidraft.learning import backward
 from omnidraft.learning.backward import gradients, run

@@ -24,9 +24,9 @@ import omnidraft
 from omnidraft import OmnidraftError
 from omnidraft.engine import gguf, gguf_tokenizer
 from omnidraft.engine.gguf import Gguf
-from omnidraft.engine.kernels import Layout
 from omnidraft.engine.llama import Llama
 from omnidraft.engine.load import folder, tokenizer_of
+from omnidraft.engine.matmul import Layout
 from omnidraft.pairs.conversation import Conversation
 from omnidraft.text import files as collector
 

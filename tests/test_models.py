@@ -16,8 +16,8 @@ import pytest
 from omnidraft.engine import cpu
 from omnidraft.engine import load as models
 from omnidraft.engine.config import ModelConfig, frequencies
-from omnidraft.engine.kernels import Layout, Linear, choose_layout, decide
 from omnidraft.engine.llama import LONGEST_PASS, Llama
+from omnidraft.engine.matmul import Layout, Linear, choose_layout, decide
 from omnidraft.engine.weights import load_tensors, read_safetensors
 from omnidraft.text.errors import OmnidraftError
 

@@ -8,21 +8,21 @@ import sys
 import numpy as np
 import pytest
 
-from omnidraft.engine import kernels, llama, packed
-from omnidraft.engine.kernels import Layout, Linear, choose_layout
+from omnidraft.engine import llama, matmul
+from omnidraft.engine.matmul import Layout, Linear, choose_layout
 from tests.test_models import random_model
 
-needs_kernel = pytest.mark.skipif(packed.kernel() is None, reason="NumPy's BLAS has no AVX2 kernel of OpenBLAS 0.3 here")
+needs_kernel = pytest.mark.skipif(matmul.kernel() is None, reason="NumPy's BLAS has no AVX2 kernel of OpenBLAS 0.3 here")
 
 
 @pytest.mark.parametrize("alone", [0, 1])
 @pytest.mark.parametrize("outputs", [128, 150])
 def test_packed_weights_give_the_same_product(outputs: int, alone: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(packed, "BLOCK", 3 * packed.OUTPUTS * 40 * 4)  # blocks of three panels
+    monkeypatch.setattr(matmul, "CACHED", 3 * matmul.OUTPUTS * 40 * 4)  # blocks of three panels
     rng = np.random.default_rng(5)
     weight, bias = rng.standard_normal((outputs, 40), np.float32), rng.standard_normal(outputs, np.float32)
     linear = Linear(weight, bias, Layout(alone=alone, multiple=4, packed=True))
-    assert (linear.panels is None) == (packed.kernel() is None)
+    assert (linear.panels is None) == (matmul.kernel() is None)
     assert Linear(weight.astype(float), bias, linear.layout).panels is None  # the kernel is for float32
     for m in (*range(1, 17), 33, 250):
         wide = rng.standard_normal((m, 80), np.float32)
@@ -32,18 +32,18 @@ def test_packed_weights_give_the_same_product(outputs: int, alone: int, monkeypa
 
 @needs_kernel
 def test_a_kernel_is_used_only_where_it_is_known_and_right(monkeypatch: pytest.MonkeyPatch):
-    again = packed.kernel.__wrapped__  # without the cache
+    again = matmul.kernel.__wrapped__  # without the cache
     assert again() is not None
     for answers in ({}, {"config": "OpenBLAS 0.4.1 Haswell", "corename": "Haswell"},
                     {"config": "OpenBLAS 0.3.31", "corename": "SkylakeX"}):
         with monkeypatch.context() as patch:
-            patch.setattr(packed, "_ask", lambda library, what, answers=answers: answers.get(what, ""))
+            patch.setattr(matmul, "_ask", lambda library, what, answers=answers: answers.get(what, ""))
             assert again() is None
     with monkeypatch.context() as patch:
-        right = packed.product
-        patch.setattr(packed, "product", lambda *args: right(*args) + 1)
+        right = matmul.packed_product
+        patch.setattr(matmul, "packed_product", lambda *args: right(*args) + 1)
         assert again() is None
-    monkeypatch.setattr(packed, "kernel", lambda: None)
+    monkeypatch.setattr(matmul, "kernel", lambda: None)
     shapes = ((64, 128), (64, 72))
     assert not choose_layout.__wrapped__(shapes).packed
     assert Linear(np.ones((8, 8), np.float32), None, Layout(packed=True)).panels is None
@@ -52,7 +52,7 @@ def test_a_kernel_is_used_only_where_it_is_known_and_right(monkeypatch: pytest.M
 @pytest.mark.parametrize("large", [False, True])
 def test_a_large_model_holds_its_weights_once(large: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(llama, "LARGE", 0 if large else 10**9)
-    monkeypatch.setattr(kernels, "LARGE", 2**20)  # weights to time
+    monkeypatch.setattr(matmul, "LARGE", 2**20)  # weights to time
     choose_layout.cache_clear()
     model = random_model(dtype=np.float32, layout=None, vocab_size=64)
     choose_layout.cache_clear()
@@ -73,9 +73,9 @@ def test_only_float32_is_packed():
 GUARDED = """
 import ctypes, mmap
 import numpy as np
-from omnidraft.engine import packed
+from omnidraft.engine import matmul
 
-libc, kernel, page = ctypes.CDLL(None), packed.kernel(), mmap.PAGESIZE
+libc, kernel, page = ctypes.CDLL(None), matmul.kernel(), mmap.PAGESIZE
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -103,7 +103,7 @@ for at_the_start in (False, True):
                 weight = rng.standard_normal((8 * panels, inputs), np.float32)
                 x = rng.standard_normal((tokens, inputs), np.float32)
                 arrays = [guarded(a, at_the_start, pieces) for a in (
-                    packed.panels(weight), x, np.zeros((tokens, inputs), "f4"), np.zeros((tokens, 8 * panels), "f4"))]
+                    matmul.in_panels(weight), x, np.zeros((tokens, inputs), "f4"), np.zeros((tokens, 8 * panels), "f4"))]
                 w, x, copy, y = (a.ctypes.data for a in arrays)
                 kernel.pack(inputs, tokens, x, inputs, copy)
                 kernel.multiply(8 * panels, tokens, inputs, 1.0, w, copy, y, 8 * panels)

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..engine.config import OUT_OF_MEMORY, is_out_of_memory
+from ..engine.model import OUT_OF_MEMORY, is_out_of_memory
 from ..text.errors import OmnidraftError
 from .printing import note
 

@@ -14,8 +14,8 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from .. import Adapters, OmnidraftError, Options, Pair, pair
-from ..engine.config import shown
 from ..engine.load import drafter_for, load
+from ..engine.model import printable
 from ..learning.adapters import SHIPPED
 from ..pairs.conversation import template_of
 from ..pairs.settings import uniforms_of, usual
@@ -101,7 +101,7 @@ class Served(Models):
         draft, auto = pair.draft, which in ("auto", None)
         if adapter := Adapters(self.adapters).load(pair, None if auto else which, shipped=True):
             shipped = adapter.folder.parent == SHIPPED
-            where = shown(str(adapter.folder))
+            where = printable(str(adapter.folder))
             which = "the shipped adapter" if shipped else f"your own adapter in {where}"
             note(f"{draft.name} drafts with {which}")
             pair.draft = adapter.drafter(draft)

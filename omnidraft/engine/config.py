@@ -5,7 +5,6 @@ until a text is longer than it, so here it limits the context: longer texts need
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,13 @@ import numpy as np
 
 from ..text.errors import OmnidraftError
 from ..text.files import read_json
+from .model import flat_ids
 
 # default key-value heads (None: one per query head) and context of each family
 FAMILIES = {"Llama": (None, 2048), "Mistral": (8, 131072), "Qwen2": (32, 32768)}
 # what each kind of RoPE needs besides its base
 ROPES = {"default": (), "linear": ("factor",),
          "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_context")}
-OUT_OF_MEMORY = "out of memory: use a smaller model or dtype, a shorter text, or another device"
 MOST = 2**60, 10_000  # of any size; of layers (all their tensors are listed before reading weights)
 
 
@@ -186,50 +185,6 @@ def _check_rope(rope: dict[str, Any]) -> None:
             raise OmnidraftError(f"{name} is {str(rope[name])[:40]}, but must be a number above 0")
     if kind == "llama3" and rope["low_freq_factor"] >= rope["high_freq_factor"]:
         raise OmnidraftError("low_freq_factor must be below high_freq_factor")
-
-
-def shown(name: str) -> str:
-    """A model's name on one line: what does not print is an escape, so it cannot forge output.
-
-    >>> print(shown("a\\nb"))
-    a\\nb
-    """
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in name)
-
-
-def flat_ids(*values: Any, size: float = math.inf) -> tuple[int, ...]:
-    """The ids below `size` in values that are each an id, a list of ids or None; each once."""
-    lists = [value if isinstance(value, (list, tuple)) else [value] for value in values]
-    ids = (i for ids in lists for i in ids if isinstance(i, int) and 0 <= i < size)
-    return tuple(dict.fromkeys(ids))
-
-
-def check_pass(model: Any, ids: Sequence[int], count: int, rows: int, before: int) -> None:
-    """Raise OmnidraftError if a model cannot read `count` tokens, `ids`, after `before` others."""
-    if not 1 <= rows <= count:
-        raise OmnidraftError(f"a pass over {count} tokens cannot give {rows} rows of logits")
-    if ids and (min(ids) < 0 or max(ids) >= model.vocab_size):
-        raise OmnidraftError(f"token ids {min(ids)} to {max(ids)} do not fit a vocabulary of "
-                             f"{model.vocab_size}")
-    if (length := before + count) > model.context_size:
-        raise OmnidraftError(f"the text is {length} tokens long, but the model's context holds "
-                             f"{model.context_size} (shorten the prompt or generate fewer tokens)")
-
-
-def check_rewind(held: int, length: int) -> None:
-    """Raise OmnidraftError if a cache of `held` tokens cannot keep its first `length`."""
-    if not 0 <= length <= held:
-        raise OmnidraftError(f"cannot rewind a cache of {held} tokens to {length}")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Does this exception of Python, NumPy or PyTorch say that memory is full?
-
-    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("no such kernel"))
-    (True, False)
-    """
-    says = f"{type(error)} {error}".lower()
-    return isinstance(error, (MemoryError, RuntimeError)) and "memory" in says
 
 
 def frequencies(config: ModelConfig) -> np.ndarray:

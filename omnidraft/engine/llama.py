@@ -1,7 +1,7 @@
 """Llama, Mistral and Qwen2 in NumPy, fast on a CPU.
 
 The models of arXiv 2302.13971, 2310.06825, 2407.10671 (in plain form: tutorials/llama_plain.py).
-Here a pass over m tokens costs little more than over one (`kernels`), and a step makes few NumPy
+Here a pass over m tokens costs little more than over one (`matmul`), and a step makes few NumPy
 calls: constant factors, such as norm gains and 1/sqrt(head_dim), are folded into the weights.
 """
 
@@ -16,14 +16,46 @@ import numpy as np
 from ..sampler import Sampler
 from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
-from .config import ModelConfig, check_pass, flat_ids, frequencies, shown
+from .config import ModelConfig, frequencies
 from .gguf import Gguf, is_gguf
-from .kernels import Layout, Linear, choose_layout
-from .kv_cache import KVCache
+from .matmul import Layout, Linear, choose_layout
+from .model import check_pass, check_rewind, flat_ids, printable
 from .weights import load_tensors
 
 LARGE = 32_000_000  # from so many parameters on, weights are held once, whatever a copy would gain
 LONGEST_PASS = 256  # longer prompts are fed in pieces, which bounds the size of the scores
+
+
+class KVCache:
+    """What attention remembers: keys and values of the `length` tokens that a model has read.
+
+    Rewinding only shortens the length: what lies beyond is never read, and the next pass overwrites
+    it.
+
+    >>> cache = model.new_cache(); model.forward([1, 2, 3], cache).shape; cache.rewind(1)
+    (1, 4096)
+    """
+
+    def __init__(self, config: ModelConfig, dtype: Any):
+        self.length, self.limit = 0, config.context_size
+        self.hidden: np.ndarray | None = None  # (rows, width) the head's last input: x / |x|
+        # Both are stored in the order in which attention's products read them, without copies. A 1
+        # follows each value, so the product that mixes the values also sums up their weights.
+        heads, size = (config.layers, config.kv_heads), min(256, self.limit)
+        self.keys = np.zeros((*heads, config.head_dim, size), dtype)
+        self.values = np.ones((*heads, size, config.head_dim + 1), dtype)
+
+    def rewind(self, length: int) -> None:
+        """Keep the first `length` tokens; raises OmnidraftError if there are fewer."""
+        check_rewind(self.length, length)
+        self.length = length
+
+    def reserve(self, length: int) -> None:
+        """Make room for `length` tokens, at most as many as the model's context."""
+        if length > (size := self.values.shape[2]):
+            more, none = (0, min(max(length, 2 * size), self.limit) - size), (0, 0)
+            self.keys = np.pad(self.keys, (none, none, none, more))
+            self.values = np.pad(self.values, (none, none, more, none), constant_values=1)
 
 
 class Llama:
@@ -38,7 +70,7 @@ class Llama:
                  layout: Layout | None = None):
         self.sampler = Sampler
         self.config, self.dtype = config, np.dtype(dtype)
-        self.name, self.folder, self.tokenizer = shown(name), folder, tokenizer
+        self.name, self.folder, self.tokenizer = printable(name), folder, tokenizer
         self.vocab_size, self.context_size = config.vocab_size, config.context_size
         ends = config.eos_ids, tokenizer.roles.get("eos", ()) if tokenizer else ()
         self.eos_ids = flat_ids(*ends, size=config.vocab_size)

@@ -19,8 +19,8 @@ from ..text.errors import OmnidraftError
 from ..text.files import read_json
 from ..text.special_tokens import WELL_KNOWN
 from ..text.tokenizer import Tokenizer
-from .config import OUT_OF_MEMORY, is_out_of_memory
 from .gguf import Gguf, is_gguf
+from .model import OUT_OF_MEMORY, is_out_of_memory
 from .transformers_gguf import brief
 from .weights import WEIGHTS, read_header, weight_files
 

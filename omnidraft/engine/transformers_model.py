@@ -23,7 +23,7 @@ from .. import sampler_torch
 from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
 from . import transformers_sampler
-from .config import check_pass, check_rewind, flat_ids, shown
+from .model import check_pass, check_rewind, flat_ids, printable
 from .transformers_cache import Ahead, Copies
 from .transformers_loading import copied, load_parts, one_line, quiet, unwrapped
 
@@ -83,7 +83,8 @@ class TransformersModel:
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, name: str = "model",
                  folder: Path | None = None, why: tuple[str, str] = ("as given", "as given")):
-        self.model, self.tokenizer, self.name, self.folder = model, tokenizer, shown(name), folder
+        self.model, self.tokenizer, self.folder = model, tokenizer, folder
+        self.name = printable(name)
         self.dtype, self._why = model.dtype, why
         # if spread over devices: ids go to the first that computes, and logits come back to it
         spread = getattr(model, "hf_device_map", None)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from ..decoding import Round
+from ..engine.model import Model
 from ..lifting import Lifting
 from ..ngram_cache import NGramCache
 from ..options import Options
@@ -17,7 +18,7 @@ from ..sampling import Uniforms
 from ..text.errors import OmnidraftError, expect
 from ..text.files import default_folder, paused
 from . import ngram_files
-from .loop import MODEL, Model
+from .loop import MODEL
 from .pace import Pace, paced
 from .prompts import ids_of
 from .settings import uniforms_of, usual

@@ -7,19 +7,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from .. import decoding
 from ..decoding import Warm
+from ..engine.model import Model
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
 from ..text.errors import UNIFORMS, checked
-
-
-@runtime_checkable
-class Model(Protocol):
-    """What the loop needs of a model, besides `forward` and `new_cache`."""
-
-    tokenizer: Any
-    context_size: int
-    eos_ids: Any
 
 
 @runtime_checkable
