@@ -320,6 +320,49 @@ def test_pytorch_reads_the_same_model(tmp_path, kind):
     assert read[0] == read[1] and read[0][1][0] == 1
 
 
+def edited(path: Path, settings: dict | None = None, tensors: dict[str, np.ndarray] | None = None, without: str = "-",
+            **sizes) -> Path:
+    """A tiny model of the family llama with more settings and tensors; without the tensors whose name has `without`."""
+    config, _ = ggufs.tiny(path, settings=settings, **sizes)
+    file = Gguf(path)
+    own = {name: one.astype(np.float32) for name, one in file.tensors.items() if without not in name}
+    stored = {name: (one.shape, 0, one.astype("<f4").tobytes()) for name, one in (own | (tensors or {})).items()}
+    kept = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in file.settings.items()}
+    return ggufs.write(path, kept, stored)
+
+
+SCALED = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
+FACTORS = {"rope_freqs.weight": np.linspace(1, 8, 32)}
+
+
+@pytest.mark.parametrize("how", [{"settings": SCALED}, {"tensors": FACTORS}, {"attention_bias": True}], ids=[
+    "scaled RoPE", "rope_freqs", "biases"])
+def test_pytorch_keeps_what_transformers_conversion_drops(tmp_path, how):
+    """Scaled rotations and biases, which it drops without a word: most greedy tokens of a long text would differ."""
+    for package in ("torch", "transformers"):
+        pytest.importorskip(package)
+    path = edited(tmp_path / "tiny.gguf", **how)
+    ours, theirs = omnidraft.load(path), omnidraft.load(path, backend="torch")
+    ids = np.random.default_rng(0).integers(0, 270, 120).tolist()
+    wanted, found = logits(ours, ids), theirs.forward(ids, theirs.new_cache(), len(ids))
+    assert np.abs(found - wanted).max() < 1e-4 * wanted.std() and (found.argmax(1) == wanted.argmax(1)).all()
+    assert theirs.context_size == ours.context_size and theirs.parameters == ours.parameters
+
+
+@pytest.mark.parametrize(("how", "what"), [
+    ({"settings": SCALED | {"llama.rope.scaling.type": "yarn"}}, "it has llama.rope.scaling.type, which transformers drops"),
+    ({"tensors": FACTORS, "settings": {"llama.expert_count": 8}}, "it has rope_freqs.weight, which transformers drops"),
+    ({"mlp_bias": True}, "it has blk.0.ffn_down.bias, which transformers drops from a GGUF: use the Hugging Face folder"),
+    ({"attention_bias": True, "without": "output.bias"}, "the weights lack model.layers.0.self_attn.o_proj.bias")])
+def test_what_transformers_conversion_would_drop_is_refused(tmp_path, how, what):
+    for package in ("torch", "transformers"):
+        pytest.importorskip(package)
+    path = edited(tmp_path / "tiny.gguf", **how)
+    with pytest.raises(OmnidraftError, match=what) as error:
+        omnidraft.load(path, backend="torch")
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("changed", [{"llama.block_count": 2**31}, {"llama.block_count": "two"},
                                      {"llama.embedding_length": 128}, {"general.architecture": "nothing"},
                                      {"tokenizer.ggml.model": "bert"}])

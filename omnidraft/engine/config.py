@@ -5,6 +5,7 @@ until a text is longer than it, so here it limits the context: longer texts need
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,15 @@ class ModelConfig:
             shapes |= {f"model.layers.{i}.{part}": shape for part, shape in layer.items()}
         shapes |= {"model.norm.weight": (width,)}
         return shapes if self.tied else shapes | {"lm_head.weight": (self.vocab_size, width)}
+
+    def check(self, tensors: Mapping[str, Any], name: str) -> None:
+        """Raise OmnidraftError if a tensor is missing or does not have its shape."""
+        for tensor, shape in self.tensor_shapes().items():
+            if tensor not in tensors:
+                raise OmnidraftError(f"{name}: the weights lack {tensor}")
+            found = tensors[tensor].shape
+            if found != shape:
+                raise OmnidraftError(f"{name}: {tensor} is {found}, but its config says {shape}")
 
 
 def _parse(config: dict[str, Any]) -> ModelConfig:

@@ -67,20 +67,17 @@ class Llama:
 
     def __init__(self, config: ModelConfig, tensors: dict[str, np.ndarray], dtype: Any = np.float32,
                  *, name: str = "model", folder: Path | None = None, tokenizer: Any = None,
-                 layout: Layout | None = None):
+                 layout: Layout | None = None, reread: Callable[[], dict] | None = None):
         self.sampler = Sampler
         self.config, self.dtype = config, np.dtype(dtype)
         self.name, self.folder, self.tokenizer = printable(name), folder, tokenizer
+        self.reread = reread  # gives the tensors again, for learning
         self.vocab_size, self.context_size = config.vocab_size, config.context_size
         ends = config.eos_ids, tokenizer.roles.get("eos", ()) if tokenizer else ()
         self.eos_ids = flat_ids(*ends, size=config.vocab_size)
         shapes = config.tensor_shapes()
         self.parameters = sum(math.prod(shape) for shape in shapes.values())
-        for tensor, shape in shapes.items():
-            if tensor not in tensors:
-                raise OmnidraftError(f"{name}: the weights lack {tensor}")
-            if (found := tensors[tensor].shape) != shape:
-                raise OmnidraftError(f"{name}: {tensor} is {found}, but its config says {shape}")
+        config.check(tensors, name)
         self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype),
                                               large=self.parameters >= LARGE)
         self.kernel = str(self.layout)  # one line on how the matrix products run
@@ -98,18 +95,21 @@ class Llama:
         folder = Path(folder)
         if is_gguf(folder):
             file = Gguf(folder)
-            config, tokenizer = file.config(), file.tokenizer()
+            name, config, tokenizer = folder.stem, file.config(), file.tokenizer()
             tensors = file.weights(config)
         else:
-            config = ModelConfig.load(folder)
-            tensors, tokenizer = load_tensors(folder), Tokenizer.load(folder)
-        return cls(config, tensors, dtype, name=folder.stem if is_gguf(folder) else folder.name,
-                   folder=folder, tokenizer=tokenizer.within(config.vocab_size))
+            name, config, tokenizer = folder.name, ModelConfig.load(folder), Tokenizer.load(folder)
+            tensors = load_tensors(folder)
+
+        def reread() -> dict[str, Any]:
+            return Gguf(folder).weights(config) if is_gguf(folder) else load_tensors(folder)
+
+        return cls(config, tensors, dtype, name=name, folder=folder, reread=reread,
+                   tokenizer=tokenizer.within(config.vocab_size))
 
     def stored(self, untied: bool = False) -> tuple[ModelConfig, dict[str, np.ndarray]]:
         """Configuration and stored tensors, as `dtype`; `untied`: with a separate head."""
-        config, file = self.config, self.folder
-        tensors = Gguf(file).weights(config) if is_gguf(file) else load_tensors(file)
+        config, tensors = self.config, self.reread()
         tensors = {name: np.array(tensors[name], self.dtype) for name in config.tensor_shapes()}
         if untied:  # then adapting the head leaves the embedding unchanged
             tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"])
@@ -118,7 +118,7 @@ class Llama:
     def rebuilt(self, config: ModelConfig, tensors: dict[str, np.ndarray]) -> "Llama":
         """The same model with other weights; this one is its `untouched`."""
         made = Llama(config, tensors, self.dtype, name=self.name, folder=self.folder,
-                     tokenizer=self.tokenizer, layout=self.layout)
+                     tokenizer=self.tokenizer, layout=self.layout, reread=self.reread)
         made.untouched = self
         return made
 

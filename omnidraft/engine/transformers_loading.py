@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ from ..text.special_tokens import WELL_KNOWN
 from ..text.tokenizer import Tokenizer
 from .gguf import Gguf, is_gguf
 from .model import OUT_OF_MEMORY, is_out_of_memory
-from .transformers_gguf import brief
+from .transformers_numpy import check_conversion, from_gguf
 from .weights import WEIGHTS, read_header, weight_files
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
@@ -32,57 +32,78 @@ CLEARER = {  # clearer messages than transformers' own, by a phrase in these
     "ignore_mismatched_sizes": "the shapes of its weights do not match its config.json",
     "Unrecognized configuration class": "it is not a causal language model",
     "weights_only": "its weights file holds more than numbers: use a safetensors copy",
-    "GGUF>=": "this needs the package gguf: pip install 'omnidraft[gguf]'",
     "outgoing traffic": "the Hugging Face hub is not reachable, and there is no earlier download"}
 
 
 def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
                trust_remote_code: bool = False, **more: Any) -> dict[str, Any]:
     """Arguments of a TransformersModel; raises OmnidraftError with one line (see its `load`)."""
-    if dtype not in DTYPES:
-        raise OmnidraftError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
     device, device_why = choose_device(device)
-    auto = (torch.float32, "the fastest on a CPU") if device == "cpu" else ("auto", "as stored")
-    number, dtype_why = auto if dtype == "auto" else (getattr(torch, dtype), "as asked")
-    folder, source = Path(os.path.expanduser(name)), name  # `source`: what transformers opens
+    number, dtype_why = choose_dtype(dtype, device)
+    if device_map is not None:
+        device_why = "by device_map"
+    asked = more.get("attn_implementation")
+    if asked not in (None, *ATTENTION) and not trust_remote_code:
+        raise OmnidraftError(f"attn_implementation {asked!r} may be code from a hub: choose "
+                             f"{' or '.join(ATTENTION)}, or give trust_remote_code=True")
+    how = {"dtype": number, "device_map": device_map}
+    folder = Path(os.path.expanduser(name))
+    source = str(folder)  # what transformers opens
     if is_gguf(folder):
-        file = Gguf(folder)  # checked before transformers reads it
-        if file.layers > len(file.tensors):  # building it would take very long
-            raise OmnidraftError(f"{folder}: the weights lack some of its {file.layers} layers")
-        with one_line(f"cannot load {folder}"), brief(folder):
-            model = complete(folder.parent, device, gguf_file=folder.name, dtype=number,
-                             device_map=device_map, **more)
-            tokenizer = file.tokenizer()
-        why = device_why if device_map is None else "by device_map", dtype_why
-        return dict(model=model, tokenizer=tokenizer, name=folder.stem, folder=folder, why=why)
-    if os.path.isdir(folder):  # False for a name that is too long
-        name, source = folder.resolve().name, str(folder)
+        name = folder.stem
+    elif os.path.isdir(folder):  # False for a name that is too long
+        name = folder.resolve().name
     else:
+        source = name
         folder, online = fetch(name)
-        more = {"local_files_only": not online, **more}
+        how["local_files_only"] = not online
+    with one_line(f"cannot load {source}"):
+        if is_gguf(folder):
+            model, tokenizer = from_file(folder, device, how, more)
+        else:
+            model = from_folder(source, folder, device, how, trust_remote_code, more)
+            tokenizer = load_tokenizer(folder, trust_remote_code)
+    return {"model": model, "tokenizer": tokenizer, "name": name, "folder": folder,
+            "why": (device_why, dtype_why)}
+
+
+def from_file(path: Path, device: str, how: dict[str, Any],
+              more: dict[str, Any]) -> tuple[Any, Tokenizer]:
+    """Model and tokenizer of a GGUF: from our tensors or, where we do not read it, converted."""
+    file = Gguf(path)
+    model = None
+    if how["device_map"] is None:  # spread over devices only by transformers
+        model = from_gguf(file, device, how["dtype"], **more)
+    if model is None:
+        check_layers(path, file.layers, file.tensors)
+        model = complete(path.parent, device, gguf_file=path.name, **how, **more)
+        check_conversion(file, model)
+    return model, file.tokenizer()
+
+
+def from_folder(source: str, folder: Path, device: str, how: dict[str, Any], trust: bool,
+                more: dict[str, Any]) -> Any:
+    """The model of a folder, or of a hub id `source` whose small files are in `folder`."""
     config = read_json(folder / "config.json")
     if not config.get("model_type"):
         raise OmnidraftError(f"{source} has no config.json with a model_type: give a model folder")
     if config.get("is_encoder_decoder"):
         raise OmnidraftError(f"{source} is an encoder-decoder, not a causal language model")
-    asked = more.get("attn_implementation")
-    if asked not in (None, *ATTENTION) and not trust_remote_code:
-        raise OmnidraftError(f"attn_implementation {asked!r} may be code from a hub: choose "
-                             f"{' or '.join(ATTENTION)}, or give trust_remote_code=True")
-    # subtle: of a hub id, the weights may not be downloaded yet
-    files = [file for file in weight_files(folder, WEIGHTS[:1]) if file.exists()]
-    names = [name for file in files for name in read_header(file)]
-    layers = config.get("num_hidden_layers")
-    if names and type(layers) is int and layers > len(names):  # building it would take very long
-        raise OmnidraftError(f"{source}: the weights lack some of config.json's {layers} layers")
-    trust = {"trust_remote_code": trust_remote_code}
-    with one_line(f"cannot load {source}"):
-        if not trust_remote_code:
-            more = configured(config, more)
-        model = complete(source, device, dtype=number, device_map=device_map, **trust, **more)
-        tokenizer = load_tokenizer(folder, trust)
-    why = device_why if device_map is None else "by device_map", dtype_why
-    return dict(model=model, tokenizer=tokenizer, name=name, folder=folder, why=why)
+    names: list[str] = []
+    for file in weight_files(folder, WEIGHTS[:1]):
+        if file.exists():  # subtle: of a hub id, the weights may not be downloaded yet
+            names += read_header(file)
+    if names:
+        check_layers(source, config.get("num_hidden_layers"), names)
+    if not trust:
+        more = configured(config, more)
+    return complete(source, device, trust_remote_code=trust, **how, **more)
+
+
+def check_layers(source: Any, layers: Any, tensors: Collection[str]) -> None:
+    """Raise OmnidraftError for more layers than tensors: building them would take very long."""
+    if type(layers) is int and layers > len(tensors):
+        raise OmnidraftError(f"{source}: the weights lack some of its {layers} layers")
 
 
 def complete(source: Any, device: str, **how: Any) -> Any:
@@ -90,9 +111,12 @@ def complete(source: Any, device: str, **how: Any) -> Any:
     model, found = transformers.AutoModelForCausalLM.from_pretrained(
         source, output_loading_info=True, **how)
     # subtle: transformers fills these with random numbers, without an error
-    if missing := set(found["missing_keys"]) & dict(model.named_parameters()).keys():
+    missing = set(found["missing_keys"]) & dict(model.named_parameters()).keys()
+    if missing:
         raise OmnidraftError(f"{source}: the weights lack {min(missing)}")
-    return (model.to(device) if how.get("device_map") is None else model).eval()
+    if how["device_map"] is None:
+        model = model.to(device)
+    return model.eval()
 
 
 def configured(config: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -101,13 +125,11 @@ def configured(config: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     config: the content of config.json. Without an implementation of attention and experts there,
     transformers takes its own; with one, it would download and run what that names on the hub.
     """
-    local = {name: more[name] for name in more if name == "local_files_only"}
     with TemporaryDirectory() as place:
         Path(place, "config.json").write_text(json.dumps(without_code(config)), encoding="utf-8")
         made, rest = transformers.AutoConfig.from_pretrained(
-            place, trust_remote_code=False, return_unused_kwargs=True,
-            **{name: more[name] for name in more.keys() - local.keys()})
-    return {"config": made, **local, **rest}
+            place, trust_remote_code=False, return_unused_kwargs=True, **more)
+    return {"config": made, **rest}
 
 
 def without_code(part: Any) -> Any:
@@ -131,18 +153,32 @@ def unwrapped(model: Any) -> Any:
     if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
         raise OmnidraftError(f"{type(model).__name__} puts learned vectors before the ids, which "
                              "other models cannot read: use LoRA or another adapter of the layers")
-    inside = getattr(model, "_orig_mod", None)  # torch.compile
-    if inside is None and hasattr(model, "get_base_model"):  # PEFT
-        inside = model.get_base_model()
-    return model if inside is None else unwrapped(inside)
+    if hasattr(model, "_orig_mod"):  # torch.compile
+        return unwrapped(model._orig_mod)
+    if hasattr(model, "get_base_model"):  # PEFT
+        return unwrapped(model.get_base_model())
+    return model
+
+
+def choose_dtype(dtype: str, device: str) -> tuple[Any, str]:
+    """The dtype for `from_pretrained` and the reason; raises OmnidraftError if it is unknown."""
+    if dtype not in DTYPES:
+        raise OmnidraftError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
+    if dtype != "auto":
+        return getattr(torch, dtype), "as asked"
+    if device == "cpu":
+        return torch.float32, "the fastest on a CPU"
+    return "auto", "as stored"
 
 
 def choose_device(device: str) -> tuple[str, str]:
     """The device and the reason ("cpu", "as asked"); raises OmnidraftError if it is missing."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
-        best = next((kind for kind in there if there[kind]), None)
-        return (best, "the fastest here") if best else ("cpu", "no CUDA or MPS here")
+        for kind, found in there.items():
+            if found:
+                return kind, "the fastest here"
+        return "cpu", "no CUDA or MPS here"
     try:
         torch.empty(0, device=device).cpu()  # "meta" holds no numbers
     except (RuntimeError, AssertionError):  # the latter if PyTorch was built without it
@@ -164,16 +200,16 @@ def fetch(name: str) -> tuple[Path, bool]:
     except Exception:  # no network, a proxy, offline mode: only earlier downloads can be used
         online = False
     with one_line(f"cannot load {name}"):
-        return Path(snapshot_download(name, allow_patterns=SMALL_FILES,
-                                      local_files_only=not online)), online
+        folder = snapshot_download(name, allow_patterns=SMALL_FILES, local_files_only=not online)
+    return Path(folder), online
 
 
-def load_tokenizer(folder: Path, trust: dict[str, bool]) -> Tokenizer:
+def load_tokenizer(folder: Path, trust: bool) -> Tokenizer:
     """The tokenizer.json itself (transformers rebuilds some), else older files, converted."""
     if (folder / "tokenizer.json").is_file():
         return Tokenizer.load(folder)
     try:
-        made = transformers.AutoTokenizer.from_pretrained(folder, **trust)
+        made = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
         tokenizer = copied(made, folder.resolve().name)
         if not any(tokenizer.token_bytes):
             raise ValueError("an empty one, with special tokens only")
@@ -185,7 +221,8 @@ def load_tokenizer(folder: Path, trust: dict[str, bool]) -> Tokenizer:
 
 def copied(made: Any, name: str) -> Tokenizer:
     """A copy of a tokenizer of transformers; OmnidraftError for one written in Python."""
-    if (raw := getattr(made, "backend_tokenizer", None)) is None:
+    raw = getattr(made, "backend_tokenizer", None)
+    if raw is None:
         raise OmnidraftError(f"{type(made).__name__} has no tokenizer.json: give the fast "
                              "tokenizer that AutoTokenizer.from_pretrained loads")
     named = {f"{role}_token": getattr(made, f"{role}_token") for role in WELL_KNOWN}
@@ -202,9 +239,12 @@ def one_line(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         says = str(error).strip() or type(error).__name__
-        reason = next((CLEARER[sign] for sign in CLEARER if sign in says),
-                      says.splitlines()[0].rstrip(" :"))
-        reason = OUT_OF_MEMORY if is_out_of_memory(error) else reason
+        reason = says.splitlines()[0].rstrip(" :")
+        for sign, clearer in CLEARER.items():
+            if sign in says:
+                reason = clearer
+        if is_out_of_memory(error):
+            reason = OUT_OF_MEMORY
         raise OmnidraftError(f"{what}: {reason}") from error
 
 

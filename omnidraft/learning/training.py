@@ -69,7 +69,7 @@ class Trainer:
     """
 
     def __init__(self, base: Llama, recipe: Recipe, rng: np.random.Generator) -> None:
-        if not isinstance(base, Llama) or base.folder is None:
+        if not isinstance(base, Llama) or base.reread is None:
             raise OmnidraftError("this trainer needs a drafter run by the NumPy engine "
                                  "(for others: training_torch.Trainer)")
         self._check(recipe, rng)
