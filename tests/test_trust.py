@@ -38,7 +38,7 @@ from omnidraft.sampling import Uniforms
 from omnidraft.text import confined, trial
 from omnidraft.text.errors import OmnidraftError
 from omnidraft.text.files import default_folder
-from omnidraft.text.names import Names
+from omnidraft.text.special_tokens import Names
 from omnidraft.text.tokenizer import Tokenizer
 
 # ---------------------------------------------------------------------------------------------------------- weights

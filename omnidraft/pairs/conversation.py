@@ -16,7 +16,7 @@ from ..pairing import Pairing
 from ..sampling import Uniforms
 from ..text.errors import UNIFORMS, OmnidraftError, expect, shown
 from ..text.files import check_readable, read_json
-from ..text.names import Names
+from ..text.special_tokens import Names
 from . import template
 from .pace import paced
 from .settings import usual

@@ -6,7 +6,7 @@ from typing import Any
 from ..decoding import check_prompt
 from ..pairing import Pairing
 from ..text.errors import OmnidraftError, shown
-from ..text.names import Names
+from ..text.special_tokens import Names
 from .conversation import Conversation
 
 

@@ -1,20 +1,25 @@
-"""Special tokens by role: begin, end, padding, unknown (limitation 3 of arXiv 2507.02659).
+"""Special tokens: their roles (limitation 3 of arXiv 2507.02659), and their names in a text.
 
-They stand for no text, so they are paired by their function. A model may have several end tokens,
-such as <|end_of_text|> after a document and <|eot_id|> after a chat turn: all are "eos".
+They stand for no text, so they are paired by their role: begin, end, padding, unknown. A model may
+have several end tokens, such as <|end_of_text|> after a document and <|eot_id|> after a chat turn:
+all are "eos".
 """
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import tokenizers
 
 END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>")
 # Names with the same role in many model families; tokenizer_config.json takes precedence.
-WELL_KNOWN = {"eos": ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", *END_OF_TURN),
+WELL_KNOWN = {"eos": ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>") + END_OF_TURN,
               "bos": ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>"),
               "unk": ("<unk>", "<|unk|>", "[UNK]"),
               "pad": ("<pad>", "<|pad|>", "[PAD]", "<|padding|>", "<|finetune_right_pad_id|>")}
+_SURROGATES = re.compile("[\ud800-\udfff]")  # cut characters, which the library refuses
 
 
 @dataclass(frozen=True)
@@ -34,24 +39,33 @@ def find_roles(config: dict[str, Any], raw: tokenizers.Tokenizer, vocabulary: di
     """
     added = raw.get_added_tokens_decoder()
     special = {i for i, token in added.items() if token.special}
-    size = max(vocabulary.values(), default=-1) + 1
     roles = {}
     for role, known in WELL_KNOWN.items():
-        name = config.get(f"{role}_token", getattr(raw.model, f"{role}_token", None))
-        name = name.get("content") if isinstance(name, dict) else name
-        ids = [vocabulary[name]] if isinstance(name, str) and name in vocabulary else []
-        if role == "eos" or f"{role}_token" not in config:  # a null there means: no such token
-            found = [vocabulary[spelling] for spelling in known if spelling in vocabulary]
-            if byte_level:  # subtle: "<s>" may be an HTML tag: only added tokens are special
-                found = [i for i in found if i in added]
-            if ids:  # subtle: beside a configured token, "</s>" may be plain text, as in Gemma
-                found = [i for i in found if i in special or i != vocabulary.get("</s>")]
-            ids += found
+        setting = f"{role}_token"
+        name = config.get(setting, getattr(raw.model, setting, None))
+        if isinstance(name, dict):
+            name = name.get("content")
+        configured = isinstance(name, str) and name in vocabulary
+        ids = [vocabulary[name]] if configured else []
+        if role != "eos" and setting in config:  # a null there means: no such token
+            known = ()
+        for spelling in known:
+            token = vocabulary.get(spelling)
+            # subtle: "<s>" may be an HTML tag: only added tokens are special
+            if token is None or byte_level and token not in added:
+                continue
+            # subtle: next to a configured token, "</s>" may be plain text, as in Gemma
+            if configured and spelling == "</s>" and token not in special:
+                continue
+            ids.append(token)
         special.update(ids)
         if role == "eos":
-            ids += [i for i in config.get("eos_token_id") or () if type(i) is int and 0 <= i < size]
+            last = max(vocabulary.values(), default=-1)
+            given = config.get("eos_token_id") or ()
+            ids += [i for i in given if type(i) is int and 0 <= i <= last]
         roles[role] = tuple(dict.fromkeys(ids))
-    return SpecialTokens(roles, special, {vocabulary[s] for s in END_OF_TURN if s in vocabulary})
+    turn_ends = {vocabulary[name] for name in END_OF_TURN if name in vocabulary}
+    return SpecialTokens(roles, special, turn_ends)
 
 
 def partners(one: SpecialTokens, other: SpecialTokens) -> dict[int, int]:
@@ -62,9 +76,13 @@ def partners(one: SpecialTokens, other: SpecialTokens) -> dict[int, int]:
     """
     found = {}
     for ours, theirs in zip(_first_roles(one), _first_roles(other), strict=True):
-        for token in ours if theirs else ():
-            kind = [i for i in theirs if (i in other.turn_ends) == (token in one.turn_ends)]
-            found[token] = theirs[0] if token == ours[0] or not kind else kind[0]
+        if not (ours and theirs):
+            continue
+        for token in ours:
+            ends_turn = token in one.turn_ends
+            same_kind = [i for i in theirs if (i in other.turn_ends) == ends_turn]
+            found[token] = (same_kind or theirs)[0]
+        found[ours[0]] = theirs[0]
     return found
 
 
@@ -72,3 +90,33 @@ def _first_roles(side: SpecialTokens) -> list[list[int]]:
     """The ids by role, each id in its first role only: GPT-2's <|endoftext|> is also its <unk>."""
     first = {i: role for role in reversed(WELL_KNOWN) for i in side.roles[role]}
     return [[i for i in side.roles[role] if first[i] == role] for role in WELL_KNOWN]
+
+
+class Names:
+    """Names of special tokens, which `find` finds in time in proportion to the text.
+
+    However many names there are and however alike they begin, the library looks for all of them at
+    once, where a regular expression would try each of them at every place.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = sorted({name for name in names if name})
+
+    def find(self, text: str) -> list[tuple[int, int]]:
+        """Begin and end of each name in a text; of several at one place, the longest.
+
+        >>> Names(["</s>", "</s>>"]).find("one</s> two</s>>")
+        [(3, 7), (11, 16)]
+        """
+        if not self.names:
+            return []
+        text = _SURROGATES.sub("\ufffd", text)
+        return self._finder.encode(text, add_special_tokens=False).offsets
+
+    @cached_property
+    def _finder(self) -> tokenizers.Tokenizer:
+        """A tokenizer that has the names, and nothing for the text between them."""
+        finder = tokenizers.Tokenizer(tokenizers.models.BPE())
+        finder.add_special_tokens([tokenizers.AddedToken(name, normalized=False, special=True)
+                                   for name in self.names])
+        return finder

@@ -8,12 +8,10 @@
 import hashlib
 import json
 import re
-from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from itertools import groupby, islice, product
-from math import prod
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,18 @@ import tokenizers
 
 from .errors import OmnidraftError
 from .files import check_readable, read_json
-from .names import Names
-from .special_tokens import find_roles
+from .special_tokens import Names, find_roles
+from .tokenizer_checks import (
+    SPACE_TO_MARK,
+    before_model,
+    check_bytes,
+    check_ids,
+    check_kind,
+    check_size,
+    harmless,
+    parts_of,
+    refuse,
+)
 from .trial import tried
 
 # GPT-2's stand-ins: printable Latin-1 bytes are themselves, the other 68 get code points 256, ...
@@ -34,16 +42,9 @@ _TO_LATIN_1 = {b: "\uffff" for b in _HIDDEN} | {ord(c): b for c, b in CHARACTER_
 OURS = Path(__file__).resolve().parents[1]  # the package, whose tokenizers need no trial
 LARGEST = 2**27  # maximum bytes of a tokenizer.json; one with 262k tokens has 33 MB
 LONGEST = 1024  # maximum bytes of a token; published vocabularies have up to 256
-GROWTH = 64  # maximum growth of a text by a normalizer (factor) or a post-processor (ids)
 BATCH = 2**14  # texts that the library encodes at a time
 CANNOT = "cannot encode: the text is not valid Unicode, or the tokenizer.json is broken"
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-# Parts of a pipeline that neither add, change nor remove text, without these two settings.
-_HARMLESS = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "UnicodeScripts",
-             "FixedLength"}
-_NO_DUMMY_SPACE = {"prepend_scheme": "never", "add_prefix_space": False}
-_SPACE_TO_MARK = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-PROBES = " ", "\n", "\t", "a", "B", "1", ",", "é", "e\u0301", "中"  # `check_bytes` joins any two
 
 
 class Tokenizer:
@@ -60,63 +61,77 @@ class Tokenizer:
         self.raw = raw
         self.name = name
         self.config = config or {}
-        self.strings = _strings(raw)
+        check_kind(self)
+        self.strings = self._read_strings()
+        self.size = len(self.strings)
+        self._read_pipeline()
         vocabulary = {string: i for i, string in enumerate(self.strings)}
-        if None in vocabulary:  # the ids have gaps (without gaps, the line above is faster)
-            vocabulary = raw.get_vocab(with_added_tokens=True)
-        self.size: int = max(vocabulary.values(), default=-1) + 1
-        before = _parts(raw.normalizer) + _parts(raw.pre_tokenizer)
-        problem = _problem(raw, before, self.size, len(vocabulary))
-        if problem:
-            raise OmnidraftError(f"tokenizer {name!r} ({type(raw.model).__name__}) {problem}")
-        self.strings += [raw.id_to_token(i) for i in range(len(self.strings), self.size)]
-        self._read_pipeline(before)
         self.special = find_roles(self.config, raw, vocabulary, self.byte_level)
         self.roles = self.special.roles
-        self._read_bytes()
+        self.token_bytes, self.fallback = self._read_bytes()
+        self.longest = max(map(len, filter(None, self.token_bytes)), default=1)  # in bytes
         if self.longest > LONGEST:  # texts of so many tokens would be far too long
-            raise OmnidraftError(f"tokenizer {name!r} has a token of {self.longest:,} bytes, over "
-                                 f"{LONGEST:,}: use another one")
+            refuse(self, f"has a token of {self.longest:,} bytes, over {LONGEST:,}: use another one")
+        self.token_of_byte = self._read_single_bytes()
         self._unspellable = re.compile(f"([{self._not_in_pieces()}]+)")
         self._controls = Names(self._controls_of_the_model())
         self.key = key or self.fingerprint
         check_bytes(self)
 
-    def _read_pipeline(self, before: list[dict[str, Any]]) -> None:
-        """How the vocabulary is written."""
-        parts = json.dumps(before + _parts(self.raw.decoder), ensure_ascii=False)
-        self.byte_level: bool = '"ByteLevel"' in parts
-        self._space = "▁" in parts  # does "▁" stand for a space?
-        self._has_fallback = ('"ByteFallback"' in parts
-                              or getattr(self.raw.model, "byte_fallback", False))
-        self.prefix_space: bool = any(
-            part["type"] == "Prepend" or part.get("add_prefix_space")
-            or part.get("prepend_scheme", "never") != "never" for part in before)
+    def _read_strings(self) -> list[str | None]:
+        """How each id is written; None for an id without a token."""
+        count = self.raw.get_vocab_size()
+        while self.raw.id_to_token(count) is not None:
+            count += 1  # subtle: an old release of the library counts equal strings once
+        strings = [self.raw.id_to_token(i) for i in range(count)]
+        if None in strings:  # the ids have gaps, and end later
+            last = max(self.raw.get_vocab(with_added_tokens=True).values())
+            check_size(self, count, last)
+            strings += [self.raw.id_to_token(i) for i in range(count, last + 1)]
+        for i, token in self.raw.get_added_tokens_decoder().items():
+            strings[i] = token.content  # subtle: the library may name it as normalized, "▁..."
+        return strings
 
-    def _read_bytes(self) -> None:
-        """Which bytes each id stands for (None: special or unused), and which id spells a byte."""
-        added = self.raw.get_added_tokens_decoder()
-        self.token_bytes = [None if s is None else self._bytes_of(s) for s in self.strings]
+    def _read_pipeline(self) -> None:
+        """How the vocabulary is written."""
+        before = before_model(self.raw)
+        parts = json.dumps(before + parts_of(self.raw.decoder), ensure_ascii=False)
+        self.byte_level = '"ByteLevel"' in parts
+        self._space = "▁" in parts  # does "▁" stand for a space?
+        byte_fallback = getattr(self.raw.model, "byte_fallback", False)
+        self._has_fallback = byte_fallback or '"ByteFallback"' in parts
+        self.prefix_space = any(_adds_a_space(part) for part in before)
+
+    def _read_bytes(self) -> tuple[list[bytes | None], set[int]]:
+        """Which bytes each id stands for (None: special or unused), and the ids of byte fallback."""
+        found = [self._bytes_of(string) for string in self.strings]
         if self.byte_level:
-            for i in added:  # written as they are, without stand-ins
-                self.token_bytes[i] = self.strings[i].encode()
-        self.fallback = {}
-        for i, string in enumerate(self.strings if self._has_fallback else ()):
-            byte = _FALLBACK.fullmatch(string or "")
-            if byte:
-                self.fallback[i] = self.token_bytes[i] = bytes.fromhex(byte[1])
+            for i in self.raw.get_added_tokens_decoder():  # written as they are, without stand-ins
+                found[i] = self.strings[i].encode()
+        fallback = set()
+        if self._has_fallback:
+            for i, string in enumerate(self.strings):
+                byte = _FALLBACK.fullmatch(string or "")
+                if byte:
+                    found[i] = bytes.fromhex(byte[1])
+                    fallback.add(i)
         for i in self.special.ids:
-            self.token_bytes[i] = None
-        self.longest = max(map(len, filter(None, self.token_bytes)), default=1)  # in bytes
-        self.token_of_byte: dict[int, int] = {}  # byte -> the lowest token that spells it alone
+            found[i] = None
+        return found, fallback
+
+    def _read_single_bytes(self) -> dict[int, int]:
+        """Each byte that a token spells alone -> the lowest such token."""
+        added = self.raw.get_added_tokens_decoder()
+        found: dict[int, int] = {}
         for i, data in enumerate(self.token_bytes):
             if data and len(data) == 1:
                 if i in self.fallback or self.byte_level and i not in added:
-                    self.token_of_byte.setdefault(data[0], i)
+                    found.setdefault(data[0], i)
+        return found
 
     def _controls_of_the_model(self) -> list[str]:
         """Control tokens that the model itself may find in a text: Unigram finds all of these."""
-        names = [self.strings[i] for i in sorted(self.special.ids | self.fallback.keys())]
+        names = [self.strings[i] for i in sorted(self.special.ids | self.fallback)]
         known = self.raw.model.token_to_id
         return [name for name in names if len(name) > 1 and known(name) is not None]
 
@@ -144,14 +159,15 @@ class Tokenizer:
             content = path.read_bytes()
             raw = tokenizers.Tokenizer.from_buffer(content)
         if OURS not in path.resolve().parents:
-            tried(_parts(raw.normalizer) + _parts(raw.pre_tokenizer), path.parent.name)
-        config = read_json(path.with_name("tokenizer_config.json")) | {"eos_token_id": []}
+            tried(before_model(raw), path.parent.name)
+        ends = []
         for file in ("generation_config.json", "config.json"):
             end = read_json(path.with_name(file)).get("eos_token_id")
-            config["eos_token_id"] += end if isinstance(end, list) else [end]
+            ends += end if isinstance(end, list) else [end]
+        config = read_json(path.with_name("tokenizer_config.json")) | {"eos_token_id": ends}
         key = hashlib.sha256(content).hexdigest()
         made = cls(raw, path.parent.resolve().name, config, key)
-        _check_ids(path, content.decode(), raw)
+        check_ids(path, content.decode(), raw)
         return made
 
     def within(self, size: int) -> "Tokenizer":
@@ -176,12 +192,18 @@ class Tokenizer:
 
         "</s>" in a text stays text, unless `specials`: text must never become an end token.
         """
-        ids = _run(self._with_specials if specials else self.raw, text)
-        if not specials and self._has_control(ids, text):
-            first = self.decode_bytes(_run(self.raw, text[0]))
-            dummy = " " if first == b" " + text[0].encode() else ""
-            ids = self.encode_continuation(dummy + text)
-        return [*(self.begin if bos else ()), *ids]
+        if specials:
+            ids = _run(self._with_specials, text)
+        else:
+            ids = _run(self.raw, text)
+            if self._has_control(ids, text):
+                first = self.decode_bytes(_run(self.raw, text[0]))
+                if first == b" " + text[0].encode():
+                    text = " " + text  # its dummy space
+                ids = self.encode_continuation(text)
+        if bos:
+            ids = list(self.begin) + ids
+        return ids
 
     def encode_possible(self, text: str) -> list[int]:
         """Ids of a drafter's prompt after the begin token; what it cannot spell is left out."""
@@ -207,33 +229,37 @@ class Tokenizer:
         """
         for first in range(0, len(texts), BATCH):
             some = texts[first:first + BATCH]
-            # nearly always there are no names in any of them, which is found out at once
-            names = self._controls.find("\n".join(some))
-            simple = {text for text in some if text and not self._unspellable.search(text)
-                      and not (names and self._controls.find(text))}
-            asked = [text for text in some if text in simple]
-            with _library(CANNOT):
-                encoded = iter(self._exact.encode_batch(asked, add_special_tokens=False))
+            found = self._encode_simple(some)
             for text in some:
-                if text in simple:
-                    found = next(encoded)
-                    yield found.ids, found.word_ids[-1:] == [0]
-                else:
-                    yield self.encode_continuation(text), False
+                yield found.get(text) or (self.encode_continuation(text), False)
+
+    def _encode_simple(self, texts: Sequence[str]) -> dict[str, tuple[list[int], bool]]:
+        """What `encode_continuations` yields for the texts that are only pieces of the model."""
+        # nearly always there are no names in any of them, which is found out at once
+        names = self._controls.find("\n".join(texts))
+        simple = [text for text in texts if text and not self._unspellable.search(text)
+                  and not (names and self._controls.find(text))]
+        with _library(CANNOT):
+            encoded = self._exact.encode_batch(simple, add_special_tokens=False)
+        return {text: (one.ids, one.word_ids[-1:] == [0])
+                for text, one in zip(simple, encoded, strict=True)}
 
     def split(self, data: bytes) -> tuple[int, ...] | None:
         """How the model alone (no pre-tokenizer) spells the bytes of a token; None if it cannot."""
         def merged(part: str) -> list[int]:
-            part = part.replace(" ", "▁") if self._space else part
+            if self._space:
+                part = part.replace(" ", "▁")
             return [token.id for token in self.raw.model.tokenize(part)]
-        text = ("".join([BYTE_TO_CHARACTER[b] for b in data]) if self.byte_level
-                else data.decode("utf-8", "surrogateescape"))
-        try:
-            with _library("no unknown token"):
-                ids = self._spell(text, merged)  # merges never join byte tokens
-        except OmnidraftError:
-            return None
-        return tuple(ids) if data and self.decode_bytes(ids) == data else None
+
+        if self.byte_level:
+            text = "".join([BYTE_TO_CHARACTER[b] for b in data])
+        else:
+            text = data.decode("utf-8", "surrogateescape")
+        with suppress(OmnidraftError), _library("no unknown token"):
+            ids = self._spell(text, merged)  # merges never join byte tokens
+            if data and self.decode_bytes(ids) == data:
+                return tuple(ids)
+        return None
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes of each token, as for `decode_bytes`."""
@@ -265,7 +291,7 @@ class Tokenizer:
 
     def _has_control(self, ids: Sequence[int], text: str) -> bool:
         """Has the library found a control token, or a byte such as "<0x0A>", in a typed text?"""
-        for i in {*ids} & (self.special.ids | self.fallback.keys()):
+        for i in set(ids) & (self.special.ids | self.fallback):
             usual = i in self.fallback or i in self.roles["unk"]  # stands for other characters too
             if not usual or self.strings[i] in text:
                 return True
@@ -291,29 +317,28 @@ class Tokenizer:
         Two objects, not one with a switch: several threads may encode at the same time.
         """
         made = tokenizers.Tokenizer(self.raw.model)  # shared, not copied
-        for part in ("normalizer", "pre_tokenizer"):
-            if getattr(self.raw, part):
-                setattr(made, part, getattr(self.raw, part))
-        _add(made, [token for _, token in sorted(self.raw.get_added_tokens_decoder().items())])
+        made.normalizer = self.raw.normalizer
+        made.pre_tokenizer = self.raw.pre_tokenizer
+        _add(made, self.raw.get_added_tokens_decoder())
         return made
 
     @cached_property
     def _exact(self) -> tokenizers.Tokenizer:
         """The same model, with a pipeline that neither adds, changes nor removes bytes."""
-        shell = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
-        normalizers = list(_harmless(self.raw.normalizer))
-        pre_tokenizers = list(_harmless(self.raw.pre_tokenizer))
-        if self._space and _SPACE_TO_MARK not in normalizers:
-            normalizers.append(_SPACE_TO_MARK)  # whichever part did that before
-        shell["normalizer"] = {"type": "Sequence", "normalizers": normalizers}
-        shell["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": pre_tokenizers}
-        exact = tokenizers.Tokenizer.from_str(json.dumps(shell))
+        normalizers = harmless(self.raw.normalizer)
+        if self._space and SPACE_TO_MARK not in normalizers:
+            normalizers.append(SPACE_TO_MARK)  # whichever part did that before
+        pre_tokenizers = harmless(self.raw.pre_tokenizer)
+        exact = tokenizers.Tokenizer.from_str(json.dumps({
+            "normalizer": {"type": "Sequence", "normalizers": normalizers},
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": pre_tokenizers},
+            "model": {"type": "BPE", "vocab": {}, "merges": []}}))
         exact.model = self.raw.model  # shared, not copied
-        added = sorted(self.raw.get_added_tokens_decoder().items())
-        if any(not token.special for _, token in added):  # keep plain ones, such as runs of spaces
-            _add(exact, [tokenizers.AddedToken(  # without those that take away spaces around them
+        added = self.raw.get_added_tokens_decoder()
+        if not all(token.special for token in added.values()):
+            _add(exact, {i: tokenizers.AddedToken(  # without those that take spaces around them
                 token.content, single_word=token.single_word, normalized=token.normalized,
-                special=i in self.special.ids) for i, token in added])
+                special=i in self.special.ids) for i, token in added.items()})
         exact.encode_special_tokens = True
         return exact
 
@@ -328,14 +353,16 @@ class Tokenizer:
                 ids += run(part)
         return ids
 
-    def _bytes_of(self, string: str) -> bytes:
+    def _bytes_of(self, string: str | None) -> bytes | None:
         """The bytes that a token with this spelling stands for."""
-        if not self.byte_level:
-            return (string.replace("▁", " ") if self._space else string).encode()
-        try:
-            return string.translate(_TO_LATIN_1).encode("latin-1")
-        except UnicodeEncodeError:  # U+FFFF: not all are stand-in characters, so it is plain text
-            return string.encode()
+        if string is None:
+            return None
+        if self.byte_level:
+            with suppress(UnicodeEncodeError):  # U+FFFF: not all are stand-ins, it is plain text
+                return string.translate(_TO_LATIN_1).encode("latin-1")
+        elif self._space:
+            string = string.replace("▁", " ")
+        return string.encode()
 
 
 @contextmanager
@@ -364,85 +391,24 @@ def _switch_off(raw: tokenizers.Tokenizer) -> None:
         raw.model.dropout = None
 
 
-def _add(made: tokenizers.Tokenizer, tokens: list[tokenizers.AddedToken]) -> None:
-    """Add tokens in this order, in which the library numbers them.
+def _add(made: tokenizers.Tokenizer, tokens: dict[int, tokenizers.AddedToken]) -> None:
+    """Add tokens in the order of their ids, in which the library numbers them.
 
     In runs of special or other ones: each call takes as long as all tokens before it (Gemma 3 adds
     6,384).
     """
-    for special, group in groupby(tokens, lambda token: token.special):
-        (made.add_special_tokens if special else made.add_tokens)([*group])
+    in_order = [tokens[i] for i in sorted(tokens)]
+    for special, group in groupby(in_order, lambda token: token.special):
+        if special:
+            made.add_special_tokens(list(group))
+        else:
+            made.add_tokens(list(group))
 
 
-def _strings(raw: tokenizers.Tokenizer) -> list[str | None]:
-    """How each id is written, up to the number of tokens."""
-    count = raw.get_vocab_size()
-    while raw.id_to_token(count) is not None:  # subtle: an old release counts equal strings once
-        count += 1
-    strings = [raw.id_to_token(i) for i in range(count)]
-    for i, token in raw.get_added_tokens_decoder().items():
-        if i < len(strings):  # subtle: the library may name it as normalized, "▁..."
-            strings[i] = token.content
-    return strings
-
-
-def _problem(raw: Any, before: list[dict[str, Any]], size: int, tokens: int) -> str:
-    """Why a tokenizer is refused, checked before memory is allocated; empty if it is accepted."""
-    marks, model = ("end_of_word_suffix", "continuing_subword_prefix"), raw.model
-    if type(model).__name__ == "WordPiece" or any(getattr(model, mark, None) for mark in marks):
-        return "marks word boundaries outside its bytes: use a SentencePiece or byte-level one"
-    if size > 2 * tokens + 2**16:  # a list of all ids would be far larger than the file
-        return f"has {tokens} tokens but ids up to {size - 1}: download its tokenizer.json again"
-    grown = max(prod(map(_growth, before)), raw.num_special_tokens_to_add(False))
-    return f"makes a text over {GROWTH} times longer: use another one" if grown > GROWTH else ""
-
-
-def _growth(part: dict[str, Any]) -> int:
-    """The maximum number of characters that a part of a normalizer writes for one."""
-    data = b64decode(part.get("precompiled_charsmap") or "")  # trie size (4 bytes), trie, texts
-    texts = data[4 + int.from_bytes(data[:4], "little"):].decode("utf-8", "replace").split("\0")
-    return max(1, *map(len, texts), len(part.get("content") or part.get("prepend") or ""))
-
-
-def _parts(component: Any) -> list[dict[str, Any]]:
-    """The parts of a normalizer, pre-tokenizer or decoder, as JSON."""
-    if component is None:
-        return []
-    state = component if isinstance(component, dict) else json.loads(component.__getstate__())
-    lists = ("normalizers", "pretokenizers", "decoders")
-    inner = next((state[key] for key in lists if key in state), None)
-    return [state] if inner is None else [part for nested in inner for part in _parts(nested)]
-
-
-def _harmless(component: Any) -> Iterator[dict[str, Any]]:
-    """The parts of a component that neither add, change nor remove text (as NFC and Strip do)."""
-    for part in _parts(component):
-        part |= {key: off for key, off in _NO_DUMMY_SPACE.items() if key in part}
-        if part.get("behavior") == "Removed":
-            if not part.get("invert"):
-                continue
-            part["behavior"] = "Isolated"  # its pattern says what is kept: cut in the same places
-        if part["type"] in _HARMLESS or part == _SPACE_TO_MARK:
-            yield part
-
-
-def check_bytes(tokenizer: Tokenizer) -> None:
-    """Raise OmnidraftError for a tokenizer that cannot continue a text with exactly its bytes.
-
-    Joins any two of `PROBES` and of its own words that the model can spell. A space must be among
-    them if a part of the pipeline had to go that removes text, which is a space in most.
-    """
-    words = (data.decode() for data in tokenizer.token_bytes
-             if data and len(data) > 1 and data.isalpha())
-    known = [probe for probe in (*PROBES, *islice(words, 2)) if tokenizer.split(probe.encode())]
-    before = tokenizer.raw.pre_tokenizer
-    if len(_parts(before)) > len(list(_harmless(before))) and " " not in known:
-        known.append(" ")
-    for text in map("".join, product(known, repeat=2)):
-        made = tokenizer.decode_bytes(tokenizer.encode_continuation(text))
-        if made != text.encode():
-            raise OmnidraftError(f"tokenizer {tokenizer.name!r} cannot spell {text!r} exactly (its "
-                                 f"tokens say {made!r}): use a model with another tokenizer")
+def _adds_a_space(part: dict[str, Any]) -> bool:
+    """Does this part of a pipeline put a dummy space before a text?"""
+    scheme = part.get("prepend_scheme", "never")
+    return part["type"] == "Prepend" or bool(part.get("add_prefix_space")) or scheme != "never"
 
 
 def _fails_at_unknown(model: Any) -> bool:
@@ -453,14 +419,3 @@ def _fails_at_unknown(model: Any) -> bool:
     except OmnidraftError:
         return True
     return False
-
-
-def _check_ids(path: Path, content: str, raw: tokenizers.Tokenizer) -> None:
-    """Raise OmnidraftError if the library moved an added token: it leaves no gaps before them."""
-    found = re.search(r'"added_tokens"\s*:\s*(?=\[)', content)  # most of a file is vocabulary
-    listed = json.JSONDecoder().raw_decode(content, found.end())[0] if found else []
-    for token in listed:
-        here = raw.token_to_id(token["content"])
-        if here != token["id"]:
-            raise OmnidraftError(f"{path} gives {token['content']!r} the id {token['id']}, but the "
-                                 f"tokenizers library {here}: fill the gap in the added tokens")
