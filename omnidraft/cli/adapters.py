@@ -11,6 +11,7 @@ import numpy as np
 import typer
 
 from .. import Adapters, OmnidraftError
+from ..engine.config import FAMILIES
 from ..engine.gguf import is_gguf
 from ..engine.llama import Llama
 from ..engine.load import NAMES, load
@@ -163,9 +164,8 @@ def write_merged(base: Any, adapter: Adapter, found: dict[str, Any], place: Path
             shutil.copyfile(path, part / path.name)
         if isinstance(base, Llama):
             config = read_json(base.folder / "config.json")
-            family = (config.get("architectures") or [config["model_type"]])[0].lower()
-            family = family.removesuffix("forcausallm").capitalize()  # both keys are needed
-            config |= {"architectures": [f"{family}ForCausalLM"], "model_type": family.lower(),
+            family = base.config.family  # both keys are needed
+            config |= {"architectures": [FAMILIES[family].architecture], "model_type": family,
                        "tie_word_embeddings": drafter.config.tied,
                        "dtype": "float32", "torch_dtype": "float32"}  # for transformers < 4.56
             write_text(part / "config.json", json.dumps(config, indent=2) + "\n")

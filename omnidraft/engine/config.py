@@ -16,12 +16,49 @@ from ..text.errors import OmnidraftError
 from ..text.files import read_json
 from .model import flat_ids
 
-# default key-value heads (None: one per query head) and context of each family
-FAMILIES = {"Llama": (None, 2048), "Mistral": (8, 131072), "Qwen2": (32, 32768)}
 # what each kind of RoPE needs besides its base
 ROPES = {"default": (), "linear": ("factor",),
          "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_context")}
-MOST = 2**60, 10_000  # of any size; of layers (all their tensors are listed before reading weights)
+MOST = 2**60  # of any size
+MOST_LAYERS = 10_000  # all their tensors are listed before weights are read
+SIZES = {"vocab_size": "vocab_size", "hidden_size": "width", "intermediate_size": "hidden",
+         "num_hidden_layers": "layers", "num_attention_heads": "heads",
+         "num_key_value_heads": "kv_heads", "head_dim": "head_dim",
+         "max_position_embeddings": "context_size"}  # config.json's names: ModelConfig's
+NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+          "num_attention_heads")
+NORMS = ("input_layernorm", "post_attention_layernorm")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models: its name in config.json, its defaults, and what it may switch on."""
+
+    architecture: str
+    context: int  # default maximum tokens in a text
+    kv_heads: int | None  # default key-value heads; None: one per query head
+    qkv_bias: bool = False  # biases of q, k and v, whatever config.json says
+    switches: tuple[str, ...] = ()  # of attention_bias and mlp_bias, those it obeys
+    window: int | None = None  # default sliding window; None: it has none
+    window_switch: str = ""  # the setting without which there is no window
+
+    @property
+    def title(self) -> str:
+        """The name in running text.
+
+        >>> FAMILIES["qwen2"].title
+        'Qwen2'
+        """
+        return self.architecture.removesuffix("ForCausalLM")
+
+
+FAMILIES = {  # by config.json's model_type
+    "llama": Family("LlamaForCausalLM", context=2048, kv_heads=None,
+                    switches=("attention_bias", "mlp_bias")),
+    "mistral": Family("MistralForCausalLM", context=131072, kv_heads=8, window=4096),
+    "qwen2": Family("Qwen2ForCausalLM", context=32768, kv_heads=32, qkv_bias=True, window=4096,
+                    window_switch="use_sliding_window"),
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +75,7 @@ class ModelConfig:
     context_size: int  # maximum tokens in a text; a sliding window limits it
     eps: float  # of the RMS norms
     rope: dict[str, Any]  # rope_type, rope_theta and what the type needs
+    family: str = "llama"  # one of FAMILIES
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
@@ -50,9 +88,10 @@ class ModelConfig:
 
         Raises OmnidraftError if config.json is missing, broken, or of an unsupported model.
         """
+        if not folder.is_dir():
+            raise OmnidraftError(f"no such model folder: {folder}")
         if not (folder / "config.json").is_file():
-            raise OmnidraftError(f"{folder} has no config.json (a Hugging Face model is needed)"
-                                 if folder.is_dir() else f"no such model folder: {folder}")
+            raise OmnidraftError(f"{folder} has no config.json (a Hugging Face model is needed)")
         config = read_json(folder / "config.json")
         ends = read_json(folder / "generation_config.json").get("eos_token_id")
         ends = flat_ids(ends, config.get("eos_token_id"))
@@ -73,22 +112,33 @@ class ModelConfig:
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the model's tensors by Hugging Face name."""
-        width, hidden = self.width, self.hidden
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        qkv_bias, o_bias, mlp_bias = self.qkv_bias, self.out_bias, self.mlp_bias
-        matrices = {  # (out, in, whether there is a bias)
-            "self_attn.q_proj": (q, width, qkv_bias), "self_attn.k_proj": (kv, width, qkv_bias),
-            "self_attn.v_proj": (kv, width, qkv_bias), "self_attn.o_proj": (width, q, o_bias),
-            "mlp.gate_proj": (hidden, width, mlp_bias), "mlp.up_proj": (hidden, width, mlp_bias),
-            "mlp.down_proj": (width, hidden, mlp_bias)}
-        layer = {f"{part}.weight": (out, into) for part, (out, into, _) in matrices.items()}
-        layer |= {f"{part}.bias": (out,) for part, (out, _, bias) in matrices.items() if bias}
-        layer |= {f"{at}_layernorm.weight": (width,) for at in ("input", "post_attention")}
-        shapes = {"model.embed_tokens.weight": (self.vocab_size, width)}
+        shapes = {"model.embed_tokens.weight": (self.vocab_size, self.width)}
+        layer = self._layer_shapes()
         for i in range(self.layers):
-            shapes |= {f"model.layers.{i}.{part}": shape for part, shape in layer.items()}
-        shapes |= {"model.norm.weight": (width,)}
-        return shapes if self.tied else shapes | {"lm_head.weight": (self.vocab_size, width)}
+            for part, shape in layer.items():
+                shapes[f"model.layers.{i}.{part}"] = shape
+        shapes["model.norm.weight"] = (self.width,)
+        if not self.tied:
+            shapes["lm_head.weight"] = (self.vocab_size, self.width)
+        return shapes
+
+    def _layer_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of one layer's tensors."""
+        width = self.width
+        q = self.heads * self.head_dim
+        kv = self.kv_heads * self.head_dim
+        matrices = {  # (out, in, whether there is a bias)
+            "self_attn.q_proj": (q, width, self.qkv_bias),
+            "self_attn.k_proj": (kv, width, self.qkv_bias),
+            "self_attn.v_proj": (kv, width, self.qkv_bias),
+            "self_attn.o_proj": (width, q, self.out_bias),
+            "mlp.gate_proj": (self.hidden, width, self.mlp_bias),
+            "mlp.up_proj": (self.hidden, width, self.mlp_bias),
+            "mlp.down_proj": (width, self.hidden, self.mlp_bias)}
+        weights = {f"{part}.weight": (out, into) for part, (out, into, _) in matrices.items()}
+        biases = {f"{part}.bias": (out,) for part, (out, _, bias) in matrices.items() if bias}
+        norms = {f"{part}.weight": (width,) for part in NORMS}
+        return weights | biases | norms
 
     def check(self, tensors: Mapping[str, Any], name: str) -> None:
         """Raise OmnidraftError if a tensor is missing or does not have its shape."""
@@ -102,14 +152,14 @@ class ModelConfig:
 
 def _parse(config: dict[str, Any]) -> ModelConfig:
     """Like `ModelConfig.parse`, but raises Python's own errors."""
-    family = _family(config)
+    name = _family(config)
+    family = FAMILIES[name]
     rope = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
     rope.setdefault("rope_type", rope.get("type", "default"))  # transformers 5; 4
     _check_supported(config, rope)
 
-    sizes = _sizes(config, family)
-    context = config.get("max_position_embeddings") or FAMILIES[family][1]
-    sizes["max_position_embeddings"] = min(context, _window(config, family) or context)
+    context = config.get("max_position_embeddings") or family.context
+    sizes = _sizes(config, family, context)
     _check_sizes(sizes)
 
     original = "original_max_position_embeddings"
@@ -117,31 +167,32 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
     rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
     _check_rope(rope)
 
-    attention_bias = family == "Llama" and bool(config.get("attention_bias"))
+    switched = {switch for switch in family.switches if config.get(switch)}
     return ModelConfig(
-        vocab_size=sizes["vocab_size"], width=sizes["hidden_size"],
-        hidden=sizes["intermediate_size"], layers=sizes["num_hidden_layers"],
-        heads=sizes["num_attention_heads"], kv_heads=sizes["num_key_value_heads"],
-        head_dim=sizes["head_dim"], context_size=sizes["max_position_embeddings"],
-        eps=float(config.get("rms_norm_eps", 1e-6)), rope=rope,
-        qkv_bias=attention_bias or family == "Qwen2", out_bias=attention_bias,
-        mlp_bias=family == "Llama" and bool(config.get("mlp_bias")),
+        **{ours: sizes[theirs] for theirs, ours in SIZES.items()},
+        family=name,
+        eps=float(config.get("rms_norm_eps", 1e-6)),
+        rope=rope,
+        qkv_bias=family.qkv_bias or "attention_bias" in switched,
+        out_bias="attention_bias" in switched,
+        mlp_bias="mlp_bias" in switched,
         tied=bool(config.get("tie_word_embeddings")),
         eos_ids=flat_ids(config.get("eos_token_id"), size=sizes["vocab_size"]))
 
 
 def _family(config: dict[str, Any]) -> str:
-    """The one of FAMILIES that the model belongs to."""
-    names = config.get("architectures") or [config.get("model_type")]
-    for family in FAMILIES:
-        if names[0] in (f"{family}ForCausalLM", family.lower()):
-            return family
-    raise _unsupported(f"{names[0] or 'a model without model_type'} is")
+    """The name in FAMILIES of the family that the model belongs to."""
+    found = (config.get("architectures") or [config.get("model_type")])[0]
+    for name, family in FAMILIES.items():
+        if found in (family.architecture, name):
+            return name
+    raise _unsupported(f"{found or 'a model without model_type'} is")
 
 
 def _unsupported(what: str) -> OmnidraftError:
-    return OmnidraftError(f"{what} not supported by the NumPy engine (it runs "
-                          f"{', '.join(FAMILIES)}); use --backend torch")
+    runs = ", ".join(family.title for family in FAMILIES.values())
+    return OmnidraftError(f"{what} not supported by the NumPy engine (it runs {runs}); "
+                          "use --backend torch")
 
 
 def _check_supported(config: dict[str, Any], rope: dict[str, Any]) -> None:
@@ -158,31 +209,28 @@ def _check_supported(config: dict[str, Any], rope: dict[str, Any]) -> None:
         raise _unsupported("partial_rotary_factor is")
 
 
-def _sizes(config: dict[str, Any], family: str) -> dict[str, Any]:
-    """All sizes but the context, by their names in config.json."""
-    sizes = {name: config[name] for name in ("vocab_size", "hidden_size", "intermediate_size",
-                                             "num_hidden_layers", "num_attention_heads")}
+def _sizes(config: dict[str, Any], family: Family, context: int) -> dict[str, Any]:
+    """All sizes by their names in config.json; a window limits the context."""
+    sizes = {name: config[name] for name in NEEDED}
     heads = sizes["num_attention_heads"]
-    kv_heads = config.get("num_key_value_heads", FAMILIES[family][0])
+    kv_heads = config.get("num_key_value_heads", family.kv_heads)
     sizes["num_key_value_heads"] = kv_heads or heads
     sizes["head_dim"] = config.get("head_dim") or sizes["hidden_size"] // max(1, heads)
+    window = None
+    if family.window and (not family.window_switch or config.get(family.window_switch)):
+        window = config.get("sliding_window", family.window)
+    sizes["max_position_embeddings"] = min(context, window or context)
     return sizes
-
-
-def _window(config: dict[str, Any], family: str) -> Any:
-    """The length of the sliding window; None or 0 if the model has none."""
-    if family == "Mistral" or family == "Qwen2" and config.get("use_sliding_window"):
-        return config.get("sliding_window", 4096)
-    return None
 
 
 def _check_sizes(sizes: dict[str, Any]) -> None:
     for name, size in sizes.items():
-        most = MOST[name == "num_hidden_layers"]
+        most = MOST_LAYERS if name == "num_hidden_layers" else MOST
         if type(size) is not int or not 1 <= size <= most:
             raise OmnidraftError(f"{name} is {repr(size)[:40]}, but must be a whole number from 1 "
                                  f"to {most:,}")
-    heads, kv_heads = sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    heads = sizes["num_attention_heads"]
+    kv_heads = sizes["num_key_value_heads"]
     if heads % kv_heads or sizes["head_dim"] % 2:
         raise OmnidraftError(f"{heads} heads must be a multiple of {kv_heads} key-value "
                              f"heads, and head_dim {sizes['head_dim']} must be even")

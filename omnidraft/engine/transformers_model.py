@@ -23,6 +23,7 @@ from .. import sampler_torch
 from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
 from . import transformers_sampler
+from .config import FAMILIES
 from .model import check_pass, check_rewind, flat_ids, printable
 from .transformers_cache import Ahead, Copies
 from .transformers_loading import copied, load_parts, one_line, quiet, unwrapped
@@ -247,7 +248,7 @@ class TransformersModel:
         states = result.hidden_states[-1][0, -rows:] if hidden else None
         if isinstance(state, Ahead):  # the model may have made it
             state.cache = result.get(cache_name(result), cache)
-        if hidden and self.model.config.model_type in ("llama", "mistral", "qwen2", "qwen3"):
+        if hidden and self.model.config.model_type in (*FAMILIES, "qwen3"):
             states = states / self.model.model.norm.weight
         return logits, states if hidden else None
 
