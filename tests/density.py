@@ -1,18 +1,21 @@
 """How dense code is: what a reader has to take in, counted with `ast` and `tokenize`.
 
-    python tests/density.py        (the table that a test checks)
+    python tests/density.py           (one row for each room of the package; a test holds them to limits)
+    python tests/density.py engine    (one row for each file of a room)
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import sys
 import tokenize
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-LESSON = Path(__file__).resolve().parent.parent / "omnidraft"
+PACKAGE = Path(__file__).resolve().parent.parent / "omnidraft"
 NOT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 F_STRING_BEGINS, F_STRING_ENDS = (getattr(tokenize, f"FSTRING_{name}", None) for name in ("START", "END"))
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
@@ -88,15 +91,29 @@ def total(some: Iterable[Density]) -> Density:
     return Density(*sums, max(one.longest_function for one in some))
 
 
-def lesson() -> dict[str, Density]:
-    """The modules of the NumPy lesson: the top level and text/, without the PyTorch twins."""
-    paths = [*sorted(LESSON.glob("[a-z]*.py")), *sorted(LESSON.glob("text/[a-z]*.py"))]
-    return {path.relative_to(LESSON).as_posix(): density(path.read_text(encoding="utf-8"))
-            for path in paths if not path.stem.endswith("_torch")}
+@cache
+def rooms() -> dict[str, dict[str, Density]]:
+    """The counts of each file by room: the folders of the package, and its top level, "lesson".
+
+    Files that only say what a folder is (no code) are left out.
+    """
+    found: dict[str, dict[str, Density]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE)
+        counts = density(path.read_text(encoding="utf-8"))
+        if counts.tokens:
+            room = name.parts[0] if len(name.parts) > 1 else "lesson"
+            found.setdefault(room, {})[name.as_posix()] = counts
+    return found
+
+
+def totals() -> dict[str, Density]:
+    """The counts of each room."""
+    return {room: total(files.values()) for room, files in rooms().items()}
 
 
 def table(found: dict[str, Density]) -> str:
-    """One row per file, then all of them."""
+    """One row for each name, then all of them."""
     heads = ("tokens", "lines", "chars/line", "comments", "if-else", "tuples", "stars", "walrus", "longest function")
     shown = [f"{'':24}" + "".join(f"{head:>12}" for head in heads[:-1]) + f"{heads[-1]:>18}"]
     for name, one in [*found.items(), ("all", total(found.values()))]:
@@ -108,4 +125,4 @@ def table(found: dict[str, Density]) -> str:
 
 
 if __name__ == "__main__":
-    print(table(lesson()))
+    print(table(rooms()[sys.argv[1]] if sys.argv[1:] else totals()))
