@@ -5,16 +5,14 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from . import translation
 from .drafting import Draft, Drafter, continue_from
-from .lifting import Split
 from .options import Options, as_ids
 from .pairing import Pairing
 from .sampler import Sampler
 from .sampling import Uniforms
 from .text.errors import OmnidraftError
 from .translation import Proposals, until_end
-from .verification import Verdict, exact_match, lifted, rejection_sampling
+from .verification import Verdict, exact_match
 
 
 @dataclass
@@ -142,7 +140,7 @@ class Text:
         self.ends = options.ends(pair.target)
         self.sampler = pair.sampler(uniforms, *options.sampling)
         self.lifting = None
-        if options.verify == "lifted":
+        if options.rule.lifts:
             self.lifting = self.sampler.lifting(pair.lifting, pair.target)
         self.done = False
         self.warm = warm
@@ -185,7 +183,8 @@ class Text:
     def propose(self, draft: Draft) -> Proposals:
         """Step 2, at most `room` proposals: one draft token may expand to several."""
         room = self.room
-        proposals = propose(self.pair, draft, self.ids, self.options, self.sampler, self.lifting)
+        rule = self.options.rule
+        proposals = rule.propose(self.pair, draft, self.ids, self.sampler, self.lifting)
         del proposals.tokens[room:], proposals.spans[room:], proposals.probs[room:]
         return proposals
 
@@ -259,71 +258,14 @@ def choices(logits: Any, ids: list[int], options: Options, sampler: Sampler,
         yield token  # after an end it is never written: no need to look for another
 
 
-def propose(pair: Pairing, draft: Draft, ids: Sequence[int], options: Options, sampler: Sampler,
-            lifting: Any) -> Proposals:
-    """The target tokens that a draft proposes, after the text `ids`."""
-    if options.verify in ("tli", "omnidraft"):
-        return _merged(pair, draft, options, sampler)
-    if options.exact_match:
-        # Compared with the target's own choices any proposal is exact, so propose its own spelling.
-        return respelled(pair, draft, ids, options.verify)
-    in_text: Split = ()
-    if draft.taken_back is not None:
-        in_text = lifting.paths[draft.taken_back]
-    atoms, origins = lifting.reveal(draft.tokens, draft.probs, in_text)
-    tokens, spans = lifting.walk(atoms)
-    return Proposals(tokens, spans, atoms=atoms, origins=origins, lifting=lifting)
-
-
-def _merged(pair: Pairing, draft: Draft, options: Options, sampler: Sampler) -> Proposals:
-    """Proposals by the direct map; `omnidraft` also merges n-grams and spells draft tokens."""
-    def spread(q: Any) -> Any:
-        return sampler.spread(q, pair.direct, pair.target.vocab_size)
-
-    def no_match(tokens: Sequence[int], start: int) -> None:
-        return None
-
-    rows = spread if options.temperature else None
-    if options.verify == "tli":
-        return translation.merge(draft.tokens, draft.probs, pair.direct, no_match, {}, rows)
-    return translation.merge(draft.tokens, draft.probs, pair.direct, pair.cache.longest_match,
-                             pair.spellings, rows)
-
-
-def respelled(pair: Pairing, draft: Draft, ids: Sequence[int], rule: str) -> Proposals:
-    """The drafted text in the target's own tokens, as they would continue `ids`."""
-    target = pair.target
-    ends = pair.draft.eos_ids
-    data = draft.data(pair.draft.tokenizer)
-    tokens = []
-    if rule == "lifted" and pair.one_vocabulary:  # do not re-tokenise a word cut off by the draft
-        tokens = [token for token in draft.tokens if token not in ends]
-    elif data:
-        try:
-            tokens = translation.continuation(target.tokenizer, ids, data)
-        except OmnidraftError:  # a draft that cannot be spelled is not proposed
-            return Proposals()
-    spans = [pair.span(token) for token in tokens]
-    if draft.tokens and draft.tokens[-1] in ends and target.eos_ids:
-        end = int(pair.alignment.draft_to_target[draft.tokens[-1]])
-        if end < 0:
-            end = target.eos_ids[0]
-        tokens.append(end)
-        spans.append(1)
-    return Proposals(tokens, spans)
-
-
 def judge(proposals: Proposals, logits: Any, ids: list[int], options: Options, sampler: Sampler,
           target: Any, room: int) -> Verdict:
     """The verdict on a round's proposals (m,) after `ids`, given logits (m + 1, V_p)."""
-    tokens = proposals.tokens
-    uniforms = sampler.uniforms
+    ids = ids + proposals.tokens
     if options.exact_match:
-        return exact_match(tokens, choices(logits, ids + tokens, options, sampler, target))
-    rows = sampler.rows(processed(logits, ids + tokens, options), target.tokenizer.size)
-    if options.verify == "lifted":
-        return lifted(proposals.atoms, proposals.origins, proposals.lifting, rows, uniforms, room)
-    return rejection_sampling(tokens, proposals.rows, rows, uniforms, proposals.probs)
+        return exact_match(proposals.tokens, choices(logits, ids, options, sampler, target))
+    rows = sampler.rows(processed(logits, ids, options), target.tokenizer.size)
+    return options.rule.judge(proposals, rows, sampler.uniforms, room)
 
 
 def check_prompt(model: Any, prompt: str | Sequence[int]) -> list[int]:

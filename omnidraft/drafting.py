@@ -61,7 +61,7 @@ class Drafter:
             self.cache = sampler.new_cache(self.model)
         self.cache.keeps_hidden = options.stop.head is not None
         self.allowed = None
-        if options.verify == "tli":
+        if options.rule.shared_only:
             self.allowed = self._shared_only(pair)
         self._trim(1)
         # The first `agreed` ids of `ids` and `fed` are known to be equal: they are not compared.
@@ -69,10 +69,11 @@ class Drafter:
         self.fed = self.ids[:self.agreed]  # the ids that the cache holds
 
     def _shared_only(self, pair: Pairing) -> Any:
-        """`tli` draws from the drafter renormalised onto the directly mapped tokens."""
+        """What allows directly mapped tokens only: q is renormalised onto them."""
         if not len(pair.direct.drafts):
             names = f"{pair.draft.name} and {pair.target.name}"
-            raise OmnidraftError(f"{names} have no token in common for `tli`: use another rule")
+            raise OmnidraftError(f"{names} have no token in common for `{self.options.verify}`: "
+                                 "use another rule")
         return self.sampler.allow(pair.direct.drafts, self.model)
 
     def draft(self, lifting: Any, room: int) -> Draft:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .stopping import AcceptanceHead, Confidence, FixedLength
 from .text.errors import OmnidraftError
-from .verification import RULES
+from .verification import RULES, Rule
 
 ABOVE_ZERO = 5e-324  # the least float above 0
 
@@ -62,9 +62,14 @@ class Options:
         _check("number of new tokens", self.max_new_tokens, Integral, 1, inf, "1 or more")
 
     @property
+    def rule(self) -> Rule:
+        """The rule that `verify` names."""
+        return RULES[self.verify]
+
+    @property
     def exact_match(self) -> bool:
         """Are proposals compared, in order, with what the target itself chooses?"""
-        return self.temperature == 0 or self.verify == "slem"
+        return self.temperature == 0 or self.rule.judge is None
 
     @property
     def sampling(self) -> tuple[float, int, float, float]:

@@ -1,6 +1,6 @@
 """Translation between the two vocabularies, in both directions (arXiv 2507.02659, section 3.1).
 
-Draft to target: `merge`, or `continuation`, which re-tokenises. Target to draft: `retokenize`.
+Draft to target: `merge`, or `respelled`, which re-tokenises. Target to draft: `retokenize`.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,9 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from .pairing import Pairing
 from .sampling import Rows
+from .text.errors import OmnidraftError
 from .text.tokenizer import Tokenizer
 from .vocabulary import Direct
 
@@ -114,6 +116,33 @@ def _row(spread: Any, part: Part) -> Any:
     for token, prob in changed.items():
         q_prime[token] = prob
     return q_prime
+
+
+def respelled(pair: Pairing, draft: Any, ids: Sequence[int], keep: bool = False) -> Proposals:
+    """The text of a `drafting.Draft` in the target's own tokens, as they would continue `ids`.
+
+    keep: propose the draft tokens as they are, and do not re-tokenise a word that the draft cut
+    off; only with one vocabulary.
+    """
+    target = pair.target
+    ends = pair.draft.eos_ids
+    data = draft.data(pair.draft.tokenizer)
+    tokens = []
+    if keep:
+        tokens = [token for token in draft.tokens if token not in ends]
+    elif data:
+        try:
+            tokens = continuation(target.tokenizer, ids, data)
+        except OmnidraftError:  # a draft that cannot be spelled is not proposed
+            return Proposals()
+    spans = [pair.span(token) for token in tokens]
+    if draft.tokens and draft.tokens[-1] in ends and target.eos_ids:
+        end = int(pair.alignment.draft_to_target[draft.tokens[-1]])
+        if end < 0:
+            end = target.eos_ids[0]
+        tokens.append(end)
+        spans.append(1)
+    return Proposals(tokens, spans)
 
 
 def extend(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[int]:

@@ -10,9 +10,12 @@ except `omnidraft` at T > 0:
 `tli`        arXiv 2502.05202: `rejection_sampling` with q on the shared tokens
 `omnidraft`  arXiv 2507.02659, Algorithm 1: `rejection_sampling` with the q' of `translation.merge`
 `lifted`     this project's own, for any two tokenizers: blocks of atoms on lifted distributions
+
+`RULES`, at the end, says all that the loop, the options and the commands know of each rule.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from math import isnan
 from typing import Any, NamedTuple
@@ -20,10 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .lifting import ROOT, Comparison, Lifting, Origin
+from .pairing import Pairing
 from .sampling import Uniforms
 from .text.errors import OmnidraftError
-
-RULES = ("lifted", "omnidraft", "slem", "tli")
+from .translation import Proposals, merge, respelled
 
 
 class Verdict(NamedTuple):
@@ -256,3 +259,84 @@ def labels(steps: Iterable[Comparison]) -> list[float]:
     after = {step.place: step.after for step in steps}  # an atom may be compared twice
     least = accumulate(after.values(), min, initial=1.0)
     return [now / before for before, now in pairwise(least)]
+
+
+# ---- the rules as records -----------------------------------------------------------------------
+class Rule(NamedTuple):
+    """A rule. To add one, write its functions and put it into `RULES`: nothing else names rules.
+
+    propose(pair, draft, ids, sampler, lifting) -> Proposals: target tokens for a `drafting.Draft`
+    after the text `ids` (V_p). judge(proposals, target_probs, uniforms, limit) -> Verdict: from
+    m + 1 rows (V_p,), where at most `limit` proposals fit into the text.
+    """
+
+    name: str
+    propose: Callable[..., Proposals]
+    judge: Callable[..., Verdict] | None = None  # None, and every rule at T = 0: `exact_match`
+    exact: bool = True  # is the text distributed as the target's own, also at T > 0?
+    lifts: bool = False  # is the boundary healed, and a `Lifting` given to `propose`?
+    shared_only: bool = False  # may the drafter draw only tokens that the target has, too?
+
+
+def propose_atoms(pair: Pairing, draft: Any, ids: Sequence[int], sampler: Any,
+                  lifting: Any) -> Proposals:
+    """The target tokens that the atoms of the draft spell."""
+    if not sampler.temperature:  # any proposal is exact: propose the target's own spelling
+        return respelled(pair, draft, ids, keep=pair.one_vocabulary)
+    in_text = ()
+    if draft.taken_back is not None:
+        in_text = lifting.paths[draft.taken_back]
+    atoms, origins = lifting.reveal(draft.tokens, draft.probs, in_text)
+    tokens, spans = lifting.walk(atoms)
+    return Proposals(tokens, spans, atoms=atoms, origins=origins, lifting=lifting)
+
+
+def propose_merged(pair: Pairing, draft: Any, ids: Sequence[int], sampler: Any,
+                   lifting: Any) -> Proposals:
+    """Direct tokens, merged n-grams and spelled draft tokens."""
+    return merge(draft.tokens, draft.probs, pair.direct, pair.cache.longest_match, pair.spellings,
+                 _spread(pair, sampler))
+
+
+def propose_direct(pair: Pairing, draft: Any, ids: Sequence[int], sampler: Any,
+                   lifting: Any) -> Proposals:
+    """Direct tokens only."""
+    def no_match(tokens: Sequence[int], start: int) -> None:
+        return None
+
+    return merge(draft.tokens, draft.probs, pair.direct, no_match, {}, _spread(pair, sampler))
+
+
+def propose_respelled(pair: Pairing, draft: Any, ids: Sequence[int], sampler: Any,
+                      lifting: Any) -> Proposals:
+    """The drafted text as the target would spell it."""
+    return respelled(pair, draft, ids)
+
+
+def _spread(pair: Pairing, sampler: Any) -> Callable[[Any], Any] | None:
+    """Maps a row (V_q,) to the target's tokens (V_p,); None at T = 0, where no row is needed."""
+    if not sampler.temperature:
+        return None
+    return partial(sampler.spread, direct=pair.direct, size=pair.target.vocab_size)
+
+
+def judge_atoms(proposals: Proposals, target_probs: Sequence[Any], uniforms: Uniforms,
+                limit: int) -> Verdict:
+    """`lifted`, of what `propose_atoms` made."""
+    return lifted(proposals.atoms, proposals.origins, proposals.lifting, target_probs, uniforms,
+                  limit)
+
+
+def judge_tokens(proposals: Proposals, target_probs: Sequence[Any], uniforms: Uniforms,
+                 limit: int) -> Verdict:
+    """`rejection_sampling`, of what `merge` made."""
+    return rejection_sampling(proposals.tokens, proposals.rows, target_probs, uniforms,
+                              proposals.probs)
+
+
+RULES = {rule.name: rule for rule in (
+    Rule("lifted", propose_atoms, judge_atoms, lifts=True),
+    Rule("omnidraft", propose_merged, judge_tokens, exact=False),
+    Rule("slem", propose_respelled),
+    Rule("tli", propose_direct, judge_tokens, shared_only=True),
+)}

@@ -128,12 +128,12 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("drafting", "return (stop.looks or self.sampler.draws_ids) and token in self.model.eos_ids", "return False", ENDS),
     # decoding
     ("decoding", 'silent = written.count(b"")', "silent = 0", ENDS),
-    ("decoding", "        if end < 0:\n", "        if True:\n", ENDS),
+    ("translation", "        if end < 0:\n", "        if True:\n", ENDS),
     ("decoding", "accepted = min(verdict.accepted, len(emitted))", "accepted = verdict.accepted", ENDS),
     ("decoding", "min(self.cache.length, len(self.ids) - 1)", "min(self.cache.length, len(self.ids))", CACHES),
     ("decoding", "min(len(self.ids) + options.max_new_tokens, pair.target.context_size)",
      "len(self.ids) + options.max_new_tokens", "test_decoding.py::test_contexts_are_respected"),
-    ("decoding", "uniforms, room)\n", "uniforms)\n", WORLDS),
+    ("decoding", "sampler.uniforms, room)\n", "sampler.uniforms, None)\n", WORLDS),
     # pairing
     ("pairing", "source = self.cache, self.cache.version", "source = self.cache, 0",
      "test_state.py::test_the_lifting_follows_the_cache"),

@@ -27,7 +27,6 @@ from benchmarks.common import TARGETS, TASKS, arguments, chosen, prompts, run_al
 from benchmarks.paper.adaptive import quality, speeds
 from benchmarks.writing import draws, emitted, write, write_plainly
 from omnidraft import Learner, Options, Pair, speculative
-from omnidraft.decoding import respelled
 from omnidraft.drafting import Draft, Drafter
 from omnidraft.engine.load import load
 from omnidraft.learning.adapters import SHIPPED, Adapters
@@ -35,7 +34,7 @@ from omnidraft.learning.optimizer import AdamW
 from omnidraft.lifting import ROOT
 from omnidraft.sampling import mask, process
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
-from omnidraft.translation import common_prefix
+from omnidraft.translation import common_prefix, respelled
 from omnidraft.verification import comparisons
 
 LONGEST, THRESHOLD = 12, 0.4
@@ -78,7 +77,7 @@ def at_zero(pair: Pair, texts: Sequence[str], tokens: int) -> list[list[Place]]:
             room, before = len(written) - i - 1, [*drafter.ids]
             draft = drafter.draft(lifting, room) if room else Draft()
             parts = [Draft(draft.tokens[:n], [], draft.taken_back) for n in range(1, len(draft.tokens) + 1)]
-            proposed = [[], *(respelled(pair, part, ids, "lifted").tokens[:room] for part in parts)]
+            proposed = [[], *(respelled(pair, part, ids, pair.one_vocabulary).tokens[:room] for part in parts)]
             kept = drafter.follow(draft, b"".join(spelled[i:]), spelled[i:].count(b""))
             drafter.ids = before  # undo: this was only to see what is kept
             drafter.follow(Draft(), spelled[i], int(not spelled[i]))

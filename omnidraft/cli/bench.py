@@ -77,7 +77,7 @@ def compare(target: Any, texts: list[tuple[list[int], list[Round], list[Round]]]
     row = {"plain": vars(slow), "speculative": vars(fast), "speedup": speedup(fast, slow),
            "computed_speedup": computed_speedup(fast, slow)}
     if how.temperature:
-        kind = "biased" if how.verify == "omnidraft" else "exact"
+        kind = "exact" if how.rule.exact else "biased"
         return row | {"distribution": f"{kind} ({how.verify})"}
     written = [(ids, *([token for one in rounds for token in one.emitted] for rounds in both))
                for ids, *both in texts]
