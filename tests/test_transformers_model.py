@@ -21,12 +21,16 @@ from vocabularies import REAL, byte_level, sentencepiece
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import omnidraft  # noqa: E402
 from omnidraft.cli import app  # noqa: E402
 from omnidraft.decoding import plain, speculative  # noqa: E402
 from omnidraft.engine import load as models  # noqa: E402
 from omnidraft.engine import transformers_loading  # noqa: E402
+from omnidraft.engine.llama import Llama  # noqa: E402
 from omnidraft.engine.transformers_cache import Copies  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
+from omnidraft.learning.online import Learner, Schedule, learn  # noqa: E402
+from omnidraft.learning.training import Recipe, Trainer  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.pairs import pair as pairs  # noqa: E402
 from omnidraft.pairs.generation import Pair  # noqa: E402
@@ -409,6 +413,86 @@ def test_every_end_token_ends_the_text(tmp_path: Path):
         for rounds in (plain(model, [70, 71], Options(max_new_tokens=20), Uniforms([])),
                        speculative(Pair(model, model), BYTES.decode([70, 71]), Options(max_new_tokens=20), Uniforms([]))):
             assert written(rounds) == text[:end + 1]
+
+
+# ------------------------------------------------------------------------------------------ handed to the NumPy engine
+
+HANDED = {"llama": ("LlamaForCausalLM", SIZES), "mistral": ("MistralForCausalLM", SIZES), "qwen2": ("Qwen2ForCausalLM", SIZES),
+          "tied": ("LlamaForCausalLM", {**SIZES, "tie_word_embeddings": True}),
+          "biases": ("LlamaForCausalLM", {**SIZES, "attention_bias": True, "mlp_bias": True}),
+          "scaled": ("LlamaForCausalLM", {**SIZES, "rope_parameters": {"rope_type": "linear", "factor": 4.0,
+                                                                       "rope_theta": 500.0}})}
+
+
+def fast(tokenizer):
+    """The tokenizer as a transformers object."""
+    names = {f"{role}_token": tokenizer.strings[ids[0]] for role, ids in tokenizer.roles.items() if ids}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer.raw, **names)
+
+
+def paired(model, **how) -> Pair:
+    draft = random_model("LlamaForCausalLM", SIZES, PIECES.size, seed=1)
+    return omnidraft.pair((draft, fast(PIECES)), (model, fast(BYTES)), **how)
+
+
+@pytest.mark.parametrize("kind", HANDED)
+def test_a_loaded_model_is_handed_to_the_numpy_engine(kind: str):
+    """Llama, Mistral and Qwen2 in float32 on a CPU: the same logits, the same text, and the same in `generate`."""
+    inner = random_model(*HANDED[kind], BYTES.size)
+    pair, slow = paired(inner), paired(inner, backend="torch")
+    assert type(pair.target) is type(pair.draft) is Llama and type(slow.target) is type(slow.draft) is TransformersModel
+    assert pair.target.eos_ids == slow.target.eos_ids and pair.target.context_size == slow.target.context_size
+    ids = np.random.default_rng(0).integers(0, BYTES.size, 100).tolist()
+    found, wanted = (one.forward(ids, one.new_cache(), 100) for one in (pair.target, slow.target))
+    assert np.abs(found - wanted).max() < 1e-4 and wanted.std() > 0.3
+    prompt = torch.tensor([BYTES.encode("the king and the thing")])
+    how = {"do_sample": False, "max_new_tokens": 30, "pad_token_id": 0, "eos_token_id": None}
+    expected = inner.generate(prompt, attention_mask=torch.ones_like(prompt), **how)
+    for one in (pair, slow):
+        assert one.generate(prompt[0].tolist(), max_new_tokens=30, eos_token_id=()).sequences == expected[0].tolist()
+        made = inner.generate(prompt, attention_mask=torch.ones_like(prompt), custom_generate=one.decoder(), **how)
+        assert made.tolist() == expected.tolist()
+
+
+def hooked(model):
+    model.model.layers[1].register_forward_hook(lambda *_: None)
+    return model
+
+
+def unlike_its_config(model):
+    model.config.tie_word_embeddings = True
+    return model
+
+
+def lora(model):
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")).eval()
+
+
+@pytest.mark.parametrize(("more", "change_it"), [
+    ({}, lambda model: model.double()), ({}, lambda model: model.bfloat16()), ({}, hooked), ({}, unlike_its_config),
+    ({}, lora), ({}, lambda model: torch.compile(model, backend="eager")), ({"sliding_window": 7}, lambda model: model),
+    ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, lambda model: model),
+    ({}, lambda model: model.model.rotary_emb.inv_freq.mul_(0.5) is None or model),
+    ({}, lambda model: setattr(model.model.norm, "forward", lambda x: x) or model)])
+def test_what_the_numpy_engine_would_not_run_alike_stays_in_transformers(more, change_it):
+    model = change_it(random_model("MistralForCausalLM" if "sliding_window" in more else "LlamaForCausalLM",
+                                   SIZES | more, BYTES.size))
+    assert type(paired(model).target) is TransformersModel
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_drafter_that_was_handed_over_learns_and_its_owner_keeps_the_weights(rank: int):
+    inner = random_model("LlamaForCausalLM", SIZES, PIECES.size, seed=1)
+    before = {name: tensor.clone() for name, tensor in inner.state_dict().items()}
+    pair = omnidraft.pair((inner, fast(PIECES)), (random_model("LlamaForCausalLM", SIZES, BYTES.size), fast(BYTES)))
+    rng = np.random.default_rng(0)
+    learner = Learner(pair, Trainer(pair.draft, Recipe(rank=rank), rng), rng, Schedule(every=2, guard=0))
+    plain_text = pair.generate("the king", max_new_tokens=12).tokens
+    list(learn(learner, 4 * ["the king"], Options(max_new_tokens=12, temperature=1.0), Uniforms(rng)))
+    assert learner.statistics["updates"] and pair.draft.untouched.original.model is inner
+    assert pair.generate("the king", max_new_tokens=12).tokens == plain_text
+    assert all(torch.equal(before[name], tensor) for name, tensor in inner.state_dict().items())
 
 
 # ----------------------------------------------------------------------------------------------- loading, command line

@@ -107,7 +107,7 @@ class TransformersModel:
         self.vocab_size = self._check_causal()
         # several, far from the special ones: a fault may show only with some tokens, or in a window
         middle = self.vocab_size // 2
-        self._sample = middle // 2 + torch.arange(30)[None] * 7919 % middle
+        self.trial_ids = middle // 2 + torch.arange(30)[None] * 7919 % middle
         ends = (getattr(where, "eos_token_id", None) for where in (model.generation_config, config))
         self.eos_ids = flat_ids(*ends, tokenizer.roles["eos"], size=self.vocab_size)
         if self.rereads and self._cache_name:
@@ -270,7 +270,7 @@ class TransformersModel:
         Several tokens are read at once, if that is right and clearly faster here than one after
         another, which must be right in any case: plain decoding reads so.
         """
-        why, ids = self.rereads, self._sample
+        why, ids = self.rereads, self.trial_ids
         wanted, _ = self._run(ids, None, ids.shape[1])
         seconds: dict[bool, float] = {}  # of reading four tokens, if the logits are right
         for self._at_once in (True, False, True, False):
@@ -297,7 +297,7 @@ class TransformersModel:
 
         Not if a model keeps its state elsewhere: then one text would change another.
         """
-        one = self._sample
+        one = self.trial_ids
         texts = [one, one.flip(1)]
         for make in (partial(DynamicCache, config=self.model.config), lambda: None):
             with suppress(OmnidraftError), one_line(f"{self.name}: its cache does not grow"):

@@ -231,5 +231,5 @@ class Pair(Pairing):
             raise OmnidraftError(f"give {min(wrong)} to generate, not to decoder")
         if not hasattr(self.target, "speaks"):
             raise OmnidraftError(f"{self.target.name} is no transformers model: use one as target")
-        from .transformers_decoder import Decoder
-        return Decoder(self, usual(Options.of(**settings), self.target), generator, streamer)
+        from .transformers_decoder import Decoder, in_transformers
+        return Decoder(in_transformers(self), usual(Options.of(**settings), self.target), generator, streamer)

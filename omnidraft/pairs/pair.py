@@ -21,6 +21,9 @@ def pair(draft: Any = None, target: Any = "qwen-like", backend: str = "numpy",
     target. `how` goes to `load_two`: dtype, device; with torch also trust_remote_code, device_map.
     Raises OmnidraftError for anything else, or if the vocabularies have nothing in common.
 
+    A float32 Llama, Mistral or Qwen2 of transformers on a CPU runs in the NumPy engine, which is
+    faster and reads its weights once, now; with backend "torch" it runs as transformers runs it.
+
     >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
     >>> pair.generate("Once upon a time", max_new_tokens=11).text
     ', there was a girl named Ella who'
@@ -30,22 +33,27 @@ def pair(draft: Any = None, target: Any = "qwen-like", backend: str = "numpy",
             raise OmnidraftError(f"unknown option {name!r}: give the models as draft and target")
     if draft is None:
         draft = drafter_for(str(getattr(target, "name", target)))
-    draft, target = loaded(draft, draft_tokenizer), loaded(target, target_tokenizer)
+    draft = loaded(draft, draft_tokenizer, backend)
+    target = loaded(target, target_tokenizer, backend)
     return Pair(*load_two(draft, target, backend=backend, **how))
 
 
-def loaded(model: Any, tokenizer: Any = None) -> Any:
+def loaded(model: Any, tokenizer: Any = None, backend: str = "numpy") -> Any:
     """A name or a model of this package, unchanged; a transformers model behind its interface."""
     if isinstance(model, tuple) and len(model) == 2 and tokenizer is None:
         model, tokenizer = model
     kind = type(model).__name__
     theirs = all(hasattr(model, name) for name in ("config", "generation_config", "forward"))
     if theirs and not getattr(model.config, "is_encoder_decoder", False):
-        from ..engine.transformers_model import TransformersModel
         if tokenizer is None:
             raise OmnidraftError(f"{kind} needs its tokenizer: give (model, tokenizer), or "
                                  "draft_tokenizer and target_tokenizer")
-        return TransformersModel.of(model, tokenizer)
+        from ..engine.transformers_model import TransformersModel
+        from ..engine.transformers_numpy import in_numpy
+        made = TransformersModel.of(model, tokenizer)
+        if backend == "torch" or made.model is not model:  # in a wrapper, of PEFT for example
+            return made
+        return in_numpy(made) or made
     known = all(hasattr(model, name) for name in ("tokenizer", "eos_ids", "new_cache", "forward"))
     if not (known or isinstance(model, (str, PathLike))):
         raise OmnidraftError(f"{kind} is not a causal language model: give a name, a folder, what "

@@ -8,6 +8,7 @@ At temperature 0 processors may keep state; above, only ids and logits may decid
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,6 +137,16 @@ class Decoder:
             if wrong:
                 raise OmnidraftError(f"pair.decoder(): {why}")
         return pad, cache if cut and not pad and (held or config.return_dict_in_generate) else None
+
+
+def in_transformers(pair: Any) -> Any:
+    """The pair with its target in transformers, whose cache `generate` hands over."""
+    original = getattr(pair.target, "original", None)
+    if original is None:
+        return pair
+    made = copy(pair)  # the same n-gram cache
+    made.target = original
+    return made
 
 
 def draws_of(generator: Any) -> Uniforms:
