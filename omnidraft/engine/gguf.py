@@ -12,7 +12,7 @@ file before anything is allocated. Format: https://github.com/ggml-org/ggml/blob
 import math
 import mmap
 import struct
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,31 +22,48 @@ from ..text.errors import OmnidraftError
 from ..text.files import check_readable
 from ..text.tokenizer import Tokenizer
 from .config import ModelConfig, frequencies
-from .gguf_tokenizer import build
+from .gguf_tokenizer import build, end_ids
 
 if TYPE_CHECKING:
     from .quantized import Quantized
 
 VERSIONS = (2, 3)
-LONGEST_NAME, LONGEST_TEXT, MOST_ENTRIES = 2**16, 2**24, 2**22  # bytes, bytes, entries of a list
-LONGEST_HEADER, MOST_NAMES = 2**26, 2**16  # bytes (Gemma 3: 6.5 million); settings, or tensors
+LONGEST_NAME = 2**16  # bytes
+LONGEST_TEXT = 2**24  # bytes
+LONGEST_HEADER = 2**26  # bytes (Gemma 3: 6.5 million)
+MOST_ENTRIES = 2**22  # of a list
+MOST_NAMES = 2**16  # settings, or tensors
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?",
            10: "<Q", 11: "<q", 12: "<d"}
-TEXT, LIST = 8, 9
-FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}  # Mistral is stored as llama
-SETTINGS = {  # config.json's name: GGUF's, after the family's
+TEXT = 8
+LIST = 9
+SETTINGS = {  # config.json's name: GGUF's, after the architecture's
     "hidden_size": "embedding_length", "intermediate_size": "feed_forward_length",
     "num_hidden_layers": "block_count", "num_attention_heads": "attention.head_count",
     "num_key_value_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
     "max_position_embeddings": "context_length", "rope_theta": "rope.freq_base",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon"}
-NEEDED = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}
+NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 TENSORS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 PARTS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
          "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
          "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
          "ffn_down": "mlp.down_proj"}
 ROPE_FACTORS = "rope_freqs.weight"  # Llama 3.1: what slows down each rotation
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How GGUF files hold a family of models."""
+
+    family: str  # in config.FAMILIES
+    parts: dict[str, str] = field(default_factory=lambda: PARTS)  # of a layer: Hugging Face's names
+    paired: bool = False  # the numbers of q and k that rotate together are side by side
+
+
+# by the architecture that a file names; another way to cut words goes to gguf_tokenizer.PATTERNS
+STORED = {"llama": Stored("llama", paired=True),  # Mistral, too
+          "qwen2": Stored("qwen2")}
 
 
 def is_gguf(path: Path) -> bool:
@@ -58,11 +75,14 @@ class Reader:
     """Reads a file's bytes in order; anything that does not fit the file is a ValueError."""
 
     def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.place, self.end = data, 0, min(len(data), LONGEST_HEADER)
+        self.data = data
+        self.place = 0
+        self.end = min(len(data), LONGEST_HEADER)
 
     def take(self, size: int) -> int:
         """Go on by `size` bytes, which must be there; returns where they begin."""
-        start, self.place = self.place, self.place + size
+        start = self.place
+        self.place += size
         if self.place > self.end:
             raise ValueError("it ends too early, or its header is too long")
         return start
@@ -82,15 +102,51 @@ class Reader:
 
     def value(self, kind: int) -> Any:
         """A number, a text, or a list of either (of numbers: an array)."""
+        if kind == TEXT:
+            return self.text()
         if kind != LIST:
-            return self.text() if kind == TEXT else self.number(kind)
-        kind, count = self.number(4), self.number(10)
+            return self.number(kind)
+        kind = self.number(4)
+        count = self.number(10)
         if count > MOST_ENTRIES:
             raise ValueError(f"a list of {count:,} entries")
         if kind == TEXT:
             return [self.text() for _ in range(count)]
         numbers = np.dtype(SCALARS[kind])  # subtle: a list of lists is refused here
         return np.frombuffer(self.data, numbers, count, self.take(count * numbers.itemsize)).copy()
+
+    def settings(self, count: int) -> dict[str, Any]:
+        """Names, each with the kind of its value and the value."""
+        found: dict[str, Any] = {}
+        for _ in range(count):
+            name = self.text(LONGEST_NAME)
+            if name in found:
+                raise ValueError(f"two settings {name[:40]}")
+            found[name] = self.value(self.number(4))
+        return found
+
+    def entries(self, count: int) -> dict[str, "Entry"]:
+        """What is said about each tensor."""
+        found: dict[str, Entry] = {}
+        for _ in range(count):
+            name = self.text(LONGEST_NAME)
+            if name in found:
+                raise ValueError(f"two tensors {name[:40]}")
+            dimensions = self.number(4)
+            if dimensions > 4:
+                raise ValueError(f"{name[:40]} has {dimensions} dimensions")
+            sizes = [self.number(10) for _ in range(dimensions)]
+            found[name] = Entry(tuple(sizes[::-1]), self.number(4), self.number(10))
+        return found
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a file says about a tensor."""
+
+    shape: tuple[int, ...]  # outer size first
+    kind: int  # the number of its format
+    offset: int  # bytes after where the tensors begin
 
 
 class Gguf:
@@ -114,63 +170,55 @@ class Gguf:
 
     def _read(self, reader: Reader) -> None:
         """Read everything but the tensors' numbers."""
-        magic, version = reader.data[reader.take(4):4], reader.number(4)
+        magic = reader.data[reader.take(4):4]
+        version = reader.number(4)
         if magic != b"GGUF" or version not in VERSIONS:
             raise ValueError(f"it begins with {magic!r}, version {version}")
-        tensors, settings = reader.number(10), reader.number(10)
+        tensors = reader.number(10)
+        settings = reader.number(10)
         if max(tensors, settings) > MOST_NAMES:
             raise ValueError(f"{tensors:,} tensors, {settings:,} settings")
-        self.settings: dict[str, Any] = {}
-        for _ in range(settings):
-            name = reader.text(LONGEST_NAME)
-            if name in self.settings:
-                raise ValueError(f"two settings {name[:40]}")
-            self.settings[name] = reader.value(reader.number(4))
-        entries = {}
-        for _ in range(tensors):
-            name = reader.text(LONGEST_NAME)
-            if name in entries:
-                raise ValueError(f"two tensors {name[:40]}")
-            dimensions = reader.number(4)
-            if dimensions > 4:
-                raise ValueError(f"{name[:40]} has {dimensions} dimensions")
-            sizes = [reader.number(10) for _ in range(dimensions)]
-            entries[name] = sizes[::-1], reader.number(4), reader.number(10)  # shape: outer first
-        self.tensors = self._tensors(reader, entries)
+        self.settings = reader.settings(settings)
+        self.tensors = self._tensors(reader, reader.entries(tensors))
 
-    def _tensors(self, reader: Reader, entries: dict[str, tuple]) -> dict[str, "Quantized"]:
-        """The tensors as records in the file, none of which overlap."""
-        from .quantized import Quantized, block_of  # needs the package gguf
+    def _tensors(self, reader: Reader, entries: dict[str, Entry]) -> dict[str, "Quantized"]:
+        """The tensors as blocks of bytes in the file, none of which overlap."""
+        from .quantized import Quantized, block_of  # imports the package gguf
         align = self.settings.get("general.alignment", 32)
         if type(align) is not int or not 1 <= align <= 2**16:
             raise ValueError(f"an alignment of {str(align)[:40]}")
-        begin, used, made = reader.place + -reader.place % align, 0, {}
+        begin = reader.place + -reader.place % align
         reader.end = len(reader.data)
-        for name, (shape, kind, offset) in sorted(entries.items(), key=lambda entry: entry[1][2]):
-            (weights, size), count = block_of(kind), math.prod(shape)
-            if not shape or count < 1 or shape[-1] % weights:
-                raise ValueError(f"{name[:40]} has the shape {shape}")
-            if offset < used:
+        used = 0
+        made = {}
+        for name, entry in sorted(entries.items(), key=lambda item: item[1].offset):
+            weights, size = block_of(entry.kind)
+            numbers = math.prod(entry.shape)
+            if not entry.shape or numbers < 1 or entry.shape[-1] % weights:
+                raise ValueError(f"{name[:40]} has the shape {entry.shape}")
+            if entry.offset < used:
                 raise ValueError(f"{name[:40]} begins inside another tensor")
-            count //= weights
-            reader.place = begin + offset
+            count = numbers // weights
+            reader.place = begin + entry.offset
             start = reader.take(count * size)
             used = reader.place - begin
-            blocks = np.frombuffer(reader.data, np.uint8, count * size, start).reshape(count, size)
-            made[name] = Quantized(blocks, kind, tuple(shape))
+            blocks = np.frombuffer(reader.data, np.uint8, count * size, start)
+            made[name] = Quantized(blocks.reshape(count, size), entry.kind, entry.shape)
         return made
 
-    def setting(self, name: str, kinds: Any, default: Any = None) -> Any:
-        """A setting of one of these types, `default` without one; OmnidraftError for others."""
+    def setting(self, name: str, kind: type, default: Any) -> Any:
+        """A setting of this type, `default` without one; OmnidraftError for another type."""
         value = self.settings.get(name)
-        if value is not None and not isinstance(value, kinds):
+        if value is None:
+            return default
+        if not isinstance(value, kind):
             raise OmnidraftError(f"{self.path}: {name} is {str(value)[:40]!r}, of the wrong kind: "
                                  "download it again")
-        return default if value is None else value
+        return value
 
     @property
     def family(self) -> str:
-        """The architecture, as llama.cpp calls it; OmnidraftError if there is none."""
+        """The architecture, as llama.cpp calls it; OmnidraftError if it is no text."""
         return self.setting("general.architecture", str, "")
 
     @property
@@ -180,46 +228,53 @@ class Gguf:
 
     def config(self) -> ModelConfig:
         """The model's sizes; raises OmnidraftError for what the NumPy engine does not run."""
-        family, tensors = self.family, self.tensors
-        if family not in FAMILIES:
-            raise OmnidraftError(f"{self.path}: the NumPy engine does not run {family or 'it'!r} "
-                                 f"(only {', '.join(FAMILIES)}); use --backend torch")
-        config = {name: self.settings.get(f"{family}.{its}") for name, its in SETTINGS.items()}
-        config = {name: value for name, value in config.items() if value is not None}
-        if missing := NEEDED - config.keys():
-            raise OmnidraftError(f"{self.path}: it has no {family}.{SETTINGS[min(missing)]}: "
-                                 "download it again")
-        width = tensors["token_embd.weight"].shape if "token_embd.weight" in tensors else (0,)
-        config |= {"architectures": [FAMILIES[family]], "vocab_size": width[0],
-                   "attention_bias": "blk.0.attn_q.bias" in tensors,
-                   "tie_word_embeddings": "output.weight" not in tensors,
-                   "use_sliding_window": False, "eos_token_id": [*self.ends()]}
-        scaling = self.settings.get(f"{family}.rope.scaling.type", "none")
-        if scaling != "none":
-            config["rope_scaling"] = {
-                "rope_type": scaling, "factor": self.settings.get(f"{family}.rope.scaling.factor")}
-        found = ModelConfig.parse(config, str(self.path))
-        half = (found.head_dim // 2,)
-        for name, expected in (("attention.value_length", found.head_dim), ("expert_count", 0),
-                               ("rope.dimension_count", found.head_dim)):
-            value = self.settings.get(f"{family}.{name}", expected)
+        if self.family not in STORED:
+            raise OmnidraftError(f"{self.path}: the NumPy engine does not run "
+                                 f"{self.family or 'it'!r} (only {', '.join(STORED)}); "
+                                 "use --backend torch")
+        config = ModelConfig.parse(self._as_config_json(), str(self.path))
+        for name, expected in (("attention.value_length", config.head_dim), ("expert_count", 0),
+                               ("rope.dimension_count", config.head_dim)):
+            value = self.settings.get(f"{self.family}.{name}", expected)
             if type(value) is not int or value != expected:
                 raise OmnidraftError(f"{self.path}: {name} is {str(value)[:40]}, but the NumPy "
                                      f"engine needs {expected}; use --backend torch")
-        if ROPE_FACTORS in tensors and tensors[ROPE_FACTORS].shape == half:
-            factors = tensors[ROPE_FACTORS].astype(np.float64)
-            if not np.all((factors > 1e-9) & (factors < 1e9)):
-                raise OmnidraftError(f"{self.path}: {ROPE_FACTORS} has numbers that make no sense: "
-                                     "download it again")
-            each = tuple((frequencies(found) / factors).tolist())
-            found = replace(found, rope=found.rope | {"rope_type": "frequencies",
-                                                      "frequencies": each})
-        return found
+        return self._slowed_down(config)
 
-    def ends(self) -> list[int]:
-        """The ids that end a text: of a document, of a turn, of a message."""
-        names = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
-        return [self.settings[name] for name in names if name in self.settings]
+    def _as_config_json(self) -> dict[str, Any]:
+        """The settings as a Hugging Face config.json has them."""
+        family = self.family
+        config: dict[str, Any] = {}
+        for name, its in SETTINGS.items():
+            value = self.settings.get(f"{family}.{its}")
+            if value is not None:
+                config[name] = value
+            elif name in NEEDED:
+                raise OmnidraftError(f"{self.path}: it has no {family}.{its}: download it again")
+        embedding = self.tensors.get("token_embd.weight")
+        config["model_type"] = STORED[family].family
+        config["vocab_size"] = 0 if embedding is None else embedding.shape[0]
+        config["attention_bias"] = "blk.0.attn_q.bias" in self.tensors
+        config["tie_word_embeddings"] = "output.weight" not in self.tensors
+        config["eos_token_id"] = end_ids(self.settings)
+        scaling = self.setting(f"{family}.rope.scaling.type", str, "none")
+        if scaling != "none":
+            factor = self.settings.get(f"{family}.rope.scaling.factor")
+            config["rope_scaling"] = {"rope_type": scaling, "factor": factor}
+        return config
+
+    def _slowed_down(self, config: ModelConfig) -> ModelConfig:
+        """The configuration with the rotations that the file slows down one by one, if it does."""
+        factors = self.tensors.get(ROPE_FACTORS)
+        if factors is None or factors.shape != (config.head_dim // 2,):
+            return config
+        factors = factors.astype(np.float64)
+        if not np.all((factors > 1e-9) & (factors < 1e9)):
+            raise OmnidraftError(f"{self.path}: {ROPE_FACTORS} has numbers that make no sense: "
+                                 "download it again")
+        each = tuple((frequencies(config) / factors).tolist())
+        rope = config.rope | {"rope_type": "frequencies", "frequencies": each}
+        return replace(config, rope=rope)
 
     def weights(self, config: ModelConfig) -> dict[str, "Quantized"]:
         """The tensors by Hugging Face name; OmnidraftError for one that the engine would not use.
@@ -227,27 +282,38 @@ class Gguf:
         Subtle: llama files have the rows of q and k in another order, numbers that rotate together
         side by side; here they get back their place half a head apart.
         """
+        stored = STORED[self.family]
         found = {}
         for name, tensor in self.tensors.items():
-            part, _, kind = name.rpartition(".")
-            layer = part.split(".") if part.startswith("blk.") else []
-            if len(layer) == 3 and layer[2] in PARTS:
-                found[f"model.layers.{layer[1]}.{PARTS[layer[2]]}.{kind}"] = tensor
-            elif part in TENSORS:
-                found[f"{TENSORS[part]}.{kind}"] = tensor
-            elif name != ROPE_FACTORS or config.rope["rope_type"] != "frequencies":
-                found[name] = tensor
-        if unknown := found.keys() - config.tensor_shapes().keys():
+            if name != ROPE_FACTORS or config.rope["rope_type"] != "frequencies":
+                found[_spelled(name, stored.parts)] = tensor
+        unknown = found.keys() - config.tensor_shapes().keys()
+        if unknown:
             raise OmnidraftError(f"{self.path}: the NumPy engine does not know the tensor "
                                  f"{min(unknown)[:60]}; use --backend torch")
-        for name, tensor in found.items() if self.family == "llama" else ():
-            heads = {"q_proj": config.heads, "k_proj": config.kv_heads}.get(name.split(".")[-2])
-            if heads and tensor.shape[0] == heads * config.head_dim:
-                pairs = tensor.blocks.reshape(heads, config.head_dim // 2, 2, -1)
-                blocks = pairs.swapaxes(1, 2).reshape(tensor.blocks.shape)
-                found[name] = type(tensor)(blocks, tensor.kind, tensor.shape)
+        if stored.paired:
+            for name, tensor in found.items():
+                part = name.split(".")[-2]
+                heads = {"q_proj": config.heads, "k_proj": config.kv_heads}.get(part)
+                if heads and tensor.shape[0] == heads * config.head_dim:
+                    found[name] = tensor.halves_apart(heads)
         return found
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, special tokens and chat template of the file."""
         return build(self.settings, self.path.stem)
+
+
+def _spelled(name: str, parts: dict[str, str]) -> str:
+    """A tensor's name as Hugging Face spells it; one that is not known stays as it is.
+
+    >>> _spelled("blk.3.attn_q.weight", PARTS)
+    'model.layers.3.self_attn.q_proj.weight'
+    """
+    path, _, kind = name.rpartition(".")
+    if path in TENSORS:
+        return f"{TENSORS[path]}.{kind}"
+    steps = path.split(".")
+    if len(steps) == 3 and steps[0] == "blk" and steps[2] in parts:
+        return f"model.layers.{steps[1]}.{parts[steps[2]]}.{kind}"
+    return name

@@ -63,12 +63,18 @@ def build(settings: dict[str, Any], name: str = "") -> Tokenizer:
                              f"({' '.join(str(error).split())[:200]})") from None
 
 
+def end_ids(settings: dict[str, Any]) -> list[int]:
+    """The ids that end a text: of a document, of a turn, of a message."""
+    names = [f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom")]
+    return [settings[name] for name in names if name in settings]
+
+
 def _config(own: dict[str, Any], kind: str, tokens: list[str],
             settings: dict[str, Any]) -> dict[str, Any]:
     """What a tokenizer_config.json says: special tokens by role, and the chat template."""
-    ends = [own[f"{name}_token_id"] for name in ("eos", "eot", "eom") if f"{name}_token_id" in own]
     usual = kind == "llama" or own.get("pre") in ("llama-bpe", "llama3", "llama-v3")
-    config = {"eos_token_id": ends, "add_bos_token": bool(own.get("add_bos_token", usual))}
+    begins = bool(own.get("add_bos_token", usual))
+    config = {"eos_token_id": end_ids(settings), "add_bos_token": begins}
     for role, its in ROLES.items():
         token = own.get(f"{its}_token_id")
         if isinstance(token, int) and 0 <= token < len(tokens):

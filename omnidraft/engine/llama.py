@@ -3,6 +3,7 @@
 The models of arXiv 2302.13971, 2310.06825, 2407.10671 (in plain form: tutorials/llama_plain.py).
 Here a pass over m tokens costs little more than over one (`matmul`), and a step makes few NumPy
 calls: constant factors, such as norm gains and 1/sqrt(head_dim), are folded into the weights.
+What another family computes in a layer goes into `_layer` (weights) and `_pass`.
 """
 
 import math
@@ -24,6 +25,7 @@ from .weights import load_tensors
 
 LARGE = 32_000_000  # from so many parameters on, weights are held once, whatever a copy would gain
 LONGEST_PASS = 256  # longer prompts are fed in pieces, which bounds the size of the scores
+Layer = tuple[Linear, Linear, Linear, Linear]  # q, k and v; o; gate and up; down
 
 
 class KVCache:
@@ -37,13 +39,14 @@ class KVCache:
     """
 
     def __init__(self, config: ModelConfig, dtype: Any):
-        self.length, self.limit = 0, config.context_size
+        self.length = 0
+        self.limit = config.context_size
         self.hidden: np.ndarray | None = None  # (rows, width) the head's last input: x / |x|
         # Both are stored in the order in which attention's products read them, without copies. A 1
         # follows each value, so the product that mixes the values also sums up their weights.
-        heads, size = (config.layers, config.kv_heads), min(256, self.limit)
-        self.keys = np.zeros((*heads, config.head_dim, size), dtype)
-        self.values = np.ones((*heads, size, config.head_dim + 1), dtype)
+        size = min(256, self.limit)
+        self.keys = np.zeros((config.layers, config.kv_heads, config.head_dim, size), dtype)
+        self.values = np.ones((config.layers, config.kv_heads, size, config.head_dim + 1), dtype)
 
     def rewind(self, length: int) -> None:
         """Keep the first `length` tokens; raises OmnidraftError if there are fewer."""
@@ -52,8 +55,10 @@ class KVCache:
 
     def reserve(self, length: int) -> None:
         """Make room for `length` tokens, at most as many as the model's context."""
-        if length > (size := self.values.shape[2]):
-            more, none = (0, min(max(length, 2 * size), self.limit) - size), (0, 0)
+        size = self.values.shape[2]
+        if length > size:
+            none = (0, 0)
+            more = (0, min(max(length, 2 * size), self.limit) - size)
             self.keys = np.pad(self.keys, (none, none, none, more))
             self.values = np.pad(self.values, (none, none, more, none), constant_values=1)
 
@@ -68,16 +73,19 @@ class Llama:
     def __init__(self, config: ModelConfig, tensors: dict[str, np.ndarray], dtype: Any = np.float32,
                  *, name: str = "model", folder: Path | None = None, tokenizer: Any = None,
                  layout: Layout | None = None, reread: Callable[[], dict] | None = None):
-        self.sampler = Sampler
-        self.config, self.dtype = config, np.dtype(dtype)
-        self.name, self.folder, self.tokenizer = printable(name), folder, tokenizer
-        self.reread = reread  # gives the tensors again, for learning
-        self.vocab_size, self.context_size = config.vocab_size, config.context_size
-        ends = config.eos_ids, tokenizer.roles.get("eos", ()) if tokenizer else ()
-        self.eos_ids = flat_ids(*ends, size=config.vocab_size)
-        shapes = config.tensor_shapes()
-        self.parameters = sum(math.prod(shape) for shape in shapes.values())
         config.check(tensors, name)
+        self.sampler = Sampler
+        self.config = config
+        self.dtype = np.dtype(dtype)
+        self.name = printable(name)
+        self.folder = folder
+        self.tokenizer = tokenizer
+        self.reread = reread  # gives the tensors again, for learning
+        self.vocab_size = config.vocab_size
+        self.context_size = config.context_size
+        ends = tokenizer.roles.get("eos", ()) if tokenizer else ()
+        self.eos_ids = flat_ids(config.eos_ids, ends, size=config.vocab_size)
+        self.parameters = sum(math.prod(shape) for shape in config.tensor_shapes().values())
         self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype),
                                               large=self.parameters >= LARGE)
         self.kernel = str(self.layout)  # one line on how the matrix products run
@@ -94,11 +102,15 @@ class Llama:
         """Read a Hugging Face folder or a GGUF file; raises OmnidraftError with one line."""
         folder = Path(folder)
         if is_gguf(folder):
+            name = folder.stem
             file = Gguf(folder)
-            name, config, tokenizer = folder.stem, file.config(), file.tokenizer()
+            config = file.config()
+            tokenizer = file.tokenizer()
             tensors = file.weights(config)
         else:
-            name, config, tokenizer = folder.name, ModelConfig.load(folder), Tokenizer.load(folder)
+            name = folder.name
+            config = ModelConfig.load(folder)
+            tokenizer = Tokenizer.load(folder)
             tensors = load_tensors(folder)
 
         def reread() -> dict[str, Any]:
@@ -109,8 +121,9 @@ class Llama:
 
     def stored(self, untied: bool = False) -> tuple[ModelConfig, dict[str, np.ndarray]]:
         """Configuration and stored tensors, as `dtype`; `untied`: with a separate head."""
-        config, tensors = self.config, self.reread()
-        tensors = {name: np.array(tensors[name], self.dtype) for name in config.tensor_shapes()}
+        config = self.config
+        found = self.reread()
+        tensors = {name: np.array(found[name], self.dtype) for name in config.tensor_shapes()}
         if untied:  # then adapting the head leaves the embedding unchanged
             tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"])
         return replace(config, tied=config.tied and not untied), tensors
@@ -148,15 +161,18 @@ class Llama:
 
     def _pass(self, ids: Sequence[int], cache: KVCache) -> np.ndarray:
         """The residual stream after all layers (m, width); the cache grows by m tokens."""
-        c, m, first, last = self.config, len(ids), cache.length, cache.length + len(ids)
+        c = self.config
+        m = len(ids)
+        first = cache.length
+        last = first + m
         turns = self._turns  # subtle: read once, as another thread may replace it by a shorter one
         if last > len(turns):
             turns = self._turns = self._rotations(2 * last)
         turns = turns[first:last, None]  # (m, 1, head_dim / 2)
         both = c.heads + c.kv_heads
         x = self.embedding[np.asarray(ids)]
-        for (qkv, out, gate_up, down), keys, values in zip(
-                self.layers, cache.keys, cache.values, strict=True):
+        for layer, keys, values in zip(self.layers, cache.keys, cache.values, strict=True):
+            qkv, out, gate_up, down = layer
             rows = qkv(self._norm(x)).reshape(m, -1, c.head_dim)  # (m, heads + 2 kv_heads, ...)
             pairs = rows[:, :both].view(turns.dtype)  # (m, heads + kv_heads, head_dim / 2), complex
             pairs *= turns
@@ -204,39 +220,52 @@ class Llama:
 
     def _build(self, tensors: dict[str, np.ndarray]) -> None:
         """Fuse matrices that share an input, fold in constant factors, and apply the layout."""
-        c, shapes = self.config, self.config.tensor_shapes()
+        c = self.config
+        tensors = {name: tensors[name] for name in c.tensor_shapes()}  # no others, such as a bias
+        self.layers = [self._layer(tensors, f"model.layers.{i}") for i in range(c.layers)]
+        self.embedding = tensors["model.embed_tokens.weight"].astype(self.dtype)
+        head = self.embedding if c.tied else tensors["lm_head.weight"].astype(self.dtype)
+        self.head = Linear(head * self._gain(tensors, "model.norm"), None, self.layout)
 
-        def get(name: str) -> np.ndarray:
-            return tensors[name].astype(self.dtype)
+    def _layer(self, tensors: dict[str, np.ndarray], at: str) -> Layer:
+        """The four products of the layer whose tensors' names begin with `at`."""
+        head_dim = self.config.head_dim
+        root = self.dtype.type(head_dim ** -0.5)
 
-        def gain(norm: str) -> np.ndarray:
-            return get(f"{norm}.weight") * np.sqrt(c.width, dtype=self.dtype)
+        def queries(rows: np.ndarray) -> np.ndarray:
+            return side_by_side(rows, head_dim) * root
 
-        def pairs(rows: np.ndarray) -> np.ndarray:
-            # numbers i and i + head_dim/2 rotate together: side by side they form a complex number
-            halves = rows.reshape(-1, 2, c.head_dim // 2, *rows.shape[1:])
-            return halves.swapaxes(1, 2).reshape(rows.shape)
+        def keys(rows: np.ndarray) -> np.ndarray:
+            return side_by_side(rows, head_dim)
 
-        def linear(at: str, parts: dict[str, Callable], scale: Any = 1) -> Linear:
-            """One matrix from the `parts`: each name with a function for its rows (outputs)."""
-            weight, bias = (
-                [change(get(name)) for part, change in parts.items()
-                 if (name := f"{at}.{part}_proj.{kind}") in shapes] for kind in ("weight", "bias"))
-            bias = np.concatenate(bias) if bias else None
-            return Linear(np.concatenate(weight) * scale, bias, self.layout)
+        before_attention = self._gain(tensors, f"{at}.input_layernorm")
+        before_mlp = self._gain(tensors, f"{at}.post_attention_layernorm")
+        attention = f"{at}.self_attn"
+        mlp = f"{at}.mlp"
+        qkv = {f"{attention}.q_proj": queries, f"{attention}.k_proj": keys,
+               f"{attention}.v_proj": np.positive}
+        gate_up = {f"{mlp}.gate_proj": np.negative, f"{mlp}.up_proj": np.negative}
+        return (self._linear(tensors, qkv, before_attention),
+                self._linear(tensors, {f"{attention}.o_proj": np.positive}),
+                self._linear(tensors, gate_up, before_mlp),
+                self._linear(tensors, {f"{mlp}.down_proj": np.positive}))
 
-        root = self.dtype.type(c.head_dim ** -0.5)
-        qkv = {"q": lambda rows: pairs(rows) * root, "k": pairs, "v": np.positive}
-        gate_up = {"gate": np.negative, "up": np.negative}
-        self.layers = [
-            (linear(f"{at}.self_attn", qkv, gain(f"{at}.input_layernorm")),
-             linear(f"{at}.self_attn", {"o": np.positive}),
-             linear(f"{at}.mlp", gate_up, gain(f"{at}.post_attention_layernorm")),
-             linear(f"{at}.mlp", {"down": np.positive}))
-            for at in (f"model.layers.{i}" for i in range(c.layers))]
-        self.embedding = get("model.embed_tokens.weight")
-        head = self.embedding if c.tied else get("lm_head.weight")
-        self.head = Linear(head * gain("model.norm"), None, self.layout)
+    def _gain(self, tensors: dict[str, np.ndarray], norm: str) -> np.ndarray:
+        """What `_norm` leaves out (width,)."""
+        gain = tensors[f"{norm}.weight"].astype(self.dtype)
+        return gain * np.sqrt(self.config.width, dtype=self.dtype)
+
+    def _linear(self, tensors: dict[str, np.ndarray], parts: dict[str, Callable],
+                scale: Any = 1) -> Linear:
+        """One product of several: the names of the parts, each with what becomes of its rows."""
+        weights = []
+        biases = []
+        for name, change in parts.items():
+            weights.append(change(tensors[f"{name}.weight"].astype(self.dtype)))
+            if f"{name}.bias" in tensors:
+                biases.append(change(tensors[f"{name}.bias"].astype(self.dtype)))
+        bias = np.concatenate(biases) if biases else None
+        return Linear(np.concatenate(weights) * scale, bias, self.layout)
 
 
 def matrix_shapes(config: ModelConfig) -> tuple[tuple[int, int], ...]:
@@ -246,10 +275,20 @@ def matrix_shapes(config: ModelConfig) -> tuple[tuple[int, int], ...]:
             (c.width, 2 * c.hidden), (c.hidden, c.width), (c.width, c.vocab_size))
 
 
+def side_by_side(rows: np.ndarray, head_dim: int) -> np.ndarray:
+    """The rows (heads · head_dim, ...) with numbers i and i + head_dim/2 of a head as neighbours.
+
+    These two rotate together; as neighbours they form a complex number.
+    """
+    halves = rows.reshape(-1, 2, head_dim // 2, *rows.shape[1:])
+    return halves.swapaxes(1, 2).reshape(rows.shape)
+
+
 def _swiglu(gate_up: np.ndarray) -> np.ndarray:
     """SwiGLU (arXiv 2002.05202): g / (1 + exp(-g)) · u, of -g and -u side by side (m, 2 hidden)."""
     hidden = gate_up.shape[1] // 2
-    gate, up = gate_up[:, :hidden], gate_up[:, hidden:]
+    gate = gate_up[:, :hidden]
+    up = gate_up[:, hidden:]
     y = np.exp(gate)  # if this overflows, the quotient is 0, as it should be
     y += 1
     np.divide(gate, y, out=y)

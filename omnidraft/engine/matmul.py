@@ -118,7 +118,7 @@ def padded(rows: np.ndarray, multiple: int) -> np.ndarray:
 
 
 def in_panels(weight: np.ndarray, outputs: int = OUTPUTS) -> np.ndarray:
-    """A weight (out, in) in panels of outputs, the last padded with zeros: (panels, in, outputs)."""
+    """A weight (out, in) in panels of outputs, padded with zeros: (panels, in, outputs)."""
     rows = padded(weight, outputs).reshape(-1, outputs, weight.shape[1])
     return np.ascontiguousarray(rows.swapaxes(1, 2))
 

@@ -1,40 +1,52 @@
-"""Quantized weights of a GGUF file, back to float32 by the package gguf, which knows every format."""
+"""Quantized weights of a GGUF file become float32 by the package gguf, which knows every format."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
-from ..text.errors import OmnidraftError
-
-CHUNK = 2**18  # weights at a time: what is in between stays in the processor's cache
+CHUNK = 2**16  # weights at a time: what is in between stays in the processor's cache
 
 
 class Quantized:
-    """A tensor in a file, as rows of bytes, a block each; it becomes numbers when it is asked for."""
+    """A tensor in a file, in rows of bytes, a block each; it becomes numbers when asked for."""
 
     def __init__(self, blocks: np.ndarray, kind: int, shape: tuple[int, ...]) -> None:
-        self.blocks, self.kind, self.shape = blocks, kind, shape
+        self.blocks = blocks  # (blocks, bytes of a block)
+        self.kind = kind
+        self.shape = shape
 
     def astype(self, dtype: Any) -> np.ndarray:
         """All numbers in a new array of this dtype, with the tensor's shape."""
         weights, _ = block_of(self.kind)
         made = np.empty((len(self.blocks), weights), dtype)
         for start in range(0, len(made), CHUNK // weights):
-            some = slice(start, start + CHUNK // weights)
-            numbers = dequantize(self.blocks[some].reshape(-1), GGMLQuantizationType(self.kind))
-            made[some] = numbers.reshape(-1, weights)
+            part = slice(start, start + CHUNK // weights)
+            # subtle: as one row, as the package decodes row by row
+            numbers = dequantize(self.blocks[part].reshape(-1), GGMLQuantizationType(self.kind))
+            made[part] = numbers.reshape(-1, weights)
         return made.reshape(self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self.astype(dtype or np.float32)
 
+    def halves_apart(self, heads: int) -> "Quantized":
+        """The same rows, of which in each head 0, 2, 4, ... come first, then 1, 3, 5, ..."""
+        pairs = self.blocks.reshape(heads, self.shape[0] // heads // 2, 2, -1)
+        blocks = pairs.swapaxes(1, 2).reshape(self.blocks.shape)
+        return Quantized(blocks, self.kind, self.shape)
 
+
+@cache
 def block_of(kind: int) -> tuple[int, int]:
-    """How many weights a block of this format has, and how many bytes; OmnidraftError if unknown."""
+    """How many weights a block of this format has, and how many bytes; ValueError if unknown."""
     try:
-        return GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-    except ValueError:
-        raise OmnidraftError(f"its weights have the format {kind}, which the package gguf does not "
-                             "know: pip install --upgrade gguf") from None
+        form = GGMLQuantizationType(kind)
+        weights, size = GGML_QUANT_SIZES[form]
+        dequantize(np.zeros(size, np.uint8), form)
+    except (ValueError, KeyError, NotImplementedError):
+        raise ValueError(f"weights in the format {kind}, which the package gguf does not decode, "
+                         "or not in this release") from None
+    return weights, size
