@@ -46,13 +46,11 @@ import omnidraft
 from omnidraft import (
     losses,
     losses_torch,
-    sampler_torch,
     sampling,
     sampling_torch,
     stopping,
     stopping_torch,
     verification,
-    verification_torch,
 )
 from omnidraft.engine.load import load
 from omnidraft.engine.transformers_model import TransformersModel
@@ -175,7 +173,7 @@ def of_sampling(case: Case, device: str) -> float:
 def of_verification(case: Case, device: str, rounds: int = 40) -> int:
     """How many of some rounds end differently, with the same rows and draws."""
     pair, rng, wrong = case.pair, np.random.default_rng(0), 0
-    sampler = sampler_torch.Sampler(sampling.Uniforms([]))
+    sampler = sampling_torch.Sampler(sampling.Uniforms([]))
     twin = sampler.lifting(pair.lifting, SimpleNamespace(device=device))
     for seed in range(rounds):
         ids = text_of(case, seed)[:DRAFTED]
@@ -188,7 +186,7 @@ def of_verification(case: Case, device: str, rounds: int = 40) -> int:
         one, other = sampling.Uniforms(draws), sampling_torch.Uniforms(draws)
         expected = verification.lifted(atoms, origins, pair.lifting, p, one)
         _, origins = twin.reveal(tokens, torch.from_numpy(q).to(device))
-        verdict = verification_torch.lifted(atoms, origins, twin, torch.from_numpy(p).to(device), other)
+        verdict = verification.lifted(atoms, origins, twin, torch.from_numpy(p).to(device), other)
         wrong += verdict != expected or one.next() != other.next()
     return wrong
 

@@ -48,10 +48,11 @@ class Stored:
         self.tokenizer, self.name, self.vocab_size = tokenizer, tokenizer.name, rows.shape[1]
         self.rows, self.at, self.device = rows, 0, device
         if not isinstance(rows, np.ndarray):
-            from omnidraft import sampler_torch
-            from omnidraft.engine.transformers_sampler import CpuSampler
 
-            self.sampler = CpuSampler if rows.device.type == "cpu" else sampler_torch.Sampler
+            from omnidraft import sampling_torch
+
+            on_cpu = rows.device.type == "cpu"
+            self.sampler = sampling_torch.CpuSampler if on_cpu else sampling_torch.Sampler
 
     def new_cache(self, on_device: bool = False) -> Any:
         """A cache that is only a length, and says whether tensors stay tensors."""

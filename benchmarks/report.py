@@ -37,7 +37,7 @@ from omnidraft.text.files import write_text
 
 ORDER = ["verification", "vocabulary", "ngram_cache", "translation", "lifting", "drafting",
          "decoding", "losses", "stopping"]
-USED = ["sampling", "sampling_fast", "sampler", "pairing", "options", "metrics"]
+USED = ["sampling", "pairing", "options", "metrics"]
 APPENDIX = ["tokenizer", "tokenizer_checks", "special_tokens", "trial", "confined", "files", "errors"]
 REAL_PAIRS = ("babyllama-tok361:stories260K", "stories260K:babyllama-tok361")
 LEARNED = {"before": "un-adapted", "dm, rank 32": "`dm`", "hybrid, rank 32": "`hybrid`",

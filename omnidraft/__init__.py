@@ -28,7 +28,7 @@ from .text.tokenizer import Tokenizer  # noqa: E402
 __all__ = ["Adapters", "Generation", "Learner", "OmnidraftError", "Options", "Pair", "Round",
            "Tokenizer", "Uniforms", "learn", "load", "pair", "plain", "speculative"]
 
-TORCH = ("losses_torch", "stopping_torch", "vocabulary_torch")
+TORCH = ("losses_torch", "sampling_torch", "stopping_torch")
 
 
 def __getattr__(name: str) -> Any:

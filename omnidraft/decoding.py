@@ -8,8 +8,7 @@ from typing import Any
 from .drafting import Draft, Drafter, continue_from
 from .options import Options, as_ids
 from .pairing import Pairing
-from .sampler import Sampler
-from .sampling import Uniforms
+from .sampling import Sampler, Uniforms
 from .text.errors import OmnidraftError
 from .translation import Proposals, until_end
 from .verification import Verdict, exact_match

@@ -14,7 +14,7 @@ from typing import Any
 from . import translation
 from .options import Options
 from .pairing import Pairing
-from .sampler import Sampler
+from .sampling import Sampler
 from .text.errors import OmnidraftError
 
 

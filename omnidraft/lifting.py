@@ -81,7 +81,7 @@ class Lifting:
 
     # ---- what the Torch twin replaces: read index(f, x) as f(x), and `added` as np.add.at --------
     def index(self, ids: Callable[..., np.ndarray], *of: Any) -> Any:
-        """ids(*of): (n,) ids that index rows of probabilities; a tensor with `lifting_torch`."""
+        """ids(*of): (n,) ids that index rows of probabilities; a tensor with `sampling_torch`."""
         return ids(*of)
 
     add_at = np.add.at  # (made, index, values), in place; PyTorch's models on a CPU have a faster

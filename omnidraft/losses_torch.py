@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import lifting_torch, losses
+from . import losses
 from .losses import FLOOR, TINY, Example, Term
 from .pairing import Pairing
-from .vocabulary_torch import upload
+from .sampling_torch import Lifting, upload
 
 Result = tuple[Tensor, Tensor]  # the sum, which can be differentiated, and the number of terms
 
@@ -36,7 +36,7 @@ def hybrid(draft_logits: Tensor, example: Example, pair: Pairing,
 def lifted(draft_logits: Tensor, example: Example, pair: Pairing,
            divergence: str = "forward") -> Result:
     """As `losses.lifted`: `loss, count = lifted(...)`, and then `(loss / count).backward()`."""
-    lifting = lifting_torch.Lifting(pair.lifting, draft_logits.device)
+    lifting = Lifting(pair.lifting, draft_logits.device)
     example, index = _on_device(draft_logits, example)
     terms = losses.lifted_terms(draft_logits.shape, example, pair, divergence, lifting, index)
     return _total(draft_logits, terms)

@@ -8,7 +8,7 @@ import numpy as np
 
 from .lifting import Lifting
 from .ngram_cache import NGramCache
-from .sampler import Sampler
+from .sampling import Sampler
 from .text.errors import OmnidraftError
 from .vocabulary import Direct, align
 

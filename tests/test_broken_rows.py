@@ -23,9 +23,9 @@ def numpy_backend(world: RoundWorld, logits: np.ndarray):
 
 def torch_backend(world: RoundWorld, logits: np.ndarray):
     torch = pytest.importorskip("torch")
-    from omnidraft import lifting_torch, sampling_torch, verification
+    from omnidraft import sampling_torch, verification
     rows = sampling_torch.process(torch.from_numpy(logits))
-    return verification, lifting_torch.Lifting(world.lifting), rows, torch.from_numpy
+    return verification, sampling_torch.Lifting(world.lifting), rows, torch.from_numpy
 
 
 @pytest.mark.parametrize("backend", [numpy_backend, torch_backend])

@@ -14,7 +14,8 @@ from test_cli import ok, own_caches  # noqa: E402, F401 (a fixture)
 from test_conversation import CHATML, MESSAGES, turns  # noqa: E402
 from test_transformers_model import BYTES, KINDS, PIECES, SIZES, TransformersModel, random_model, saved  # noqa: E402
 
-from omnidraft.engine import transformers_model, transformers_sampler  # noqa: E402
+from omnidraft import sampling_torch  # noqa: E402
+from omnidraft.engine import transformers_model  # noqa: E402
 from omnidraft.engine.load import load  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.pairs.conversation import Conversation  # noqa: E402
@@ -33,7 +34,7 @@ def model(kind: str, tokenizer, seed: int) -> TransformersModel:
 @pytest.mark.parametrize("rule", RULES)
 def test_warm_text_is_cold_text(rule, monkeypatch):
     both = Pair(model("llama", PIECES, 1), model("qwen2", BYTES, 2))
-    assert both.sampler is transformers_sampler.CpuSampler
+    assert both.sampler is sampling_torch.CpuSampler
     fed = {"draft": [], "target": []}
     for name, counts in fed.items():
         one = getattr(both, name)

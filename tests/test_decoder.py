@@ -11,8 +11,7 @@ from test_generation_api_torch import PROMPT, loaded, torch, transformers, two
 from vocabularies import REAL
 
 import omnidraft
-from omnidraft import OmnidraftError, sampler_torch
-from omnidraft.engine import transformers_sampler  # noqa: E402
+from omnidraft import OmnidraftError, sampling_torch
 from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.stopping import FixedLength
 
@@ -205,11 +204,11 @@ def test_real_pairs_write_what_plain_generate_writes(target):
 
 
 def test_rows_on_a_device_give_what_rows_on_the_host_give(monkeypatch):
-    monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler_torch.Sampler)
+    monkeypatch.setattr(sampling_torch, "CpuSampler", sampling_torch.Sampler)
     pair = omnidraft.pair(loaded("pieces", 1), loaded("bytes", 2))
     model, inputs = asked(pad_token_id=0, return_dict_in_generate=True, output_scores=True, repetition_penalty=1.3, **GREEDY)
     wanted, made = model.generate(**inputs), model.generate(**inputs, custom_generate=pair.decoder())
-    assert pair.sampler is sampler_torch.Sampler and made.sequences.tolist() == wanted.sequences.tolist()
+    assert pair.sampler is sampling_torch.Sampler and made.sequences.tolist() == wanted.sequences.tolist()
     assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(made.scores, wanted.scores, strict=True))
 
 

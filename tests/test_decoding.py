@@ -13,8 +13,7 @@ from omnidraft.exactness import World, distribution_of, total_variation
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
 from omnidraft.pairs.generation import Pair
-from omnidraft.sampler import Sampler
-from omnidraft.sampling import Uniforms
+from omnidraft.sampling import Sampler, Uniforms
 from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.text.errors import OmnidraftError
 from omnidraft.text.tokenizer import Tokenizer

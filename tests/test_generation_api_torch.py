@@ -14,8 +14,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import omnidraft  # noqa: E402
-from omnidraft import OmnidraftError, Options, sampler_torch, sampling_torch  # noqa: E402
-from omnidraft.engine import transformers_sampler  # noqa: E402
+from omnidraft import OmnidraftError, Options, sampling_torch  # noqa: E402
 from omnidraft.exactness import distribution_of, total_variation  # noqa: E402
 from omnidraft.sampling import process  # noqa: E402
 
@@ -175,9 +174,9 @@ def test_rows_on_a_device_are_processed_as_those_on_the_host(monkeypatch):
     lists = [transformers.NoRepeatNGramLogitsProcessor(3),
              lambda ids, row: row - (torch.arange(row.shape[1]) == ids[0, -1]) * 1.0]
     sampler, *host, scores = write(lists)
-    monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler_torch.Sampler)
+    monkeypatch.setattr(sampling_torch, "CpuSampler", sampling_torch.Sampler)
     other, *device, tensors = write(lists)
-    assert sampler is not other is sampler_torch.Sampler and host == device and isinstance(tensors[0], torch.Tensor)
+    assert sampler is not other is sampling_torch.Sampler and host == device and isinstance(tensors[0], torch.Tensor)
     assert np.allclose(np.stack(scores), torch.stack(tensors).numpy())
 
 
@@ -185,7 +184,7 @@ def test_rows_on_a_device_are_processed_as_those_on_the_host(monkeypatch):
 @pytest.mark.parametrize("place", ["host", "device"])
 def test_a_processor_may_leave_nothing_after_a_proposal_that_is_not_kept(place, how, monkeypatch):
     if place == "device":
-        monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler_torch.Sampler)
+        monkeypatch.setattr(sampling_torch, "CpuSampler", sampling_torch.Sampler)
     pair = omnidraft.pair(loaded("pieces", 1), loaded("bytes", 2))
     start, allowed = len(BYTES.encode(PROMPT, bos=True)), [4, 5, 6]
 
@@ -204,7 +203,7 @@ def test_a_processor_may_leave_nothing_after_a_proposal_that_is_not_kept(place, 
 @pytest.mark.parametrize("place", ["host", "device"])
 def test_processors_that_rule_out_every_token_are_named(place, how, monkeypatch):
     if place == "device":
-        monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler_torch.Sampler)
+        monkeypatch.setattr(sampling_torch, "CpuSampler", sampling_torch.Sampler)
     pair = omnidraft.pair(loaded("pieces", 1), loaded("bytes", 2))
     with pytest.raises(OmnidraftError, match="the logits processors ruled out every token: let them allow at least one$"):
         pair.generate(PROMPT, logits_processor=lambda ids, row: row - float("inf"), **how)

@@ -7,9 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnidraft import sampling_fast
-from omnidraft.sampler import Sampler
-from omnidraft.sampling import NO_FILTERS, Rows, Uniforms, best, locate, mask, process
+from omnidraft.sampling import (
+    NO_FILTERS,
+    Rows,
+    Sampler,
+    Uniforms,
+    best,
+    fast_locate,
+    fast_softmax,
+    locate,
+    mask,
+    process,
+)
 from omnidraft.text.errors import OmnidraftError
 
 rows = st.lists(st.floats(-20, 20), min_size=2, max_size=12).map(np.array)
@@ -79,7 +88,7 @@ def test_a_draw_is_the_inverse_of_the_cumulative_sum(weights, uniform):
     assert before <= uniform * weights.sum() * (1 + 1e-9) and uniform * weights.sum() <= before + weights[drawn] + 1e-9
 
 
-@pytest.mark.parametrize("locate", [locate, sampling_fast.locate], ids=["plain", "fast"])
+@pytest.mark.parametrize("locate", [locate, fast_locate], ids=["plain", "fast"])
 def test_a_draw_from_many_weights_is_that_of_their_running_sum(locate):
     rng = np.random.default_rng(0)
     for size in (1, 127, 128, 129, 1000, 1024, 70_016, 70_100):
@@ -100,7 +109,7 @@ def test_the_fast_forms_equal_the_plain_ones(dtype):
     rng, at = np.random.default_rng(5), 0
     for size in (1, 5, 128, 300, 32_000, 32_127):
         logits = (6 * rng.standard_normal(size)).astype(dtype)
-        found, expected = sampling_fast.softmax(logits), process(logits)
+        found, expected = fast_softmax(logits), process(logits)
         if found is None:  # the sum of the exponentials is below 1
             assert np.exp(logits.astype(float)).sum() < 1 + 1e-6
             continue
@@ -108,7 +117,7 @@ def test_the_fast_forms_equal_the_plain_ones(dtype):
         assert found.dtype == expected.dtype == dtype and np.abs(found - expected).max() < 4 * np.finfo(dtype).eps
         assert np.array_equal(Sampler.process(logits, 1.0, *NO_FILTERS), found)
         draws = rng.random(200)
-        pairs = [(sampling_fast.locate(expected, draw), locate(expected, draw)) for draw in draws]
+        pairs = [(fast_locate(expected, draw), locate(expected, draw)) for draw in draws]
         edges = np.cumsum(expected, dtype=float)
         for (one, other), draw in zip(pairs, draws, strict=True):  # different only where the draw is at an edge
             assert one == other or abs(edges[min(one, other)] - draw * edges[-1]) < 1e-6
@@ -119,7 +128,7 @@ def test_the_fast_forms_equal_the_plain_ones(dtype):
 @pytest.mark.parametrize("shift", [-100.0, 100.0, 800.0, -np.inf, np.nan])
 def test_where_exp_would_be_inexact_or_overflow_the_fast_form_leaves_it_to_the_plain_one(shift):
     logits = np.array([0.0, 1.0, 2.0], np.float32 if shift == 100 else float) + shift
-    assert sampling_fast.softmax(logits) is None
+    assert fast_softmax(logits) is None
     if np.isfinite(shift):
         assert np.allclose(Sampler.process(logits, 1.0, *NO_FILTERS), process(logits - logits.dtype.type(shift)))
     else:

@@ -20,8 +20,7 @@ from omnidraft.learning.training import Trainer
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
 from omnidraft.pairs.generation import Pair
-from omnidraft.sampler import Sampler
-from omnidraft.sampling import Uniforms
+from omnidraft.sampling import Sampler, Uniforms
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.verification import RULES, comparisons, ratio
 from omnidraft.vocabulary import canonical_ids

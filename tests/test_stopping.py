@@ -10,8 +10,7 @@ from omnidraft.decoding import plain, speculative
 from omnidraft.drafting import Drafter
 from omnidraft.learning.optimizer import AdamW
 from omnidraft.options import Options
-from omnidraft.sampler import Sampler
-from omnidraft.sampling import Uniforms, process
+from omnidraft.sampling import Sampler, Uniforms, process
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.text.errors import OmnidraftError
 

@@ -20,15 +20,13 @@ pytest.importorskip("transformers")
 from test_torch_twins import HiddenCopies, as_on_a_device  # noqa: E402
 from test_transformers_model import BYTES, PIECES, SIZES, TransformersModel, random_model, written  # noqa: E402
 
-from omnidraft import sampler_torch, translation  # noqa: E402
+from omnidraft import sampling_torch, translation  # noqa: E402
 from omnidraft.decoding import plain, speculative  # noqa: E402
 from omnidraft.drafting import Drafter  # noqa: E402
 from omnidraft.engine import load as models  # noqa: E402
-from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.pairs.generation import Pair  # noqa: E402
-from omnidraft.sampler import Sampler  # noqa: E402
-from omnidraft.sampling import Uniforms  # noqa: E402
+from omnidraft.sampling import Sampler, Uniforms  # noqa: E402
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength  # noqa: E402
 from omnidraft.text.errors import OmnidraftError  # noqa: E402
 from omnidraft.verification import RULES  # noqa: E402
@@ -96,7 +94,7 @@ def test_healing_draws_what_it_draws_in_numpy_where_the_model_rules_it_out(tempe
     healed = 0
     for seed in range(20):
         drafts = []
-        for kind, sampler in ((Narrow, Sampler), (NarrowTensors, sampler_torch.Sampler)):
+        for kind, sampler in ((Narrow, Sampler), (NarrowTensors, sampling_torch.Sampler)):
             both = Pair(kind(SMALL_PIECES, 0), FakeModel(SMALL_BYTES, 50))
             how, options = sampler(seeded(seed), temperature), Options(temperature=temperature)
             drafts.append(Drafter(both, "ab a ", options, how).draft(how.lifting(both.lifting, both.draft), 3))
@@ -114,7 +112,7 @@ def test_greedy_text_is_that_of_plain_decoding(rule: str, target: str):
         options = Options(verify=rule, stop=stop, max_new_tokens=12)
         text = written(speculative(pair("draft-tasks", target), prompt, options, Uniforms([])))
         assert text == alone(target, prompt, 12), stop
-    assert pair("draft-tasks", target).sampler is transformers_sampler.CpuSampler
+    assert pair("draft-tasks", target).sampler is sampling_torch.CpuSampler
 
 
 @pytest.mark.parametrize("draft, target", REAL_PAIRS)
@@ -148,7 +146,7 @@ def test_every_round_is_that_of_the_numpy_loop(monkeypatch, rule: str):
         draft, target = random_pair(case % 5).draft, random_pair(case % 5).target
         monkeypatch.setattr(draft, "eos_ids", (2, *range(259, 259 + case % 6 * 4)))  # "▁", "a", "b", ...
         both, hosted = Pair(draft, target), Pair(on_the_host(draft), on_the_host(target))
-        assert both.sampler is transformers_sampler.CpuSampler and hosted.sampler is Sampler
+        assert both.sampler is sampling_torch.CpuSampler and hosted.sampler is Sampler
         options = Options(verify=rule, stop=(FixedLength(5), Confidence(6, 0.2))[case % 2], max_new_tokens=16,
                           learn=case % 3 == 0, temperature=(0.0, 0.3, 0.7, 1.0)[case // 2 % 4],
                           top_k=(0, 20)[case % 7 == 0], top_p=(1.0, 0.9)[case % 5 == 0])
@@ -243,7 +241,7 @@ def test_copies_do_not_grow_with_the_draft(copied, rule: str, temperature: float
 class Stored:
     """A model that returns, at once, the next of a few stored rows of random logits."""
 
-    sampler, device = sampler_torch.Sampler, torch.device("cpu")
+    sampler, device = sampling_torch.Sampler, torch.device("cpu")
     context_size, eos_ids = 1 << 20, ()
 
     def __init__(self, tokenizer, seed: int) -> None:

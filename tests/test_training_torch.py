@@ -18,9 +18,8 @@ transformers = pytest.importorskip("transformers")
 from test_backward_torch import exact  # noqa: E402, F401 (a fixture)
 from test_transformers_model import BYTES, KINDS, SIZES, random_model  # noqa: E402
 
-from omnidraft import losses, sampler_torch, stopping, verification  # noqa: E402
+from omnidraft import losses, sampling_torch, stopping, verification  # noqa: E402
 from omnidraft.drafting import Draft  # noqa: E402
-from omnidraft.engine import transformers_sampler  # noqa: E402
 from omnidraft.engine.load import load  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
 from omnidraft.engine.weights import load_tensors  # noqa: E402
@@ -126,7 +125,7 @@ def test_in_float32_as_well(folders, examples, rank):
 def device(monkeypatch) -> None:
     """Tensors are treated as if they were on a GPU: rows and losses stay there."""
     monkeypatch.setattr(training_torch, "numpy_is_faster", lambda logits: False)
-    monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler_torch.Sampler)
+    monkeypatch.setattr(sampling_torch, "CpuSampler", sampling_torch.Sampler)
 
 
 @ranks
@@ -151,7 +150,7 @@ def test_a_learner_keeps_rows_on_the_device_and_learns_the_same(folders, tmp_pat
     for on_device in (False, True):
         if on_device:
             monkeypatch.setattr(training_torch, "numpy_is_faster", lambda logits: False)
-            monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler_torch.Sampler)
+            monkeypatch.setattr(sampling_torch, "CpuSampler", sampling_torch.Sampler)
         learner = resumed(folders, tmp_path / str(on_device), "torch", rank=0, rate=0.003, guard=0)
         learned = serve(learner, PROMPTS[:5], max_new_tokens=16)
         assert isinstance(learner.batch[0].target_probs, torch.Tensor if on_device else np.ndarray)
@@ -418,7 +417,7 @@ def test_a_head_on_a_device_learns_and_stops_as_on_the_host(folders, how, monkey
     for on_device in (False, True):
         if on_device:
             monkeypatch.setattr(training_torch, "numpy_is_faster", lambda tensor: False)
-            monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler_torch.Sampler)
+            monkeypatch.setattr(sampling_torch, "CpuSampler", sampling_torch.Sampler)
             monkeypatch.setattr(verification, "comparisons", None)  # the labels are made on the device, too
         pair = Pair(drafter(folders, "llama", "torch"), TransformersModel.load(folders["target"]))
         rng = np.random.default_rng(0)
@@ -437,10 +436,10 @@ def test_a_head_on_a_device_learns_and_stops_as_on_the_host(folders, how, monkey
         assert other == pytest.approx(one, abs=1e-4) and np.abs(one).sum() > 1e-3
 
 
-@pytest.mark.parametrize("sampler", [transformers_sampler.CpuSampler, sampler_torch.Sampler])  # the second is used on a GPU
+@pytest.mark.parametrize("sampler", [sampling_torch.CpuSampler, sampling_torch.Sampler])  # the second is used on a GPU
 def test_a_head_that_numpy_has_trained_goes_on_in_torch(folders, tmp_path, monkeypatch, sampler):
-    monkeypatch.setattr(transformers_sampler, "CpuSampler", sampler)
-    if sampler is sampler_torch.Sampler:
+    monkeypatch.setattr(sampling_torch, "CpuSampler", sampler)
+    if sampler is sampling_torch.Sampler:
         monkeypatch.setattr(training_torch, "numpy_is_faster", lambda tensor: False)
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     assert adapt(folders, "prompts.txt", "--head", "interleaved", "--threshold", "0").exit_code == 0

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..sampler import Sampler
+from ..sampling import Sampler
 from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
 from .config import ModelConfig, frequencies

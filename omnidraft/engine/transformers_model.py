@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from .. import sampler_torch
+from .. import sampling_torch
 from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
-from . import transformers_sampler
 from .config import FAMILIES
 from .model import check_pass, check_rewind, flat_ids, printable
 from .transformers_cache import Ahead, Copies
@@ -130,7 +129,7 @@ class TransformersModel:
     # else each proposal is a pass of its own
     drafting_pays = property(lambda self: self._at_once is not False and not self._ahead)
     sampler = property(lambda self: (
-        transformers_sampler.CpuSampler if self.device.type == "cpu" else sampler_torch.Sampler))
+        sampling_torch.CpuSampler if self.device.type == "cpu" else sampling_torch.Sampler))
 
     def __repr__(self) -> str:
         return f"TransformersModel({self.name!r}: {self.parameters:,} parameters, {self.kernel})"

@@ -9,8 +9,7 @@ from typing import Any
 from ..decoding import plain, speculative
 from ..options import Options
 from ..pairing import Pairing
-from ..sampler import Sampler
-from ..sampling import Uniforms
+from ..sampling import Sampler, Uniforms
 from ..text.errors import OmnidraftError
 from ..translation import merge
 from .pace import Pace
