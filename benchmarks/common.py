@@ -8,9 +8,8 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 REAL = Path(os.environ.get("OMNIDRAFT_REAL_DATA", "OMNIDRAFT_REAL_DATA"))  # published models and data
 HEAD, WAY = ("commit", "machine", "models", "settings"), " / "  # of a result file; between the parts of an entry's name
 TASKS, TARGETS = ["math", "code", "text"], ["qwen-like", "llama3-like"]
+REAL_PAIRS = ["real:babyllama-tok361:stories260K", "real:stories260K:babyllama-tok361"]
 
 
 def arguments(doc: str | None, name: str, **defaults: Any) -> Namespace:
@@ -75,25 +75,6 @@ def prompts(task: str, count: int) -> list[dict]:
 def texts_of(task: str, count: int) -> list[str]:
     """Only the prompts."""
     return [example["prompt"] for example in prompts(task, count)]
-
-
-def compare_checkouts(module: str, before: Path, turns: int) -> Iterator[tuple[dict, dict]]:
-    """Results of a script in another checkout and in this one, each run in its own process.
-
-    They take turns, and the order changes every turn. Both get the arguments of this call.
-    """
-    given = sys.argv[1:]
-    for option in ("--before", "--turns"):
-        given = [word for i, word in enumerate(given) if option not in given[max(0, i - 1):i + 1]]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "figures.json"
-        for turn in range(turns):
-            made: dict[Path, dict] = {}
-            for checkout in (before, ROOT) if turn % 2 else (ROOT, before):
-                subprocess.run([sys.executable, "-m", module, *given, "--json", path], cwd=checkout,
-                               check=True, stdout=subprocess.DEVNULL)
-                made[checkout] = json.loads(path.read_text(encoding="utf-8"))
-            yield made[before], made[ROOT]
 
 
 def versions() -> dict[str, str | int]:

@@ -4,8 +4,8 @@
     python -m benchmarks.device --device cpu --small                 # any machine: less than a minute
     python -m benchmarks.device --tokenizers FOLDER --json FILE      # with published tokenizers
 
-It needs NumPy, tokenizers, torch and transformers, no network, and from the repository only
-`omnidraft/` and this file. Four parts, each printed as it is measured, then one table of all:
+It needs NumPy, tokenizers, torch and transformers, and no network. Four parts, each printed as it is measured, then one
+table of all:
 
 parity   the Torch twins against NumPy, at real size, in float64: distributions and draws, verdicts,
          losses and gradients, the acceptance head. A difference makes the exit status 1.
@@ -43,6 +43,8 @@ import transformers
 from tokenizers import decoders, models, pre_tokenizers
 
 import omnidraft
+from benchmarks.common import skip
+from benchmarks.overhead import shared_words, stored_pair
 from omnidraft import (
     losses,
     losses_torch,
@@ -66,7 +68,7 @@ SMALL = [("draft-2k", 2_000, 2_048, "target-5k", 5_000, 5_120)]
 SHAPES = {32_000: (768, 2, 12, 3072), 49_152: (576, 30, 9, 1536)}  # width, layers, heads, inner
 SMALL_SHAPE = 64, 2, 4, 128
 TEXTS, LENGTH = 4, 96  # of an update
-ROWS, DRAFTED, FAVOURED = 64, 4, 0.8  # of a round: stored rows, k, probability of the next word
+DRAFTED, FAVOURED = 4, 0.8  # of a round: k, probability of the next word
 
 
 class Case(NamedTuple):
@@ -116,21 +118,8 @@ def cases(args: Namespace) -> Iterator[Case]:
                                          context_size=1 << 20, eos_ids=()))
         pair = Pairing(*sides)
         entries = " -> ".join(f"{side.tokenizer.size:,}" for side in sides)
-        yield Case(entries, pair, shared_words(pair), SMALL_SHAPE if args.small else SHAPES[draft_size])
-
-
-def shared_words(pair: Pairing) -> list[tuple[int, int]]:
-    """(draft token, target token) of words with a space before them that are one token in both."""
-    draft, target = pair.draft.tokenizer, pair.target.tokenizer
-    found = []
-    for token, data in enumerate(draft.token_bytes):
-        if data and len(data) > 3 and data[:1] == b" " and data[1:].isalpha() and data.isascii():
-            text = data.decode()
-            ids = target.encode_continuation(text)
-            if len(ids) == 1 and draft.encode_continuation(text) == [token]:
-                found.append((token, ids[0]))
-    random.Random(0).shuffle(found)
-    return found
+        words = shared_words(*(side.tokenizer for side in sides))
+        yield Case(entries, pair, words, SMALL_SHAPE if args.small else SHAPES[draft_size])
 
 
 def text_of(case: Case, seed: int) -> list[int]:
@@ -242,47 +231,11 @@ def examples(case: Case, count: int, dtype: Any = np.float32) -> list[losses.Exa
 
 
 # ---- a round ---------------------------------------------------------------------------------------------------------
-class Stored:
-    """A model that answers with a stored row for each token; `seconds` are spent on that."""
-
-    context_size, eos_ids = 1 << 20, ()
-
-    def __init__(self, side: Any, words: Sequence[int], device: str | None) -> None:
-        self.tokenizer, self.name, self.vocab_size = side.tokenizer, side.name, side.vocab_size
-        self.device, self.seconds = device, 0.0
-        rows = 3 * np.random.default_rng(0).standard_normal((ROWS, side.vocab_size), np.float32)
-        rows[range(ROWS), words] = np.log(np.exp(rows).sum(-1)) + np.log(FAVOURED / (1 - FAVOURED))
-        after = np.arange(side.vocab_size) % ROWS  # the row that follows each token
-        after[list(words)] = (np.arange(ROWS) + 1) % ROWS
-        self.rows, self.after = rows, after
-        if device is not None:
-            self.rows, self.after = torch.from_numpy(rows).to(device), torch.from_numpy(after).to(device)
-            self.sampler = TransformersModel.sampler.fget(SimpleNamespace(device=torch.device(device)))
-
-    def new_cache(self, on_device: bool = False) -> Any:
-        """A cache that is only a length."""
-        cache = SimpleNamespace(length=0, on_device=on_device)
-        cache.rewind = lambda length: setattr(cache, "length", length)
-        return cache
-
-    def forward(self, ids: list, cache: Any, rows: int = 1) -> Any:
-        """The rows that follow the last ids."""
-        began = perf_counter()
-        cache.length += len(ids)
-        if self.device is None:
-            made = self.rows[self.after[ids[-rows:]]]
-        else:
-            tensors = [torch.as_tensor(i, device=self.device).reshape(1) for i in ids[-rows:]]
-            made = self.rows[self.after[torch.cat(tensors)]]
-            made = made if cache.on_device else made.numpy()
-        self.seconds += perf_counter() - began
-        return made
-
-
 def rounds_of(case: Case, device: str | None, rounds: int = 60) -> Iterator[float]:
     """Milliseconds of rounds without their models; device None: NumPy."""
-    words = zip(*(case.words * ROWS)[:ROWS], strict=True)
-    pair = Pairing(*(Stored(side, some, device) for side, some in zip((case.pair.draft, case.pair.target), words, strict=True)))
+    sides = case.pair.draft, case.pair.target
+    pair = stored_pair(*(side.tokenizer for side in sides), [side.vocab_size for side in sides], favoured=FAVOURED,
+                       device=device, clock=perf_counter)
     options = omnidraft.Options(stop=FixedLength(DRAFTED), temperature=1.0, max_new_tokens=1 << 19)
     each = omnidraft.speculative(pair, "A", options, sampling.Uniforms(np.random.default_rng(0)))
     for number in range(rounds + 10):
@@ -424,7 +377,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     args = parser.parse_args(arguments)
     if torch.device(args.device).type == "cuda" and not torch.cuda.is_available():
-        sys.exit("no CUDA device here: give --device cpu")
+        skip("device", "no CUDA device here: give --device cpu")
     results: dict[str, Any] = {"machine": machine(args.device), "parts": {}}
     parts = results["parts"]
     parts["decode"] = attempt("decode", lambda: decoding(args.device, 2 if args.small else 8, 16 if args.small else 64))

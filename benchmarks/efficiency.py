@@ -3,25 +3,22 @@
     python -m benchmarks.efficiency --json
 
 Each figure is a mean over at least `--rounds` rounds with its standard error. Published models
-(real:DRAFT:TARGET) are folders in $OMNIDRAFT_REAL_DATA; they continue stories. For other models, give
-folders in --pairs DRAFT:TARGET, and a JSONL of {"prompt"} in --prompts-file.
+(real:DRAFT:TARGET) are folders in $OMNIDRAFT_REAL_DATA; they continue stories.
 """
 
 from __future__ import annotations
 
-import json
 from itertools import product
 from pathlib import Path
 
-from benchmarks.common import TARGETS, TASKS, add, arguments, chosen, folders_of, save, start, stories, texts_of
+from benchmarks.common import REAL_PAIRS, TARGETS, TASKS, add, arguments, chosen, folders_of, save, start, stories, texts_of
 from benchmarks.writing import efficiency, write
 from omnidraft import Options, Pair
 from omnidraft.engine.load import load
 from omnidraft.stopping import FixedLength
 
 PAIRS = [*(f"{draft}:{target}" for draft in ("draft-tasks", "draft-general") for target in TARGETS), "draft-smol:qwen-like"]
-REAL_PAIRS = ["real:babyllama-tok361:stories260K", "real:stories260K:babyllama-tok361"]
-RULES = ["tli", "slem", "omnidraft", "lifted", "lifted-unhealed"]
+RULES = ["tli", "slem", "omnidraft", "lifted"]
 
 
 def measure(pair: Pair, texts: list[str], options: Options, least: int) -> dict:
@@ -41,8 +38,7 @@ def measure(pair: Pair, texts: list[str], options: Options, least: int) -> dict:
 def main() -> None:
     """Measure, print and write."""
     args = arguments(__doc__, "efficiency", pairs=PAIRS + REAL_PAIRS, tasks=TASKS, rules=RULES, k=6, rounds=300,
-                     temperatures=[0.0, 1.0], tokens=48,
-                     prompts_file=(Path, "JSONL of other prompts, instead of the embedded tasks"))
+                     temperatures=[0.0, 1.0], tokens=48)
     settings = chosen(args, "k", "rounds", "tokens")
     results = start(args.json, settings, pairs={})
     for name in args.pairs:
@@ -52,14 +48,10 @@ def main() -> None:
         sets = {task: texts_of(task, 200) for task in args.tasks}
         if name.startswith("real:"):
             sets = {"tinystories1000": stories(200)}
-        if args.prompts_file:
-            lines = args.prompts_file.read_text(encoding="utf-8").splitlines()[:200]
-            sets = {args.prompts_file.stem: [json.loads(line)["prompt"] for line in lines]}
         for task, temperature in product(sets, args.temperatures):
             figures = {}
             for rule in args.rules:
-                options = Options(verify=rule.removesuffix("-unhealed"), stop=FixedLength(args.k),
-                                  heal=not rule.endswith("-unhealed"), temperature=temperature,
+                options = Options(verify=rule, stop=FixedLength(args.k), temperature=temperature,
                                   max_new_tokens=args.tokens)
                 figures[rule] = measure(pair, sets[task], options, args.rounds)
             at = f"T={temperature:g}"

@@ -1,26 +1,64 @@
-"""How far each rule's distribution of the first tokens is from the target's, by enumeration.
+"""How far each rule is from the target: its first tokens by enumeration, and greedy texts token for token.
 
     python -m benchmarks.exactness --json
 
-The figures of `omnidraft check exactness --worlds 2000`, as a file.
+The first figures are those of `omnidraft check exactness --worlds 2000`. Greedy texts are written in float64 with every
+rule and draft length from 1 to 16, by the embedded pairs and, in both directions, by the two models of
+$OMNIDRAFT_REAL_DATA; where PyTorch is installed, also with both models in PyTorch.
 """
 
 from __future__ import annotations
 
-from benchmarks.common import arguments, chosen, save, start
+from importlib.util import find_spec
+from itertools import islice, product
+
+from benchmarks.common import REAL_PAIRS, TASKS, arguments, chosen, folders_of, save, start, texts_of
+from benchmarks.efficiency import PAIRS
+from benchmarks.writing import emitted, write, write_plainly
+from omnidraft import Options, Pair
 from omnidraft.cli.check import report
+from omnidraft.engine.load import load
 from omnidraft.exactness import check
+from omnidraft.stopping import FixedLength
 from omnidraft.verification import RULES
+
+GREEDY = {"numpy": {"prompts": 2, "tokens": 32, "k": [1, 16]},  # prompts of each task
+          "torch": {"prompts": 1, "tokens": 16, "k": [1, 16]}}
+
+
+def same_texts(pair: Pair, prompts: int, tokens: int, k: list[int]) -> dict[str, int]:
+    """How many greedy texts equal plain decoding's, over all tasks, rules and draft lengths."""
+    encode, room = pair.target.tokenizer.encode, pair.target.context_size - tokens
+    same = []
+    for task in TASKS:
+        fitting = (text for text in texts_of(task, 200) if len(encode(text)) < room)
+        for text in islice(fitting, prompts):
+            expected = emitted(write_plainly(pair.target, text, Options(max_new_tokens=tokens)))
+            for rule, length in product(RULES, range(k[0], k[1] + 1)):
+                options = Options(verify=rule, stop=FixedLength(length), max_new_tokens=tokens)
+                same.append(emitted(write(pair, text, options)) == expected)
+    return {"same": sum(same), "of": len(same)}
 
 
 def main() -> None:
-    """Enumerate, print and write."""
-    args = arguments(__doc__, "exactness", worlds=2000)
+    """Enumerate, compare, print and write."""
+    args = arguments(__doc__, "exactness", worlds=2000, pairs=PAIRS + REAL_PAIRS)
     found = [check(rule, args.worlds) for rule in RULES]
     print(report(found))
     rules = {one.rule: {"runs": one.runs, "mean": one.mean, "worst": one.worst,
                         "conditions": dict(sorted(one.conditions.items()))} for one in found}
-    save(args.json, start(None, chosen(args, "worlds"), rules=rules))
+    results = start(None, chosen(args, "worlds"), rules=rules, greedy={})
+    for backend, how in GREEDY.items():
+        if backend == "torch" and not find_spec("torch"):
+            continue
+        pairs = {}
+        for folders in filter(None, map(folders_of, args.pairs)):
+            pair = Pair(*(load(part, "float64", backend, "cpu") for part in folders))
+            name = f"{pair.draft.name}:{pair.target.name}"
+            pairs[name] = same_texts(pair, **how)
+            print(f"{backend} {name}: {pairs[name]}", flush=True)
+        results["greedy"][backend] = how | {"pairs": pairs}
+    save(args.json, results)
 
 
 if __name__ == "__main__":

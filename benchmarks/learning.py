@@ -1,4 +1,4 @@
-"""What a drafter learns from the texts it helps to write: before and after, with every loss.
+"""What a drafter learns from the texts it helps to write: before and after, with every loss, and by the clock.
 
     python -m benchmarks.learning --json
 
@@ -7,24 +7,33 @@ written once, by plain decoding at temperature 1, and every recipe learns from t
 same order: one pass, an update every two texts, six earlier texts replayed. Measurements use
 held-out prompts and drafts of six tokens, under `lossless` and under the paper's rule. The gap is
 the difference between the un-adapted drafter and `--yardstick`, which was trained offline on
-everything that the targets saw. Results already in the file are not measured again.
+everything that the targets saw.
+
+By the clock, the un-adapted drafter serves a stream of `--texts` prompts at temperature 1 and learns meanwhile (all weights,
+14 earlier texts replayed). Then plain decoding, the un-adapted and the adapted pair, and the yardstick take turns on held-out
+prompts, greedy with confidence stop; half of these are of kinds that the stream did not have. Learning has paid off after n
+tokens, where n (1 / plain tokens per second - 1 / those of the adapted pair) = seconds of learning. Results already in the
+file are not measured again.
 """
 
 from __future__ import annotations
 
+from argparse import Namespace
 from functools import lru_cache, partial
 from itertools import product
 from time import perf_counter
 
 import numpy as np
 
-from benchmarks.common import TASKS, arguments, chosen, run_all, start, texts_of
-from benchmarks.writing import draws, efficiency, write
+from benchmarks.common import TASKS, arguments, chosen, prompts, run_all, start, texts_of
+from benchmarks.paper.adaptive import serve, speeds
+from benchmarks.writing import draws, efficiency, learning_share, write
 from omnidraft import Options, Pair
 from omnidraft.engine.load import load
+from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.losses import Example, make_example
-from omnidraft.stopping import FixedLength
+from omnidraft.stopping import Confidence, FixedLength
 from recipes import batch
 from recipes.world import fresh_prompts
 
@@ -32,6 +41,7 @@ LOSSES = {"dm": {"loss": "dm"}, "hybrid": {"loss": "hybrid"},
           "hybrid, dynamic weight": {"loss": "hybrid", "weight": "dynamic"},
           **{f"lifted, {name}": {"divergence": name} for name in ("forward", "reverse", "tv")}}
 HELD_OUT, EVERY, REPLAY = 24, 2, 6
+CLOCK = {"prompts": 24, "tokens": 96, "repeats": 5, "replay": 14}
 
 
 @lru_cache(maxsize=1)
@@ -71,6 +81,26 @@ def learned(draft: str, pair: Pair, texts: list[Example], recipe: Recipe,
         "loss": [round(float(np.mean(part)), 4) for part in parts]}
 
 
+def clock(args: Namespace, target: str, task: str, seed: int) -> dict:
+    """Tokens per second before and after learning from one stream, and when learning has paid for itself."""
+    base, goal, stop = load(args.draft), load(target), Confidence()
+    pair, schedule = Pair(base, goal), Schedule(every=EVERY, replay=CLOCK["replay"], memory=2048)
+    options = Options(stop=Confidence(8, 0.2), temperature=1.0, max_new_tokens=CLOCK["tokens"])
+    learner = serve(pair, fresh_prompts(task, args.texts, 5 + seed), schedule, options, recipe=Recipe(rank=0))
+    ways = {"plain": (pair, None), "before": (Pair(base, goal), stop), "after": (pair, stop),
+            "yardstick": (Pair(load(args.yardstick), goal), stop)}
+    found = speeds(ways, prompts(task, CLOCK["prompts"]), CLOCK["tokens"], CLOCK["repeats"])
+    s, after, rate = learner.statistics, found["after"], "tokens_per_second"
+    row = {"learning_seconds": round(s["learning_seconds"], 1), "serving_seconds": round(s["seconds"], 1),
+           "learning_share": learning_share(s), "updates": s["updates"], "rollbacks": learner.rollbacks}
+    for name in ("plain", "before"):
+        row[f"to_{name}"] = round(after[rate] / found[name][rate], 3)
+        row[f"seen_to_{name}"] = round(after[f"seen_{rate}"] / found[name][f"seen_{rate}"], 3)
+    gain = 1 / found["plain"][rate] - 1 / after[rate]
+    row["pays_against_plain_after"] = round(s["learning_seconds"] / gain) if gain > 0 else None
+    return row | found
+
+
 def main() -> None:
     """Learn, measure, print and write after every recipe."""
     args = arguments(
@@ -95,7 +125,12 @@ def main() -> None:
         where = f"{args.draft} -> {target}, {task}, seed {seed}"
         for name, (draft, recipe) in wanted.items():
             jobs["runs", f"{where}: {name}"] = partial(run, draft, target, task, seed, recipe)
-    run_all(args.json, start(args.json, settings, runs={}), jobs, settings)
+    results = start(args.json, settings, runs={}, clock={})
+    run_all(args.json, results, jobs, settings)
+    run_all(args.json, results, {
+        ("clock", f"{args.draft} -> {target}, {task}: all weights, {args.texts} texts at T = 1, seed {seed}"):
+            partial(clock, args, target, task, seed)
+        for target, task, seed in product(args.targets, args.tasks, args.seeds)}, CLOCK)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
     python -m benchmarks.overhead --json
     python -m benchmarks.overhead --draft draft-smol --target gemma3.gguf
-    python -m benchmarks.overhead --before ../other-checkout
 
 Both models answer with stored logits of their full width (Qwen2's is 152,064); the time this takes
 is not counted. Both give the next word of one text the share `--favoured` of their probability, so
@@ -11,15 +10,13 @@ for (m + 1 of the target, k of the drafter) are measured alone: their softmax in
 their argmax (T = 0), by the same library. A turn's figure is the median CPU time of one thread over
 its rounds, so that other work on the machine has little effect. Of `--turns` turns (all rules, then
 all again) the one with the median ratio counts. The tokenizers are those of $OMNIDRAFT_REAL_DATA.
---before compares with another checkout instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 from statistics import median, median_low
 from time import thread_time
 from types import SimpleNamespace
@@ -27,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import REAL, arguments, chosen, compare_checkouts, save, skip, start
+from benchmarks.common import REAL, arguments, chosen, save, skip, start
 from benchmarks.writing import draws
 from omnidraft import Options, Pair, Tokenizer, speculative
 from omnidraft.engine.load import tokenizer_of
@@ -40,19 +37,31 @@ TEXT = "Question: Ann has 3 boxes of 12 pens and gives 7 away. How many are left
 
 
 class Stored:
-    """A model that answers at once with the next of its stored rows of logits."""
+    """A model that answers each token at once with a stored row; `seconds` went into that, `given` are its answers.
+
+    The row after one of the `words` gives the next of them the share `favoured` of its probability. `device`: None for
+    arrays, else where the tensors are. `clock`: what measures the seconds.
+    """
 
     context_size, eos_ids = 1 << 20, ()
 
-    def __init__(self, tokenizer: Tokenizer, rows: Any, device: Any = "cpu") -> None:
-        self.tokenizer, self.name, self.vocab_size = tokenizer, tokenizer.name, rows.shape[1]
-        self.rows, self.at, self.device = rows, 0, device
-        if not isinstance(rows, np.ndarray):
+    def __init__(self, tokenizer: Tokenizer, width: int, words: Sequence[int], favoured: float = 0.8, device: Any = None,
+                 clock: Callable[[], float] = thread_time) -> None:
+        self.tokenizer, self.name, self.vocab_size = tokenizer, tokenizer.name, width
+        self.device, self.clock, self.seconds, self.given = device, clock, 0.0, []
+        rows = 3 * np.random.default_rng(width).standard_normal((ROWS, width), np.float32)
+        if favoured:
+            rows[range(ROWS), words] = np.log(np.exp(rows).sum(-1)) + np.log(favoured / (1 - favoured))
+        after = np.arange(width) % ROWS  # the row that follows each token
+        after[list(words)] = (np.arange(ROWS) + 1) % ROWS
+        self.rows, self.after = rows, after
+        if device is not None:
+            import torch
 
             from omnidraft import sampling_torch
 
-            on_cpu = rows.device.type == "cpu"
-            self.sampler = sampling_torch.CpuSampler if on_cpu else sampling_torch.Sampler
+            self.rows, self.after = torch.from_numpy(rows).to(device), torch.from_numpy(after).to(device)
+            self.sampler = sampling_torch.CpuSampler if self.rows.device.type == "cpu" else sampling_torch.Sampler
 
     def new_cache(self, on_device: bool = False) -> Any:
         """A cache that is only a length, and says whether tensors stay tensors."""
@@ -61,51 +70,44 @@ class Stored:
         return cache
 
     def forward(self, ids: list, cache: Any, rows: int = 1) -> Any:
-        """The next `rows` rows."""
+        """A copy of the rows that follow the last ids."""
+        began = self.clock()
         cache.length += len(ids)
-        self.at = (self.at + rows) % (len(self.rows) - 16)
-        return self.rows[self.at:self.at + rows]
-
-
-class Favouring(Stored):
-    """After a favoured token it returns the next one's row; keeps its seconds and the rows it returned."""
-
-    def __init__(self, tokenizer: Tokenizer, rows: Any, favourites: list[int]) -> None:
-        super().__init__(tokenizer, rows)
-        self.places = {token: place for place, token in enumerate(favourites, 1)}
-        self.seconds, self.given = 0.0, []
-
-    def forward(self, ids: list, cache: Any, rows: int = 1) -> Any:
-        """A copy of the rows that belong to the last `rows` of the ids."""
-        began = thread_time()
-        cache.length += len(ids)
-        places = [self.places.get(int(token), int(token)) % ROWS for token in ids[-rows:]]
-        self.given.append(self.rows[places])
-        self.seconds += thread_time() - began
-        given = self.given[-1]
-        return given if cache.on_device or isinstance(given, np.ndarray) else given.numpy()
-
-
-def stored_pair(draft: Tokenizer, target: Tokenizer, favoured: float, backend: str) -> Pair:
-    """Random rows, in which the next word of one text has `favoured` of the probability."""
-    rng, words, models = np.random.default_rng(0), [], []
-    for token, data in enumerate(draft.token_bytes):
-        if data and len(data) > 4 and data[:1] == b" " and data[1:].isalpha():
-            ids = target.encode_continuation(draft.decode_bytes([token]).decode())
-            words += [(token, *ids)] * (len(ids) == 1)
-    text = rng.permutation(words)[:ROWS].T.tolist()  # in the ids of both vocabularies
-    for tokenizer, ids in zip((draft, target), text, strict=True):
-        size = WIDTHS.get(tokenizer.name, tokenizer.size)
-        rows = 3 * rng.standard_normal((ROWS, size), np.float32)
-        if favoured:
-            odds = np.log(favoured / (1 - favoured))
-            rows[range(ROWS), ids] = np.log(np.exp(rows).sum(-1)) + odds
-        if backend == "torch":
+        if self.device is None:
+            made = self.rows[self.after[ids[-rows:]]]
+        else:
             import torch
 
-            rows = torch.from_numpy(rows)
-        models.append(Favouring(tokenizer, rows, ids))
-    return Pair(*models)
+            tensors = [torch.as_tensor(i, device=self.device).reshape(1) for i in ids[-rows:]]
+            made = self.rows[self.after[torch.cat(tensors)]]
+        self.given.append(made)
+        made = made if cache.on_device or self.device is None else made.numpy()
+        self.seconds += self.clock() - began
+        return made
+
+
+def shared_words(draft: Tokenizer, target: Tokenizer) -> list[tuple[int, int]]:
+    """(draft token, target token) of words with a space before them that are one token in both, in random order."""
+    found = []
+    for token, data in enumerate(draft.token_bytes):
+        if data and len(data) > 3 and data[:1] == b" " and data[1:].isalpha() and data.isascii():
+            text = data.decode()
+            ids = target.encode_continuation(text)
+            if len(ids) == 1 and draft.encode_continuation(text) == [token]:
+                found.append((token, ids[0]))
+    return [found[i] for i in np.random.default_rng(0).permutation(len(found))]
+
+
+def stored_pair(draft: Tokenizer, target: Tokenizer, widths: Sequence[int], **how: Any) -> Pair:
+    """Two such models with logits of these widths, which favour the words of one text."""
+    words = (shared_words(draft, target) * ROWS)[:ROWS]
+    sides = zip((draft, target), widths, zip(*words, strict=True), strict=True)
+    return Pair(*(Stored(tokenizer, width, ids, **how) for tokenizer, width, ids in sides))
+
+
+def width_of(tokenizer: Tokenizer) -> int:
+    """The width of a model's logits."""
+    return WIDTHS.get(tokenizer.name, tokenizer.size)
 
 
 def alone(backend: str, temperature: float) -> Callable[[Any], Any]:
@@ -145,21 +147,6 @@ def overhead(pair: Pair, options: Options, needed: Callable[[Any], Any],
             "tokens_per_round": sum(kept) / len(kept), "target_rows": sum(rows) / len(rows)}
 
 
-def against_checkout(before: Path, turns: int) -> None:
-    """Print the milliseconds per round of this checkout and of another one."""
-    found: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
-    for results in compare_checkouts("benchmarks.overhead", before, turns):
-        old, new = ([(backend, rule, at, f["own_ms"]) for backend, rules in one["backends"].items()
-                     for rule, row in rules.items() for at, f in row.items()] for one in results)
-        for (*_, past), (*name, now) in zip(old, new, strict=True):  # a rule may have a new name
-            found.setdefault(tuple(name), []).append((past, now))
-    for (backend, rule, at), times in found.items():
-        ratios = [past / now for past, now in times]
-        past, now = map(median, zip(*times, strict=True))
-        print(f"{backend} {rule:9} {at}: {past:.2f} -> {now:.2f} ms, {median(ratios):.2f} times as "
-              f"fast ({min(ratios):.2f} to {max(ratios):.2f})")
-
-
 def main() -> None:
     """Measure, print and write."""
     args = arguments(
@@ -167,14 +154,11 @@ def main() -> None:
         draft=("llama2-32k", "whose tokenizer: a public one, a model of the package, a folder or a GGUF file"),
         target=("qwen2-151k", "likewise"),
         favoured=(0.8, "probability of the next word; 0: both models draw from unrelated random rows"),
-        before=(Path, "another checkout to compare with"),
         backend={"choices": ("numpy", "torch"), "help": "measure only this one"})
     if not find_spec("torch"):
         skip("overhead", "pip install 'omnidraft[torch]'")
     if not REAL.is_dir():
         skip("overhead", "set OMNIDRAFT_REAL_DATA to a folder with the tokenizers")
-    if args.before:
-        return against_checkout(args.before, args.turns)
     import torch
 
     torch.set_num_threads(1)
@@ -182,8 +166,8 @@ def main() -> None:
     for name in (args.draft, args.target):
         public = REAL / "tokenizers" / name
         tokenizers.append(Tokenizer.load(public) if public.is_dir() else tokenizer_of(name))
-    pairs = {backend: stored_pair(*tokenizers, args.favoured, backend)
-             for backend in ("numpy", "torch") if args.backend in (None, backend)}
+    pairs = {backend: stored_pair(*tokenizers, [*map(width_of, tokenizers)], favoured=args.favoured, device=device)
+             for backend, device in (("numpy", None), ("torch", "cpu")) if args.backend in (None, backend)}
     found = start(None, chosen(args, "draft", "target", "k", "favoured", "repeats", "turns"), backends={})
     found["machine"] |= {"torch": torch.__version__, "torch_threads": 1}
     turns: dict[tuple, list[dict[str, float]]] = {}

@@ -5,12 +5,11 @@
 
 A cell is a target, a data set and a method. The drafter serves `--stream` prompts, greedy, and learns from them; "before"
 does not learn, "tli" and "omnidraft" are that with the rules of the paper's baseline SpD_DM and of its Algorithm 1, which has
-n-grams too, "k = 4" with drafts of fixed length, and "projection" is a rival of our losses. With "head" only the acceptance
-head learns; it then decides when drafts stop, at the same threshold. Then held-out prompts are written at T = 0 and 1: block
+n-grams too, and "k = 4" with drafts of fixed length. With "head" only the acceptance head learns; it then decides when drafts
+stop, at the same threshold. Then held-out prompts are written at T = 0 and 1: block
 efficiency and both acceptances, with errors over the prompts (jackknife; after learning also with drafts of four tokens), and,
 for the first `--timed` of them, plain and speculative decoding in turns: the speedup is the ratio of their tokens per second
-by the wall clock. `--draws` draws the first token of a held-out prompt many times at T = 1, and compares the counts with the
-target's distribution.
+by the wall clock.
 Targets with a chat template get the prompts as requests. `--rules` compares the four rules between two real models, and
 needs PyTorch. The data are not part of the repository: their folder is $OMNIDRAFT_REAL_DATA. `recipes.requests.SPLITS` says
 which rows are for training, for the stream, and held out.
@@ -31,16 +30,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import REAL, arguments, chosen, run_all, skip, start
-from benchmarks.projection import projection
-from benchmarks.writing import chi_squared, draws, emitted
-from omnidraft import Adapters, Options, Pair, Round, learn, losses, plain, speculative
+from benchmarks.writing import draws, emitted
+from omnidraft import Adapters, Options, Pair, Round, learn, plain, speculative
 from omnidraft.engine.load import load
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.metrics import Summary, summarize
 from omnidraft.pairs.conversation import template_of
 from omnidraft.pairs.prompts import ids_of
-from omnidraft.sampling import process
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.text.files import make_folder_of, write_text
 from omnidraft.verification import RULES
@@ -54,7 +51,6 @@ METHODS: dict[str, dict[str, Any] | None] = {  # arguments of a Recipe, if the d
     "tli": None, "omnidraft": None, "before": None, "k = 4": None,
     "dm": {"loss": "dm", "rank": 0}, "hybrid": {"loss": "hybrid", "rank": 0}, "hybrid + LoRA": {"loss": "hybrid"},
     "lifted": {"rank": 0}, "lifted + LoRA": {},
-    "projection": {"loss": "projection", "rank": 0},  # a rival: benchmarks/projection.py
     "head": {}}
 LEARNING = Schedule(every=2, replay=6, held_out=0)
 HEAD_ONLY = Schedule(every=2, steps=0, head="joint", guard=0, held_out=0)
@@ -204,58 +200,6 @@ def four_rules(draft: str, target: str, data: str, args: Namespace) -> dict[str,
     return found
 
 
-class Remembered:
-    """A model that computes each pass once: for many texts that begin alike."""
-
-    def __init__(self, model: Any) -> None:
-        self.model, self.known, self.cache = model, {}, model.new_cache()
-        self.ids: list[int] = []  # in the model's cache
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    def new_cache(self, **more: Any) -> Namespace:
-        """A cache that knows its ids only."""
-        cache = Namespace(ids=[], length=0)
-
-        def rewind(length: int) -> None:
-            del cache.ids[length:]
-            cache.length = length
-
-        cache.rewind = rewind
-        return cache
-
-    def forward(self, ids: list[int], cache: Namespace, rows: int = 1) -> np.ndarray:
-        """The logits (rows, V) of the last ids."""
-        cache.ids += ids
-        cache.length = len(cache.ids)
-        key = (*cache.ids, -rows)
-        if key not in self.known:
-            same = 0  # tokens at the start that the model has read
-            while same < min(len(self.ids), cache.length - rows) and self.ids[same] == cache.ids[same]:
-                same += 1
-            self.cache.rewind(same)
-            self.known[key] = self.model.forward(cache.ids[same:], self.cache, rows=rows)
-            self.ids = list(cache.ids)
-        return self.known[key]
-
-
-def first_tokens(draft: str, target: str, data: str, draws_of: int) -> dict[str, Any]:
-    """The first token of a held-out prompt at T = 1, drawn many times, against the target's distribution."""
-    pair = Pair(*(Remembered(load(name)) for name in (draft, target)))
-    _, held_out = requests_of(data)
-    prompt = ids_of(pair, as_prompt(pair, held_out[0]))
-    options = Options(stop=FixedLength(3), temperature=1.0, max_new_tokens=4)
-    counts = np.zeros(pair.target.vocab_size)
-    kept = 0
-    for number in range(draws_of):
-        first = next(iter(speculative(pair, prompt, options, draws([number, 1]))))
-        counts[first.emitted[0]] += 1
-        kept += first.draft_kept > 0
-    expected = process(pair.target.forward(list(prompt[0]), pair.target.new_cache()))[0]
-    return {"draws": draws_of, **chi_squared(counts, expected), "drafted token kept": round(kept / draws_of, 3)}
-
-
 def main() -> None:
     """Measure, print and write after every cell."""
     args = arguments(
@@ -265,8 +209,7 @@ def main() -> None:
         rules=([""], "pairs DRAFT:TARGET of real models, for all four rules"), temperatures=[0.0, 1.0], seeds=[0],
         stream=(200, "prompts to learn from"), held_out=(24, "prompts for the block efficiency"),
         timed=(8, "of them, for the speed"), repeats=(1, "of each timed text"), tokens=64,
-        draws=(0, "of a first token"), work=("build/real_llm", "folder of what was learned"))
-    losses.LOSSES["projection"] = projection  # so that a Recipe can name it
+        work=("build/real_llm", "folder of what was learned"))
     if not (REAL / "data").is_dir():
         skip("real_llm", "set OMNIDRAFT_REAL_DATA to a folder with the data")
     jobs: dict[tuple, Callable[[], dict]] = {
@@ -276,9 +219,6 @@ def main() -> None:
     for names, data in product([one for one in args.rules if one], args.data):
         draft, target = names.split(":")
         jobs["rules", f"{Path(draft).stem} -> {Path(target).stem}, {data}"] = partial(four_rules, draft, target, data, args)
-    for target, data in product(args.targets if args.draws else [], args.data):
-        jobs["first tokens", f"{args.draft} -> {Path(target).stem}, {data}"] = partial(
-            first_tokens, args.draft, target, data, args.draws)
     settings = chosen(args, "held_out", "timed", "repeats", "tokens")  # each cell says how many prompts taught it
     run_all(args.json, start(args.json, settings, cells={}, rules={}), jobs, settings)
 

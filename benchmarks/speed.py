@@ -1,36 +1,21 @@
 """Wall-clock speed of speculative decoding, compared with plain decoding by the same engine.
 
     python -m benchmarks.speed --json
-    python -m benchmarks.speed --backend torch --pairs draft-tasks:qwen-like \\
-        --json benchmarks/results/speed_torch.json
-    (the same with --draft-backend torch and speed_both_torch.json)
     OPENBLAS_CORETYPE=Haswell python -m benchmarks.speed --json benchmarks/results/speed_avx2.json
-    python -m benchmarks.speed --before ../other-checkout --pairs draft-tasks:qwen-like --repeats 1
 
 Plain and speculative decoding take turns at every prompt. A figure is the median over repeats of
 (tokens/s speculative) / (tokens/s plain), over all prompts of the task, and separately over prompts
 of kinds seen in training and over the others. Greedy, with confidence stop, without loading and
 prefill time. Greedy texts are compared too: they may differ only where the target's two best logits
-are equal within float32 rounding. --before compares with another checkout instead.
+are equal within float32 rounding.
 """
 
 from __future__ import annotations
 
 from itertools import chain
-from pathlib import Path
 from statistics import median
 
-from benchmarks.common import (
-    TARGETS,
-    TASKS,
-    arguments,
-    chosen,
-    compare_checkouts,
-    prompts,
-    save,
-    start,
-    versions,
-)
+from benchmarks.common import TARGETS, TASKS, arguments, chosen, prompts, save, start
 from benchmarks.writing import emitted, take_turns, write, write_plainly
 from omnidraft import Adapters, Options, Pair, pair
 from omnidraft.cli.bench import is_tie
@@ -42,7 +27,7 @@ PAIRS = [*(f"draft-tasks:{target}" for target in TARGETS), "draft-general:qwen-l
          *(f"draft-general+adapter:{target}" for target in TARGETS)]  # the adapters in the package
 FIGURES = ("block_efficiency", "acceptance_draft", "acceptance_proposed", "drafted_per_round",
            "overhead")
-SETTINGS = ("prompts", "tokens", "k", "threshold", "verify", "repeats", "backend", "draft_backend")
+SETTINGS = ("prompts", "tokens", "k", "threshold", "verify", "repeats")
 
 
 def compare(models: Pair, examples: list[dict], options: Options, repeats: int) -> dict:
@@ -85,42 +70,17 @@ def together(rows: list[dict]) -> float:
     return round(median(slow / fast for slow, fast in took), 3)
 
 
-def against_checkout(before: Path, turns: int) -> None:
-    """Print the speed of this checkout relative to another one's, per pair and task."""
-    ratios: dict[tuple[str, str, str], list[float]] = {}
-    for old, new in compare_checkouts("benchmarks.speed", before, turns):
-        for name, tasks in new["pairs"].items():
-            for task, row in tasks.items():
-                for way in ("plain", "speculative"):
-                    speed = f"{way}_tokens_per_second"
-                    ratio = row[speed] / old["pairs"][name][task][speed]
-                    ratios.setdefault((name, task, way), []).append(ratio)
-    for (name, task, way), found in ratios.items():
-        print(f"{name} {task} {way:11}: {median(found):.3f}x "
-              f"({min(found):.3f} to {max(found):.3f})")
-
-
 def main() -> None:
     """Measure, print and write."""
     args = arguments(
         __doc__, "speed", pairs=PAIRS, tasks=TASKS, prompts=12, repeats=5, tokens=128, k=12,
-        threshold=0.4, verify="lifted",
-        backend=("numpy", "torch: the target in transformers, a small drafter in NumPy"),
-        draft_backend=("auto", "with --backend torch: torch for the drafter too"),
-        before=(Path, "another checkout: this one's speed over its speed"),
-        turns=(5, "turns of the two checkouts"))
-    if args.before:
-        return against_checkout(args.before, args.turns)
+        threshold=0.4, verify="lifted")
     options = Options(verify=args.verify, stop=Confidence(args.k, args.threshold),
                       max_new_tokens=args.tokens)
     results = start(None, chosen(args, *SETTINGS), pairs={}, together={})
-    how = {"backend": args.backend}
-    if args.backend == "torch":
-        results["machine"] |= versions()
-        how |= {"device": "cpu", "draft_backend": args.draft_backend}
     for name in args.pairs:
         draft, target = name.split(":")
-        models = pair(draft.removesuffix("+adapter"), target, **how)
+        models = pair(draft.removesuffix("+adapter"), target)
         if draft.endswith("+adapter"):
             models.draft = Adapters(SHIPPED).load(models).drafter(models.draft)
         rows = results["pairs"][name] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import erfc
 from typing import Any
 
 import numpy as np
@@ -40,26 +39,6 @@ def efficiency(rounds: list[Round]) -> dict[str, float]:
     found = {"block_efficiency": s.block_efficiency, "error": float(error),
              "acceptance_draft": s.acceptance_draft, "acceptance_proposed": s.acceptance_proposed}
     return {name: round(value, 3) for name, value in found.items()}
-
-
-def chi_squared(counts: np.ndarray, shares: np.ndarray) -> dict[str, float]:
-    """A chi-squared test of how often each outcome was drawn against its probability.
-
-    Outcomes that are expected less than five times are merged into one. p by the cube root of the statistic, which is
-    nearly normal (Wilson and Hilferty 1931); NumPy has no incomplete gamma function.
-
-    >>> chi_squared(np.array([48, 52]), np.array([0.5, 0.5]))
-    {'bins': 2, 'chi_squared': 0.16, 'p': 0.6909}
-    """
-    expected = shares * counts.sum()
-    often = expected >= 5
-    seen, wanted = (np.append(some[often], some[~often].sum()) for some in (counts, expected))
-    if wanted[-1] == 0 == seen[-1]:  # nothing to merge; what has no probability and was drawn makes the sum infinite
-        seen, wanted = seen[:-1], wanted[:-1]
-    with np.errstate(divide="ignore"):
-        statistic, freedom = float(((seen - wanted) ** 2 / wanted).sum()), len(seen) - 1
-    z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / (2 / (9 * freedom)) ** 0.5
-    return {"bins": len(seen), "chi_squared": round(statistic, 2), "p": round(erfc(z / 2**0.5) / 2, 4)}
 
 
 def learning_share(statistics: dict[str, float]) -> float:

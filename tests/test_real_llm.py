@@ -6,11 +6,9 @@ from argparse import Namespace
 import numpy as np
 import pytest
 
-from benchmarks import projection, real_llm
+from benchmarks import real_llm
 from omnidraft import Pair
 from omnidraft.engine.load import load
-from omnidraft.losses import make_example
-from omnidraft.sampling import process
 from recipes.requests import SPLITS
 
 
@@ -67,41 +65,3 @@ def test_only_the_head_learns_and_it_decides_in_the_cell(data, tmp_path, monkeyp
 def test_jackknife_is_the_error_of_a_mean():
     mean, error = real_llm.jackknife(lambda some: sum(some) / len(some), [1.0, 2.0, 6.0])
     assert (mean, error) == (3.0, 1.528)  # standard deviation / sqrt(n)
-
-
-def test_the_projection_changes_as_the_divergence_from_the_projected_drafter():
-    """Against KL(p || W q) with W written out, of which the loss leaves out what does not depend on q."""
-    pair, rng = Pair(load("draft-general"), load("qwen-like")), np.random.default_rng(0)
-    ids = pair.target.tokenizer.encode("Tom has three boxes of pencils and 24 pens.")
-    first = projection.first_tokens(pair.draft.tokenizer, pair.target.tokenizer)
-    first = np.where(first < 0, pair.alignment.target_to_draft[:len(first)], first)
-    rows = np.zeros((len(ids), pair.target.vocab_size))
-    rows[:, np.flatnonzero(first >= 0)] = rng.dirichlet(np.full((first >= 0).sum(), 0.1), len(ids))
-    example = make_example(pair, "A", ids, rows)
-    shares = np.zeros((pair.target.vocab_size, pair.draft.vocab_size))  # W
-    for token, owner in enumerate(first):
-        if owner >= 0:
-            shares[token, owner] = 1 / (first == owner).sum()
-
-    def expected(logits):
-        total = 0.0
-        for start, p in zip(example.starts, rows, strict=True):
-            if start > 0:
-                q = np.exp(logits[start - 1]) / np.exp(logits[start - 1]).sum()
-                total += (p * np.log(np.maximum(p, 1e-300) / np.maximum(shares @ q, 1e-300))).sum()
-        return total
-
-    one, other = rng.standard_normal((2, len(example.draft_ids), pair.draft.vocab_size))
-    value, gradient, count = projection.projection(one, example, pair)
-    assert count == sum(start > 0 for start in example.starts) > 8
-    assert projection.projection(other, example, pair)[0] - value == pytest.approx(expected(other) - expected(one))
-    step = 1e-6 * rng.standard_normal(one.shape)
-    assert expected(one + step) - expected(one - step) == pytest.approx(2 * (gradient * step).sum(), rel=1e-4)
-
-
-def test_first_tokens_follow_the_target_and_another_distribution_is_found(data, monkeypatch):
-    found = real_llm.first_tokens("draft-tasks", "qwen-like", "alpaca", 300)
-    assert found["p"] > 0.01 and found["bins"] > 3 and found["drafted token kept"] > 0
-    sharper = lambda logits: process(logits, temperature=0.7)  # noqa: E731
-    monkeypatch.setattr(real_llm, "process", sharper)
-    assert real_llm.first_tokens("draft-tasks", "qwen-like", "alpaca", 300)["p"] < 0.001

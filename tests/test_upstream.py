@@ -75,22 +75,17 @@ def test_the_reproduction_is_short_and_needs_only_transformers():
 
 
 @embedded
-def test_the_benchmark_measures_that_distance_and_says_so(translator):
+def test_the_benchmark_measures_that_distance(translator):
     import omnidraft
-    from benchmarks.against_transformers import ASSISTED, distance, table
+    from benchmarks.against_transformers import distance
 
     pair = omnidraft.pair("draft-tasks", "qwen-like", backend="torch", draft_backend="torch", device="cpu")
-    row = {"tokens_per_second": 9.0, "ratio": 2.0, "block_efficiency": 3.0, "acceptance_proposed": 0.5}
     prompts = ["Once upon a time there was a", "Ann has 3 boxes of 12 pens."]
     found = distance(pair, prompts, 1.0)
     low, high = found["first_token_distance_range"]
     assert 0 < low <= found["first_token_distance"] <= high <= 1 and high > 0.05
-    shown = table({"plain": row, ASSISTED: row | found}, "calls")
-    assert f"{ASSISTED} *" in shown and f"total variation of {found['first_token_distance']:.2f}" in shown.splitlines()[-1]
-    assert "(1.90-2.10)" in table({"plain": row | {"ratios": [2.1, 2.0, 1.9]}}, "calls")
     translator()
     assert distance(pair, prompts, 1.0)["first_token_distance"] < 1e-6
-    assert "*" not in table({"plain": row, ASSISTED: row | distance(pair, prompts, 1.0)}, "calls")
 
 
 @embedded

@@ -8,8 +8,9 @@
 # worth?
 #
 # The figures are from `python -m benchmarks.real_llm`: both models in this package's NumPy code on one CPU core, where plain
-# decoding writes about 22 tokens per second. (Those of llama.cpp, another program for running models, are from
-# `benchmarks.llamacpp`.) A short run at the end shows draft-smol live on one question of our own, if the model is here.
+# decoding writes about 22 tokens per second. (Those of llama.cpp, another program for running models, were measured with
+# llama-cpp-python 0.3.36, when this package could run it: commit 7e6268e07032.) A short run at the end shows draft-smol live
+# on one question of our own, if the model is here.
 #
 # ## The equation (arXiv 2211.17192, section 3.3; arXiv 2507.02659, section 4)
 #
@@ -169,7 +170,7 @@ else:
 # - *Temperature 1*: what a small chat model draws is harder to guess, so fewer drafts are kept. draft-smol still gains 1.3 to
 #   1.7 times, but nothing on xsum.
 # - *A target for which each further token costs nearly as much as a pass*: there drafting loses unless nearly every draft is
-#   kept. This is measured in llama.cpp, with up to four draft tokens a round (docs/results.md, "llama.cpp"):
+#   kept. This was measured in llama.cpp, with up to four draft tokens a round:
 #
 #       weights     pass(4)     tau      speedup     plain steps per round
 #       four-bit    3.1         2.60     0.72        3.6

@@ -1,33 +1,20 @@
-"""Adaptive drafting in wall-clock time: fixed lengths, stop rules and the learned head.
+"""The comparison of arXiv 2507.02659 in wall-clock time: learning nothing, the head, the weights, or both.
 
     python -m benchmarks.paper.adaptive --json
 
-*Sweep*: every rule writes the same greedy texts; all settings of a task take turns prompt by prompt
-in one process. The head learns online on other prompts of the same kind, with the paper's schedule:
-an update every 8 prompts, joint or interleaved (the drafter does not learn). *Comparison* (as in
-arXiv 2507.02659): the un-adapted drafter serves a stream and learns nothing, only the head, only its
-weights (`lifted`, rank 32), or both; then held-out prompts are measured. Results already in the file
-are not measured again.
+The un-adapted drafter serves a stream and learns (`lifted`, rank 32); then held-out prompts are written with what was
+learned. All methods take turns prompt by prompt in one process. Results already in the file are not measured again.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
 
 import numpy as np
 
-from benchmarks.common import (
-    TARGETS,
-    TASKS,
-    arguments,
-    chosen,
-    prompts,
-    run_all,
-    start,
-)
+from benchmarks.common import arguments, chosen, prompts, run_all, start
 from benchmarks.writing import learning_share, take_turns, write, write_plainly
 from omnidraft import Learner, Options, Pair, Round, learn
 from omnidraft.engine.load import load
@@ -43,35 +30,6 @@ METHODS = {"fixed k": NOTHING, "adapt only": Schedule(every=2, steps=0, head="jo
            "distill only": Schedule(every=2, replay=6),
            **{how: Schedule(every=2, replay=6, head=how) for how in ("joint", "interleaved")}}
 FIXED, THRESHOLD = 4, 0.4  # used in the comparison
-
-
-@dataclass(frozen=True)
-class EntropyBound(FixedLength):
-    """Stop once 1 - sqrt(weight * H(q)), a lower bound on the acceptance, falls below `threshold`.
-
-    H is the entropy of the last token's row (arXiv 2410.18351; AdaEDL also moves the threshold with
-    the acceptance rate).
-
-    >>> stop = EntropyBound(threshold=0.4, weight=0.2)
-    >>> flat = stop.bound(np.full(8, 1 / 8))  # 1 - sqrt(0.2 log 8) = 0.355
-    >>> stop([flat, stop.bound(np.array([1.0, 0.0]))]), stop([flat])
-    (False, True)
-    """
-
-    limit: int = 12
-    threshold: float = 0.4
-    weight: float = 0.2
-    looks = True
-
-    def bound(self, row: np.ndarray) -> float:
-        """A token's confidence from the row of probabilities (V,) that it was drawn from."""
-        some = row[row > 0]
-        entropy = -float((some * np.log(some)).sum())  # in nats
-        return 1.0 - (self.weight * max(0.0, entropy)) ** 0.5
-
-    def __call__(self, confidences: list[float]) -> bool:
-        """True where the last token's bound is below the threshold."""
-        return confidences[-1] < self.threshold
 
 
 def serve(pair: Pair, texts: list[str], schedule: Schedule, options: Options,
@@ -110,49 +68,6 @@ def speeds(settings: dict[str, tuple[Pair, FixedLength | None]], examples: list[
     return found
 
 
-def quality(scores: np.ndarray, labels: np.ndarray) -> dict:
-    """How well scores (n,) rank accepted above rejected tokens, and how far they are from the labels."""
-    above, below = scores[labels > 0.5][:, None], scores[labels <= 0.5]
-    bins = np.minimum((scores * 10).astype(int), 9)
-    off = sum(abs((scores - labels)[bins == i].sum()) for i in range(10)) / len(labels)
-    loss = -np.log(np.clip(np.where(labels > 0.5, scores, 1 - scores), 1e-4, 1)).mean()
-    curve = (above > below).mean() + (above == below).mean() / 2  # area under the ROC curve
-    return {"auc": round(float(curve), 3), "calibration_error": round(float(off), 3),
-            "cross_entropy": round(float(loss), 3)}
-
-
-def sweep(names: str, task: str, args: Namespace) -> dict:
-    """Every rule on held-out prompts; how well heads and confidence predict acceptance there."""
-    pair, examples = Pair(*map(load, names.split(":"))), prompts(task, args.prompts + args.stream)
-    texts = [example["prompt"] for example in examples]
-    texts, stream, heads = texts[:args.prompts], texts[args.prompts:], {}
-    for how in ("joint", "interleaved"):
-        heads[how] = AcceptanceHead(pair.draft.config.width)
-        options = Options(stop=Confidence(8, 0.1, heads[how]), max_new_tokens=args.tokens)
-        serve(pair, stream, Schedule(every=8, steps=0, head=how, guard=0), options, heads[how])
-    blank = AcceptanceHead(pair.draft.config.width)  # untrained, it predicts the drafter's own confidence
-    options = Options(stop=Confidence(8, 0.05, blank), max_new_tokens=args.tokens)
-    seen = serve(pair, texts, NOTHING, options, blank).labelled
-    labels = np.array([label for _, label in seen])
-    predicted = {name: np.array([head(x) for x, _ in seen])
-                 for name, head in {"confidence": blank, **heads}.items()}
-    rules = {f"k = {k}": FixedLength(k) for k in range(1, 13)} | {
-        "confidence": Confidence(12, THRESHOLD), "entropy bound": EntropyBound(12)}
-    for how, head in heads.items():
-        rules[f"{how} head"] = Confidence(12, THRESHOLD, head)
-    settings = {"plain": (pair, None), **{name: (pair, rule) for name, rule in rules.items()}}
-    found = speeds(settings, examples[:args.prompts], args.tokens, args.repeats)
-    fixed = {name: found[name]["tokens_per_second"] for name in found if name.startswith("k = ")}
-    best = max(fixed, key=fixed.get)
-    fastest = np.array(found[best]["speeds"])
-    for name, figures in found.items():
-        figures["to_best_fixed"] = round(float(np.median(figures.pop("speeds") / fastest)), 3)
-        if hasattr(rules.get(name), "threshold"):
-            figures["threshold"] = round(rules[name].threshold, 3)
-    return {"best_fixed": best, "repeats": args.repeats, "rules": found, "labels": len(labels),
-            "quality": {name: quality(scores, labels) for name, scores in predicted.items()}}
-
-
 def comparison(names: str, task: str, args: Namespace) -> dict:
     """The paper's comparison: each method serves the whole stream, then held-out prompts."""
     texts, (base, goal) = fresh_prompts(task, args.stream, 2), map(load, names.split(":"))
@@ -180,16 +95,13 @@ def comparison(names: str, task: str, args: Namespace) -> dict:
 def main() -> None:
     """Measure, print and write after every part."""
     args = arguments(
-        __doc__, "adaptive", pairs=[f"draft-tasks:{target}" for target in TARGETS], tasks=TASKS,
-        compare=["draft-general:llama3-like", "draft-general:qwen-like"], compare_tasks=["math"],
+        __doc__, "adaptive", pairs=["draft-general:llama3-like", "draft-general:qwen-like"], tasks=["math"],
         stream=(64, "prompts to learn from"), prompts=(8, "held-out prompts"), tokens=64, repeats=9,
         note=("", "a remark on the run, written with its figures"))
-    settings = chosen(args, "stream", "prompts", "tokens", "repeats", "note")
-    settings |= {"fixed": FIXED, "threshold": THRESHOLD}
-    parts = {sweep: (args.pairs, args.tasks), comparison: (args.compare, args.compare_tasks)}
-    run_all(args.json, start(args.json, settings, sweep={}, comparison={}), {
-        (part.__name__, names, task): partial(part, names, task, args)
-        for part, wanted in parts.items() for names, task in product(*wanted)}, settings)
+    settings = chosen(args, "stream", "prompts", "tokens", "repeats", "note") | {"fixed": FIXED, "threshold": THRESHOLD}
+    run_all(args.json, start(args.json, settings, comparison={}), {
+        ("comparison", names, task): partial(comparison, names, task, args)
+        for names, task in product(args.pairs, args.tasks)}, settings)
 
 
 if __name__ == "__main__":

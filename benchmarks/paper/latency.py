@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import REAL, arguments, chosen, save, skip, start, versions
-from benchmarks.overhead import TEXT, Stored
+from benchmarks.overhead import TEXT, stored_pair
 from benchmarks.writing import draws
 from omnidraft import Options, Pair, Tokenizer, speculative
 from omnidraft.engine.load import folder
@@ -91,7 +91,7 @@ def passes(model: Any, context: int, most: int, repeats: int) -> dict[int, float
 
 def overhead(pair: Pair, k: int, temperature: float, repeats: int) -> float:
     """Median milliseconds of a round whose models cost nothing; the first four rounds are not counted."""
-    options = Options(stop=FixedLength(k), temperature=temperature, max_new_tokens=16 * repeats)
+    options = Options(stop=FixedLength(k), temperature=temperature, max_new_tokens=1 << 19)
     rounds, times = speculative(pair, TEXT, options, draws()), []
     for _ in range(repeats + 6):
         began = perf_counter()
@@ -134,15 +134,11 @@ def main() -> None:
     found["draft_ms"] = passes(draft, args.context, 1, 4 * args.repeats)[1]
     print(f"{shape} shapes: a drafted token {found['draft_ms']:.2f} ms")
 
-    def stored(tokenizer: Tokenizer, name: str, seed: int) -> Stored:
-        generator, size = torch.Generator().manual_seed(seed), sizes[name][-1]
-        rows = 3 * torch.randn(64, size if real else tokenizer.size, generator=generator)
-        return Stored(tokenizer, rows.to(device), torch.device(device))
-
     for name, tokenizer in zip(PAPER, reversed(tokenizers), strict=True):
         model = random_model(sizes[name], device, dtype, tokenizer)
         costs = passes(model, args.context, 8, args.repeats)
-        pair = Pair(stored(tokenizers[0], "draft", 1), stored(tokenizer, name, 2))
+        widths = [sizes[part][-1] if real else side.size for part, side in (("draft", tokenizers[0]), (name, tokenizer))]
+        pair = stored_pair(tokenizers[0], tokenizer, widths, favoured=0, device=device)
         own = {f"T={at}": overhead(pair, args.k, at, args.repeats) for at in (0, 1)}
         made = predictions(name, args.k, found["draft_ms"], costs, own["T=1"])
         found["targets"][name] = {"pass_ms": costs, "overhead_ms": own, "predicted": made,

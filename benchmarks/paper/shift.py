@@ -1,7 +1,7 @@
 """Distribution shift: another task, another target and back, several targets at once.
 
     python -m benchmarks.paper.shift --stream 256 --parts task --json
-    (the other parts with --stream 64; pictures with --png benchmarks/results)
+    (the other parts with --stream 64)
 
 *task*: one target; prompts of one task and then of another, with and without the n-gram cache, with
 and without learning; also a drafter that learned only on the second task. Every seed has its own
@@ -14,14 +14,10 @@ are not measured again.
 
 from __future__ import annotations
 
-import gc
-import sys
 import tempfile
 from argparse import Namespace
 from functools import partial
 from itertools import chain, product
-from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -60,16 +56,6 @@ class Run:
         served = learn(self.learner, texts, self.options, self.uniforms)
         self.rounds += [learned.rounds for learned in served]
         return self
-
-
-def memory_of(cache: NGramCache) -> int:
-    """Bytes of memory that Python uses for the entries; each object counts once."""
-    held, waiting = {}, [cache._entries, cache._splits, cache._lengths]
-    while waiting:
-        part = waiting.pop()
-        held[id(part)] = part
-        waiting += gc.get_referents(part)
-    return sum(map(sys.getsizeof, held.values()))
 
 
 def made(draft: Any, target: Any, cached: bool = True) -> Pair:
@@ -122,9 +108,7 @@ def target_shift(args: Namespace, cached: bool) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         store = Adapters(folder)
         for part, target in enumerate((x, y, x)):
-            pair, began = made(base, target, cached), perf_counter()
-            run = Run(pair, LEARNING, args.tokens, part, store)
-            took = round(perf_counter() - began, 3)
+            run = Run(made(base, target, cached), LEARNING, args.tokens, part, store)
             if part == 2:
                 returning = held_out(run.learner.pair, task, args.tokens)
             rounds += run.serve(fresh_prompts(task, args.stream, 4 + part)).rounds
@@ -132,7 +116,7 @@ def target_shift(args: Namespace, cached: bool) -> dict:
                 leaving = held_out(run.learner.pair, task, args.tokens)
             store.keep(run.learner)
     return curve(rounds, args.stream) | {"back_at": 2 * POINTS, "leaving": leaving,
-                                         "returning": returning, "switch_seconds": took}
+                                         "returning": returning}
 
 
 def three_targets(args: Namespace) -> dict:
@@ -143,62 +127,20 @@ def three_targets(args: Namespace) -> dict:
                 for name, goal in goals.items()}
     for text, run in product(texts, together.values()):
         run.serve([text])
-    found, whole = {}, memory(base)
+    found, whole = {}, 4 * base.parameters
     for name, run in together.items():
         alone = Run(made(load(args.draft), goals[name]), WITH_HEAD, args.tokens, 0).serve(texts)
         one, other = ([*chain(*served.rounds)] for served in (run, alone))
-        learner, began = run.learner, perf_counter()
-        learner.trainer.model()
-        took = perf_counter() - began
+        learner = run.learner
         sizes = {"lora": sum(array.nbytes for array in learner.trainer.parameters.values()),
                  "head": sum(array.nbytes for array in learner.head.parameters.values()),
-                 "cache": memory_of(learner.pair.cache)}
+                 "cache": sum(4 * (len(ngram) + 1) for ngram, _, _ in learner.pair.cache.items())}  # ids of four bytes
         found[name] = {
             "together": round(summarize(one).acceptance_draft, 4),
             "alone": round(summarize(other).acceptance_draft, 4),
             "same_tokens": emitted(one) == emitted(other), "bytes": sizes, "drafter_bytes": whole,
-            "share": round(sum(sizes.values()) / whole, 3),
-            "share_of_parameters": round(sum(sizes.values()) / (4 * base.parameters), 3),
-            "switch_seconds": round(took, 4)}
+            "share": round(sum(sizes.values()) / whole, 3)}
     return found
-
-
-def memory(model: Any) -> int:
-    """Bytes of all arrays of a model, each counted once: weights in the kernels' layout, and tables."""
-    seen: dict[int, int] = {}
-
-    def walk(thing: Any, depth: int) -> None:
-        if isinstance(thing, np.ndarray):
-            while isinstance(thing.base, np.ndarray):
-                thing = thing.base
-            seen[id(thing)] = thing.nbytes
-        elif depth < 8:
-            if not isinstance(thing, (dict, list, tuple)):
-                thing = dict(getattr(thing, "__dict__", {}))
-            for part in thing.values() if isinstance(thing, dict) else thing:
-                walk(part, depth + 1)
-
-    walk(model, 0)
-    return sum(seen.values())
-
-
-def picture(results: dict, folder: Path) -> None:
-    """The curves as PNG files (the extra `plot`)."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        sys.exit("--png needs matplotlib: pip install 'omnidraft[plot]'")
-    for part in ("task", "target"):
-        figure = Figure(figsize=(8, 4), layout="constrained")
-        axes = figure.subplots()
-        for name, run in results[part].items():
-            places = [(i + 0.5) * run["group"] for i in range(len(run["acceptance"]))]
-            axes.plot(places, run["acceptance"], marker=".", label=name)
-            for key in run.keys() & {"shift_at", "back_at"}:
-                axes.axvline(run[key] * run["group"], color="grey", linestyle=":")
-        axes.set(xlabel="prompts", ylabel="share of draft tokens kept", title=f"{part} shift")
-        axes.legend(frameon=False)
-        figure.savefig(folder / f"shift_{part}.png", dpi=150)
 
 
 def main() -> None:
@@ -206,8 +148,7 @@ def main() -> None:
     args = arguments(
         __doc__, "shift", draft="draft-general", targets=TARGETS, tasks=["math", "code"], tokens=64,
         stream=(64, "prompts before and after a shift"), parts=["task", "target", "three"],
-        seeds=([0, 1, 2], "seeds of the task shifts that learn; the others use 0"),
-        png={"type": Path, "metavar": "FOLDER", "help": "write the curves as pictures too"})
+        seeds=([0, 1, 2], "seeds of the task shifts that learn; the others use 0"))
     settings = chosen(args, "draft", "targets", "tasks", "tokens")
     results = start(args.json, settings, task={}, target={}, three={})
     jobs = {}
@@ -222,8 +163,6 @@ def main() -> None:
     for part, name in jobs:
         if curve := results[part].get(name, {}).get("acceptance"):
             print(f"{part}, {name}: {sparkline(curve)}")
-    if args.png:
-        picture(results, args.png)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.common import TARGETS, TASKS, arguments, chosen, prompts, run_all, start
-from benchmarks.paper.adaptive import quality, speeds
+from benchmarks.paper.adaptive import speeds
 from benchmarks.writing import draws, emitted, write, write_plainly
 from omnidraft import Learner, Options, Pair, speculative
 from omnidraft.drafting import Draft, Drafter
@@ -211,6 +211,17 @@ def best(texts: list[list[Place]], costs: dict[str, float]) -> float:
                            for n, (rows, tokens) in enumerate(zip(place.rows, place.tokens, strict=True)))
         total += ahead[0]
     return total / sum(map(len, texts))
+
+
+def quality(scores: np.ndarray, labels: np.ndarray) -> dict:
+    """How well scores (n,) rank accepted above rejected tokens, and how far they are from the labels."""
+    above, below = scores[labels > 0.5][:, None], scores[labels <= 0.5]
+    bins = np.minimum((scores * 10).astype(int), 9)
+    off = sum(abs((scores - labels)[bins == i].sum()) for i in range(10)) / len(labels)
+    loss = -np.log(np.clip(np.where(labels > 0.5, scores, 1 - scores), 1e-4, 1)).mean()
+    curve = (above > below).mean() + (above == below).mean() / 2  # area under the ROC curve
+    return {"auc": round(float(curve), 3), "calibration_error": round(float(off), 3),
+            "cross_entropy": round(float(loss), 3)}
 
 
 def measured(pair: Pair, text: str, repeats: int = 40) -> dict[str, float]:
