@@ -53,7 +53,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     # verification
     ("verification", "float(target_prob / draft_prob)", "float(target_prob / draft_prob) ** 0.5", ROUND),
     ("verification", "if draft_prob <= 0:", "if draft_prob < 0:", "test_exactness.py -k cannot_have"),
-    ("verification", "np.maximum(0, scale * target_probs - draft_probs)", "scale * target_probs", ROUND),
+    ("verification", "(scale * target_probs - draft_probs).clip(0)", "scale * target_probs", ROUND),
     ("verification", "scale == 1 and left.max() == 0", "scale == 1", ROUND),
     ("verification", "if choice != proposal:", "if choice == proposal:", LOOP + " -k slem"),
     ("lifting", "stopped_at = node if stop else ROOT", "stopped_at = ROOT", ROUND),

@@ -378,8 +378,8 @@ def test_copies_are_seen(copies):
 
 
 @pytest.mark.parametrize("draft_length", [1, 4, 16])
-def test_copies_per_round_do_not_grow_with_the_draft_length(copies, draft_length):
-    endings = Counter()
+def test_drafting_and_proposing_copy_nothing_and_exact_match_once(copies, draft_length):
+    """What the rules above temperature 0 compare is copied number by number: on a GPU that was no slower than at once."""
     for seed in range(120):
         case = RandomRound(seed, draft_length)
         uniforms, twin = sampling_torch.Uniforms(case.draws), case.torch_lifting
@@ -389,31 +389,19 @@ def test_copies_per_round_do_not_grow_with_the_draft_length(copies, draft_length
         assert none == still_none == 0
         tokens = [*sampling_torch.to_host(drawn, case.draft_size)]
         (atoms, laws), total = copies(twin.reveal, tokens, q)
-        assert total == 0
-        p = torch.from_numpy(case.probs(len(twin.walk(atoms)[0]) + 1, case.target_size))
-        verdict, total = copies(verification.lifted, atoms, laws, twin, p, uniforms)
-        # Copies: the compared numbers; totals of residuals, if r alone does not reject; one for each of at most two draws.
-        assert 2 <= total <= 4
-        endings[verdict.last, total] += 1
+        assert total == 0 and len(atoms) == len(laws)
         direct = case.rng.integers(0, case.target_size, case.draft_size)
         direct = translation.Direct(direct)
         made, total = copies(translation.merge, tokens, q, direct, lambda tokens, start: None, {},
                              lambda q, d=direct, n=case.target_size: torch_spread(q, d, n))
         assert total == 0 and len(made.tokens) == draft_length
         p = torch.from_numpy(case.probs(draft_length + 1, case.target_size))
-        assert copies(verification.rejection_sampling, made.tokens, made.rows, p, uniforms)[1] == 2
         assert copies(lambda made=made, p=p, u=uniforms: verification.exact_match(made.tokens, u.samples(p)))[1] == 1
-    assert endings["recovered", 3] > 50 and (draft_length > 1 or endings["bonus", 2] > 5)
-    assert endings["recovered", 4] > 5 or draft_length == 1
 
 
 # ---- components by themselves ----------------------------------------------------------------------------------------
 def test_verification_by_itself(rounds):
-    """`verification` has the names and arguments of `verification`; what its parts return is equal, too."""
-    for name in ("residual", "rejection_sampling", "lifted", "keep", "comparisons", "acceptances"):
-        one, other = (inspect.signature(getattr(module, name)).parameters for module in (verification, verification))
-        assert [(p.name, p.default) for p in one.values()] == [(p.name, p.default) for p in other.values()]
-        assert getattr(verification, name) is not getattr(verification, name)
+    """What the parts of `lifted` return for tensors is what they return for arrays."""
     ended = Counter()
     for case in rounds[:300]:
         atoms, origins = case.lifting.reveal(case.draft_tokens, case.draft_probs, case.in_text)
