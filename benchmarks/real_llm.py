@@ -144,7 +144,7 @@ def served(pair: Pair, recipe: Recipe, schedule: Schedule, stream: list[str], se
     """
     rng, store, record = np.random.default_rng(seed), Adapters(work), work / "served.json"
     learner = store.resume(pair, recipe, schedule, rng)
-    done = int(learner.statistics.get("prompts", 0))
+    done = learner.statistics.prompts
     each: list[float] = json.loads(record.read_text())[:done] if done else []
     options = Options(stop=Confidence(12, 0.3, learner.head), max_new_tokens=tokens)
     prompts = [as_prompt(pair, text) for text in stream[done:]]
@@ -155,8 +155,8 @@ def served(pair: Pair, recipe: Recipe, schedule: Schedule, stream: list[str], se
             write_text(record, json.dumps(each))
             store.keep(learner)
     s, parts = learner.statistics, np.array_split(each, max(1, min(8, len(each) // 8)))
-    return {"prompts": len(each), "curve": [round(float(np.mean(part)), 3) for part in parts], "updates": s["updates"],
-            "serving_seconds": round(s["seconds"], 1), "learning_seconds": round(s["learning_seconds"], 1)}, learner.head
+    return {"prompts": len(each), "curve": [round(float(np.mean(part)), 3) for part in parts], "updates": s.updates,
+            "serving_seconds": round(s.seconds, 1), "learning_seconds": round(s.learning_seconds, 1)}, learner.head
 
 
 def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from omnidraft import Options, Pair, Round, plain, speculative
+from omnidraft.learning.online import Statistics
 from omnidraft.metrics import summarize
 from omnidraft.sampling import Uniforms
 
@@ -41,10 +42,10 @@ def efficiency(rounds: list[Round]) -> dict[str, float]:
     return {name: round(value, 3) for name, value in found.items()}
 
 
-def learning_share(statistics: dict[str, float]) -> float:
+def learning_share(statistics: Statistics) -> float:
     """The share of a learner's time that was not spent on serving."""
-    learning = statistics["learning_seconds"]
-    return round(learning / (statistics["seconds"] + learning), 3)
+    learning = statistics.learning_seconds
+    return round(learning / (statistics.seconds + learning), 3)
 
 
 def take_turns(ways: dict[str, Callable[[str], list[Round]]], texts: Sequence[str],

@@ -24,7 +24,7 @@ import numpy as np
 
 import omnidraft as od
 from omnidraft.learning.adapters import SHIPPED, Adapter, Adapters
-from omnidraft.learning.online import Schedule
+from omnidraft.learning.online import Schedule, Statistics
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.losses import Example, make_example
 from omnidraft.metrics import summarize
@@ -55,7 +55,7 @@ def learn_target(draft: str, target: str, count: int, seed: int, more: bool = Fa
     recipe, schedule = Recipe(rank=64), Schedule(every=10 ** 9, held_out=0)
     learner = Adapters(SHIPPED).resume(pair, recipe, schedule, rng) if more else od.Learner(
         pair, Trainer(pair.draft, recipe, rng), rng, schedule)
-    trainer, before = learner.trainer, learner.statistics.get("updates", 0)
+    trainer, before = learner.trainer, learner.statistics.updates
     print(f"{target}: {served(learner, 24, rng):.2f} tokens per target pass", flush=True)
     memory, values, began, seen = deque(maxlen=MEMORY), [], perf_counter(), 0
     texts = texts_of(pair, fresh_prompts(count, seed), rng)
@@ -68,7 +68,7 @@ def learn_target(draft: str, target: str, count: int, seed: int, more: bool = Fa
         if len(values) % 120 == 0:
             print(f"{target}: {seen} texts, loss {np.mean(values[-120:]):.3f}, {perf_counter() - began:.0f} s", flush=True)
     # Later learning starts with a small part of the usual rate, because here the rate has fallen to zero.
-    pair.draft, learner.statistics = trainer.model(), {"updates": before + len(values), "rate_share": 1 / 16}
+    pair.draft, learner.statistics = trainer.model(), Statistics(updates=before + len(values), rate_share=1 / 16)
     print(f"{target}: {served(learner, 48, rng):.2f} tokens per target pass", flush=True)
     return learner
 

@@ -210,7 +210,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("learning/online", "(kept < len(draft.tokens) and not done)", "(kept < len(draft.tokens))", DETAILS + " -k labels_of"),
     ("learning/adapters", "trainer.lora.alpha = adapter.lora.alpha", "pass", DETAILS + " -k alpha"),
     ("learning/adapters", "learner.guard.best or state)", "state)", DETAILS + " -k proved"),
-    ("learning/adapters", "statistics.pop(\"rate_share\", None)", "pass", DETAILS + " -k share_of_the_rate"),
+    ("learning/adapters", "learner.statistics.rate_share = None", "pass", DETAILS + " -k share_of_the_rate"),
 )]
 
 

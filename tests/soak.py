@@ -35,10 +35,9 @@ from omnidraft.cli import app
 from omnidraft.decoding import Warm
 from omnidraft.exactness import TOLERANCE, check
 from omnidraft.learning import online
-from omnidraft.learning.adapters import Adapters
+from omnidraft.learning.adapters import Adapters, checksum, manifest_of, seal
 from omnidraft.learning.online import Learner, Schedule
 from omnidraft.learning.training import Recipe
-from omnidraft.learning.versions import checksum, manifest_of, seal
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.pairs import ngram_files
 from omnidraft.stopping import FixedLength
@@ -410,7 +409,7 @@ def writers(base: Path, count: int) -> tuple[list[str], str]:
     return failures, ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
 
 
-SAVING = ("omnidraft.learning.adapters", "omnidraft.learning.versions", "omnidraft.text.files")
+SAVING = ("omnidraft.learning.adapters", "omnidraft.text.files")
 
 
 def interrupts(base: Path, count: int) -> tuple[list[str], str]:

@@ -1,4 +1,4 @@
-"""`omnidraft adapters`: list, show, rename, delete and export, and the same names for `--adapter` everywhere."""
+"""`omnidraft adapters`: list, show, delete and export, and the same names for `--adapter` everywhere."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from vocabularies import byte_level, sentencepiece
 
 import omnidraft
 from omnidraft import Adapters, Learner, Options, Pair, load
-from omnidraft.cli import adapters as command
-from omnidraft.learning.adapters import SHIPPED
+from omnidraft.learning import export
+from omnidraft.learning.adapters import SHIPPED, identity
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
-from omnidraft.learning.versions import identity
 
 TIED = {"model_type": "llama", "tie_word_embeddings": True, "eos_token_id": 2, "bos_token_id": 1}
 QWEN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_key_value_heads": 2, "eos_token_id": 2}
@@ -60,7 +59,7 @@ def kept(*arguments, **more):
     return ok("adapters", *arguments, "--adapters", "kept", **more)
 
 
-# ---------------------------------------------------------------------------------------------- list, show, rename, delete
+# ------------------------------------------------------------------------------------------------------ list, show, delete
 
 @embedded
 def test_list_has_all_drafters_adapters_that_ship_or_were_learned(folders):
@@ -95,20 +94,6 @@ def test_show_says_all_and_whether_it_paid(folders):
         check_refused(run("adapters", "show", word, "--adapters", "kept"), "no adapter ")
 
 
-def test_rename_and_its_pair_finds_it_all_the_same(folders):
-    place, learner = learned(folders)
-    kept("rename", place.name, "sums")
-    assert [*Adapters("kept").all()] == ["sums"]
-    assert Adapters("kept").load(Pair(learner.trainer.base, learner.pair.target)).folder == Path("kept/sums")
-    assert Adapters("kept").keep(learner) == Path("kept/sums")  # a learner that is still running saves to the new name
-    assert Adapters("kept").all()["sums"]["version"] == learner.version == 2
-    learned(folders, target="second")
-    for name in ("sums", "tiny-draft--second", "../out", "a/b", "", ".hidden", "none", "auto", "-x\x1b", 300 * "a", 90 * "漢"):
-        result = run("adapters", "rename", "--adapters", "kept", "--", "sums", name)
-        check_refused(result, "is taken or not valid")
-    assert {path.name for path in Path().iterdir()} == {"kept"}
-
-
 def test_delete_asks_and_leaves_nothing(folders):
     place, learner = learned(folders)
     other, _ = learned(folders, target="second")
@@ -118,9 +103,14 @@ def test_delete_asks_and_leaves_nothing(folders):
     kept("delete", place.name, input="y\n")
     kept("delete", Adapters("kept").all()[other.name]["fingerprint"][:8], "--yes")
     assert not [*Path("kept").iterdir()]
-    learner.saved_as = {""}
+    learner.follows = ""
     Adapters("kept").keep(learner)
-    (place / "current.json").write_text("{")  # a damaged adapter can also be deleted
+    (place / "current.json").write_text("{")  # a damaged adapter can also be deleted; it names no folders
+    [version] = place.glob("v*")
+    assert f"not what else is there: {version.name}" in kept("delete", place.name, "--yes").stderr
+    assert not Adapters("kept").all()
+    learner.follows = ""
+    Adapters("kept").keep(learner)
     kept("delete", place.name, "--yes")
     assert not place.exists()
 
@@ -137,22 +127,18 @@ def test_delete_of_a_link_leaves_what_it_leads_to(folders):
 
 
 @embedded
-@pytest.mark.parametrize("action", [["delete", "--yes"], ["rename"]])
-def test_what_ships_is_never_changed(folders, tmp_path, action):
+def test_what_ships_is_never_changed(folders, tmp_path):
     before = sorted(path.stat().st_mtime_ns for path in SHIPPED.rglob("*"))
     copied = shutil.copytree(SHIPPED / "draft-general--qwen-like", tmp_path / "elsewhere" / "copied")
-    name = ["new"] * (action[0] == "rename")
-    for where in ("kept", SHIPPED):
-        check_refused(run("adapters", *action, "draft-general--qwen-like", *name, "--adapters", where), "not one of your own")
-    check_refused(run("adapters", *action, str(copied), *name, "--adapters", "kept"), "not one of your own")
+    for word, where in (("draft-general--qwen-like", "kept"), ("draft-general--qwen-like", SHIPPED), (str(copied), "kept")):
+        check_refused(run("adapters", "delete", word, "--yes", "--adapters", where), "not one of your own")
     assert sorted(path.stat().st_mtime_ns for path in SHIPPED.rglob("*")) == before and copied.exists()
 
 
-@pytest.mark.parametrize("action", [["delete", "--yes"], ["rename"]])
-def test_an_adapter_that_something_learns_into_stays(folders, action):
+def test_an_adapter_that_something_learns_into_stays(folders):
     place, _ = learned(folders)
-    arguments = ["adapters", *action, place.name, *["new"] * (action[0] == "rename"), "--adapters", "kept"]
-    code = ("import sys; from omnidraft.learning.versions import locked; from pathlib import Path\n"
+    arguments = ["adapters", "delete", place.name, "--yes", "--adapters", "kept"]
+    code = ("import sys; from omnidraft.learning.adapters import locked; from pathlib import Path\n"
             "with locked(Path(sys.argv[1])): print(1, flush=True); sys.stdin.read()")
     with subprocess.Popen([sys.executable, "-c", code, str(place)], env=os.environ | {"PYTHONPATH": str(ROOT)},
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
@@ -249,15 +235,15 @@ def test_no_word_for_an_adapter_stands_for_another_one(folders):
     for word in ("", "any"):
         check_refused(run("generate", "the thing", *models, "--adapter", word), f"no adapter {word!r}")
     other, _ = learned(folders, target="second")
-    kept("rename", other.name, "any")
+    other.rename(other.with_name("any"))
     check_refused(run("generate", "the thing", *models, "--adapter", "any"), "was learned with another target")
 
 
 def test_ones_own_adapter_may_be_named_by_any_path_to_it(folders):
     place, _ = learned(folders)
-    kept("rename", str(Path("kept").resolve() / place.name), "sums")
-    kept("rename", "kept/../kept/sums", "more")
-    ok("adapters", "delete", "kept/more", "--yes", "--adapters", str(Path("kept").resolve()))
+    other, _ = learned(folders, target="second")
+    kept("delete", str(Path("kept").resolve() / other.name), "--yes")
+    ok("adapters", "delete", f"kept/../kept/{place.name}", "--yes", "--adapters", str(Path("kept").resolve()))
     assert not [*Path("kept").iterdir()]
 
 
@@ -369,9 +355,9 @@ def test_export_follows_the_links_of_the_hub_s_cache_and_of_nobody_else(folders,
 
 def test_an_export_that_is_killed_leaves_no_hidden_folder(folders, monkeypatch):
     place, _ = learned(folders)
-    monkeypatch.setattr(command.shutil, "rmtree", lambda *_, **__: None)  # as if it had not come to this
+    monkeypatch.setattr(export.shutil, "rmtree", lambda *_, **__: None)  # as if it had not come to this
     ok("adapters", "export", place.name, "out", "-d", folders["draft"], "--adapters", "kept")
-    monkeypatch.setattr(command, "load", lambda *a, real=command.load: real(*a) if "part" not in str(a[0]) else 1 / 0)
+    monkeypatch.setattr(export, "load", lambda *a, real=export.load: real(*a) if "part" not in str(a[0]) else 1 / 0)
     assert run("adapters", "export", place.name, "new", "-d", folders["draft"], "--adapters", "kept").exit_code == 1
     assert [path.name for path in Path().iterdir() if path.name.startswith(".")] == []
 
@@ -391,8 +377,8 @@ def test_export_refuses_and_then_writes_nothing(folders, tmp_path, monkeypatch):
         check_refused(run("adapters", "export", place.name, where, *more, "--adapters", "kept"), says)
     check_refused(run("adapters", "export", place.name, "new", "--adapters", "kept"),
                   "its base drafter, tiny-draft, is not here: give its folder with --draft")
-    real = command.save_tensors
-    monkeypatch.setattr(command, "save_tensors", lambda path, tensors, dtype: real(
+    real = export.save_tensors
+    monkeypatch.setattr(export, "save_tensors", lambda path, tensors, dtype: real(
         path, {name: array + 0.01 * (name == "lm_head.weight") for name, array in tensors.items()}, dtype))
     refused = run("adapters", "export", place.name, "new", "-d", folders["draft"], "--adapters", "kept")
     check_refused(refused, "would change the logits")

@@ -17,7 +17,7 @@ from omnidraft.engine.weights import read_safetensors, save_tensors
 from omnidraft.learning import backward
 from omnidraft.learning.backward import gradients, run
 from omnidraft.learning.lora import LoRA
-from omnidraft.learning.optimizer import AdamW, fill
+from omnidraft.learning.training import AdamW, fill
 from omnidraft.text.errors import OmnidraftError
 
 TINY = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -12,7 +12,7 @@ pytest.importorskip("safetensors.torch")  # it looks up types at import, so impo
 from omnidraft.engine.config import ModelConfig  # noqa: E402
 from omnidraft.learning.backward import gradients, run  # noqa: E402
 from omnidraft.learning.lora import LoRA  # noqa: E402
-from omnidraft.learning.optimizer import AdamW  # noqa: E402
+from omnidraft.learning.training import AdamW  # noqa: E402
 
 TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 67, "max_position_embeddings": 64}

@@ -176,8 +176,8 @@ def test_an_adapter_goes_on_with_its_own_alpha(folders, tmp_path):  # noqa: F811
 def test_a_given_rate_does_not_take_the_share_of_the_rate_that_the_guard_had_found(folders, tmp_path):  # noqa: F811
     learner = resumed(folders, tmp_path)
     serve(learner, PROMPTS[:2])
-    learner.statistics["rate_share"] = 0.25
+    learner.statistics.rate_share = 0.25
     Adapters(tmp_path).keep(learner)
     usual, given = resumed(folders, tmp_path), resumed(folders, tmp_path, rate=1e-3)
     assert usual.trainer.optimizer.rate == pytest.approx(learner.trainer.recipe.step_size(learner.trainer.base) / 4)
-    assert given.trainer.optimizer.rate == pytest.approx(1e-3) and "rate_share" not in given.statistics
+    assert given.trainer.optimizer.rate == pytest.approx(1e-3) and given.statistics.rate_share is None

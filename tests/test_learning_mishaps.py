@@ -22,7 +22,7 @@ from test_learning import PROMPTS, adapt, folders, learner_of, paired, resumed, 
 
 from omnidraft import losses
 from omnidraft.engine.load import load
-from omnidraft.learning import adapters, online, versions
+from omnidraft.learning import adapters, online
 from omnidraft.learning.adapters import Adapter, Adapters
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
@@ -151,10 +151,10 @@ def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path, monkeypatc
     store.keep(learner)
     assert resumed(folders, tmp_path).trainer.optimizer.rate == learner.trainer.optimizer.rate == 0.01 / 16
     given = resumed(folders, tmp_path, rate=0.02)
-    assert given.trainer.optimizer.rate == 0.02 and "rate_share" not in given.statistics
+    assert given.trainer.optimizer.rate == 0.02 and given.statistics.rate_share is None
     serve(learner, PROMPTS[:4])  # the rate does not fall below this
     assert learner.rollbacks == 6 and learner.trainer.optimizer.rate == 0.01 / 64
-    learner.statistics["rate_share"] = 1 / 256  # saved when rates had no minimum: a roll-back does not raise it
+    learner.statistics.rate_share = 1 / 256  # saved when rates had no minimum: a roll-back does not raise it
     serve(learner, PROMPTS[:1])
     assert learner.rollbacks == 7 and learner.trainer.optimizer.rate == 0.01 / 256
 
@@ -244,34 +244,34 @@ def test_another_target_of_the_same_name_and_tokenizer_has_an_adapter_of_its_own
 
 
 def test_a_pair_finds_its_adapter_wherever_its_models_lie(folders, tmp_path):  # noqa: F811
-    """Copies in other folders with other names are the same models; one changed number makes another model."""
+    """Copies in other folders are the same models; one changed number makes another model."""
     store, learner = Adapters(tmp_path / "kept"), resumed(folders, tmp_path / "kept")
     serve(learner, PROMPTS[:2])
     place = store.keep(learner)
-    copies = {role: str(shutil.copytree(folders[role], tmp_path / f"copied {role}")) for role in ("draft", "target")}
-    place.rename(place.with_name("mine"))
+    copies = {role: str(shutil.copytree(folders[role], tmp_path / "copied" / Path(folders[role]).name))
+              for role in ("draft", "target")}
     moved = paired(copies)
-    assert store.folder(moved) == tmp_path / "kept" / "mine" and store.load(moved).statistics["prompts"] == 2
+    assert store.folder(moved) == place and store.load(moved).statistics.prompts == 2
     other = store.resume(moved, Recipe(rank=4), Schedule(every=2, guard=0), np.random.default_rng(0))
     serve(other, PROMPTS[2:4])
-    assert store.keep(other).name == "mine" and [*store.all()] == ["mine"] and other.version == 2
-    weights = load_file(tmp_path / "copied draft" / "model.safetensors")
+    assert store.keep(other) == place and [*store.all()] == [place.name] and other.version == 2
+    path = Path(copies["draft"]) / "model.safetensors"
+    weights = load_file(path)
     weights["model.norm.weight"][0] += 1
-    save_file(weights, tmp_path / "copied draft" / "model.safetensors")
+    save_file(weights, path)
     assert store.load(paired(copies)) is None
 
 
-def test_of_several_adapters_of_a_pair_the_latest_counts(folders, tmp_path):  # noqa: F811
+def test_a_copy_of_an_adapter_counts_only_by_its_name(folders, tmp_path):  # noqa: F811
     store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
     serve(learner, PROMPTS[:2])
     place = store.keep(learner)
     shutil.copytree(place, tmp_path / "zzz-backup")
     serve(learner, PROMPTS[2:4])
-    learner.saved_as = set()  # otherwise the copy would be found, since the name is compared last
-    place = store.keep(learner)
-    assert store.load(paired(folders)).folder == place == tmp_path / "zzz-backup"
+    assert store.keep(learner) == place and store.load(paired(folders)).version == 2
+    assert store.load(paired(folders), "zzz-backup").version == 1
     fingerprint = store.all()["zzz-backup"]["fingerprint"]
-    with pytest.raises(OmnidraftError, match="matches each of tiny-draft--tiny-target, zzz-backup: give one name"):
+    with pytest.raises(OmnidraftError, match="no adapter '[0-9a-f]{8}', or several: give a name"):
         store.named(fingerprint[:8])
     assert store.named("tiny-draft--tiny-target") == tmp_path / "tiny-draft--tiny-target"
 
@@ -401,20 +401,24 @@ def test_a_save_removes_only_versions_that_saves_have_made(folders, tmp_path):  
     assert len([*place.glob("*/x.jpg")]) == 4
 
 
-def test_a_record_of_versions_from_others_names_nothing_else(folders, tmp_path):  # noqa: F811
+def test_a_manifest_from_others_has_nothing_else_deleted(folders, tmp_path):  # noqa: F811
     store, learner = Adapters(tmp_path / "kept"), resumed(folders, tmp_path / "kept")
     serve(learner, PROMPTS[:2])
     place = store.keep(learner)
+    manifest = adapters.manifest_of(place)
     for name in ("photos", "v1-0123abcd"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.jpg").write_text("x")
     (place / "photos").mkdir()
     (place / "v1-0123abcd").symlink_to(tmp_path / "photos")
-    for names in (["photos", "../photos", "../v1-0123abcd", ".", "..", "", 5, None, "v1-0123abcd"], 7, None, {"photos": 1}):
-        (place / "made.json").write_text(json.dumps({"folders": names}))
-        store.keep(learner)
-    (place / "made.json").write_text("[")
-    store.keep(learner)
+    (place / f"v99-{manifest['fingerprint'][:8]}").symlink_to(tmp_path / "photos")
+    for name in ("photos", "v1-0123abcd"):
+        adapters.write_manifest(place, manifest | {"folder": name})
+        assert Adapters(tmp_path / "kept").save(paired(folders), Adapter(learner.trainer.lora)) == place
+    for name in ("../photos", "../v1-0123abcd", ".", "..", "", 5, None):
+        adapters.write_manifest(place, manifest | {"folder": name})
+        with pytest.raises(OmnidraftError, match="is damaged"):
+            store.save(paired(folders), Adapter(learner.trainer.lora))
     assert (place / "photos").is_dir() and len([*tmp_path.glob("*/x.jpg")]) == 2
     assert len([path for path in place.glob("v*") if not path.is_symlink()]) == 1
 
@@ -446,7 +450,7 @@ def test_a_delete_leaves_what_others_keep_there(folders, tmp_path):  # noqa: F81
     assert store.all() == {}
 
 
-SAVING = ("omnidraft.learning.adapters", "omnidraft.learning.versions", "omnidraft.text.files")
+SAVING = ("omnidraft.learning.adapters", "omnidraft.text.files")
 
 
 def test_an_interrupt_anywhere_in_a_save_is_not_taken_for_another_process(folders, tmp_path):  # noqa: F811
@@ -570,7 +574,7 @@ def test_a_run_without_end_keeps_few_results(folders, monkeypatch):  # noqa: F81
 def test_only_the_files_that_were_loaded_are_hashed(folders, tmp_path, kind):  # noqa: F811
     """A folder from others may hold anything, with any size."""
     made = {role: Path(shutil.copytree(folders[role], tmp_path / role)) for role in ("draft", "target")}
-    before = versions.identity(paired(folders))["fingerprint"]
+    before = adapters.identity(paired(folders))["fingerprint"]
     for folder in made.values():
         path = folder / "zzz.safetensors"
         if kind == "sparse":
@@ -582,13 +586,13 @@ def test_only_the_files_that_were_loaded_are_hashed(folders, tmp_path, kind):  #
             os.mkfifo(path)
         else:
             path.symlink_to("/dev/zero" if kind == "device" else "/nowhere")
-    assert versions.identity(paired(made))["fingerprint"] == before
+    assert adapters.identity(paired(made))["fingerprint"] == before
     assert adapt(made, "math", "--limit", "2", "--rank", "2").exit_code == 0
 
 
 def test_the_weights_are_hashed_once_in_a_run(folders, monkeypatch):  # noqa: F811
-    hashed, real = [], versions.checksum
-    monkeypatch.setattr(versions, "checksum", lambda path: (hashed.append(path), real(path))[1])
+    hashed, real = [], adapters.checksum
+    monkeypatch.setattr(adapters, "checksum", lambda path: (hashed.append(path), real(path))[1])
     Path("prompts.txt").write_text("\n".join(PROMPTS * 5))
     assert adapt(folders, "prompts.txt", "--rank", "2", "-n", "4").exit_code == 0  # it saves three times
     assert hashed.count(Path(folders["draft"], "model.safetensors")) == 1
@@ -599,6 +603,6 @@ def test_the_file_of_a_model_that_is_one_file_is_hashed(folders, tmp_path):  # n
     for content in (b"a", b"b"):
         pair.draft.folder = tmp_path / "model.gguf"
         pair.draft.folder.write_bytes(content)
-        seen.add(versions.hash_of_weights(pair.draft, sample=False))
-        seen.add(versions.hash_of_weights(pair.draft, sample=True))
+        seen.add(adapters.hash_of_weights(pair.draft, sample=False))
+        seen.add(adapters.hash_of_weights(pair.draft, sample=True))
     assert len(seen) == 4

@@ -10,8 +10,7 @@ from test_learning import PROMPTS, folders, learner_of, paired, serve  # noqa: F
 from test_losses import embedded_example
 
 from omnidraft import losses
-from omnidraft.learning.online import Schedule
-from omnidraft.learning.replay import Memory
+from omnidraft.learning.online import Memory, Schedule
 
 
 def gradients_of(learner, texts) -> tuple[float, int, np.ndarray]:

@@ -8,7 +8,7 @@ from test_learning import folders, learner_of, paired, serve  # noqa: F401 (a fi
 
 from omnidraft.decoding import plain, speculative
 from omnidraft.drafting import Drafter
-from omnidraft.learning.optimizer import AdamW
+from omnidraft.learning.training import AdamW
 from omnidraft.options import Options
 from omnidraft.sampling import Sampler, Uniforms, process
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from omnidraft import stopping, stopping_torch  # noqa: E402
-from omnidraft.learning.optimizer import AdamW  # noqa: E402
+from omnidraft.learning.training import AdamW  # noqa: E402
 from omnidraft.text.errors import OmnidraftError  # noqa: E402
 
 

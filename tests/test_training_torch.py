@@ -24,11 +24,10 @@ from omnidraft.engine.load import load  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
 from omnidraft.engine.weights import load_tensors  # noqa: E402
 from omnidraft.learning import training, training_torch  # noqa: E402
-from omnidraft.learning.adapters import Adapters  # noqa: E402
+from omnidraft.learning.adapters import Adapters, identity  # noqa: E402
 from omnidraft.learning.lora import LoRA  # noqa: E402
 from omnidraft.learning.online import Learner, Schedule  # noqa: E402
 from omnidraft.learning.training import Recipe  # noqa: E402
-from omnidraft.learning.versions import identity  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.pairs import pair as pairs  # noqa: E402
 from omnidraft.pairs.generation import Pair  # noqa: E402
@@ -300,7 +299,7 @@ def test_what_one_backend_has_learned_the_other_goes_on_with(folders, tmp_path, 
             assert (rows(base) == seen).all()
         serve(other, PROMPTS[4:], temperature=0.0, max_new_tokens=8)
         store.keep(other)
-        assert store.load(Pair(drafter(folders, kind, first), learner.pair.target)).statistics["updates"] == 4
+        assert store.load(Pair(drafter(folders, kind, first), learner.pair.target)).statistics.updates == 4
 
 
 @pytest.mark.parametrize("backend", ENGINES)

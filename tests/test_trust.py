@@ -30,8 +30,7 @@ from omnidraft.engine.config import ModelConfig
 from omnidraft.engine.load import load
 from omnidraft.engine.weights import load_tensors, read_header, read_safetensors
 from omnidraft.learning import adapters
-from omnidraft.learning.adapters import Adapters
-from omnidraft.learning.versions import checksum, seal
+from omnidraft.learning.adapters import Adapters, checksum, seal
 from omnidraft.options import Options
 from omnidraft.pairs.conversation import CLOSE, MARKED, OPEN, Conversation
 from omnidraft.sampling import Uniforms
@@ -383,7 +382,7 @@ def test_the_second_of_two_runs_is_refused_at_once(folders, store, tmp_path):  #
     with store.writing(paired(folders)):
         result = adapt(folders, "math", "--adapters", str(store.root), "--limit", "1")
         assert result.exit_code == 1 and "another process is learning" in result.stderr
-        code = ("import sys; from omnidraft.learning.versions import locked; from pathlib import Path\n"
+        code = ("import sys; from omnidraft.learning.adapters import locked; from pathlib import Path\n"
                 "with locked(Path(sys.argv[1])): pass")
         done = subprocess.run([sys.executable, "-c", code, str(store.folder(paired(folders)))], cwd=ROOT,
                               capture_output=True, text=True, check=False)
@@ -424,7 +423,7 @@ def test_what_cannot_be_saved_where_it_should_is_saved_elsewhere(folders, store,
     assert result.exit_code == 1 and "No space left on device; what was learned is in" in result.stderr
     assert "total: 4 prompts" in result.stderr  # the report is still printed
     place = result.stderr.strip().rsplit(" ", 1)[1]
-    assert Adapters(place).load(paired(folders)).statistics["prompts"] == 4
+    assert Adapters(place).load(paired(folders)).statistics.prompts == 4
     learner, before = resumed(folders, store.root), sorted(store.root.parent.iterdir())
     path.write_text("{}")  # damaged during learning
     monkeypatch.setattr(adapters, "write_manifest", lambda *more: full(store.root))  # and no space next to it

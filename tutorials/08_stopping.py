@@ -28,8 +28,7 @@ from helpers import bar, bars, check, distribution_of, examples, figure, show
 import numpy as np
 from omnidraft import Learner, Options, Uniforms, learn, metrics, pair, speculative
 from omnidraft.learning.online import Schedule
-from omnidraft.learning.optimizer import AdamW
-from omnidraft.learning.training import Recipe, Trainer
+from omnidraft.learning.training import AdamW, Recipe, Trainer
 from omnidraft.lifting import Lifting
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.verification import acceptances, rejection_sampling

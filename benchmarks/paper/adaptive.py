@@ -82,7 +82,7 @@ def comparison(names: str, task: str, args: Namespace) -> dict:
             continue
         options = Options(stop=stop, max_new_tokens=args.tokens)
         s = serve(pair, texts, schedule, options, head).statistics
-        learned[name] = {"updates": s["updates"] * (schedule.steps > 0),
+        learned[name] = {"updates": s.updates * (schedule.steps > 0),
                          "learning_share": learning_share(s)}
     found = speeds(settings, prompts(task, args.prompts), args.tokens, args.repeats)
     plain = np.array(found["plain"]["speeds"])

@@ -30,7 +30,7 @@ from omnidraft import Learner, Options, Pair, speculative
 from omnidraft.drafting import Draft, Drafter
 from omnidraft.engine.load import load
 from omnidraft.learning.adapters import SHIPPED, Adapters
-from omnidraft.learning.optimizer import AdamW
+from omnidraft.learning.training import AdamW
 from omnidraft.lifting import ROOT
 from omnidraft.sampling import mask, process
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength

@@ -8,7 +8,7 @@ from contextlib import closing
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -67,7 +67,7 @@ def adapt(
     schedule = online.Schedule(every, replay=6, memory_bytes=replay_mb << 20, head=head)
     rng = np.random.default_rng(decoding.seed)
     learner = store.resume(pair, recipe, schedule, rng, shipped=rank is None)
-    if learner.statistics and not learner.version:
+    if learner.statistics.prompts and not learner.version:
         note("starting from the shipped adapter (--rank 32 starts a new one)")
     how = options.with_head(how, learner.head)
 
@@ -84,7 +84,7 @@ def adapt(
     try:
         with closing(shown):  # subtle: the bar ends before anything else is printed
             for learned in shown:
-                learner.statistics[place] = done + results.count
+                learner.statistics.served[place] = done + results.count
                 if json_lines:
                     emit({"type": "prompt", **vars(summarize(learned.rounds)),
                           "loss": None if math.isnan(learned.loss) else learned.loss,
@@ -109,7 +109,7 @@ def adapt(
             note(f"saved to {store.keep(learner)}")
     finally:
         if json_lines:
-            emit({"type": "summary", **learner.statistics, "rollbacks": learner.rollbacks,
+            emit({"type": "summary", **learner.statistics.to_json(), "rollbacks": learner.rollbacks,
                   "skipped": learner.skipped})
         note("stopped\n" * stopped + f"{last}\n" * bool(last) + report(results, learner))
     if failed:
@@ -154,12 +154,12 @@ def with_progress(learning: Iterator[online.Learned], results: Results,
 def place_of(source: str) -> str:
     """Where statistics count the prompts of a source; adapters are shared, so they hold no path."""
     what = source if source in (*options.TASKS, "-") else str(Path(source).resolve())
-    return f"served {sha256(what.encode()).hexdigest()[:12]}"
+    return sha256(what.encode()).hexdigest()[:12]
 
 
 def served_before(learner: Learner, place: str, total: int | None) -> int:
     """How many prompts of a source earlier runs have served; 0 if all, to start again."""
-    served = learner.statistics.get(place, 0)
+    served = learner.statistics.served.get(place, 0)
     return served if served < (total or 0) else 0
 
 
@@ -172,18 +172,20 @@ def report(results: Results, learner: Learner) -> str:
             f"{learner.rollbacks} rollbacks in this run")
 
 
-def verdict(s: dict[str, Any]) -> str:
+def verdict(s: online.Statistics) -> str:
     """What held-out prompts show, and whether learning has paid off in all."""
-    learning, prompts, tokens, updates = (
-        s.get(name, 0) for name in ("learning_seconds", "prompts", "tokens", "updates"))
-    paid = f"after {s['paid_after_tokens']} tokens" if "paid_after_tokens" in s else "not yet"
-    (gain, error), n, held_out = online.saved(s, "rounds"), s.get("held_out", 0), "too few to say"
+    paid = "not yet" if s.paid_after_tokens is None else f"after {s.paid_after_tokens} tokens"
+    n = s.held_out
+    gain, error = s.saved("rounds")
+    held_out = "too few to say"
     if n > 3:
-        before, now = (n / (s.get(f"{one}_rounds") or n) for one in ("untouched", "held_out"))
+        before = n / (s.untouched_rounds or n)
+        now = n / (s.held_out_rounds or n)
         verdict = "gained" if gain > error else "lost" if gain < -error else "no gain beyond chance"
         held_out = (f"{before:.2f} tokens per target pass before, {now:.2f} after learning "
                     f"({gain * before:+.1%} passes saved, ± {error * before:.1%}): {verdict}")
-    time = (f"; learning took {learning / (s.get('seconds', 0) + learning or 1):.0%} of the time; "
-            f"paid off compared with the original drafter: {paid}") * (updates <= prompts)
+    share = s.learning_seconds / (s.seconds + s.learning_seconds or 1)
+    time = (f"; learning took {share:.0%} of the time; "
+            f"paid off compared with the original drafter: {paid}") * (s.updates <= s.prompts)
     return (f"{n} held-out prompts, decoded with both drafters: {held_out}\n"
-            f"total: {prompts} prompts, {tokens} tokens, {updates} updates{time}")
+            f"total: {s.prompts} prompts, {s.tokens} tokens, {s.updates} updates{time}")

@@ -1,14 +1,21 @@
 """Adapters on disk: what a drafter has learned for each target, safe against a crash.
 
-An adapter belongs to two models and is found by their fingerprint; its folder, by default
-`draft--target/`, may have any name. `versions` says which files in it are current.
+`draft--target/current.json` names the folder of the current version (v3-7ace2857/), and has the
+checksums of its files and of both models. A save writes a new folder and then replaces
+current.json: after a crash or a power loss, either the old version is there or the new one.
+
+A version's folder ends with the beginning of the pair's fingerprint. Only such folders are deleted:
+whatever else lies in an adapter's folder belongs to somebody else. Files from others are checked.
 """
 
+import hashlib
+import json
+import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -19,28 +26,27 @@ from typing import Any
 import numpy as np
 
 from ..engine.llama import Llama
-from ..engine.weights import read_safetensors, save_tensors
+from ..engine.weights import read_safetensors, save_tensors, weight_files
 from ..pairing import Pairing
 from ..stopping import AcceptanceHead
 from ..text.errors import OmnidraftError, expect
-from ..text.files import default_folder, make_folder_of
+from ..text.files import default_folder, make_folder_of, read_json, write_text
 from .lora import WEIGHTS, LoRA
-from .online import Learner, Schedule
-from .optimizer import fill
-from .training import Recipe, under
-from .versions import (
-    ROLES,
-    announce,
-    check,
-    damaged,
-    identity,
-    locked,
-    manifest_of,
-    write_manifest,
-)
+from .online import Learner, Schedule, Statistics
+from .training import Recipe, fill, under
 
-# files of arrays; the last is needed only to continue learning, so an adapter may lack it
-FILES = MODEL, HEAD, OPTIMIZER = [f"{one}.safetensors" for one in ("model", "head", "optimizer")]
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+FORMAT = "omnidraft adapter 1"
+FIELDS = dict(version=int, folder=str, draft=dict, target=dict, files=dict, statistics=dict)
+ROLES = ("draft", "target")
+VERSION = re.compile(r"v\d+-([0-9a-f]{8})")  # the name of a version's folder
+MODEL = "model.safetensors"  # if all weights were trained
+HEAD = "head.safetensors"
+OPTIMIZER = "optimizer.safetensors"  # only to continue learning: an adapter may lack it
 SHIPPED = Path(__file__).parents[1] / "engine" / "embedded" / "adapters"  # read-only
 
 
@@ -52,10 +58,10 @@ class Adapter:
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     head: AcceptanceHead | None = None
     states: dict[str, np.ndarray] = field(default_factory=dict)  # the optimizers'
-    statistics: dict[str, Any] = field(default_factory=dict)
+    statistics: Statistics = field(default_factory=Statistics)
     folder: Path | None = None  # where it was read from or saved
     version: int = 0  # the version in this folder
-    place: str = ""  # the name of its own folder in there
+    checksum: str = ""  # of its current.json
 
     def drafter(self, base: Any) -> Any:
         """The base drafter (either backend) with what was learned; the base is not changed."""
@@ -78,82 +84,91 @@ class Adapters:
     def __repr__(self) -> str:
         return f"Adapters({str(self.root)!r})"
 
-    def folder(self, pair: Pairing) -> Path:
-        """Folder of the pair's adapter, under any name (the latest of several), or for a new one.
+    def all(self) -> dict[str, dict[str, Any]]:
+        """What is known about every adapter here, by folder name: {"error": ...} if damaged."""
+        found = {}
+        for path in sorted(self.root.glob("*/current.json")):
+            try:
+                found[path.parent.name] = manifest_of(path.parent) or {}
+            except OmnidraftError as error:
+                found[path.parent.name] = {"error": str(error)}
+        return found
 
-        Raises OmnidraftError if it is damaged.
-        """
+    def folder(self, pair: Pairing) -> Path:
+        """Folder of the pair's adapter, whether it exists or not; OmnidraftError if damaged."""
         own = identity(pair)
-        found = [(one["version"], name) for name, one in self.all().items()
-                 if one.get("fingerprint") == own["fingerprint"]]
-        usual = "--".join(re.sub(r"[^\w.-]+", "_", own[role]["name"]) for role in ROLES)
-        if not found and manifest_of(self.root / usual):  # taken by other models with these names
-            usual += f"--{own['fingerprint'][:8]}"
-        return self.root / (max(found)[1] if found else usual)
+        names = [re.sub(r"[^\w.-]+", "_", own[role]["name"]) for role in ROLES]
+        usual = self.root / "--".join(names)
+        other = self.root / "--".join([*names, own["fingerprint"][:8]])
+        if other.exists():
+            return other
+        manifest = manifest_of(usual)
+        taken = manifest and manifest["fingerprint"] != own["fingerprint"]  # by models so named
+        return other if taken else usual
 
     def named(self, word: str) -> Path:
         """An adapter's folder, given its name, the start of its fingerprint, or the folder itself.
 
         This store comes before the shipped adapters. OmnidraftError for no match or several.
         """
+        for root in (self.root, SHIPPED, Path()):
+            if (root / word / "current.json").exists():
+                return root / word
         for store in (self, Adapters(SHIPPED)):
-            here = store.all()
-            found = [word] if word in here else [name for name, one in here.items() if (
-                len(word) > 3 and one.get("fingerprint", "").startswith(word))]
-            if len(found) > 1:
-                raise OmnidraftError(f"{word} matches each of {', '.join(found)}: give one name")
-            if found:
+            known = store.all().items()
+            found = [name for name, one in known if one.get("fingerprint", "").startswith(word)]
+            if len(found) == 1 and len(word) > 3:
                 return store.root / found[0]
-        if (Path(word) / "current.json").exists():
-            return Path(word)
-        raise OmnidraftError(f"no adapter {word!r}: give a name or fingerprint that `omnidraft "
-                             "adapters list` shows, or a folder with a current.json")
+        raise OmnidraftError(f"no adapter {word!r}, or several: give a name or fingerprint that "
+                             "`omnidraft adapters list` shows, or a folder with a current.json")
 
     @contextmanager
-    def writing(self, at: Pairing | Path) -> Iterator[Path]:
-        """Be the only writer of the pair's adapter, or of a folder; OmnidraftError for a second."""
-        folder = at if isinstance(at, Path) else self.folder(at)
-        with nullcontext() if folder == self._held else locked(folder):
-            outer, self._held = self._held, folder
+    def writing(self, pair: Pairing) -> Iterator[Path]:
+        """Be the only writer of the pair's adapter; OmnidraftError for a second one."""
+        folder = self.folder(pair)
+        if folder == self._held:
+            yield folder
+            return
+        with locked(folder):
+            self._held = folder
             try:
                 yield folder
             finally:
-                self._held = outer
+                self._held = None
 
-    def save(self, pair: Pairing, adapter: Adapter, after: set[str] | None = None) -> Path:
+    def save(self, pair: Pairing, adapter: Adapter, after: str | None = None,
+             writer: str = "") -> Path:
         """Write a new version, make it current, and remove older ones; returns the folder.
 
-        pair: with the drafter as it was before learning. after: names of the versions' folders that
-        this one may follow (empty: any), replaced by the new name. OmnidraftError for any other.
+        pair: with the drafter as it was before learning. after: the `checksum` of the version that
+        this one may follow ("": none; None: any); versions of the same `writer` too. OmnidraftError
+        for any other.
         """
-        after = set() if after is None else after
         with self.writing(pair) as folder:
-            current = manifest_of(folder) or {"version": 0, "folder": ""}
-            if after and current["folder"] not in after:
+            own = identity(pair)
+            current = manifest_of(folder) or {"version": 0, "folder": "", "checksum": ""}
+            if after not in (None, current["checksum"]) and current.get("writer") != writer:
                 raise OmnidraftError(f"another process has saved to {folder} since it was read")
+            older = versions_in(folder, current | own)
             version = current["version"] + 1
-            place = folder / f"v{version}-{secrets.token_hex(4)}"  # a unique name
-            # subtle: noted before it becomes current, wherever an interrupt comes
-            after.update((current["folder"], place.name))
-            after.intersection_update((current["folder"], place.name))
+            mark = own["fingerprint"][:8]
+            while os.path.lexists(folder / f"v{version}-{mark}"):
+                version += 1  # it was left by a save that was broken off
+            place = folder / f"v{version}-{mark}"
             try:
-                make_folder_of(place)
-                older = announce(place)
-                make_folder_of(place / "any")
-                if adapter.lora:
-                    adapter.lora.save(place, base=pair.draft.name)
-                head = adapter.head and adapter.head.parameters
-                for name, part in zip(FILES, (adapter.weights, head, adapter.states), strict=True):
-                    if part:
-                        save_tensors(place / name, part)
-                write_manifest(place, version, identity(pair), adapter.statistics)
-                adapter.folder, adapter.version, adapter.place = folder, version, place.name
-                after.intersection_update((place.name,))
+                write_arrays(place, adapter, pair.draft.name)
+                files = {path.name: checksum(path) for path in sorted(place.iterdir())}
+                manifest = {"format": FORMAT, "version": version, "folder": place.name, **own,
+                            "files": files, "statistics": adapter.statistics.to_json(),
+                            "writer": writer}
+                adapter.checksum = write_manifest(folder, manifest)
             except OmnidraftError:
                 shutil.rmtree(place, ignore_errors=True)  # free the space of a failed save
                 raise
             for path in older:
                 shutil.rmtree(path, ignore_errors=True)
+        adapter.folder = folder
+        adapter.version = version
         return folder
 
     def load(self, pair: Pairing, which: str | None = None, shipped: bool = False
@@ -164,7 +179,8 @@ class Adapters:
         models or a file has a wrong checksum.
         """
         folder = self.folder(pair) if which is None else self.named(which)
-        if (manifest := manifest_of(folder)) is None:
+        manifest = manifest_of(folder)
+        if manifest is None:
             return Adapters(SHIPPED).load(pair) if shipped else None
         try:
             return read(folder, manifest, draft=pair.draft, target=pair.target)
@@ -181,35 +197,22 @@ class Adapters:
         `pair.draft`, the base. OmnidraftError if the adapter does not fit, e.g. by its rank.
         """
         base = pair.draft = getattr(pair.draft, "untouched", pair.draft)
-        adapter = self.load(pair, None, shipped) or Adapter()
-        weights = adapter.lora.parameters if adapter.lora else adapter.weights
-        if weights and (rank := adapter.lora.rank if adapter.lora else 0) != recipe.rank:
+        adapter = self.load(pair, shipped=shipped) or Adapter()
+        rank = adapter.lora.rank if adapter.lora else 0
+        learned = adapter.lora or adapter.weights
+        if learned and rank != recipe.rank:
             if not shipped:
                 raise OmnidraftError(f"{adapter.folder} has rank {rank}, not {recipe.rank}: give "
                                      f"rank {rank} to continue it, or choose another folder")
             recipe = replace(recipe, rank=rank)
         trainer = training_of(base).Trainer(base, recipe, rng)
-        head = adapter.head and trainer.head_beside(base, adapter.head)
-        learner = Learner(pair, trainer, rng, schedule, head)
-        here = adapter.folder and adapter.folder.parent == self.root
-        learner.version = adapter.version if here else 0
-        learner.saved_as = {adapter.place if here else ""}
-        if not weights:
-            return learner
-        own = {k: v for k, v in adapter.states.items() if not k.startswith("head.")}
-        state = {} if own else trainer.state()  # without a saved optimizer, use a fresh one
-        state |= {f"{kind}.{k}": v for k, v in weights.items() for kind in ("served", "parameters")}
-        trainer.restore(state | own)
-        if adapter.lora:
-            trainer.lora.alpha = adapter.lora.alpha
-        if learner.head_optimizer and (saved := under("head.", adapter.states)):
-            like = {name: trainer._like(array) for name, array in saved.items()}
-            fill(learner.head_optimizer.state(), like)
-        pair.draft = trainer.model()
-        learner.statistics = statistics = adapter.statistics
-        if recipe.rate is not None:
-            statistics.pop("rate_share", None)
-        trainer.optimizer.rate *= statistics.get("rate_share", 1.0)  # found with the guard
+        learner = Learner(pair, trainer, rng, schedule, adapter.head_for(base))
+        learner.follows = ""
+        if adapter.folder and adapter.folder.parent == self.root:
+            learner.version = adapter.version
+            learner.follows = adapter.checksum
+        if learned:
+            restore(learner, adapter)
         return learner
 
     def keep(self, learner: Learner) -> Path:
@@ -218,42 +221,23 @@ class Adapters:
         If it cannot be saved here (a damaged adapter, another process was faster), it is saved next
         to this store, and the OmnidraftError says where.
         """
-        trainer, pair, state = learner.trainer, copy(learner.pair), learner.trainer.state()
-        pair.draft = trainer.base  # the adapter belongs to the base
-        weights = under("served.", learner.guard.best or state)  # the weights that draft
-        arrays = {k: v for k, v in state.items() if not k.startswith("served.")}
-        if learner.head_optimizer:
-            moments = learner.head_optimizer.state()
-            arrays |= {f"head.{k}": trainer._host(v) for k, v in moments.items()}
-        lora = replace(trainer.lora, parameters=weights) if trainer.lora else None
-        learner.statistics["rate"] = trainer.optimizer.rate
-        head = learner.head
-        if head and not head.on_host:
-            head = head.to_host()
-        adapter = Adapter(lora, {} if lora else weights, head, arrays, learner.statistics)
+        pair = copy(learner.pair)
+        pair.draft = learner.trainer.base  # the adapter belongs to the base
+        adapter = state_of(learner)
         try:
-            folder = self.save(pair, adapter, after=learner.saved_as)
-            learner.version = adapter.version
-            return folder
+            folder = self.save(pair, adapter, learner.follows, learner.writer)
         except OmnidraftError as error:
             root = self.root.with_name(f"{self.root.name}-rescued-{secrets.token_hex(4)}")
             try:
-                Adapters(root).save(pair, copy(adapter))
+                Adapters(root).save(pair, adapter)
             except OmnidraftError:
                 shutil.rmtree(root, ignore_errors=True)
                 raise error from None
             raise OmnidraftError(f"{error}; what was learned is in {root}: continue with "
                                  f"--adapters {root}") from None
-
-    def all(self) -> dict[str, dict[str, Any]]:
-        """What is known about every adapter here, by folder name: {"error": ...} if damaged."""
-        found = {}
-        for folder in sorted(path.parent for path in self.root.glob("*/current.json")):
-            try:
-                found[folder.name] = manifest_of(folder) or {}
-            except OmnidraftError as error:
-                found[folder.name] = {"error": str(error)}
-        return found
+        learner.version = adapter.version
+        learner.follows = adapter.checksum
+        return folder
 
 
 def training_of(drafter: Any) -> Any:
@@ -262,20 +246,263 @@ def training_of(drafter: Any) -> Any:
     return import_module(f".{name}", __package__)
 
 
+def state_of(learner: Learner) -> Adapter:
+    """What a learner has learned, and what it needs to continue."""
+    trainer = learner.trainer
+    state = trainer.state()
+    weights = under("served.", learner.guard.best or state)  # the weights that draft
+    arrays = {name: array for name, array in state.items() if not name.startswith("served.")}
+    if learner.head_optimizer:
+        moments = learner.head_optimizer.state()
+        arrays |= {f"head.{name}": trainer.host(array) for name, array in moments.items()}
+    head = learner.head
+    if head and not head.on_host:
+        head = head.to_host()
+    learner.statistics.rate = trainer.optimizer.rate
+    adapter = Adapter(head=head, states=arrays, statistics=learner.statistics)
+    if trainer.lora:
+        adapter.lora = replace(trainer.lora, parameters=weights)
+    else:
+        adapter.weights = weights
+    return adapter
+
+
+def restore(learner: Learner, adapter: Adapter) -> None:
+    """Continue a new learner from what was saved."""
+    trainer = learner.trainer
+    weights = adapter.lora.parameters if adapter.lora else adapter.weights
+    own = {k: v for k, v in adapter.states.items() if not k.startswith("head.")}
+    state = {} if own else trainer.state()  # without a saved optimizer, use a fresh one
+    for kind in ("served", "parameters"):
+        state |= {f"{kind}.{name}": array for name, array in weights.items()}
+    trainer.restore(state | own)
+    if adapter.lora:
+        trainer.lora.alpha = adapter.lora.alpha
+    moments = under("head.", adapter.states)
+    if learner.head_optimizer and moments:
+        moments = {name: trainer.like(array) for name, array in moments.items()}
+        fill(learner.head_optimizer.state(), moments)
+    learner.pair.draft = trainer.model()
+    learner.statistics = adapter.statistics
+    if trainer.recipe.rate is not None:
+        learner.statistics.rate_share = None
+    trainer.optimizer.rate *= learner.statistics.rate_share or 1.0  # found with the guard
+
+
+# ---------------------------------------------------------------------------------- an adapter's folder
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Be the folder's only writer; OmnidraftError at once if there is another one.
+
+    The system releases the lock when the process ends, however it ends.
+    """
+    make_folder_of(folder / "lock")
+    with open(folder / "lock", "a+b", 0) as file:  # subtle: with "ab", opening a pipe would wait
+        try:
+            if fcntl:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OmnidraftError(f"another process is learning into {folder}: wait until it ends, "
+                                 "or use --no-save or another folder (--adapters)") from None
+        except OSError:  # a file system without locks; a save still detects another writer
+            pass
+        yield
+
+
+def write_arrays(place: Path, adapter: Adapter, base: str) -> None:
+    """Write a version's folder; `base` is the drafter's name."""
+    make_folder_of(place / "any")
+    if adapter.lora:
+        adapter.lora.save(place, base=base)
+    head = adapter.head.parameters if adapter.head else {}
+    for name, arrays in ((MODEL, adapter.weights), (HEAD, head), (OPTIMIZER, adapter.states)):
+        if arrays:
+            save_tensors(place / name, arrays)
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> str:
+    """Replace current.json: the version that it names is now the current one. Its checksum."""
+    checksum = seal(manifest)
+    content = manifest | {"checksum": checksum}
+    write_text(folder / "current.json", json.dumps(content, indent=1) + "\n")
+    return checksum
+
+
+def manifest_of(folder: Path) -> dict[str, Any] | None:
+    """The content of current.json, None if there is none; OmnidraftError if it is damaged."""
+    path = folder / "current.json"
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # and OmnidraftError
+        if not path.exists():
+            return None
+        manifest = read_json(path)
+        if manifest["checksum"] == seal(manifest) and is_valid(manifest):
+            return manifest | {"fingerprint": fingerprint(manifest)}
+    raise damaged(path)
+
+
+def is_valid(manifest: dict[str, Any]) -> bool:
+    """Are all fields there, of the right types, and do they name nothing outside the folder?"""
+    statistics = {"rate_share": 1.0} | manifest["statistics"]
+    names = [manifest["folder"], *manifest["files"]]
+    sums = [manifest[role][key] for role in ROLES for key in ("name", "tokenizer", "weights")]
+    sums += manifest["files"].values()
+    numbers = statistics.values()
+    return (manifest["format"] == FORMAT
+            and all(type(manifest[name]) is kind for name, kind in FIELDS.items())
+            and all(re.fullmatch(r"\w[\w.-]*", name) for name in names)
+            and all(type(one) is str for one in sums)
+            and all(type(one) in (int, float) and 0 <= one < 2**60 for one in numbers)
+            and 0 < statistics["rate_share"] <= 1 and "error" not in statistics)
+
+
+def seal(manifest: dict[str, Any]) -> str:
+    """The checksum of the manifest itself."""
+    content = {key: value for key, value in manifest.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def damaged(path: Path) -> OmnidraftError:
+    """The error for an adapter's file that cannot be used."""
+    return OmnidraftError(f"{path} is damaged or missing: `omnidraft adapters delete` makes room "
+                          "for learning again (other adapters are not affected)")
+
+
+def versions_in(folder: Path, manifest: dict[str, Any]) -> list[Path]:
+    """The folders that saves have made: the current one, and those named after the pair."""
+    found = []
+    for path in folder.glob("v*"):
+        name = VERSION.fullmatch(path.name)
+        if not name or path.is_symlink() or not path.is_dir():
+            continue
+        if path.name == manifest["folder"] or name[1] == manifest["fingerprint"][:8]:
+            found.append(path)
+    return found
+
+
+def remove(folder: Path) -> list[str]:
+    """Delete the adapter in a folder, then the folder; returns the names of what is not ours there.
+
+    If there is anything else, the folder stays with it. Of a link, only the link is deleted.
+    """
+    if folder.is_symlink():
+        folder.unlink()
+        return []
+    versions = []
+    with suppress(OmnidraftError):  # if it is damaged, nothing says which folders are ours
+        versions = versions_in(folder, manifest_of(folder))
+    (folder / "current.json").unlink()  # from here on it is gone, whatever happens
+    for path in versions:
+        shutil.rmtree(path)
+    for path in (folder / "lock", *folder.glob("current.json.*.part")):
+        path.unlink(missing_ok=True)
+    left = sorted(path.name for path in folder.iterdir())
+    if not left:
+        folder.rmdir()
+    return left
+
+
 def read(folder: Path, manifest: dict[str, Any], **models: Any) -> Adapter:
     """Read the adapter of a manifest, after checking its files and a `draft` and `target`."""
+    check(folder, manifest, **models)
     place = folder / manifest["folder"]
-    files = {name for name in manifest["files"] if name != OPTIMIZER or (place / name).exists()}
-    check(folder, manifest, files, **models)
-    arrays = {name: {k: array.astype(np.result_type(array, "f4"))  # float16 is only for storage
-                     for k, array in read_safetensors(place / name).items()}
-              for name in FILES if name in files}
-    lora = None if MODEL in arrays else LoRA.load(place)
-    parts = arrays | ({WEIGHTS: lora.parameters} if lora else {})
-    for file, name, array in ((at, *one) for at in parts for one in parts[at].items()):
-        counts = "square." in name or name.endswith("steps")  # an optimizer's: never negative
-        if not np.isfinite(array).all() or counts and array.min(initial=0) < 0:
-            raise damaged(place / file)
-    head = HEAD in arrays and AcceptanceHead(models["draft"].embedding.shape[1], arrays[HEAD])
-    return Adapter(lora, arrays.get(MODEL, {}), head or None, arrays.get(OPTIMIZER, {}),
-                   manifest["statistics"], folder, manifest["version"], manifest["folder"])
+    arrays = {name: read_arrays(place / name) for name in (MODEL, HEAD, OPTIMIZER)
+              if name in manifest["files"] and (place / name).exists()}
+    lora = None
+    if MODEL not in arrays:
+        lora = LoRA.load(place)
+        arrays[WEIGHTS] = lora.parameters
+    for file, content in arrays.items():
+        for name, array in content.items():
+            counts = "square." in name or name.endswith("steps")  # an optimizer's: never negative
+            if not np.isfinite(array).all() or counts and array.min(initial=0) < 0:
+                raise damaged(place / file)
+    head = None
+    if HEAD in arrays:
+        head = AcceptanceHead(models["draft"].embedding.shape[1], arrays[HEAD])
+    return Adapter(lora, arrays.get(MODEL, {}), head, arrays.get(OPTIMIZER, {}),
+                   Statistics.from_json(manifest["statistics"]), folder, manifest["version"],
+                   manifest["checksum"])
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file, as float32 or wider: float16 is only for storage."""
+    stored = read_safetensors(path)
+    return {name: array.astype(np.result_type(array, "f4")) for name, array in stored.items()}
+
+
+def check(folder: Path, manifest: dict[str, Any], **models: Any) -> None:
+    """Raise OmnidraftError if an adapter belongs to other models, or a file is damaged."""
+    for role, model in models.items():
+        for key, own in owner(model, role).items():
+            if key != "name" and manifest[role][key] != own:
+                raise OmnidraftError(f"{folder} was learned with another {role} "
+                                     f"({manifest[role]['name']}, other {key}): choose another")
+    for name, known in manifest["files"].items():
+        path = folder / manifest["folder"] / name
+        if name == OPTIMIZER and not path.exists():
+            continue
+        if not path.is_file() or checksum(path) != known:
+            raise damaged(path)
+
+
+# ----------------------------------------------------------------------------- to whom an adapter belongs
+
+def identity(pair: Any) -> dict[str, Any]:
+    """What an adapter records about a pair: each `owner`, and their `fingerprint`."""
+    owners = {role: owner(getattr(pair, role), role) for role in ROLES}
+    return owners | {"fingerprint": fingerprint(owners)}
+
+
+def fingerprint(owners: dict[str, Any]) -> str:
+    """The hash (hex) that identifies a pair, wherever its models are, whatever their names."""
+    sums = [owners[role][key] for role in ROLES for key in ("tokenizer", "weights")]
+    return hashlib.sha256(" ".join(sums).encode()).hexdigest()
+
+
+def owner(model: Any, role: str) -> dict[str, str]:
+    """What an adapter records about a model ("draft", "target"): name, tokenizer and weights.
+
+    The weights are hashed once per model object and role, which keeps the result.
+    """
+    known = vars(model).setdefault("weights_by_role", {})
+    if role not in known:
+        known[role] = hash_of_weights(model, sample=role == "target")
+    return {"name": model.name, "tokenizer": model.tokenizer.fingerprint, "weights": known[role]}
+
+
+def hash_of_weights(model: Any, sample: bool) -> str:
+    """The sha256 (hex) of a model's weights; `sample`: of bytes from all over each file.
+
+    Only the files that the model was loaded from are read. Of a model that was made in memory, the
+    parameters are hashed (sample: the first of each).
+    """
+    folder = getattr(model, "folder", None)
+    files = weight_files(folder) if folder else []
+    digest = hashlib.sha256()
+    for path in files:
+        if not sample:
+            digest.update(checksum(path).encode())
+            continue
+        content = bytes_of(path)
+        digest.update(f"{path.name} {content.size} ".encode())
+        digest.update(content[::content.size >> 12 | 1].tobytes())
+    if files:
+        return digest.hexdigest()
+    parameters = getattr(getattr(model, "model", None), "parameters", tuple)  # of PyTorch models
+    for tensor in parameters():
+        if tensor.is_meta:  # offloaded
+            continue
+        numbers = tensor.detach().flatten()[:1 << 13 if sample else None]
+        digest.update(numbers.cpu().double().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def checksum(path: Path) -> str:
+    """sha256 (hex) of a file."""
+    return hashlib.sha256(bytes_of(path)).hexdigest()
+
+
+def bytes_of(path: Path) -> np.ndarray:
+    """A file's bytes, memory-mapped (an empty file cannot be mapped)."""
+    return np.memmap(path, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)

@@ -7,10 +7,11 @@ worse. So a drafter that knows nothing soon learns fast, and a good one slowly.
 """
 
 import math
+import secrets
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy, deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from numbers import Integral
 from time import perf_counter
@@ -28,15 +29,17 @@ from ..stopping import AcceptanceHead
 from ..text.errors import GENERATOR, UNIFORMS, OmnidraftError, expect, shown
 from ..verification import acceptances
 from .guard import Guard
-from .optimizer import AdamW
-from .replay import Memory
-from .training import Trainer
+from .training import AdamW, Trainer
 
 WARM_UP = 1 / 16  # start at this share of the default rate: the drafter may be good already
 SLOWER, FASTER = 1 / 4, 4  # factors of the rate after a roll-back, and after better weights
 SLOWEST = 1 / 64  # smallest share of the rate after roll-backs: the stream may change slowly
 HEAD_RATE = 1e-3  # of the head's optimizer
 HEAD_MEMORY = 4096  # latest drafted tokens in the head's replay buffer
+# subtle: the first two bits of a float32 from 0 to 1 are always 0, and the last 14 are rounded off.
+# What is left, 7 bits of exponent and 9 of fraction, holds a probability to 0.1 %, however small.
+# (float16 reaches only down to 6e-5: in a vocabulary of 150,000 entries most are smaller.)
+DROPPED = np.uint32(14)
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,106 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.head not in ("none", "joint", "interleaved"):
             raise OmnidraftError(f"unknown head {self.head!r}: choose none, joint or interleaved")
-        for name, least in (("every", 1), ("steps", int(self.head == "none")), ("replay", 0),
-                            ("memory", 0), ("memory_bytes", 0), ("guard", 0), ("held_out", 0)):
-            if not (isinstance(value := getattr(self, name), Integral) and value >= least):
-                raise OmnidraftError(f"{name} is {value}, but must be {least} or more, and whole")
+        least = {"every": 1, "steps": int(self.head == "none")}
+        for name in ("every", "steps", "replay", "memory", "memory_bytes", "guard", "held_out"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < least.get(name, 0):
+                raise OmnidraftError(f"{name} is {value}, but must be {least.get(name, 0)} or "
+                                     "more, and whole")
         if self.head == "interleaved" and self.every == 1:
             raise OmnidraftError("the head learns between two updates: set every to 2 or more")
+
+
+@dataclass
+class Statistics:
+    """Sums over all prompts that a drafter has served while it learned; saved with its adapter.
+
+    A held-out prompt is answered by both drafters, the learned one and the untouched one; of these
+    there are sums of the rounds and seconds per token, and of the squares of their differences.
+    """
+
+    prompts: int = 0
+    tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    kept: int = 0  # drafted tokens that entered the text
+    seconds: float = 0.0
+    learning_seconds: float = 0.0
+    updates: int = 0
+    learned_tokens: int = 0  # written with a drafter that had learned
+    held_out: int = 0
+    held_out_rounds: float = 0.0
+    held_out_seconds: float = 0.0
+    untouched_rounds: float = 0.0
+    untouched_seconds: float = 0.0
+    squared_rounds: float = 0.0
+    squared_seconds: float = 0.0
+    rate: float | None = None  # the optimizer's
+    rate_share: float | None = None  # of the default rate, found with the guard
+    paid_after_tokens: int | None = None  # None: learning has not paid off
+    served: dict[str, int] = field(default_factory=dict)  # prompts of each source, by its hash
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "Statistics":
+        """Read what `to_json` wrote; other names are ignored."""
+        made = cls()
+        for name, value in content.items():
+            if name.startswith("served "):
+                made.served[name.removeprefix("served ")] = value
+            elif name in vars(made) and name != "served":
+                setattr(made, name, value)
+        return made
+
+    def to_json(self) -> dict[str, Any]:
+        """All numbers that are known, by name; those of a source as "served HASH"."""
+        content = {f"served {source}": count for source, count in self.served.items()}
+        return content | {name: value for name, value in vars(self).items()
+                          if name != "served" and value is not None}
+
+    def add(self, **numbers: float) -> None:
+        """Add to the sums with these names."""
+        for name, number in numbers.items():
+            setattr(self, name, getattr(self, name) + number)
+
+    def count(self, rounds: Sequence[Round], untouched: Sequence[Round], changed: bool) -> None:
+        """Count a prompt; held out if the `untouched` drafter's rounds are given.
+
+        changed: it was answered by a drafter that has learned.
+        """
+        one = summarize(rounds)
+        self.add(prompts=1, tokens=one.tokens, rounds=one.rounds, drafted=one.drafted,
+                 kept=one.draft_kept, seconds=one.seconds, learned_tokens=one.tokens * changed)
+        if not untouched:
+            return
+        other = summarize(untouched)
+        self.held_out += 1
+        for name in ("rounds", "seconds"):
+            now = getattr(one, name) / one.tokens
+            before = getattr(other, name) / other.tokens
+            self.add(**{f"held_out_{name}": now, f"untouched_{name}": before,
+                        f"squared_{name}": (before - now) ** 2})
+
+    def saved(self, name: str) -> tuple[float, float]:
+        """The "rounds" or "seconds" per token saved on held-out prompts, and two errors.
+
+        (0.0, inf) for fewer than four. The error divides by n - 3, the spread of Student's t.
+        """
+        n = self.held_out
+        if n < 4:
+            return 0.0, math.inf
+        gain = (getattr(self, f"untouched_{name}") - getattr(self, f"held_out_{name}")) / n
+        variance = max(0.0, getattr(self, f"squared_{name}") / n - gain * gain)
+        return gain, 2 * math.sqrt(variance / (n - 3))
+
+    def note_payoff(self) -> None:
+        """Note after how many tokens learning has saved more time than it took, beyond chance."""
+        passes, two_errors = self.saved("rounds")
+        seconds, error = self.saved("seconds")
+        least = (seconds - error) * self.learned_tokens
+        if passes <= two_errors or least <= self.learning_seconds:
+            self.paid_after_tokens = None
+        elif self.paid_after_tokens is None:
+            self.paid_after_tokens = self.tokens
 
 
 @dataclass
@@ -87,8 +184,11 @@ class Learner:
         expect("rng", rng, np.random.Generator, GENERATOR)
         expect("schedule", schedule, (None, Schedule), "a Schedule")
         expect("head", head, (None, AcceptanceHead), "an AcceptanceHead")
-        self.pair, self.trainer, self.rng = pair, trainer, rng
-        schedule = self.schedule = schedule or Schedule()
+        schedule = schedule or Schedule()
+        self.pair = pair
+        self.trainer = trainer
+        self.rng = rng
+        self.schedule = schedule
         if schedule.head != "none" and head is None:
             fresh = AcceptanceHead(trainer.base.embedding.shape[1])
             head = trainer.head_beside(trainer.base, fresh)
@@ -97,13 +197,18 @@ class Learner:
         self.batch: list[Example] = []
         self.memory = Memory(schedule.memory, schedule.memory_bytes, self._to_numpy)
         self.labelled: deque[tuple[Any, float]] = deque(maxlen=HEAD_MEMORY)
-        self.served = self.fresh = 0  # texts; labelled tokens since the drafter's last update
+        self.served = 0  # texts
+        self.fresh = 0  # labelled tokens since the drafter's last update
         self.guard = Guard(trainer, schedule.guard)
-        self.updates = self.skipped = self.rollbacks = 0
-        self.statistics: dict[str, Any] = {}  # running sums, saved with the adapter
-        self.version: int | None = None  # version of the saved adapter that it continues, if any
-        # Names of the folders of versions that are its own ("": none yet); empty: any version is.
-        self.saved_as: set[str] = set()
+        self.updates = 0
+        self.skipped = 0
+        self.rollbacks = 0
+        self.statistics = Statistics()
+        self.version = 0  # of the saved adapter that it continues; 0: none
+        # Where it may be saved: after the version with this checksum ("": none; None: any), and
+        # after versions with its own name.
+        self.follows: str | None = None
+        self.writer = secrets.token_hex(8)
 
     def begin(self, options: Options) -> None:
         """Begin a new text; drop what an unfinished one left."""
@@ -131,61 +236,56 @@ class Learner:
         With `uniforms` some prompts are held out, whenever they come: they are never learned from.
         Once the drafter has changed, the untouched one also answers these, for the statistics.
         """
-        began, learned, untouched = perf_counter(), Learned(prompt, rounds), []
+        began = perf_counter()
+        learned = Learned(prompt, rounds)
+        untouched: list[Round] = []
         self.served += 1
-        changed, size = self.pair.draft is not self.trainer.base, self.schedule.held_out
-        held_out = uniforms and size and sum(ascii(prompt).encode()) % size == 0
+        changed = self.pair.draft is not self.trainer.base
+        size = self.schedule.held_out
+        read = self.pair.read(prompt)
+        text = ascii(prompt if isinstance(prompt, str) else read)
+        held_out = uniforms and size and sum(text.encode()) % size == 0
         if held_out and changed:
             pair = copy(self.pair)
             pair.draft = self.trainer.base
             options = replace(self._options, stop=copy(self._options.stop), learn=False)
-            untouched = list(speculative(pair, prompt, options, uniforms))
+            untouched = list(speculative(pair, read, options, uniforms))
         elif not held_out:
-            self._keep(learned)
+            self._keep(read, learned)
         if self.served % self.schedule.every == 0:
             self._update(learned)
         elif self.schedule.head == "interleaved":
             self._train_head(256)
-        return self._count(learned, began, untouched, changed)
+        if rounds:
+            self.statistics.count(rounds, untouched, changed)
+        return self._timed(learned, began)
 
-    def _keep(self, learned: Learned) -> None:
-        """Add the text to the next update's batch."""
+    def _keep(self, prompt: Any, learned: Learned) -> None:
+        """Add the text to the next update's batch; prompt: a text, or the ids for both models."""
+        if isinstance(prompt, tuple):
+            prompt = prompt[1]
         try:
             probs = self.trainer.rows(self._rows, self.pair.target.tokenizer.size)
-            prompt = learned.prompt[1] if isinstance(learned.prompt, tuple) else learned.prompt
             example = make_example(self.pair, prompt, self._tokens, probs)
-            self.batch += [example] if example.draft_ids else []  # the drafter may spell none of it
         except OmnidraftError as error:  # NaN in the target's rows
             self.skipped += 1
             learned.note = f"skipped: {error}"
+            return
+        if example.draft_ids:  # the drafter may spell none of it
+            self.batch.append(example)
 
     def close(self) -> Learned:
         """Learn from an incomplete batch at the end of the stream."""
-        began, learned = perf_counter(), Learned("", [])
+        began = perf_counter()
+        learned = Learned("", [])
         self._update(learned)
-        return self._count(learned, began)
+        return self._timed(learned, began)
 
-    def _count(self, learned: Learned, began: float, untouched: Sequence[Round] = (),
-               changed: bool = False) -> Learned:
-        """Count a prompt, held out if `untouched`; `changed`: by a drafter that has learned."""
+    def _timed(self, learned: Learned, began: float) -> Learned:
+        """Count the time that learning took since `began`, and whether it has paid off."""
         learned.seconds = perf_counter() - began
-        s, one, other = self.statistics, summarize(learned.rounds), summarize(untouched)
-        new = {"prompts": int(bool(learned.rounds)), "tokens": one.tokens, "rounds": one.rounds,
-               "drafted": one.drafted, "kept": one.draft_kept, "seconds": one.seconds,
-               "learning_seconds": learned.seconds, "updates": int(learned.updated),
-               "learned_tokens": one.tokens * changed}
-        if untouched:
-            new["held_out"] = 1
-            for name in ("rounds", "seconds"):  # per token; squares for the standard errors
-                now, before = (getattr(part, name) / part.tokens for part in (one, other))
-                new |= {f"held_out_{name}": now, f"untouched_{name}": before,
-                        f"squared_{name}": (before - now) ** 2}
-        s |= {name: s.get(name, 0) + value for name, value in new.items()}
-        (passes, sure), (seconds, error) = (saved(s, name) for name in ("rounds", "seconds"))
-        if passes > sure and (seconds - error) * s["learned_tokens"] > s["learning_seconds"]:
-            s.setdefault("paid_after_tokens", s["tokens"])
-        else:
-            s.pop("paid_after_tokens", None)
+        self.statistics.add(learning_seconds=learned.seconds, updates=int(learned.updated))
+        self.statistics.note_payoff()
         return learned
 
     def _update(self, learned: Learned) -> None:
@@ -226,18 +326,25 @@ class Learner:
 
     def _guarded(self, now: dict[str, np.ndarray]) -> str:
         """Ask the guard, with the new texts before they are learned from; a note on the result."""
-        better, s = self.guard.look(self.pair, self.batch[:4], now), self.statistics
-        share = s.get("rate_share", WARM_UP if self.trainer.recipe.rate is None else 1.0)
+        trainer = self.trainer
+        better = self.guard.look(self.pair, self.batch[:4], now)
+        note = ""
+        share = self.statistics.rate_share
+        if share is None:
+            share = WARM_UP if trainer.recipe.rate is None else 1.0
         if better:
-            self.trainer.restore(self.guard.best)
-            self.pair.draft = self.trainer.model()
-            self.trainer.restore(now)
-            share = s["rate_share"] = min(1.0, FASTER * share)
+            trainer.restore(self.guard.best)
+            self.pair.draft = trainer.model()
+            trainer.restore(now)
+            share = min(1.0, FASTER * share)
         elif better is False:
             self.rollbacks += 1
-            share = s["rate_share"] = min(share, max(SLOWEST, SLOWER * share))
-        self.trainer.optimizer.rate = self.trainer.recipe.step_size(self.trainer.base) * share
-        return "" if better is not False else f"rolled back; now at 1/{1 / share:.0f} of the rate"
+            share = min(share, max(SLOWEST, SLOWER * share))
+            note = f"rolled back; now at 1/{1 / share:.0f} of the rate"
+        if better is not None:
+            self.statistics.rate_share = share
+        trainer.optimizer.rate = trainer.recipe.step_size(trainer.base) * share
+        return note
 
     def _train_head(self, size: int) -> None:
         """One step of the head on the latest `size` labels, or, interleaved, on random ones."""
@@ -267,7 +374,8 @@ class Learner:
         sizes = [len(lifting.paths[token] or (None,)) for token in draft.tokens]
         if draft.taken_back is not None:  # the atoms of the healed token are in the text already
             sizes[0] -= len(lifting.paths[draft.taken_back])
-        return [math.prod(part) for size in sizes if (part := [*islice(each, size)])]
+        labels = [list(islice(each, size)) for size in sizes]  # of the atoms of each token
+        return [math.prod(part) for part in labels if part]
 
 
 def learn(learner: Learner, prompts: Iterable[Any], options: Options,
@@ -292,18 +400,39 @@ def learn(learner: Learner, prompts: Iterable[Any], options: Options,
         except OmnidraftError as error:
             yield Learned(prompt, [], note=f"prompt skipped: {error}")
         else:
-            learned = learner.finish(read, rounds, uniforms)
-            learned.prompt = prompt
-            yield learned
+            yield learner.finish(prompt, rounds, uniforms)
 
 
-def saved(statistics: dict[str, Any], name: str) -> tuple[float, float]:
-    """The "rounds" or "seconds" per token that learning saves on held-out prompts, and two errors.
+class Memory:
+    """The latest texts for replay: at most `texts`, and one or as many as fit into `size` bytes.
 
-    (0.0, inf) for fewer than four. The error divides by n - 3, the spread of Student's t.
+    Their rows are kept in half precision: with 150,000 entries a text of 96 tokens takes 29 MB. It
+    returns Examples whose rows are float32 arrays. `to_numpy` makes arrays of rows that are
+    tensors.
     """
-    n, parts = statistics.get("held_out", 0), ("untouched", "held_out", "squared")
-    if n < 4:
-        return 0.0, math.inf
-    before, now, square = (statistics.get(f"{part}_{name}", 0) / n for part in parts)
-    return before - now, 2 * math.sqrt(max(0.0, square - (before - now) * (before - now)) / (n - 3))
+
+    def __init__(self, texts: int, size: int, to_numpy: Callable[[Any], np.ndarray]) -> None:
+        self.size = size
+        self._to_numpy = to_numpy
+        self._texts: deque[Example] = deque(maxlen=texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, place: int) -> Example:
+        text = self._texts[place]
+        bits = text.target_probs.astype(np.uint32) << DROPPED
+        return replace(text, target_probs=bits.view(np.float32))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the rows take."""
+        return sum(text.target_probs.nbytes for text in self._texts)
+
+    def add(self, text: Example) -> None:
+        """Keep this text too, and forget the oldest that no longer fit."""
+        rows = np.ascontiguousarray(self._to_numpy(text.target_probs), np.float32)
+        bits = rows.view(np.uint32) + np.uint32(1 << 13) >> DROPPED  # rounded to the nearest
+        self._texts.append(replace(text, target_probs=bits.astype(np.uint16)))
+        while self.nbytes > self.size and len(self._texts) > 1:
+            self._texts.popleft()

@@ -19,7 +19,6 @@ from ..stopping import AcceptanceHead
 from ..text.errors import GENERATOR, OmnidraftError, expect, shown
 from . import backward
 from .lora import LoRA
-from .optimizer import AdamW, fill
 
 SHARE_OF_A = 1 / 16  # share of the rate for A in W + B A; long runs diverge at 1 (arXiv 2402.12354)
 AVERAGE = 0.99  # weight of the old mean in the running mean that is served; at first it is less
@@ -144,11 +143,11 @@ class Trainer:
 
     def state(self) -> dict[str, np.ndarray]:
         """A flat copy of the parameters, the served ones, and the optimizer."""
-        return {name: self._host(array) for name, array in self._live().items()}
+        return {name: self.host(array) for name, array in self._live().items()}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Return to a `state`; raises OmnidraftError if it belongs to other parameters."""
-        fill(self._live(), {name: self._like(array) for name, array in state.items()})
+        fill(self._live(), {name: self.like(array) for name, array in state.items()})
 
     def _live(self) -> dict[str, np.ndarray]:
         """The arrays that steps change, by their names in `state`."""
@@ -188,7 +187,7 @@ class Trainer:
         return head.loss(np.stack(features), np.array(labels, np.float32), 1.0)[1]
 
     # the PyTorch twin overrides these
-    _back, _host, _like = map(staticmethod, (backward.gradients, np.array, np.asarray))
+    _back, host, like = map(staticmethod, (backward.gradients, np.array, np.asarray))
 
 
 def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -200,3 +199,64 @@ def adapted(base: Llama, lora: LoRA | None, weights: dict[str, np.ndarray]) -> L
     """The drafter with adapters or, without them, with other weights; the base is not changed."""
     config, tensors = base.stored(untied=True) if lora else (base.config, weights)
     return base.rebuilt(config, lora.merged(tensors) if lora else weights)
+
+
+class AdamW:
+    """AdamW (arXiv 1711.05101, Algorithm 2) over named arrays or tensors, changed in place.
+
+    Steps along -m / √v, the running mean of gradients over their running size, and weight decay.
+
+    In step t, elementwise, with β1, β2 = betas: m ← β1 m + (1 − β1) g, v ← β2 v + (1 − β2) g²,
+    w ← w − rate · (m̂ / (√v̂ + eps) + decay · w), where m̂ = m / (1 − β1^t) and v̂ = v / (1 − β2^t)
+    correct for the start at zero. So the first step moves each weight by `rate`. A gradient with a
+    norm above `clip` is scaled down to it; `shares` scale the rate by name (default 1).
+    """
+
+    def __init__(self, parameters: dict[str, Any], rate: float = 1e-4,
+                 betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, decay: float = 0.01,
+                 clip: float | None = None, shares: dict[str, float] | None = None) -> None:
+        self.parameters = parameters
+        self.rate = rate
+        self.betas = betas
+        self.eps = eps
+        self.decay = decay
+        self.clip = clip
+        self.shares = shares or {}
+        self.steps = np.zeros(1)
+        self.moments = {f"{kind}.{name}": 0 * array
+                        for name, array in parameters.items() for kind in ("mean", "square")}
+
+    def step(self, gradients: dict[str, Any]) -> float:
+        """One step; returns the gradient's norm before clipping. If not finite, nothing changes."""
+        flat = (gradients[name].reshape(-1) for name in self.parameters)
+        norm = math.sqrt(sum(float(gradient @ gradient) for gradient in flat))
+        if not math.isfinite(norm):
+            return norm
+        shrink = min(1.0, self.clip / norm) if self.clip and norm else 1.0
+        self.steps += 1
+        one, two = self.betas
+        t = self.steps.item()
+        unbiased = 1 / (1 - one ** t)
+        root = math.sqrt(1 - two ** t)
+        for name, weights in self.parameters.items():
+            mean = self.moments[f"mean.{name}"]
+            square = self.moments[f"square.{name}"]
+            gradient = gradients[name] * shrink
+            mean += (1 - one) * (gradient - mean)
+            square += (1 - two) * (gradient * gradient - square)
+            rate = self.rate * self.shares.get(name, 1.0)
+            weights *= 1 - rate * self.decay
+            weights -= rate * unbiased * mean / (square ** 0.5 / root + self.eps)
+        return norm
+
+    def state(self) -> dict[str, Any]:
+        """What training needs to continue besides the parameters, as live arrays for `fill`."""
+        return {"steps": self.steps, **self.moments}
+
+
+def fill(live: dict[str, Any], state: dict[str, Any]) -> None:
+    """Copy saved arrays into the live ones; raises OmnidraftError if their shapes differ."""
+    if {k: v.shape for k, v in live.items()} != {k: v.shape for k, v in state.items()}:
+        raise OmnidraftError("the state belongs to other parameters: use its drafter and rank")
+    for name, array in live.items():
+        array[...] = state[name]

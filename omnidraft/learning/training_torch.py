@@ -48,8 +48,8 @@ class Trainer(training.Trainer):
 
     expected_acceptance = torch.no_grad()(training.Trainer.expected_acceptance)
     _gradients = torch.enable_grad()(training.Trainer._gradients)
-    _like = staticmethod(torch.as_tensor)
-    _host = staticmethod(lambda array: torch.as_tensor(array).cpu().numpy().copy())
+    like = staticmethod(torch.as_tensor)
+    host = staticmethod(lambda array: torch.as_tensor(array).cpu().numpy().copy())
 
     def rows(self, logits: Sequence[Any], size: int) -> Any:
         """As in NumPy; rows that are on a device stay there."""
