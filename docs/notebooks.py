@@ -1,11 +1,10 @@
 """Build the lessons as Jupyter notebooks with their output, in notebooks/. An existing file is never overwritten.
 
     python docs/notebooks.py [--repository https://github.com/you/omnidraft] [lesson ...]
-    python docs/notebooks.py --stored [--check]          those in the repository, without output: docs/notebooks/*.ipynb
-                                                         of the lessons, docs/real_pair.ipynb of docs/real_pair.py
+    python docs/notebooks.py --plain      without output, which needs nothing but this repository; also real_pair.ipynb
 
-Each begins with a badge that opens the stored notebook in Colab. There the first cell clones and installs the repository; a
-CPU runtime is enough.
+The first cell finds the repository, or clones and installs it: so a notebook also runs where it is uploaded (in Colab, for
+example; a CPU runtime is enough).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import argparse
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,9 +22,9 @@ sys.path.insert(0, str(ROOT))
 from omnidraft.text.files import write_text  # noqa: E402
 from tutorials import runner  # noqa: E402
 
-BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 SETUP = """# Where the lessons are; in Colab they are fetched and installed first.
 import sys
+from functools import partial
 from pathlib import Path
 
 here = Path.cwd()
@@ -40,26 +40,15 @@ sys.path[:0] = [str(home), str(home / "tutorials")]"""
 HOMEPAGE = re.search(r'^Homepage = "(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)[1]
 
 
-def badge(repository: str, place: str) -> str:
-    """The link that opens a notebook at `place` of the repository in Colab."""
-    opened = repository.replace("https://github.com", "https://colab.research.google.com/github")
-    return f"# %% [markdown]\n# [![Open in Colab]({BADGE})]({opened}/blob/{place}.ipynb)"
-
-
 def source(path: Path, repository: str) -> str:
     """A lesson as a py:percent script that finds its repository, or clones it."""
     repository = repository.removesuffix("/").removesuffix(".git")
-    head = badge(repository, f"main/docs/notebooks/{path.stem}")
-    return f'{head}\n\n# %%\n{SETUP.replace("REPOSITORY", repository)}\n\n{path.read_text(encoding="utf-8")}'
+    return f'# %%\n{SETUP.replace("REPOSITORY", repository)}\n\n{path.read_text(encoding="utf-8")}'
 
 
-def stored() -> dict[Path, str]:
-    """The notebooks in the repository by their path."""
-    script = (ROOT / "docs" / "real_pair.py").read_text(encoding="utf-8")
-    pair = without_output(f"{badge(HOMEPAGE, 'main/docs/real_pair')}\n\n{script}", accelerator="GPU")
-    return {ROOT / "docs" / "real_pair.ipynb": pair} | {
-        ROOT / "docs" / "notebooks" / f"{path.stem}.ipynb": without_output(source(path, HOMEPAGE))
-        for path in runner.lessons().values()}
+def real_pair() -> str:
+    """docs/real_pair.py as a notebook for a GPU runtime."""
+    return without_output((ROOT / "docs" / "real_pair.py").read_text(encoding="utf-8"), accelerator="GPU")
 
 
 def without_output(script: str, **metadata: str) -> str:
@@ -73,11 +62,8 @@ def without_output(script: str, **metadata: str) -> str:
                        "nbformat_minor": 5}, indent=1, ensure_ascii=False) + "\n"
 
 
-def build(path: Path, out: Path, repository: str) -> bool:
-    """Write out/NAME.ipynb with its output; False if it exists already. An error in a cell is raised."""
-    made = out / f"{path.stem}.ipynb"
-    if made.exists():
-        return False
+def executed(path: Path, out: Path, repository: str) -> str:
+    """A lesson as a notebook with its output. An error in a cell is raised."""
     import jupytext
     import nbclient
     import nbformat
@@ -85,8 +71,7 @@ def build(path: Path, out: Path, repository: str) -> bool:
     notebook = jupytext.reads(source(path, repository), "py:percent")
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(out)}}).execute()
-    write_text(made, nbformat.writes(notebook))
-    return True
+    return nbformat.writes(notebook)
 
 
 def main() -> None:
@@ -95,22 +80,25 @@ def main() -> None:
     parser.add_argument("lesson", type=int, nargs="*", help="numbers of lessons; all if none is given")
     parser.add_argument("--out", type=Path, default=ROOT / "notebooks")
     parser.add_argument("--repository", default=HOMEPAGE, help="the address that Colab installs from")
-    parser.add_argument("--stored", action="store_true", help="write the notebooks in the repository instead")
-    parser.add_argument("--check", action="store_true", help="only say whether these are out of date")
+    parser.add_argument("--plain", action="store_true", help="without output, and also real_pair.ipynb")
     args = parser.parse_args()
-    if args.stored:
-        for path, text in stored().items():
-            if not args.check:
-                path.parent.mkdir(exist_ok=True)
-                write_text(path, text)
-            elif not path.exists() or path.read_text(encoding="utf-8") != text:
-                sys.exit(f"{path} is stale: run `python docs/notebooks.py --stored`")
-        return
     args.out.mkdir(parents=True, exist_ok=True)
+    makers = {}
     for number, path in runner.lessons().items():
-        if not args.lesson or number in args.lesson:
-            made = build(path, args.out, args.repository)
-            print(args.out / f"{path.stem}.ipynb", "" if made else "is kept as it is: delete it for a new one")
+        if args.lesson and number not in args.lesson:
+            continue
+        makers[path.stem] = partial(executed, path, args.out, args.repository)
+        if args.plain:
+            makers[path.stem] = partial(without_output, source(path, args.repository))
+    if args.plain:
+        makers["real_pair"] = real_pair
+    for name, make in makers.items():
+        made = args.out / f"{name}.ipynb"
+        if made.exists():
+            print(made, "is kept as it is: delete it for a new one")
+            continue
+        write_text(made, make())
+        print(made)
 
 
 if __name__ == "__main__":

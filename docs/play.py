@@ -1,10 +1,10 @@
-"""Record rounds of speculative decoding, and write docs/play.html, a page that plays them step by step.
+"""Record rounds of speculative decoding for docs/play.html, a page that plays them step by step.
 
     python docs/play.py [--out docs/play.html] [--picture docs/play.png] [--stored]
 
 It records the embedded pairs, with the time that each round took, and one pair of toy vocabularies whose whole trie can be
-drawn. The page is play_template.html with the recording in it: it loads nothing else, and opens from disk. `--stored` keeps the
-recording of the page that is there. The picture shows one step of the toy pair (drawn by Chromium).
+drawn. The recording is one line of the page, `const scenes = ...`, and only that line is renewed; the page loads nothing else,
+and opens from disk. `--stored` keeps the recording. The picture shows one step of the toy pair (drawn by Chromium).
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ REPEATS = 7  # of each recording: a round's time is the shortest of them, becaus
 CORPUS = "snow falls low snowflakes flow slow snow on snow fell as snowflakes fall slow flakes of snow " * 2
 BARS = 6
 SEEDS = {"toy drafter": 63, "draft-general, adapted": 4}  # texts that show much; 1 for the others
-TEMPLATE = ROOT / "docs" / "play_template.html"
+PAGE = ROOT / "docs" / "play.html"
+SCENES_LINE = re.compile(r"^const scenes = (.*);$", re.M)
 KEEP = verification.keep
 
 
@@ -295,14 +296,14 @@ def recording(tokens: int = 60) -> list[dict]:
 
 
 def page(scenes: list[dict]) -> str:
-    """The page, with the recording in it."""
+    """The page, with this recording in it."""
     data = json.dumps(scenes, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    return TEMPLATE.read_text(encoding="utf-8").replace("/*SCENES*/[]", data)
+    return SCENES_LINE.sub(lambda _: f"const scenes = {data};", PAGE.read_text(encoding="utf-8"))
 
 
 def stored(path: Path) -> list[dict]:
     """The recording in a page."""
-    return json.loads(re.search(r"^const scenes = (.*);$", path.read_text(encoding="utf-8"), re.M)[1])
+    return json.loads(SCENES_LINE.search(path.read_text(encoding="utf-8"))[1])
 
 
 def picture(page: Path, path: Path, step: str = "#1.16", size: str = "1000,930") -> None:
@@ -317,11 +318,11 @@ def picture(page: Path, path: Path, step: str = "#1.16", size: str = "1000,930")
 def main() -> None:
     """Record and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "play.html")
+    parser.add_argument("--out", type=Path, default=PAGE)
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--stored", action="store_true", help="do not record again")
     args = parser.parse_args()
-    write_text(args.out, page(stored(args.out) if args.stored else recording()))
+    write_text(args.out, page(stored(PAGE) if args.stored else recording()))
     if args.picture:
         picture(args.out, args.picture)
     print(args.out)

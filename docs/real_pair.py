@@ -1,4 +1,4 @@
-"""Measure a pair of published models on your machine; `python docs/notebooks.py --stored` makes docs/real_pair.ipynb of it."""
+"""Measure a pair of published models on your machine; `python docs/notebooks.py --plain` makes a notebook of it."""
 # ruff: noqa: E402
 
 # %% [markdown]

@@ -19,34 +19,34 @@ for piece in pair.stream("Once upon a time", do_sample=True, temperature=0.8, to
 import omnidraft
 
 pair = omnidraft.pair()
-result = pair.generate("Once upon a time", stop_strings=["."], repetition_penalty=1.1, max_new_tokens=60)
+result = pair.generate("Once upon a time", stop_strings=["."], max_new_tokens=60)
 print(repr(result.text), result.finish_reason)
 
-# %% 4. A batch, several sequences per prompt, JSON
+# %% 4. Several prompts and sequences, as JSON
 import json
 
 import omnidraft
 
 pair = omnidraft.pair()
-texts = pair.generate(["Once", "Ann has"], do_sample=True, num_return_sequences=2, seed=1, max_new_tokens=8)
+texts = [pair.generate(prompt, do_sample=True, seed=seed, max_new_tokens=8) for prompt in ("Once", "Ann has") for seed in (0, 1)]
 print(json.dumps([one.to_dict()["text"] for one in texts]))
 
 # %% 5. Process the target's logits; the text follows exactly the distribution you return
-# Without do_sample a processor is called once per token, in order, and may keep state (grammars).
-# With it, only ids and logits may decide what it returns: it also sees drafts that do not stay.
+# At temperature 0 a processor is called once per token, in order, and may keep state (grammars).
+# Above, only ids and logits may decide what it returns: it also sees drafts that do not stay.
 import omnidraft
 
 pair = omnidraft.pair()
 bias = {token: 2.0 for token, data in enumerate(pair.target.tokenizer.token_bytes) if data == b" fox"}
 
 
-def processor(ids, rows):  # ids (1, n), logits (1, V)
+def processor(ids, logits):  # the ids before, logits (V,)
     for token, more in bias.items():
-        rows[0, token] += more
-    return rows
+        logits[token] += more
+    return logits
 
 
-print(pair.generate("There was a little", logits_processor=[processor], do_sample=True, max_new_tokens=8).text)
+print(pair.generate("There was a little", processor=processor, do_sample=True, max_new_tokens=8).text)
 
 # %% 6. The loop itself, compared with plain decoding
 import numpy as np

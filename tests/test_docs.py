@@ -34,9 +34,9 @@ COMMANDS = [shlex.split(line.replace("$'", "'").replace(r"\n", "\n"), comments=T
             for line in CONSOLE if line.startswith("omnidraft ")]
 
 
-@pytest.mark.parametrize("build", [["docs/build.py"], ["docs/api.py"], ["docs/notebooks.py", "--stored"],
+@pytest.mark.parametrize("build", [["docs/build.py"], ["docs/api.py"],
                                    ["-m", "benchmarks.report"], ["docs/reliability.py"]],
-                         ids=["cli", "api", "real_pair", "results", "reliability"])
+                         ids=["cli", "api", "results", "reliability"])
 def test_generated_pages_are_fresh(build):
     if build == ["docs/build.py"] and tuple(map(int, version("typer").split(".")[:2])) < (0, 26):
         pytest.skip("an older typer words its help otherwise")

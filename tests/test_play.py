@@ -78,7 +78,7 @@ def test_a_recording_is_the_pairs_own_text(play):
     assert made == [play.text_of(pair.target.tokenizer, token) for token in wanted]
 
 
-def test_the_committed_page_is_built_from_its_template(play):
+def test_the_committed_page_holds_its_recording(play):
     """It opens directly: on a sentence that people know, of which a whole draft is kept, with measured times."""
     scenes = play.stored(ROOT / "docs" / "play.html")
     assert play.page(scenes) == (ROOT / "docs" / "play.html").read_text(encoding="utf-8")
