@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from omnidraft.engine import published
+from omnidraft.engine import load as loading
 from omnidraft.engine.config import ModelConfig
 from omnidraft.engine.llama import Llama
 from omnidraft.text.tokenizer import BYTE_TO_CHARACTER
@@ -214,6 +214,6 @@ def install(folder: Path, monkeypatch) -> bytes:
     tiny(folder / "smollm2.gguf", settings={"llama.context_length": 512})
     content = (folder / "smollm2.gguf").read_bytes()
     monkeypatch.setenv("OMNIDRAFT_MODELS", str(folder))
-    monkeypatch.setitem(published.PUBLISHED, "smollm2", published.Published(
+    monkeypatch.setitem(loading.PUBLISHED, "smollm2", loading.Published(
         "a tiny model", "tiny==1.0", "tiny.gguf", len(content), hashlib.sha256(content).hexdigest()))
     return content

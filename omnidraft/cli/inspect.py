@@ -12,8 +12,7 @@ import typer
 
 from .. import OmnidraftError, Tokenizer, __version__
 from ..engine.cpu import has_avx512
-from ..engine.load import EMBEDDED, folder, load, tokenizer_of
-from ..engine.published import PUBLISHED, install, place
+from ..engine.load import EMBEDDED, PUBLISHED, folder, install, load, place, tokenizer_of
 from ..pairs import template
 from ..vocabulary import aligned_spans
 from . import options
