@@ -28,8 +28,10 @@ import json
 import omnidraft
 
 pair = omnidraft.pair()
-texts = [pair.generate(prompt, do_sample=True, seed=seed, max_new_tokens=8) for prompt in ("Once", "Ann has") for seed in (0, 1)]
-print(json.dumps([one.to_dict()["text"] for one in texts]))
+for prompt in ("Once", "Ann has"):
+    for seed in (0, 1):
+        result = pair.generate(prompt, do_sample=True, seed=seed, max_new_tokens=8)
+        print(json.dumps(result.to_dict()["text"]))
 
 # %% 5. Process the target's logits; the text follows exactly the distribution you return
 # At temperature 0 a processor is called once per token, in order, and may keep state (grammars).
