@@ -16,7 +16,7 @@ from benchmarks.common import REAL_PAIRS, TASKS, arguments, chosen, folders_of, 
 from benchmarks.efficiency import PAIRS
 from benchmarks.writing import emitted, write, write_plainly
 from omnidraft import Options, Pair
-from omnidraft.cli.check import report
+from omnidraft.cli.inspect import report
 from omnidraft.engine.load import load
 from omnidraft.exactness import check
 from omnidraft.stopping import FixedLength

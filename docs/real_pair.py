@@ -53,7 +53,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 import omnidraft
 from omnidraft.cli.inspect import machine
-from omnidraft.cli.options import read_prompts
+from omnidraft.cli.prompts import read_prompts
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.metrics import summarize

@@ -90,7 +90,7 @@ def test_methods_take_turns_and_a_repeat_has_its_own_draws(monkeypatch):
         encode=lambda text, bos: [1, 1, 1], longest=1))
     monkeypatch.setattr(bench, "plain", method("plain", 2.0))
     monkeypatch.setattr(bench, "paced", method("fast", 0.5))
-    monkeypatch.setattr(bench.options, "uniforms_of", draws.append)
+    monkeypatch.setattr(bench, "uniforms_of", draws.append)
     asked = [(prompt, prompt) for prompt in "wxyz"]
     row = bench.measure(SimpleNamespace(target=target), asked, od.Options(), repeats=2, seed=3)
     turns = [("plain", "fast"), ("fast", "plain")]

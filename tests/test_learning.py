@@ -15,7 +15,7 @@ from test_cli import LETTERS, own_caches, run, write_model  # noqa: F401 (a fixt
 from vocabularies import byte_level, sentencepiece
 
 from omnidraft import losses
-from omnidraft.cli.options import read_prompts
+from omnidraft.cli.prompts import read_prompts
 from omnidraft.decoding import plain
 from omnidraft.engine.load import load
 from omnidraft.learning import adapters, lora, online

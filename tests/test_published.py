@@ -16,7 +16,7 @@ from test_cli import ok, run
 
 import omnidraft
 from omnidraft import OmnidraftError, Options, Uniforms
-from omnidraft.cli.options import Request, asked, read_prompts
+from omnidraft.cli.prompts import Request, asked, read_prompts
 from omnidraft.engine import load as loading
 from omnidraft.engine.load import Published, install, installed, place
 from omnidraft.learning.online import Schedule

@@ -22,8 +22,8 @@ from test_cli import ROOT, run
 from test_learning import PROMPTS, adapt, folders, own_caches, paired, resumed, serve  # noqa: F401 (fixtures)
 from test_template import USER, folder_of, ours
 
-from omnidraft.cli import options
-from omnidraft.cli.options import read_prompts
+from omnidraft.cli import prompts as reading
+from omnidraft.cli.prompts import read_prompts
 from omnidraft.decoding import check_prompt
 from omnidraft.engine import weights
 from omnidraft.engine.config import ModelConfig
@@ -256,7 +256,7 @@ def test_prompts_are_read_one_by_one(tmp_path, monkeypatch):
     prompts, count = read_prompts(str(path))
     assert count == sum(1 for _ in prompts) == 60_000 and tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
-    monkeypatch.setattr(options, "MOST_PROMPTS", 59_999)
+    monkeypatch.setattr(reading, "MOST_PROMPTS", 59_999)
     with pytest.raises(OmnidraftError, match="has over 59,999 prompts: split it"):
         read_prompts(str(path))
 
@@ -264,7 +264,7 @@ def test_prompts_are_read_one_by_one(tmp_path, monkeypatch):
 def test_a_line_without_end_is_not_read(tmp_path, monkeypatch):
     path = tmp_path / "prompts.txt"
     path.write_text("a" * 1000 + "\n" + "b" * 1001)
-    monkeypatch.setattr(options, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(reading, "LONGEST_LINE", 1000)
     with pytest.raises(OmnidraftError, match="has a line of over 1,000 characters"):
         read_prompts(str(path))
     result = run("adapt", "-", input="b" * 1001)

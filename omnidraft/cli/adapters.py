@@ -14,7 +14,7 @@ from ..learning.online import Statistics
 from ..text.files import read_json
 from . import options
 from .adapt import verdict
-from .common import app, command
+from .app import app, command
 from .printing import columns, emit, escape, note, say
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

@@ -11,12 +11,14 @@ import typer
 from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain
 from ..engine.load import drafter_for
 from ..pairs.prompts import ids_of
+from ..pairs.settings import uniforms_of
 from ..text.files import check_writable
 from . import options
-from .bench import compare, save_figures
-from .common import command
+from .app import command
+from .bench import Measured, compare, emitted, save_figures
 from .generate import on_a_terminal, rounds_of
 from .printing import console, escape, note
+from .prompts import Request, asked, read_prompts
 
 USUAL = {"math": "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?",
          "code": "Write a Python function that adds two numbers.",
@@ -35,29 +37,45 @@ def demo(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
         show_default="one of each task", callback=options.typed, help="Text to continue.")] = None,
-    task: Annotated[str | None, options.models(help="Only this task: math, code, text.")] = None,
+    task: Annotated[str | None, options.models(
+        help="Only this task: math, code, text.")] = None,
     slow: Annotated[bool, options.output(
         "--slow", help="Show each draft, then the verdict; space: next, Enter: all.")] = False,
-    signs: options.Plain = False, figures: options.Json = None, chat: options.Chat = None,
+    signs: options.Plain = False,
+    figures: options.Json = None,
+    chat: options.Chat = None,
 ) -> None:
     """Watch a small model draft for a larger one. `--seed` chooses the prompts."""
-    how, seed = decoding.options(), decoding.seed
-    if task not in (None, *USUAL) or task and prompt is not None:
+    how = decoding.options()
+    if task is not None and (task not in USUAL or prompt is not None):
         raise OmnidraftError(f"--task {task}: choose {', '.join(USUAL)}, or give a prompt instead")
-    rng = random.Random(seed)
-    prompts = {"yours": prompt} if prompt is not None else {
-        name: rng.choice([*options.read_prompts(name)[0]]) if seed else USUAL[name]
-        for name in ([task] if task else USUAL)}
+    prompts = chosen(prompt, task, decoding.seed)
     check_writable(figures)
-    draft = models.draft or drafter_for(models.target, learns=True)
-    which = models.adapter
-    if which == USUAL_ADAPTER:  # None: what this drafter has learned, if anything
-        which = "none" if models.draft else None
-    pair, how = replace(models, draft=draft, adapter=which).served(how)
+    pair, how = with_usual_drafter(models).served(how)
     how = replace(how, adaptive=bool(how.adaptive))  # unless asked otherwise, show drafts
-    rows = show(pair, prompts, how, seed, signs, slow, chat)
+    rows = show(pair, prompts, how, decoding.seed, signs, slow, chat)
     if figures:
         save_figures(figures, pair, vars(decoding) | {"verify": how.verify}, rows)
+
+
+def chosen(prompt: str | None, task: str | None, seed: int) -> dict[str, str]:
+    """The prompts to show, by name: the reader's own, or one of the task, or one of each."""
+    if prompt is not None:
+        return {"yours": prompt}
+    names = [task] if task else list(USUAL)
+    if not seed:
+        return {name: USUAL[name] for name in names}
+    rng = random.Random(seed)
+    return {name: rng.choice(list(read_prompts(name)[0])) for name in names}
+
+
+def with_usual_drafter(models: options.Served) -> options.Served:
+    """Without a drafter: the one that learns, with what it has learned, if anything."""
+    draft = models.draft or drafter_for(models.target, learns=True)
+    adapter: str | None = models.adapter
+    if adapter == USUAL_ADAPTER:
+        adapter = "none" if models.draft else None
+    return replace(models, draft=draft, adapter=adapter)
 
 
 def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bool,
@@ -65,48 +83,65 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
     """Decode each prompt plainly and speculatively; return the figures."""
     from .render import Painter, Text, headline, legend, speed_table
 
-    (out, signs), (errors, _), target = console(signs), console(signs, stderr=True), pair.target
-    requests = [*options.asked(target, map(options.Request, prompts.values()), chat)]
-    asked = [ids_of(pair, request)[0] for request in requests]  # all, before the first is shown
-    ends = ["" if isinstance(request, str) else "\n" for request in requests]  # of what is shown
-    note(" drafts for ".join(f"{one.name} ({one.tokenizer.size:,} entries)"
-                             for one in (pair.draft, target)) + f", rule {how.verify}")
+    out, signs = console(signs)
+    errors, _ = console(signs, stderr=True)
+    target = pair.target
+    requests = list(asked(target, map(Request, prompts.values()), chat))
+    read = [ids_of(pair, request)[0] for request in requests]  # all, before the first is shown
+    drafts, targets = (f"{one.name} ({one.tokenizer.size:,} entries)"
+                       for one in (pair.draft, target))
+    note(f"{drafts} drafts for {targets}, rule {how.verify}")
     errors.print(legend(signs, rounds=True), soft_wrap=True)
-    rows, short, uniforms = [], replace(how, max_new_tokens=8), options.uniforms_of
-    each = zip(prompts.items(), requests, asked, ends, strict=True)
-    for (task, prompt), request, ids, end in each:
-        if not rows:  # warm up untimed: the first passes of a process load the weights
-            list(plain(target, ids, short, uniforms(0)))
-            pair.generate(request, short)
-        keys = "  (space: next step, Enter: run to the end)" if slow and on_a_terminal() else ""
+    warm_up(pair, requests[0], read[0], how)
+    keys = "  (space: next step, Enter: run to the end)" if slow and on_a_terminal() else ""
+    rows = []
+    for (task, prompt), request, ids in zip(prompts.items(), requests, read, strict=True):
         errors.print(f"\n--- {task} ---{keys}")
-        alone = list(plain(target, ids, how, uniforms(seed)))
+        alone = list(plain(target, ids, how, uniforms_of(seed)))
+        end = "" if isinstance(request, str) else "\n"  # the answer to a chat begins on a new line
         drafted = play(out, Text.assemble((escape(prompt) + end, "dim")),
                        rounds_of(pair, request, how, seed),
                        Painter(target.tokenizer, signs), pair.draft.tokenizer, slow)
-        written = target.tokenizer.decode([token for one in drafted for token in one.emitted])
+        written = target.tokenizer.decode(emitted(drafted))
         rows.append({"task": task, "prompt": prompt, "text": written,
-                     **compare(target, [(ids, alone, drafted)], how)})
+                     **compare(target, [Measured(ids, alone, drafted)], how)})
     errors.print(Text(), speed_table(rows), headline(rows), soft_wrap=True)
     return rows
+
+
+def warm_up(pair: Pair, request: Any, ids: list[int], how: Options) -> None:
+    """Decode a few tokens untimed: the first passes of a process load the weights."""
+    short = replace(how, max_new_tokens=8)
+    list(plain(pair.target, ids, short, uniforms_of(0)))
+    pair.generate(request, short)
 
 
 def play(out: Any, begin: Any, records: Iterable[Round], painter: Any, drafter: Tokenizer,
          slow: bool) -> list[Round]:
     """Show a text round by round and return the rounds; `slow`: each draft, then the verdict."""
+    if slow and out.is_terminal:
+        return play_in_steps(out, begin, records, painter, drafter)
+    done = []
+    out.print(begin, end="", soft_wrap=True)
+    for record in records:
+        done.append(record)
+        out.print(painter.paint_with_end(record), end="", soft_wrap=True)
+        if slow:
+            time.sleep(PAUSE)
+    out.print()
+    return done
+
+
+def play_in_steps(out: Any, begin: Any, records: Iterable[Round], painter: Any,
+                  drafter: Tokenizer) -> list[Round]:
+    """On a terminal: a step at each key, or after a pause."""
     from rich.live import Live
 
     from .render import Text, drafted
 
-    done, text, by_key = [], begin.copy(), on_a_terminal()
-    if not (slow and out.is_terminal):
-        out.print(begin, end="", soft_wrap=True)
-        for record in records:
-            done.append(record)
-            out.print(painter.paint_with_end(record), end="", soft_wrap=True)
-            time.sleep(PAUSE * slow)
-        out.print()
-        return done
+    done = []
+    text = begin.copy()
+    by_key = on_a_terminal()
     with Live(console=out, auto_refresh=False) as screen:
         for record in records:
             done.append(record)

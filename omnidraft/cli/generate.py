@@ -13,9 +13,12 @@ from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain
 from ..engine.load import EMBEDDED
 from ..metrics import Summary, summarize
 from ..pairs.conversation import Conversation
+from ..pairs.settings import uniforms_of
+from ..sampling import Uniforms
 from . import options
-from .common import command, one_line
+from .app import command, one_line
 from .printing import emit, note, say
+from .prompts import Request, asked
 
 HELP = "/new starts over, /exit quits, /help shows this; Ctrl-C stops an answer"
 KNOWN = (" It answers word problems and writes short Python functions and stories; it says so if "
@@ -40,21 +43,21 @@ def generate(
 ) -> None:
     """Continue a text by speculative decoding."""
     how = decoding.options()
+    if prompt is None and sys.stdin.isatty():
+        raise OmnidraftError("no prompt: give it as an argument, or on stdin with -")
     if prompt in (None, "-"):
-        if prompt is None and sys.stdin.isatty():
-            raise OmnidraftError("no prompt: give it as an argument, or on stdin with -")
         prompt = re.sub(r"\r?\n\Z", "", sys.stdin.read())  # one line end, of any system
     pair, how = models.open(how)
     target = getattr(pair, "target", pair)
-    [read] = options.asked(target, [options.Request(prompt)], chat)
+    request = next(asked(target, [Request(prompt)], chat))
     if isinstance(pair, Pair):
-        records = rounds_of(pair, read, how, decoding.seed, stop_strings=stop)
+        records = rounds_of(pair, request, how, decoding.seed, stop_strings=stop)
     elif stop:
         raise OmnidraftError("-k 0 decodes without a drafter and knows no --stop: drop one of them")
+    elif isinstance(request, str):
+        records = plain(target, prompt, how, uniforms_of(decoding.seed))
     else:
-        uniforms = options.uniforms_of(decoding.seed)
-        records = (plain(pair, prompt, how, uniforms) if isinstance(read, str)
-                   else Conversation(pair).ask(prompt, how, uniforms))
+        records = Conversation(target).ask(prompt, how, uniforms_of(decoding.seed))
     write(records, target.tokenizer, as_json=json_lines)
 
 
@@ -78,34 +81,46 @@ def chat(
         "--system", callback=options.typed, help="System message.")] = None,
 ) -> None:
     """Chat, one message per line (embedded models forget earlier ones). /exit quits."""
-    (pair, how), uniforms = models.open(decoding.options()), options.uniforms_of(decoding.seed)
-    talk, terminal, alone = Conversation(pair, system), on_a_terminal(), models.target in EMBEDDED
+    pair, how = models.open(decoding.options())
+    uniforms = uniforms_of(decoding.seed)
+    talk = Conversation(pair, system)
+    terminal = on_a_terminal()
+    forgets = models.target in EMBEDDED  # these were trained only on single answers
     if terminal:
-        who = f"{pair.draft.name} drafts for " if isinstance(pair, Pair) else ""
-        note(f"{who}{talk.target.name}.{KNOWN * alone} {HELP}.")
+        drafts = f"{pair.draft.name} drafts for " if isinstance(pair, Pair) else ""
+        note(f"{drafts}{talk.target.name}.{KNOWN if forgets else ''} {HELP}.")
     for message in read_messages(terminal):
         try:
-            if message == "/help":
-                note(HELP)
-            elif message == "/new":
-                talk.new()
-            elif word := re.match(r"/\w*(?!\S)", message):
-                raise OmnidraftError(f"unknown command {word[0]}: {HELP}")
-            else:
-                if alone:  # these were trained only on single answers
-                    talk.new()
-                records = talk.ask(message, how, uniforms)
-                if talk.dropped:
-                    note(f"the context is full: dropped the {talk.dropped} oldest messages")
-                write(records, talk.target.tokenizer, strip=" \n")
-        except (KeyboardInterrupt, OmnidraftError) as error:
+            reply(talk, message, how, uniforms, forgets)
+        except OmnidraftError as error:
             if not terminal:  # nobody is there to go on
                 raise
-            if isinstance(error, OmnidraftError):
-                note(f"error: {one_line(error)}")
-            else:
-                stays = "" if alone else "; the partial answer stays in the conversation"
-                note(f"\nstopped{stays}")
+            note(f"error: {one_line(error)}")
+        except KeyboardInterrupt:
+            if not terminal:
+                raise
+            note("\nstopped" if forgets else
+                 "\nstopped; the partial answer stays in the conversation")
+
+
+def reply(talk: Conversation, message: str, how: Options, uniforms: Uniforms,
+          forgets: bool) -> None:
+    """Write the answer to a message, or do what it says if it begins with a slash."""
+    if message == "/help":
+        note(HELP)
+        return
+    if message == "/new":
+        talk.new()
+        return
+    word = re.match(r"/\w*(?!\S)", message)
+    if word:
+        raise OmnidraftError(f"unknown command {word[0]}: {HELP}")
+    if forgets:
+        talk.new()
+    records = talk.ask(message, how, uniforms)
+    if talk.dropped:
+        note(f"the context is full: dropped the {talk.dropped} oldest messages")
+    write(records, talk.target.tokenizer, strip=" \n")
 
 
 def on_a_terminal() -> bool:
@@ -115,44 +130,64 @@ def on_a_terminal() -> bool:
 
 def read_messages(terminal: bool) -> Iterator[str]:
     """The non-empty lines of stdin; raises OmnidraftError if there are none."""
-    ask, empty = "> " if terminal and sys.stdout.isatty() else "", True
     if terminal:
         with suppress(ImportError):
             import readline  # noqa: F401 (lines can be edited)
-    with suppress(EOFError, *(KeyboardInterrupt,) * terminal):
-        while (line := input(ask).strip()) != "/exit":
-            if line:
-                empty = False
-                yield line
-        return
+    empty = True
+    for line in typed_lines(terminal):
+        if line == "/exit":
+            return
+        if line:
+            empty = False
+            yield line
     if terminal:
         note("")
     elif empty:
         raise OmnidraftError("no message: give one per line on stdin")
 
 
+def typed_lines(terminal: bool) -> Iterator[str]:
+    """The lines of stdin, stripped; on a terminal, Ctrl-C ends them too."""
+    prompt = "> " if terminal and sys.stdout.isatty() else ""
+    while True:
+        try:
+            line = input(prompt)
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            if terminal:
+                return
+            raise
+        yield line.strip()
+
+
 def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",
           as_json: bool = False) -> None:
     """Print a text without leading `strip` characters, or its rounds as JSON, and the figures."""
-    decoder, done, text = codecs.getincrementaldecoder("utf-8")("replace"), [], ""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    done = []
+    text = ""
     for record in records:
         done.append(record)
         piece = decoder.decode(tokenizer.decode_bytes(record.emitted), final=record.done)
-        piece = piece.lstrip("" if text else strip)
+        if not text:
+            piece = piece.lstrip(strip)
         if as_json:
             emit({"type": "round", **vars(record), "text": piece})
         else:
             say(piece, end="", exact=True, before=text)
         text += piece
+    figures = summarize(done)
     if as_json:
-        emit({"type": "summary", **vars(summarize(done)), "text": text})
+        emit({"type": "summary", **vars(figures), "text": text})
     else:
         say("")
-        note(describe(summarize(done)))
+        note(describe(figures))
 
 
 def describe(s: Summary) -> str:
     """The figures in one line."""
+    merges = "1 merge" if s.merges == 1 else f"{s.merges} merges"
     return (f"{s.tokens} tokens in {s.seconds:.2f} s ({s.tokens_per_second:.0f} tokens/s), "
             f"{s.block_efficiency:.2f} per target pass, {s.acceptance_draft:.0%} of {s.drafted} "
-            f"draft tokens kept, {s.merges} merge" + "s" * (s.merges != 1))
+            f"draft tokens kept, {merges}")

@@ -1,73 +1,254 @@
-"""`omnidraft align`, `models`, `info`, `tutorial`: a text in two vocabularies; models; lessons."""
+"""Commands that look: `align` and `check` at two vocabularies, `models` and `info` at what is here.
+
+`check exactness` proves the rules, and `tutorial` steps through the lessons.
+"""
 
 import os
 import platform
 import re
 import sys
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from types import SimpleNamespace
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from .. import OmnidraftError, Tokenizer, __version__
+from .. import OmnidraftError, Options, Tokenizer, __version__
 from ..engine.cpu import has_avx512
 from ..engine.load import EMBEDDED, PUBLISHED, folder, install, load, place, tokenizer_of
+from ..exactness import TOLERANCE, Finding
+from ..exactness import check as enumerated
 from ..pairs import template
+from ..pairs.fit import WAYS, fit
+from ..pairs.pair import load_two
+from ..verification import RULES
 from ..vocabulary import aligned_spans
 from . import options
-from .common import command
-from .printing import columns, console, note, say, show_bytes
+from .app import command
+from .printing import columns, console, emit, note, say, show_bytes
+from .prompts import TASKS, read_prompts
 
 LESSONS = Path(__file__).parents[2] / "tutorials"  # in the repository; a wheel has none
 SAMPLE = " Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
 # block by numbers of draft and target tokens (2: several): style, sign, legend
-BLOCKS = {(1, 1): ("green", "=", "same token"),
-          (2, 1): ("cyan underline", "*", "several draft tokens, one target token"),
-          (1, 2): ("bold magenta", "/", "one draft token, several target tokens"),
-          (2, 2): ("yellow", "~", "crossing boundaries")}
+BLOCKS = {
+    (1, 1): ("green", "=", "same token"),
+    (2, 1): ("cyan underline", "*", "several draft tokens, one target token"),
+    (1, 2): ("bold magenta", "/", "one draft token, several target tokens"),
+    (2, 2): ("yellow", "~", "crossing boundaries"),
+}
 
 
-def tokenizers(*names: str) -> list[Tokenizer]:
-    """The tokenizers of models by name, folder or GGUF file."""
-    return [*map(tokenizer_of, names)]
-
+# ------------------------------------------------------------------------------- two vocabularies
 
 @command("omnidraft align draft-tasks qwen-like", "omnidraft align ./llama2-32k ./qwen2-151k",
          "omnidraft align draft-tasks llama3-like 'The windows were broken.'")
-def align(draft: options.Side, target: options.Side, text: Annotated[str, typer.Argument(
+def align(
+    draft: options.Side, target: options.Side,
+    text: Annotated[str, typer.Argument(
         help="Text to tokenize.", show_default="a sample", callback=options.typed)] = SAMPLE,
-          plain: options.Plain = False) -> None:
+    plain: options.Plain = False,
+) -> None:
     """Show a text in the tokens of both vocabularies, split into the smallest common blocks.
 
     `omnidraft check` compares the whole vocabularies.
     """
     from rich.text import Text
+
     above, below = (one.pieces(one.encode_continuation(text)) for one in tokenizers(draft, target))
-    (out, signs), end, last = console(plain), 0, 0
+    out, signs = console(plain)
     lines = [Text("draft   "), Text("target  ")]
+    end = last = 0
     for (start, end), (first, last) in aligned_spans(above, below):
-        sides = ["|".join(map(show_bytes, side)) for side in (above[start:end], below[first:last])]
-        if not any(sides):  # a character that neither vocabulary has
+        cells = block(above[start:end], below[first:last], signs)
+        width = max(cell.cell_len for cell in cells)
+        if not width:  # a character that neither vocabulary has
             continue
-        style, sign, _ = BLOCKS[min(2, end - start), min(2, last - first)]
-        cells = [Text(sign * signs + side, style) for side in sides]
-        size = max(cell.cell_len for cell in cells) + 2
-        if lines[-1].cell_len + size > out.width and lines[-1].cell_len > 8:
+        if lines[-1].cell_len + width + 2 > out.width and lines[-1].cell_len > 8:
             lines += [Text(" " * 8), Text(" " * 8)]
         for line, cell in zip(lines[-2:], cells, strict=True):
-            line.append_text(cell).append(" " * (size - cell.cell_len))
+            line.append_text(cell).append(" " * (width + 2 - cell.cell_len))
     for name, rest in (("draft", above[end:]), ("target", below[last:])):
         if any(rest):
             lines.append(Text("one side cannot spell this text; from here on, the "
                               f"{name} side has {show_bytes(b''.join(rest))}"))
-    legend = [Text(f"{sign} " * signs + meaning, style) for style, sign, meaning in BLOCKS.values()]
-    out.print(Text("\n").join([*lines, Text(), Text("   ").join(legend)]), soft_wrap=True)
+    meanings = [Text(f"{sign} " * signs + meaning, style)
+                for style, sign, meaning in BLOCKS.values()]
+    lines += [Text(), Text("   ").join(meanings)]
+    out.print(Text("\n").join(lines), soft_wrap=True)
 
+
+def tokenizers(*names: str) -> list[Tokenizer]:
+    """The tokenizers of models by name, folder or GGUF file."""
+    return [tokenizer_of(name) for name in names]
+
+
+def block(above: Sequence[bytes], below: Sequence[bytes], signs: bool) -> list[Any]:
+    """The tokens of the drafter and of the target for the same bytes, in the style of their block.
+
+    Two Rich texts; both are empty if no token has a byte.
+    """
+    from rich.text import Text
+
+    sides = ["|".join(map(show_bytes, side)) for side in (above, below)]
+    if not any(sides):
+        return [Text(), Text()]
+    style, sign, _ = BLOCKS[min(2, len(above)), min(2, len(below))]
+    return [Text(sign * signs + side, style) for side in sides]
+
+
+@command("omnidraft check draft-tasks qwen-like", "omnidraft check ./a/tokenizer.json ./b",
+         "omnidraft check exactness", "omnidraft check exactness --rule lifted --worlds 2000")
+def check(
+    draft: Annotated[str, typer.Argument(
+        help="A model, a folder, a tokenizer.json, or `exactness`, to check the rules.")],
+    target: Annotated[str | None, typer.Argument(help="The same, for the target.")] = None,
+    text: Annotated[str | None, options.models(
+        help="math, code, text, a file, or - (stdin).", show_default="all three")] = None,
+    backend: options.Backend = "numpy",
+    rule: Annotated[str, options.speculation(help=f"{', '.join(RULES)}, or all.")] = "all",
+    worlds: Annotated[int, options.speculation(help="Random worlds per rule.")] = 300,
+    seed: Annotated[int, options.speculation(help="Seed of the first world.")] = 0,
+    figures: options.AsJson = False,
+) -> None:
+    """Show how two vocabularies fit and when drafting pays off, or check the rules exactly.
+
+    `exactness` enumerates every outcome of the decoding loop in random worlds: pairs of random
+    tokenizers and models, with random options.
+    """
+    if target and draft != "exactness":
+        if (rule, worlds, seed) != ("all", 300, 0):
+            raise OmnidraftError("--rule, --worlds and --seed are for `check exactness` only")
+        found = check_pair(draft, target, text, backend)
+        if figures:
+            emit(found)
+        else:
+            say(pair_report(found))
+    elif not target and draft == "exactness":
+        if text or backend != "numpy":
+            raise OmnidraftError("--text and --backend are for two models, not for `exactness`")
+        check_exactness(rule, worlds, seed, figures)
+    else:
+        raise OmnidraftError("give two models or tokenizers, or only `exactness`")
+
+
+def check_pair(draft: str, target: str, text: str | None, backend: str) -> dict[str, Any]:
+    """How two models fit, or only their tokenizers if one of the models does not load."""
+    texts: list[str] = []
+    for source in [text] if text else TASKS:
+        texts += islice(read_prompts(source)[0], 40)
+    names = [name.removesuffix("tokenizer.json") or "." for name in (draft, target)]
+    try:
+        sides = load_two(names[0], names[1], backend=backend)
+    except OmnidraftError as error:
+        found = tokenizers(names[0], names[1])
+        note(f"only tokenizers are compared, costs are not measured: {error}")
+        sides = [SimpleNamespace(tokenizer=one, vocab_size=one.size, name=one.name)
+                 for one in found]
+    return fit(sides[0], sides[1], texts)
+
+
+def pair_report(found: dict[str, Any]) -> str:
+    """The result of `fit` in tables: entries, a text, the costs, and what to expect."""
+    parts = [entries_table(found), translation_table(found)]
+    if "costs" in found:
+        parts.append(costs_table(found["costs"]))
+    report = "\n\n".join(columns(rows) for rows in parts)
+    if "costs" in found:
+        step = found["costs"]["step_ms"]
+        report += f"\nplain decoding takes {step:.2f} ms per token"
+    if "expected" in found:
+        report += "\n" + expectation(found["expected"])
+    return report
+
+
+def entries_table(found: dict[str, Any]) -> list[tuple[str, ...]]:
+    """How much of each vocabulary the other one has."""
+    rows = [("", "entries", "in both", "spelled by the other")]
+    for name in ("draft", "target"):
+        side = found[name]
+        size = side["entries"]
+        same, spelled = (f"{side[key]:,} ({side[key] / size:.1%})" for key in ("same", "spelled"))
+        rows.append((f"{name} {side['name']}", f"{size:,}", same, spelled))
+    return rows
+
+
+def translation_table(found: dict[str, Any]) -> list[tuple[str, ...]]:
+    """What becomes of the draft tokens of the texts."""
+    rows = [(f"{found['tokens']:,} draft tokens become", "of the tokens", "of the bytes")]
+    for way, meaning in WAYS.items():
+        of_tokens, of_bytes = found["of_tokens"][way], found["of_bytes"][way]
+        rows.append((meaning, f"{of_tokens:.1%}", f"{of_bytes:.1%}"))
+    return rows
+
+
+def costs_table(costs: dict[str, Any]) -> list[tuple[str, ...]]:
+    """What rounds with so many draft tokens cost."""
+    rows = [("draft tokens", "draft, ms", "target, ms", "pays off above (tokens per pass)")]
+    for length, one in costs["lengths"].items():
+        draft, target, least = (f"{value:.2f}" for value in one.values())
+        rows.append((length, draft, target, least))
+    return rows
+
+
+def expectation(hope: dict[str, Any]) -> str:
+    """Is drafting expected to pay?"""
+    tokens, needed = hope["tokens_per_pass"], hope["needed"]
+    means = "drafting is not expected to pay; it will be tried only now and then"
+    if hope["pays"]:
+        means = f"drafting is expected to pay, {tokens / needed:.1f} times as fast"
+    return (f"{tokens:.2f} tokens per pass in a trial, and more than {needed:.2f} pay off: "
+            f"{means}")
+
+
+# -------------------------------------------------------------------------------------- the rules
+
+def check_exactness(rule: str, worlds: int, seed: int, figures: bool) -> None:
+    """Print how far the rules are from the target; OmnidraftError if a lossless one differs."""
+    if worlds < 1 or seed < 0:
+        raise OmnidraftError(f"--worlds is {worlds}, --seed {seed}: give at least 1 and at least 0")
+    rules = RULES if rule == "all" else [Options(verify=rule).verify]
+    found = []
+    for one in rules:
+        note(f"{one}: {worlds} worlds ...")
+        found.append(enumerated(one, worlds, seed))
+    if figures:
+        emit({one.rule: vars(one) for one in found})
+    else:
+        say(report(found))
+    wrong = [one.rule for one in found if RULES[one.rule].exact and one.worst > TOLERANCE]
+    if wrong:
+        raise OmnidraftError(f"not exact: {', '.join(wrong)}")
+
+
+def report(found: list[Finding]) -> str:
+    """Two tables: the distances of each rule, and in how many worlds each condition occurred.
+
+    The distance is the total variation of the first tokens' distribution.
+    """
+    rows = [("rule", "worlds", "runs", "mean distance", "largest", "")]
+    for one in found:
+        verdict = "exact" if one.worst <= TOLERANCE else "NOT EXACT"
+        if not RULES[one.rule].exact:
+            verdict = "biased"
+        rows.append((one.rule, f"{len(one.distances):,}", f"{one.runs:,}",
+                     f"{one.mean:.1e}", f"{one.worst:.1e}", verdict))
+    counted = [["worlds with"] + [one.rule for one in found]]
+    for name in sorted({name for one in found for name in one.conditions}):
+        counted.append([name] + [one.conditions[name] for one in found])
+    return f"{columns(rows)}\n\n{columns(counted)}"
+
+
+# ----------------------------------------------------------------------------------- what is here
 
 @command("omnidraft models", "omnidraft models --get smollm2")
-def models(get: Annotated[str | None, options.models(metavar="NAME", help=(
-        f"Download a published model: {', '.join(PUBLISHED)}."))] = None) -> None:
+def models(get: Annotated[str | None, options.models(
+    metavar="NAME",
+    help=f"Download a published model: {', '.join(PUBLISHED)}.")] = None,
+) -> None:
     """Describe the embedded models, and the published ones that can be downloaded."""
     if get is not None:
         if get in PUBLISHED:
@@ -76,10 +257,63 @@ def models(get: Annotated[str | None, options.models(metavar="NAME", help=(
         if not template.is_usable():
             note(template.NEEDED)
         return
-    say((folder(EMBEDDED[0]).parent / "README.md").read_text(encoding="utf-8").split("---\n")[-1])
+    readme = folder(EMBEDDED[0]).parent / "README.md"
+    say(readme.read_text(encoding="utf-8").split("---\n")[-1])
     for name, one in PUBLISHED.items():
         here = place(name) if place(name).exists() else f"omnidraft models --get {name}"
         say(f"{name}: {one.about}, {one.size / 1e6:.0f} MB: {here}")
+
+
+@command("omnidraft info", "omnidraft info ./my-model --backend torch")
+def info(
+    model: Annotated[str | None, typer.Argument(
+        help=f"{options.MODEL}.", show_default=False)] = None,
+    backend: options.Backend = "numpy",
+) -> None:
+    """Show this machine and, of a model, its sizes and how it runs here: kernels, cache, why."""
+    rows: list[tuple[str, Any]] = [("omnidraft", __version__)]
+    if model is not None:
+        made = load(model, backend=backend)
+        rows += [("model", made.name),
+                 ("parameters", f"{made.parameters:,}"),
+                 ("vocabulary", f"{made.vocab_size:,}"),
+                 ("context", f"{made.context_size:,}"),
+                 ("end tokens", " ".join(map(str, made.eos_ids)) or "none"),
+                 ("runs", made.kernel)]
+    rows += machine().items()
+    say(columns(rows))
+
+
+def machine() -> dict[str, str | int | bool]:
+    """CPU, cores, system, Python, NumPy, its BLAS with settings, and PyTorch if it is used."""
+    blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+    threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
+    found = {
+        "cpu": cpu(),
+        "avx512": has_avx512(),
+        "cores": os.cpu_count() or 1,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "blas": f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip(),
+        "blas_kernels": os.environ.get("OPENBLAS_CORETYPE", "chosen by the library"),
+        "blas_threads": threads or "all cores",
+    }
+    for library in ("torch", "transformers"):
+        if library in sys.modules:
+            found[library] = sys.modules[library].__version__
+    return found
+
+
+def cpu() -> str:
+    """The name of the processor."""
+    listed = Path("/proc/cpuinfo")
+    if listed.is_file():
+        text = listed.read_text(encoding="utf-8", errors="replace")
+        name = re.search(r"^model name\s*: *(.*\S)", text, re.M)
+        if name:
+            return name[1]
+    return platform.processor() or platform.machine()
 
 
 @command("omnidraft tutorial", "omnidraft tutorial 1", "omnidraft tutorial 1 --check")
@@ -96,39 +330,6 @@ def tutorial(
     import runner
 
     wait = sys.stdin.isatty() and sys.stdout.isatty()
-    if failed := runner.teach(lesson, console()[0], wait, check):
+    failed = runner.teach(lesson, console()[0], wait, check)
+    if failed:
         raise typer.Exit(failed)
-
-
-@command("omnidraft info", "omnidraft info ./my-model --backend torch")
-def info(
-    model: Annotated[str | None, typer.Argument(
-        help=f"{options.MODEL}.", show_default=False)] = None,
-    backend: options.Backend = "numpy",
-) -> None:
-    """Show this machine and, of a model, its sizes and how it runs here: kernels, cache, why."""
-    rows = [("omnidraft", __version__)]
-    if model is not None:
-        made = load(model, backend=backend)
-        rows += [("model", made.name), ("parameters", f"{made.parameters:,}"),
-                 ("vocabulary", f"{made.vocab_size:,}"), ("context", f"{made.context_size:,}"),
-                 ("end tokens", " ".join(map(str, made.eos_ids)) or "none"), ("runs", made.kernel)]
-    say(columns([*rows, *machine().items()]))
-
-
-def machine() -> dict[str, str | int | bool]:
-    """CPU, cores, system, Python, NumPy, its BLAS with settings, and PyTorch if it is used."""
-    info = Path("/proc/cpuinfo")
-    text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
-    name = re.search(r"^model name\s*: *(.*\S)", text, re.M)
-    blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
-    threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
-    loaded = [library for library in ("torch", "transformers") if library in sys.modules]
-    return {"cpu": name[1] if name else platform.processor() or platform.machine(),
-            "avx512": has_avx512(), "cores": os.cpu_count() or 1,
-            "system": f"{platform.system()} {platform.machine()}",
-            "python": platform.python_version(), "numpy": np.__version__,
-            "blas": f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip(),
-            "blas_kernels": os.environ.get("OPENBLAS_CORETYPE", "chosen by the library"),
-            "blas_threads": threads or "all cores",
-            **{library: sys.modules[library].__version__ for library in loaded}}
