@@ -141,7 +141,7 @@ class ModelConfig:
         return weights | biases | norms
 
     def check(self, tensors: Mapping[str, Any], name: str) -> None:
-        """Raise OmnidraftError if a tensor is missing or does not have its shape."""
+        """Raise OmnidraftError if one of the model's tensors is missing or has another shape."""
         for tensor, shape in self.tensor_shapes().items():
             if tensor not in tensors:
                 raise OmnidraftError(f"{name}: the weights lack {tensor}")

@@ -36,31 +36,16 @@ def build(settings: dict[str, Any], name: str = "") -> Tokenizer:
     >>> build(Gguf("smollm2.gguf").settings).encode("Hello 12")  # doctest: +SKIP
     [19556, 216, 33, 34]
     """
-    prefix = "tokenizer.ggml."
-    own = {key.removeprefix(prefix): value for key, value in settings.items()}
-    kind, tokens = own.get("model"), own.get("tokens")
+    own = {key.removeprefix("tokenizer.ggml."): value for key, value in settings.items()}
     try:
-        if kind not in ("gpt2", "llama") or not isinstance(tokens, list):
-            raise ValueError(f"its kind is {kind!r}, but only gpt2 and llama are supported")
-        if max(map(len, tokens), default=0) > LONGEST:  # `_merges` cuts each one everywhere
-            raise ValueError(f"it has a token of over {LONGEST:,} characters")
-        types = [int(each) for each in own.get("token_type", [NORMAL] * len(tokens))]
-        pieces = {token: i for i, token in enumerate(tokens) if types[i] != UNUSED}
-        make = _byte_level if kind == "gpt2" else _sentencepiece
-        raw = make(own, pieces, types)
-        # added in this order, they keep the ids that they have among the pieces
-        raw.add_special_tokens([AddedToken(token, special=True, normalized=False)
-                                for token, i in pieces.items() if types[i] == CONTROL])
-        raw.add_tokens([AddedToken(token, normalized=False)
-                        for token, i in pieces.items() if types[i] == OWN])
-        if raw.get_vocab_size() != len(pieces):
-            raise ValueError("it has tokens that are not in its list")
-        return Tokenizer(raw, name, _config(own, kind, tokens, settings))
+        raw = _pipeline(own)
+        return Tokenizer(raw, name, _config(own) | {"eos_token_id": end_ids(settings)})
     except OmnidraftError:
         raise
     except Exception as error:  # the library's own, too
-        raise OmnidraftError(f"the tokenizer of {name or 'this GGUF'} cannot be used "
-                             f"({' '.join(str(error).split())[:200]})") from None
+        reason = " ".join(str(error).split())[:200]
+        raise OmnidraftError(f"the tokenizer of {name or 'this GGUF'} cannot be used ({reason})"
+                             ) from None
 
 
 def end_ids(settings: dict[str, Any]) -> list[int]:
@@ -69,17 +54,44 @@ def end_ids(settings: dict[str, Any]) -> list[int]:
     return [settings[name] for name in names if name in settings]
 
 
-def _config(own: dict[str, Any], kind: str, tokens: list[str],
-            settings: dict[str, Any]) -> dict[str, Any]:
+def _pipeline(own: dict[str, Any]) -> Raw:
+    """The tokenizer of the library, with all tokens at the ids of the file's list."""
+    kind = own.get("model")
+    tokens = own.get("tokens")
+    if kind not in ("gpt2", "llama") or not isinstance(tokens, list):
+        raise ValueError(f"its kind is {kind!r}, but only gpt2 and llama are supported")
+    if max(map(len, tokens), default=0) > LONGEST:  # `_merges` cuts each one everywhere
+        raise ValueError(f"it has a token of over {LONGEST:,} characters")
+    types = [int(each) for each in own.get("token_type", [NORMAL] * len(tokens))]
+    pieces = {token: i for i, token in enumerate(tokens) if types[i] != UNUSED}
+    make = _byte_level if kind == "gpt2" else _sentencepiece
+    raw = make(own, pieces, types)
+    # added in this order, they keep the ids that they have among the pieces
+    raw.add_special_tokens([AddedToken(token, special=True, normalized=False)
+                            for token in _of_type(CONTROL, pieces, types)])
+    raw.add_tokens([AddedToken(token, normalized=False)
+                    for token in _of_type(OWN, pieces, types)])
+    if raw.get_vocab_size() != len(pieces):
+        raise ValueError("it has tokens that are not in its list")
+    return raw
+
+
+def _of_type(kind: int, pieces: dict[str, int], types: list[int]) -> list[str]:
+    """The pieces of one type, in the order of their ids."""
+    return [piece for piece, i in pieces.items() if types[i] == kind]
+
+
+def _config(own: dict[str, Any]) -> dict[str, Any]:
     """What a tokenizer_config.json says: special tokens by role, and the chat template."""
-    usual = kind == "llama" or own.get("pre") in ("llama-bpe", "llama3", "llama-v3")
-    begins = bool(own.get("add_bos_token", usual))
-    config = {"eos_token_id": end_ids(settings), "add_bos_token": begins}
+    usual = own["model"] == "llama" or PATTERNS.get(own.get("pre")) == (LLAMA3,)
+    config = {"add_bos_token": bool(own.get("add_bos_token", usual))}
+    tokens = own["tokens"]
     for role, its in ROLES.items():
         token = own.get(f"{its}_token_id")
         if isinstance(token, int) and 0 <= token < len(tokens):
             config[f"{role}_token"] = tokens[token]
-    if isinstance(template := settings.get("tokenizer.chat_template"), str):
+    template = own.get("tokenizer.chat_template")
+    if isinstance(template, str):
         config["chat_template"] = template
     return config
 
@@ -90,39 +102,46 @@ def _byte_level(own: dict[str, Any], pieces: dict[str, int], types: list[int]) -
     if words not in PATTERNS:
         raise ValueError(f"it cuts words like {str(words)[:40]!r}, but only {', '.join(PATTERNS)} "
                          "are supported; use a Hugging Face folder of the model")
+    patterns = PATTERNS[words]
     merges = [tuple(merge.split(" ", 1)) for merge in own.get("merges", [])]
-    ignore = PATTERNS[words] == (LLAMA3,)  # a word that is a token needs no merges
-    raw = Raw(models.BPE(pieces, merges, ignore_merges=ignore))
-    raw.normalizer = normalizers.NFC() if PATTERNS[words] == (QWEN2,) else None
-    raw.pre_tokenizer = pre_tokenizers.Sequence([
-        *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[words]),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    whole = patterns == (LLAMA3,)  # a word that is a token needs no merges
+    raw = Raw(models.BPE(pieces, merges, ignore_merges=whole))
+    if patterns == (QWEN2,):
+        raw.normalizer = normalizers.NFC()
+    steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    raw.pre_tokenizer = pre_tokenizers.Sequence(steps)
     raw.decoder = decoders.ByteLevel()
     return raw
 
 
 def _sentencepiece(own: dict[str, Any], pieces: dict[str, int], types: list[int]) -> Raw:
     """SentencePiece BPE: "▁" for a space, byte tokens for what has no piece, a dummy space."""
-    scores = own["scores"]
-    unknown = next((token for token, i in pieces.items() if types[i] == UNKNOWN), None)
-    raw = Raw(models.BPE(pieces, _merges(pieces, types, scores), unk_token=unknown, fuse_unk=True,
+    unknown = _of_type(UNKNOWN, pieces, types)
+    merges = _merges(pieces, types, own["scores"])
+    raw = Raw(models.BPE(pieces, merges, unk_token=unknown[0] if unknown else None, fuse_unk=True,
                          byte_fallback=True))
-    dummy = own.get("add_space_prefix", True)
-    steps = [normalizers.Prepend("▁")] * bool(dummy) + [normalizers.Replace(" ", "▁")]
-    raw.normalizer = normalizers.Sequence(steps)
+    steps = [normalizers.Replace(" ", "▁")]
     back = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    raw.decoder = decoders.Sequence(back + [decoders.Strip(" ", 1, 0)] * bool(dummy))
+    if own.get("add_space_prefix", True):
+        steps.insert(0, normalizers.Prepend("▁"))
+        back.append(decoders.Strip(" ", 1, 0))
+    raw.normalizer = normalizers.Sequence(steps)
+    raw.decoder = decoders.Sequence(back)
     return raw
 
 
 def _merges(pieces: dict[str, int], types: list[int], scores: Any) -> list[tuple[str, str]]:
     """Both parts of each normal piece, for each way to cut it in two others, best pieces first."""
-    normal = {piece: i for piece, i in pieces.items() if types[i] == NORMAL}
-    names, ids = [*normal], np.fromiter(normal.values(), np.int64, len(normal))
+    names = _of_type(NORMAL, pieces, types)
+    ids = np.array([pieces[name] for name in names], np.int64)
     best = np.lexsort((ids, -np.asarray(scores, float)[ids]))  # equal scores: the lower id first
+    normal = set(names)
     found = []
-    for piece in (names[at] for at in best.tolist()):
+    for piece in [names[i] for i in best.tolist()]:
         for place in range(1, len(piece)):
-            if piece[:place] in normal and piece[place:] in normal:
-                found.append((piece[:place], piece[place:]))
+            left = piece[:place]
+            right = piece[place:]
+            if left in normal and right in normal:
+                found.append((left, right))
     return found

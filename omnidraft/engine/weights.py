@@ -39,15 +39,18 @@ def read_safetensors(path: Path) -> Tensors:
 
     Raises OmnidraftError if the file is missing, truncated or has other (quantized) numbers.
     """
-    header, stored = read_header(path), {}
+    header = read_header(path)
+    stored = {}
     raw = np.asarray(np.memmap(path, np.uint8, mode="r"))  # the subclass is slow to index
     start = 8 + int(raw[:8].view("<u8")[0])
     for name, entry in header.items():
-        if (kind := entry["dtype"]) not in NUMBERS:
+        kind = entry["dtype"]
+        if kind not in NUMBERS:
             raise OmnidraftError(f"{path}: {name} holds {kind} numbers; the NumPy engine reads "
                                  f"{', '.join(NUMBERS)} (use --backend torch)")
-        begin, end = (start + offset for offset in entry["data_offsets"])
-        stored[name] = raw[begin:end].view(NUMBERS[kind]).reshape(entry["shape"])
+        begin, end = entry["data_offsets"]
+        numbers = raw[start + begin:start + end].view(NUMBERS[kind])
+        stored[name] = numbers.reshape(entry["shape"])
     return Tensors(stored)
 
 
@@ -82,8 +85,10 @@ def load_tensors(folder: str | Path) -> Tensors:
         raise OmnidraftError(f"{folder} has no model.safetensors and no "
                              "model.safetensors.index.json (weights in another format, like "
                              "pytorch_model.bin, are not read)")
-    return Tensors({name: array for file in files
-                    for name, array in read_safetensors(file).data.items()})
+    tensors = Tensors()
+    for file in files:
+        tensors.data |= read_safetensors(file).data  # not widened yet
+    return tensors
 
 
 def weight_files(place: str | Path, names: Sequence[str] = WEIGHTS) -> list[Path]:
