@@ -153,19 +153,16 @@ class Run:
         redirected = sys.stdout.isatty()
         with Progress(console=console(stderr=True)[0], redirect_stdout=redirected) as bar:
             for learned in bar.track(learning, size):
-                self._add(learned)
+                self.count += 1
+                self.any_served = self.any_served or bool(learned.rounds)
+                self.latest.append(learned)
+                if len(self.first) < SHOWN:
+                    self.first.append(learned)
                 tau = summarize(rounds_of(self.latest)).block_efficiency
                 bar.update(bar.task_ids[0], description=f"{tau:.2f} tokens per target pass")
                 if learned.note:
                     bar.console.print(escape(learned.note), markup=False, soft_wrap=True)
                 yield learned
-
-    def _add(self, learned: online.Learned) -> None:
-        self.count += 1
-        self.any_served = self.any_served or bool(learned.rounds)
-        self.latest.append(learned)
-        if len(self.first) < SHOWN:
-            self.first.append(learned)
 
     def _keep(self, learned: online.Learned) -> None:
         """Print the figures of a prompt if asked to, and save every few updates."""

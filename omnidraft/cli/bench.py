@@ -39,8 +39,7 @@ def bench(
     prompts = [one for _, one in zip(range(count), read_prompts(source)[0], strict=False)]
     check_writable(figures)
     pair, how = models.served(how)
-    drafter, target = (f"{one.name} ({one.kernel})" for one in (pair.draft, pair.target))
-    note(f"{drafter} drafts for {target}")
+    note(" drafts for ".join(f"{one.name} ({one.kernel})" for one in (pair.draft, pair.target)))
     note(", ".join(f"{key} {value}" for key, value in machine().items()))
     read = [ids_of(pair, prompt) for prompt in asked(pair.target, prompts, chat)]
     row = measure(pair, read, how, repeats, decoding.seed)

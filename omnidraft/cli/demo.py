@@ -88,9 +88,8 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
     target = pair.target
     requests = list(asked(target, map(Request, prompts.values()), chat))
     read = [ids_of(pair, request)[0] for request in requests]  # all, before the first is shown
-    drafts, targets = (f"{one.name} ({one.tokenizer.size:,} entries)"
-                       for one in (pair.draft, target))
-    note(f"{drafts} drafts for {targets}, rule {how.verify}")
+    names = [f"{one.name} ({one.tokenizer.size:,} entries)" for one in (pair.draft, target)]
+    note(" drafts for ".join(names) + f", rule {how.verify}")
     errors.print(legend(signs, rounds=True), soft_wrap=True)
     warm_up(pair, requests[0], read[0], how)
     keys = "  (space: next step, Enter: run to the end)" if slow and on_a_terminal() else ""

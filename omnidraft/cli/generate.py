@@ -133,32 +133,25 @@ def read_messages(terminal: bool) -> Iterator[str]:
     if terminal:
         with suppress(ImportError):
             import readline  # noqa: F401 (lines can be edited)
+    prompt = "> " if terminal and sys.stdout.isatty() else ""
     empty = True
-    for line in typed_lines(terminal):
-        if line == "/exit":
-            return
-        if line:
-            empty = False
-            yield line
+    try:
+        while True:
+            line = input(prompt).strip()
+            if line == "/exit":
+                return
+            if line:
+                empty = False
+                yield line
+    except EOFError:
+        pass
+    except KeyboardInterrupt:
+        if not terminal:
+            raise
     if terminal:
         note("")
     elif empty:
         raise OmnidraftError("no message: give one per line on stdin")
-
-
-def typed_lines(terminal: bool) -> Iterator[str]:
-    """The lines of stdin, stripped; on a terminal, Ctrl-C ends them too."""
-    prompt = "> " if terminal and sys.stdout.isatty() else ""
-    while True:
-        try:
-            line = input(prompt)
-        except EOFError:
-            return
-        except KeyboardInterrupt:
-            if terminal:
-                return
-            raise
-        yield line.strip()
 
 
 def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",

@@ -153,15 +153,11 @@ def check_pair(draft: str, target: str, text: str | None, backend: str) -> dict[
 
 def pair_report(found: dict[str, Any]) -> str:
     """The result of `fit` in tables: entries, a text, the costs, and what to expect."""
-    parts = [entries_table(found), translation_table(found)]
+    report = f"{columns(entries_table(found))}\n\n{columns(translation_table(found))}"
     if "costs" in found:
-        parts.append(costs_table(found["costs"]))
-    report = "\n\n".join(columns(rows) for rows in parts)
-    if "costs" in found:
-        step = found["costs"]["step_ms"]
-        report += f"\nplain decoding takes {step:.2f} ms per token"
+        report += f"\n\n{costs_report(found['costs'])}"
     if "expected" in found:
-        report += "\n" + expectation(found["expected"])
+        report += f"\n{expectation(found['expected'])}"
     return report
 
 
@@ -180,18 +176,17 @@ def translation_table(found: dict[str, Any]) -> list[tuple[str, ...]]:
     """What becomes of the draft tokens of the texts."""
     rows = [(f"{found['tokens']:,} draft tokens become", "of the tokens", "of the bytes")]
     for way, meaning in WAYS.items():
-        of_tokens, of_bytes = found["of_tokens"][way], found["of_bytes"][way]
-        rows.append((meaning, f"{of_tokens:.1%}", f"{of_bytes:.1%}"))
+        shares = found["of_tokens"][way], found["of_bytes"][way]
+        rows.append((meaning, f"{shares[0]:.1%}", f"{shares[1]:.1%}"))
     return rows
 
 
-def costs_table(costs: dict[str, Any]) -> list[tuple[str, ...]]:
-    """What rounds with so many draft tokens cost."""
-    rows = [("draft tokens", "draft, ms", "target, ms", "pays off above (tokens per pass)")]
+def costs_report(costs: dict[str, Any]) -> str:
+    """What rounds with so many draft tokens cost, and what a token costs without."""
+    rows = [["draft tokens", "draft, ms", "target, ms", "pays off above (tokens per pass)"]]
     for length, one in costs["lengths"].items():
-        draft, target, least = (f"{value:.2f}" for value in one.values())
-        rows.append((length, draft, target, least))
-    return rows
+        rows.append([length] + [f"{value:.2f}" for value in one.values()])
+    return f"{columns(rows)}\nplain decoding takes {costs['step_ms']:.2f} ms per token"
 
 
 def expectation(hope: dict[str, Any]) -> str:
@@ -200,8 +195,7 @@ def expectation(hope: dict[str, Any]) -> str:
     means = "drafting is not expected to pay; it will be tried only now and then"
     if hope["pays"]:
         means = f"drafting is expected to pay, {tokens / needed:.1f} times as fast"
-    return (f"{tokens:.2f} tokens per pass in a trial, and more than {needed:.2f} pay off: "
-            f"{means}")
+    return f"{tokens:.2f} tokens per pass in a trial, and more than {needed:.2f} pay off: {means}"
 
 
 # -------------------------------------------------------------------------------------- the rules

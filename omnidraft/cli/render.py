@@ -46,9 +46,12 @@ class Painter:
                 state = self._decoder.getstate()  # subtle: its bytes are not part of the text
                 self._append(text, record.proposals[place], "rejected")
                 self._decoder.setstate(state)
-            # `kinds` calls each token after the proposals a bonus, even if there are no proposals
-            self._append(text, token, kind if kind != "bonus" or record.proposals else "alone")
-        return text.append_text(self.finish()) if record.done else text
+            if kind == "bonus" and not record.proposals:
+                kind = "alone"  # `kinds` calls each token after the proposals a bonus
+            self._append(text, token, kind)
+        if record.done:
+            text.append_text(self.finish())
+        return text
 
     def paint_with_end(self, record: Round) -> Text:
         """Like `paint`, with `END` if another round follows."""
@@ -59,12 +62,15 @@ class Painter:
         return Text(self._decoder.decode(b"", final=True))
 
     def _append(self, text: Text, token: int, fate: str) -> None:
+        """Add a token in the style of its fate, with `signs` as in [+ We]."""
         style, sign, _ = FATES[fate]
         data = self.tokenizer.decode_bytes([token])
         if not data:  # end tokens and the like
             return
         piece = self._decoder.decode(data)
-        breaks = "" if self.one_line or fate == "rejected" else "\n"
+        breaks = "\n"
+        if self.one_line or fate == "rejected":
+            breaks = ""
         before = self._before
         if fate != "rejected":
             self._before = (before + piece)[-FLAG_SIZE:]
@@ -72,9 +78,11 @@ class Painter:
             text.append(escape(piece, breaks + "\t", before), style)
             return
         word = piece.lstrip(" ")  # do not strike through the sign or the space before a word
+        spaces = " " * (len(piece) - len(word))
         around = style.removesuffix(" strike").removesuffix(" underline")
-        text.append(f"[{sign}{' ' * (len(piece) - len(word))}", around)
-        text.append(escape(word, ""), style).append("]" + breaks * piece.count("\n"), around)
+        text.append(f"[{sign}{spaces}", around)
+        text.append(escape(word, ""), style)
+        text.append("]" + breaks * piece.count("\n"), around)
 
 
 def drafted(record: Round, tokenizer: Tokenizer) -> Text:
@@ -85,55 +93,80 @@ def drafted(record: Round, tokenizer: Tokenizer) -> Text:
 
 def legend(signs: bool = False, rounds: bool = False) -> Text:
     """One line per fate in its colour, with its sign if `signs`, and one line for `rounds`."""
-    lines = [Text.assemble("  ", f"[{sign} " * signs, (name, style), "]" if signs else ":", rest)
-             for style, sign, meaning in FATES.values() for name, rest in [meaning.split(":")]]
-    end = Text(f"  {END} end of a round (one target pass)", "dim")
-    return Text("\n").join(lines + [end] * rounds)
+    lines = []
+    for style, sign, meaning in FATES.values():
+        name, rest = meaning.split(":")
+        if signs:
+            lines.append(Text.assemble("  ", f"[{sign} ", (name, style), "]", rest))
+        else:
+            lines.append(Text.assemble("  ", (name, style), ":", rest))
+    if rounds:
+        lines.append(Text(f"  {END} end of a round (one target pass)", "dim"))
+    return Text("\n").join(lines)
 
 
 def headline(rows: Sequence[dict]) -> Text:
     """In bold the figure over all texts that needs no clock, then the speedup."""
-    plain, fast = ([row[way] for row in rows] for way in ("plain", "speculative"))
-    tokens, passes = (sum(one[key] for one in fast) for key in ("tokens", "rounds"))
-    speeds = [sum(one["tokens"] for one in way) / sum(one["seconds"] for one in way)
-              for way in (plain, fast)]
+    alone, passes, tokens = (sum(row[way][key] for row in rows) for way, key in (
+        ("plain", "rounds"), ("speculative", "rounds"), ("speculative", "tokens")))
     if "same_text" in rows[0]:
         same = {"yes": "same text", "tie": "same text up to a rounding tie", "NO": "DIFFERENT TEXT"}
-        worst = max(map(sameness, rows), key=[*same].index)
-        said = f"{sum(one['rounds'] for one in plain)} target passes -> {passes}, {same[worst]}"
+        worst = max(map(sameness, rows), key=list(same).index)
+        said = f"{alone} target passes -> {passes}, {same[worst]}"
     else:
         said = f"{tokens} tokens in {passes} target passes, distribution {sameness(rows[0])}"
-    return Text.assemble((said, "bold"), f"; {speeds[1] / speeds[0]:.2f}x speedup on this machine")
+    speedup = tokens_per_second(rows, "speculative") / tokens_per_second(rows, "plain")
+    return Text.assemble((said, "bold"), f"; {speedup:.2f}x speedup on this machine")
+
+
+def tokens_per_second(rows: Sequence[dict], way: str) -> float:
+    """Over all texts."""
+    return sum(row[way]["tokens"] for row in rows) / sum(row[way]["seconds"] for row in rows)
 
 
 def sameness(row: dict) -> str:
     """Does a greedy text equal the plain one? Or: how its distribution relates to the target's."""
     if "same_text" not in row:
         return row["distribution"]
-    return "yes" if row["same_text"] else "tie" if row["tie"] else "NO"
+    if row["same_text"]:
+        return "yes"
+    return "tie" if row["tie"] else "NO"
 
 
 def speed_table(rows: Sequence[dict]) -> Table:
     """The demo's figures, one row per text (keys as in its JSON), within 80 columns."""
-    ranges = any("each" in row for row in rows)
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, caption_justify="left",
-                  caption=f"Time without loading and prefill{'; median and range' * ranges}.\n"
-                          "block efficiency: tokens written per target pass\n"
-                          "drafted kept: share of draft tokens that entered the text\n"
-                          "proposed accepted: share of proposed tokens, mean over rounds")
-    greedy = bool(rows) and "same_text" in rows[0]
-    for name in ("task", "plain\ntok/s", "spec.\ntok/s", "speedup", "block\neffic.",
-                 "drafted\nkept", "proposed\naccepted", "merges",
-                 "same text\nas plain" if greedy else "distri-\nbution"):
-        table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
+    with_range = any("each" in row for row in rows)
+    caption = ("Time without loading and prefill.\n"
+               "block efficiency: tokens written per target pass\n"
+               "drafted kept: share of draft tokens that entered the text\n"
+               "proposed accepted: share of proposed tokens, mean over rounds")
+    if with_range:
+        caption = caption.replace("prefill.", "prefill; median and range.")
+    last = "distri-\nbution"
+    if rows and "same_text" in rows[0]:
+        last = "same text\nas plain"
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False,
+                  caption=caption, caption_justify="left")
+    table.add_column("task", no_wrap=True)
+    for name in ("plain\ntok/s", "spec.\ntok/s", "speedup", "block\neffic.", "drafted\nkept",
+                 "proposed\naccepted", "merges", last):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        fast, same = row["speculative"], sameness(row).replace(" ", "\n")
-        spread = f"\n{min(row['each']):.2f}-{max(row['each']):.2f}" if ranges else ""
-        speeds = (f"{one['tokens_per_second']:.0f}" for one in (row["plain"], fast))
+        fast = row["speculative"]
+        spread = ""
+        if with_range:
+            spread = f"\n{min(row['each']):.2f}-{max(row['each']):.2f}"
+        same = sameness(row)
+        colour = {"yes": "green", "tie": "bold red", "NO": "bold red"}.get(same, "")
         table.add_row(
-            row["task"], *speeds, Text.assemble((f"{row['speedup']:.2f}x", "bold"), spread),
-            f"{fast['block_efficiency']:.2f}", f"{fast['acceptance_draft']:.0%}",
-            f"{fast['acceptance_proposed']:.0%}", str(fast["merges"]),
-            Text(same, {"yes": "green", "tie": "bold red", "NO": "bold red"}.get(same, "")))
+            row["task"],
+            f"{row['plain']['tokens_per_second']:.0f}",
+            f"{fast['tokens_per_second']:.0f}",
+            Text.assemble((f"{row['speedup']:.2f}x", "bold"), spread),
+            f"{fast['block_efficiency']:.2f}",
+            f"{fast['acceptance_draft']:.0%}",
+            f"{fast['acceptance_proposed']:.0%}",
+            str(fast["merges"]),
+            Text(same.replace(" ", "\n"), colour))
     table.width = Console(width=200).measure(table).maximum  # otherwise a narrow terminal cuts it
     return table
