@@ -29,14 +29,24 @@ def escape(text: str, keep: str = "\n\t", before: str = "") -> str:
     'a\\x1b[31mb'
     """
     before = before[-FLAG_SIZE:]
-    flags = {place for found in _FLAG.finditer(before + text) for place in range(*found.span())}
+    in_flags: set[int] = set()
+    for flag in _FLAG.finditer(before + text):
+        in_flags.update(range(flag.start(), flag.end()))
     shown = []
     for place, char in enumerate(text, len(before)):
-        unsafe = unicodedata.category(char) in _UNSAFE and ord(char) not in _SHOWN
-        unsafe |= ord(char) & 0xFFFE == 0xFFFE  # not a character, and not allowed in SVG
-        safe = char in keep or place in flags or not unsafe
-        shown.append(char if safe else char.encode("unicode_escape", "surrogatepass").decode())
+        if char in keep or place in in_flags or is_safe(char):
+            shown.append(char)
+        else:
+            shown.append(char.encode("unicode_escape", "surrogatepass").decode())
     return "".join(shown)
+
+
+def is_safe(char: str) -> bool:
+    """Is it shown as it is, whatever it follows?"""
+    code = ord(char)
+    if code & 0xFFFE == 0xFFFE:  # not a character, and not allowed in SVG
+        return False
+    return code in _SHOWN or unicodedata.category(char) not in _UNSAFE
 
 
 def show_bytes(data: bytes) -> str:
@@ -46,8 +56,9 @@ def show_bytes(data: bytes) -> str:
 
 def say(text: str, end: str = "\n", exact: bool = False, before: str = "") -> None:
     """Print a result on stdout, escaped; `exact`: escaped only on a terminal, not in a pipe."""
-    in_pipe = not sys.stdout.isatty()
-    print(text if exact and in_pipe else escape(text, before=before), end=end, flush=True)
+    if not exact or sys.stdout.isatty():
+        text = escape(text, before=before)
+    print(text, end=end, flush=True)
 
 
 def note(line: str) -> None:
@@ -75,7 +86,12 @@ def columns(rows: Sequence[Sequence[Any]]) -> str:
     >>> columns([("a", "bb"), ("ccc", "d")])
     'a    bb\\nccc  d'
     """
-    rows = [[escape(str(cell), "") for cell in row] for row in rows]
-    sizes = [max(map(len, column)) for column in zip(*(
-        row for row in rows if len(row) == max(map(len, rows))), strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, sizes)).rstrip() for row in rows)
+    table = [[escape(str(cell), "") for cell in row] for row in rows]
+    count = max(len(row) for row in table)
+    whole = [row for row in table if len(row) == count]
+    sizes = [max(len(row[place]) for row in whole) for place in range(count)]
+    lines = []
+    for row in table:
+        padded = [cell.ljust(size) for cell, size in zip(row, sizes, strict=False)]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
