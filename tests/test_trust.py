@@ -34,7 +34,7 @@ from omnidraft.learning.adapters import Adapters, checksum, seal
 from omnidraft.options import Options
 from omnidraft.pairs.conversation import CLOSE, MARKED, OPEN, Conversation
 from omnidraft.sampling import Uniforms
-from omnidraft.text import confined, trial
+from omnidraft.text import confined
 from omnidraft.text.errors import OmnidraftError
 from omnidraft.text.files import default_folder
 from omnidraft.text.special_tokens import Names
@@ -214,7 +214,6 @@ def test_a_tokenizer_is_tried_once(folders, tmp_path, monkeypatch):  # noqa: F81
     runs, real = [], confined.run
     monkeypatch.setattr(confined, "run", lambda *given, **job: (runs.append(given), real(*given, **job))[1])
     for _ in range(3):
-        trial._error.cache_clear()  # as a new process begins
         Tokenizer.load(target)
     Tokenizer.load(folders["target"])  # without a regular expression there is nothing to try
     assert len(runs) == 1 and len([*default_folder().glob("tried/*")]) == 1

@@ -8,7 +8,6 @@ all are "eos".
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import tokenizers
@@ -101,6 +100,10 @@ class Names:
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = sorted({name for name in names if name})
+        # a tokenizer that has the names, and nothing for the text between them
+        self._finder = tokenizers.Tokenizer(tokenizers.models.BPE())
+        self._finder.add_special_tokens([
+            tokenizers.AddedToken(name, normalized=False, special=True) for name in self.names])
 
     def find(self, text: str) -> list[tuple[int, int]]:
         """Begin and end of each name in a text; of several at one place, the longest.
@@ -112,11 +115,3 @@ class Names:
             return []
         text = _SURROGATES.sub("\ufffd", text)
         return self._finder.encode(text, add_special_tokens=False).offsets
-
-    @cached_property
-    def _finder(self) -> tokenizers.Tokenizer:
-        """A tokenizer that has the names, and nothing for the text between them."""
-        finder = tokenizers.Tokenizer(tokenizers.models.BPE())
-        finder.add_special_tokens([tokenizers.AddedToken(name, normalized=False, special=True)
-                                   for name in self.names])
-        return finder

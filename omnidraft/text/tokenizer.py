@@ -44,6 +44,8 @@ LARGEST = 2**27  # maximum bytes of a tokenizer.json; one with 262k tokens has 3
 LONGEST = 1024  # maximum bytes of a token; published vocabularies have up to 256
 BATCH = 2**14  # texts that the library encodes at a time
 CANNOT = "cannot encode: the text is not valid Unicode, or the tokenizer.json is broken"
+_DUMMY_SPACE = ('"Prepend"', '"add_prefix_space": true', '"prepend_scheme": "always"',
+                '"prepend_scheme": "first"')  # settings of a pipeline that put one before a text
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -68,11 +70,10 @@ class Tokenizer:
         vocabulary = {string: i for i, string in enumerate(self.strings)}
         self.special = find_roles(self.config, raw, vocabulary, self.byte_level)
         self.roles = self.special.roles
-        self.token_bytes, self.fallback = self._read_bytes()
-        self.longest = max(map(len, filter(None, self.token_bytes)), default=1)  # in bytes
+        self._read_bytes()
         if self.longest > LONGEST:  # texts of so many tokens would be far too long
-            refuse(self, f"has a token of {self.longest:,} bytes, over {LONGEST:,}: use another one")
-        self.token_of_byte = self._read_single_bytes()
+            refuse(self, f"has a token of {self.longest:,} bytes, over {LONGEST:,}: use another "
+                         "one")
         self._unspellable = re.compile(f"([{self._not_in_pieces()}]+)")
         self._controls = Names(self._controls_of_the_model())
         self.key = key or self.fingerprint
@@ -94,40 +95,34 @@ class Tokenizer:
 
     def _read_pipeline(self) -> None:
         """How the vocabulary is written."""
-        before = before_model(self.raw)
-        parts = json.dumps(before + parts_of(self.raw.decoder), ensure_ascii=False)
-        self.byte_level = '"ByteLevel"' in parts
-        self._space = "▁" in parts  # does "▁" stand for a space?
+        before = json.dumps(before_model(self.raw), ensure_ascii=False)
+        pipeline = before + json.dumps(parts_of(self.raw.decoder), ensure_ascii=False)
+        self.byte_level = '"ByteLevel"' in pipeline
+        self._space = "▁" in pipeline  # does "▁" stand for a space?
         byte_fallback = getattr(self.raw.model, "byte_fallback", False)
-        self._has_fallback = byte_fallback or '"ByteFallback"' in parts
-        self.prefix_space = any(_adds_a_space(part) for part in before)
+        self._has_fallback = byte_fallback or '"ByteFallback"' in pipeline
+        self.prefix_space = any(setting in before for setting in _DUMMY_SPACE)
 
-    def _read_bytes(self) -> tuple[list[bytes | None], set[int]]:
-        """Which bytes each id stands for (None: special or unused), and the ids of byte fallback."""
-        found = [self._bytes_of(string) for string in self.strings]
-        if self.byte_level:
-            for i in self.raw.get_added_tokens_decoder():  # written as they are, without stand-ins
-                found[i] = self.strings[i].encode()
-        fallback = set()
-        if self._has_fallback:
-            for i, string in enumerate(self.strings):
-                byte = _FALLBACK.fullmatch(string or "")
-                if byte:
-                    found[i] = bytes.fromhex(byte[1])
-                    fallback.add(i)
-        for i in self.special.ids:
-            found[i] = None
-        return found, fallback
-
-    def _read_single_bytes(self) -> dict[int, int]:
-        """Each byte that a token spells alone -> the lowest such token."""
+    def _read_bytes(self) -> None:
+        """Which bytes each id stands for (None: special or unused), and which id spells a byte."""
+        self.token_bytes: list[bytes | None] = []
+        self.token_of_byte: dict[int, int] = {}  # the lowest token that spells a byte alone
+        self.fallback = set()
         added = self.raw.get_added_tokens_decoder()
-        found: dict[int, int] = {}
-        for i, data in enumerate(self.token_bytes):
-            if data and len(data) == 1:
-                if i in self.fallback or self.byte_level and i not in added:
-                    found.setdefault(data[0], i)
-        return found
+        for i, string in enumerate(self.strings):
+            if string is None or i in self.special.ids:
+                self.token_bytes.append(None)
+                continue
+            byte = self._has_fallback and _FALLBACK.fullmatch(string)
+            if byte:
+                data = bytes.fromhex(byte[1])
+                self.fallback.add(i)
+            else:
+                data = self._bytes_of(string, i in added)
+            if len(data) == 1 and (byte or self.byte_level and i not in added):
+                self.token_of_byte.setdefault(data[0], i)
+            self.token_bytes.append(data)
+        self.longest = max(map(len, filter(None, self.token_bytes)), default=1)  # in bytes
 
     def _controls_of_the_model(self) -> list[str]:
         """Control tokens that the model itself may find in a text: Unigram finds all of these."""
@@ -291,11 +286,9 @@ class Tokenizer:
 
     def _has_control(self, ids: Sequence[int], text: str) -> bool:
         """Has the library found a control token, or a byte such as "<0x0A>", in a typed text?"""
-        for i in set(ids) & (self.special.ids | self.fallback):
-            usual = i in self.fallback or i in self.roles["unk"]  # stands for other characters too
-            if not usual or self.strings[i] in text:
-                return True
-        return False
+        usual = self.fallback.union(self.roles["unk"])  # they stand for other characters too
+        found = set(ids) & (self.special.ids | self.fallback)
+        return any(i not in usual or self.strings[i] in text for i in found)
 
     def _continued(self, part: str) -> list[int]:
         """Ids of a part by the exact pipeline; the names of control tokens are spelled as text."""
@@ -336,9 +329,10 @@ class Tokenizer:
         exact.model = self.raw.model  # shared, not copied
         added = self.raw.get_added_tokens_decoder()
         if not all(token.special for token in added.values()):
-            _add(exact, {i: tokenizers.AddedToken(  # without those that take spaces around them
-                token.content, single_word=token.single_word, normalized=token.normalized,
-                special=i in self.special.ids) for i, token in added.items()})
+            for i, token in added.items():  # none may take the spaces around it
+                changed = {"lstrip": False, "rstrip": False, "special": i in self.special.ids}
+                added[i] = tokenizers.AddedToken(**(token.__getstate__() | changed))
+            _add(exact, added)
         exact.encode_special_tokens = True
         return exact
 
@@ -353,14 +347,12 @@ class Tokenizer:
                 ids += run(part)
         return ids
 
-    def _bytes_of(self, string: str | None) -> bytes | None:
+    def _bytes_of(self, string: str, is_added: bool) -> bytes:
         """The bytes that a token with this spelling stands for."""
-        if string is None:
-            return None
-        if self.byte_level:
+        if self.byte_level and not is_added:  # added tokens are written without stand-ins
             with suppress(UnicodeEncodeError):  # U+FFFF: not all are stand-ins, it is plain text
                 return string.translate(_TO_LATIN_1).encode("latin-1")
-        elif self._space:
+        if self._space and not self.byte_level:
             string = string.replace("▁", " ")
         return string.encode()
 
@@ -403,12 +395,6 @@ def _add(made: tokenizers.Tokenizer, tokens: dict[int, tokenizers.AddedToken]) -
             made.add_special_tokens(list(group))
         else:
             made.add_tokens(list(group))
-
-
-def _adds_a_space(part: dict[str, Any]) -> bool:
-    """Does this part of a pipeline put a dummy space before a text?"""
-    scheme = part.get("prepend_scheme", "never")
-    return part["type"] == "Prepend" or bool(part.get("add_prefix_space")) or scheme != "never"
 
 
 def _fails_at_unknown(model: Any) -> bool:

@@ -6,7 +6,6 @@ Also which parts of its pipeline are kept where the bytes of a text must stay as
 import json
 import re
 from base64 import b64decode
-from collections.abc import Iterable
 from itertools import islice, product
 from math import prod
 from pathlib import Path
@@ -111,8 +110,9 @@ def check_bytes(tokenizer: Any) -> None:
     Joins any two of `PROBES` and of its own words that the model can spell. A space must be among
     them if a part of the pipeline had to go that removes text, which is a space in most.
     """
-    probes = list(PROBES)
-    probes += islice(_words(tokenizer.token_bytes), 2)
+    words = (data.decode() for data in tokenizer.token_bytes
+             if data and len(data) > 1 and data.isalpha())  # of letters from a to z
+    probes = PROBES + tuple(islice(words, 2))
     known = [probe for probe in probes if tokenizer.split(probe.encode())]
     before = tokenizer.raw.pre_tokenizer
     if " " not in known and len(harmless(before)) < len(parts_of(before)):
@@ -123,8 +123,3 @@ def check_bytes(tokenizer: Any) -> None:
         if made != text.encode():
             refuse(tokenizer, f"cannot spell {text!r} exactly (its tokens say {made!r}): use a "
                               "model with another tokenizer")
-
-
-def _words(token_bytes: Iterable[bytes | None]) -> Iterable[str]:
-    """The tokens of several letters (a to z)."""
-    return (data.decode() for data in token_bytes if data and len(data) > 1 and data.isalpha())

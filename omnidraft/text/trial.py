@@ -9,7 +9,6 @@ is not found.
 import hashlib
 import json
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 if __package__:  # subtle: in the other process this file is not part of the package
@@ -18,8 +17,8 @@ if __package__:  # subtle: in the other process this file is not part of the pac
     from .files import default_folder, make_folder_of, write_text
 
 TEXTS = ["the thing in the house, on the inside; and then the other! " * 4, "aB3 " * 50, "ab" * 100,
-         "é漢字\u200d🙂 " * 20, "if (x != y) {\n\treturn [1, 2.5e3];\r\n}\n\n" * 5,
-         *(one * 200 for one in "aZ1 _#.\n\té漢▁")]
+         "é漢字\u200d🙂 " * 20, "if (x != y) {\n\treturn [1, 2.5e3];\r\n}\n\n" * 5]
+TEXTS += [character * 200 for character in "aZ1 _#.\n\té漢▁"]
 
 
 def tried(parts: list[dict[str, Any]], name: str) -> None:
@@ -27,34 +26,30 @@ def tried(parts: list[dict[str, Any]], name: str) -> None:
 
     Only parts with a regular expression are run; all others take time in proportion to a text.
     """
-    states = tuple(json.dumps(part) for part in parts
-                   if "Regex" in (part.get("pattern") or {}))
-    if error := _error(states):
+    parts = [part for part in parts if "Regex" in (part.get("pattern") or {})]
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    place = default_folder() / "tried" / key
+    if not parts or place.exists():
+        return
+    error = confined.run(__file__, parts=parts).get("error")
+    if error:
         raise OmnidraftError(f"tokenizer {name!r} has a regular expression that fails, {error}: "
                              "use another one")
-
-
-@cache
-def _error(states: tuple[str, ...]) -> str:
-    """Why these parts (JSON) fail; empty if they do not."""
-    place = default_folder() / "tried" / hashlib.sha256("\n".join(states).encode()).hexdigest()
-    if not states or place.exists():
-        return ""
-    error = confined.run(__file__, states=states).get("error", "")
-    if not error:
-        with suppress(OmnidraftError):  # if it cannot be written, they are tried each time
-            make_folder_of(place)
-            write_text(place, "")
-    return error
+    with suppress(OmnidraftError):  # if it cannot be written, they are tried each time
+        make_folder_of(place)
+        write_text(place, "")
 
 
 def main(job: dict[str, Any]) -> dict[str, str]:
-    """Run the parts in `job["states"]` over TEXTS; in the other process."""
-    from tokenizers import Tokenizer, models
-    for state in map(json.loads, job["states"]):
-        kind = "normalizer" if state["type"] == "Replace" else "pre_tokenizer"
-        shell = json.loads(Tokenizer(models.BPE()).to_str())
-        made = getattr(Tokenizer.from_str(json.dumps(shell | {kind: state})), kind)
+    """Run the parts of a pipeline in `job["parts"]` over TEXTS; in the other process."""
+    from tokenizers import Tokenizer
+    for part in job["parts"]:
+        model = {"type": "BPE", "vocab": {}, "merges": []}
+        kind = "normalizer" if part["type"] == "Replace" else "pre_tokenizer"
+        made = Tokenizer.from_str(json.dumps({"model": model, kind: part}))
         for text in TEXTS:
-            made.normalize_str(text) if kind == "normalizer" else made.pre_tokenize_str(text)
+            if kind == "normalizer":
+                made.normalizer.normalize_str(text)
+            else:
+                made.pre_tokenizer.pre_tokenize_str(text)
     return {}
