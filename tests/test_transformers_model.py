@@ -490,7 +490,7 @@ def test_a_drafter_that_was_handed_over_learns_and_its_owner_keeps_the_weights(r
     learner = Learner(pair, Trainer(pair.draft, Recipe(rank=rank), rng), rng, Schedule(every=2, guard=0))
     plain_text = pair.generate("the king", max_new_tokens=12).tokens
     list(learn(learner, 4 * ["the king"], Options(max_new_tokens=12, temperature=1.0), Uniforms(rng)))
-    assert learner.statistics["updates"] and pair.draft.untouched.original.model is inner
+    assert learner.statistics.updates and pair.draft.untouched.original.model is inner
     assert pair.generate("the king", max_new_tokens=12).tokens == plain_text
     assert all(torch.equal(before[name], tensor) for name, tensor in inner.state_dict().items())
 

@@ -29,7 +29,8 @@ def linear(x: np.ndarray, tensors: Tensors, name: str) -> Forward:
     >>> grads = {"a.weight": None}; y, back(np.array([[2.0]]), grads), grads["a.weight"]
     (array([[7.]]), array([[6., 8.]]), array([[2., 2.]]))
     """
-    weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias", 0)
+    weight = tensors[f"{name}.weight"]  # (out, in)
+    bias = tensors.get(f"{name}.bias", 0)  # (out,)
 
     def back(dy: np.ndarray, grads: Gradients) -> np.ndarray:
         if f"{name}.weight" in grads:
@@ -76,7 +77,9 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, 
     def unstack(x: np.ndarray) -> np.ndarray:
         return x.reshape(kv_heads, -1, n, d).transpose(2, 0, 1, 3).reshape(n, -1, d)
 
-    q, k, v = stack(q) * d ** -0.5, stack(k), stack(v)
+    q = stack(q) * d ** -0.5
+    k = stack(k)
+    v = stack(v)
     scores = q @ k.swapaxes(1, 2)  # (kv_heads, heads of a group · n, n)
     scores.reshape(-1, n, n)[...] += np.triu(np.full((n, n), -np.inf, q.dtype), 1)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -86,8 +89,10 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, 
     def back(do: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         do = stack(do)
         dscores = weights * (do @ v.swapaxes(1, 2) - np.vecdot(do, o)[..., None])
-        dq, dk = dscores @ k * d ** -0.5, dscores.swapaxes(1, 2) @ q
-        return unstack(dq), unstack(dk), unstack(weights.swapaxes(1, 2) @ do)
+        dq = dscores @ k * d ** -0.5
+        dk = dscores.swapaxes(1, 2) @ q
+        dv = weights.swapaxes(1, 2) @ do
+        return unstack(dq), unstack(dk), unstack(dv)
 
     return unstack(o), back
 
@@ -101,19 +106,23 @@ def turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
 def attention_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, at: str) -> Forward:
     """What attention adds to the residual stream (n, width), from its norm to its output."""
     y, back_norm = rms_norm(x, tensors, f"{at}.input_layernorm", config.eps)
-    (q, back_q), (k, back_k), (v, back_v) = (
-        linear(y, tensors, f"{at}.self_attn.{part}_proj") for part in "qkv")
+    q, back_q = linear(y, tensors, f"{at}.self_attn.q_proj")
+    k, back_k = linear(y, tensors, f"{at}.self_attn.k_proj")
+    v, back_v = linear(y, tensors, f"{at}.self_attn.v_proj")
     q, k, v = (heads.reshape(len(x), -1, config.head_dim) for heads in (q, k, v))
     turns = np.outer(np.arange(len(x)), frequencies(config))[:, None]  # (n, 1, d / 2)
-    cos, sin = (part(turns).astype(x.dtype) for part in (np.cos, np.sin))
+    cos = np.cos(turns).astype(x.dtype)
+    sin = np.sin(turns).astype(x.dtype)
     mixed, back_attention = attention(turn(q, cos, sin), turn(k, cos, sin), v)
     out, back_out = linear(mixed.reshape(len(x), -1), tensors, f"{at}.self_attn.o_proj")
 
     def back(dout: np.ndarray, grads: Gradients) -> np.ndarray:
         dq, dk, dv = back_attention(back_out(dout, grads).reshape(q.shape))
         # `turn` is a rotation: its `back` rotates the other way
-        backs = (back_q, turn(dq, cos, -sin)), (back_k, turn(dk, cos, -sin)), (back_v, dv)
-        return back_norm(sum(one(d.reshape(len(x), -1), grads) for one, d in backs), grads)
+        dy = back_q(turn(dq, cos, -sin).reshape(len(x), -1), grads)
+        dy = dy + back_k(turn(dk, cos, -sin).reshape(len(x), -1), grads)
+        dy = dy + back_v(dv.reshape(len(x), -1), grads)
+        return back_norm(dy, grads)
 
     return out, back
 
@@ -155,12 +164,14 @@ def run(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> Trace:
     Raises OmnidraftError if `tensors` are not all float32 or all float64, or ids do not fit.
     """
     tensors = {name: tensors[name] for name in config.tensor_shapes()}
-    if (dtype := np.result_type(*tensors.values())) not in (np.float32, np.float64):
+    dtype = np.result_type(*tensors.values())
+    if dtype not in (np.float32, np.float64):
         raise OmnidraftError(f"training needs float32 or float64 tensors, not {dtype}; use astype")
     if not 0 < len(ids) <= config.context_size or min(ids) < 0 or max(ids) >= config.vocab_size:
         raise OmnidraftError(f"cannot train on {len(ids)} tokens: the model takes 1 to "
                              f"{config.context_size} with ids from 0 to {config.vocab_size - 1}")
-    ids, backs = np.asarray(ids), []
+    ids = np.asarray(ids)
+    backs = []
     x = tensors[EMBEDDING][ids]
     for at in (f"model.layers.{i}" for i in range(config.layers)):
         for branch in attention_branch, mlp_branch:

@@ -24,8 +24,11 @@ class Guard:
     """
 
     def __init__(self, trainer: Any, patience: int) -> None:
-        self.trainer, self.patience, self.asked = trainer, patience, 0
-        self.best = self.tried = None  # states: the one that drafts, the one tried on new texts
+        self.trainer = trainer
+        self.patience = patience
+        self.asked = 0
+        self.best = None  # the state that drafts
+        self.tried = None  # the state that is tried on new texts
         self.compared: list[Any] = []  # acceptances (2, texts) of the best and the tried weights
 
     def look(self, pair: Any, texts: Sequence[Example], now: dict[str, np.ndarray]) -> bool | None:
@@ -37,7 +40,8 @@ class Guard:
         if self.best is None:
             self.best = now
             return None
-        self.tried, found = self.tried or now, []
+        self.tried = self.tried or now
+        found = []
         for state in self.best, self.tried:
             self.trainer.restore(state)
             found.append([self.trainer.expected_acceptance(pair, [text]) for text in texts])
@@ -48,19 +52,23 @@ class Guard:
         self.compared.append(found)
         self.asked += 1
         before, after = np.concatenate(self.compared, axis=1)
-        gain, sure = (after - before).mean(), SURE * error(after - before)
+        gain = (after - before).mean()
+        sure = SURE * error(after - before)
         few = len(self.compared) < min(WINDOW, self.patience)  # one look may be unlucky
         if abs(gain) <= sure and (gain > 0 or few or self.asked < self.patience):
             if len(self.compared) == WINDOW:
-                self.compared, self.tried = [], None
+                self.compared = []
+                self.tried = None
             return None
-        tried, self.tried, self.compared, self.asked = self.tried, None, [], 0
         if gain > 0:
-            self.best = tried
+            self.best = self.tried
         else:
             # keep Adam's moments: its first steps are large and rough, and need not be repeated
             moments = {k: v for k, v in now.items() if k.startswith("optimizer.")}
             self.trainer.restore(self.best | moments)
+        self.tried = None
+        self.compared = []
+        self.asked = 0
         return bool(gain > 0)
 
 

@@ -39,12 +39,16 @@ class LoRA:
 
         The head is drawn first, then each kind in all layers. OmnidraftError for too high a rank.
         """
-        if rank > (most := max([32, *map(min, shapes.values())])):  # the default is always fine
+        most = max(32, max(map(min, shapes.values()), default=0))  # the default is always fine
+        if rank > most:
             raise OmnidraftError(f"rank is {rank}, above that of any matrix: give at most {most}")
-        lora, kind = cls({}, rank, rank), {name: re.sub(r"\d+", "", name) for name in shapes}
-        kinds = [*kind.values()]
-        for name in sorted(shapes, key=lambda name: (kind[name] != name, kinds.index(kind[name]))):
-            (outputs, inputs), at = shapes[name], PREFIX + name.removesuffix("weight")
+        kinds = {name: re.sub(r"\d+", "", name) for name in shapes}  # without the layer's number
+        order = list(kinds.values())
+        names = sorted(shapes, key=lambda name: (kinds[name] != name, order.index(kinds[name])))
+        lora = cls({}, rank, rank)
+        for name in names:
+            outputs, inputs = shapes[name]
+            at = PREFIX + name.removesuffix("weight")
             # normal with variance 1 / (3 in), that of PEFT's uniform init (arXiv 1502.01852)
             a = rng.standard_normal((rank, inputs)) / (3 * inputs) ** 0.5
             lora.parameters[f"{at}lora_A.weight"] = a.astype(dtype)
@@ -54,15 +58,20 @@ class LoRA:
     @property
     def targets(self) -> dict[str, tuple[str, str]]:
         """The tensors that have an adapter, each with the names of its A and B."""
-        return {f"{found[1]}.weight": (name, name.replace(".lora_A.", ".lora_B."))
-                for name in self.parameters if (found := NAME.fullmatch(name))}
+        targets = {}
+        for name in self.parameters:
+            found = NAME.fullmatch(name)
+            if found:
+                targets[f"{found[1]}.weight"] = (name, name.replace(".lora_A.", ".lora_B."))
+        return targets
 
     def merged(self, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """A model's `tensors`, with a new array W + s B A for each W that has an adapter."""
         merged = dict(tensors)
         for name, (a, b) in self.targets.items():
             change = self.alpha / self.rank * self.parameters[b] @ self.parameters[a]
-            change = change.T if name in self.turned else change
+            if name in self.turned:
+                change = change.T
             if name not in tensors or tensors[name].shape != change.shape:
                 raise OmnidraftError("the adapter belongs to another model: "
                                      f"{name} is not of shape {change.shape} here")
@@ -74,8 +83,10 @@ class LoRA:
         grads = {}
         for name, (a, b) in self.targets.items():
             change = self.alpha / self.rank * full[name]
-            change = change.T if name in self.turned else change
-            grads |= {a: self.parameters[b].T @ change, b: change @ self.parameters[a].T}
+            if name in self.turned:
+                change = change.T
+            grads[a] = self.parameters[b].T @ change
+            grads[b] = change @ self.parameters[a].T
         return grads
 
     def save(self, folder: str | Path, dtype: Any = None, base: str | None = None) -> None:

@@ -36,8 +36,10 @@ class Recipe:
     decay: float = 0.01
 
     def __post_init__(self) -> None:
-        for name, known in (("loss", losses.LOSSES), ("divergence", losses.DIVERGENCES)):
-            if (value := getattr(self, name)) not in [*known]:  # a list has no hash
+        choices = {"loss": list(losses.LOSSES), "divergence": list(losses.DIVERGENCES)}
+        for name, known in choices.items():
+            value = getattr(self, name)
+            if value not in known:
                 raise OmnidraftError(f"unknown {name} {shown(value)}: "
                                      f"choose one of {', '.join(known)}")
         if type(self.rank) is not int or self.rank < 0:
@@ -45,7 +47,8 @@ class Recipe:
         for name, also, needed in (("rate", [None], "above 0"), ("decay", [0], "of 0 or more"),
                                    ("weight", [0, "dynamic"], "of 0 or more, or dynamic")):
             value = getattr(self, name)
-            if value not in also and not (isinstance(value, (int, float)) and 0 < value < math.inf):
+            positive = isinstance(value, (int, float)) and 0 < value < math.inf
+            if not positive and value not in also:
                 raise OmnidraftError(f"{name} is {value!r}, but must be a number {needed}")
 
     def step_size(self, drafter: Any) -> float:
@@ -53,11 +56,12 @@ class Recipe:
 
         A guarded learner begins with a fraction of the default (`online.WARM_UP`).
         """
-        default = 0.01 if self.rank else 0.001
-        default /= max(1.0, drafter.parameters / 1e6)
+        if self.rate is not None:
+            return self.rate
         if drafter.parameters > 10_000_000:
-            default = 1e-4
-        return default if self.rate is None else self.rate
+            return 1e-4
+        default = 0.01 if self.rank else 0.001
+        return default / max(1.0, drafter.parameters / 1e6)
 
 
 class Trainer:
@@ -72,12 +76,16 @@ class Trainer:
             raise OmnidraftError("this trainer needs a drafter run by the NumPy engine "
                                  "(for others: training_torch.Trainer)")
         self._check(recipe, rng)
-        self.base, self.recipe = getattr(base, "untouched", base), recipe
+        self.base = getattr(base, "untouched", base)
+        self.recipe = recipe
         self.config, self.tensors = self.base.stored(untied=bool(recipe.rank))
-        matrices = {name: shape for name, shape in self.config.tensor_shapes().items()
+        shapes = self.config.tensor_shapes()
+        matrices = {name: shape for name, shape in shapes.items()
                     if len(shape) == 2 and name != backward.EMBEDDING}
-        lora = LoRA.fresh(matrices, rng, recipe.rank, base.dtype) if recipe.rank else None
-        self._start(lora, self.config.tensor_shapes())
+        lora = None
+        if recipe.rank:
+            lora = LoRA.fresh(matrices, rng, recipe.rank, base.dtype)
+        self._start(lora, shapes)
 
     @staticmethod
     def _check(recipe: Recipe, rng: np.random.Generator) -> None:
@@ -86,8 +94,11 @@ class Trainer:
 
     def _start(self, lora: LoRA | None, names: Iterable[str]) -> None:
         """Set up the adapters or the weights `names`, a new optimizer, and the running mean."""
-        self.lora, self.parameters = lora, lora.parameters if lora else {
-            name: deepcopy(self.tensors[name]) for name in names}
+        self.lora = lora
+        if lora:
+            self.parameters = lora.parameters
+        else:
+            self.parameters = {name: deepcopy(self.tensors[name]) for name in names}
         shares = {name: SHARE_OF_A for name in self.parameters if ".lora_A." in name}
         self.optimizer = AdamW(self.parameters, self.recipe.step_size(self.base), clip=1.0,
                                decay=self.recipe.decay, shares=shares)
@@ -96,7 +107,9 @@ class Trainer:
     def merged(self, served: bool = True) -> dict[str, np.ndarray]:
         """The drafter's tensors by Hugging Face name, from the served or the latest parameters."""
         own = self.served if served else self.parameters
-        return replace(self.lora, parameters=own).merged(self.tensors) if self.lora else own
+        if not self.lora:
+            return own
+        return replace(self.lora, parameters=own).merged(self.tensors)
 
     def model(self) -> Llama:
         """A drafter with the served weights (its caches start empty); the base is not changed."""
@@ -121,25 +134,34 @@ class Trainer:
         wanted = list(self.lora.targets if self.lora else self.parameters)
         recipe = self.recipe
         options = {"lifted": {"divergence": recipe.divergence}, "hybrid": {"weight": recipe.weight}}
-        total, counted, full = 0.0, 0, {}
+        total = 0.0
+        counted = 0
+        full = {}
         for example in examples:
             trace = self._run(tensors, example)
             value, slope, count = self._loss(trace.logits, example, pair, recipe.loss,
                                              **options.get(recipe.loss, {}))
-            total, counted = total + value, counted + count
+            total += value
+            counted += count
             for name, gradient in self._back(trace, slope, wanted).items():
                 full[name] = full.get(name, 0) + gradient
-        full = {name: gradient / max(1, counted) for name, gradient in full.items()}
-        return total, counted, self.lora.gradients(full) if self.lora and full else full
+        for name in full:
+            full[name] = full[name] / max(1, counted)
+        if self.lora and full:
+            full = self.lora.gradients(full)
+        return total, counted, full
 
     def expected_acceptance(self, pair: Any, examples: Sequence[losses.Example]) -> float:
         """Mean acceptance, 1 - tv, of a draft along these texts, at temperature 1 with `lifted`."""
-        tensors, value, count = self.merged(), 0.0, 0
+        tensors = self.merged()
+        total = 0.0
+        counted = 0
         for example in examples:
             logits = self._run(tensors, example).logits
-            lost, _, compared = self._loss(logits, example, pair, "lifted", divergence="tv")
-            value, count = value + lost, count + compared
-        return 1.0 - value / count if count else math.nan
+            value, _, count = self._loss(logits, example, pair, "lifted", divergence="tv")
+            total += value
+            counted += count
+        return 1.0 - total / counted if counted else math.nan
 
     def state(self) -> dict[str, np.ndarray]:
         """A flat copy of the parameters, the served ones, and the optimizer."""
@@ -151,8 +173,11 @@ class Trainer:
 
     def _live(self) -> dict[str, np.ndarray]:
         """The arrays that steps change, by their names in `state`."""
-        own = dict(parameters=self.parameters, served=self.served, optimizer=self.optimizer.state())
-        return {f"{kind}.{k}": v for kind, arrays in own.items() for k, v in arrays.items()}
+        live = {}
+        for kind, arrays in (("parameters", self.parameters), ("served", self.served),
+                             ("optimizer", self.optimizer.state())):
+            live |= {f"{kind}.{name}": array for name, array in arrays.items()}
+        return live
 
     def rows(self, logits: Sequence[Any], size: int) -> Any:
         """The target's distributions (M, V_p) for an Example, from the logits (n, V_p) of rounds.
@@ -192,13 +217,19 @@ class Trainer:
 
 def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays whose names begin with `prefix`, without it: "a." of {"a.b", "c"} gives {"b"}."""
-    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+    found = {}
+    for name, array in arrays.items():
+        if name.startswith(prefix):
+            found[name.removeprefix(prefix)] = array
+    return found
 
 
 def adapted(base: Llama, lora: LoRA | None, weights: dict[str, np.ndarray]) -> Llama:
     """The drafter with adapters or, without them, with other weights; the base is not changed."""
-    config, tensors = base.stored(untied=True) if lora else (base.config, weights)
-    return base.rebuilt(config, lora.merged(tensors) if lora else weights)
+    if not lora:
+        return base.rebuilt(base.config, weights)
+    config, tensors = base.stored(untied=True)
+    return base.rebuilt(config, lora.merged(tensors))
 
 
 class AdamW:
@@ -232,7 +263,9 @@ class AdamW:
         norm = math.sqrt(sum(float(gradient @ gradient) for gradient in flat))
         if not math.isfinite(norm):
             return norm
-        shrink = min(1.0, self.clip / norm) if self.clip and norm else 1.0
+        shrink = 1.0
+        if self.clip and norm > self.clip:
+            shrink = self.clip / norm
         self.steps += 1
         one, two = self.betas
         t = self.steps.item()
@@ -256,7 +289,8 @@ class AdamW:
 
 def fill(live: dict[str, Any], state: dict[str, Any]) -> None:
     """Copy saved arrays into the live ones; raises OmnidraftError if their shapes differ."""
-    if {k: v.shape for k, v in live.items()} != {k: v.shape for k, v in state.items()}:
+    shapes = {name: array.shape for name, array in live.items()}
+    if shapes != {name: array.shape for name, array in state.items()}:
         raise OmnidraftError("the state belongs to other parameters: use its drafter and rank")
     for name, array in live.items():
         array[...] = state[name]

@@ -37,7 +37,8 @@ class Trainer(training.Trainer):
                                  "not quantized and on one device")
         self._check(recipe, rng)
         base = self.base = getattr(base, "untouched", base)
-        self.recipe, self.tensors = recipe, tensors_of(base)
+        self.recipe = recipe
+        self.tensors = tensors_of(base)
         lora = fresh(base, rng, recipe.rank) if recipe.rank else None
         self._drafter = copied(base, untie=lora is not None)
         self._start(lora, [name for name, _ in base.model.named_parameters()])
@@ -84,7 +85,8 @@ class Trainer(training.Trainer):
         given = {"input_ids": ids, "use_cache": False}
         trace = functional_call(self._drafter.model, tensors, (), given)
         trace.output = trace.logits[0]
-        trace.logits, trace.tensors = trace.output.detach(), tensors
+        trace.logits = trace.output.detach()
+        trace.tensors = tensors
         return trace
 
     @staticmethod
@@ -129,8 +131,10 @@ def numpy_is_faster(tensor: torch.Tensor) -> bool:
 def copied(base: TransformersModel, untie: bool) -> TransformersModel:
     """A copy of the drafter; `untie`: with its head separate from the embedding."""
     other = copy(base)
-    other.model, other.untouched = deepcopy(base.model), base
-    if untie and (head := other.model.get_output_embeddings()) is not None:
+    other.model = deepcopy(base.model)
+    other.untouched = base
+    head = other.model.get_output_embeddings()
+    if untie and head is not None:
         head.weight = torch.nn.Parameter(head.weight.detach().clone())
         other.model.config.tie_word_embeddings = False
     return other
@@ -170,12 +174,16 @@ def placed(lora: LoRA, base: TransformersModel) -> LoRA:
 
 def fresh(base: TransformersModel, rng: np.random.Generator, rank: int) -> LoRA:
     """New adapters, which change nothing yet, for the head and every block."""
-    head, shapes = base.model.get_output_embeddings(), {}
+    head = base.model.get_output_embeddings()
     own = dict(base.model.named_parameters())  # blocks that share a weight (Zamba2) adapt it once
+    shapes = {}
     for name, module in base.model.named_modules():
-        adapts = isinstance(module, (torch.nn.Linear, Conv1D))
+        if not isinstance(module, (torch.nn.Linear, Conv1D)):
+            continue
         in_block = re.search(r"\.\d+\.", name) and f"{name}.weight" in own
-        if adapts and (module is head or in_block):
+        if module is head or in_block:
             shape = tuple(module.weight.shape)
-            shapes[f"{name}.weight"] = shape[::-1] if isinstance(module, Conv1D) else shape
+            if isinstance(module, Conv1D):
+                shape = shape[::-1]
+            shapes[f"{name}.weight"] = shape
     return placed(LoRA.fresh(shapes, rng, rank, "f8"), base)
