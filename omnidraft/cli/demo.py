@@ -72,7 +72,7 @@ def chosen(prompt: str | None, task: str | None, seed: int) -> dict[str, str]:
 def with_usual_drafter(models: options.Served) -> options.Served:
     """Without a drafter: the one that learns, with what it has learned, if anything."""
     draft = models.draft or drafter_for(models.target, learns=True)
-    adapter: str | None = models.adapter
+    adapter = models.adapter
     if adapter == USUAL_ADAPTER:
         adapter = "none" if models.draft else None
     return replace(models, draft=draft, adapter=adapter)

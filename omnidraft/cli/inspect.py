@@ -146,8 +146,8 @@ def check_pair(draft: str, target: str, text: str | None, backend: str) -> dict[
     except OmnidraftError as error:
         found = tokenizers(names[0], names[1])
         note(f"only tokenizers are compared, costs are not measured: {error}")
-        sides = [SimpleNamespace(tokenizer=one, vocab_size=one.size, name=one.name)
-                 for one in found]
+        sides = tuple(SimpleNamespace(tokenizer=one, vocab_size=one.size, name=one.name)
+                      for one in found)
     return fit(sides[0], sides[1], texts)
 
 
@@ -161,7 +161,7 @@ def pair_report(found: dict[str, Any]) -> str:
     return report
 
 
-def entries_table(found: dict[str, Any]) -> list[tuple[str, ...]]:
+def entries_table(found: dict[str, Any]) -> list[tuple]:
     """How much of each vocabulary the other one has."""
     rows = [("", "entries", "in both", "spelled by the other")]
     for name in ("draft", "target"):
@@ -172,7 +172,7 @@ def entries_table(found: dict[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def translation_table(found: dict[str, Any]) -> list[tuple[str, ...]]:
+def translation_table(found: dict[str, Any]) -> list[tuple]:
     """What becomes of the draft tokens of the texts."""
     rows = [(f"{found['tokens']:,} draft tokens become", "of the tokens", "of the bytes")]
     for way, meaning in WAYS.items():
@@ -230,7 +230,7 @@ def report(found: list[Finding]) -> str:
             verdict = "biased"
         rows.append((one.rule, f"{len(one.distances):,}", f"{one.runs:,}",
                      f"{one.mean:.1e}", f"{one.worst:.1e}", verdict))
-    counted = [["worlds with"] + [one.rule for one in found]]
+    counted: list[list[Any]] = [["worlds with"] + [one.rule for one in found]]
     for name in sorted({name for one in found for name in one.conditions}):
         counted.append([name] + [one.conditions[name] for one in found])
     return f"{columns(rows)}\n\n{columns(counted)}"
@@ -278,7 +278,7 @@ def info(
     say(columns(rows))
 
 
-def machine() -> dict[str, str | int | bool]:
+def machine() -> dict[str, Any]:
     """CPU, cores, system, Python, NumPy, its BLAS with settings, and PyTorch if it is used."""
     blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
     threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")

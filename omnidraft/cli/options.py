@@ -89,7 +89,7 @@ class Models:
 class Served(Models):
     """Models and, on request, the drafter's adapter."""
 
-    adapter: Annotated[str, models(
+    adapter: Annotated[str | None, models(
         metavar="WHICH",
         help="Adapter for the drafter: none, auto (the one learned for this pair), or a name, "
              "fingerprint prefix or folder (see `omnidraft adapters list`).")] = "none"
