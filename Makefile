@@ -31,7 +31,7 @@ test: $(VENV)/.dev  ## all tests that need only NumPy
 
 test-torch: $(TORCH_VENV)/.dev  ## all tests, including those against PyTorch and transformers
 	$(TORCH_BIN)/python -c "import torch, transformers; print('torch', torch.__version__, 'transformers', transformers.__version__)"
-	$(TORCH_BIN)/python $(PYTEST)
+	$(TORCH_BIN)/python $(PYTEST) $(ONLY)
 
 mutants: $(VENV)/.dev  ## mutation tests: small faults in the lesson that no test catches (some minutes)
 	$(BIN)/python tests/mutants.py
