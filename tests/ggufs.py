@@ -11,6 +11,7 @@ import numpy as np
 
 from omnidraft.engine import load as loading
 from omnidraft.engine.config import ModelConfig
+from omnidraft.engine.gguf import STORED
 from omnidraft.engine.llama import Llama
 from omnidraft.text.tokenizer import BYTE_TO_CHARACTER
 
@@ -156,8 +157,8 @@ def tiny(path: Path, kind: str = "F32", tokenizer: dict | None = None, family: s
     """Write a random model with matrices of a format; returns what the engine should read, under Hugging Face names."""
     tokenizer = byte_level() if tokenizer is None else tokenizer
     sizes = SIZES | sizes
-    config = ModelConfig.parse({"architectures": ["LlamaForCausalLM" if family == "llama" else "Qwen2ForCausalLM"],
-                                "vocab_size": len(tokenizer["tokenizer.ggml.tokens"]), "rms_norm_eps": 2**-17,
+    config = ModelConfig.parse({"model_type": STORED[family].family, "rms_norm_eps": 2**-17,
+                                "vocab_size": len(tokenizer["tokenizer.ggml.tokens"]),
                                 "eos_token_id": tokenizer["tokenizer.ggml.eos_token_id"], **sizes})
     rng, numbers, tensors = np.random.default_rng(0), {}, {}
     for name, shape in config.tensor_shapes().items():
@@ -165,7 +166,7 @@ def tiny(path: Path, kind: str = "F32", tokenizer: dict | None = None, family: s
         its = kind if len(shape) == 2 else "F32"
         numbers[name], data = encoded(made, its)
         tensors[spelled(name)] = shape, FORMATS[its], data
-    if family == "llama":  # the file has the rows of q and k so that numbers that rotate together are neighbours
+    if STORED[family].paired:  # the file has the rows of q and k so that numbers that rotate together are neighbours
         for name, (shape, its, data) in tensors.items():
             if ".attn_q." in name or ".attn_k." in name:
                 rows = np.frombuffer(data, np.uint8).reshape(shape[0], -1)
