@@ -82,7 +82,7 @@ def pair(folders) -> list[str]:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], [], ["demo", "-h"], ["generate", "-h"], ["align", "-h"],
                                        ["models", "-h"], *([["adapters", one, "-h"] for one in (
-                                           "list", "show", "rename", "delete", "export")])])
+                                           "list", "show", "delete", "export")])])
 def test_help_ends_with_examples(arguments):
     result = run(*arguments)
     assert result.exit_code in (0, 2 if not arguments else 0)

@@ -110,8 +110,8 @@ class Llama:
         else:
             name = folder.name
             config = ModelConfig.load(folder)
-            tokenizer = Tokenizer.load(folder)
             tensors = load_tensors(folder)
+            tokenizer = Tokenizer.load(folder)
 
         def reread() -> dict[str, Any]:
             return Gguf(folder).weights(config) if is_gguf(folder) else load_tensors(folder)
