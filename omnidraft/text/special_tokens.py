@@ -41,30 +41,33 @@ def find_roles(config: dict[str, Any], raw: tokenizers.Tokenizer, vocabulary: di
     roles = {}
     for role, known in WELL_KNOWN.items():
         setting = f"{role}_token"
-        name = config.get(setting, getattr(raw.model, setting, None))
-        if isinstance(name, dict):
-            name = name.get("content")
-        configured = isinstance(name, str) and name in vocabulary
-        ids = [vocabulary[name]] if configured else []
-        if role != "eos" and setting in config:  # a null there means: no such token
-            known = ()
-        for spelling in known:
-            token = vocabulary.get(spelling)
-            # subtle: "<s>" may be an HTML tag: only added tokens are special
-            if token is None or byte_level and token not in added:
-                continue
-            # subtle: next to a configured token, "</s>" may be plain text, as in Gemma
-            if configured and spelling == "</s>" and token not in special:
-                continue
-            ids.append(token)
+        name = _name(config.get(setting, getattr(raw.model, setting, None)))
+        ids = [vocabulary[name]] if name in vocabulary else []
+        if role == "eos" or setting not in config:  # a null there means: no such token
+            configured = list(ids)
+            for spelling in known:
+                token = vocabulary.get(spelling)
+                # subtle: "<s>" may be an HTML tag: only added tokens are special
+                is_text = byte_level and token not in added
+                # subtle: next to a configured token, "</s>" may be plain text, as in Gemma
+                if configured and spelling == "</s>" and token not in special:
+                    is_text = True
+                if token is not None and not is_text:
+                    ids.append(token)
         special.update(ids)
-        if role == "eos":
-            last = max(vocabulary.values(), default=-1)
-            given = config.get("eos_token_id") or ()
-            ids += [i for i in given if type(i) is int and 0 <= i <= last]
-        roles[role] = tuple(dict.fromkeys(ids))
-    turn_ends = {vocabulary[name] for name in END_OF_TURN if name in vocabulary}
-    return SpecialTokens(roles, special, turn_ends)
+        roles[role] = ids
+    last = max(vocabulary.values(), default=-1)
+    given = config.get("eos_token_id") or ()
+    roles["eos"] += [i for i in given if type(i) is int and 0 <= i <= last]
+    return SpecialTokens({role: tuple(dict.fromkeys(ids)) for role, ids in roles.items()}, special,
+                         {vocabulary[name] for name in END_OF_TURN if name in vocabulary})
+
+
+def _name(setting: Any) -> str | None:
+    """The name of a token in a tokenizer's settings, if there is one."""
+    if isinstance(setting, dict):
+        setting = setting.get("content")
+    return setting if isinstance(setting, str) else None
 
 
 def partners(one: SpecialTokens, other: SpecialTokens) -> dict[int, int]:

@@ -67,7 +67,7 @@ class Tokenizer:
         self.strings = self._read_strings()
         self.size = len(self.strings)
         self._read_pipeline()
-        vocabulary = {string: i for i, string in enumerate(self.strings)}
+        vocabulary = {string: i for i, string in enumerate(self.strings) if string is not None}
         self.special = find_roles(self.config, raw, vocabulary, self.byte_level)
         self.roles = self.special.roles
         self._read_bytes()
