@@ -100,6 +100,7 @@ def export(which: Which, folder: Annotated[Path, typer.Argument(help="A new or e
         raise OmnidraftError(f"its base drafter, {name}, is not here: give its folder with --draft")
     base = load(name, "float32", backend, "cpu")
     names = [re.sub(r"[^\w .-]", "_", found[role]["name"]) for role in ("draft", "target")]
-    card = CARD.read_text(encoding="utf-8").format(*names, verdict(Statistics.from_json(found["statistics"])), **found)
+    result = verdict(Statistics.from_json(found["statistics"]))
+    card = CARD.read_text(encoding="utf-8").format(*names, result, **found)
     error = write_merged(base, read(saved, found, draft=base), folder.resolve(), card)
     note(f"exported to {folder}; same logits as the adapted drafter, up to {error:.1e}")

@@ -289,7 +289,7 @@ def restore(learner: Learner, adapter: Adapter) -> None:
     trainer.optimizer.rate *= learner.statistics.rate_share or 1.0  # found with the guard
 
 
-# ---------------------------------------------------------------------------------- an adapter's folder
+# -------------------------------------------------------------------------- an adapter's folder
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
@@ -446,7 +446,7 @@ def check(folder: Path, manifest: dict[str, Any], **models: Any) -> None:
             raise damaged(path)
 
 
-# ----------------------------------------------------------------------------- to whom an adapter belongs
+# -------------------------------------------------------------------- to whom an adapter belongs
 
 def identity(pair: Any) -> dict[str, Any]:
     """What an adapter records about a pair: each `owner`, and their `fingerprint`."""

@@ -101,7 +101,7 @@ def settings_in(folder: Path) -> list[Path]:
 
 
 def largest_difference(one: Any, other: Any) -> float:
-    """The largest difference of two models' logits on a text of ids from all over the vocabulary."""
+    """The largest difference of two models' logits on ids from all over the vocabulary."""
     count = min(64, one.context_size)
     ids = np.linspace(0, one.vocab_size - 1, count).astype(int).tolist()
     logits, others = (model.forward(ids, model.new_cache(), count) for model in (one, other))
