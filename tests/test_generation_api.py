@@ -250,8 +250,8 @@ def test_models_and_names_are_mixed_and_anything_else_is_refused():
         with pytest.raises(OmnidraftError, match="unknown option '.*': give the models as draft and target"):
             pair(**how)
     for one, other in ((model, "qwen-like"), ("draft-tasks", model)):
-        with pytest.raises(OmnidraftError, match="unknown backend 'jax': choose numpy, torch or llamacpp"):
+        with pytest.raises(OmnidraftError, match="unknown backend 'jax': choose numpy or torch"):
             pair(one, other, backend="jax")
-    with pytest.raises(OmnidraftError, match="unknown backend 'jax': choose numpy, torch or llamacpp"):
+    with pytest.raises(OmnidraftError, match="unknown backend 'jax': choose numpy or torch"):
         pair("draft-tasks", model, draft_backend="jax")
     assert pair(model, model, backend="torch").target is model  # a loaded model is used as it is

@@ -1,7 +1,7 @@
 """Any causal language model of Hugging Face transformers, behind the interface of `llama.Llama`.
 
 Every round takes back rejected tokens (arXiv 2507.02659, Algorithm 1). A cache with one entry per
-token is cut; any other (state spaces, linear attention) goes back to a copy (`transformers_copies`)
+token is cut; any other (state spaces, linear attention) goes back to a copy (`transformers_cache`)
 or, if that does not give the model's own logits, each pass reads the text again.
 """
 
