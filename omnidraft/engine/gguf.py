@@ -12,9 +12,10 @@ file before anything is allocated. Format: https://github.com/ggml-org/ggml/blob
 import math
 import mmap
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -115,33 +116,30 @@ class Reader:
         numbers = np.dtype(SCALARS[kind])  # subtle: a list of lists is refused here
         return np.frombuffer(self.data, numbers, count, self.take(count * numbers.itemsize)).copy()
 
-    def settings(self, count: int) -> dict[str, Any]:
-        """Names, each with the kind of its value and the value."""
+    def setting(self) -> Any:
+        """The kind of a value, and the value."""
+        return self.value(self.number(4))
+
+    def entry(self) -> "Entry":
+        """What is said about a tensor."""
+        dimensions = self.number(4)
+        if dimensions > 4:
+            raise ValueError(f"a tensor of {dimensions} dimensions")
+        sizes = [self.number(10) for _ in range(dimensions)]
+        return Entry(tuple(sizes[::-1]), self.number(4), self.number(10))
+
+    def named(self, count: int, read: Callable[[], Any]) -> dict[str, Any]:
+        """So many names, each followed by what `read` reads."""
         found: dict[str, Any] = {}
         for _ in range(count):
             name = self.text(LONGEST_NAME)
             if name in found:
-                raise ValueError(f"two settings {name[:40]}")
-            found[name] = self.value(self.number(4))
-        return found
-
-    def entries(self, count: int) -> dict[str, "Entry"]:
-        """What is said about each tensor."""
-        found: dict[str, Entry] = {}
-        for _ in range(count):
-            name = self.text(LONGEST_NAME)
-            if name in found:
-                raise ValueError(f"two tensors {name[:40]}")
-            dimensions = self.number(4)
-            if dimensions > 4:
-                raise ValueError(f"{name[:40]} has {dimensions} dimensions")
-            sizes = [self.number(10) for _ in range(dimensions)]
-            found[name] = Entry(tuple(sizes[::-1]), self.number(4), self.number(10))
+                raise ValueError(f"{name[:40]} twice")
+            found[name] = read()
         return found
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """What a file says about a tensor."""
 
     shape: tuple[int, ...]  # outer size first
@@ -178,8 +176,8 @@ class Gguf:
         settings = reader.number(10)
         if max(tensors, settings) > MOST_NAMES:
             raise ValueError(f"{tensors:,} tensors, {settings:,} settings")
-        self.settings = reader.settings(settings)
-        self.tensors = self._tensors(reader, reader.entries(tensors))
+        self.settings: dict[str, Any] = reader.named(settings, reader.setting)
+        self.tensors = self._tensors(reader, reader.named(tensors, reader.entry))
 
     def _tensors(self, reader: Reader, entries: dict[str, Entry]) -> dict[str, "Quantized"]:
         """The tensors as blocks of bytes in the file, none of which overlap."""

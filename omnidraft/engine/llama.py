@@ -123,7 +123,7 @@ class Llama:
         """Configuration and stored tensors, as `dtype`; `untied`: with a separate head."""
         config = self.config
         found = self.reread()
-        tensors = {name: np.array(found[name], self.dtype) for name in config.tensor_shapes()}
+        tensors = {name: found[name].astype(self.dtype) for name in config.tensor_shapes()}
         if untied:  # then adapting the head leaves the embedding unchanged
             tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"])
         return replace(config, tied=config.tied and not untied), tensors

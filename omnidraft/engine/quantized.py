@@ -29,9 +29,6 @@ class Quantized:
             made[part] = numbers.reshape(-1, weights)
         return made.reshape(self.shape)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return self.astype(dtype or np.float32)
-
     def halves_apart(self, heads: int) -> "Quantized":
         """The same rows, of which in each head 0, 2, 4, ... come first, then 1, 3, 5, ..."""
         pairs = self.blocks.reshape(heads, self.shape[0] // heads // 2, 2, -1)

@@ -1,6 +1,6 @@
 """One model for both engines: a GGUF's tensors for transformers, a model of transformers for NumPy.
 
-Llama, Mistral and Qwen2, which both engines run. transformers converts a GGUF itself, but drops
+For the families that both engines run. transformers converts a GGUF itself, but drops
 scaled rotations and biases without a word, so that the text is wrong.
 """
 
@@ -13,12 +13,11 @@ import torch
 import transformers
 
 from ..text.errors import OmnidraftError
-from .config import ModelConfig, frequencies
+from .config import FAMILIES, ModelConfig, frequencies
 from .gguf import Gguf
 from .llama import Llama
 
-CLASSES = (transformers.LlamaForCausalLM, transformers.MistralForCausalLM,
-           transformers.Qwen2ForCausalLM)
+CLASSES = [getattr(transformers, family.architecture, None) for family in FAMILIES.values()]
 UNSCALED = ("none", "1", "1.0", "False")  # settings of rotations that change nothing
 NEAR = 2e-5  # of the logits' norm: the largest difference between two engines
 
@@ -38,7 +37,7 @@ def from_gguf(file: Gguf, device: str, dtype: Any, **more: Any) -> Any:
         dtype = torch.float32
     with torch.device("meta"):  # no memory, and no random numbers, for what is then replaced
         model = transformers.AutoModelForCausalLM.from_config(
-            theirs(config, file.family), dtype=dtype, **more)
+            theirs(config), dtype=dtype, **more)
     state = {}
     for name, tensor in tensors.items():
         numbers = torch.from_numpy(tensor.astype(np.float32))
@@ -53,10 +52,10 @@ def from_gguf(file: Gguf, device: str, dtype: Any, **more: Any) -> Any:
     return model.eval()
 
 
-def theirs(config: ModelConfig, family: str) -> Any:
+def theirs(config: ModelConfig) -> Any:
     """Our configuration as transformers writes it, without the rotations."""
     return transformers.AutoConfig.for_model(
-        family, vocab_size=config.vocab_size, hidden_size=config.width,
+        config.family, vocab_size=config.vocab_size, hidden_size=config.width,
         intermediate_size=config.hidden, num_hidden_layers=config.layers,
         num_attention_heads=config.heads, num_key_value_heads=config.kv_heads,
         head_dim=config.head_dim, max_position_embeddings=config.context_size,
