@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from .drafting import Draft, Drafter, continue_from
+from .drafting import Draft, Drafter
 from .options import Options, as_ids
 from .pairing import Pairing
+from .reading import Reader
 from .sampling import Sampler, Uniforms
 from .text.errors import OmnidraftError
 from .translation import Proposals, until_end
@@ -30,70 +31,56 @@ class Round:
     done: bool = False
 
 
-@dataclass
-class Warm:
-    """What both models have read, so that the next turn of a conversation feeds only the new part.
+@runtime_checkable
+class Observer(Protocol):
+    """What learns from a text: the loop calls `observe` after every round."""
 
-    The loop keeps it up to date. Discard it if an exception interrupted a round.
-    """
-
-    ids: list[int] = field(default_factory=list)  # the target's ids
-    cache: Any = None  # the target's KV cache
-    drafter: Drafter | None = None
-
-    def read(self, model: Any, sampler: Sampler, ids: list[int]) -> Any:
-        """The target's cache, holding all `ids` but the last, which the first round feeds."""
-        if self.cache is None:
-            self.cache = sampler.new_cache(model)
-        continue_from(model, self.cache, self.ids[:self.cache.length], ids, keep=1)
-        self.ids = ids
-        return self.cache
+    def observe(self, draft: Draft, proposals: Proposals, logits: Any, emitted: list[int],
+                kept: int, done: bool) -> None:
+        """A round, as `learning.online.Learner` takes it."""
 
 
 def plain(model: Any, prompt_ids: str | Sequence[int], options: Options, uniforms: Uniforms,
-          warm: Warm | None = None) -> Iterator[Round]:
+          text: "Text | None" = None) -> Iterator[Round]:
     """Ordinary decoding, a token per round: the baseline. Arguments are as for `speculative`."""
     began = perf_counter()
-    ids = check_prompt(model, prompt_ids)
-    sampler = getattr(model, "sampler", Sampler)(uniforms, *options.sampling)
-    cache = (warm or Warm()).read(model, sampler, ids)
-    ends = options.ends(model)
-    end_of_text = min(len(ids) + options.max_new_tokens, model.context_size)
+    text = text or Text(model)
+    text.begin(prompt_ids, options, uniforms)
     seconds = {"prefill": perf_counter() - began}
-    done = False
-    while not done:
+    while not text.done:
         began = perf_counter()
-        logits = sampler.finished(model.forward(ids[cache.length:], cache))  # (1, V)
+        logits = text.forward([])  # (1, V)
         seconds["target"] = perf_counter() - began
-        [token] = choices(logits, ids, options, sampler, model)
-        ids.append(token)
+        emitted = list(choices(logits, text.ids, options, text.sampler, model))
+        text.append(emitted)
         seconds["other"] = perf_counter() - began - seconds["target"]
-        done = token in ends or len(ids) >= end_of_text
-        yield Round(emitted=[token], kinds=["bonus"], seconds=seconds, done=done)
+        yield Round(emitted=emitted, kinds=["bonus"], seconds=seconds, done=text.done)
         seconds = {}
 
 
 def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]], options: Options,
-                uniforms: Uniforms, learner: Any = None, warm: Warm | None = None,
+                uniforms: Uniforms, learner: Observer | None = None, text: "Text | None" = None,
                 pace: Any = None) -> Iterator[Round]:
     """The drafter proposes, the target verifies (arXiv 2507.02659, Algorithm 1).
 
-    `prompt` is a text, or a pair of ids for the two models (in V_p, in V_q). The part of it that
-    `warm` holds is not read again. `learner.observe` (`learning.online`) is called after every
-    round. A round drafts if `pace.drafts()` (`pairs.pace`); in others the drafter does nothing,
-    and `warm` has none. Raises OmnidraftError as `check_prompt` does.
+    `prompt` is a text, or a pair of ids for the two models (in V_p, in V_q). With the `Text` of an
+    earlier call, what both models have read of it is not read again. `learner.observe`
+    (`learning.online`) is called after every round. A round drafts if `pace.drafts()`
+    (`pairs.pace`); in others the drafter does nothing. Raises OmnidraftError as `check_prompt`.
     """
     began = perf_counter()
-    text = Text(pair, prompt, options, uniforms, warm or Warm())
-    if pace is None:
-        text.wake()
+    target_prompt = draft_prompt = prompt
+    if not isinstance(prompt, str):
+        target_prompt, draft_prompt = prompt
+    text = text or Text(pair)
+    text.begin(target_prompt, options, uniforms, draft_prompt)
     seconds = {"prefill": perf_counter() - began}
     while not text.done:
-        # 1. Draft d_1..d_k from q, if that pays.
+        # 1. Draft d_1..d_k from q, if that pays. The drafter first reads what it has missed.
         drafts = pace is None or pace.drafts(text)
-        late = text.wake() if drafts and pace else 0.0
+        late = text.wake() if drafts else 0.0
         began = perf_counter()
-        draft = text.draft() if drafts else text.rest()
+        draft = text.draft() if drafts else Draft()
         seconds["draft"] = perf_counter() - began
 
         # 2. Translate them to proposals t_1..t_m in the target's vocabulary.
@@ -101,7 +88,7 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
 
         # 3. One pass of the target over all of them: rows p_1..p_{m+1}.
         before = perf_counter()
-        logits = text.forward(proposals)  # (m + 1, V_p)
+        logits = text.forward(proposals.tokens)  # (m + 1, V_p)
         seconds["target"] = perf_counter() - before
 
         # 4. Verify: keep the proposals that the target accepts, then add one token of its own.
@@ -109,45 +96,63 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         emitted = until_end(verdict.emitted, text.ends)
 
         # 5. Both models continue from the new text; the learner and the n-gram cache observe it.
-        kept = text.follow(draft, emitted)
+        kept = text.follow(draft, emitted, drafts)
         if learner is not None:
             learner.observe(draft, proposals, logits, emitted, kept, text.done)
         if options.learn and drafts:
             text.learn_ngrams(emitted)
         seconds["other"] = perf_counter() - began - seconds["draft"] - seconds["target"]
         record = _record(draft, proposals, verdict, emitted, kept, seconds, text.done)
+        first = "prefill" in seconds
         if pace is not None:
-            first = "prefill" in seconds
             pace.observe(record, drafts, 0.0 if first else late)
-            seconds["prefill" if first else "draft"] += late
+        seconds["prefill" if first else "draft"] += late
         yield record
         seconds = {}
 
 
 class Text:
-    """A text that a pair writes: both models' ids and caches, between the rounds of the loop."""
+    """A text that a pair writes, or a model alone: the only ledger of its ids.
 
-    def __init__(self, pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]],
-                 options: Options, uniforms: Uniforms, warm: Warm) -> None:
-        self.pair = pair
+    `begin` starts it, or continues it with another prompt: what both models have read stays read.
+    """
+
+    def __init__(self, writer: Any) -> None:
+        self.pair = writer
+        self.model = getattr(writer, "target", writer)
+        self.target: Reader | None = None
+        self.drafter: Drafter | None = None
+
+    def begin(self, prompt: str | Sequence[int], options: Options, uniforms: Uniforms,
+              draft_prompt: str | Sequence[int] = ()) -> None:
+        """Start after a prompt: the target reads it, except for its last id."""
+        ids = check_prompt(self.model, prompt)
         self.options = options
-        target_prompt = draft_prompt = prompt
-        if not isinstance(prompt, str):
-            target_prompt, draft_prompt = prompt
-        self.ids = check_prompt(pair.target, target_prompt)
-        self.end = min(len(self.ids) + options.max_new_tokens, pair.target.context_size)
-        self.ends = options.ends(pair.target)
-        self.sampler = pair.sampler(uniforms, *options.sampling)
-        self.lifting = None
-        if options.rule.lifts:
-            self.lifting = self.sampler.lifting(pair.lifting, pair.target)
+        self.ends = options.ends(self.model)
+        self.end = min(len(ids) + options.max_new_tokens, self.model.context_size)
         self.done = False
-        self.warm = warm
-        self.cache = warm.read(pair.target, self.sampler, self.ids)
+        self.sampler = getattr(self.pair, "sampler", Sampler)(uniforms, *options.sampling)
+        self.lifting = None
+        if options.rule.lifts and isinstance(self.pair, Pairing):
+            self.lifting = self.sampler.lifting(self.pair.lifting, self.model)
+        if self.target is None:
+            self.target = Reader(self.model, self.sampler.new_cache(self.model))
+        self.target.begin(ids, keep=1)
+        self.start = len(ids)
         self.draft_prompt = draft_prompt
-        self.drafter: Drafter | None = None  # until it is needed
-        self.before = warm.drafter  # that of an earlier text, whose cache is reused
-        self.unread: list[int] = []  # what was written since the drafter read
+        self.drafted = 0  # so many of the target's ids are in the drafter's text; 0: it is asleep
+
+    @property
+    def ids(self) -> list[int]:
+        """The text in the target's tokens."""
+        return self.target.ids
+
+    @property
+    def draft_ids(self) -> list[int] | None:
+        """The text in the drafter's tokens, or None if the drafter has not followed it."""
+        if self.drafted < len(self.ids):
+            return None
+        return self.drafter.ids
 
     @property
     def room(self) -> int:
@@ -157,21 +162,18 @@ class Text:
     def wake(self) -> float:
         """Let the drafter read what it has missed; seconds."""
         began = perf_counter()
-        if self.drafter is None:
-            self.drafter = Drafter(self.pair, self.draft_prompt, self.options, self.sampler,
-                                   self.before)
-        unread, self.unread = self.unread, []
-        if unread:
-            self._adopt(Draft(), unread)
+        if not self.drafted:
+            reader = None
+            if self.drafter is not None:  # of an earlier prompt
+                reader = self.drafter.reader
+            self.drafter = Drafter(self.pair, self.draft_prompt, self.options, self.sampler, reader)
+            self.drafted = self.start
+        missed = self.ids[self.drafted:]
+        if missed:
+            self._adopt(Draft(), missed)
             if self.options.learn:
-                self.learn_ngrams(unread)
-        self.warm.drafter = self.drafter
+                self.learn_ngrams(missed)
         return perf_counter() - began
-
-    def rest(self) -> Draft:
-        """Step 1 of a round in which the target writes alone: no draft."""
-        self.warm.drafter = None
-        return Draft()
 
     def draft(self) -> Draft:
         """Step 1. If the drafter can spell nothing of the text, it drafts nothing."""
@@ -187,29 +189,32 @@ class Text:
         del proposals.tokens[room:], proposals.spans[room:], proposals.probs[room:]
         return proposals
 
-    def forward(self, proposals: Proposals) -> Any:
+    def forward(self, proposals: list[int]) -> Any:
         """Step 3: the target's logits (m + 1, V_p) after the text and after each proposal."""
-        new = self.ids[self.cache.length:] + proposals.tokens
-        rows = len(proposals.tokens) + 1
-        return self.sampler.finished(self.pair.target.forward(new, self.cache, rows=rows))
+        return self.sampler.finished(self.target.read(proposals, len(proposals) + 1))
 
-    def follow(self, draft: Draft, emitted: list[int]) -> int:
-        """Step 5: both models adopt what was emitted; how many draft tokens it fully contains."""
-        self.ids += emitted
+    def follow(self, draft: Draft, emitted: list[int], drafts: bool) -> int:
+        """Step 5: adopt what was emitted; returns how many draft tokens it fully contains."""
+        self.append(emitted)
+        if drafts:
+            return self._adopt(draft, emitted)
+        if self.done and (self.drafted or self.options.learn):
+            self.wake()
+        return 0
+
+    def append(self, emitted: list[int]) -> None:
+        """Add what was emitted to the target's text."""
+        self.target.append(emitted)
         self.done = emitted[-1] in self.ends or len(self.ids) >= self.end
-        self.cache.rewind(min(self.cache.length, len(self.ids) - 1))
-        if self.warm.drafter is None:  # it reads this later
-            self.unread += emitted
-            if self.done and (self.drafter is not None or self.options.learn):
-                self.wake()
-            return 0
-        return self._adopt(draft, emitted)
 
     def _adopt(self, draft: Draft, emitted: list[int]) -> int:
+        """Add what was emitted to the drafter's text."""
         written = self.pair.target.tokenizer.pieces(emitted)
         same_ids = emitted if self.pair.one_vocabulary else None
         silent = written.count(b"")
-        return self.drafter.follow(draft, b"".join(written), silent, same_ids)
+        kept = self.drafter.follow(draft, b"".join(written), silent, same_ids)
+        self.drafted += len(emitted)
+        return kept
 
     def learn_ngrams(self, emitted: list[int]) -> None:
         """Insert the n-grams of what was emitted into the pair's cache."""

@@ -1,4 +1,4 @@
-"""The drafter's side of the loop: the text so far in its own tokens, its KV cache, and the draft.
+"""The drafter's side of the loop: the text so far in its own tokens, and the draft that follows it.
 
 A round draws d_1..d_k from the rows q_1..q_k (arXiv 2507.02659, Algorithm 1, first step). Before
 that it can *heal* the boundary (this project's own). If the drafter's last context token could be
@@ -14,6 +14,7 @@ from typing import Any
 from . import translation
 from .options import Options
 from .pairing import Pairing
+from .reading import Reader
 from .sampling import Sampler
 from .text.errors import OmnidraftError
 
@@ -40,33 +41,30 @@ class Drafter:
     """Drafts for one text: `draft` draws a round's tokens, `follow` adopts what the target wrote.
 
     `prompt` is the text or its ids (V_q). All ids but the last two are fed immediately: healing
-    needs the logits before the last id and after it. The cache of a Drafter `before` is reused for
-    the same model.
+    needs the logits before the last id and after it. The `reader` of an earlier text is used again
+    if it belongs to the same model.
     """
 
     def __init__(self, pair: Pairing, prompt: str | Sequence[int], options: Options,
-                 sampler: Sampler, before: "Drafter | None" = None) -> None:
+                 sampler: Sampler, reader: Reader | None = None) -> None:
         self.model = pair.draft
         self.options = options
         self.sampler = sampler
-        if isinstance(prompt, str):
-            self.ids = self.model.tokenizer.encode_possible(prompt)
-        else:
-            self.ids = list(prompt)
-        held = []
-        if before is not None and before.model is self.model:
-            held = before.fed
-            self.cache = before.cache
-        else:
-            self.cache = sampler.new_cache(self.model)
-        self.cache.keeps_hidden = options.stop.head is not None
+        if reader is None or reader.model is not self.model:
+            reader = Reader(self.model, sampler.new_cache(self.model))
+        self.reader = reader
+        reader.cache.keeps_hidden = options.stop.head is not None
         self.allowed = None
         if options.rule.shared_only:
             self.allowed = self._shared_only(pair)
-        self._trim(1)
-        # The first `agreed` ids of `ids` and `fed` are known to be equal: they are not compared.
-        self.agreed = continue_from(self.model, self.cache, held, self.ids, keep=2)
-        self.fed = self.ids[:self.agreed]  # the ids that the cache holds
+        if isinstance(prompt, str):
+            prompt = self.model.tokenizer.encode_possible(prompt)
+        reader.begin(self._recent(prompt, 1), keep=2)
+
+    @property
+    def ids(self) -> list[int]:
+        """The text in the drafter's tokens."""
+        return self.reader.ids
 
     def _shared_only(self, pair: Pairing) -> Any:
         """What allows directly mapped tokens only: q is renormalised onto them."""
@@ -82,13 +80,15 @@ class Drafter:
         `lifting` says which context tokens can be healed; None switches healing off.
         """
         limit = min(self.options.stop.limit, room, self.model.context_size // 2)
-        self._trim(limit)
+        recent = self._recent(self.ids, limit)
+        if len(recent) < len(self.ids):
+            self.reader.replace(0, recent)
         draft, logits = self._begin(lifting)
         drawn = []  # token ids, or tensors that hold them on a device
         confidences = []
         while len(draft.tokens) + len(drawn) < limit:
             if drawn:
-                logits = self.model.forward(drawn[-1:], self.cache)
+                logits = self.model.forward(drawn[-1:], self.reader.cache)
             rows = self._rows(logits, self.allowed)
             first = not (draft.tokens or drawn)
             if first and not self._worth_it(rows):
@@ -106,8 +106,8 @@ class Drafter:
         if lifting is not None and self.options.heal and len(self.ids) > 1:
             longer = lifting.longer(self.ids[-1])
         if not longer:
-            return Draft(), self._catch_up(rows=1)
-        return self._heal(self._catch_up(rows=2), longer)
+            return Draft(), self.reader.read()
+        return self._heal(self.reader.read(rows=2), longer)
 
     def _worth_it(self, rows: Any) -> bool:
         """Should the round draft? Decided by the row q_1, before anything is drawn from it."""
@@ -135,11 +135,9 @@ class Drafter:
     def _settle(self, draft: Draft, drawn: list[Any]) -> Draft:
         """Add the drawn tokens to the draft, up to the first end token."""
         tokens = self.sampler.settle(drawn, self.model.eos_ids)
-        self.fed += tokens[:-1]
+        self.reader.ahead += tokens[:-1]
         draft.tokens += tokens
-        if len(tokens) < len(drawn):
-            self.cache.rewind(len(self.fed))
-            del draft.probs[len(draft.tokens):]
+        del draft.probs[len(draft.tokens):]
         return draft
 
     def follow(self, draft: Draft, data: bytes, silent: int = 0,
@@ -151,18 +149,18 @@ class Drafter:
         copied instead: tokenising their bytes again could give other ids.
         """
         if same_ids is not None:
-            self.ids += same_ids
+            self.reader.append(same_ids)
             return translation.common_prefix(draft.tokens, same_ids)
         kept, size = self._kept(draft, data, silent)
         if kept:  # keep the drafter's own tokens, which the cache already holds
+            end = len(self.ids)
             if draft.taken_back is not None:
-                self.ids.pop()  # d_1 begins with its bytes
-            self.ids += draft.tokens[:kept]
+                end -= 1  # d_1 begins with the bytes of the last token
+            self.reader.replace(end, draft.tokens[:kept])
             data = data[size:]
         with suppress(OmnidraftError):  # subtle: only the target's text must be complete
             start, made = translation.retokenize(self.model.tokenizer, self.ids, data)
-            self.ids[start:] = made
-            self.agreed = min(self.agreed, start)
+            self.reader.replace(start, made)
         return kept
 
     def _kept(self, draft: Draft, data: bytes, silent: int) -> tuple[int, int]:
@@ -182,14 +180,6 @@ class Drafter:
             size += length
         return kept, size
 
-    def _catch_up(self, rows: int) -> Any:
-        """Feed the part of the text that the cache lacks; logits (rows, V_q) of its last tokens."""
-        same = translation.common_prefix(self.fed[self.agreed:], self.ids[self.agreed:])
-        self.agreed = min(self.agreed + same, len(self.ids) - rows)
-        self.cache.rewind(self.agreed)
-        self.fed[self.agreed:] = self.ids[self.agreed:]
-        return self.model.forward(self.ids[self.agreed:], self.cache, rows)
-
     def _heal(self, logits: Any, longer: list[int]) -> tuple[Draft, Any]:
         """Draw the last context token again, or a longer one; that draft and the logits after it.
 
@@ -200,12 +190,10 @@ class Drafter:
         [token] = self.sampler.settle([self.sampler.draw(rows)], ())
         if token == last:  # the context token is confirmed, and drafting continues after it
             return Draft(), logits[1:]
-        self.cache.rewind(len(self.fed) - 1)
-        self.fed[-1] = token
         draft = Draft([token], taken_back=last)
         if self.options.temperature:
             draft.probs.append(rows[0])
-        return draft, self.model.forward([token], self.cache, 1)
+        return draft, self.reader.read([token], back=1)
 
     def _rows(self, logits: Any, allowed: Any) -> Any:
         """The distribution that the next token is drawn from, as a single row (1, V_q)."""
@@ -224,24 +212,14 @@ class Drafter:
             # subtle: at T > 0 it is not the drawn token that decides, but how far the target's row
             # overlaps this one; two draws from this row agree with probability norm^2
             return token, norm if self.options.temperature else probability, []
-        vectors = [self.cache.hidden[-1], self.model.embedding[token]]
+        vectors = [self.reader.cache.hidden[-1], self.model.embedding[token]]
         if head.on_host:
             vectors = map(self.sampler.to_numpy, vectors)
         features = head.features(*vectors, probability)
         return token, head(features).item(), [features]
 
-    def _trim(self, limit: int) -> None:
-        """Forget the start of a text that outgrows the drafter's context: half a context stays."""
-        if len(self.ids) + limit + 1 > self.model.context_size:
-            self.ids = self.ids[-(self.model.context_size // 2):]
-            self.agreed = 0
-
-
-def continue_from(model: Any, cache: Any, held: Sequence[int], ids: list[int], keep: int) -> int:
-    """Feed all `ids` but the last `keep` to a cache that holds `held`; how many it then holds."""
-    end = max(0, len(ids) - keep)
-    shared = min(translation.common_prefix(held, ids), end)
-    cache.rewind(shared)
-    if shared < end:
-        model.forward(ids[shared:end], cache)
-    return end
+    def _recent(self, ids: list[int], limit: int) -> list[int]:
+        """The ids, or only the latest if the context has no room for `limit` more: half of it."""
+        if len(ids) + limit + 1 > self.model.context_size:
+            return ids[-(self.model.context_size // 2):]
+        return ids

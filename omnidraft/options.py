@@ -48,6 +48,9 @@ class Options:
             raise OmnidraftError(f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}")
         if not isinstance(self.stop, FixedLength):
             raise OmnidraftError(f"stop is {self.stop!r}: use a rule of `stopping` or stop_strings")
+        if self.processor is not None and not callable(self.processor):
+            raise OmnidraftError(f"processor is {self.processor!r}, but must be a function of ids "
+                                 "and logits")
         if not isinstance(self.stop.head, AcceptanceHead | None):
             raise OmnidraftError(f"head is {self.stop.head!r}, but must be an AcceptanceHead")
         if self.eos_token_id is not None:
@@ -97,7 +100,8 @@ class Options:
         unknown = settings.keys() - known
         if unknown:
             raise OmnidraftError(f"unknown option {min(unknown)!r}: choose from draft_length, "
-                                 f"threshold, {', '.join(sorted(known))}")
+                                 f"threshold, {', '.join(sorted(known))}; for more, call "
+                                 "transformers' generate(custom_generate=pair.decoder())")
         settings.setdefault("stop", Confidence(draft_length, threshold))
         return cls(**settings)
 

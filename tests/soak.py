@@ -32,7 +32,7 @@ from vocabularies import byte_level, sentencepiece
 
 from omnidraft import Options, Pair, Uniforms, load, plain, speculative
 from omnidraft.cli import app
-from omnidraft.decoding import Warm
+from omnidraft.decoding import Text
 from omnidraft.exactness import TOLERANCE, check
 from omnidraft.learning import online
 from omnidraft.learning.adapters import Adapters, checksum, manifest_of, seal
@@ -469,11 +469,12 @@ def memory() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
-def same_cache(model, cache, ids: list[int]) -> bool:
-    """Whether a cache's contents equal those of one new pass over its tokens."""
-    fresh, length = model.new_cache(), cache.length
+def same_cache(model, reader) -> bool:
+    """Whether a reader's cache equals that of one new pass over the ids that it says."""
+    fresh, cache, ids = model.new_cache(), reader.cache, reader.ids[:reader.held] + reader.ahead
+    length = len(ids)
     if length:
-        model.forward(ids[:length], fresh)
+        model.forward(ids, fresh)
     return all(np.allclose(a, b, rtol=1e-2, atol=1e-3 * (1 + np.abs(b).max(initial=0))) for a, b in (
         (cache.keys[..., :length], fresh.keys[..., :length]), (cache.values[:, :, :length], fresh.values[:, :, :length])))
 
@@ -496,18 +497,18 @@ def tokens(base: Path, count: int) -> tuple[list[str], str]:
     failures, done, rounds, checks, ties, levels, draw = [], 0, 0, 0, 0, [], random.Random(0)
     while done < count:
         prompt = " ".join(draw.choices(" ".join(PROMPTS).split(), k=draw.randint(1, 12)))
-        warm, records, before = Warm(), [], pair.draft
+        written, records, before = Text(pair), [], pair.draft
         learner.begin(options)
-        for record in speculative(pair, prompt, options, uniforms, learner, warm):
+        for record in speculative(pair, prompt, options, uniforms, learner, written):
             records.append(record)
             rounds += 1
             if len(pair.cache) > capacity:
                 failures.append(f"{len(pair.cache)} entries in a cache of {capacity}")
             if rounds % 1000 == 0:
                 checks += 1
-                if not same_cache(pair.target, warm.cache, warm.ids):
+                if not same_cache(pair.target, written.target):
                     failures.append(f"round {rounds}: the target's cache is not that of its tokens")
-                if not same_cache(before, warm.drafter.cache, warm.drafter.fed):
+                if not same_cache(before, written.drafter.reader):
                     failures.append(f"round {rounds}: the drafter's cache is not that of its tokens")
         text = [token for record in records for token in record.emitted]
         usual = [token for record in plain(pair.target, prompt, options, uniforms) for token in record.emitted]

@@ -98,8 +98,8 @@ def test_what_the_loop_takes(folders):  # noqa: F811
         told(lambda odd=odd: Pair(pair.draft, odd), "target is .*, but must be a model")
     for odd in ODD:
         told(lambda odd=odd: speculative(pair, "the", HOW, Uniforms(RNG), learner=odd), "learner is .*, but must be a Learner")
-        told(lambda odd=odd: speculative(pair, "the", HOW, Uniforms(RNG), warm=odd), "warm is .*, but must be a Warm")
-        told(lambda odd=odd: plain(pair.target, "the", HOW, Uniforms(RNG), odd), "warm is .*, but must be a Warm")
+        told(lambda odd=odd: speculative(pair, "the", HOW, Uniforms(RNG), text=odd), "text is .*, but must be a Text")
+        told(lambda odd=odd: plain(pair.target, "the", HOW, Uniforms(RNG), odd), "text is .*, but must be a Text")
         told(lambda odd=odd: Pair(pair.draft, pair.target, odd), "cache is .*, but must be an NGramCache")
     array = np.array(pair.target.tokenizer.encode("the", bos=True))
     assert [*plain(pair.target, array, HOW, Uniforms(RNG))]

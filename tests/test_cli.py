@@ -291,7 +291,7 @@ def test_what_large_vocabularies_decide_is_kept_and_checked_before_use(folders, 
     caches, ask = Path(os.environ["OMNIDRAFT_HOME"]), ("generate", "the thing", *pair(folders))
     first, line = ok(*ask), "computing once"
     assert line not in first.stderr and not [*caches.glob("s*.json")]  # small vocabularies do not need a cache on disk
-    monkeypatch.setattr("omnidraft.pairs.generation.LARGE", 0)
+    monkeypatch.setattr("omnidraft.pairs.ngram_files.LARGE", 0)
     cold = ok(*ask)
     files = sorted(caches.glob("s*.json"))
     assert [file.name.split("-")[0] for file in files] == ["spellings", "splits"]

@@ -12,12 +12,12 @@ from test_cli import embedded, folders, ok, own_caches, run  # noqa: F401 (fixtu
 from test_decoding import SMALL_BYTES, SMALL_PIECES, Same
 from vocabularies import byte_level, sentencepiece
 
-from omnidraft.decoding import Warm, plain, speculative
+from omnidraft.decoding import plain, speculative
 from omnidraft.engine.load import load
 from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.options import Options
 from omnidraft.pairs.conversation import Conversation
-from omnidraft.pairs.generation import Pair
+from omnidraft.pairs.pair import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.text.errors import OmnidraftError
@@ -39,12 +39,19 @@ def fakes(end: float = 0.5, **more) -> Pair:
     return Pair(FakeModel(PIECES, 1, end=end, **more), FakeModel(BYTES, 2, end=end, **more))
 
 
+def forget(reader) -> None:
+    """The ids stay, the cache is new."""
+    reader.held, reader.ahead, reader.cache = 0, [], reader.model.new_cache()
+
+
 def turns(talk: Conversation, options: Options, messages=MESSAGES, cold: bool = False, seed: int = 0) -> list[list[int]]:
     """The tokens of the answers, with caches kept between them or made new."""
     uniforms, written = seeded(seed), []
     for message in messages:
-        if cold:
-            talk.warm = Warm()
+        if cold and talk.text.target:
+            forget(talk.text.target)
+        if cold and talk.text.drafter:
+            forget(talk.text.drafter.reader)
         written.append([token for record in talk.ask(message, options, uniforms) for token in record.emitted])
     return written
 
@@ -58,9 +65,9 @@ def test_a_turn_feeds_only_what_is_new(template, end):
     options = Options(stop=FixedLength(3), max_new_tokens=24, adaptive=False)
     for turn, message in enumerate(MESSAGES):
         both.draft.passes.clear(), both.target.passes.clear()
-        before = [len(reader.ids) for reader in talk.views]
+        before = [len(talk.text.ids), len(talk.text.draft_ids)] if turn else [0, 0]
         rounds = talk.ask(message, options, Uniforms([]))
-        new = [len(reader.ids) - size for reader, size in zip(talk.views, before, strict=True)]
+        new = [len(ids) - size for (_, ids), size in zip(talk.prompts, before, strict=True)]
         first = next(rounds)
         drafted = len(first.draft_tokens)
         if turn:
@@ -78,13 +85,13 @@ def test_a_model_alone_keeps_its_cache_too():
     talk.new()
     model.passes.clear()
     assert turns(talk, options) == cold
-    assert sum(model.passes) < len(talk.views[0].ids) + 2
+    assert sum(model.passes) < len(talk.text.ids) + 2
 
 
 def test_the_answers_own_tokens_stay():
     talk = Conversation(fakes(-3.0), template=CHATML)
     written = turns(talk, Options(temperature=1.0, max_new_tokens=20))
-    ids = talk.views[0].ids
+    ids = talk.text.ids
     for answer in written:  # the tokens that were written, even if the tokenizer would split the text differently
         assert any(ids[i:i + len(answer)] == answer for i in range(len(ids)))
     assert [m["role"] for m in talk.messages] == ["user", "assistant"] * 4
@@ -96,14 +103,13 @@ def test_ids_are_those_of_the_whole_text(ends):
     talk = Conversation(fakes(), system="be kind", template=CHATML)
     reader, answer = talk.views[0], "here in the inn"
     messages = [*talk.messages, {"role": "user", "content": "where?"}]
-    reader.text, reader.ids = reader.read(messages)
-    reader.ids += BYTES.encode_continuation(answer) + [BYTES.roles["eos"][0]] * ends
-    reader.answer = answer
+    before, ids = reader.read(messages)
+    latest = before, ids + BYTES.encode_continuation(answer) + [BYTES.roles["eos"][0]] * ends, answer
     messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "<|im_end|> really?"}]
-    text, ids = reader.read(messages)
-    assert ids == reader.encode(text) and ids[:len(reader.ids)] == reader.ids
+    text, ids = reader.read(messages, latest)
+    assert ids == reader.encode(text) and ids[:len(latest[1])] == latest[1]
     messages[-2]["content"] = "changed"  # edited by the user: what was written is then no longer valid
-    text, ids = reader.read(messages)
+    text, ids = reader.read(messages, latest)
     assert ids == reader.encode(text) and b"changed" in BYTES.decode_bytes(ids)
 
 
@@ -111,7 +117,7 @@ def test_a_template_that_changes_earlier_answers_is_read_again():
     source = CHATML.replace("{{ m.content }}", "{{ m.content | upper }}")
     talk = Conversation(FakeModel(BYTES, 3), template=source)
     warm = turns(talk, Options(max_new_tokens=12))
-    assert talk.views[0].ids[:9] == talk.views[0].encode(talk.views[0].text)[:9]
+    assert talk.text.ids[:9] == talk.views[0].encode(talk.prompts[0][0])[:9]
     talk.new()
     assert turns(talk, Options(max_new_tokens=12), cold=True) == warm
 
@@ -188,12 +194,12 @@ def test_an_answer_that_was_stopped_stays():
             for _ in range(4):
                 pieces += BYTES.decode_bytes(next(rounds).emitted)
         except KeyboardInterrupt:
-            assert left and not talk.warm.ids
+            assert left
         assert talk.messages[-1] == {"role": "assistant", "content": pieces.decode("utf-8", "replace").strip()}
         both.target.left = 1000
-        [warm], reader = turns(talk, options, ["go on"]), talk.views[0]
-        assert talk.messages[-3]["content"] in reader.text and reader.text.count("go on") == 1
-        assert warm == [t for r in plain(both.target, reader.ids[:-len(warm)], options, Uniforms([])) for t in r.emitted]
+        [warm], (text, ids) = turns(talk, options, ["go on"]), talk.prompts[0]
+        assert talk.messages[-3]["content"] in text and text.count("go on") == 1
+        assert warm == [t for r in plain(both.target, ids, options, Uniforms([])) for t in r.emitted]
 
 
 def test_the_oldest_turns_go_when_the_context_is_full():
@@ -201,7 +207,7 @@ def test_the_oldest_turns_go_when_the_context_is_full():
     for turn in range(12):
         list(talk.ask(f"the thing {turn}", Options(max_new_tokens=16), Uniforms([])))
         dropped.append(talk.dropped)
-        assert talk.messages[0]["role"] == "system" and len(talk.views[0].ids) <= 160
+        assert talk.messages[0]["role"] == "system" and len(talk.text.ids) <= 160
         assert talk.messages[-2]["content"] == f"the thing {turn}"
     assert 0 < sum(map(bool, dropped)) < 6 and all(n % 2 == 0 for n in dropped)
     before = [*talk.messages]
@@ -218,7 +224,7 @@ def test_a_replaced_drafter_has_no_cache():
     turns(talk, options, MESSAGES[:2])
     both.draft = FakeModel(PIECES, 9)
     list(talk.ask("here", options, Uniforms([])))
-    assert both.draft.passes[0] > 8 and talk.warm.drafter.model is both.draft
+    assert both.draft.passes[0] > 8 and talk.text.drafter.model is both.draft
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from omnidraft.pairs.control import uniforms_of  # noqa: E402
 from test_cli import ok, own_caches  # noqa: E402, F401 (a fixture)
 from test_conversation import CHATML, MESSAGES, turns  # noqa: E402
 from test_transformers_model import BYTES, KINDS, PIECES, SIZES, TransformersModel, random_model, saved  # noqa: E402
@@ -19,7 +18,8 @@ from omnidraft.engine import transformers_model  # noqa: E402
 from omnidraft.engine.load import load  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.pairs.conversation import Conversation  # noqa: E402
-from omnidraft.pairs.generation import Pair  # noqa: E402
+from omnidraft.pairs.pair import Pair  # noqa: E402
+from omnidraft.pairs.prompts import uniforms_of  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
 from omnidraft.verification import RULES  # noqa: E402
 

@@ -12,7 +12,7 @@ from omnidraft.drafting import Draft, Drafter
 from omnidraft.exactness import World, distribution_of, total_variation
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
-from omnidraft.pairs.generation import Pair
+from omnidraft.pairs.pair import Pair
 from omnidraft.sampling import Sampler, Uniforms
 from omnidraft.stopping import Confidence, FixedLength
 from omnidraft.text.errors import OmnidraftError

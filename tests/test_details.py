@@ -20,7 +20,7 @@ from omnidraft.lifting import ROOT, Lifting
 from omnidraft.losses import Example, hybrid, places
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
-from omnidraft.pairs.generation import Pair
+from omnidraft.pairs.pair import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 from omnidraft.text.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ from omnidraft.decoding import plain, speculative
 from omnidraft.engine.load import EMBEDDED, folder, load
 from omnidraft.learning.adapters import SHIPPED, Adapters
 from omnidraft.options import Options
-from omnidraft.pairs.generation import Pair
+from omnidraft.pairs.pair import Pair
 from omnidraft.sampling import Uniforms
 from omnidraft.stopping import FixedLength
 from omnidraft.text.errors import OmnidraftError

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EMBEDDED = ROOT / "omnidraft" / "engine" / "embedded"
 PROMPT = re.compile(r"""(?:\bgenerate (?:--chat )?|\b(?:generate|stream)\(|^prompt = )(["'])(.+?)\1""", re.M)
 PAGES = ("README.md", "docs/cli.md", "docs/learning.md", "omnidraft/__init__.py", "omnidraft/cli/app.py",
-         "omnidraft/pairs/generation.py", *(f"tutorials/0{n}_*.py" for n in range(1, 10)))
+         "omnidraft/pairs/pair.py", *(f"tutorials/0{n}_*.py" for n in range(1, 10)))
 RIGHT = {  # the number; the asserts; a story if it has neither
     "Ann has 3 boxes of 12 pens. How many pens does she have?": 36,
     "Question: Anna has 4 boxes with 3 pens each. How many pens does she have?\nAnswer:": 12,

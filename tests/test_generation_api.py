@@ -63,7 +63,7 @@ def test_a_prompt_goes_one_way_until_both_models_have_read_it(kind):
         both.generate(prompt, temperature=1.0, max_new_tokens=4)
     finally:
         sys.setprofile(None)
-    assert rooms[0] == "omnidraft.pairs.generation" and rooms.count("omnidraft.drafting") > 0
+    assert rooms[0] == "omnidraft.pairs.pair" and rooms.count("omnidraft.drafting") > 0
     assert max(rooms.count(module) for module in rooms) <= 2, rooms
 
 

@@ -20,7 +20,7 @@ from omnidraft.sampling import process  # noqa: E402
 
 Control = forbid = penalise = None  # removed
 from omnidraft.pairs.conversation import Conversation  # noqa: E402
-from omnidraft.pairs.generation import Text  # noqa: E402
+from omnidraft.pairs.pair import Text  # noqa: E402
 from omnidraft.pairs.prompts import ids_of  # noqa: E402
 from omnidraft.stopping import FixedLength  # noqa: E402
 

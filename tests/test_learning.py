@@ -26,7 +26,7 @@ from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.lifting import Lifting
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
-from omnidraft.pairs.generation import Pair
+from omnidraft.pairs.pair import Pair
 from omnidraft.sampling import Uniforms, mask, process
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.text.errors import OmnidraftError

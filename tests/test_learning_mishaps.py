@@ -27,7 +27,7 @@ from omnidraft.learning.adapters import Adapter, Adapters
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.ngram_cache import NGramCache
-from omnidraft.pairs.generation import Pair
+from omnidraft.pairs.pair import Pair
 from omnidraft.stopping import AcceptanceHead, Confidence
 from omnidraft.text import files
 from omnidraft.text.errors import OmnidraftError

@@ -24,7 +24,7 @@ from omnidraft.engine.load import folder
 from omnidraft.lifting import ROOT, Lifting
 from omnidraft.losses import DIVERGENCES, LOSSES, Example, make_example
 from omnidraft.ngram_cache import NGramCache
-from omnidraft.pairs.generation import Pair
+from omnidraft.pairs.pair import Pair
 from omnidraft.text.errors import OmnidraftError
 from omnidraft.text.tokenizer import Tokenizer
 

@@ -7,17 +7,18 @@ from itertools import islice, pairwise, product
 import numpy as np
 import pytest
 from fakes import FakeModel, byte_level, sentence_piece
+from test_state import check_cache
 
 import omnidraft
 from omnidraft import Options, Round, plain, speculative
-from omnidraft.decoding import Warm
+from omnidraft.decoding import Text
 from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.exactness.worlds import World
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.pairs import pace as module
 from omnidraft.pairs.conversation import Conversation
-from omnidraft.pairs.generation import Pair
 from omnidraft.pairs.pace import LONGEST, Pace, paced
+from omnidraft.pairs.pair import Pair
 from omnidraft.sampling import Uniforms
 
 PIECES = sentence_piece([("a", "b"), ("▁", "a"), ("▁a", "b"), ("b", "a")])
@@ -77,10 +78,10 @@ def test_plain_rounds_in_any_pattern_leave_the_distribution_as_it_is(rule):
         def run(outcomes, world=world, pattern=pattern) -> tuple[int, ...]:
             scripted(world.pair, pattern)
             written: list[int] = []
-            warm = Warm()
-            for record in paced(world.pair, world.prompt, world.options, outcomes, warm):
+            text = Text(world.pair)
+            for record in paced(world.pair, world.prompt, world.options, outcomes, text):
                 written += record.emitted
-                assert warm.cache.ids == warm.ids[:warm.cache.length]
+                check_cache(text.target)
                 if len(written) >= world.count or record.done:
                     break
             return tuple(written[:world.count])
@@ -96,15 +97,16 @@ def test_plain_rounds_in_any_pattern_leave_the_distribution_as_it_is(rule):
 def test_greedy_text_and_the_drafters_text(pattern, sides, learn):
     pair, options = fakes(*sides), Options(max_new_tokens=40, eos_token_id=(), learn=learn)
     scripted(pair, pattern)
-    warm = Warm()
-    rounds = list(paced(pair, "ab a ", options, draws(), warm))
+    text = Text(pair)
+    rounds = list(paced(pair, "ab a ", options, draws(), text))
     alone = list(plain(pair.target, pair.target.tokenizer.encode("ab a ", bos=True), options, draws()))
     assert emitted(rounds) == emitted(alone) and rounds[-1].done and not any(one.done for one in rounds[:-1])
     assert "prefill" in rounds[0].seconds and not any("prefill" in one.seconds for one in rounds[1:])
     # at the end the drafter has the whole text again, and its cache the ids that it says
-    drafter, target = warm.drafter, pair.target.tokenizer
-    assert pair.draft.tokenizer.decode_bytes(drafter.ids).endswith(target.decode_bytes(emitted(rounds)))
-    assert drafter.cache.ids == drafter.fed and warm.cache.ids == warm.ids[:warm.cache.length]
+    written = pair.target.tokenizer.decode_bytes(emitted(rounds))
+    assert pair.draft.tokenizer.decode_bytes(text.draft_ids).endswith(written)
+    check_cache(text.target)
+    check_cache(text.drafter.reader)
 
 
 def test_the_drafter_does_nothing_in_plain_rounds_and_catches_up_in_one_pass():
@@ -158,7 +160,7 @@ def test_a_conversation_goes_on_after_plain_rounds(pattern):
     for message in ("ab a", "a a b", "b"):
         made, same = (emitted(one.ask(message, options, draws())) for one in (talk, expected))
         assert made == same
-    assert talk.messages == expected.messages and talk.warm.ids == expected.warm.ids
+    assert talk.messages == expected.messages and talk.text.ids == expected.text.ids
 
 
 # ---- the account ------------------------------------------------------------------------------------------------------

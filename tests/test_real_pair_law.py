@@ -16,7 +16,7 @@ from omnidraft.decoding import speculative
 from omnidraft.engine import load as models
 from omnidraft.exactness.tables import Cache
 from omnidraft.options import Options
-from omnidraft.pairs.generation import Pair
+from omnidraft.pairs.pair import Pair
 from omnidraft.sampling import Uniforms, mask, process
 from omnidraft.stopping import FixedLength
 

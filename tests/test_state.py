@@ -11,7 +11,7 @@ from mutants import MUTANTS, ROOT, misplaced
 from test_decoding import BYTES, PIECES, SMALL_BYTES, SMALL_PIECES
 
 from omnidraft import sampling
-from omnidraft.decoding import Warm, speculative
+from omnidraft.decoding import Text, speculative
 from omnidraft.drafting import Draft, Drafter
 from omnidraft.exactness import World
 from omnidraft.exactness.tables import TableModel
@@ -19,11 +19,18 @@ from omnidraft.learning.online import Learner, Schedule
 from omnidraft.learning.training import Trainer
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
-from omnidraft.pairs.generation import Pair
+from omnidraft.pairs.pair import Pair
+from omnidraft.reading import Reader
 from omnidraft.sampling import Sampler, Uniforms
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength
 from omnidraft.verification import RULES, comparisons, ratio
 from omnidraft.vocabulary import canonical_ids
+
+
+def check_cache(reader: Reader) -> None:
+    """The cache holds what the reader says: the start of the text, then the ids ahead of it."""
+    cached = reader.ids[:reader.held] + reader.ahead
+    assert reader.cache.ids[:len(cached)] == cached
 
 
 def seeded(seed: int) -> Uniforms:
@@ -42,14 +49,13 @@ def test_after_every_round_the_caches_hold_the_text(rule, temperature):
 
     for seed, (ours, theirs) in enumerate([(PIECES, BYTES), (BYTES, PIECES), (SMALL_PIECES, SMALL_BYTES)] * 2):
         pair = Pair(FakeModel(ours, seed, end=-9.0, context_size=40), FakeModel(theirs, seed + 1, end=-9.0))
-        warm, options = Warm(), Options(verify=rule, stop=FixedLength(4), temperature=temperature, max_new_tokens=40)
-        for _ in speculative(pair, "ab ba a", options, seeded(seed), Watch(), warm):
-            drafter = warm.drafter
-            assert warm.cache.ids == warm.ids[:warm.cache.length] and warm.cache.length >= len(warm.ids) - 1
-            assert drafter.cache.ids == drafter.fed
-            assert drafter.ids[:drafter.agreed] == drafter.fed[:drafter.agreed]
-            text, read = theirs.decode_bytes(warm.ids), ours.decode_bytes(drafter.ids)
-            assert read and text.endswith(read.lstrip(b" "))
+        text, options = Text(pair), Options(verify=rule, stop=FixedLength(4), temperature=temperature, max_new_tokens=40)
+        for _ in speculative(pair, "ab ba a", options, seeded(seed), Watch(), text):
+            check_cache(text.target)
+            check_cache(text.drafter.reader)
+            assert text.target.held >= len(text.ids) - 1
+            written, read = theirs.decode_bytes(text.ids), ours.decode_bytes(text.draft_ids)
+            assert read and written.endswith(read.lstrip(b" "))
     assert any(healed) == (rule == "lifted")
 
 
@@ -61,9 +67,11 @@ def test_only_what_changed_is_compared_and_the_rest_is_fed_again():
         draft = next(made for made in (drafter.draft(pair.lifting, 3) for _ in range(50)) if made.taken_back is not None)
         data = draft.data(SMALL_PIECES)
         written = drafter.follow(draft, data if kept else b"bb")
-        assert (written > 0) == kept and drafter.cache.ids == drafter.fed
+        assert (written > 0) == kept
+        check_cache(drafter.reader)
         drafter.draft(pair.lifting, 2)
-        assert drafter.cache.ids == drafter.fed and drafter.fed[:len(drafter.ids) - 1] == drafter.ids[:-1]
+        check_cache(drafter.reader)
+        assert drafter.reader.held >= len(drafter.ids) - 1
         assert SMALL_PIECES.decode_bytes(drafter.ids).lstrip().startswith(b"ab a " + (data if kept else b"bb")[:1])
 
 

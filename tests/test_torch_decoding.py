@@ -25,7 +25,7 @@ from omnidraft.decoding import plain, speculative  # noqa: E402
 from omnidraft.drafting import Drafter  # noqa: E402
 from omnidraft.engine import load as models  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
-from omnidraft.pairs.generation import Pair  # noqa: E402
+from omnidraft.pairs.pair import Pair  # noqa: E402
 from omnidraft.sampling import Sampler, Uniforms  # noqa: E402
 from omnidraft.stopping import AcceptanceHead, Confidence, FixedLength  # noqa: E402
 from omnidraft.text.errors import OmnidraftError  # noqa: E402

@@ -30,7 +30,7 @@ from omnidraft.learning.online import Learner, Schedule  # noqa: E402
 from omnidraft.learning.training import Recipe  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.pairs import pair as pairs  # noqa: E402
-from omnidraft.pairs.generation import Pair  # noqa: E402
+from omnidraft.pairs.pair import Pair  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
 from omnidraft.text.errors import OmnidraftError  # noqa: E402
 from omnidraft.translation import Proposals  # noqa: E402

@@ -33,7 +33,7 @@ from omnidraft.learning.online import Learner, Schedule, learn  # noqa: E402
 from omnidraft.learning.training import Recipe, Trainer  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.pairs import pair as pairs  # noqa: E402
-from omnidraft.pairs.generation import Pair  # noqa: E402
+from omnidraft.pairs.pair import Pair  # noqa: E402
 from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.stopping import FixedLength  # noqa: E402
 from omnidraft.text.errors import OmnidraftError  # noqa: E402

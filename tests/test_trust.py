@@ -455,7 +455,7 @@ def test_without_a_home_folder_all_works_that_keeps_nothing(folders, tmp_path, m
         assert run(*arguments).exit_code == 0, arguments
     result = run("adapt", "math", *models, *some)
     assert result.exit_code == 1 and "set-OMNIDRAFT_HOME" in result.stderr and result.stderr.count("\n") == 1
-    monkeypatch.setattr("omnidraft.pairs.generation.LARGE", 0)  # large vocabularies work too
+    monkeypatch.setattr("omnidraft.pairs.ngram_files.LARGE", 0)  # large vocabularies work too
     assert run("generate", "the", *models, "-n", "3").exit_code == 0
 
 

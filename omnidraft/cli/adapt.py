@@ -17,7 +17,7 @@ from .. import Adapters, Learner, OmnidraftError, Round
 from ..learning import online
 from ..learning.training import Recipe
 from ..metrics import summarize
-from ..pairs.settings import uniforms_of
+from ..pairs.prompts import uniforms_of
 from ..text.files import make_folder_of
 from . import options
 from .app import command

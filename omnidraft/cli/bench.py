@@ -8,8 +8,7 @@ from typing import Annotated, Any, NamedTuple
 from .. import OmnidraftError, Options, Pair, Round, __version__, plain
 from ..metrics import computed_speedup, speedup, summarize
 from ..pairs.pace import paced
-from ..pairs.prompts import ids_of
-from ..pairs.settings import uniforms_of
+from ..pairs.prompts import ids_of, uniforms_of
 from ..text.files import check_writable, write_text
 from ..translation import common_prefix
 from . import options

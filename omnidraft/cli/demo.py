@@ -10,8 +10,7 @@ import typer
 
 from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain
 from ..engine.load import drafter_for
-from ..pairs.prompts import ids_of
-from ..pairs.settings import uniforms_of
+from ..pairs.prompts import ids_of, uniforms_of
 from ..text.files import check_writable
 from . import options
 from .app import command

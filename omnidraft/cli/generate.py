@@ -13,7 +13,7 @@ from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain
 from ..engine.load import EMBEDDED
 from ..metrics import Summary, summarize
 from ..pairs.conversation import Conversation
-from ..pairs.settings import uniforms_of
+from ..pairs.prompts import uniforms_of
 from ..sampling import Uniforms
 from . import options
 from .app import command, one_line

@@ -13,7 +13,8 @@ from .. import Adapters, OmnidraftError, Options, Pair, pair
 from ..engine.load import drafter_for, load
 from ..engine.model import printable
 from ..learning.adapters import SHIPPED
-from ..pairs.settings import uniforms_of, usual
+from ..pairs.pace import usual
+from ..pairs.prompts import uniforms_of
 from ..verification import RULES
 from .printing import note
 

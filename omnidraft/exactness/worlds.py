@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..decoding import Warm, speculative
+from ..decoding import Text, speculative
 from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
@@ -20,7 +20,6 @@ from .enumerate import Draws
 from .tables import OFTEN, TableModel, random_tokenizer
 
 RARELY = 0.2  # probability that a world has a rare feature
-FIXED = ("model", "options", "sampler", "allowed")  # attributes of a drafter that a run leaves
 STOPS = ("acceptance head", "confidence", "fixed length")
 
 
@@ -78,26 +77,28 @@ class World:
     def run(self, draws: Draws) -> tuple[int, ...]:
         """The first tokens that the loop writes; it starts from the cache as it was at first."""
         self.runs += 1
-        warm, written = Warm(), []
+        text, written = Text(self.pair), []
         self.pair.cache = deepcopy(self.cache) if self.options.learn else self.cache
-        for record in speculative(self.pair, self.prompt, self.options, draws, self, warm):
+        for record in speculative(self.pair, self.prompt, self.options, draws, self, text):
             written += record.emitted
             kept = record.draft_tokens[:record.draft_kept]
             self.seen.update({
                 "merge accepted": "merged" in record.kinds,
                 "expansion kept": not self.pair.spellings.keys().isdisjoint(kept),
                 "nothing drafted": not record.draft_tokens,
-                "context cut": len(warm.drafter.ids) < len(self.prompt[1])
-                or len(warm.ids) == self.pair.target.context_size})
+                "context cut": len(text.drafter.ids) < len(self.prompt[1])
+                or len(text.ids) == self.pair.target.context_size})
             for token in record.emitted:
                 self.seen.update(self._kinds[token])
-            assert warm.cache.ids == warm.ids[:warm.cache.length]  # the caches hold the right ids
-            assert warm.drafter.cache.ids == warm.drafter.fed
+            held = []
+            for reader in (text.target, text.drafter.reader):  # the caches hold the right ids
+                cached = reader.ids[:reader.held] + reader.ahead
+                assert reader.cache.ids[:len(cached)] == cached
+                held += [reader.ids, reader.held, reader.ahead]
             if len(written) >= self.count or record.done:
                 break
-            held = {name: it for name, it in vars(warm.drafter).items() if name not in FIXED}
-            if draws.pause([written, vars(warm) | {"drafter": held},
-                            self.options.learn and [*self.pair.cache.items()]]):
+            learned = list(self.pair.cache.items()) if self.options.learn else []
+            if draws.pause([written, held, learned]):
                 break
         return tuple(written[:self.count])
 

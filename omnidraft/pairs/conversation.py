@@ -1,7 +1,7 @@
 """A conversation: chat templates, and turns of a pair that reuse what both models have read.
 
 Subtle: an answer stays in the context as exactly the tokens that were written. Only the new message
-and what the template puts around it are encoded and fed to the models (`Warm`).
+and what the template puts around it are encoded and fed to the models (`decoding.Text`).
 """
 
 import math
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ..decoding import Round, Warm, check_prompt, plain
+from ..decoding import Round, Text, check_prompt, plain
 from ..engine.gguf import is_gguf
 from ..options import Options
 from ..pairing import Pairing
@@ -19,12 +19,15 @@ from ..text.files import check_readable, read_json
 from ..text.special_tokens import Names
 from . import template
 from .pace import paced
-from .settings import usual
 
 PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}  # no template
 OPEN, CLOSE = "\ufdd0", "\ufdd1"  # mark added tokens in messages; never used in real text
 MARKED = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
 ROLES = ("system", "user", "assistant", "tool")
+FILES = ("chat_template.json", "special_tokens_map.json", "tokenizer_config.json")
+
+# How a model has read a chat: as text and ids, up to the latest answer, and that answer.
+Turn = tuple[str, list[int], str]
 
 
 class TooLong(OmnidraftError):
@@ -42,7 +45,8 @@ class Conversation:
     def __init__(self, pair: Any, system: str | None = None, template: str | None = None) -> None:
         expect("system", system, (None, str), "a text")
         expect("template", template, (None, str), "a Jinja source")
-        self.pair, self.system, self.warm = pair, system, Warm()
+        self.pair = pair
+        self.system = system
         self.target = getattr(pair, "target", pair)
         if not hasattr(self.target, "tokenizer"):
             raise OmnidraftError(f"pair is {shown(pair)}, but must be a pair or a model, as "
@@ -54,12 +58,17 @@ class Conversation:
         longest = max(view.tokenizer.longest for view in self.views)
         for view in self.views:
             view.most = self.target.context_size * longest
+        self.text = Text(pair)
         self.new()
 
     def new(self) -> None:
         """Start again; the part of the caches with the same beginning is still reused."""
-        self.messages = [{"role": "system", "content": self.system}] if self.system else []
+        self.messages: list[dict[str, str]] = []
+        if self.system:
+            self.messages.append({"role": "system", "content": self.system})
         self.dropped = 0
+        self.prompts: list[tuple[str, list[int]]] = []  # of each view: the latest, as text and ids
+        self.size = 0  # number of ids in `text` after the latest round; 0: no round yet
 
     def ask(self, message: str, options: Options, uniforms: Uniforms) -> Iterator[Round]:
         """The rounds of the answer; if a message is rejected (OmnidraftError), nothing changes."""
@@ -70,78 +79,103 @@ class Conversation:
             raise OmnidraftError("the message is empty: write some text")
         check_prompt(self.target, message)
         messages = [*self.messages, {"role": "user", "content": message}]
-        first, limit = bool(self.system), self.target.context_size
+        first = int(bool(self.system))  # the system message is never dropped
+        limit = self.target.context_size
         most = limit - min(options.max_new_tokens, limit // 4)
         while True:
+            is_last = len(messages) <= first + 1  # there is nothing left to drop
             try:
-                read = [view.read(messages) for view in self.views]
-                fits = len(read[0][1]) <= most
+                prompts = self.read(messages)
+                if is_last or len(prompts[0][1]) <= most:
+                    break
             except TooLong:
-                if len(messages) <= first + 1:
+                if is_last:
                     raise
-                fits = False
-            if fits or len(messages) <= first + 1:
-                break
             most = limit // 2  # once it is full, free half of it
             del messages[first:first + 2]
-        check_prompt(self.target, read[0][1])
+        check_prompt(self.target, prompts[0][1])
         self.dropped = len(self.messages) + 1 - len(messages)
         self.messages = [*messages, {"role": "assistant", "content": ""}]
-        for view, (text, ids) in zip(self.views, read, strict=True):
-            view.text, view.ids, view.answer = text, ids, ""
-        return self._answer(usual(options, self.target), uniforms)
+        self.prompts = prompts
+        self.size = 0
+        return self._answer(options, uniforms)
+
+    def read(self, messages: list[dict[str, str]]) -> list[tuple[str, list[int]]]:
+        """The messages as each view reads them: as text and as ids."""
+        latest: list[Turn | None] = [None] * len(self.views)
+        if self.prompts and self.messages:
+            latest = self._latest(self.messages[-1]["content"])
+        return [view.read(messages, turn) for view, turn in zip(self.views, latest, strict=True)]
+
+    def _latest(self, answer: str) -> list[Turn | None]:
+        """The latest turn of each view; None if its model has not followed the answer."""
+        ids = [prompt for _, prompt in self.prompts]
+        if self.size:
+            is_whole = self.size == len(self.text.ids)  # if not, a round was interrupted
+            draft_ids = self.text.draft_ids if is_whole else None
+            ids = [self.text.ids[:self.size], draft_ids]
+        return [None if one is None else (text, one, answer)
+                for (text, _), one in zip(self.prompts, ids, strict=False)]
 
     def _answer(self, options: Options, uniforms: Uniforms) -> Iterator[Round]:
-        prompts, data = tuple(view.ids for view in self.views), b""
-        warm, self.warm = self.warm, Warm()  # after an interrupted round the caches are unknown
-        write, prompt = (paced, prompts) if len(prompts) > 1 else (plain, prompts[0])
-        for record in write(self.pair, prompt, options, uniforms, warm=warm):
-            data += self.target.tokenizer.decode_bytes(record.emitted)
-            answer = self.messages[-1]["content"] = data.decode("utf-8", "replace").strip()
-            for view, held in zip(self.views, (warm, warm.drafter), strict=False):
-                if held is None:  # the drafter has not read it: encode the answer when it is needed
-                    view.answer = ""
-                else:
-                    view.ids, view.answer = [*held.ids], answer
-            self.warm = warm
+        prompts = tuple(ids for _, ids in self.prompts)
+        if len(prompts) > 1:
+            rounds = paced(self.pair, prompts, options, uniforms, self.text)
+        else:
+            rounds = plain(self.pair, prompts[0], options, uniforms, self.text)
+        for record in rounds:
+            self.size = len(self.text.ids)
+            written = self.text.ids[len(prompts[0]):]
+            answer = self.target.tokenizer.decode_bytes(written).decode("utf-8", "replace")
+            self.messages[-1]["content"] = answer.strip()
             yield record
-            self.warm = Warm()
-        self.warm = warm
 
 
 class View:
-    """How one model reads a conversation: with `source`, else its own template, else `other`.
+    """How one model reads a chat: with `source`, else its own template, else `other`.
 
     `drafts`: it reads nothing of a text that its tokenizer cannot spell, which is no error then.
     """
 
     def __init__(self, model: Any, source: str | None = None, other: Any = None,
                  drafts: bool = False) -> None:
-        self.tokenizer, self.ends, self.drafts = model.tokenizer, model.eos_ids, drafts
-        self.text, self.answer, self.ids = "", "", []  # latest prompt, its answer, ids of both
+        self.tokenizer = model.tokenizer
+        self.ends = model.eos_ids
+        self.drafts = drafts
         self.most = math.inf  # characters of a text
         own, self.names = template_of(model)
         self.source = source or own or other
         if self.source and not template.is_usable():
             raise OmnidraftError(template.NEEDED)
-        strings, added = self.tokenizer.strings, self.tokenizer.raw.get_added_tokens_decoder()
+        strings = self.tokenizer.strings
         special = {strings[token] for token in self.tokenizer.special.ids}
-        plain = {token.content for token in added.values() if token.content.strip(" \n\t▁")}
-        self._special, self._names = Names(special), Names(special | plain)
+        added = self.tokenizer.raw.get_added_tokens_decoder().values()
+        plain = {token.content for token in added if token.content.strip(" \n\t▁")}
+        self._special = Names(special)
+        self._names = Names(special | plain)
         # Markers are text if they are typed: special tokens, and what the template writes.
-        self._markers = special | {name for name in plain if name in str(self.source or "")
-                                   or name.strip("<|[/]>") in ROLES}
+        self._markers = set(special)
+        for name in plain:
+            if name in str(self.source or "") or name.strip("<|[/]>") in ROLES:
+                self._markers.add(name)
 
-    def read(self, messages: list[dict[str, str]]) -> tuple[str, list[int]]:
+    def read(self, messages: list[dict[str, str]],
+             latest: Turn | None = None) -> tuple[str, list[int]]:
         """The messages as text and as ids; the latest answer keeps the ids that were written."""
-        text, size, answer = self.render(messages), len(self.text), self.mark(self.answer)
-        known = len(messages) > 2 and messages[-2]["content"] == self.answer
-        place = text.find(answer, size) if known and text.startswith(self.text) else -1
-        if place < 0 or text[size:place].strip():
+        text = self.render(messages)
+        if latest is None:
+            return text, self.encode(text)
+        before, ids, answer = latest
+        size = len(before)
+        marked = self.mark(answer)
+        place = text.find(marked, size)
+        follows = text.startswith(before) and len(text) > size
+        if not follows or place < 0 or text[size:place].strip():
             return text, self.encode(text)
         # The template ends the turn; the model may have ended it with another token, or none.
-        ids = self.ids[:-1] if self.ids and self.ids[-1] in self.ends else self.ids
-        return text, ids + self.encode(text[place + len(answer):], first=False)
+        if ids and ids[-1] in self.ends:
+            ids = ids[:-1]
+        return text, ids + self.encode(text[place + len(marked):], first=False)
 
     def render(self, messages: list[dict[str, str]]) -> str:
         """The text after which the answer to the last message begins."""
@@ -151,22 +185,26 @@ class View:
         found = template.run(self.source, self.names, messages)
         if "error" in found:
             raise broken(self.tokenizer.name, found["error"])
+        text = found["text"]
         # subtle: a typed marker has at least one character between its two marks
-        if len(found["text"]) > self.most + 2 * min(found["text"].count(OPEN), self.most):
+        if len(text) > self.most + 2 * min(text.count(OPEN), self.most):
             raise TooLong(f"the chat template of {self.tokenizer.name!r} makes a text of "
-                          f"{len(found['text'])} characters, but at most {self.most} can be read: "
+                          f"{len(text)} characters, but at most {self.most} can be read: "
                           "write a shorter message")  # in any tokenization: do not parse it
-        for part in MARKED.split(found["text"])[::2]:
-            self._markers.update(part[begin:end] for begin, end in self._names.find(part))
-        return found["text"]
+        for part in MARKED.split(text)[::2]:
+            for begin, end in self._names.find(part):
+                self._markers.add(part[begin:end])
+        return text
 
     def mark(self, content: str) -> str:
         """A message whose added tokens are marked as typed, so that it cannot end its turn."""
-        content, place, parts = content.replace(OPEN, "").replace(CLOSE, ""), 0, []
+        content = unmarked(content)
+        made = ""
+        place = 0
         for begin, end in self._names.find(content):
-            parts += [content[place:begin], OPEN, content[begin:end], CLOSE]
+            made += content[place:begin] + OPEN + content[begin:end] + CLOSE
             place = end
-        return "".join([*parts, content[place:]])
+        return made + content[place:]
 
     def encode(self, text: str, first: bool = True) -> list[int]:
         """Ids of a rendered text; `first` False: of one that follows other text."""
@@ -178,50 +216,76 @@ class View:
             raise
 
     def _encode(self, text: str, first: bool) -> list[int]:
-        ids = self.tokenizer.encode("", bos=True) if first and not self.source else []
-        # A typed token that is no marker, such as <table>, stays a token.
-        text = MARKED.sub(lambda one: one[one[1] not in self._markers], text)
-        for place, part in enumerate(MARKED.split(text)):  # every second is a typed marker
-            part = part.replace(OPEN, "").replace(CLOSE, "")
-            if place % 2:
-                for piece in (part[:1], part[1:]):  # cut in two, it is no token
-                    ids += self.tokenizer.encode_continuation(piece)
+        ids = []
+        if first and not self.source:
+            ids += self.tokenizer.encode("", bos=True)
+        text = MARKED.sub(self._only_markers, text)
+        for place, part in enumerate(MARKED.split(text)):
+            part = unmarked(part)
+            if place % 2:  # every second is a typed marker: cut in two, it is no token
+                ids += self.tokenizer.encode_continuation(part[:1])
+                ids += self.tokenizer.encode_continuation(part[1:])
                 continue
-            found = self._special.find(part)
             # Up to its first special token, a part continues the previous one: no dummy space.
-            size = found[0][0] if found else len(part)
-            size = 0 if first and not place else size
+            size = 0
+            if place or not first:
+                found = self._special.find(part)
+                size = found[0][0] if found else len(part)
             ids += self.tokenizer.encode_continuation(part[:size])
             ids += self.tokenizer.encode(part[size:], specials=True)
         return ids
 
+    def _only_markers(self, found: re.Match[str]) -> str:
+        """A typed token that is no marker, such as <table>, without its marks: it stays a token."""
+        if found[1] in self._markers:
+            return found[0]
+        return found[1]
+
+
+def unmarked(text: str) -> str:
+    """The text without marks."""
+    return text.replace(OPEN, "").replace(CLOSE, "")
+
 
 def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
     """The chat template of a model (of several, the default), and the tokens it may name."""
-    found: dict[str, Any] = {}
     try:
-        if (loaded := getattr(model, "speaks", None)) is not None:
-            found = loaded.special_tokens_map | {"chat_template": loaded.chat_template}
-        elif (folder := getattr(model, "folder", None)) is not None:
-            parts = [read_json(folder / file) for file in (
-                "chat_template.json", "special_tokens_map.json", "tokenizer_config.json")]
-            parts += [model.tokenizer.config] if is_gguf(folder) else []
-            for part in parts:
-                found |= {name: value for name, value in part.items() if value}
-            if (path := folder / "chat_template.jinja").exists():
-                check_readable(path)
-                found["chat_template"] = path.read_text(encoding="utf-8")
+        found = _settings_of(model)
         source = found.get("chat_template")
         if isinstance(source, list):
             source = {one["name"]: one["template"] for one in source}
-        source = source["default"] if isinstance(source, dict) else source
-        if not isinstance(source, (str, type(None))):
+        if isinstance(source, dict):
+            source = source["default"]
+        if not isinstance(source, str | None):
             raise TypeError("the template is no text")
-        return source, {
-            name: value["content"] if isinstance(value, dict) else value
-            for name, value in found.items() if name.endswith(("_token", "_tokens"))}
+        names = {}
+        for name, value in found.items():
+            if name.endswith(("_token", "_tokens")):
+                names[name] = value["content"] if isinstance(value, dict) else value
+        return source, names
     except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise broken(model.tokenizer.name, repr(error)) from error
+
+
+def _settings_of(model: Any) -> dict[str, Any]:
+    """What a model's tokenizer or folder says about chats: its template and tokens by name."""
+    loaded = getattr(model, "speaks", None)
+    if loaded is not None:
+        return loaded.special_tokens_map | {"chat_template": loaded.chat_template}
+    folder = getattr(model, "folder", None)
+    if folder is None:
+        return {}
+    parts = [read_json(folder / file) for file in FILES]
+    if is_gguf(folder):
+        parts.append(model.tokenizer.config)
+    found: dict[str, Any] = {}
+    for part in parts:
+        found |= {name: value for name, value in part.items() if value}
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        check_readable(path)
+        found["chat_template"] = path.read_text(encoding="utf-8")
+    return found
 
 
 def broken(owner: str, why: str) -> OmnidraftError:

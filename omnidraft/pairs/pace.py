@@ -10,14 +10,16 @@ there, drafting never pauses unless `Options.adaptive` is True.
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median_low
 from threading import Lock
 from time import perf_counter
 from typing import Any
 
-from ..decoding import Round, Warm, speculative
+from ..decoding import Round, Text, speculative
 from ..options import Options
 from ..sampling import Uniforms
+from ..stopping import FixedLength
 
 MEASURED = 2  # plain rounds at first, to know what one takes
 TRIAL = 2.5  # plain rounds' time that a trial of drafting may lose
@@ -130,7 +132,18 @@ def sizes(record: Round) -> tuple[int, int]:
 
 
 def paced(pair: Any, prompt: str | tuple[Sequence[int], Sequence[int]], options: Options,
-          uniforms: Uniforms, warm: Warm | None = None) -> Iterator[Round]:
+          uniforms: Uniforms, text: Text | None = None) -> Iterator[Round]:
     """The rounds of `speculative`, with plain ones while drafting does not pay (`Pair.pace`)."""
+    options = usual(options, pair.target)
     pace = getattr(pair, "pace", lambda _: None)(options)
-    return speculative(pair, prompt, options, uniforms, warm=warm, pace=pace)
+    return speculative(pair, prompt, options, uniforms, text=text, pace=pace)
+
+
+def usual(options: Options, target: Any) -> Options:
+    """The options, without drafts if drafting cannot pay and `stop` is the default.
+
+    A target whose `drafting_pays` is false reads each proposal in a pass of its own.
+    """
+    if getattr(target, "drafting_pays", True) or options.stop != Options.stop:
+        return options
+    return replace(options, stop=FixedLength(0))

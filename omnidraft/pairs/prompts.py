@@ -1,11 +1,15 @@
-"""Prompts in the forms that users have: a text, ids, or a chat."""
+"""What a text starts from: a prompt (a text, ids, or a chat), and a seed or generator."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from ..decoding import check_prompt
 from ..pairing import Pairing
-from ..text.errors import OmnidraftError, shown
+from ..sampling import Uniforms
+from ..text.errors import GENERATOR, OmnidraftError, expect, shown
 from ..text.special_tokens import Names
 from .conversation import Conversation
 
@@ -13,7 +17,8 @@ from .conversation import Conversation
 def ids_of(pair: Pairing, prompt: Any) -> tuple[list[int], list[int]]:
     """The ids that target and drafter read for one text, list of ids or chat."""
     if is_chat(prompt):
-        target_ids, draft_ids = (view.read(prompt)[1] for view in Conversation(pair).views)
+        messages = [one | {"content": joined(one["content"])} for one in prompt]
+        (_, target_ids), (_, draft_ids) = Conversation(pair).read(messages)
         return check_prompt(pair.target, target_ids), draft_ids
     if isinstance(prompt, tuple) and len(prompt) == 2:  # already read
         return check_prompt(pair.target, prompt[0]), list(prompt[1])
@@ -39,8 +44,55 @@ def check_names(target: Any, text: str) -> None:
                              "transformers, but plain text here: give ids to say which, or a chat")
 
 
+def is_several(prompt: Any) -> bool:
+    """Is it a list of prompts, all of one kind: texts, lists of ids, or chats?
+
+    >>> is_several(["a", "b"]), is_several([[1, 2], [3]]), is_several([1, 2])
+    (True, True, False)
+    """
+    if not isinstance(prompt, list) or not prompt or is_chat(prompt):
+        return False
+    if all(isinstance(one, str) for one in prompt):
+        return True
+    return all(isinstance(one, Iterable) and not isinstance(one, (str, bytes, Mapping))
+               for one in prompt)
+
+
 def is_chat(prompt: Any) -> bool:
-    """Is it a list of messages, each with a role and a content that are texts?"""
-    return isinstance(prompt, list) and bool(prompt) and all(
-        isinstance(one, Mapping) and {type(one.get(k)) for k in ("role", "content")} == {str}
-        for one in prompt)
+    """Is it a list of messages, each with a role and a content?"""
+    if not isinstance(prompt, list) or not prompt:
+        return False
+    return all(isinstance(one, Mapping) and isinstance(one.get("role"), str)
+               and isinstance(one.get("content"), (str, list)) for one in prompt)
+
+
+def joined(content: str | list[Any]) -> str:
+    """The content of a message as one text, also if it is in parts; OmnidraftError for no text.
+
+    >>> joined([{"type": "text", "text": "Hi"}])
+    'Hi'
+    """
+    if isinstance(content, str):
+        return content
+    text = ""
+    for part in content:
+        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise OmnidraftError(f"a message has a part of type {kind!r}: these models read text "
+                                 "only, so give parts of type 'text' or a plain text")
+        text += part["text"]
+    return text
+
+
+def uniforms_of(seed: int, generator: Any = None) -> Uniforms:
+    """Draws from a seed, or from NumPy's `generator`; OmnidraftError for anything else.
+
+    >>> uniforms_of(0).accept(0.7)  # the first draw is 0.637
+    True
+    """
+    if generator is not None:
+        expect("generator", generator, np.random.Generator, GENERATOR)
+        return Uniforms(generator)
+    if not isinstance(seed, Integral) or seed < 0:
+        raise OmnidraftError(f"seed is {seed!r}, but must be a whole number of 0 or more")
+    return Uniforms(np.random.default_rng(seed))

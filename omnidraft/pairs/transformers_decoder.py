@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ..decoding import Warm
+from ..decoding import Text
 from ..options import Options
+from ..reading import Reader
 from ..sampling import Uniforms
 from ..text.errors import OmnidraftError, shown
 from .pace import paced
@@ -85,17 +86,19 @@ class Decoder:
                           max_new_tokens=config.max_length - input_ids.shape[1])
         checked = process if options.exact_match else stateless(process, names_of(logits_processor))
         options = replace(options, processor=checked)
-        uniforms, warm = draws_of(self.generator), Warm()
+        uniforms, text = draws_of(self.generator), Text(self.pair)
         if cache is not None:
-            warm.cache = self.pair.sampler(uniforms).new_cache(target)
-            warm.cache.state, warm.ids = cache, ids[:held_by(cache)]
-            warm.cache.ids += warm.ids
+            held = ids[:held_by(cache)]
+            own = self.pair.sampler(uniforms).new_cache(target)
+            own.state = cache
+            own.ids += held
+            text.target = Reader(target, own, held)
         if streamer is None:
             streamer = asked.get("streamer")  # it has got the prompt
         else:
             streamer.put(input_ids.cpu())
         put = streamer.put if streamer else lambda ids: None
-        records = paced(self.pair, prompts, options, uniforms, warm=warm)
+        records = paced(self.pair, prompts, options, uniforms, text)
         for token in (token for record in records for token in record.emitted):
             ids.append(token)
             put(torch.tensor([token]))
@@ -106,7 +109,7 @@ class Decoder:
         if streamer:
             streamer.end()
         if cache is not None:  # remove what came after the stop
-            warm.cache.rewind(min(warm.cache.length, len(ids) - 1))
+            own.rewind(min(own.length, len(ids) - 1))
         if not config.return_dict_in_generate:
             return made
         held = {cache_name(GenerateDecoderOnlyOutput.__dataclass_fields__): cache}
