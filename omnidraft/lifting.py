@@ -43,6 +43,7 @@ class Comparison(NamedTuple):
     stop_prob: float = 1.0  # Q of that *stop*: now the atom is no child of `stopped_at`
     before: float = 1.0  # r of `verification.lifted` before this comparison,
     after: float = 1.0  # and after it
+    later: tuple[float, ...] = ()  # Q of the proposals that follow; 0 if the rows may hold zeros
 
 
 class Lifting:

@@ -153,9 +153,10 @@ def fast_locate(weights: np.ndarray, draw: float) -> int:
 class Rows(Sequence):
     """Lazy rows: make(item) is computed on demand, so that rows after a rejection cost nothing."""
 
-    def __init__(self, items: Any, make: Callable[[Any], Any]) -> None:
+    def __init__(self, items: Any, make: Callable[[Any], Any], none_zero: bool = False) -> None:
         self.items = items
         self.make = make
+        self.none_zero = none_zero  # is every token possible, as without filters?
         self._made: dict[int, Any] = {}
 
     def __len__(self) -> int:
@@ -228,7 +229,8 @@ class Sampler:
 
     def rows(self, logits: np.ndarray, size: int) -> Sequence[np.ndarray]:
         """The distributions (n, V) for logits (n, V), over a tokenizer's `size` ids."""
-        return Rows(mask(logits, size), lambda row: self.process(row, *self.settings))
+        none_zero = self.settings[1:] == NO_FILTERS
+        return Rows(mask(logits, size), lambda row: self.process(row, *self.settings), none_zero)
 
     def choices(self, logits: np.ndarray, size: int) -> Iterable[int]:
         """The token that the model itself chooses for each row of logits (n, V)."""

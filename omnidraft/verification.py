@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from math import isnan
+from operator import lt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -113,7 +114,7 @@ def lifted(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lift
     2. Category c comes next with probability r P, as in the target: drafted and kept with Q r' =
        min(Q, r P), or drawn from the residual with max(0, r P - Q); the sum is r P.
     """
-    steps = list(comparisons(atoms, origins, lifting, target_probs, limit))
+    steps = comparisons(atoms, origins, lifting, target_probs, limit)  # one by one
     kept, rejected, left = keep(steps, origins, lifting, target_probs, uniforms)
     return written(kept, rejected, left, lifting, target_probs, uniforms)
 
@@ -143,23 +144,51 @@ def written(kept: list[Comparison], rejected: Comparison | None, left: Any, lift
     return Verdict(emitted, "bonus")
 
 
-def keep(steps: list[Comparison], origins: Sequence[Origin], lifting: Lifting,
+def keep(steps: Iterable[Comparison], origins: Sequence[Origin], lifting: Lifting,
          target_probs: Sequence[np.ndarray],
          uniforms: Uniforms) -> tuple[list[Comparison], Comparison | None, Any]:
-    """The kept comparisons, the first rejected one (None: all are kept), its residual (C + 1,)."""
-    if not steps or uniforms.accept(steps[-1].after):
-        return steps, None, None
-    draws = [uniforms.next() for _ in steps]  # subtle: all at once, since the twin needs them early
-    i = len(steps)
+    """The kept comparisons, the first rejected one (None: all are kept), its residual (C + 1,).
+
+    A comparison is computed, and with it perhaps a row of the target, only while it can matter.
+    """
+    steps = iter(steps)
+    known = []
+    draw = 1.0
+    for step in steps:
+        if not known:
+            draw = uniforms.next()  # a single one: are all kept?
+        known.append(step)
+        most = at_most(step)
+        if draw >= most[-1]:  # not all, whatever the later rows are
+            break
+    if not known or draw < known[-1].after:
+        return known, None, None
+    # For each comparison a draw: where do we stop? As h <= r, not where the draw is r or more.
+    draws = [uniforms.next() for _ in range(len(known) + len(step.later))]
+    while any(map(lt, draws[len(known):], most)):
+        step = next(steps, None)
+        if step is None:  # a broken row
+            break
+        known.append(step)
+        most = at_most(step)
+    i = len(known)
     while True:  # go back from the last, until one stops us; the first has r = 1, so h = 1
         i -= 1
-        r = steps[i].before
+        r = known[i].before
         if draws[i] >= r:  # and h <= r, as Z <= r: no need to know h
             continue
-        left = residual(*p_and_q(steps[i], origins, lifting, target_probs), r)
+        left = residual(*p_and_q(known[i], origins, lifting, target_probs), r)
         z = float(left.sum())
         if r == 1 or draws[i] < z / (z + (1 - r)):  # h
-            return steps[:i], steps[i], left
+            return known[:i], known[i], left
+
+
+def at_most(step: Comparison) -> list[float]:
+    """Bounds of r after this comparison and after each later one: r' = min(1, r P/Q), and P <= 1.
+
+    subtle: where Q = 0, they are 1, so that a broken row before it is noticed.
+    """
+    return list(accumulate(step.later, lambda r, q: ratio(r, q or r), initial=step.after))
 
 
 def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting: Lifting,
@@ -167,71 +196,61 @@ def comparisons(atoms: Sequence[int | None], origins: Sequence[Origin], lifting:
                 limit: int | None = None) -> Iterator[Comparison]:
     """The comparisons of a round, up to the first with P = 0; arguments as for `lifted`.
 
-    They also end before a broken row of the target (NaN, or every token ruled out). It is an error
-    only if all that precedes it is kept: then `lifted` draws from it.
+    They come with P, Q and r' = min(1, r P / Q). They also end before a broken row of the target
+    (NaN, or every token ruled out). It is an error only if all that precedes it is kept: then
+    `lifted` draws from it.
     """
-    route = lifting.route(atoms, len(target_probs), limit)
-    return judged(route, _sums(route, origins, lifting, target_probs))
-
-
-def _sums(route: list[Comparison], origins: Sequence[Origin], lifting: Lifting,
-          target_probs: Sequence[np.ndarray]) -> Iterator[tuple[float, float, float]]:
-    """For each comparison the three sums of `judged`, each over few probabilities."""
-    for step in route:
-        q, _ = origins[step.place]
-        proposing, possible, tokens = summed(step, origins, lifting)
+    route = _proposed(lifting.route(atoms, len(target_probs), limit), origins, lifting)
+    q = [0.0] * len(route)  # `at_most` knows no bounds
+    if getattr(target_probs, "none_zero", False):
+        q = [step.draft_prob for step in route]
+    r = above = 1.0  # above: the mass of the node
+    for place, step in enumerate(route, 1):
         try:
-            p = target_probs[step.row]
+            row = target_probs[step.row]
         except OmnidraftError:  # a broken row
             return
-        broken = 0 * float(p[0])  # NaN in every entry, if the row is a tensor
-        yield _sum(q, proposing), _sum(q, possible), _sum(p, tokens) + broken
+        if step.child:
+            tokens = lifting.below(step.node + step.child)
+        else:  # *stop*
+            tokens = lifting.own(step.node)
+        mass = _sum(row, tokens) + 0 * float(row[0])  # NaN in every entry, if the row is a tensor
+        if isnan(mass):
+            return
+        p = mass if step.node == ROOT else mass / above
+        above = mass
+        before = r
+        r = ratio(r * p, step.draft_prob)
+        later = tuple(q[place:]) if r else ()
+        yield step._replace(target_prob=p, before=before, after=r, later=later)
+        if r == 0:
+            return
+
+
+def _proposed(route: list[Comparison], origins: Sequence[Origin],
+              lifting: Lifting) -> list[Comparison]:
+    """The comparisons with the Q of their proposals, each from sums over few tokens."""
+    made = []
+    q = 1.0
+    for step in route:
+        row, prefix = origins[step.place]
+        after = lifting.after(prefix)
+        children = lifting.children(step.node) if step.stop else step.child
+        proposing = [token for atom in children for token in after.get(atom, ())]
+        possible = lifting.continuing(prefix)[0] if prefix else ()  # (): all draft tokens are
+        stop_prob = 1.0 if step.stopped_at == ROOT else q  # the same atom's *stop* came just before
+        whole = (_sum(row, possible) or 1.0) * stop_prob
+        q = _sum(row, proposing) / (whole or 1.0)
+        if step.stop:  # proposed by every atom that is no child
+            q = max(0.0, 1.0 - q)
+        made.append(step._replace(draft_prob=q, stop_prob=stop_prob))
+    return made
 
 
 def _sum(row: np.ndarray, ids: Sequence[int]) -> float:
     if len(ids) == 1:  # most often, and faster than a sum
         return float(row[ids[0]])
     return float(row[ids].sum()) if len(ids) else 0.0
-
-
-def summed(step: Comparison, origins: Sequence[Origin],
-           lifting: Lifting) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-    """Three lists of ids whose probabilities are summed: the draft tokens that propose this child
-    (for *stop*: any child), those that are possible (empty: all), and the target tokens below the
-    child (for *stop*: the node's own)."""
-    _, prefix = origins[step.place]
-    after = lifting.after(prefix)
-    children = lifting.children(step.node) if step.stop else step.child
-    proposing = [token for atom in children for token in after.get(atom, ())]
-    possible = lifting.continuing(prefix)[0] if prefix else ()
-    if step.child:
-        return proposing, possible, lifting.below(step.node + step.child)
-    return proposing, possible, lifting.own(step.node)
-
-
-def judged(route: list[Comparison],
-           sums: Iterable[tuple[float, float, float]]) -> Iterator[Comparison]:
-    """The comparisons with P, Q and r' = min(1, r P / Q), up to the first with r' = 0.
-
-    sums: for each, q of the draft tokens that propose it (for *stop*: that propose any child), q of
-    all that are possible (0: all), and the mass of the child, or of the node's own token.
-    """
-    r = q = above = 1.0  # above: the mass of the node
-    for step, (proposing, possible, mass) in zip(route, sums, strict=False):
-        if isnan(mass):  # a broken row
-            return
-        stop_prob = 1.0 if step.stopped_at == ROOT else q  # the same atom's *stop* came just before
-        q = proposing / (possible or 1.0) / stop_prob
-        if step.stop:  # proposed by every atom that is no child
-            q = max(0.0, 1.0 - q)
-        p = mass if step.node == ROOT else mass / above
-        above = mass
-        before = r
-        r = ratio(r * p, q)
-        yield step._replace(target_prob=p, draft_prob=q, stop_prob=stop_prob, before=before,
-                            after=r)
-        if r == 0:
-            return
 
 
 def p_and_q(step: Comparison, origins: Sequence[Origin], lifting: Lifting,
@@ -251,11 +270,7 @@ def acceptances(atoms: Sequence[int | None], origins: Sequence[Origin], lifting:
     This project's own. The draft is kept up to an atom with probability r (see `lifted`). As r
     can rise again, the labels multiply to the smallest r so far. The list ends with the rows.
     """
-    return labels(comparisons(atoms, origins, lifting, target_probs))
-
-
-def labels(steps: Iterable[Comparison]) -> list[float]:
-    """How far r falls at each atom: the `acceptances`."""
+    steps = comparisons(atoms, origins, lifting, target_probs)
     after = {step.place: step.after for step in steps}  # an atom may be compared twice
     least = accumulate(after.values(), min, initial=1.0)
     return [now / before for before, now in pairwise(least)]

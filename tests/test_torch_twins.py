@@ -411,7 +411,7 @@ def test_verification_by_itself(rounds):
             steps = [*verification.comparisons(atoms, origins, case.lifting, p, limit)]
             made = [*verification.comparisons(atoms, rows, case.torch_lifting, torch.from_numpy(p), limit)]
             assert [step[:8] for step in made] == [step[:8] for step in steps]  # places and nodes
-            assert np.array([step[8:] for step in made]) == pytest.approx(np.array([step[8:] for step in steps]), abs=1e-12)
+            assert np.array([step[8:13] for step in made]) == pytest.approx(np.array([step[8:13] for step in steps]), abs=1e-12)
         one, other = sampling.Uniforms(case.draws), sampling_torch.Uniforms(case.draws)
         kept, refused, left = verification.keep(steps, origins, case.lifting, p, one)
         made = verification.keep(made, rows, case.torch_lifting, torch.from_numpy(p), other)
