@@ -69,6 +69,18 @@ def test_the_lesson_is_as_light_as_a_textbook():
     assert method.longest_function <= 25
 
 
+@pytest.mark.parametrize("room", ["cli", "learning", "text"])
+def test_every_room_can_be_read(room):
+    """`python tests/density.py` prints the table, with the name of a room its files."""
+    found = total(rooms()[room].values())
+    assert found.characters / found.lines <= 45
+    assert found.per_100(found.conditional_expressions) <= 3
+    assert found.per_100(found.tuple_assignments) <= 2
+    assert found.per_100(found.stars) <= 2
+    assert found.walrus == 0
+    assert found.longest_function <= (25 if room in ("lesson", "text") else 45)
+
+
 def test_density_counts_what_it_says():
     code = '"""Text."""\n\ndef f(a):  # why\n    """Doc."""\n    b, c = 1, 2\n    b = a if (c := b) else c\n    return [*a]\n'
     found = density(code)
