@@ -171,6 +171,13 @@ def keep(steps: Iterable[Comparison], origins: Sequence[Origin], lifting: Liftin
             break
         known.append(step)
         most = at_most(step)
+    place, left = _stop(known, draws, origins, lifting, target_probs)
+    return known[:place], known[place], left
+
+
+def _stop(known: list[Comparison], draws: list[float], origins: Sequence[Origin],
+          lifting: Lifting, target_probs: Sequence[np.ndarray]) -> tuple[int, Any]:
+    """Which comparison is the first rejected one, and its residual (C + 1,)."""
     i = len(known)
     while True:  # go back from the last, until one stops us; the first has r = 1, so h = 1
         i -= 1
@@ -180,7 +187,7 @@ def keep(steps: Iterable[Comparison], origins: Sequence[Origin], lifting: Liftin
         left = residual(*p_and_q(known[i], origins, lifting, target_probs), r)
         z = float(left.sum())
         if r == 1 or draws[i] < z / (z + (1 - r)):  # h
-            return known[:i], known[i], left
+            return i, left
 
 
 def at_most(step: Comparison) -> list[float]:

@@ -62,7 +62,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("verification", "ratio(r * p, step.draft_prob)", "ratio(p, step.draft_prob)", BLOCK),
     ("verification", "if r == 1 or draws[i] < z / (z + (1 - r)):", "if True:", BLOCK),
     ("verification", "lifting, target_probs), r)\n", "lifting, target_probs), 1.0)\n", BLOCK),
-    ("verification", "return known[:i], known[i], left", "return [], known[0], left", BLOCK),
+    ("verification", "return known[:place], known[place], left", "return [], known[0], left", BLOCK),
     ("verification", "q /= step.stop_prob", "q /= 1.0", ROUND),
     ("verification", "q[list(lifting.children(step.stopped_at))] = 0.0", "q[:0] = 0.0", ROUND),
     ("verification", "mass if step.node == ROOT else mass / above", "mass", ROUND),
