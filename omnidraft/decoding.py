@@ -10,7 +10,7 @@ from .options import Options, as_ids
 from .pairing import Pairing
 from .reading import Reader
 from .sampling import Sampler, Uniforms
-from .text.errors import OmnidraftError
+from .text.errors import OmnidraftError, shown
 from .translation import Proposals, until_end
 from .verification import Verdict, exact_match
 
@@ -238,7 +238,12 @@ def processed(logits: Any, ids: list[int], options: Options) -> Any:
         return logits
     first = len(ids) - len(logits) + 1  # number of ids before the first row
     for row in range(len(logits)):
-        logits[row] = options.processor(ids[:first + row], logits[row])
+        made = options.processor(ids[:first + row], logits[row])
+        if getattr(made, "shape", None) != logits[row].shape:
+            name = getattr(options.processor, "__name__", options.processor)
+            raise OmnidraftError(f"the logits processor {name} returned {shown(made)}, but must "
+                                 f"return logits of shape {tuple(logits[row].shape)}")
+        logits[row] = made
     return logits
 
 

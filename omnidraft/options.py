@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from .stopping import AcceptanceHead, Confidence, FixedLength
-from .text.errors import OmnidraftError
+from .text.errors import OmnidraftError, shown
 from .verification import RULES, Rule
 
 ABOVE_ZERO = 5e-324  # the least float above 0
@@ -49,8 +49,8 @@ class Options:
         if not isinstance(self.stop, FixedLength):
             raise OmnidraftError(f"stop is {self.stop!r}: use a rule of `stopping` or stop_strings")
         if self.processor is not None and not callable(self.processor):
-            raise OmnidraftError(f"processor is {self.processor!r}, but must be a function of ids "
-                                 "and logits")
+            raise OmnidraftError(f"processor is {shown(self.processor)}, but must be a function of "
+                                 "ids and logits")
         if not isinstance(self.stop.head, AcceptanceHead | None):
             raise OmnidraftError(f"head is {self.stop.head!r}, but must be an AcceptanceHead")
         if self.eos_token_id is not None:
@@ -100,8 +100,9 @@ class Options:
         unknown = settings.keys() - known
         if unknown:
             raise OmnidraftError(f"unknown option {min(unknown)!r}: choose from draft_length, "
-                                 f"threshold, {', '.join(sorted(known))}; for more, call "
-                                 "transformers' generate(custom_generate=pair.decoder())")
+                                 f"threshold, {', '.join(sorted(known))}, stop_strings, seed; "
+                                 "for more, call transformers' "
+                                 "generate(custom_generate=pair.decoder())")
         settings.setdefault("stop", Confidence(draft_length, threshold))
         return cls(**settings)
 

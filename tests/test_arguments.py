@@ -128,23 +128,20 @@ class OnlyPut:
 
 def test_what_generate_takes(folders):  # noqa: F811
     pair = paired(folders)
-    for name, odd, words in (("streamer", 5, "streamer is 5, but needs `put` and `end`"),
-                             ("streamer", np.float32(1), "needs `put` and `end`"), ("streamer", OnlyPut(), "needs `put`"),
-                             ("bad_words_ids", 5, "bad_words_ids is 5, but must be lists of ids"),
-                             ("bad_words_ids", [5], "must be lists of ids"),
-                             ("processor", 5, "processor is 5, but must be a function of ids and logits")):
-        told(lambda name=name, odd=odd: pair.generate("the", max_new_tokens=3, **{name: odd}), words)
+    for name in ("streamer", "stopping_criteria", "logits_processor", "bad_words_ids", "repetition_penalty"):
+        for call in (pair.generate, lambda *args, **given: [*pair.stream(*args, **given)]):
+            told(lambda name=name, call=call: call("the", max_new_tokens=3, **{name: 5}),
+                 rf"unknown option '{name}': .*generate\(custom_generate=pair.decoder\(\)\)")
+    for odd in ODD:
+        told(lambda odd=odd: pair.generate("the", max_new_tokens=3, processor=odd),
+             "processor is .*, but must be a function of ids and logits")
     for odd in (5, {}, ()):
         told(lambda odd=odd: [*pair.stream("the", max_new_tokens=3, rounds=odd)], "rounds is .*, but must be a list")
-    told(lambda: pair.generate("the", max_new_tokens=3, stopping_criteria=lambda ids, scores: 1 / 0),
-         "the stopping criterion <lambda> failed: ZeroDivisionError division by zero")
     for odd in (None, 5, "x", np.zeros(3), [1.0]):
-        for name in ("processor", "logits_processor"):
-            for heat in (0.0, 1.0):
-                told(lambda odd=odd, name=name, heat=heat: pair.generate(
-                    "the", max_new_tokens=3, temperature=heat, **{name: lambda ids, row: odd}),
-                    "the logits processor <lambda> returned .*, but must return logits of shape")
-    assert pair.generate("the", max_new_tokens=3, bad_words_ids=np.array([[1], [2]])).tokens
+        for heat in (0.0, 1.0):
+            told(lambda odd=odd, heat=heat: pair.generate(
+                "the", max_new_tokens=3, temperature=heat, processor=lambda ids, row: odd),
+                "the logits processor <lambda> returned .*, but must return logits of shape")
 
 
 def test_what_a_decoder_takes():

@@ -19,9 +19,9 @@ from omnidraft.engine.load import folder
 
 @embedded
 @pytest.mark.parametrize(("name", "value", "advice"), [
-    ("max_tokens", 8, "max_new_tokens"), ("max_length", 8, "max_new_tokens, which does not count the prompt"),
-    ("num_beams", 2, "do_sample"), ("tools", [], "chat template"), ("n", 2, "num_return_sequences"),
-    ("stop", ["."], "stop_strings"), ("gamma", 4, "draft_length"), ("stop_string", ".", "did you mean 'stop_strings'")])
+    ("max_tokens", 8, "max_new_tokens"), ("max_length", 8, "max_new_tokens"),
+    ("num_beams", 2, "generate(custom_generate=pair.decoder())"), ("tools", [], "generate(custom_generate=pair.decoder())"),
+    ("stop", ["."], "stop_strings"), ("gamma", 4, "draft_length"), ("stop_string", ".", "stop_strings")])
 def test_names_of_other_libraries_are_answered_with_the_name_here(name, value, advice):
     with pytest.raises(OmnidraftError, match=re.escape(advice)):
         omnidraft.pair().generate("Once", **{name: value})
@@ -37,7 +37,7 @@ def test_a_chat_in_parts_is_that_chat():
     with pytest.raises(OmnidraftError, match="part of type 'image': these models read text only"):
         pair.generate([{"role": "user", "content": [*parts, {"type": "image", "url": "a.png"}]}])
     for wrong in ([[1, [2]]], [{"role": "user", "content": 5}]):
-        with pytest.raises(OmnidraftError, match="is not a prompt"):
+        with pytest.raises(OmnidraftError, match="is not a prompt|must be one or more ids"):
             pair.generate(wrong)
 
 

@@ -1,4 +1,4 @@
-"""Logits processors that keep state, through every entrance: plain greedy text, or one line above temperature 0."""
+"""Logits processors that keep state, through every entrance: plain greedy text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from test_cli import embedded
 from vocabularies import REAL
 
 import omnidraft
-from omnidraft import OmnidraftError
 from omnidraft.decoding import plain
 from omnidraft.options import Options
 from omnidraft.sampling import Uniforms
@@ -60,6 +59,11 @@ class Grammar(Log):
         return super().__call__(ids, rows)
 
 
+def row_by_row(processor):
+    """A processor of transformers, (1, n) and (1, V), as `Options.processor` takes one: ids and logits (V,)."""
+    return lambda ids, row: processor(np.array([ids]), row[None])[0]
+
+
 KINDS = (Log, Count, Incremental, Grammar)
 
 
@@ -73,11 +77,11 @@ def test_greedy_text_is_that_of_plain_decoding_and_each_call_is_made_once(kind, 
     for run in ("plain", "drafted"):
         processor = kind()
         if run == "plain":
-            options = Options(**how, processor=lambda ids, row, one=processor: one(np.array([ids]), row[None])[0])
+            options = Options(**how, processor=row_by_row(processor))
             rounds = plain(pair.target, "Once upon a time", options, Uniforms([]))
             ids = [token for one in rounds for token in one.emitted]
         else:
-            ids = pair.generate("Once upon a time", logits_processor=processor, **how).tokens
+            ids = pair.generate("Once upon a time", processor=row_by_row(processor), **how).tokens
         begin = len(processor.seen[0])
         assert [len(seen) - begin for seen in processor.seen] == [*range(24)]  # once per token, in order
         assert all(seen[begin:] == ids[:len(seen) - begin] for seen in processor.seen)  # with ids that stay
@@ -91,30 +95,16 @@ def test_no_call_is_made_for_what_follows_an_end_token():
     text = pair.generate("Once upon a time", max_new_tokens=24, eos_token_id=())
     for end in set(text.tokens[3:]):
         log.seen.clear()
-        made = pair.generate("Once upon a time", max_new_tokens=24, eos_token_id=end, logits_processor=log)
+        made = pair.generate("Once upon a time", max_new_tokens=24, eos_token_id=end, processor=row_by_row(log))
         assert len(log.seen) == len(made.tokens) == text.tokens.index(end) + 1
 
 
 @embedded
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_above_temperature_0_a_processor_that_keeps_state_is_one_line(kind):
+def test_above_temperature_0_slem_asks_in_order_too(kind):
     pair = omnidraft.pair("draft-tasks", "qwen-like")
-    says = f"{kind.__name__}.*(keeps state|failed: AssertionError).*do_sample=False"
-    with pytest.raises(OmnidraftError, match=says) as caught:
-        pair.generate("Once upon a time", max_new_tokens=8, do_sample=True, logits_processor=kind())
-    assert "\n" not in str(caught.value)
     how = dict(max_new_tokens=24, do_sample=True, eos_token_id=(), verify="slem")  # its choices are compared in order
-    assert len(pair.generate("Once upon a time", logits_processor=kind(), **how).tokens) == 24
-
-
-@embedded
-def test_a_processor_that_raises_is_one_line():
-    def broken(ids, rows):
-        raise AssertionError
-
-    for how in ({}, {"do_sample": True}):
-        with pytest.raises(OmnidraftError, match="broken.* failed: AssertionError"):
-            omnidraft.pair("draft-tasks", "qwen-like").generate("Once", logits_processor=broken, **how)
+    assert len(pair.generate("Once upon a time", processor=row_by_row(kind()), **how).tokens) == 24
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -141,20 +131,23 @@ def test_the_three_entrances_agree(kind):
     def generate(processor, **how):
         return model.generate(**inputs, max_new_tokens=24, logits_processor=[processor], pad_token_id=0, **how)[0].tolist()
 
+    def tensors(processor):
+        return lambda ids, row: processor(torch.tensor([ids]), torch.as_tensor(row)[None])[0]
+
     found = {}
     for name, run in {
             "plain": lambda one: generate(one, do_sample=False),
             "decoder": lambda one: generate(one, do_sample=False, custom_generate=pair.decoder(stop=FixedLength(4))),
             "folder": lambda one: generate(one, do_sample=False, **folder),
-            "pair": lambda one: pair.generate(inputs.input_ids, max_new_tokens=24, logits_processor=one).sequences}.items():
+            "pair": lambda one: pair.generate(inputs.input_ids[0], max_new_tokens=24, processor=tensors(one)).sequences,
+            }.items():
         processor = Here()
         found[name] = json.dumps([run(processor), processor.seen])
     assert len(set(found.values())) == 1, found
     if kind is Log:
         return
     for run in (lambda one: generate(one, do_sample=True, custom_generate=pair.decoder()),
-                lambda one: generate(one, do_sample=True, **folder),
-                lambda one: pair.generate(inputs.input_ids, do_sample=True, logits_processor=one)):
+                lambda one: generate(one, do_sample=True, **folder)):
         with pytest.raises(ValueError, match="(keeps state|failed: AssertionError).*do_sample=False"):
             run(Here())
 

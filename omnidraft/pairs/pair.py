@@ -21,7 +21,7 @@ from ..text.errors import OmnidraftError, expect
 from ..text.files import paused
 from .ngram_files import computed_once
 from .pace import Pace, paced
-from .prompts import ids_of, is_several, uniforms_of
+from .prompts import ids_of, ids_of_each, uniforms_of
 
 Reason = Literal["eos", "length", "stop", "context"]
 MODEL = "a model, such as omnidraft.load gives"
@@ -135,10 +135,10 @@ class Pair(Pairing):
         """
         options, stops = _checked(options, stop_strings, settings)
         uniforms = uniforms_of(seed, generator)
-        if not is_several(prompt):
-            return self._generation(self.read(prompt), options, uniforms, stops)
-        prompts = [self.read(one) for one in prompt]
-        return [self._generation(one, options, uniforms, stops) for one in prompts]
+        read = ids_of_each(self, prompt)
+        if isinstance(read, list):
+            return [self._generation(one, options, uniforms, stops) for one in read]
+        return self._generation(read, options, uniforms, stops)
 
     def stream(self, prompt: Any, options: Options | None = None, *,
                rounds: list[Round] | None = None, seed: int = 0, generator: Any = None,
@@ -147,9 +147,10 @@ class Pair(Pairing):
         options, stops = _checked(options, stop_strings, settings)
         uniforms = uniforms_of(seed, generator)
         expect("rounds", rounds, (None, list), "a list, to which the rounds are added")
-        if is_several(prompt):
+        read = ids_of_each(self, prompt)
+        if isinstance(read, list):
             raise OmnidraftError("stream writes one text: give one prompt, or use generate")
-        for record, piece, _ in self._pieces(self.read(prompt), options, uniforms, stops):
+        for record, piece, _ in self._pieces(read, options, uniforms, stops):
             if rounds is not None:
                 rounds.append(record)
             if piece:
@@ -159,7 +160,6 @@ class Pair(Pairing):
                     uniforms: Uniforms, stops: list[bytes]) -> Generation:
         made = Generation("", [], [], prompt_tokens=prompts[0])
         text = ""
-        reason = None
         for record, piece, reason in self._pieces(prompts, options, uniforms, stops):  # noqa: B007
             made.rounds.append(record)
             made.tokens.extend(record.emitted)

@@ -33,6 +33,13 @@ def ids_of(pair: Pairing, prompt: Any) -> tuple[list[int], list[int]]:
     return target_ids, pair.draft.tokenizer.encode_possible(text)
 
 
+def ids_of_each(pair: Pairing, prompt: Any) -> Any:
+    """Like `ids_of`; for a list of prompts, a list of what it returns for each."""
+    if is_several(prompt):
+        return [ids_of(pair, one) for one in prompt]
+    return ids_of(pair, prompt)
+
+
 def check_names(target: Any, text: str) -> None:
     """OmnidraftError for the name of a special token in a text, if transformers reads it as one."""
     if getattr(target, "speaks", None) is None:
