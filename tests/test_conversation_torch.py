@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from test_conversation import CHATML, MESSAGES, turns  # noqa: E402
 from test_transformers_model import BYTES, KINDS, PIECES, SIZES, TransformersModel, random_model, saved  # noqa: E402
 
 from omnidraft import sampling_torch  # noqa: E402
-from omnidraft.engine import transformers_model  # noqa: E402
+from omnidraft.engine import transformers_cache  # noqa: E402
 from omnidraft.engine.load import load  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.pairs.conversation import Conversation  # noqa: E402
@@ -74,7 +75,7 @@ def test_the_template_of_the_folder_is_used(tmp_path):
 def test_a_target_that_reads_proposals_one_at_a_time_writes_without_drafts_unless_asked(at_once):
     """In every way of writing; it would take a pass for each proposal."""
     both = Pair(model("convolution and attention", PIECES, 1), model("convolution and attention", BYTES, 2))
-    both.target._at_once = at_once
+    both.target.choice = replace(both.target.choice, alone="" if at_once else "wrong")
     both.target.speaks, prompt = None, BYTES.encode("the king")
 
     def drafts(**stop) -> list[bool]:
@@ -94,14 +95,14 @@ def test_a_target_that_reads_proposals_one_at_a_time_writes_without_drafts_unles
 @pytest.mark.parametrize(("four_at_once", "wanted"), [(1.0, True), (3.5, False), (4.5, False)])
 def test_proposals_are_read_at_once_only_if_that_is_clearly_faster(four_at_once, wanted, monkeypatch, capsys):
     """A clock in which four tokens take so long together, in units of one token."""
-    now, run = [0.0], TransformersModel._run_one
+    now, run = [0.0], TransformersModel.run
 
-    def timed(self, texts, state, rows, hidden, held):
+    def timed(self, texts, *how, **more):
         now[0] += {1: 1.0, 4: four_at_once}.get(texts.shape[1], 9.0)
-        return run(self, texts, state, rows, hidden, held)
+        return run(self, texts, *how, **more)
 
-    monkeypatch.setattr(TransformersModel, "_run_one", timed)
-    monkeypatch.setattr(transformers_model.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(TransformersModel, "run", timed)
+    monkeypatch.setattr(transformers_cache.time, "perf_counter", lambda: now[0])
     made = model("convolution and attention", BYTES, 2)
-    assert (made._at_once, made.drafting_pays) == (wanted, wanted)
+    assert (made.choice.alone == "", made.drafting_pays) == (wanted, wanted)
     assert ("writes without drafts" in capsys.readouterr().err) != wanted

@@ -164,7 +164,6 @@ def test_logits_equal_the_numpy_engine(name: str):
     assert other.tokenizer.fingerprint == one.tokenizer.fingerprint
     ids = np.random.default_rng(0).integers(0, one.tokenizer.size, 100).tolist()
     expected = one.forward(ids, one.new_cache(), rows=100)
-    own._columns_from, other._columns_from = 2, None  # also if that is not faster
     for model, pieces in ((other, [100]), (own, [100]), (own, [16, 1, 4, 3, 8, 7, 2, 13, 1, 45])):
         cache = model.new_cache()
         logits = np.concatenate([model.forward(ids[end - m:end], cache, m)
@@ -198,7 +197,7 @@ def test_rewinding_leaves_no_trace(kind: str):
     architecture, sizes, found = KINDS[kind]
     plain_model = random_model(architecture, sizes, 67)
     model = TransformersModel(plain_model, PIECES)
-    assert (model.can_cut, model._at_once is not None) == (found in ("cut", "copied"), found == "copied")
+    assert (model.can_cut, issubclass(model.choice.kind, Copies)) == (found in ("cut", "copied"), found == "copied")
     assert model.vocab_size == 67 and model.context_size >= 128
     rng, worst = random.Random(0), 0.0
     for _ in range(2):
@@ -224,7 +223,6 @@ def test_a_text_is_read_once_or_the_reason_is_told(kind: str, capsys):
     architecture, sizes, found = KINDS[kind]
     inner, lengths = random_model(architecture, sizes, 67).double(), []
     model = TransformersModel(inner, PIECES, name="this")
-    model._columns_from = None  # use transformers' pass, whose tokens are counted here
     inner.get_input_embeddings().register_forward_pre_hook(lambda _, ids: lengths.append(ids[0].shape[1]))
     said = capsys.readouterr().err
     options = Options(stop=FixedLength(0), max_new_tokens=8, eos_token_id=())
@@ -235,10 +233,10 @@ def test_a_text_is_read_once_or_the_reason_is_told(kind: str, capsys):
     ahead = (f"'this' would read the whole text again after a rejected proposal: {model.rereads}; "
              "as a target it writes without drafts, unless you give a draft length or a stop rule\n")
     again = f"'this' reads the whole text again in every pass, which is slow: {model.rereads}\n"
-    alone = (f"'this' reads proposals one at a time, as several at once are {model._alone} here: "
+    alone = (f"'this' reads proposals one at a time, as several at once are {model.choice.alone} here: "
              "as a target it writes without drafts, unless you give a draft length or a stop rule\n")
-    assert model.drafting_pays == (model._at_once is not False and found not in ("ahead", "differs"))
-    assert said == {"again": again, "ahead": ahead, "differs": ahead}.get(found, alone if model._at_once is False else "")
+    assert model.drafting_pays == (not model.choice.alone and found not in ("ahead", "differs"))
+    assert said == {"again": again, "ahead": ahead, "differs": ahead}.get(found, alone if model.choice.alone else "")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -308,7 +306,6 @@ def test_without_drafts_a_state_is_copied_every_sixteen_tokens(monkeypatch):
 def test_a_pass_that_fails_leaves_no_trace(monkeypatch):
     inner = random_model("LlamaForCausalLM", SIZES, 67)
     model = TransformersModel(inner, PIECES)
-    model._columns_from = None  # use transformers' pass, which calls the layers' forward
     cache = model.new_cache()
     model.forward([1, 2, 3], cache)
     with monkeypatch.context() as patch:

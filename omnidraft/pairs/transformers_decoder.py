@@ -58,7 +58,7 @@ class Decoder:
         import torch
         from transformers.generation import GenerateDecoderOnlyOutput
 
-        from ..engine.transformers_model import cache_name
+        from ..engine.transformers_cache import cache_name
         asked = given_to_generate()
         config, target, streamer = generation_config, self.pair.target, self.streamer
         keeps = config.output_scores and config.return_dict_in_generate
@@ -90,8 +90,7 @@ class Decoder:
         if cache is not None:
             held = ids[:held_by(cache)]
             own = self.pair.sampler(uniforms).new_cache(target)
-            own.state = cache
-            own.ids += held
+            own.hold(cache, held)
             text.target = Reader(target, own, held)
         if streamer is None:
             streamer = asked.get("streamer")  # it has got the prompt
