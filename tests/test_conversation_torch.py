@@ -19,6 +19,7 @@ from omnidraft.engine import transformers_cache  # noqa: E402
 from omnidraft.engine.load import load  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.pairs.conversation import Conversation  # noqa: E402
+from omnidraft.pairs.pace import usual as as_usual  # noqa: E402
 from omnidraft.pairs.pair import Pair  # noqa: E402
 from omnidraft.pairs.prompts import uniforms_of  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
@@ -85,7 +86,7 @@ def test_a_target_that_reads_proposals_one_at_a_time_writes_without_drafts_unles
         assert "".join(both.stream(prompt, Options.of(**how), rounds=streamed)) == written.text
         answer = [*Conversation(both).ask("the king", Options.of(**how), uniforms_of(0))]
         found = [any(one.draft_tokens for one in rounds) for rounds in (written.rounds, streamed, answer)]
-        return [*found, both.decoder(**stop).options.stop.limit > 0]
+        return [*found, as_usual(both.decoder(**stop).options, both.target).stop.limit > 0]
 
     usual = drafts()  # random models are never confident: only the options say that these would draft
     assert usual[3] == at_once and (at_once or not any(usual))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from vocabularies import REAL
 import omnidraft
 from omnidraft import OmnidraftError, sampling_torch
 from omnidraft.exactness import distribution_of, total_variation
+from omnidraft.pairs import transformers_decoder
 from omnidraft.stopping import FixedLength
 
 GREEDY = {"do_sample": False, "max_new_tokens": 24}
@@ -123,14 +123,15 @@ def test_the_output_class_its_scores_and_its_cache():
 
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 0.7, "top_k": 2}, {"repetition_penalty": 2.0, "top_p": 0.9}])
-def test_the_distribution_of_two_tokens_is_exact(how):
+def test_the_distribution_of_two_tokens_is_exact(how, monkeypatch):
     """The distribution over all draws, at T = 1 and with transformers' processors, compared with the chain rule."""
     pair = omnidraft.pair(loaded("small", 1), loaded("small", 2))
     model, inputs = asked("small", "ab", do_sample=True, pad_token_id=0, **{"top_k": 0} | how)
     start = inputs["input_ids"].shape[1]
 
     def text(draws):
-        decoder = replace(pair.decoder(stop=FixedLength(1)), draws=lambda: draws)
+        monkeypatch.setattr(transformers_decoder, "draws_of", lambda generator: draws)
+        decoder = pair.decoder(stop=FixedLength(1))
         return tuple(model.generate(**inputs, max_new_tokens=2, custom_generate=decoder)[0, start:].tolist())
 
     def row(ids):  # what plain generate samples from, according to its own scores
