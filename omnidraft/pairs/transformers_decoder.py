@@ -127,9 +127,9 @@ class Decoder:
         for wrong, why in (
             (unwrapped(model) is not self.pair.target.model, "use generate of the pair's target"),
             (len(ids) > 1, "give one prompt at a time, num_return_sequences=1, and no beams"),
-            ({k for k in prepared if prepared[k] is not None} - PREPARED, "only ids are supported"),
             (config.output_attentions or config.output_hidden_states or config.output_logits,
              "of the optional outputs, only scores are supported"),
+            ({k for k in prepared if prepared[k] is not None} - PREPARED, "only ids are supported"),
             ([name for name in METHODS if getattr(config, name, None) is not None],
              f"{', '.join(METHODS)} are other decoding methods: leave them out"),
             (size not in (None, ids.shape[1]) or held >= ids.shape[1], "give all ids of the text"),
