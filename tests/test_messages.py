@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
-import shutil
 
 import pytest
 from fakes import byte_level
@@ -14,7 +12,6 @@ from typer.testing import CliRunner
 import omnidraft
 from omnidraft import OmnidraftError
 from omnidraft.cli import app
-from omnidraft.engine.load import folder
 
 
 @embedded
@@ -39,20 +36,6 @@ def test_a_chat_in_parts_is_that_chat():
     for wrong in ([[1, [2]]], [{"role": "user", "content": 5}]):
         with pytest.raises(OmnidraftError, match="is not a prompt|must be one or more ids"):
             pair.generate(wrong)
-
-
-@embedded
-def test_a_suggested_command_works_with_folders(tmp_path):
-    paths = [tmp_path / "my drafter", tmp_path / "a target"]
-    for path, name in zip(paths, ("draft-tasks", "qwen-like"), strict=True):
-        shutil.copytree(folder(name), path)
-    flags = ["--draft", str(paths[0]), "--target", str(paths[1])]
-    done = CliRunner().invoke(app, ["generate", "Hi", *flags, "--adapter", "auto", "--adapters", str(tmp_path / "none")])
-    command = re.search(r"run `omnidraft (adapt [^`]+)`", done.output)
-    assert done.exit_code == 1 and command
-    again = [*shlex.split(command[1]), "--limit", "1", "-n", "2", "--no-save"]
-    done = CliRunner().invoke(app, again)
-    assert done.exit_code == 0, done.output
 
 
 @embedded

@@ -82,7 +82,6 @@ def test_new_lines_break_the_line_except_where_they_were_rejected():
     record = Round(proposals=[5], accepted=0, emitted=[5, 0], kinds=["recovered", "bonus"])
     assert Painter(WORDS).paint(record).plain == "\\n\n We"
     assert Painter(WORDS, signs=True).paint(record).plain == "[-\\n][!\\n]\n[^ We]"
-    assert Painter(WORDS, signs=True, one_line=True).paint(record).plain == "[-\\n][!\\n][^ We]"
 
 
 def test_characters_of_several_tokens_appear_with_the_last_one():

@@ -15,7 +15,7 @@ from ..text.files import check_writable
 from . import options
 from .app import command
 from .bench import Measured, compare, emitted, save_figures
-from .generate import on_a_terminal, rounds_of
+from .generate import rounds_of
 from .printing import console, escape, note
 from .prompts import Request, asked, read_prompts
 
@@ -35,11 +35,11 @@ PAUSE = 0.35  # seconds between two steps of --slow
 def demo(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
-        show_default="one of each task", callback=options.typed, help="Text to continue.")] = None,
+        show_default="one of each task", help="Text to continue.")] = None,
     task: Annotated[str | None, options.models(
         help="Only this task: math, code, text.")] = None,
     slow: Annotated[bool, options.output(
-        "--slow", help="Show each draft, then the verdict; space: next, Enter: all.")] = False,
+        "--slow", help="Show each draft, then the verdict, and pause after both.")] = False,
     signs: options.Plain = False,
     figures: options.Json = None,
     chat: options.Chat = None,
@@ -91,10 +91,9 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
     note(" drafts for ".join(names) + f", rule {how.verify}")
     errors.print(legend(signs, rounds=True), soft_wrap=True)
     warm_up(pair, requests[0], read[0], how)
-    keys = "  (space: next step, Enter: run to the end)" if slow and on_a_terminal() else ""
     rows = []
     for (task, prompt), request, ids in zip(prompts.items(), requests, read, strict=True):
-        errors.print(f"\n--- {task} ---{keys}")
+        errors.print(f"\n--- {task} ---")
         alone = list(plain(target, ids, how, uniforms_of(seed)))
         end = "" if isinstance(request, str) else "\n"  # the answer to a chat begins on a new line
         drafted = play(out, Text.assemble((escape(prompt) + end, "dim")),
@@ -132,14 +131,13 @@ def play(out: Any, begin: Any, records: Iterable[Round], painter: Any, drafter: 
 
 def play_in_steps(out: Any, begin: Any, records: Iterable[Round], painter: Any,
                   drafter: Tokenizer) -> list[Round]:
-    """On a terminal: a step at each key, or after a pause."""
+    """On a terminal, which shows each draft until its verdict."""
     from rich.live import Live
 
     from .render import Text, drafted
 
     done = []
     text = begin.copy()
-    by_key = on_a_terminal()
     with Live(console=out, auto_refresh=False) as screen:
         for record in records:
             done.append(record)
@@ -148,9 +146,6 @@ def play_in_steps(out: Any, begin: Any, records: Iterable[Round], painter: Any,
             for step in (grey, text) if record.draft_tokens else (text,):
                 lines = step.wrap(out, out.width)[-(out.height - 1):]  # those that fit
                 screen.update(Text("\n").join(lines), refresh=True)
-                if by_key:
-                    by_key = typer.getchar() not in "\r\n"  # Enter lets the rest run
-                else:
-                    time.sleep(PAUSE)
+                time.sleep(PAUSE)
         screen.update(text)
     return done

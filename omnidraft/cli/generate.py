@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain
+from .. import OmnidraftError, Options, Pair, Round, Tokenizer
 from ..engine.load import EMBEDDED
 from ..metrics import Summary, summarize
 from ..pairs.conversation import Conversation
+from ..pairs.pace import usual
 from ..pairs.prompts import uniforms_of
 from ..sampling import Uniforms
 from . import options
@@ -34,8 +35,7 @@ KNOWN = (" It answers word problems and writes short Python functions and storie
 def generate(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
-        show_default=False, callback=options.typed,
-        help="Text to continue; read from stdin if - or missing.")] = None,
+        show_default=False, help="Text to continue; read from stdin if - or missing.")] = None,
     chat: options.Chat = None,
     stop: Annotated[list[str] | None, options.output(
         "--stop", show_default=False, help="A string that ends the text; repeatable.")] = None,
@@ -47,18 +47,10 @@ def generate(
         raise OmnidraftError("no prompt: give it as an argument, or on stdin with -")
     if prompt in (None, "-"):
         prompt = re.sub(r"\r?\n\Z", "", sys.stdin.read())  # one line end, of any system
-    pair, how = models.open(how)
-    target = getattr(pair, "target", pair)
-    request = next(asked(target, [Request(prompt)], chat))
-    if isinstance(pair, Pair):
-        records = rounds_of(pair, request, how, decoding.seed, stop_strings=stop)
-    elif stop:
-        raise OmnidraftError("-k 0 decodes without a drafter and knows no --stop: drop one of them")
-    elif isinstance(request, str):
-        records = plain(target, prompt, how, uniforms_of(decoding.seed))
-    else:
-        records = Conversation(target).ask(prompt, how, uniforms_of(decoding.seed))
-    write(records, target.tokenizer, as_json=json_lines)
+    pair, how = models.served(how)
+    request = next(asked(pair.target, [Request(prompt)], chat))
+    records = rounds_of(pair, request, usual(how, pair.target), decoding.seed, stop_strings=stop)
+    write(records, pair.target.tokenizer, as_json=json_lines)
 
 
 def rounds_of(pair: Pair, prompt: Any, how: Options, seed: int, **more: Any) -> Iterator[Round]:
@@ -78,17 +70,17 @@ def rounds_of(pair: Pair, prompt: Any, how: Options, seed: int, **more: Any) -> 
 def chat(
     models: options.Served, decoding: options.Decoding,
     system: Annotated[str | None, options.models(
-        "--system", callback=options.typed, help="System message.")] = None,
+        "--system", help="System message.")] = None,
 ) -> None:
     """Chat, one message per line (embedded models forget earlier ones). /exit quits."""
-    pair, how = models.open(decoding.options())
+    pair, how = models.served(decoding.options())
+    how = usual(how, pair.target)
     uniforms = uniforms_of(decoding.seed)
     talk = Conversation(pair, system)
     terminal = on_a_terminal()
     forgets = models.target in EMBEDDED  # these were trained only on single answers
     if terminal:
-        drafts = f"{pair.draft.name} drafts for " if isinstance(pair, Pair) else ""
-        note(f"{drafts}{talk.target.name}.{KNOWN if forgets else ''} {HELP}.")
+        note(f"{pair.draft.name} drafts for {pair.target.name}.{KNOWN if forgets else ''} {HELP}.")
     for message in read_messages(terminal):
         try:
             reply(talk, message, how, uniforms, forgets)
@@ -168,7 +160,7 @@ def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",
         if as_json:
             emit({"type": "round", **vars(record), "text": piece})
         else:
-            say(piece, end="", exact=True, before=text)
+            say(piece, end="", exact=True)
         text += piece
     figures = summarize(done)
     if as_json:

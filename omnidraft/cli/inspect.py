@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from .. import OmnidraftError, Options, Tokenizer, __version__
+from .. import OmnidraftError, Options, __version__
 from ..engine.cpu import has_avx512
 from ..engine.load import EMBEDDED, PUBLISHED, folder, install, load, place, tokenizer_of
 from ..exactness import TOLERANCE, Finding
@@ -49,7 +49,7 @@ BLOCKS = {
 def align(
     draft: options.Side, target: options.Side,
     text: Annotated[str, typer.Argument(
-        help="Text to tokenize.", show_default="a sample", callback=options.typed)] = SAMPLE,
+        help="Text to tokenize.", show_default="a sample")] = SAMPLE,
     plain: options.Plain = False,
 ) -> None:
     """Show a text in the tokens of both vocabularies, split into the smallest common blocks.
@@ -58,7 +58,8 @@ def align(
     """
     from rich.text import Text
 
-    above, below = (one.pieces(one.encode_continuation(text)) for one in tokenizers(draft, target))
+    tokenizers = map(tokenizer_of, (draft, target))
+    above, below = (one.pieces(one.encode_continuation(text)) for one in tokenizers)
     out, signs = console(plain)
     lines = [Text("draft   "), Text("target  ")]
     end = last = 0
@@ -79,11 +80,6 @@ def align(
                 for style, sign, meaning in BLOCKS.values()]
     lines += [Text(), Text("   ").join(meanings)]
     out.print(Text("\n").join(lines), soft_wrap=True)
-
-
-def tokenizers(*names: str) -> list[Tokenizer]:
-    """The tokenizers of models by name, folder or GGUF file."""
-    return [tokenizer_of(name) for name in names]
 
 
 def block(above: Sequence[bytes], below: Sequence[bytes], signs: bool) -> list[Any]:
@@ -144,7 +140,7 @@ def check_pair(draft: str, target: str, text: str | None, backend: str) -> dict[
     try:
         sides = load_two(names[0], names[1], backend=backend)
     except OmnidraftError as error:
-        found = tokenizers(names[0], names[1])
+        found = [tokenizer_of(name) for name in names]
         note(f"only tokenizers are compared, costs are not measured: {error}")
         sides = tuple(SimpleNamespace(tokenizer=one, vocab_size=one.size, name=one.name)
                       for one in found)

@@ -1,19 +1,16 @@
 """Options that several commands share, alone or in groups, and what the groups make."""
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from .. import Adapters, OmnidraftError, Options, Pair, pair
-from ..engine.load import drafter_for, load
+from ..engine.load import drafter_for
 from ..engine.model import printable
 from ..learning.adapters import SHIPPED
-from ..pairs.pace import usual
 from ..pairs.prompts import uniforms_of
 from ..verification import RULES
 from .printing import note
@@ -50,13 +47,6 @@ Backend = Annotated[str, models(
     help="numpy (Llama, Mistral and Qwen2, on a CPU) or torch (all of transformers).")]
 
 
-def typed(text: str | None) -> str | None:
-    """A text among the arguments; in an ASCII locale, Python has read its bytes one by one."""
-    with suppress(UnicodeError, AttributeError):  # as it is, in any other locale
-        return text.encode("ascii", "surrogateescape").decode()
-    return text
-
-
 @dataclass(frozen=True)
 class Models:
     """The two models, and the backend that runs them. `draft` None: `drafter_for` the target."""
@@ -70,15 +60,6 @@ class Models:
         help="With torch: cpu, cuda, cuda:1, mps, auto.")] = "auto"
     dtype: Annotated[str, models(
         help="float32, float64; with torch bfloat16, float16.")] = "auto"
-
-    def flags(self) -> str:
-        """The flags that choose these models, as a shell reads them."""
-        flags = [f"--target {quote(self.target)}"]
-        if self.draft is not None:
-            flags.insert(0, f"--draft {quote(self.draft)}")
-        if self.backend != "numpy":
-            flags.append(f"--backend {quote(self.backend)}")
-        return " ".join(flags)
 
     def pair(self, learns: bool = False) -> Pair:
         """The pair; `learns`: the default drafter is one that is to learn."""
@@ -110,17 +91,8 @@ class Served(Models):
             return adapted(pair, options, adapter)
         if self.adapter == "auto":
             raise OmnidraftError("nothing has been learned yet for this pair: run `omnidraft adapt "
-                                 f"math {self.flags()}`, or drop --adapter")
+                                 "math` with the same models, or drop --adapter")
         return pair, options
-
-    def open(self, options: Options) -> tuple[Any, Options]:
-        """Like `served`, with `usual` options; for draft length 0, the target alone."""
-        if options.stop.limit:
-            pair, options = self.served(options)
-            return pair, usual(options, pair.target)
-        if self.adapter != "none":
-            raise OmnidraftError("-k 0 decodes without a drafter: drop --adapter or -k 0")
-        return load(self.target, self.dtype, self.backend, self.device), options
 
 
 def adapted(pair: Pair, options: Options, adapter: Any) -> tuple[Pair, Options]:

@@ -4,7 +4,6 @@ Tokens, names of models and folders, and the content of files are untrusted.
 """
 
 import json
-import re
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -14,39 +13,22 @@ from typing import Any
 _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 # Format characters (Cf) that text needs: joiners, and marks before Arabic, Syriac, Kaithi numbers.
 _SHOWN = {0x200C, 0x200D, *range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
-# A region's flag: a black flag, then its code in tag characters, which are invisible elsewhere.
-_FLAG = re.compile("\U0001F3F4[\U000E0030-\U000E0039\U000E0061-\U000E007A]{1,6}\U000E007F?")
-
-FLAG_SIZE = 8  # most characters of a flag
 
 
-def escape(text: str, keep: str = "\n\t", before: str = "") -> str:
+def escape(text: str, keep: str = "\n\t") -> str:
     r"""Write all characters that could control a terminal as escapes, except those in `keep`.
-
-    before: what was shown just before; a flag that begins there may end in `text`.
 
     >>> escape("a\x1b[31mb")
     'a\\x1b[31mb'
     """
-    before = before[-FLAG_SIZE:]
-    in_flags: set[int] = set()
-    for flag in _FLAG.finditer(before + text):
-        in_flags.update(range(flag.start(), flag.end()))
     shown = []
-    for place, char in enumerate(text, len(before)):
-        if char in keep or place in in_flags or is_safe(char):
+    for char in text:
+        is_safe = ord(char) in _SHOWN or unicodedata.category(char) not in _UNSAFE
+        if is_safe or char in keep:
             shown.append(char)
         else:
             shown.append(char.encode("unicode_escape", "surrogatepass").decode())
     return "".join(shown)
-
-
-def is_safe(char: str) -> bool:
-    """Is it shown as it is, whatever it follows?"""
-    code = ord(char)
-    if code & 0xFFFE == 0xFFFE:  # not a character, and not allowed in SVG
-        return False
-    return code in _SHOWN or unicodedata.category(char) not in _UNSAFE
 
 
 def show_bytes(data: bytes) -> str:
@@ -54,10 +36,10 @@ def show_bytes(data: bytes) -> str:
     return escape(data.decode("utf-8", "backslashreplace").replace(" ", "·"), "")
 
 
-def say(text: str, end: str = "\n", exact: bool = False, before: str = "") -> None:
+def say(text: str, end: str = "\n", exact: bool = False) -> None:
     """Print a result on stdout, escaped; `exact`: escaped only on a terminal, not in a pipe."""
     if not exact or sys.stdout.isatty():
-        text = escape(text, before=before)
+        text = escape(text)
     print(text, end=end, flush=True)
 
 

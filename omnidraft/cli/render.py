@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ..decoding import Round
 from ..text.tokenizer import Tokenizer
-from .printing import FLAG_SIZE, escape, show_bytes
+from .printing import escape, show_bytes
 
 # fate: (style, sign, legend)
 FATES = {
@@ -30,13 +30,13 @@ END = "│"  # of a round: one pass of the target
 class Painter:
     """Turns the rounds of one text into coloured pieces, with `signs` such as [+ We][- to][! that].
 
-    A character split over tokens appears with its last one. `one_line`: no line breaks.
+    A character split over tokens appears with its last one.
     """
 
-    def __init__(self, tokenizer: Tokenizer, signs: bool = False, one_line: bool = False) -> None:
-        self.tokenizer, self.signs, self.one_line = tokenizer, signs, one_line
+    def __init__(self, tokenizer: Tokenizer, signs: bool = False) -> None:
+        self.tokenizer = tokenizer
+        self.signs = signs
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._before = ""  # the end of what was written
 
     def paint(self, record: Round) -> Text:
         """The tokens that a round wrote, a rejected proposal before the one that replaced it."""
@@ -68,14 +68,9 @@ class Painter:
         if not data:  # end tokens and the like
             return
         piece = self._decoder.decode(data)
-        breaks = "\n"
-        if self.one_line or fate == "rejected":
-            breaks = ""
-        before = self._before
-        if fate != "rejected":
-            self._before = (before + piece)[-FLAG_SIZE:]
+        breaks = "" if fate == "rejected" else "\n"
         if not self.signs:
-            text.append(escape(piece, breaks + "\t", before), style)
+            text.append(escape(piece, breaks + "\t"), style)
             return
         word = piece.lstrip(" ")  # do not strike through the sign or the space before a word
         spaces = " " * (len(piece) - len(word))
