@@ -81,14 +81,13 @@ def test_list_has_all_drafters_adapters_that_ship_or_were_learned(folders):
 
 
 def test_show_says_all_and_whether_it_paid(folders):
-    place, learner = learned(folders, count=8)
+    place, _ = learned(folders, count=8)
     shown = kept("show", place.name).stdout
     found = Adapters("kept").all()[place.name]
-    for word in (found["fingerprint"], found["draft"]["weights"], found["target"]["tokenizer"], "statistics rate", "rank",
+    for word in (found["fingerprint"], found["draft"]["weights"], found["target"]["tokenizer"], "rank",
                  "version", "held-out prompts", "paid off compared with the original drafter:"):
         assert word in shown, word
     assert json.loads(kept("show", found["fingerprint"][:6], "--json").stdout)["rank"] == 4
-    assert json.loads(kept("show", str(place), "--json").stdout)["statistics"]["rate"] == learner.trainer.optimizer.rate
     assert "paid off" not in kept("show", "draft-general--qwen-like").stdout  # most of its learning was before those 48 prompts
     for word in ("nothing-here", "abc", found["fingerprint"][:3]):  # three digits are too few
         check_refused(run("adapters", "show", word, "--adapters", "kept"), "no adapter ")
@@ -159,7 +158,7 @@ def test_an_interrupt_after_a_save_does_not_look_like_another_process(folders, m
         patch.setattr("omnidraft.learning.adapters.shutil.rmtree", interrupt)  # of the older version
         Adapters("kept").keep(learner)
     place = Adapters("kept").keep(learner)
-    assert learner.version == Adapters("kept").all()[place.name]["version"] == 3
+    assert Adapters("kept").all()[place.name]["version"] == 3
     assert [*Adapters("kept").root.parent.glob("kept-rescued*")] == []
 
 

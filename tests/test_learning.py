@@ -413,7 +413,8 @@ def test_another_rank_than_the_saved_one_is_named(folders, tmp_path, rank, other
     assert str(error.value) == (f"{place} has rank {rank}, not {other}: give rank {rank} to continue it, "
                                 "or choose another folder")
     again = Adapters(tmp_path).resume(paired(folders), Recipe(rank=other), Schedule(), np.random.default_rng(0), shipped=True)
-    assert again.trainer.recipe.rank == rank and again.version == 1  # without --rank, the saved one is continued
+    # without --rank, the saved one is continued
+    assert again.trainer.recipe.rank == rank and again.follows == Adapters(tmp_path).load(paired(folders)).checksum
 
 
 def test_a_crash_leaves_the_old_version_or_the_new_one(folders, tmp_path, monkeypatch):

@@ -78,7 +78,7 @@ def adapt(
     schedule = online.Schedule(every, replay=6, memory_bytes=replay_mb << 20, head=head)
     rng = np.random.default_rng(decoding.seed)
     learner = store.resume(pair, recipe, schedule, rng, shipped=rank is None)
-    if learner.statistics.prompts and not learner.version:
+    if learner.statistics.prompts and not learner.follows:
         note("starting from the shipped adapter (--rank 32 starts a new one)")
 
     # 3. Serve the prompts that no earlier run has served, and learn.

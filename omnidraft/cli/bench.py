@@ -116,13 +116,13 @@ def emitted(rounds: list[Round]) -> list[int]:
     return [token for record in rounds for token in record.emitted]
 
 
-def is_tie(model: Any, ids: list[int], one: list[int], other: list[int], gap: float = 1e-3) -> bool:
+def is_tie(model: Any, ids: list[int], one: list[int], other: list[int]) -> bool:
     """Do two greedy texts diverge at tokens whose logits differ only by float32 rounding?"""
     place = common_prefix(one, other)
     if place >= min(len(one), len(other)):
         return False
     row = model.forward(ids + one[:place], model.new_cache())[0]
-    return bool(row.max() - min(row[one[place]], row[other[place]]) < gap)
+    return bool(row.max() - min(row[one[place]], row[other[place]]) < 1e-3)
 
 
 def save_figures(path: Path, pair: Pair, settings: dict[str, Any], tasks: Any) -> None:

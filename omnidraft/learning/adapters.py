@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 
 from ..engine.llama import Llama
-from ..engine.weights import read_safetensors, save_tensors, weight_files
+from ..engine.weights import save_tensors, weight_files
 from ..pairing import Pairing
 from ..stopping import AcceptanceHead
 from ..text.errors import OmnidraftError, expect
 from ..text.files import default_folder, make_folder_of, read_json, write_text
-from .lora import WEIGHTS, LoRA
+from .lora import WEIGHTS, LoRA, read_arrays
 from .online import Learner, Schedule, Statistics
 from .training import Recipe, fill, under
 
@@ -209,7 +209,6 @@ class Adapters:
         learner = Learner(pair, trainer, rng, schedule, adapter.head_for(base))
         learner.follows = ""
         if adapter.folder and adapter.folder.parent == self.root:
-            learner.version = adapter.version
             learner.follows = adapter.checksum
         if learned:
             restore(learner, adapter)
@@ -235,7 +234,6 @@ class Adapters:
                 raise error from None
             raise OmnidraftError(f"{error}; what was learned is in {root}: continue with "
                                  f"--adapters {root}") from None
-        learner.version = adapter.version
         learner.follows = adapter.checksum
         return folder
 
@@ -258,7 +256,6 @@ def state_of(learner: Learner) -> Adapter:
     head = learner.head
     if head and not head.on_host:
         head = head.to_host()
-    learner.statistics.rate = trainer.optimizer.rate
     adapter = Adapter(head=head, states=arrays, statistics=learner.statistics)
     if trainer.lora:
         adapter.lora = replace(trainer.lora, parameters=weights)
@@ -423,12 +420,6 @@ def read(folder: Path, manifest: dict[str, Any], **models: Any) -> Adapter:
     return Adapter(lora, arrays.get(MODEL, {}), head, arrays.get(OPTIMIZER, {}),
                    Statistics.from_json(manifest["statistics"]), folder, manifest["version"],
                    manifest["checksum"])
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file, as float32 or wider: float16 is only for storage."""
-    stored = read_safetensors(path)
-    return {name: array.astype(np.result_type(array, "f4")) for name, array in stored.items()}
 
 
 def check(folder: Path, manifest: dict[str, Any], **models: Any) -> None:

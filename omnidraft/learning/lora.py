@@ -89,24 +89,23 @@ class LoRA:
             grads[b] = change @ self.parameters[a].T
         return grads
 
-    def save(self, folder: str | Path, dtype: Any = None, base: str | None = None) -> None:
-        """Write PEFT's two files, as `dtype` if given; `base` is the model's name."""
+    def save(self, folder: str | Path, base: str | None = None) -> None:
+        """Write PEFT's two files; `base` is the model's name."""
         found = [NAME.fullmatch(a) for a, _ in self.targets.values()]
         config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base,
                   "inference_mode": True, "r": self.rank, "lora_alpha": self.alpha,
                   "target_modules": sorted({name[3] for name in found}),
                   "layers_to_transform": sorted({int(name[2]) for name in found if name[2]})}
-        save_tensors(Path(folder) / WEIGHTS, self.parameters, dtype)
+        save_tensors(Path(folder) / WEIGHTS, self.parameters)
         write_text(Path(folder) / "adapter_config.json", json.dumps(config, indent=2) + "\n")
 
     @classmethod
-    def load(cls, folder: str | Path, dtype: Any = np.float32) -> "LoRA":
-        """What `save` or PEFT wrote, as `dtype` or wider; OmnidraftError if broken or not plain."""
-        arrays = read_safetensors(Path(folder) / WEIGHTS)
-        parameters = {k: array.astype(np.result_type(array, dtype)) for k, array in arrays.items()}
+    def load(cls, folder: str | Path) -> "LoRA":
+        """What `save` or PEFT wrote; OmnidraftError if it is broken or not plain."""
+        arrays = read_arrays(Path(folder) / WEIGHTS)
         with suppress(OSError, ValueError, KeyError, TypeError, IndexError):  # and OmnidraftError
             config = read_json(Path(folder) / "adapter_config.json")
-            lora = cls(parameters, config["r"], float(config["lora_alpha"]))
+            lora = cls(arrays, config["r"], float(config["lora_alpha"]))
             pairs = lora.targets.values()
             ranks = {n for a, b in pairs for n in (arrays[a].shape[0], arrays[b].shape[1])}
             if (len(arrays) == 2 * len(pairs) and ranks <= {lora.rank} and type(lora.rank) is int
@@ -114,3 +113,9 @@ class LoRA:
                     and config["peft_type"] == "LORA" and not any(map(config.get, OTHER_KINDS))):
                 return lora
         raise OmnidraftError(f"{folder} holds no complete plain LoRA of one rank: copy it again")
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file, as float32 or wider: float16 is only for storage."""
+    stored = read_safetensors(path)
+    return {name: array.astype(np.result_type(array, "f4")) for name, array in stored.items()}

@@ -92,7 +92,6 @@ class Statistics:
     untouched_seconds: float = 0.0
     squared_rounds: float = 0.0
     squared_seconds: float = 0.0
-    rate: float | None = None  # the optimizer's
     rate_share: float | None = None  # of the default rate, found with the guard
     paid_after_tokens: int | None = None  # None: learning has not paid off
     served: dict[str, int] = field(default_factory=dict)  # prompts of each source, by its hash
@@ -195,7 +194,7 @@ class Learner:
         self.head = head
         self.head_optimizer = head and AdamW(trainer.head_weights(head), HEAD_RATE, decay=0.0)
         self.batch: list[Example] = []
-        self.memory = Memory(schedule.memory, schedule.memory_bytes, self._to_numpy)
+        self.memory = Memory(schedule.memory, schedule.memory_bytes, pair.sampler.to_numpy)
         self.labelled: deque[tuple[Any, float]] = deque(maxlen=HEAD_MEMORY)
         self.served = 0  # texts
         self.fresh = 0  # labelled tokens since the drafter's last update
@@ -204,7 +203,6 @@ class Learner:
         self.skipped = 0
         self.rollbacks = 0
         self.statistics = Statistics()
-        self.version = 0  # of the saved adapter that it continues; 0: none
         # Where it may be saved: after the version with this checksum ("": none; None: any), and
         # after versions with its own name.
         self.follows: str | None = None
@@ -355,10 +353,6 @@ class Learner:
             chosen = self.rng.integers(len(self.labelled), size=size)
         features, labels = zip(*(self.labelled[i] for i in chosen), strict=True)
         self.head_optimizer.step(self.trainer.head_gradients(self.head, features, labels))
-
-    def _to_numpy(self, rows: Any) -> np.ndarray:
-        """Rows as an array: a copy to the host, if they are on a device."""
-        return self.pair.sampler.to_numpy(rows)
 
     def _labels(self, draft: Any, proposals: Any, logits: Any, kept: int,
                 done: bool) -> list[float]:
