@@ -42,15 +42,6 @@ class Family:
     window: int | None = None  # default sliding window; None: it has none
     window_switch: str = ""  # the setting without which there is no window
 
-    @property
-    def title(self) -> str:
-        """The name in running text.
-
-        >>> FAMILIES["qwen2"].title
-        'Qwen2'
-        """
-        return self.architecture.removesuffix("ForCausalLM")
-
 
 FAMILIES = {  # by config.json's model_type
     "llama": Family("LlamaForCausalLM", context=2048, kv_heads=None,
@@ -190,7 +181,8 @@ def _family(config: dict[str, Any]) -> str:
 
 
 def _unsupported(what: str) -> OmnidraftError:
-    runs = ", ".join(family.title for family in FAMILIES.values())
+    names = [family.architecture.removesuffix("ForCausalLM") for family in FAMILIES.values()]
+    runs = ", ".join(names)
     return OmnidraftError(f"{what} not supported by the NumPy engine (it runs {runs}); "
                           "use --backend torch")
 

@@ -88,11 +88,6 @@ class Linear:
             y = multiply(x, self.blocks, self.layout, self.panels)[:, :self.outputs]
         return y if self.bias is None else y + self.bias
 
-    @property
-    def weights(self) -> list[np.ndarray]:
-        """The arrays that hold the weights: one, or two if the weights are kept twice."""
-        return [array for array in (self.panels, self.blocks) if array is not None]
-
 
 def multiply(x: np.ndarray, blocks: np.ndarray | None, layout: Layout,
              panels: np.ndarray | None = None) -> np.ndarray:
