@@ -148,12 +148,10 @@ def check_pair(draft: str, target: str, text: str | None, backend: str) -> dict[
 
 
 def pair_report(found: dict[str, Any]) -> str:
-    """The result of `fit` in tables: entries, a text, the costs, and what to expect."""
+    """The result of `fit` in tables: entries, a text, and what to expect of drafts."""
     report = f"{columns(entries_table(found))}\n\n{columns(translation_table(found))}"
-    if "costs" in found:
-        report += f"\n\n{costs_report(found['costs'])}"
     if "expected" in found:
-        report += f"\n{expectation(found['expected'])}"
+        report += f"\n\n{expectation(found['expected'])}"
     return report
 
 
@@ -177,21 +175,14 @@ def translation_table(found: dict[str, Any]) -> list[tuple]:
     return rows
 
 
-def costs_report(costs: dict[str, Any]) -> str:
-    """What rounds with so many draft tokens cost, and what a token costs without."""
-    rows = [["draft tokens", "draft, ms", "target, ms", "pays off above (tokens per pass)"]]
-    for length, one in costs["lengths"].items():
-        rows.append([length] + [f"{value:.2f}" for value in one.values()])
-    return f"{columns(rows)}\nplain decoding takes {costs['step_ms']:.2f} ms per token"
-
-
 def expectation(hope: dict[str, Any]) -> str:
     """Is drafting expected to pay?"""
     tokens, needed = hope["tokens_per_pass"], hope["needed"]
     means = "drafting is not expected to pay; it will be tried only now and then"
     if hope["pays"]:
         means = f"drafting is expected to pay, {tokens / needed:.1f} times as fast"
-    return f"{tokens:.2f} tokens per pass in a trial, and more than {needed:.2f} pay off: {means}"
+    return (f"plain decoding takes {hope['step_ms']:.2f} ms per token\n{tokens:.2f} tokens per pass "
+            f"in a trial, and more than {needed:.2f} pay off: {means}")
 
 
 # -------------------------------------------------------------------------------------- the rules
