@@ -694,7 +694,7 @@ def test_memory_that_is_full_outside_a_pass_is_told(pair_of_folders, monkeypatch
         raise error
 
     monkeypatch.setenv("OMNIDRAFT_HOME", str(tmp_path))
-    monkeypatch.setattr("omnidraft.sampling_torch.CpuSampler.choices", full)
+    monkeypatch.setattr("omnidraft.sampling.Sampler.choices", full)
     line = ["generate", "the", "-t", pair_of_folders[1], "-k", "0", "--backend", "torch", "--device", "cpu"]
     result = run(*line)
     assert result.exit_code == 1 and result.stderr.startswith("error: out of memory") and result.stderr.count("\n") == 1
