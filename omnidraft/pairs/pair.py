@@ -17,7 +17,7 @@ from ..ngram_cache import NGramCache
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
-from ..text.errors import OmnidraftError, expect
+from ..text.errors import OmnidraftError, expect, shown
 from ..text.files import paused
 from .ngram_files import computed_once
 from .pace import Pace, paced
@@ -211,6 +211,8 @@ class Pair(Pairing):
             raise OmnidraftError(f"give {min(wrong)} to generate, not to decoder")
         if not hasattr(self.target, "speaks"):
             raise OmnidraftError(f"{self.target.name} is no transformers model: use one as target")
+        if not (streamer is None or hasattr(streamer, "put") and hasattr(streamer, "end")):
+            raise OmnidraftError(f"streamer is {shown(streamer)}, but needs `put` and `end`")
         from .transformers_decoder import Decoder, in_transformers
         return Decoder(in_transformers(self), Options.of(**settings), generator, streamer)
 
