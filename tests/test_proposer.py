@@ -1,0 +1,137 @@
+"""What engines call: proposals for texts known by their ids, whatever the engine does with its rows."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from test_cli import embedded
+
+import omnidraft
+from omnidraft import Options
+from omnidraft.decoding import plain
+from omnidraft.engine.load import folder
+from omnidraft.pairs import proposer as module
+from omnidraft.pairs.proposer import Proposer, Vocabulary
+from omnidraft.sampling import Uniforms
+
+PROMPTS = ("Once upon a time", "Ann has 3 boxes of 12 pens. How many pens does she have?", "def add(a, b):", "Once upon a")
+
+
+@pytest.fixture(scope="module")
+def target():
+    return omnidraft.load("qwen-like")
+
+
+@pytest.fixture
+def proposer(target):
+    return Proposer(omnidraft.load("draft-tasks"), Vocabulary(target.tokenizer, target.vocab_size, target.context_size))
+
+
+class Engine:
+    """A greedy engine: it verifies the proposals for its texts in one pass each."""
+
+    def __init__(self, model, prompts):
+        self.model = model
+        self.prompts = [model.tokenizer.encode(prompt, bos=True) for prompt in prompts]
+        self.texts = [list(ids) for ids in self.prompts]
+        self.caches = [model.new_cache() for _ in prompts]
+        self.passes = 0
+
+    def step(self, row: int, proposals: list[int]) -> None:
+        ids, cache = self.texts[row], self.caches[row]
+        cache.rewind(min(cache.length, len(ids) - 1))
+        logits = self.model.forward(ids[cache.length:] + proposals, cache, len(proposals) + 1)
+        self.passes += 1
+        for token, best in zip([*proposals, None], np.asarray(logits).argmax(-1).tolist(), strict=True):
+            ids.append(best)
+            if token != best:
+                break
+
+    def written(self, row: int) -> list[int]:
+        return self.texts[row][len(self.prompts[row]):]
+
+
+def greedy(model, ids, count):
+    options = Options(max_new_tokens=count, eos_token_id=())
+    return [token for one in plain(model, ids, options, Uniforms([])) for token in one.emitted]
+
+
+@embedded
+def test_texts_in_any_order_that_pause_and_are_cut_back_are_plain_greedy_texts(target, proposer):
+    engine, rng = Engine(target, PROMPTS), np.random.default_rng(0)
+    for _ in range(40):
+        rows = rng.permutation(len(PROMPTS))[:rng.integers(1, 5)].tolist()  # rows move, some pause
+        found = proposer.propose([engine.texts[row] for row in rows], most=6)
+        for row, proposals in zip(rows, found, strict=True):
+            assert len(proposals) <= 6
+            engine.step(row, proposals)
+        if rng.random() < 0.2:  # an engine that lost its cache writes a part again
+            row = rows[0]
+            del engine.texts[row][max(len(engine.prompts[row]), len(engine.texts[row]) - 5):]
+    for row in range(len(PROMPTS)):
+        written = engine.written(row)
+        assert written == greedy(target, engine.prompts[row], len(written))
+    tokens = sum(len(engine.written(row)) for row in range(len(PROMPTS)))
+    assert tokens > 2 * engine.passes  # the drafts are good, also after all that
+    assert 0 < proposer.kept <= proposer.proposed
+
+
+@embedded
+def test_what_was_read_is_used_again_and_texts_are_forgotten(target, proposer, monkeypatch):
+    text = target.tokenizer.encode(30 * "Once upon a time there was a dog. ", bos=True)
+    proposer.propose([text], 4)
+    read, forward = [], proposer.pair.draft.forward
+    monkeypatch.setattr(proposer.pair.draft, "forward", lambda ids, *more: (read.append(len(ids)), forward(ids, *more))[1])
+    proposer.propose([[*text, *greedy(target, text, 3)]], 4)
+    assert max(read) < 12  # only what is new
+    proposer.propose([], 4)
+    read.clear()
+    proposer.propose([text[:-7]], 4)  # another request with the same start takes over what an idle text has read
+    assert max(read) < 40 and len(proposer.texts) == 1
+    for _ in range(module.PATIENCE):
+        proposer.propose([], 4)
+    assert not proposer.texts
+    proposer.most_texts = 2
+    proposer.propose([target.tokenizer.encode(prompt, bos=True) for prompt in PROMPTS], 4)
+    assert len(proposer.texts) == 2
+
+
+@embedded
+def test_bad_input_gets_no_proposals_and_is_said_once(target, proposer, capsys):
+    good = target.tokenizer.encode("Once upon a time", bos=True)
+    wrong = [[], [-1], [10**9], [*good, target.vocab_size]]
+    *none, second = proposer.propose([*wrong, good], 4)
+    assert none == 4 * [[]] and second
+    assert capsys.readouterr().err.count("\n") == 1 and "the ids []" in proposer.error
+    assert proposer.propose([good, good], 4) == [second, second]  # two requests for one prompt
+
+
+@embedded
+def test_vllm_gets_proposals_for_the_rows_that_sampled(target, monkeypatch, capsys):
+    torch = SimpleNamespace(tensor=lambda values, dtype=None: np.array(values), int32=int)
+    sampler, loses = ModuleType("sampler"), [True]
+    sampler.expand_batch_to_tokens = lambda x, ends, count: np.zeros(count) if loses[0] else x[[0, 0, 1]]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    for name in ("vllm", "vllm.v1", "vllm.v1.sample"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "vllm.v1.sample.rejection_sampler", sampler)
+    from omnidraft.vllm import Proposer as Vllm
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(tokenizer=str(folder("qwen-like")), max_model_len=512, model="qwen-like",
+                                     get_vocab_size=lambda: target.vocab_size),
+        speculative_config=SimpleNamespace(num_speculative_tokens=4), scheduler_config=SimpleNamespace(max_num_seqs=8),
+        additional_config={"omnidraft": {"draft": "draft-tasks"}})
+    ids = target.tokenizer.encode("Once upon a time", bos=True)
+    rows = np.zeros((2, 512), int)
+    rows[:, :len(ids)] = ids
+    call = ([[ids[-1]], []], np.array([len(ids), len(ids)]), rows)
+    assert Vllm(config).propose(*call) == [[], []] and "at a wrong temperature" in capsys.readouterr().err
+    loses[0] = False
+    found = Vllm(config).propose(*call)
+    assert found[0] and len(found[0]) <= 4 and not found[1] and not capsys.readouterr().err
+    loses[0] = True
+    config.additional_config["omnidraft"]["greedy"] = True
+    assert Vllm(config).propose(*call) == found
