@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = Path(__file__).resolve().parent.parent / "omnidraft"
+ENGINES = {"vllm.py": "pairs", "llamacpp.py": "pairs"}  # what other engines import, at the top for a short address
 NOT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 F_STRING_BEGINS, F_STRING_ENDS = (getattr(tokenize, f"FSTRING_{name}", None) for name in ("START", "END"))
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
@@ -102,7 +103,7 @@ def rooms() -> dict[str, dict[str, Density]]:
         name = path.relative_to(PACKAGE)
         counts = density(path.read_text(encoding="utf-8"))
         if counts.tokens:
-            room = name.parts[0] if len(name.parts) > 1 else "lesson"
+            room = name.parts[0] if len(name.parts) > 1 else ENGINES.get(name.name, "lesson")
             found.setdefault(room, {})[name.as_posix()] = counts
     return found
 

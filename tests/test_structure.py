@@ -17,7 +17,7 @@ FORBIDDEN = {"text": {"lesson", "engine", "learning", "exactness", "pairs", "cli
              "lesson": {"engine", "learning", "exactness", "pairs", "cli"},
              "engine": {"learning", "exactness", "pairs", "cli"}, "learning": {"exactness", "pairs", "cli"},
              "exactness": {"engine", "learning", "pairs", "cli"}, "pairs": {"learning", "exactness", "cli"}, "cli": set()}
-DOORS = {"__init__", "__main__"}  # they may import every part
+DOORS = {"__init__", "__main__", "vllm", "llamacpp"}  # they may import every part
 
 
 def room(module: str) -> str:
