@@ -45,7 +45,7 @@ def plain(model: Any, prompt_ids: str | Sequence[int], options: Options, uniform
     """Ordinary decoding, a token per round: the baseline. Arguments are as for `speculative`."""
     began = perf_counter()
     text = text or Text(model)
-    text.begin(prompt_ids, options, uniforms)
+    text.begin(prompt_ids, (), options, uniforms)  # no drafter reads it
     seconds = {"prefill": perf_counter() - began}
     while not text.done:
         began = perf_counter()
@@ -69,11 +69,8 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
     (`pairs.pace`); in others the drafter does nothing. Raises OmnidraftError as `check_prompt`.
     """
     began = perf_counter()
-    target_prompt = draft_prompt = prompt
-    if not isinstance(prompt, str):
-        target_prompt, draft_prompt = prompt
     text = text or Text(pair)
-    text.begin(target_prompt, options, uniforms, draft_prompt)
+    text.begin(*both_prompts(prompt), options, uniforms)
     seconds = {"prefill": perf_counter() - began}
     while not text.done:
         # 1. Draft d_1..d_k from q, if that pays. The drafter first reads what it has missed.
@@ -99,14 +96,9 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         kept = text.follow(draft, emitted, drafts)
         if learner is not None:
             learner.observe(draft, proposals, logits, emitted, kept, text.done)
-        if options.learn and drafts:
-            text.learn_ngrams(emitted)
         seconds["other"] = perf_counter() - began - seconds["draft"] - seconds["target"]
         record = _record(draft, proposals, verdict, emitted, kept, seconds, text.done)
-        first = "prefill" in seconds
-        if pace is not None:
-            pace.observe(record, drafts, 0.0 if first else late)
-        seconds["prefill" if first else "draft"] += late
+        _book(record, pace, drafts, late)
         yield record
         seconds = {}
 
@@ -123,8 +115,8 @@ class Text:
         self.target: Reader | None = None
         self.drafter: Drafter | None = None
 
-    def begin(self, prompt: str | Sequence[int], options: Options, uniforms: Uniforms,
-              draft_prompt: str | Sequence[int] = ()) -> None:
+    def begin(self, prompt: str | Sequence[int], draft_prompt: str | Sequence[int],
+              options: Options, uniforms: Uniforms) -> None:
         """Start after a prompt: the target reads it, except for its last id."""
         ids = check_prompt(self.model, prompt)
         self.options = options
@@ -171,8 +163,6 @@ class Text:
         missed = self.ids[self.drafted:]
         if missed:
             self._adopt(Draft(), missed)
-            if self.options.learn:
-                self.learn_ngrams(missed)
         return perf_counter() - began
 
     def draft(self) -> Draft:
@@ -208,19 +198,37 @@ class Text:
         self.done = emitted[-1] in self.ends or len(self.ids) >= self.end
 
     def _adopt(self, draft: Draft, emitted: list[int]) -> int:
-        """Add what was emitted to the drafter's text."""
+        """Add what was emitted to the drafter's text; with `learn`, also to the n-gram cache."""
         written = self.pair.target.tokenizer.pieces(emitted)
         same_ids = emitted if self.pair.one_vocabulary else None
         silent = written.count(b"")
         kept = self.drafter.follow(draft, b"".join(written), silent, same_ids)
         self.drafted += len(emitted)
+        if self.options.learn:
+            self._learn_ngrams(emitted)
         return kept
 
-    def learn_ngrams(self, emitted: list[int]) -> None:
+    def _learn_ngrams(self, emitted: list[int]) -> None:
         """Insert the n-grams of what was emitted into the pair's cache."""
         draft_ids = self.drafter.ids[-8 * len(emitted):]  # 8 a token suffice, from the end
         self.pair.cache.observe(draft_ids, emitted, self.pair.draft.tokenizer,
                                 self.pair.target.tokenizer)
+
+
+def both_prompts(prompt: str | tuple[Sequence[int], Sequence[int]]) -> tuple[Any, Any]:
+    """What target and drafter read of a prompt: the same text, or each its own ids."""
+    if isinstance(prompt, str):
+        return prompt, prompt
+    target_ids, draft_ids = prompt
+    return target_ids, draft_ids
+
+
+def _book(record: Round, pace: Any, drafts: bool, late: float) -> None:
+    """Report a round to the pace; `late`: seconds that the drafter took to read what it missed."""
+    first = "prefill" in record.seconds  # the first reading is not late
+    if pace is not None:
+        pace.observe(record, drafts, 0.0 if first else late)
+    record.seconds["prefill" if first else "draft"] += late
 
 
 def _record(draft: Draft, proposals: Proposals, verdict: Verdict, emitted: list[int], kept: int,

@@ -1,4 +1,4 @@
-"""A drafter with another tokenizer for llama-cpp-python: `Llama(..., draft_model=Proposer(...))`."""
+"""A drafter with another tokenizer for llama-cpp-python: `Llama(draft_model=Proposer(...))`."""
 
 from typing import Any
 

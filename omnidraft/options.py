@@ -46,13 +46,7 @@ class Options:
             own["verify"] = "lifted"
         if self.verify not in RULES:
             raise OmnidraftError(f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}")
-        if not isinstance(self.stop, FixedLength):
-            raise OmnidraftError(f"stop is {self.stop!r}: use a rule of `stopping` or stop_strings")
-        if self.processor is not None and not callable(self.processor):
-            raise OmnidraftError(f"processor is {shown(self.processor)}, but must be a function of "
-                                 "ids and logits")
-        if not isinstance(self.stop.head, AcceptanceHead | None):
-            raise OmnidraftError(f"head is {self.stop.head!r}, but must be an AcceptanceHead")
+        self._check_kinds()
         if self.eos_token_id is not None:
             own["eos_token_id"] = as_ids("eos_token_id", self.eos_token_id)
         _check("draft length", self.stop.limit, Integral, 0, inf, "0 or more")
@@ -63,6 +57,15 @@ class Options:
         _check("top-p", self.top_p, Real, ABOVE_ZERO, 1, "in (0, 1]")
         _check("min-p", self.min_p, Real, 0, 1, "from 0 (off) to 1")
         _check("number of new tokens", self.max_new_tokens, Integral, 1, inf, "1 or more")
+
+    def _check_kinds(self) -> None:
+        if not isinstance(self.stop, FixedLength):
+            raise OmnidraftError(f"stop is {self.stop!r}: use a rule of `stopping` or stop_strings")
+        if not isinstance(self.stop.head, AcceptanceHead | None):
+            raise OmnidraftError(f"head is {self.stop.head!r}, but must be an AcceptanceHead")
+        if self.processor is not None and not callable(self.processor):
+            raise OmnidraftError(f"processor is {shown(self.processor)}, but must be a function of "
+                                 "ids and logits")
 
     @property
     def rule(self) -> Rule:

@@ -32,7 +32,7 @@ class Reader:
         self.ahead: list[int] = []
 
     def begin(self, ids: Sequence[int], keep: int) -> None:
-        """Start another text: all its ids but the last `keep` are fed, unless the cache has them."""
+        """Start another text: feed all its ids but the last `keep`, unless the cache has them."""
         self.replace(0, ids)
         end = len(self.ids) - keep
         if self.held < end:

@@ -181,8 +181,8 @@ def expectation(hope: dict[str, Any]) -> str:
     means = "drafting is not expected to pay; it will be tried only now and then"
     if hope["pays"]:
         means = f"drafting is expected to pay, {tokens / needed:.1f} times as fast"
-    return (f"plain decoding takes {hope['step_ms']:.2f} ms per token\n{tokens:.2f} tokens per pass "
-            f"in a trial, and more than {needed:.2f} pay off: {means}")
+    return (f"plain decoding takes {hope['step_ms']:.2f} ms per token\n"
+            f"{tokens:.2f} tokens per pass in a trial, and more than {needed:.2f} pay off: {means}")
 
 
 # -------------------------------------------------------------------------------------- the rules

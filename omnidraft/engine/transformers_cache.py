@@ -279,7 +279,8 @@ class Choice:
         if self.rereads:
             return f"reads the whole text again in every pass, which is slow: {self.rereads}"
         if self.alone:
-            return f"reads proposals one at a time, as several at once are {self.alone} here: {ALONE}"
+            return ("reads proposals one at a time, as several at once are "
+                    f"{self.alone} here: {ALONE}")
         return ""
 
 

@@ -133,7 +133,8 @@ class TransformersModel:
         """An empty cache; `on_device`: `forward` then returns tensors that stay on the device."""
         return self.choice.kind(self.choice.make, self.device, on_device)
 
-    def forward(self, ids: Sequence[int | Tensor], cache: Cut, rows: int = 1) -> np.ndarray | Tensor:
+    def forward(self, ids: Sequence[int | Tensor], cache: Cut,
+                rows: int = 1) -> np.ndarray | Tensor:
         """Feed `ids` after what the cache holds; returns the logits (rows, V) of the last ids.
 
         They are float64 or float32, and copied from the device in one copy, unless the cache is

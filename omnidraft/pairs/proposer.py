@@ -94,8 +94,9 @@ class Proposer:
 
     def _propose(self, ids: list[int], most: int) -> list[int]:
         if not ids or min(ids) < 0 or max(ids) >= self.pair.target.vocab_size:
-            raise OmnidraftError(f"a text has the ids {shown(ids)}, but {self.pair.target.name} has "
-                                 f"the ids 0 to {self.pair.target.vocab_size - 1}")
+            target = self.pair.target
+            raise OmnidraftError(f"a text has the ids {shown(ids)}, but {target.name} has the ids "
+                                 f"0 to {target.vocab_size - 1}")
         text = self._continued(ids)
         if text is None:
             text = self._started(ids)

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..decoding import Text
 from ..options import Options
@@ -44,6 +45,31 @@ def given_to_generate() -> dict[str, Any]:
 
 
 @dataclass
+class Process:
+    """transformers' processors as one of the loop; `before`: padding, which the loop omits."""
+
+    processors: Any
+    before: list[int]
+    temperature: float
+    keeps: bool  # are scores asked for?
+    kept: dict[int, Any] = field(default_factory=dict)  # length of the text -> scores (1, V)
+
+    def __call__(self, ids: list[int], row: Any) -> Any:
+        """The processed row (V,) after the ids."""
+        row = torch.as_tensor(row)[None].to(torch.float32, copy=True)  # as transformers does
+        names = names_of(self.processors)
+        with told(f"a logits processor ({names})"):
+            made = logits_of(self.processors(self.whole(ids, row.device), row), row, names)
+        if self.keeps:
+            self.kept[len(ids)] = made
+        return made[0] * (self.temperature or 1.0)  # the loop divides by it again
+
+    def whole(self, ids: list[int], device: Any) -> Any:
+        """The ids (1, n) of the text with its padding."""
+        return torch.tensor([self.before + ids], device=device)
+
+
+@dataclass
 class Decoder:
     """A decoding method in transformers for a pair's target, made by `Pair.decoder`."""
 
@@ -55,7 +81,6 @@ class Decoder:
     def __call__(self, model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any,
                  generation_config: Any, **prepared: Any) -> Any:
         """The ids (1, n) of prompt and text, or transformers' output class with these ids."""
-        import torch
         from transformers.generation import GenerateDecoderOnlyOutput
 
         from ..engine.transformers_cache import cache_name
@@ -67,23 +92,10 @@ class Decoder:
             raise OmnidraftError("pair.decoder() has its drafter: do not give an assistant_model")
         pad, cache = self._check(model, input_ids, config, prepared)
         before, given = (part.tolist() for part in input_ids[0].tensor_split([pad]))
-        ids, kept, prompts = [*given], {}, ids_of(self.pair, given)
-        heat = (config.temperature or 1.0) if config.do_sample else 0.0
-
-        def whole(ids: list[int], device: Any) -> Any:
-            return torch.tensor([before + ids], device=device)
-
-        def process(ids: list[int], row: Any) -> Any:
-            row = torch.as_tensor(row)[None].to(torch.float32, copy=True)  # as transformers does
-            with told(f"a logits processor ({names_of(logits_processor)})"):
-                made = logits_processor(whole(ids, row.device), row)
-                made = logits_of(made, row, names_of(logits_processor))
-            kept.update({len(ids): made} if keeps else {})
-            return made[0] * (heat or 1.0)  # undone when the loop divides by the temperature
-
-        options = replace(self.options, temperature=heat,
-                          eos_token_id=() if config.eos_token_id is None else config.eos_token_id,
-                          max_new_tokens=config.max_length - input_ids.shape[1])
+        ids = list(given)
+        prompts = ids_of(self.pair, given)
+        options = self._options(config, config.max_length - input_ids.shape[1])
+        process = Process(logits_processor, before, options.temperature, keeps)
         checked = process if options.exact_match else stateless(process, names_of(logits_processor))
         options = replace(options, processor=checked)
         uniforms, text = draws_of(self.generator), Text(self.pair)
@@ -101,8 +113,8 @@ class Decoder:
         for token in (token for record in records for token in record.emitted):
             ids.append(token)
             put(torch.tensor([token]))
-            made = whole(ids, input_ids.device)
-            scores = tuple(kept[n] for n in range(len(given), len(ids))) if keeps else None
+            made = process.whole(ids, input_ids.device)
+            scores = tuple(process.kept[n] for n in range(len(given), len(ids))) if keeps else None
             if token in options.ends(target) or stopping_criteria(made, scores).all():
                 break
         if streamer:
@@ -113,6 +125,17 @@ class Decoder:
             return made
         held = {cache_name(GenerateDecoderOnlyOutput.__dataclass_fields__): cache}
         return GenerateDecoderOnlyOutput(made, scores, **held)
+
+    def _options(self, config: Any, room: int) -> Options:
+        """The options with what transformers' configuration says; `room`: most new tokens."""
+        temperature = 0.0
+        if config.do_sample:
+            temperature = config.temperature or 1.0
+        ends = config.eos_token_id
+        if ends is None:
+            ends = ()
+        return replace(self.options, temperature=temperature, eos_token_id=ends,
+                       max_new_tokens=room)
 
     def _check(self, model: Any, ids: Any, config: Any,
                prepared: dict[str, Any]) -> tuple[int, Any]:
