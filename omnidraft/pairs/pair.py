@@ -297,23 +297,29 @@ def load_two(draft: Any, target: Any, backend: str = "numpy", draft_backend: str
     """A drafter and a target, each given as for `load` or already loaded.
 
     `draft_backend` "auto" runs a small drafter on a CPU in the NumPy engine, whatever runs the
-    target; every drafter, if that is llama.cpp. `device_map` spreads only the target; the drafter
-    goes to the target's first device.
+    target. `device_map` spreads only the target; the drafter goes to the target's first device.
     """
-    wrong = {*how} if backend in BACKENDS else {f"backend {backend!r}"}
+    wrong = set(how)
+    if backend not in BACKENDS:
+        wrong = {f"backend {backend!r}"}
     if wrong and not any(isinstance(one, (str, PathLike)) for one in (draft, target)):
         raise OmnidraftError(f"{min(wrong)} is for loading, but both models are loaded: omit it")
     if isinstance(target, (str, PathLike)):
-        place = {"device": "auto", "device_map": device_map} if device_map else {}
+        place = {}
+        if device_map:
+            place = {"device": "auto", "device_map": device_map}
         target = load(target, **{"backend": backend, **how, **place})
     if isinstance(draft, (str, PathLike)):
         if device_map and how.get("device", "auto") == "auto":
             how["device"] = str(target.device)
         if draft_backend == "numpy":  # wherever the target runs
             return load(draft, how.get("dtype", "auto")), target
-        either = backend == "torch" and draft_backend == "auto"
-        own = backend if draft_backend == "auto" else draft_backend
-        draft = either and _small_in_numpy(draft, **how) or load(draft, backend=own, **how)
+        small = None
+        if draft_backend == "auto":
+            draft_backend = backend
+            if backend == "torch":
+                small = _small_in_numpy(draft, **how)
+        draft = small or load(draft, backend=draft_backend, **how)
     return draft, target
 
 
