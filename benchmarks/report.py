@@ -24,7 +24,7 @@ from omnidraft.text.files import write_text
 
 ORDER = ["verification", "vocabulary", "ngram_cache", "translation", "lifting", "drafting",
          "decoding", "losses", "stopping"]
-USED = ["sampling", "pairing", "options", "metrics"]
+USED = ["reading", "sampling", "pairing", "options", "metrics", "vllm", "llamacpp"]
 APPENDIX = ["tokenizer", "tokenizer_checks", "special_tokens", "trial", "confined", "files", "errors"]
 REAL_PAIRS = ("babyllama-tok361:stories260K", "stories260K:babyllama-tok361")
 PARTS = {  # the sections of docs/results.md: a result file, and how it is shown

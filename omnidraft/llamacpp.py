@@ -11,10 +11,7 @@ from .pairs.proposer import Vocabulary
 
 
 class Proposer:
-    """What llama-cpp-python calls with the ids of its text; `target` is the path of its GGUF file.
-
-    >>> llama_cpp.Llama(path, draft_model=Proposer("draft-smol", path))  # doctest: +SKIP
-    """
+    """What llama-cpp-python calls with the ids of its text; `target`: the path of its GGUF file."""
 
     def __init__(self, draft: Any, target: str, draft_length: int = 4) -> None:
         tokenizer = Gguf(target).tokenizer()
