@@ -20,6 +20,7 @@ from .enumerate import Draws
 from .tables import OFTEN, TableModel, random_tokenizer
 
 RARELY = 0.2  # probability that a world has a rare feature
+FIXED = ("model", "options", "sampler", "allowed", "reader")  # of a drafter: no run changes them
 STOPS = ("acceptance head", "confidence", "fixed length")
 
 
@@ -126,11 +127,11 @@ class World:
                 or len(text.ids) == self.pair.target.context_size})
             for token in record.emitted:
                 self.seen.update(self._kinds[token])
-            held = []
             for reader in (text.target, text.drafter.reader):  # the caches hold the right ids
                 cached = reader.ids[:reader.held] + reader.ahead
                 assert reader.cache.ids[:len(cached)] == cached
-                held += [reader.ids, reader.held, reader.ahead]
+            held = [text.ids, vars(text.drafter.reader) | {"model": None, "cache": None}]
+            held += [value for name, value in vars(text.drafter).items() if name not in FIXED]
             if len(written) >= self.count or record.done:
                 break
             learned = []
