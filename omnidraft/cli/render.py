@@ -30,12 +30,13 @@ END = "│"  # of a round: one pass of the target
 class Painter:
     """Turns the rounds of one text into coloured pieces, with `signs` such as [+ We][- to][! that].
 
-    A character split over tokens appears with its last one.
+    A character split over tokens appears with its last one. `one_line`: no line breaks.
     """
 
-    def __init__(self, tokenizer: Tokenizer, signs: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, signs: bool = False, one_line: bool = False) -> None:
         self.tokenizer = tokenizer
         self.signs = signs
+        self.one_line = one_line
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def paint(self, record: Round) -> Text:
@@ -68,7 +69,9 @@ class Painter:
         if not data:  # end tokens and the like
             return
         piece = self._decoder.decode(data)
-        breaks = "" if fate == "rejected" else "\n"
+        breaks = "\n"
+        if self.one_line or fate == "rejected":
+            breaks = ""
         if not self.signs:
             text.append(escape(piece, breaks + "\t"), style)
             return
