@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 from test_backward_torch import exact  # noqa: E402, F401 (a fixture)
 from test_transformers_model import BYTES, KINDS, SIZES, random_model  # noqa: E402
 
-from omnidraft import losses, sampling_torch, stopping, verification  # noqa: E402
+from omnidraft import losses, sampling_torch, stopping  # noqa: E402
 from omnidraft.drafting import Draft  # noqa: E402
 from omnidraft.engine.load import load  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
@@ -417,7 +417,6 @@ def test_a_head_on_a_device_learns_and_stops_as_on_the_host(folders, how, monkey
         if on_device:
             monkeypatch.setattr(training_torch, "numpy_is_faster", lambda tensor: False)
             monkeypatch.setattr(sampling_torch, "CpuSampler", sampling_torch.Sampler)
-            monkeypatch.setattr(verification, "comparisons", None)  # the labels are made on the device, too
         pair = Pair(drafter(folders, "llama", "torch"), TransformersModel.load(folders["target"]))
         rng = np.random.default_rng(0)
         trainer = training_torch.Trainer(pair.draft, Recipe(rank=4, rate=3e-3), rng)

@@ -485,7 +485,7 @@ def test_a_drafter_that_was_handed_over_learns_and_its_owner_keeps_the_weights(r
     before = {name: tensor.clone() for name, tensor in inner.state_dict().items()}
     pair = omnidraft.pair((inner, fast(PIECES)), (random_model("LlamaForCausalLM", SIZES, BYTES.size), fast(BYTES)))
     rng = np.random.default_rng(0)
-    learner = Learner(pair, Trainer(pair.draft, Recipe(rank=rank), rng), rng, Schedule(every=2, guard=0))
+    learner = Learner(pair, Trainer(pair.draft, Recipe(rank=rank), rng), rng, Schedule(every=2, guard=0, held_out=0))
     plain_text = pair.generate("the king", max_new_tokens=12).tokens
     list(learn(learner, 4 * ["the king"], Options(max_new_tokens=12, temperature=1.0), Uniforms(rng)))
     assert learner.statistics.updates and pair.draft.untouched.original.model is inner

@@ -211,8 +211,17 @@ class Trainer:
         """The gradients of the head's mean loss on n features (F,) and labels."""
         return head.loss(np.stack(features), np.array(labels, np.float32), 1.0)[1]
 
-    # the PyTorch twin overrides these
-    _back, host, like = map(staticmethod, (backward.gradients, np.array, np.asarray))
+    _back = staticmethod(backward.gradients)
+
+    @staticmethod
+    def host(array: Any) -> np.ndarray:
+        """A copy as an array on the host; the PyTorch twin copies from its device."""
+        return np.array(array)
+
+    @staticmethod
+    def like(array: Any) -> Any:
+        """The array in the form that the parameters have."""
+        return np.asarray(array)
 
 
 def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

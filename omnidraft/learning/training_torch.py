@@ -49,8 +49,14 @@ class Trainer(training.Trainer):
 
     expected_acceptance = torch.no_grad()(training.Trainer.expected_acceptance)
     _gradients = torch.enable_grad()(training.Trainer._gradients)
-    like = staticmethod(torch.as_tensor)
-    host = staticmethod(lambda array: torch.as_tensor(array).cpu().numpy().copy())
+
+    @staticmethod
+    def host(array: Any) -> np.ndarray:
+        return torch.as_tensor(array).cpu().numpy().copy()
+
+    @staticmethod
+    def like(array: Any) -> Any:
+        return torch.as_tensor(array)
 
     def rows(self, logits: Sequence[Any], size: int) -> Any:
         """As in NumPy; rows that are on a device stay there."""
