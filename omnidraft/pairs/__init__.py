@@ -1,1 +1,1 @@
-"""How texts are served: conversations, their templates."""
+"""Pairs of models to use: texts, chats, and proposals for other engines."""
