@@ -3,7 +3,7 @@
 A small drafter q writes d_1..d_k ahead in its own vocabulary V_q. They are translated to target
 tokens t_1..t_m, and the target p checks these in one pass. While it serves, the drafter collects
 n-grams, learns from the target, and trains a head that says when to stop a draft. Symbols and order
-are the paper's. The package does the same with real models: `omnidraft adapt math --paper`.
+are the paper's. The package does the same with real models (docs/learning.md).
 """
 import re
 from collections import OrderedDict, defaultdict
