@@ -268,6 +268,11 @@ def test_a_state_that_only_grows_is_read_again_after_a_rejection():
     assert np.array_equal(rows[1:], again)
     cache.rewind(len(prompt) - 1)
     assert np.abs(target.forward(prompt[-1:], cache)[0] - row).max() < 1e-6
+    cache.rewind(2)
+    cache.rewind(0)
+    lengths.clear()
+    target.forward(prompt, cache)
+    assert lengths == [len(prompt)]  # nothing is left of the text before
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind][2] == "copied"])

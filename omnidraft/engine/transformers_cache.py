@@ -90,7 +90,7 @@ class Cut:
         check_rewind(self.length, length)
         if length:
             self.back_to(length)
-        elif self.held:  # subtle: an empty cache of transformers' own `generate` stays that cache
+        elif self.length:  # subtle: an empty cache of transformers' `generate` stays that cache
             self.reset()
         self.ids = self.ids[:, :length]
 

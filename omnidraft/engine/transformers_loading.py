@@ -101,7 +101,9 @@ def from_folder(source: str, folder: Path, device: str, how: dict[str, Any], tru
 
 
 def check_layers(source: Any, layers: Any, tensors: Collection[str]) -> None:
-    """Raise OmnidraftError for more layers than tensors: building them would take very long."""
+    """Raise OmnidraftError for no layers, or more than tensors, which take very long to build."""
+    if type(layers) is int and layers < 1:
+        raise OmnidraftError(f"{source}: a model with {layers} layers cannot be used")
     if type(layers) is int and layers > len(tensors):
         raise OmnidraftError(f"{source}: the weights lack some of its {layers} layers")
 
