@@ -241,6 +241,8 @@ def test_wrapped_models_are_targets_and_drafters(kind):
         **inputs, custom_generate=str(folder), trust_remote_code=True, tokenizer=tokenizer,
         assistant_model=draft, assistant_tokenizer=draft_tokenizer)
     assert made.tolist() == wanted
+    again = copy.deepcopy(target)  # the pair that the folder keeps with a model is not copied
+    assert not getattr(again, "omnidraft_pair", ()) and again.generate(**inputs).tolist() == wanted
 
 
 def test_a_prompt_of_vectors_is_refused():

@@ -39,12 +39,18 @@ def generate(model, *args, tokenizer=None, assistant_model=None, assistant_token
     return model.generate(*args, custom_generate=decoder, stopping_criteria=criteria, **kwargs)
 
 
+class Kept(tuple):
+    """The parts of a pair, and the pair, kept with its target; copies of the target do not have it."""
+    def __reduce__(self):
+        return tuple, ()
+
+
 def pair_of(model, tokenizer, *assistant):
     """The pair of two models with their tokenizers, kept with the model: to relate two vocabularies takes a while."""
-    parts, pair = getattr(model, "omnidraft_pair", ((), None))
+    parts, pair = getattr(model, "omnidraft_pair", ()) or ((), None)
     if len(parts) != 3 or any(one is not other for one, other in zip(parts, (tokenizer, *assistant), strict=True)):
         pair = omnidraft.pair(draft=assistant, target=(model, tokenizer))
-        model.omnidraft_pair = (tokenizer, *assistant), pair
+        model.omnidraft_pair = Kept(((tokenizer, *assistant), pair))
     return pair
 
 
