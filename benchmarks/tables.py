@@ -318,8 +318,8 @@ def published(name: str) -> str:
     return f"{arrow(pair)}, {DATA[data]}"
 
 
-def first_screen(figures: dict) -> str:
-    """The README's table: before learning at both temperatures, and after learning, greedy."""
+def real_at_a_glance(figures: dict) -> str:
+    """The short table: before learning at both temperatures, and after learning, greedy."""
     cells: dict[tuple[str, str], dict[str, dict]] = {}
     for name, one in figures["cells"].items():
         pair, data, method, seed = cell_name(name)
@@ -342,7 +342,7 @@ def first_screen(figures: dict) -> str:
         "PyTorch. * timed while other programs ran. "
         "Between the two published models, tokens per pass at temperature 1 by verification rule (vocabulary intersection, "
         f"the paper's, which is not exact, and ours): {rules}. "
-        f"{machine_line(figures)}; more in [docs/results.md](docs/results.md#real-language-models).")
+        f"{machine_line(figures)}.")
 
 
 def against(figures: dict) -> str:
