@@ -35,6 +35,7 @@ LIFTING, SAMPLING = "test_lifting.py", "test_sampling.py"
 MERGE, RESTART = "test_translation.py -k by_hand+or+merge+or+expansion+or+add_up", "test_translation.py -k restarts"
 DETAILS = "test_details.py"
 TWIN = "test_torch_twins.py::test_verification_by_itself"
+SHORT = "test_state.py -k short_text"
 NGRAMS = "test_ngram_cache.py -k not+real"
 GUARD = "test_learning.py -k guard_decides+or+unlucky+or+one_state+or+equal_weights+or+first_look+or+cannot_be_compared"
 SERVED = "test_learning.py -k rolled_back+or+what_drafts+or+guard_reads"
@@ -146,6 +147,14 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("ngram_cache", "(-self.hits(ngram), len(ngram), ngram)", "(len(ngram), ngram)", NGRAMS),
     ("vocabulary", "ids[key] = produced[0]", "pass",
      "test_vocabulary.py -k produced_one"),
+    ("ngram_cache", "in reversed(list(aligned_spans(ours, theirs))):", "in list(aligned_spans(ours, theirs)):", NGRAMS),
+    ("ngram_cache", "len(split) < 2 or max(split) >= len(alignment.draft_to_target)", "len(split) < 2", NGRAMS),
+    ("drafting", "self.options.heal and len(self.ids) > 1", "self.options.heal and len(self.ids) > 2", SHORT),
+    ("drafting", "self.options.heal and len(self.ids) > 1", "self.options.heal", SHORT),
+    ("drafting", "if not longer:", "if len(longer) < 2:", SHORT),
+    ("translation", "        if end < 0:\n", "        if False:\n", ENDS),
+    ("translation", "    return first\n", "    return len(ids)\n", RESTART),
+    ("sampling", "probs < least", "probs > least", SAMPLING),
     # stopping
     ("stopping", "return prod(confidences) < self.threshold", "return confidences[-1] < self.threshold",
      "test_stopping.py -k decides_the_draft_length"),

@@ -171,6 +171,13 @@ def test_an_end_token_is_proposed_as_the_targets_own_of_that_name():
     raise AssertionError("no world has such a token")
 
 
+def test_an_end_token_without_counterpart_is_proposed_as_the_targets_first_end_token():
+    pair = next(pair for pair in (World(seed).pair for seed in range(200)) if pair.draft.eos_ids and pair.target.eos_ids)
+    end = pair.draft.eos_ids[0]
+    pair.alignment.draft_to_target[end] = -1
+    assert respelled(pair, Draft([end]), [0]).tokens == [pair.target.eos_ids[0]]
+
+
 def test_contexts_are_respected():
     draft, target = FakeModel(PIECES, 1, context_size=24), FakeModel(BYTES, 2, context_size=60)
     rounds = list(speculative(Pair(draft, target), PROMPT, Options(max_new_tokens=500), Uniforms([])))

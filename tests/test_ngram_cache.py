@@ -103,6 +103,23 @@ def test_prefill_is_every_stable_split():
     assert NGramCache().prefill(drafter, target, narrow) == 2
 
 
+def test_prefill_leaves_out_splits_that_the_drafter_has_no_logits_for():
+    drafter, target = snow_drafter(), snow_target()
+    alignment, cache, every = align(drafter, target, sizes=(drafter.raw.token_to_id("ke"), None)), NGramCache(), NGramCache()
+    every.prefill(drafter, target, align(drafter, target))
+    assert 0 < cache.prefill(drafter, target, alignment) < len(every)
+    assert all(max(ngram) < len(alignment.draft_to_target) for ngram, *_ in cache.items())
+
+
+def test_what_a_text_ends_with_is_evicted_last():
+    drafter, target, splits = snow_drafter(), snow_target(), NGramCache()
+    splits.prefill(drafter, target, align(drafter, target))
+    tokens, cache = [target.raw.token_to_id(one) for one in ("flake", "fl", "flak")], NGramCache(9, "lru")
+    ours = [token for one in tokens for token in splits.split_of(one)]
+    assert cache.observe(ours, tokens, drafter, target) == 3
+    assert [token for _, token, _ in cache.items()] == tokens
+
+
 def test_prefill_asks_the_library_for_many_splits_at_once(monkeypatch: pytest.MonkeyPatch):
     """One call a token took 50 seconds for 49,152 and 262,144 tokens."""
     words = "abcdefghij"

@@ -89,6 +89,22 @@ def test_a_context_token_that_stands_is_drafted_after():
     assert stood > 5
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_short_text_is_healed_once_a_token_precedes_its_last(count):
+    """Healing reads the row before the last token, so it needs one more; a single longer token suffices for it."""
+    healed = 0
+    for seed in range(40):
+        pair = Pair(FakeModel(SMALL_PIECES, seed), FakeModel(SMALL_BYTES, 50))
+        [space], ids = SMALL_PIECES.encode_continuation("▁"), SMALL_PIECES.encode_continuation("bb")
+        assert len(pair.lifting.longer(space)) == 1
+        prompt = SMALL_BYTES.encode("bb "), [*ids, space][-count:]
+        text, options = Text(pair), Options(temperature=1.0, stop=FixedLength(2), max_new_tokens=1)
+        text.begin(*prompt, options, seeded(seed))
+        text.wake()
+        healed += text.drafter.draft(text.lifting, 2).taken_back == space
+    assert (healed > 0) == (count > 1)
+
+
 # ---- the lifting -----------------------------------------------------------------------------------------------------
 def test_the_lifting_follows_the_cache():
     pair = Pair(FakeModel(PIECES, 0), FakeModel(BYTES, 1), NGramCache())
