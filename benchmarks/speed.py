@@ -1,7 +1,7 @@
 """Wall-clock speed of speculative decoding, compared with plain decoding by the same engine.
 
     python -m benchmarks.speed --json
-    OPENBLAS_CORETYPE=Haswell python -m benchmarks.speed --json benchmarks/results/speed_avx2.json
+    BENCHMARK_KERNELS=Haswell python -m benchmarks.speed --json benchmarks/results/speed_avx2.json
 
 Plain and speculative decoding take turns at every prompt. A figure is the median over repeats of
 (tokens/s speculative) / (tokens/s plain), over all prompts of the task, and separately over prompts

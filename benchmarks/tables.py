@@ -54,9 +54,14 @@ def share(value: float) -> str:
 
 def machine(m: dict) -> str:
     """A machine in words."""
-    wide = m["avx512"] and m.get("blas_kernels") not in ("Haswell", "Zen")
-    return (f"{m['cpu']}, {m['cores']} cores, "
-            f"{'AVX-512' if wide else 'AVX2'}, NumPy {m['numpy']} ({m['blas']}), one BLAS thread")
+    kernels = "AVX2"
+    if m["avx512"]:
+        kernels = "AVX-512"
+        if m.get("blas_kernels") in ("Haswell", "Zen"):
+            kernels += f" but AVX2 kernels (OPENBLAS_CORETYPE={m['blas_kernels']})"
+    if "blas_l2_size" in m:
+        kernels += f", OPENBLAS_L2_SIZE={m['blas_l2_size']}"
+    return f"{m['cpu']}, {m['cores']} cores, {kernels}, NumPy {m['numpy']} ({m['blas']}), one BLAS thread"
 
 
 def machine_line(figures: dict) -> str:

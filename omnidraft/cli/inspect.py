@@ -280,6 +280,8 @@ def machine() -> dict[str, Any]:
         "blas_kernels": os.environ.get("OPENBLAS_CORETYPE", "chosen by the library"),
         "blas_threads": threads or "all cores",
     }
+    if "OPENBLAS_L2_SIZE" in os.environ:
+        found["blas_l2_size"] = os.environ["OPENBLAS_L2_SIZE"]
     for library in ("torch", "transformers"):
         if library in sys.modules:
             found[library] = sys.modules[library].__version__
