@@ -28,7 +28,7 @@ USED = ["reading", "sampling", "pairing", "options", "metrics", "vllm", "llamacp
 APPENDIX = ["tokenizer", "tokenizer_checks", "special_tokens", "trial", "confined", "files", "errors"]
 REAL_PAIRS = ("babyllama-tok361:stories260K", "stories260K:babyllama-tok361")
 PARTS = {  # the sections of docs/results.md: a result file, and how it is shown
-    "Speed": [("speed", tables.speed), ("speed_avx2", tables.speed_elsewhere)],
+    "Speed": [("speed", tables.speed)],
     "Real language models": [("real_llm", tables.real_at_a_glance), ("real_llm", tables.real_llm)],
     "Exactness": [("exactness", tables.exactness)],
     "Block efficiency": [("efficiency", tables.efficiency)],

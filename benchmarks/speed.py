@@ -1,9 +1,9 @@
 """Wall-clock speed of speculative decoding, compared with plain decoding by the same engine.
 
     python -m benchmarks.speed --json
-    BENCHMARK_KERNELS=Haswell python -m benchmarks.speed --json benchmarks/results/speed_avx2.json
 
-Plain and speculative decoding take turns at every prompt. A figure is the median over repeats of
+Plain decoding, speculative decoding by default (it drafts where that pays), and speculative
+decoding that always drafts take turns at every prompt. A figure is the median over repeats of
 (tokens/s speculative) / (tokens/s plain), over all prompts of the task, and separately over prompts
 of kinds seen in training and over the others. Greedy, with confidence stop, without loading and
 prefill time. Greedy texts are compared too: they may differ only where the target's two best logits
@@ -34,14 +34,15 @@ def compare(models: Pair, examples: list[dict], options: Options, repeats: int) 
     """One pair on one task."""
     texts = [example["prompt"] for example in examples]
     runs = take_turns({"plain": lambda text: write_plainly(models.target, text, options),
-                       "speculative": lambda text: write(models, text, options)}, texts, repeats)
+                       "speculative": lambda text: write(models, text, options, by_default=True),
+                       "always": lambda text: write(models, text, options)}, texts, repeats)
 
     def sums(way: str, kinds: tuple[bool, ...] = (True, False)) -> list:
         """A summary of each repeat, for prompts whose template was seen in training (True) or not."""
         return [summarize(chain(*(rounds for rounds, example in zip(run, examples, strict=True)
                                   if example["seen_template"] in kinds))) for run in runs[way]]
 
-    slow, fast = sums("plain"), sums("speculative")
+    slow, fast, always = (sums(way) for way in runs)
     ratios = [*map(speedup, fast, slow)]
     kinds = {"seen": True, "unseen": False}
     apart = {name: median(map(speedup, sums("speculative", (kind,)), sums("plain", (kind,))))
@@ -49,10 +50,11 @@ def compare(models: Pair, examples: list[dict], options: Options, repeats: int) 
     written = [(text, emitted(one), emitted(other)) for text, one, other in zip(
         texts, runs["plain"][0], runs["speculative"][0], strict=True)]
     target, encode, last = models.target, models.target.tokenizer.encode, fast[-1]
-    rates = [[s.tokens_per_second for s in some] for some in (slow, fast)]
+    rates = [[s.tokens_per_second for s in some] for some in (slow, fast, always)]
     return {"speeds": [*zip(*rates, strict=True)], "tokens": last.tokens,
             "speedup": round(median(ratios), 3),
             "speedup_range": [round(min(ratios), 3), round(max(ratios), 3)],
+            "always_drafting": round(median(map(speedup, always, slow)), 3),
             "computed_speedup": round(median(map(computed_speedup, fast, slow)), 3),
             "plain_tokens_per_second": round(median(rates[0]), 1),
             "speculative_tokens_per_second": round(median(rates[1]), 1),
@@ -63,9 +65,9 @@ def compare(models: Pair, examples: list[dict], options: Options, repeats: int) 
                         for text, one, other in written)}
 
 
-def together(rows: list[dict]) -> float:
+def together(rows: list[dict], way: int = 1) -> float:
     """The speedup over all tasks' prompts: tokens divided by the sum of times, median over repeats."""
-    took = [[sum(row["tokens"] / row["speeds"][repeat][way] for row in rows) for way in (0, 1)]
+    took = [[sum(row["tokens"] / row["speeds"][repeat][one] for row in rows) for one in (0, way)]
             for repeat in range(len(rows[0]["speeds"]))]
     return round(median(slow / fast for slow, fast in took), 3)
 
@@ -77,7 +79,7 @@ def main() -> None:
         threshold=0.4, verify="lifted")
     options = Options(verify=args.verify, stop=Confidence(args.k, args.threshold),
                       max_new_tokens=args.tokens)
-    results = start(None, chosen(args, *SETTINGS), pairs={}, together={})
+    results = start(None, chosen(args, *SETTINGS), pairs={}, together={}, always={})
     for name in args.pairs:
         draft, target = name.split(":")
         models = pair(draft.removesuffix("+adapter"), target)
@@ -88,7 +90,8 @@ def main() -> None:
             rows[task] = compare(models, prompts(task, args.prompts), options, args.repeats)
             print(f"{name} {task}: {rows[task]}", flush=True)
         results["together"][name] = together([*rows.values()])
-        print(f"{name}, all tasks together: {results['together'][name]}", flush=True)
+        results["always"][name] = together([*rows.values()], way=2)
+        print(f"{name}, all tasks together: {results['together'][name]}, always drafting {results['always'][name]}", flush=True)
     save(args.json, results)
 
 

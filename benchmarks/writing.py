@@ -10,6 +10,7 @@ import numpy as np
 from omnidraft import Options, Pair, Round, plain, speculative
 from omnidraft.learning.online import Statistics
 from omnidraft.metrics import summarize
+from omnidraft.pairs.pace import paced
 from omnidraft.sampling import Uniforms
 
 
@@ -18,9 +19,10 @@ def draws(seed: int | Sequence[int] = 0) -> Uniforms:
     return Uniforms(np.random.default_rng(seed))
 
 
-def write(pair: Pair, text: str, options: Options, seed: int | Sequence[int] = 0) -> list[Round]:
-    """The rounds of speculative decoding."""
-    return list(speculative(pair, text, options, draws(seed)))
+def write(pair: Pair, text: str, options: Options, seed: int | Sequence[int] = 0, by_default: bool = False) -> list[Round]:
+    """The rounds of speculative decoding, which always drafts or, by default, where that pays."""
+    way = paced if by_default else speculative
+    return list(way(pair, text, options, draws(seed)))
 
 
 def write_plainly(model: Any, text: str, options: Options) -> list[Round]:
