@@ -79,10 +79,7 @@ class Drafter:
 
         `lifting` says which context tokens can be healed; None switches healing off.
         """
-        limit = min(self.options.stop.limit, room, self.model.context_size // 2)
-        recent = self._recent(self.ids, limit)
-        if len(recent) < len(self.ids):
-            self.reader.replace(0, recent)
+        limit = self.most(room)
         draft, logits = self._begin(lifting)
         drawn = []  # token ids, or tensors that hold them on a device
         confidences = []
@@ -99,6 +96,14 @@ class Drafter:
             if self._is_last(drawn[-1], rows, draft, confidences):
                 break
         return self._settle(draft, drawn)
+
+    def most(self, room: int) -> int:
+        """How many tokens to draft at most; the text is shortened if the context has no room."""
+        limit = min(self.options.stop.limit, room, self.model.context_size // 2)
+        recent = self._recent(self.ids, limit)
+        if len(recent) < len(self.ids):
+            self.reader.replace(0, recent)
+        return limit
 
     def _begin(self, lifting: Any) -> tuple[Draft, Any]:
         """Feed what the cache lacks, and heal if possible: a draft, empty or healed, and logits."""

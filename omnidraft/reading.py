@@ -58,12 +58,17 @@ class Reader:
 
         `more` does not enter the text. It follows the text without its last `back` ids.
         """
+        lacking = self.lacking(more, rows, back)
+        logits = self.model.forward(lacking, self.cache, rows)
+        self.held = len(self.ids) - back
+        self.ahead = list(more)
+        return logits
+
+    def lacking(self, more: Sequence[int] = (), rows: int = 1, back: int = 0) -> list[int]:
+        """The ids that such a pass feeds; the cache is cut back to what comes before them."""
         end = len(self.ids) - back
         start = min(self.held, end + len(more) - rows)
         self.ahead = []
         self.held = 0  # subtle: if the pass is interrupted, nothing that the cache holds counts
         self.cache.rewind(start)
-        logits = self.model.forward(self.ids[start:end] + list(more), self.cache, rows)
-        self.held = end
-        self.ahead = list(more)
-        return logits
+        return self.ids[start:end] + list(more)

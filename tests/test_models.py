@@ -435,3 +435,18 @@ def test_a_config_with_a_value_of_the_wrong_kind_is_one_line(change: dict):
     assert "\n" not in str(caught.value)
     for end in ({"a": 1}, [[2]], "2", -1, 99):
         assert ModelConfig.parse({"architectures": ["LlamaForCausalLM"], **TINY, "eos_token_id": end}).eos_ids == ()
+
+
+def test_texts_that_are_read_together_have_the_logits_of_each_alone():
+    model = models.load("qwen-like")
+    texts, caches = [[5, 6, 7], [8], [9, 10, 11, 12]], [model.new_cache() for _ in range(3)]
+    alone = [model.new_cache() for _ in range(3)]
+    for more in range(3):
+        together = model.forward_each(list(zip(texts, caches, strict=True)))
+        for ids, cache, logits, other in zip(texts, alone, together, caches, strict=True):
+            assert model.forward(ids, cache)[0] == pytest.approx(logits, abs=1e-4)
+            assert cache.length == other.length
+        texts = [[20 + more], [30, 31, more], [40]]
+    with pytest.raises(OmnidraftError):
+        model.forward_each([([1], caches[0]), ([model.vocab_size], caches[1])])
+    assert caches[0].length == alone[0].length

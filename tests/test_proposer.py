@@ -62,7 +62,7 @@ def greedy(model, ids, count):
 @embedded
 def test_texts_in_any_order_that_pause_and_are_cut_back_are_plain_greedy_texts(target, proposer):
     engine, rng = Engine(target, PROMPTS), np.random.default_rng(0)
-    for _ in range(40):
+    for _ in range(25):
         rows = rng.permutation(len(PROMPTS))[:rng.integers(1, 5)].tolist()  # rows move, some pause
         found = proposer.propose([engine.texts[row] for row in rows], most=6)
         for row, proposals in zip(rows, found, strict=True):
@@ -83,8 +83,10 @@ def test_texts_in_any_order_that_pause_and_are_cut_back_are_plain_greedy_texts(t
 def test_what_was_read_is_used_again_and_texts_are_forgotten(target, proposer, monkeypatch):
     text = target.tokenizer.encode(30 * "Once upon a time there was a dog. ", bos=True)
     proposer.propose([text], 4)
-    read, forward = [], proposer.pair.draft.forward
-    monkeypatch.setattr(proposer.pair.draft, "forward", lambda ids, *more: (read.append(len(ids)), forward(ids, *more))[1])
+    read, draft = [], proposer.pair.draft
+    forward, each = draft.forward, draft.forward_each
+    monkeypatch.setattr(draft, "forward", lambda ids, *more: (read.append(len(ids)), forward(ids, *more))[1])
+    monkeypatch.setattr(draft, "forward_each", lambda texts: (read.extend(len(ids) for ids, _ in texts), each(texts))[1])
     proposer.propose([[*text, *greedy(target, text, 3)]], 4)
     assert max(read) < 12  # only what is new
     proposer.propose([], 4)
@@ -97,6 +99,53 @@ def test_what_was_read_is_used_again_and_texts_are_forgotten(target, proposer, m
     proposer.most_texts = 2
     proposer.propose([target.tokenizer.encode(prompt, bos=True) for prompt in PROMPTS], 4)
     assert len(proposer.texts) == 2
+
+
+@embedded
+def test_the_drafter_reads_all_texts_in_one_pass_and_drafts_for_each_as_if_it_were_alone(target, proposer, monkeypatch):
+    texts, passes = [target.tokenizer.encode(prompt, bos=True) for prompt in PROMPTS], []
+    each = proposer.pair.draft.forward_each
+    monkeypatch.setattr(proposer.pair.draft, "forward_each", lambda texts: (passes.append(len(texts)), each(texts))[1])
+    together = proposer.propose(texts, 5)
+    assert passes[0] == len(texts) and len(passes) <= 5
+    alone = [Proposer(proposer.pair.draft, proposer.pair.target).propose([text], 5)[0] for text in texts]
+    assert together == alone and any(together)
+    monkeypatch.undo()
+    monkeypatch.delattr(type(proposer.pair.draft), "forward_each")  # a model that reads one text at a time
+    again = Proposer(proposer.pair.draft, proposer.pair.target).propose(texts, 5)
+    assert again == together
+
+
+def test_a_proposal_has_a_price():
+    """Steps of 10 ms, and 2 ms more for each position after the first; a drafted token takes 1 ms."""
+    price = module.Price()
+    assert price.least(0.4) == 0.4
+    for positions, written in ((1, 1), (5, 3), (3, 2), (7, 2)) * 4:
+        price.steps.append((positions, 0.010 + 0.002 * (positions - 1), written))
+        price.drafts.append((positions - 1, 0.001 * (positions - 1)))
+    rate = 8 / (4 * 0.010 + 0.002 * 12 + 0.001 * 12)
+    assert price.least(0.4) == pytest.approx(0.003 * rate)
+    for _ in range(module.STEPS):
+        price.steps.append((1, 0.010, 1))
+    assert price.least(0.4) == 0.4  # nothing was proposed for so long: try again
+
+
+@embedded
+def test_where_proposals_cost_more_than_they_gain_nothing_is_drafted(target, proposer, monkeypatch):
+    """An engine whose step takes two seconds for each proposal, one without: only now and then a draft, to try again."""
+    now = [0.0]
+    monkeypatch.setattr(module, "perf_counter", lambda: now[0])
+    text, drafted = target.tokenizer.encode("Once upon a time", bos=True), []
+    written = iter(greedy(target, text, 200))
+    for _ in range(90):
+        [proposals] = proposer.propose([list(text)], 6)
+        drafted.append(len(proposals))
+        now[0] += 1.0 + 2.0 * len(proposals)
+        for token in [*proposals, None]:
+            text.append(next(written))
+            if token != text[-1]:
+                break
+    assert sum(map(bool, drafted[:10])) > 5 and not any(drafted[20:60]) and any(drafted[60:])
 
 
 @embedded

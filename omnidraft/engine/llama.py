@@ -9,6 +9,7 @@ What another family computes in a layer goes into `_layer` (weights) and `_pass`
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -150,38 +151,81 @@ class Llama:
         check_pass(self, ids, len(ids), rows, cache.length)
         cache.reserve(cache.length + len(ids))
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
-            pieces = [self._pass(ids[i:i + LONGEST_PASS], cache)
+            pieces = [self._pass([(ids[i:i + LONGEST_PASS], cache)])
                       for i in range(0, len(ids), LONGEST_PASS)]
-            x = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-            cache.hidden = self._norm(x[-rows:])
+            cache.hidden = self._norm(joined(pieces)[-rows:])
             logits = self.head(cache.hidden)
+        return self._finite(logits)
+
+    def forward_each(self, texts: Sequence[tuple[Sequence[int], KVCache]]) -> np.ndarray:
+        """Feed each text its few ids: the logits (B, V) after the last id of each.
+
+        The weights are read once for all B texts. Each has a cache of its own, and at most 256 ids.
+
+        >>> model.forward_each([([1, 403], model.new_cache()), ([7], model.new_cache())]).shape
+        (2, 4096)
+        """
+        for ids, cache in texts:
+            check_pass(self, ids, len(ids), 1, cache.length)
+            cache.reserve(cache.length + len(ids))
+        last = np.cumsum([len(ids) for ids, _ in texts]) - 1
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = self._pass(texts)
+            logits = self.head(self._norm(x[last]))
+        return self._finite(logits)
+
+    def _finite(self, logits: np.ndarray) -> np.ndarray:
         if not math.isfinite(logits.max()):
             raise OmnidraftError(f"{self.name}: logits are NaN or infinite: its weights are broken")
         return logits
 
-    def _pass(self, ids: Sequence[int], cache: KVCache) -> np.ndarray:
-        """The residual stream after all layers (m, width); the cache grows by m tokens."""
+    def _pass(self, texts: Sequence[tuple[Sequence[int], KVCache]]) -> np.ndarray:
+        """The residual stream after all layers (m, width); the texts have m ids, their caches grow.
+
+        Only attention looks at each text by itself.
+        """
         c = self.config
+        ids = joined([np.asarray(ids) for ids, _ in texts])
+        turns = joined([self._turns_at(cache.length, len(ids)) for ids, cache in texts])
+        ends = list(accumulate([len(ids) for ids, _ in texts], initial=0))
+        caches = [cache for _, cache in texts]
+        parts = list(zip(ends[:-1], ends[1:], caches, strict=True))
         m = len(ids)
-        first = cache.length
-        last = first + m
-        turns = self._turns  # subtle: read once, as another thread may replace it by a shorter one
-        if last > len(turns):
-            turns = self._turns = self._rotations(2 * last)
-        turns = turns[first:last, None]  # (m, 1, head_dim / 2)
         both = c.heads + c.kv_heads
-        x = self.embedding[np.asarray(ids)]
-        for layer, keys, values in zip(self.layers, cache.keys, cache.values, strict=True):
-            qkv, out, gate_up, down = layer
+        x = self.embedding[ids]
+        for place, (qkv, out, gate_up, down) in enumerate(self.layers):
             rows = qkv(self._norm(x)).reshape(m, -1, c.head_dim)  # (m, heads + 2 kv_heads, ...)
             pairs = rows[:, :both].view(turns.dtype)  # (m, heads + kv_heads, head_dim / 2), complex
             pairs *= turns
-            keys[..., first:last] = rows[:, c.heads:both].transpose(1, 2, 0)
-            values[:, first:last, :-1] = rows[:, both:].swapaxes(0, 1)
-            x = x + out(self._attend(rows[:, :c.heads], keys[..., :last], values[:, :last]))
+            mixed = [self._attention(rows[first:last], cache, place)
+                     for first, last, cache in parts]
+            x = x + out(joined(mixed))
             x += down(_swiglu(gate_up(self._norm(x))))
-        cache.length = last
+        for ids, cache in texts:
+            cache.length += len(ids)
         return x
+
+    def _attention(self, rows: np.ndarray, cache: KVCache, place: int) -> np.ndarray:
+        """Attention of one text in the layer at `place` (m, heads · head_dim).
+
+        rows: (m, heads + 2 kv_heads, head_dim), queries, keys and values; the cache stores the last.
+        """
+        c = self.config
+        first = cache.length
+        last = first + len(rows)
+        both = c.heads + c.kv_heads
+        keys = cache.keys[place]
+        values = cache.values[place]
+        keys[..., first:last] = rows[:, c.heads:both].transpose(1, 2, 0)
+        values[:, first:last, :-1] = rows[:, both:].swapaxes(0, 1)
+        return self._attend(rows[:, :c.heads], keys[..., :last], values[:, :last])
+
+    def _turns_at(self, first: int, count: int) -> np.ndarray:
+        """The rotations of `count` places from `first` on (count, 1, head_dim / 2)."""
+        turns = self._turns  # subtle: read once, as another thread may replace it by a shorter one
+        if first + count > len(turns):
+            turns = self._turns = self._rotations(2 * (first + count))
+        return turns[first:first + count, None]
 
     def _rotations(self, length: int) -> np.ndarray:
         """The complex numbers that rotate the pairs of a head (positions, head_dim / 2)."""
@@ -266,6 +310,11 @@ class Llama:
                 biases.append(change(tensors[f"{name}.bias"].astype(self.dtype)))
         bias = np.concatenate(biases) if biases else None
         return Linear(np.concatenate(weights) * scale, bias, self.layout)
+
+
+def joined(parts: list[np.ndarray]) -> np.ndarray:
+    """The rows of all parts; of a single one without a copy."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def matrix_shapes(config: ModelConfig) -> tuple[tuple[int, int], ...]:
