@@ -11,10 +11,7 @@ import re
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
-from io import StringIO
 from statistics import median
-
-from rich.console import Console
 
 from benchmarks import tables
 from benchmarks.common import RESULTS, ROOT, WAY, as_lines, earlier, parts_of, result
@@ -77,12 +74,8 @@ def files() -> str:
 
 def demo(figures: dict) -> str:
     """What `make demo` prints last."""
-    console = Console(width=80, file=StringIO(), force_terminal=False, no_color=True)
-    shown = speed_table(figures["tasks"])
-    shown.caption = None  # the picture shows it
-    console.print(shown, headline(figures["tasks"]), soft_wrap=True)
-    lines = [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]
-    return "\n".join([f"{machine_line(figures)}; `make demo`:\n\n```text", *lines, "```"])
+    rows = figures["tasks"]
+    return "\n".join([f"{machine_line(figures)}; `make demo`:\n\n```text", speed_table(rows), headline(rows).plain, "```"])
 
 
 def written(name: str, how: Callable[[dict], str]) -> str:

@@ -22,6 +22,7 @@ from omnidraft.cli.generate import write
 from omnidraft.decoding import Round
 from omnidraft.engine.config import ModelConfig
 from omnidraft.engine.load import EMBEDDED
+from omnidraft.learning.online import learn as real
 from omnidraft.pairs import ngram_files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -346,6 +347,24 @@ def test_demo_says_whose_adapter_it_uses(tmp_path):
     assert shown.startswith("draft-general (2,048 entries) drafts for qwen-like")
 
 
+def test_paper_sets_the_options_of_the_paper(folders, monkeypatch):
+    """Its rule, an empty cache that learns, its loss, head, rank, schedule and threshold; no guard and no replay."""
+    learners = []
+    monkeypatch.setattr("omnidraft.learning.online.learn", lambda learner, prompts, options, uniforms: (
+        learners.append((learner, options)), real(learner, prompts, options, uniforms))[1])
+    ok("adapt", "math", *pair(folders), "--paper", "--limit", "9", "--no-save")
+    [(learner, how)] = learners
+    recipe, schedule = learner.trainer.recipe, learner.schedule
+    assert (recipe.loss, recipe.weight, recipe.rank) == ("hybrid", 0.2, 32)
+    assert (schedule.every, schedule.steps, schedule.replay, schedule.guard, schedule.head) == (8, 1, 0, 0, "joint")
+    assert how.verify == "omnidraft" and how.learn and how.stop.threshold == 0.3 and how.stop.head is learner.head
+    assert learner.statistics.updates == 2 and learner.pair.cache.version
+    met = omnidraft.pair(folders["draft"], folders["target"])
+    assert 0 < len(learner.pair.cache) < len(met.cache)  # it holds what was written
+    found = check_demo([*pair(folders), "--paper", "--threshold", "0.7", "--verify", "omnidraft", "--task", "math"], 1)
+    assert (found["settings"]["verify"], found["settings"]["threshold"]) == ("omnidraft", 0.7)
+
+
 @embedded
 def test_learning_continues_from_the_adapter_in_the_package(tmp_path):
     serve, seen = ("adapt", "math", "-t", "qwen-like", "--limit", "2", "-n", "16", "--adapters"), {}
@@ -419,7 +438,8 @@ def test_bad_input_is_one_line(command, case, bad_folders, tmp_path):
     (["demo", "--task", "chess"], "chess"),
     (["demo", "--json", "no/such/folder/out.json"], "no/such/folder/out.json"), (["demo", "--json", "."], "folder"),
     (["demo", "--json", "/proc/out.json"], "/proc/out.json"), (["demo", "--json", "x" * 300], "cannot write"),
-    (["generate", "x", "-k", "0", "--adapter", "auto"], "--adapter"),
+    (["demo", "--paper", "--verify", "slem"], "--verify slem is not the paper's (omnidraft): drop it, or --paper"),
+    (["adapt", "math", "--paper", "--rank", "8"], "--rank 8 is not the paper's (32)"),
 ])
 def test_more_bad_input(arguments, expected, folders, tmp_path):
     check_refused(run(*arguments, "-d", folders["draft"], "-t", folders["target"]), expected)

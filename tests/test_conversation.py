@@ -269,7 +269,7 @@ def test_a_folder_with_the_name_of_an_embedded_model_keeps_its_turns(folders, tm
 
 @pytest.mark.parametrize(("arguments", "given", "expected"), [
     ([], "", "no message"), ([], "\n \n", "no message"),
-    (["-n", "0"], "the", "number"), (["--adapter", "auto"], "the", "nothing has been learned"), ([], "word " * 400, "at most"),
+    (["-n", "0"], "the", "number"), (["--adapter", "x"], "the", "no adapter 'x'"), ([], "word " * 400, "at most"),
     (["-t", "{nothing}"], "the", "nothing")])
 def test_bad_input_of_chat_is_one_line(arguments, given, expected, folders):  # noqa: F811
     result = run("chat", *models_of(folders), *arguments, input=given)

@@ -153,16 +153,9 @@ def figures(**more) -> dict:
     (figures(same_text=False, tie=True), "tie"), (figures(distribution="exact (lossless)"), "exact"),
     (figures(distribution="biased (omnidraft)"), "biased")])
 def test_table_fits_80_columns(row, expected):
-    from rich.console import Console
-
-    for width in (80, 40):  # a narrow terminal wraps the lines itself
-        console = Console(width=width)
-        with console.capture() as capture:
-            console.print(speed_table([row | {"each": [2.0, 3.5]}]), soft_wrap=True)
-        shown = capture.get()
-        parts = ("math", "300", "801", "2.67x", "2.00-3.50", "3.14", "75%", "50%", "12", expected)
-        assert all(part in shown for part in parts)
-        assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
+    header, line = speed_table([row]).splitlines()
+    assert line.split() == ["math", "300", "801", "2.67x", "3.14", "75%", "50%", "12", expected]
+    assert header.split()[:3] == ["task", "plain", "drafts"] and len(header) <= 80
 
 
 def test_curves_that_are_compared_share_a_scale():

@@ -4,28 +4,29 @@ import math
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import suppress
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 from .. import Adapters, Learner, OmnidraftError, Round
 from ..learning import online
-from ..learning.training import Recipe
 from ..metrics import summarize
 from ..pairs.prompts import uniforms_of
 from ..text.files import make_folder_of
 from . import options
 from .app import command
 from .generate import describe
-from .printing import console, emit, escape, note
+from .printing import emit, escape, note, progress
 from .prompts import TASKS, asked, read_prompts
 
-SHOWN = 16  # prompts whose figures are shown: the first of a run, and the latest
+ENOUGH = 6  # held-out prompts: at least four of them come after the first change of the drafter
+SHOWN = 16  # latest prompts whose figures are shown
 KEPT_EVERY = 8  # updates between two saves
 
 
@@ -34,24 +35,15 @@ KEPT_EVERY = 8  # updates between two saves
          "cat prompts.txt | omnidraft adapt - --head interleaved --adapters ./adapters",
          "omnidraft adapt math --backend torch -d JackFram/llama-68m -t Qwen/Qwen2.5-1.5B-Instruct",
          "omnidraft adapt gsm8k.jsonl --target smollm2",
+         "omnidraft adapt math --paper",
          draft_length=8, threshold=0.2, temperature=1.0)
 def adapt(
     *, source: Annotated[str, typer.Argument(show_default=False, help=options.SOURCE)],
     context: typer.Context,
     models: options.Models,
     chat: options.Chat = None,
-    loss: Annotated[str, options.learning(
-        help="lifted, dm or hybrid (the paper's).")] = "lifted",
-    rank: Annotated[int | None, options.learning(
-        help="LoRA rank; 0 trains all weights. Default: the saved adapter's, else 32.")] = None,
-    rate: Annotated[float | None, options.learning(
-        help="Learning rate. Default: by rank and model size, raised while that helps.")] = None,
-    every: Annotated[int, options.learning(
-        help="Prompts per update.")] = 2,
-    replay_mb: Annotated[int, options.learning(
-        help="Memory (MB) for replayed texts.")] = 1024,
-    head: Annotated[str, options.learning(
-        help="Train an acceptance head: none, joint or interleaved.")] = "none",
+    paper: options.Paper = False,
+    learning: options.Learning,
     decoding: options.Decoding,
     limit: Annotated[int, options.learning(
         help="Serve at most this many prompts.", show_default="all")] = sys.maxsize,
@@ -63,6 +55,8 @@ def adapt(
     """Serve prompts and learn from them. Ctrl-C stops; the next run resumes."""
     # 1. Read and check the input, before anything slow.
     how = decoding.options()
+    if paper:
+        options.check_paper(vars(decoding) | vars(learning))
     if limit < 1:
         raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
     if save and adapters:
@@ -74,26 +68,31 @@ def adapt(
     store = Adapters(adapters)
     if save:  # refuse here, before the start, if another run is learning into this adapter
         context.with_resource(store.writing(pair))
-    recipe = Recipe(loss, rank=Recipe.rank if rank is None else rank, rate=rate)
-    schedule = online.Schedule(every, replay=6, memory_bytes=replay_mb << 20, head=head)
+    share = 8
+    if total:
+        again = islice(read_prompts(source)[0], min(limit, total))
+        share = held_out_share(asked(pair.target, again, chat))
+    if paper:
+        how = options.as_in_paper(pair, how)
     rng = np.random.default_rng(decoding.seed)
-    learner = store.resume(pair, recipe, schedule, rng, shipped=rank is None)
-    if learner.statistics.prompts and not learner.follows:
-        note("starting from the shipped adapter (--rank 32 starts a new one)")
+    learner = store.resume(pair, learning.recipe(), learning.schedule(share, paper), rng,
+                           shipped=learning.rank is None)
+    introduce(learner)
 
     # 3. Serve the prompts that no earlier run has served, and learn.
     place = place_of(source)
     begin = served_before(learner, place, total)
     if begin:
         note(f"skipping the first {begin} prompts of {source}, served in an earlier run")
-    requests = islice(asked(pair.target, prompts, chat), begin, min(begin + limit, sys.maxsize))
+    end = min(begin + limit, total or sys.maxsize)
+    requests = islice(asked(pair.target, prompts, chat), begin, end)
     how = options.with_head(how, learner.head)
     run = Run(learner, store if save else None, place, begin, json_lines)
     run.serve(online.learn(learner, requests, how, uniforms_of(decoding.seed)),
-              size=min(total - begin, limit) if total else None)
+              size=end - begin if total else None)
     if run.stopped and not run.count:
         raise OmnidraftError("stopped early: nothing new was learned")
-    if not run.any_served:
+    if not learner.served:
         raise run.failed or OmnidraftError(
             f"no prompt in {source} could be served ({run.latest[-1].note})")
 
@@ -108,61 +107,63 @@ def adapt(
         raise run.failed
 
 
+def held_out_share(prompts: Iterable[Any]) -> int:
+    """One in how many of these prompts to hold out: enough, if there are enough prompts."""
+    counts = dict.fromkeys((8, 4, 2), 0)
+    with suppress(OmnidraftError):  # a bad line is reported when its turn comes
+        for prompt in prompts:
+            for share in counts:
+                counts[share] += online.is_held_out(prompt, share)
+    return max((share for share, count in counts.items() if count >= ENOUGH), default=8)
+
+
+def introduce(learner: Learner) -> None:
+    """Say where learning starts, and how it will be measured."""
+    share = learner.schedule.held_out
+    with suppress(OSError):  # if nobody reads this, the drafter learns all the same
+        if learner.statistics.prompts and not learner.follows:
+            note("starting from the shipped adapter (--rank 32 starts a new one)")
+        note(f"one in {share} prompts is held out to measure the gain: {ENOUGH} of them "
+             f"({share * ENOUGH} prompts) say something, 30 ({share * 30}) show a gain of 10 %")
+
+
+@dataclass
 class Run:
     """The prompts that one command serves: counted, shown, and from time to time saved.
 
-    place, begin: where the statistics count the prompts of this source, and from where on; `store`
-    None: nothing is saved. Of the figures only the first and the latest are kept: a run may have no
-    end.
+    Only the latest figures are kept: a run may have no end.
     """
 
-    def __init__(self, learner: Learner, store: Adapters | None, place: str, begin: int,
-                 as_json: bool) -> None:
-        self.learner = learner
-        self.store = store
-        self.place = place
-        self.begin = begin
-        self.as_json = as_json
-        self.count = 0
-        self.any_served = False
-        self.first: list[online.Learned] = []
-        self.latest: deque[online.Learned] = deque(maxlen=SHOWN)
-        self.stopped = False
-        self.failed: BaseException | None = None
+    learner: Learner
+    store: Adapters | None  # None: nothing is saved
+    place: str  # where the statistics count the prompts of this source,
+    begin: int  # and from where on
+    as_json: bool
+    count: int = 0
+    latest: deque[online.Learned] = field(default_factory=lambda: deque(maxlen=SHOWN))
+    stopped: bool = False
+    failed: BaseException | None = None
 
     def serve(self, learning: Iterator[online.Learned], size: int | None) -> None:
         """Serve `size` prompts (None: unknown), until they end or something else ends the run."""
         try:
-            with closing(self._with_progress(learning, size)) as shown:
-                for learned in shown:
+            with progress() as bar:
+                for learned in bar.track(learning, size):
+                    self._show(learned, bar)
                     self._keep(learned)
         except KeyboardInterrupt:  # Ctrl-C, `kill`, or a terminal that was closed
             self.stopped = True  # subtle: said later, since a closed terminal takes no more text
         except (OmnidraftError, UnicodeDecodeError, OSError, SystemExit) as error:
             self.failed = error  # a bad prompt, a closed output (Rich then exits)
 
-    def _with_progress(self, learning: Iterator[online.Learned],
-                       size: int | None) -> Iterator[online.Learned]:
-        """Count what is learned, with a bar and notes on stderr.
-
-        Subtle: to be closed, so that the bar ends before anything else is printed.
-        """
-        from rich.progress import Progress
-
-        # subtle: by default Rich writes what goes to stdout to the bar's terminal, even for a pipe
-        redirected = sys.stdout.isatty()
-        with Progress(console=console(stderr=True)[0], redirect_stdout=redirected) as bar:
-            for learned in bar.track(learning, size):
-                self.count += 1
-                self.any_served = self.any_served or bool(learned.rounds)
-                self.latest.append(learned)
-                if len(self.first) < SHOWN:
-                    self.first.append(learned)
-                tau = summarize(rounds_of(self.latest)).block_efficiency
-                bar.update(bar.task_ids[0], description=f"{tau:.2f} tokens per target pass")
-                if learned.note:
-                    bar.console.print(escape(learned.note), markup=False, soft_wrap=True)
-                yield learned
+    def _show(self, learned: online.Learned, bar: Any) -> None:
+        """Count a prompt, with notes and the latest figures on stderr."""
+        self.count += 1
+        self.latest.append(learned)
+        tau = summarize(rounds_of(self.latest)).block_efficiency
+        bar.update(bar.task_ids[0], description=f"{tau:.2f} tokens per target pass")
+        if learned.note:
+            bar.console.print(escape(learned.note), markup=False, soft_wrap=True)
 
     def _keep(self, learned: online.Learned) -> None:
         """Print the figures of a prompt if asked to, and save every few updates."""
@@ -179,16 +180,13 @@ class Run:
             self.store.keep(learner)
 
     def tell(self, last: str) -> None:
-        """Say how the run ended: its `last` note, the first and latest prompts, the `verdict`."""
+        """Say how the run ended: its `last` note, the latest prompts, the `verdict`."""
         learner = self.learner
         if self.as_json:
             emit({"type": "summary", **learner.statistics.to_json(), "rollbacks": learner.rollbacks,
                   "skipped": learner.skipped})
-        size = max(1, min(SHOWN, self.count // 2))
-        first = summarize(rounds_of(self.first[:size]))
-        latest = summarize(rounds_of(list(self.latest)[-size:]))
-        lines = [f"first prompts: {describe(first)}",
-                 f"last prompts: {describe(latest)}",
+        latest = describe(summarize(rounds_of(self.latest)))
+        lines = [f"last {len(self.latest)} prompts: {latest}",
                  f"{verdict(learner.statistics)}; {learner.rollbacks} rollbacks in this run"]
         if last:
             lines.insert(0, last)
@@ -232,12 +230,10 @@ def verdict(found: online.Statistics) -> str:
 
 def gain(found: online.Statistics) -> str:
     """Passes of the target that learning saves, with the standard error of the share."""
-    count = found.held_out
-    if count <= 3:
+    before, now = found.tokens_per_pass()
+    if not now:
         return "too few to say"
     share, error = found.saved("rounds")
-    before = count / (found.untouched_rounds or count)
-    now = count / (found.held_out_rounds or count)
     means = "no gain beyond chance"
     if share > error:
         means = "gained"

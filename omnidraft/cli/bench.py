@@ -14,7 +14,7 @@ from ..translation import common_prefix
 from . import options
 from .app import command
 from .inspect import machine
-from .printing import console, note
+from .printing import note, say
 from .prompts import TASKS, asked, read_prompts
 
 
@@ -30,7 +30,7 @@ def bench(
     figures: options.Json = None,
 ) -> None:
     """Measure how much faster a pair decodes than its target alone."""
-    from .render import speed_table
+    from .render import COLUMNS, speed_table
 
     how = decoding.options()
     if min(count, repeats) < 1:
@@ -38,12 +38,18 @@ def bench(
     prompts = [one for _, one in zip(range(count), read_prompts(source)[0], strict=False)]
     check_writable(figures)
     pair, how = models.served(how)
-    note(" drafts for ".join(f"{one.name} ({one.kernel})" for one in (pair.draft, pair.target)))
-    note(", ".join(f"{key} {value}" for key, value in machine().items()))
+    here = machine()
+    note(f"{pair.draft.name} drafts for {pair.target.name} on {here['cpu']}, {here['cores']} cores "
+         "(`omnidraft info MODEL` says how a model runs)")
     read = [ids_of(pair, prompt) for prompt in asked(pair.target, prompts, chat)]
     row = measure(pair, read, how, repeats, decoding.seed)
     row["task"] = source if source in TASKS else "all"
-    console()[0].print(speed_table([row]), soft_wrap=True)
+    slowest, fastest = min(row["each"]), max(row["each"])
+    say(f"{speed_table([row])}\n\n{COLUMNS}\n"
+        f"speedup: the median of {repeats} runs, {slowest:.2f}-{fastest:.2f}")
+    if row["undrafted"]:
+        say(f"{row['undrafted']:.0%} of the rounds drafted nothing: drafting did not pay, or the "
+            "drafter was not sure (--no-adaptive --threshold 0 always drafts)")
     if figures:
         settings = vars(models) | vars(decoding) | {"count": len(prompts), "repeats": repeats}
         save_figures(figures, pair, settings, [row])
@@ -99,7 +105,9 @@ def compare(target: Any, texts: list[Measured], how: Options) -> dict[str, Any]:
     slow = summarize(record for text in texts for record in text.plain)
     fast = summarize(record for text in texts for record in text.speculative)
     row = {"plain": vars(slow), "speculative": vars(fast), "speedup": speedup(fast, slow),
-           "computed_speedup": computed_speedup(fast, slow)}
+           "computed_speedup": computed_speedup(fast, slow),
+           "undrafted": sum(not record.draft_tokens for text in texts
+                            for record in text.speculative) / (fast.rounds or 1)}
     if how.temperature:
         kind = "exact" if how.rule.exact else "biased"
         return row | {"distribution": f"{kind} ({how.verify})"}

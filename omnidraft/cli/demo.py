@@ -22,7 +22,6 @@ from .prompts import Request, asked, read_prompts
 USUAL = {"math": "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?",
          "code": "Write a Python function that adds two numbers.",
          "text": "Write a story about a dog."}
-USUAL_ADAPTER = "none, except for the default drafter"
 PAUSE = 0.35  # seconds between two steps of --slow
 
 
@@ -31,7 +30,8 @@ PAUSE = 0.35  # seconds between two steps of --slow
          "omnidraft demo --target llama3-like --verify slem --seed 7",
          "omnidraft demo --temperature 1 --plain --json figures.json",
          "omnidraft demo --target smollm2",
-         adapter=USUAL_ADAPTER, max_new_tokens=192)
+         "omnidraft demo --paper --task math",
+         max_new_tokens=192)
 def demo(
     models: options.Served, decoding: options.Decoding,
     prompt: Annotated[str | None, typer.Argument(
@@ -40,17 +40,23 @@ def demo(
         help="Only this task: math, code, text.")] = None,
     slow: Annotated[bool, options.output(
         "--slow", help="Show each draft, then the verdict, and pause after both.")] = False,
+    paper: options.Paper = False,
     signs: options.Plain = False,
     figures: options.Json = None,
     chat: options.Chat = None,
 ) -> None:
     """Watch a small model draft for a larger one. `--seed` chooses the prompts."""
     how = decoding.options()
+    if paper:
+        options.check_paper(vars(decoding))
     if task is not None and (task not in USUAL or prompt is not None):
         raise OmnidraftError(f"--task {task}: choose {', '.join(USUAL)}, or give a prompt instead")
     prompts = chosen(prompt, task, decoding.seed)
     check_writable(figures)
-    pair, how = with_usual_drafter(models).served(how)
+    models = replace(models, draft=models.draft or drafter_for(models.target, learns=True))
+    pair, how = models.served(how, shipped=not paper)
+    if paper:
+        how = options.as_in_paper(pair, how)
     how = replace(how, adaptive=bool(how.adaptive))  # unless asked otherwise, show drafts
     rows = show(pair, prompts, how, decoding.seed, signs, slow, chat)
     if figures:
@@ -68,19 +74,10 @@ def chosen(prompt: str | None, task: str | None, seed: int) -> dict[str, str]:
     return {name: rng.choice(list(read_prompts(name)[0])) for name in names}
 
 
-def with_usual_drafter(models: options.Served) -> options.Served:
-    """Without a drafter: the one that learns, with what it has learned, if anything."""
-    draft = models.draft or drafter_for(models.target, learns=True)
-    adapter = models.adapter
-    if adapter == USUAL_ADAPTER:
-        adapter = "none" if models.draft else None
-    return replace(models, draft=draft, adapter=adapter)
-
-
 def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bool,
          slow: bool, chat: bool | None = None) -> list[dict]:
     """Decode each prompt plainly and speculatively; return the figures."""
-    from .render import Painter, Text, headline, legend, speed_table
+    from .render import COLUMNS, Painter, Text, headline, legend, speed_table
 
     out, signs = console(signs)
     errors, _ = console(signs, stderr=True)
@@ -89,7 +86,7 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
     read = [ids_of(pair, request)[0] for request in requests]  # all, before the first is shown
     names = [f"{one.name} ({one.tokenizer.size:,} entries)" for one in (pair.draft, target)]
     note(" drafts for ".join(names) + f", rule {how.verify}")
-    errors.print(legend(signs, rounds=True), soft_wrap=True)
+    errors.print(legend(signs, rounds=True))
     warm_up(pair, requests[0], read[0], how)
     rows = []
     for (task, prompt), request, ids in zip(prompts.items(), requests, read, strict=True):
@@ -102,7 +99,8 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
         written = target.tokenizer.decode(emitted(drafted))
         rows.append({"task": task, "prompt": prompt, "text": written,
                      **compare(target, [Measured(ids, alone, drafted)], how)})
-    errors.print(Text(), speed_table(rows), headline(rows), soft_wrap=True)
+    note(f"\n{speed_table(rows)}\n\n{COLUMNS}\n")
+    errors.print(headline(rows), soft_wrap=True)
     return rows
 
 

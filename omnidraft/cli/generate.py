@@ -48,6 +48,8 @@ def generate(
     if prompt in (None, "-"):
         prompt = re.sub(r"\r?\n\Z", "", sys.stdin.read())  # one line end, of any system
     pair, how = models.served(how)
+    if sys.stderr.isatty():
+        note(f"{pair.draft.name} drafts for {pair.target.name}")
     request = next(asked(pair.target, [Request(prompt)], chat))
     records = rounds_of(pair, request, usual(how, pair.target), decoding.seed, stop_strings=stop)
     write(records, pair.target.tokenizer, as_json=json_lines)

@@ -78,8 +78,7 @@ def align(
                               f"{name} side has {show_bytes(b''.join(rest))}"))
     meanings = [Text(f"{sign} " * signs + meaning, style)
                 for style, sign, meaning in BLOCKS.values()]
-    lines += [Text(), Text("   ").join(meanings)]
-    out.print(Text("\n").join(lines), soft_wrap=True)
+    out.print(Text("\n").join([*lines, Text(), *meanings]), soft_wrap=True)
 
 
 def block(above: Sequence[bytes], below: Sequence[bytes], signs: bool) -> list[Any]:

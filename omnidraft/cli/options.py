@@ -10,10 +10,13 @@ import typer
 from .. import Adapters, OmnidraftError, Options, Pair, pair
 from ..engine.load import drafter_for
 from ..engine.model import printable
+from ..learning import online
 from ..learning.adapters import SHIPPED
+from ..learning.training import Recipe
+from ..ngram_cache import NGramCache
 from ..pairs.prompts import uniforms_of
 from ..verification import RULES
-from .printing import note
+from .printing import busy, note
 
 # an option under a topic of the help
 models = partial(typer.Option, rich_help_panel="Models")
@@ -46,6 +49,38 @@ Chat = Annotated[bool | None, models(
 Backend = Annotated[str, models(
     help="numpy (Llama, Mistral and Qwen2, on a CPU) or torch (all of transformers).")]
 
+# arXiv 2507.02659 as options: its rule, learning and schedule, and 1 - gamma for math and code
+PAPER = {"verify": "omnidraft", "threshold": 0.3, "loss": "hybrid", "head": "joint", "rank": 32,
+         "every": 8}
+
+
+def set_paper(context: typer.Context, wanted: bool) -> bool:
+    """If wanted, the options that are not given are the paper's."""
+    if wanted:
+        context.default_map = PAPER
+    return wanted
+
+
+Paper = Annotated[bool, speculation(
+    "--paper", is_eager=True, callback=set_paper,
+    help="Only the paper's method: rule omnidraft, an n-gram cache that is empty at first, hybrid "
+         "loss, joint head, a LoRA adapter, threshold 0.3 (the paper's for math and code; 0.7 for "
+         "other texts).")]
+
+
+def check_paper(given: dict[str, Any]) -> None:
+    """Raise OmnidraftError if an option (but the threshold) contradicts `PAPER`."""
+    for name, value in PAPER.items():
+        if name != "threshold" and given.get(name, value) != value:
+            raise OmnidraftError(f"--{name} {given[name]} is not the paper's ({value}): drop it, "
+                                 "or --paper")
+
+
+def as_in_paper(pair: Pair, options: Options) -> Options:
+    """The options with which the pair's n-gram cache, now empty, learns from what is written."""
+    pair.cache = NGramCache()
+    return replace(options, learn=True)
+
 
 @dataclass(frozen=True)
 class Models:
@@ -64,47 +99,45 @@ class Models:
     def pair(self, learns: bool = False) -> Pair:
         """The pair; `learns`: the default drafter is one that is to learn."""
         draft = self.draft or drafter_for(self.target, learns)
-        return pair(draft, self.target, self.backend, device=self.device, dtype=self.dtype)
+        with busy(f"loading {draft} and {self.target}"):
+            return pair(draft, self.target, self.backend, device=self.device, dtype=self.dtype)
 
 
 @dataclass(frozen=True)
 class Served(Models):
-    """Models and, on request, the drafter's adapter."""
+    """Models and the drafter's adapter."""
 
-    adapter: Annotated[str | None, models(
+    adapter: Annotated[str, models(
         metavar="WHICH",
-        help="Adapter for the drafter: none, auto (the one learned for this pair), or a name, "
-             "fingerprint prefix or folder (see `omnidraft adapters list`).")] = "none"
+        help="Adapter for the drafter: auto (the one learned for this pair, if any), none, or a "
+             "name, fingerprint prefix or folder (see `omnidraft adapters list`).")] = "auto"
     adapters: Store = None
 
-    def served(self, options: Options) -> tuple[Pair, Options]:
-        """The pair and its options, with what was learned if `adapter` asks for it.
-
-        OmnidraftError if "auto" finds nothing; None is "auto" without this error.
-        """
+    def served(self, options: Options, shipped: bool = True) -> tuple[Pair, Options]:
+        """The pair and its options, with what was learned; `shipped`: or came with the package."""
         pair = self.pair()
         if self.adapter == "none":
             return pair, options
         which = None if self.adapter == "auto" else self.adapter
-        adapter = Adapters(self.adapters).load(pair, which, shipped=True)
-        if adapter is not None:
-            return adapted(pair, options, adapter)
-        if self.adapter == "auto":
-            raise OmnidraftError("nothing has been learned yet for this pair: run `omnidraft adapt "
-                                 "math` with the same models, or drop --adapter")
-        return pair, options
+        adapter = Adapters(self.adapters).load(pair, which, shipped)
+        if adapter is None:
+            return pair, options
+        return pair, with_head(options, adapted(pair, adapter))
 
 
-def adapted(pair: Pair, options: Options, adapter: Any) -> tuple[Pair, Options]:
-    """The pair whose drafter has its adapter, and the options with the adapter's head."""
+def adapted(pair: Pair, adapter: Any) -> Any:
+    """Give the drafter its adapter, and say so; returns the adapter's head."""
     draft = pair.draft
     what = f"your own adapter in {printable(str(adapter.folder))}"
     if adapter.folder.parent == SHIPPED:
         what = "the shipped adapter"
+    before, now = adapter.statistics.tokens_per_pass()
+    if now:
+        what += f": {now:.2f} tokens per target pass where it wrote {before:.2f} without"
     note(f"{draft.name} drafts with {what}")
     pair.draft = adapter.drafter(draft)
     pair.draft.name += " with its adapter"
-    return pair, with_head(options, adapter.head_for(draft))
+    return adapter.head_for(draft)
 
 
 def with_head(options: Options, head: Any) -> Options:
@@ -143,3 +176,33 @@ class Decoding:
         settings = dict(vars(self))
         uniforms_of(settings.pop("seed"))
         return Options.of(**settings)
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What is learned, and when."""
+
+    loss: Annotated[str, learning(
+        help="lifted, dm or hybrid (the paper's).")] = "lifted"
+    rank: Annotated[int | None, learning(
+        help="LoRA rank; 0 trains all weights. Default: the saved adapter's, else 32.")] = None
+    rate: Annotated[float | None, learning(
+        help="Learning rate. Default: by rank and model size, raised while that helps.")] = None
+    every: Annotated[int, learning(
+        help="Prompts per update.")] = 2
+    replay_mb: Annotated[int, learning(
+        help="Memory (MB) for replayed texts.")] = 1024
+    head: Annotated[str, learning(
+        help="Train an acceptance head: none, joint or interleaved.")] = "none"
+
+    def recipe(self) -> Recipe:
+        """How the drafter is trained."""
+        rank = Recipe.rank if self.rank is None else self.rank
+        return Recipe(self.loss, rank=rank, rate=self.rate)
+
+    def schedule(self, held_out: int, paper: bool) -> online.Schedule:
+        """When it is trained; the paper has neither replayed texts nor a guard."""
+        if paper:
+            return online.Schedule(self.every, head=self.head, held_out=held_out, guard=0)
+        return online.Schedule(self.every, head=self.head, held_out=held_out, replay=6,
+                               memory_bytes=self.replay_mb << 20)

@@ -4,9 +4,12 @@ Tokens, names of models and folders, and the content of files are untrusted.
 """
 
 import json
+import shutil
 import sys
+import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 # controls, direction marks, surrogates, private characters, line separators
@@ -44,8 +47,13 @@ def say(text: str, end: str = "\n", exact: bool = False) -> None:
 
 
 def note(line: str) -> None:
-    """Print a remark on stderr, escaped."""
-    print(escape(line), file=sys.stderr)
+    """Print a remark on stderr, escaped; on a terminal, lines break between words."""
+    lines = [escape(line)]
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns or 80
+        lines = [textwrap.fill(one, width, break_long_words=False, break_on_hyphens=False)
+                 for one in lines[0].splitlines()]
+    print("\n".join(lines), file=sys.stderr)
 
 
 def emit(record: dict[str, Any]) -> None:
@@ -60,6 +68,26 @@ def console(plain: bool = False, stderr: bool = False) -> tuple[Any, bool]:
     if not (made.width and made.height):  # as COLUMNS=0 says: Rich would print nothing
         made.size = 80, 25
     return made, made.no_color or made.color_system is None
+
+
+def progress(**more: Any) -> Any:
+    """A Rich progress bar on stderr."""
+    from rich.progress import Progress
+
+    # subtle: by default Rich writes what goes to stdout to the bar's terminal, even for a pipe
+    redirected = sys.stdout.isatty()
+    return Progress(console=console(stderr=True)[0], redirect_stdout=redirected, **more)
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Show a moving bar while something takes long, on a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with progress(transient=True) as bar:
+        bar.add_task(escape(what), total=None)
+        yield
 
 
 def columns(rows: Sequence[Sequence[Any]]) -> str:
