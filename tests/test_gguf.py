@@ -221,12 +221,18 @@ def test_a_hostile_file_is_one_line_before_memory_is_taken(tmp_path, what):
     ({"llama.embedding_length": 2**31}, "but its config says"),
     ({"llama.block_count": 9_999}, "the weights lack model.layers.2"),
     ({"llama.block_count": "two"}, "num_hidden_layers is 'two', but must be a whole number"),
-    ({"llama.block_count": [2, 2]}, "num_hidden_layers is .* must be a whole number"),
+    ({"llama.block_count": [2, 2]}, "a list as block_count, one for each layer, but the NumPy engine needs one"),
     ({"llama.attention.head_count": 3}, "3 heads must be a multiple of 2"),
     ({"llama.attention.key_length": 32}, "self_attn.q_proj.weight is"),
     ({"llama.rope.dimension_count": 16}, "rope.dimension_count is 16, but the NumPy engine needs 64"),
     ({"llama.expert_count": 8}, "expert_count is 8, but .* use --backend torch"),
-    ({"llama.rope.scaling.type": "yarn"}, "RoPE type 'yarn' is not supported"),
+    ({"llama.attention.head_count_kv": [2, 1]}, "a list as attention.head_count_kv, one for each layer, .*Face folder"),
+    ({"llama.rope.scaling.type": "yarn"}, "scaled by 'yarn'; use the Hugging Face folder of this model with --backend torch"),
+    ({"llama.rope.scaling.type": [1, 2]}, "rope.scaling.type is .* of the wrong kind"),
+    ({"llama.rope.scaling.type": "linear"}, "factor is None, but must be a number above 0"),
+    ({"llama.rope.scale_linear": "4"}, "factor is 4, but must be a number above 0"),
+    ({"split.no": 1, "split.count": 3}, "bad.gguf is part 2 of 3 of a split file: join them with .*--merge"),
+    ({"split.count": "x"}, "split.count is 'x', of the wrong kind"),
     ({"llama.attention.layer_norm_rms_epsilon": "x"}, "value of the wrong kind"),
     ({"tokenizer.ggml.model": "bert"}, "tokenizer of bad cannot be used .its kind is 'bert'"),
     ({"tokenizer.ggml.model": [1, 2]}, "tokenizer of bad cannot be used"),
@@ -323,8 +329,30 @@ SCALED = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
 FACTORS = {"rope_freqs.weight": np.linspace(1, 8, 32)}
 
 
-@pytest.mark.parametrize("how", [{"settings": SCALED}, {"tensors": FACTORS}, {"attention_bias": True}], ids=[
-    "scaled RoPE", "rope_freqs", "biases"])
+NO_OUTPUT_BIAS = {"attention_bias": True, "without": "output.bias"}
+
+
+@pytest.mark.parametrize("settings", [{"llama.rope.scaling.factor": 4.0}, {"llama.rope.scale_linear": 4.0}])
+def test_a_factor_without_a_type_is_linear(tmp_path, settings):
+    """As llama.cpp reads it; old files have the factor under another name."""
+    stated, alone = edited(tmp_path / "stated.gguf", SCALED), edited(tmp_path / "alone.gguf", settings)
+    assert Gguf(alone).config() == Gguf(stated).config() != Gguf(edited(tmp_path / "plain.gguf")).config()
+
+
+def test_biases_are_those_that_a_file_has(tmp_path):
+    """Of q, k and v alone, or of the feed-forward layer, too: as if those that the file lacks were 0."""
+    zeros = {f"blk.{i}.attn_output.bias": np.zeros(256) for i in range(2)}
+    found = omnidraft.load(edited(tmp_path / "some.gguf", **NO_OUTPUT_BIAS))
+    want = omnidraft.load(edited(tmp_path / "all.gguf", **NO_OUTPUT_BIAS, tensors=zeros))
+    np.testing.assert_allclose(logits(found, [5, 9, 11]), logits(want, [5, 9, 11]), rtol=1e-5, atol=1e-5)
+    config, numbers = ggufs.tiny(path := tmp_path / "mlp.gguf", mlp_bias=True)
+    want = Llama(config, numbers, layout=PLAIN)
+    np.testing.assert_allclose(logits(omnidraft.load(path), [5, 9]), logits(want, [5, 9]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("how", [
+    {"settings": SCALED}, {"tensors": FACTORS}, {"attention_bias": True}, NO_OUTPUT_BIAS, {"mlp_bias": True}], ids=[
+    "scaled RoPE", "rope_freqs", "biases", "biases of q, k and v", "biases of the feed-forward layer"])
 def test_pytorch_keeps_what_transformers_conversion_drops(tmp_path, how):
     """Scaled rotations and biases, which it drops without a word: most greedy tokens of a long text would differ."""
     for package in ("torch", "transformers"):
@@ -334,14 +362,15 @@ def test_pytorch_keeps_what_transformers_conversion_drops(tmp_path, how):
     ids = np.random.default_rng(0).integers(0, 270, 120).tolist()
     wanted, found = logits(ours, ids), theirs.forward(ids, theirs.new_cache(), len(ids))
     assert np.abs(found - wanted).max() < 1e-4 * wanted.std() and (found.argmax(1) == wanted.argmax(1)).all()
-    assert theirs.context_size == ours.context_size and theirs.parameters == ours.parameters
+    zeros = theirs.parameters - ours.parameters  # transformers' model has a bias for o if it has one for q, k and v
+    assert theirs.context_size == ours.context_size and zeros == 2 * 256 * (how is NO_OUTPUT_BIAS)
 
 
 @pytest.mark.parametrize(("how", "what"), [
     ({"settings": SCALED | {"llama.rope.scaling.type": "yarn"}}, "it has llama.rope.scaling.type, which transformers drops"),
     ({"tensors": FACTORS, "settings": {"llama.expert_count": 8}}, "it has rope_freqs.weight, which transformers drops"),
-    ({"mlp_bias": True}, "it has blk.0.ffn_down.bias, which transformers drops from a GGUF: use the Hugging Face folder"),
-    ({"attention_bias": True, "without": "output.bias"}, "the weights lack model.layers.0.self_attn.o_proj.bias")])
+    ({"mlp_bias": True, "settings": {"llama.expert_count": 8}}, "it has blk.0.ffn_down.bias, which transformers drops"),
+    ({"attention_bias": True, "without": "0.attn_output.bias"}, "it has blk.0.attn_k.bias, which transformers drops")])
 def test_what_transformers_conversion_would_drop_is_refused(tmp_path, how, what):
     for package in ("torch", "transformers"):
         pytest.importorskip(package)
@@ -353,7 +382,7 @@ def test_what_transformers_conversion_would_drop_is_refused(tmp_path, how, what)
 
 @pytest.mark.parametrize("changed", [{"llama.block_count": 2**31}, {"llama.block_count": "two"},
                                      {"llama.embedding_length": 128}, {"general.architecture": "nothing"},
-                                     {"tokenizer.ggml.model": "bert"}])
+                                     {"tokenizer.ggml.model": "bert"}, {"split.no": 0, "split.count": 2}])
 def test_what_pytorch_cannot_read_is_one_line(tmp_path, changed):
     for package in ("torch", "transformers", "gguf"):
         pytest.importorskip(package)

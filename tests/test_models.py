@@ -8,6 +8,7 @@ import os
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -354,6 +355,20 @@ def test_end_tokens_come_from_both_files_and_the_tokenizer(tmp_path: Path):
     assert Llama(config, tensors, tokenizer=Spelling(), layout=PLAIN).eos_ids == (5, 2, 9)
 
 
+def test_another_head_than_the_embedding_is_used_whatever_the_flag_says():
+    """As transformers does: a folder may say that the head is tied, and bring another one."""
+    own = ModelConfig.parse({"architectures": ["LlamaForCausalLM"], **TINY})
+    rng = np.random.default_rng(0)
+    tensors = {name: rng.standard_normal(shape) for name, shape in own.tensor_shapes().items()}
+    found, want = (Llama(config, tensors, layout=PLAIN) for config in (replace(own, tied=True), own))
+    assert np.array_equal(*(one.forward([3, 1], one.new_cache(), 2) for one in (found, want)))
+    assert found.parameters == want.parameters and not found.config.tied
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()  # the same one: tied, as it says
+    assert Llama(replace(own, tied=True), tensors, layout=PLAIN).config.tied
+    with pytest.raises(OmnidraftError, match="lm_head.weight is .2, 2., but its config says"):
+        Llama(replace(own, tied=True), tensors | {"lm_head.weight": np.ones((2, 2))}, layout=PLAIN)
+
+
 @pytest.mark.parametrize("change, words", [
     ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not supported by the NumPy engine .it runs Llama, "),
     ({"architectures": None, "model_type": "mamba"}, "mamba is not supported"),
@@ -366,6 +381,7 @@ def test_end_tokens_come_from_both_files_and_the_tokenizer(tmp_path: Path):
     ({"rope_scaling": {"type": "yarn", "factor": 4}}, "RoPE type 'yarn' is not supported .* use --backend torch"),
     ({"rope_scaling": {"type": "dynamic", "factor": 4}}, "RoPE type 'dynamic' is not supported"),
     ({"rope_scaling": {"type": "linear"}}, "has no 'factor'"),
+    ({"rope_scaling": {"factor": 4}}, "RoPE has a factor, but no rope_type"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported"),
 ])
 def test_what_the_engine_does_not_run_is_named(change: dict, words: str):

@@ -6,7 +6,7 @@ until a text is longer than it, so here it limits the context: longer texts need
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,14 @@ class ModelConfig:
         norms = {f"{part}.weight": (width,) for part in NORMS}
         return weights | biases | norms
 
+    def with_head_of(self, tensors: Mapping[str, Any]) -> "ModelConfig":
+        """The same, but not tied if a file has another head than the embedding."""
+        head = tensors.get("lm_head.weight")
+        if not self.tied or head is None:
+            return self
+        same = np.array_equal(head, tensors.get("model.embed_tokens.weight"))
+        return replace(self, tied=same)
+
     def check(self, tensors: Mapping[str, Any], name: str) -> None:
         """Raise OmnidraftError if one of the model's tensors is missing or has another shape."""
         for tensor, shape in self.tensor_shapes().items():
@@ -146,6 +154,8 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
     name = _family(config)
     family = FAMILIES[name]
     rope = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
+    if "factor" in rope and not {"rope_type", "type"} & rope.keys():
+        raise OmnidraftError("its RoPE has a factor, but no rope_type that says how to use it")
     rope.setdefault("rope_type", rope.get("type", "default"))  # transformers 5; 4
     _check_supported(config, rope)
 

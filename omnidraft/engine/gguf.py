@@ -51,6 +51,7 @@ PARTS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
          "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
          "ffn_down": "mlp.down_proj"}
 ROPE_FACTORS = "rope_freqs.weight"  # Llama 3.1: what slows down each rotation
+FOLDER = "use the Hugging Face folder of this model with --backend torch"
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,11 @@ class Gguf:
             reason = f"unknown kind {error}" if isinstance(error, KeyError) else error
             raise OmnidraftError(f"{self.path} is not a complete GGUF file ({reason}): "
                                  "download it again") from None
+        parts = self.setting("split.count", int, 1)
+        if parts > 1:
+            part = self.setting("split.no", int, 0) + 1
+            raise OmnidraftError(f"{self.path} is part {part:,} of {parts:,} of a split file: join "
+                                 "them with llama.cpp's llama-gguf-split --merge")
 
     def _read(self, reader: Reader) -> None:
         """Read everything but the tensors' numbers."""
@@ -231,6 +237,9 @@ class Gguf:
                                  f"{self.family or 'it'!r} (only {', '.join(STORED)}); "
                                  "use --backend torch")
         config = ModelConfig.parse(self._as_config_json(), str(self.path))
+        config = replace(config, qkv_bias="blk.0.attn_q.bias" in self.tensors,
+                         out_bias="blk.0.attn_output.bias" in self.tensors,
+                         mlp_bias="blk.0.ffn_up.bias" in self.tensors)
         for name, expected in (("attention.value_length", config.head_dim), ("expert_count", 0),
                                ("rope.dimension_count", config.head_dim)):
             value = self.settings.get(f"{self.family}.{name}", expected)
@@ -245,6 +254,9 @@ class Gguf:
         config: dict[str, Any] = {}
         for name, its in SETTINGS.items():
             value = self.settings.get(f"{family}.{its}")
+            if isinstance(value, np.ndarray):
+                raise OmnidraftError(f"{self.path}: it has a list as {its}, one for each layer, "
+                                     f"but the NumPy engine needs one for all; {FOLDER}")
             if value is not None:
                 config[name] = value
             elif name in NEEDED:
@@ -252,14 +264,26 @@ class Gguf:
         embedding = self.tensors.get("token_embd.weight")
         config["model_type"] = STORED[family].family
         config["vocab_size"] = 0 if embedding is None else embedding.shape[0]
-        config["attention_bias"] = "blk.0.attn_q.bias" in self.tensors
         config["tie_word_embeddings"] = "output.weight" not in self.tensors
         config["eos_token_id"] = end_ids(self.settings)
-        scaling = self.setting(f"{family}.rope.scaling.type", str, "none")
-        if scaling != "none":
-            factor = self.settings.get(f"{family}.rope.scaling.factor")
-            config["rope_scaling"] = {"rope_type": scaling, "factor": factor}
+        config["rope_scaling"] = self._scaling()
         return config
+
+    def _scaling(self) -> dict[str, Any]:
+        """How all rotations are slowed down: {} if they are not.
+
+        Subtle: a factor alone means "linear", and in old files it has another name.
+        """
+        rope = f"{self.family}.rope"
+        old = self.settings.get(f"{rope}.scale_linear")
+        factor = self.settings.get(f"{rope}.scaling.factor", old)
+        kind = self.setting(f"{rope}.scaling.type", str, "none" if factor is None else "linear")
+        if kind == "none":
+            return {}
+        if kind != "linear":
+            raise OmnidraftError(f"{self.path}: the NumPy engine does not run its RoPE, scaled by "
+                                 f"{kind[:40]!r}; {FOLDER}")
+        return {"rope_type": kind, "factor": factor}
 
     def _slowed_down(self, config: ModelConfig) -> ModelConfig:
         """The configuration with the rotations that the file slows down one by one, if it does."""

@@ -74,6 +74,7 @@ class Llama:
     def __init__(self, config: ModelConfig, tensors: dict[str, np.ndarray], dtype: Any = np.float32,
                  *, name: str = "model", folder: Path | None = None, tokenizer: Any = None,
                  layout: Layout | None = None, reread: Callable[[], dict] | None = None):
+        config = config.with_head_of(tensors)
         config.check(tensors, name)
         self.sampler = Sampler
         self.config = config

@@ -42,6 +42,9 @@ def from_gguf(file: Gguf, device: str, dtype: Any, **more: Any) -> Any:
     for name, tensor in tensors.items():
         numbers = torch.from_numpy(tensor.astype(np.float32))
         state[name] = numbers.to(device, dtype)
+    for name, one in model.state_dict().items():  # a file may have biases of q, k and v alone
+        if name.endswith(".bias") and name not in state:
+            state[name] = torch.zeros(one.shape, device=device, dtype=dtype)
     model.load_state_dict(state, strict=False, assign=True)  # a tied head is the embedding
     model.tie_weights()
     # subtle: one by one, as a file may state them so (rope_freqs), which no configuration can
@@ -59,7 +62,7 @@ def theirs(config: ModelConfig) -> Any:
         intermediate_size=config.hidden, num_hidden_layers=config.layers,
         num_attention_heads=config.heads, num_key_value_heads=config.kv_heads,
         head_dim=config.head_dim, max_position_embeddings=config.context_size,
-        rms_norm_eps=config.eps, attention_bias=config.qkv_bias,
+        rms_norm_eps=config.eps, attention_bias=config.qkv_bias, mlp_bias=config.mlp_bias,
         tie_word_embeddings=config.tied, eos_token_id=list(config.eos_ids))
 
 
