@@ -15,7 +15,7 @@ from io import StringIO
 from pathlib import Path
 
 from rich.console import Console
-from rich.terminal_theme import MONOKAI
+from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,7 +46,7 @@ def picture(texts: str, legend: str) -> str:
     for part in (legend, texts):
         console.print(Text.from_ansi(part))
         console.print()
-    return console.export_svg(theme=MONOKAI, code_format=PLAIN_SVG, unique_id="demo")
+    return console.export_svg(theme=SVG_EXPORT_THEME, code_format=PLAIN_SVG, unique_id="demo")
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from test_learning import PROMPTS, REAL
 from vocabularies import byte_level, sentencepiece
 
 import omnidraft
-from omnidraft import Adapters, Learner, Options, Pair, load
+from omnidraft import Adapters, Learner, Options, Pair, Round, load
 from omnidraft.learning import export
 from omnidraft.learning.adapters import SHIPPED, identity
 from omnidraft.learning.online import Schedule
@@ -91,6 +91,19 @@ def test_show_says_all_and_whether_it_paid(folders):
     assert "paid off" not in kept("show", "draft-general--qwen-like").stdout  # most of its learning was before those 48 prompts
     for word in ("nothing-here", "abc", found["fingerprint"][:3]):  # three digits are too few
         check_refused(run("adapters", "show", word, "--adapters", "kept"), "no adapter ")
+
+
+def test_show_draws_tokens_per_pass_over_the_held_out_prompts(folders):
+    """Each line twice as many prompts as the one before: the third has 4-7, of which there are two yet."""
+    place, learner = learned(folders)
+    slow, fast = ([Round(emitted=[1] * size)] for size in (1, 2))
+    for now in (slow, slow, slow, fast, fast):
+        learner.statistics.count(now, slow, changed=True)
+    Adapters("kept").keep(learner)
+    rows = [line.split() for line in kept("show", place.name).stdout.splitlines()]
+    at = rows.index(["held-out", "prompts", "tokens", "per", "pass", "before", "after", "learning"])
+    equal = ["1.00", "1.00", "█" * 8]
+    assert rows[at + 1:at + 4] == [["1-1", *equal], ["2-3", *equal], ["4-7", "1.00", "2.00", "█" * 16]]
 
 
 def test_delete_asks_and_leaves_nothing(folders):

@@ -61,6 +61,13 @@ def test_plain_against_speculative(folders, prompts):
     assert ("torch" in found["machine"]) == ("torch" in sys.modules)  # other tests of this process may have loaded it
 
 
+def test_bench_says_when_drafting_was_paused(folders, prompts):
+    said = "of the rounds drafted nothing: drafting did not pay"
+    run = ("bench", "-d", folders["draft"], "-t", folders["target"], "--prompts", prompts, "-n", "12", "--repeats", "1")
+    assert f"92% {said}" in ok(*run, "-k", "0").stdout
+    assert said not in ok(*run, "--no-adaptive", "--threshold", "0").stdout
+
+
 def test_prompts_come_from_a_task_a_text_file_or_a_pipe(folders, tmp_path):
     (tmp_path / "lines.txt").write_text("the\nin\nou\n")
     pair = ["-d", folders["draft"], "-t", folders["target"], "-n", "4", "--repeats", "1", "--count", "2", "--json", "out.json"]

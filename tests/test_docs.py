@@ -187,6 +187,9 @@ def test_the_demo_is_the_first_picture_and_terms_come_before_the_second():
     drawn = ElementTree.parse(ROOT / "docs" / "demo.svg").getroot()
     assert "url(http" not in (ROOT / "docs" / "demo.svg").read_text(encoding="utf-8")
     assert "accepted" in "".join(drawn.itertext()) and "recovered" in "".join(drawn.itertext())
+    drawing = (ROOT / "docs" / "demo.svg").read_text(encoding="utf-8")
+    colours = re.findall(r"\.demo-r\d+ \{ fill: (#\w+)", drawing)
+    assert len(colours) == 8 and len(set(colours)) == 7  # text is drawn in normal and bold; all fates differ
 
 
 def test_the_readme_is_short_and_the_changelog_what_is_in_the_first_version():

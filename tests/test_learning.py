@@ -552,6 +552,17 @@ def test_adapt_finds_the_prompts_of_usual_data_sets(folders, tmp_path, name):
         next(prompts)
 
 
+def test_a_list_in_json_is_a_list_of_prompts(folders, tmp_path):
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps([*PROMPTS[:2], {"question": PROMPTS[2]}], indent=1))
+    prompts, count = read_prompts(str(path))
+    assert list(prompts) == PROMPTS[:3] and count == 3
+    assert json.loads(adapt(folders, "list.json", "--no-save", "--json").stdout.splitlines()[-1])["prompts"] == 3
+    path.write_text('["the thing"')
+    with pytest.raises(OmnidraftError, match="list.json is not readable JSON"):
+        read_prompts(str(path))
+
+
 def test_adapt_passes_over_prompts_that_leave_no_room(folders, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     (tmp_path / "long.txt").write_text("the thing\n" + "and then the other " * 400 + "ends é so\nin the house\n")
@@ -638,7 +649,7 @@ def test_what_was_learned_is_saved_when_nobody_reads_the_remarks(folders, tmp_pa
 def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, arguments, says):
     (tmp_path / "empty.txt").write_text("\n\n")
     (tmp_path / "broken.jsonl").write_text("{}\n")
-    (tmp_path / "array.json").write_text('[{"prompt": "a"},\n{"prompt": "b"}]')
+    (tmp_path / "array.json").write_text('[{"prompts": "a"},\n2]')
     (tmp_path / "nothing.jsonl").write_text('{"prompt": ""}')
     result = adapt(folders, *arguments)
     assert result.exit_code == 1 and says in result.stderr and result.stderr.strip().count("error:") == 1

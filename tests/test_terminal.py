@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,23 @@ def test_tracebacks(folders, tmp_path):  # noqa: F811
     done = subprocess.run([sys.executable, "cli.py", "--debug", "generate", "a", "-k", "0", "-t", str(target)], cwd=ROOT,
                           capture_output=True, text=True, check=False)
     assert "Traceback" in done.stderr and r"\x1b]52" in done.stderr and not UNSAFE & set(done.stderr)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals there")
+def test_generate_on_a_terminal_says_who_drafts_and_shows_a_bar(folders):  # noqa: F811
+    """And breaks its lines between words; the text alone goes to the pipe."""
+    import pty
+
+    shown, terminal = pty.openpty()
+    done = subprocess.run([sys.executable, "cli.py", "generate", "the thing", "-n", "4", "-d", folders["draft"], "-t",
+                           folders["target"]], cwd=ROOT, stdout=subprocess.PIPE, stderr=terminal, check=True,
+                          env=os.environ | {"COLUMNS": "60", "TERM": "xterm"})
+    os.close(terminal)
+    said = os.read(shown, 100_000).decode()
+    assert "━" in said and "loading" in said and "tiny-draft drafts for tiny-target\r\n" in said
+    last = [line for line in said.split("\r\n") if line][-2:]
+    assert "tokens/s" in last[0] and last[1].endswith("merges") and all(len(line) <= 60 for line in last)
+    assert b"drafts" not in done.stdout and b"\x1b" not in done.stdout
 
 
 def test_characters_that_text_needs_are_shown_and_other_invisible_ones_are_not():

@@ -228,6 +228,19 @@ def verdict(found: online.Statistics) -> str:
             f"{total}")
 
 
+def curve(found: online.Statistics) -> list[tuple]:
+    """How many tokens a pass of the target brought, over the held-out prompts in their order."""
+    rows = [("held-out prompts", "tokens per pass before", "after learning", "")]
+    for group in range(1, 64):
+        count, before, now = (found.curve.get(f"{group} {name}")
+                              for name in ("prompts", "before", "now"))
+        if count and before and now:
+            tau = count / now
+            rows.append((f"{2 ** (group - 1)}-{2 ** group - 1}", f"{count / before:.2f}",
+                         f"{tau:.2f}", "█" * min(round(8 * tau), 60)))
+    return rows
+
+
 def gain(found: online.Statistics) -> str:
     """Passes of the target that learning saves, with the standard error of the share."""
     before, now = found.tokens_per_pass()

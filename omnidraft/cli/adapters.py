@@ -13,7 +13,7 @@ from ..learning.export import write_merged
 from ..learning.online import Statistics
 from ..text.files import read_json
 from . import options
-from .adapt import verdict
+from .adapt import curve, verdict
 from .app import app, command
 from .printing import columns, emit, escape, note, say
 
@@ -75,8 +75,8 @@ def show(
     for key, value in found.items():
         parts = value if isinstance(value, dict) else {"": value}
         rows += [(f"{key} {part}", one) for part, one in parts.items()]
-    say(columns(rows))
-    say(verdict(Statistics.from_json(found["statistics"])))
+    counts = Statistics.from_json(found["statistics"])
+    say(f"{columns(rows)}\n\n{columns(curve(counts))}\n\n{verdict(counts)}")
 
 
 def facts_of(folder: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ..translation import common_prefix
 from . import options
 from .app import command
 from .inspect import machine
-from .printing import note, say
+from .printing import note, progress, say
 from .prompts import TASKS, asked, read_prompts
 
 
@@ -72,18 +72,16 @@ def measure(pair: Pair, asked: list[tuple[list[int], list[int]]], how: Options, 
     """
     every: list[Measured] = []
     each = []
-    for repeat in range(repeats + 1):
-        texts = []
-        for place, ids in enumerate(asked if repeat else asked[:3]):
-            draw = seed + repeat * len(asked) + place
-            plain_first = (repeat + place) % 2 == 0
-            texts.append(both_ways(pair, ids, how, draw, plain_first))
-        if not repeat:
-            note("warmed up")
-            continue
-        note(f"repeat {repeat} of {repeats}")
-        each.append(compare(pair.target, texts, how)["speedup"])
-        every += texts
+    with progress(auto_refresh=False) as bar:  # it is renewed between two runs only
+        for repeat in bar.track(range(repeats + 1), description="measuring"):
+            texts = []
+            for place, ids in enumerate(asked if repeat else asked[:3]):
+                draw = seed + repeat * len(asked) + place
+                plain_first = (repeat + place) % 2 == 0
+                texts.append(both_ways(pair, ids, how, draw, plain_first))
+            if repeat:
+                each.append(compare(pair.target, texts, how)["speedup"])
+                every += texts
     return compare(pair.target, every, how) | {"speedup": median(each), "each": each}
 
 
@@ -106,7 +104,7 @@ def compare(target: Any, texts: list[Measured], how: Options) -> dict[str, Any]:
     fast = summarize(record for text in texts for record in text.speculative)
     row = {"plain": vars(slow), "speculative": vars(fast), "speedup": speedup(fast, slow),
            "computed_speedup": computed_speedup(fast, slow),
-           "undrafted": sum(not record.draft_tokens for text in texts
+           "undrafted": sum(not (record.draft_tokens or record.done) for text in texts
                             for record in text.speculative) / (fast.rounds or 1)}
     if how.temperature:
         kind = "exact" if how.rule.exact else "biased"

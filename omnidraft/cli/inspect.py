@@ -8,6 +8,7 @@ import platform
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ from ..verification import RULES
 from ..vocabulary import aligned_spans
 from . import options
 from .app import command
-from .printing import columns, console, emit, note, say, show_bytes
+from .printing import busy, columns, console, emit, note, progress, say, show_bytes
 from .prompts import TASKS, read_prompts
 
 LESSONS = Path(__file__).parents[2] / "tutorials"  # in the repository; a wheel has none
@@ -137,13 +138,15 @@ def check_pair(draft: str, target: str, text: str | None, backend: str) -> dict[
         texts += islice(read_prompts(source)[0], 40)
     names = [name.removesuffix("tokenizer.json") or "." for name in (draft, target)]
     try:
-        sides = load_two(names[0], names[1], backend=backend)
+        with busy("loading"):
+            sides = load_two(names[0], names[1], backend=backend)
     except OmnidraftError as error:
         found = [tokenizer_of(name) for name in names]
         note(f"only tokenizers are compared, costs are not measured: {error}")
         sides = tuple(SimpleNamespace(tokenizer=one, vocab_size=one.size, name=one.name)
                       for one in found)
-    return fit(sides[0], sides[1], texts)
+    with busy("comparing and trying them"):
+        return fit(sides[0], sides[1], texts)
 
 
 def pair_report(found: dict[str, Any]) -> str:
@@ -191,10 +194,9 @@ def check_exactness(rule: str, worlds: int, seed: int, figures: bool) -> None:
     if worlds < 1 or seed < 0:
         raise OmnidraftError(f"--worlds is {worlds}, --seed {seed}: give at least 1 and at least 0")
     rules = RULES if rule == "all" else [Options(verify=rule).verify]
-    found = []
-    for one in rules:
-        note(f"{one}: {worlds} worlds ...")
-        found.append(enumerated(one, worlds, seed))
+    with progress() as bar:
+        found = [enumerated(one, worlds, seed, partial(bar.track, description=one))
+                 for one in rules]
     if figures:
         emit({one.rule: vars(one) for one in found})
     else:
@@ -231,7 +233,7 @@ def models(get: Annotated[str | None, options.models(
 ) -> None:
     """Describe the embedded models, and the published ones that can be downloaded."""
     if get is not None:
-        if get in PUBLISHED:
+        if get in PUBLISHED and not place(get).exists():
             note(f"downloading {PUBLISHED[get].about} ...")
         say(str(install(get)))
         if not template.is_usable():

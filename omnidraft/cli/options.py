@@ -26,8 +26,9 @@ learning = partial(typer.Option, rich_help_panel="Learning")
 output = partial(typer.Option, rich_help_panel="Output")
 
 MODEL = "a name that `omnidraft models` shows, a folder, a GGUF file, or (torch) a hub id"
-SOURCE = ("math, code or text (built in), a .jsonl or .json file with a `prompt` (or instruction, "
-          "question, document, text) per line, a text file with a prompt per line, or - for stdin.")
+SOURCE = ("math, code or text (built in), a .jsonl file with a `prompt` (or instruction, question, "
+          "document, text) per line, a .json file with a list of these or of texts, a text file "
+          "with a prompt per line, or - for stdin.")
 
 Side = Annotated[str, typer.Argument(
     help="An embedded model, or a folder with a tokenizer.json.")]
@@ -99,7 +100,7 @@ class Models:
     def pair(self, learns: bool = False) -> Pair:
         """The pair; `learns`: the default drafter is one that is to learn."""
         draft = self.draft or drafter_for(self.target, learns)
-        with busy(f"loading {draft} and {self.target}"):
+        with busy(f"loading {Path(draft).name} and {Path(self.target).name}"):
             return pair(draft, self.target, self.backend, device=self.device, dtype=self.dtype)
 
 

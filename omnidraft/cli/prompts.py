@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from .. import OmnidraftError
 from ..pairs.conversation import template_of
-from ..text.files import check_readable
+from ..text.files import check_readable, read_json
 
 TASKS = ("math", "code", "text")  # built in
 ASK = ("prompt", "instruction", "question")
@@ -77,7 +77,12 @@ def _prompts_on_stdin() -> Iterator[str]:
 
 
 def _lines_of(path: Path, source: str) -> Iterator[str]:
+    """The lines of a file; of one with a list in JSON, each item as a line of JSON."""
     with path.open(encoding="utf-8-sig") as file:
+        if path.suffix == ".json" and file.read(1) == "[":
+            yield from map(json.dumps, read_json(path, list))
+            return
+        file.seek(0)
         yield from _lines(file, source)
 
 
@@ -112,9 +117,11 @@ def _prompt(line: str, is_json: bool, source: str) -> str:
 
 
 def _json_object(line: str) -> dict[str, Any]:
-    """The object in a line of JSON; an empty one if there is something else."""
+    """The object in a line of JSON, also for a prompt alone; an empty one for anything else."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
         return {}
+    if isinstance(found, str):
+        return {"prompt": found}
     return found if isinstance(found, dict) else {}

@@ -5,6 +5,7 @@ True
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -28,13 +29,14 @@ class Finding:
     conditions: Counter[str]  # in how many worlds each occurred
 
 
-def check(rule: str, worlds: int, seed: int = 0) -> Finding:
+def check(rule: str, worlds: int, seed: int = 0, track: Callable = iter) -> Finding:
     """Enumerate the loop under one of `verification.RULES` in 1 or more random worlds.
 
-    The worlds are those of `seed`, `seed` + 1, ...; every rule sees the same ones.
+    The worlds are those of `seed`, `seed` + 1, ...; every rule sees the same ones. Their range goes
+    through `track`, which may show the progress.
     """
     distances, runs, conditions = [], 0, Counter()
-    for number in range(seed, seed + worlds):
+    for number in track(range(seed, seed + worlds)):
         world = World(number, rule)
         distances.append(total_variation(distribution_of(world.run), world.truth()))
         runs += world.runs

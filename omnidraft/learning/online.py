@@ -68,6 +68,9 @@ class Schedule:
             raise OmnidraftError("the head learns between two updates: set every to 2 or more")
 
 
+GROUPS = ("served", "curve")  # fields of `Statistics` that are dictionaries
+
+
 @dataclass
 class Statistics:
     """Sums over all prompts that a drafter has served while it learned; saved with its adapter.
@@ -95,23 +98,31 @@ class Statistics:
     rate_share: float | None = None  # of the default rate, found with the guard
     paid_after_tokens: int | None = None  # None: learning has not paid off
     served: dict[str, int] = field(default_factory=dict)  # prompts of each source, by its hash
+    # of the held-out prompts 1, 2-3, 4-7, 8-15, ...: their number ("4 prompts" of the fourth
+    # group) and sums of rounds per token ("4 before", "4 now")
+    curve: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Statistics":
         """Read what `to_json` wrote; other names are ignored."""
         made = cls()
         for name, value in content.items():
-            if name.startswith("served "):
-                made.served[name.removeprefix("served ")] = value
-            elif name in vars(made) and name != "served":
+            group, _, key = name.partition(" ")
+            if key and group in GROUPS:
+                getattr(made, group)[key] = value
+            elif name in vars(made) and name not in GROUPS:
                 setattr(made, name, value)
         return made
 
     def to_json(self) -> dict[str, Any]:
-        """All numbers that are known, by name; those of a source as "served HASH"."""
-        content = {f"served {source}": count for source, count in self.served.items()}
-        return content | {name: value for name, value in vars(self).items()
-                          if name != "served" and value is not None}
+        """All numbers that are known, by name; of `GROUPS` as "served HASH" or "curve 4 now"."""
+        content = {}
+        for name, value in vars(self).items():
+            if name in GROUPS:
+                content |= {f"{name} {key}": number for key, number in value.items()}
+            elif value is not None:
+                content[name] = value
+        return content
 
     def add(self, **numbers: float) -> None:
         """Add to the sums with these names."""
@@ -130,6 +141,11 @@ class Statistics:
             return
         other = summarize(untouched)
         self.held_out += 1
+        group = self.held_out.bit_length()
+        for name, number in (("prompts", 1), ("before", other.rounds / other.tokens),
+                             ("now", one.rounds / one.tokens)):
+            key = f"{group} {name}"
+            self.curve[key] = self.curve.get(key, 0) + number
         for name in ("rounds", "seconds"):
             now = getattr(one, name) / one.tokens
             before = getattr(other, name) / other.tokens

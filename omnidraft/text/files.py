@@ -35,14 +35,17 @@ def check_readable(path: Path, most: int = LARGEST) -> None:
         raise OmnidraftError(f"{path} has {size:,} bytes, over {most:,}: is it the right file?")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The dictionary in a JSON file, {} if there is none; OmnidraftError for any other content."""
+def read_json(path: Path, kind: type = dict) -> Any:
+    """The dictionary (`kind`: or list) in a JSON file, {} if there is no file.
+
+    Raises OmnidraftError for any other content.
+    """
     if not path.exists():
         return {}
     check_readable(path)
     with suppress(OSError, ValueError, RecursionError):
         content = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(content, dict):
+        if isinstance(content, kind):
             return content
     raise OmnidraftError(f"{path} is not readable JSON: copy it from its source again")
 
