@@ -352,7 +352,8 @@ def test_paper_sets_the_options_of_the_paper(folders, monkeypatch):
     learners = []
     monkeypatch.setattr("omnidraft.learning.online.learn", lambda learner, prompts, options, uniforms: (
         learners.append((learner, options)), real(learner, prompts, options, uniforms))[1])
-    ok("adapt", "math", *pair(folders), "--paper", "--limit", "9", "--no-save")
+    ok("adapt", "math", *pair(folders), "--paper", "--limit", "9")
+    assert Path(os.environ["OMNIDRAFT_HOME"], "paper", "tiny-draft--tiny-target").exists()  # not among the others
     [(learner, how)] = learners
     recipe, schedule = learner.trainer.recipe, learner.schedule
     assert (recipe.loss, recipe.weight, recipe.rank) == ("hybrid", 0.2, 32)
@@ -363,6 +364,7 @@ def test_paper_sets_the_options_of_the_paper(folders, monkeypatch):
     assert 0 < len(learner.pair.cache) < len(met.cache)  # it holds what was written
     found = check_demo([*pair(folders), "--paper", "--threshold", "0.7", "--verify", "omnidraft", "--task", "math"], 1)
     assert (found["settings"]["verify"], found["settings"]["threshold"]) == ("omnidraft", 0.7)
+    assert found["settings"]["draft"] == "tiny-draft with its adapter"
 
 
 @embedded

@@ -15,6 +15,7 @@ from ..learning.adapters import SHIPPED
 from ..learning.training import Recipe
 from ..ngram_cache import NGramCache
 from ..pairs.prompts import uniforms_of
+from ..text.files import default_folder
 from ..verification import RULES
 from .printing import busy, note
 
@@ -56,17 +57,17 @@ PAPER = {"verify": "omnidraft", "threshold": 0.3, "loss": "hybrid", "head": "joi
 
 
 def set_paper(context: typer.Context, wanted: bool) -> bool:
-    """If wanted, the options that are not given are the paper's."""
+    """If wanted, the options that are not given are the paper's; its adapters are kept apart."""
     if wanted:
-        context.default_map = PAPER
+        context.default_map = PAPER | {"adapters": default_folder() / "paper"}
     return wanted
 
 
 Paper = Annotated[bool, speculation(
     "--paper", is_eager=True, callback=set_paper,
     help="Only the paper's method: rule omnidraft, an n-gram cache that is empty at first, hybrid "
-         "loss, joint head, a LoRA adapter, threshold 0.3 (the paper's for math and code; 0.7 for "
-         "other texts).")]
+         "loss, joint head, a LoRA adapter (in ~/.cache/omnidraft/paper), threshold 0.3 (the "
+         "paper's for math and code; 0.7 for other texts).")]
 
 
 def check_paper(given: dict[str, Any]) -> None:
