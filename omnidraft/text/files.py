@@ -82,6 +82,7 @@ def write_text(path: Path, text: str | bytes) -> None:
                 path.write_bytes(content)
             return
         path = path.resolve()  # write through a link, do not replace it
+        _remove_left_parts(path)
         part = path.with_name(f"{path.name[:50]}.{os.getpid()}.part")  # not too long a name
         try:
             with part.open("wb") as file:
@@ -92,6 +93,20 @@ def write_text(path: Path, text: str | bytes) -> None:
         finally:
             part.unlink(missing_ok=True)
         _sync(path.parent)
+
+
+def _remove_left_parts(path: Path) -> None:
+    """Remove the parts of `path` that killed processes have left."""
+    for part in path.parent.glob("*.part"):
+        name, _, process = part.stem.rpartition(".")
+        if name != path.name[:50] or not process.isdecimal() or os.name != "posix":
+            continue  # subtle: on Windows, the next line would end the process
+        try:
+            os.kill(int(process), 0)  # sends nothing
+        except ProcessLookupError:
+            part.unlink(missing_ok=True)
+        except (OSError, OverflowError):
+            pass  # it runs, but belongs to somebody else; or no process has such a number
 
 
 def _sync(folder: Path) -> None:
