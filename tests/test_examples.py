@@ -48,7 +48,7 @@ def suggested() -> dict[str, list[str]]:
     spec = importlib.util.spec_from_file_location("play", ROOT / "docs" / "play.py")
     play = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(play)
-    for prompt in (*USUAL.values(), *(scene[2] for scene in play.SCENES if not scene[0].startswith("toy"))):
+    for prompt in (*USUAL.values(), *(scene[2] for scene in play.SCENES)):
         found.setdefault(prompt, []).append("demo or play")
     return found
 

@@ -23,7 +23,7 @@ from ..text.errors import OmnidraftError
 from .printing import note, say
 
 # the commands in help
-ORDER = "demo generate chat adapt adapters bench align check models info tutorial".split()
+ORDER = "demo play generate chat adapt adapters bench align check models info tutorial".split()
 
 
 class OneLineErrors(TyperGroup):
