@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 from test_cli import ROOT, run
 from test_learning import PROMPTS, adapt, folders, own_caches, paired, resumed, serve  # noqa: F401 (fixtures)
 from test_template import USER, folder_of, ours
+from vocabularies import byte_level
 
 from omnidraft.cli import prompts as reading
 from omnidraft.cli.prompts import read_prompts
@@ -32,7 +33,8 @@ from omnidraft.engine.weights import load_tensors, read_header, read_safetensors
 from omnidraft.learning import adapters
 from omnidraft.learning.adapters import Adapters, checksum, seal
 from omnidraft.options import Options
-from omnidraft.pairs.conversation import CLOSE, MARKED, OPEN, Conversation
+from omnidraft.pairs.conversation import Conversation
+from omnidraft.pairs.markers import HIDDEN, Markers
 from omnidraft.sampling import Uniforms
 from omnidraft.text import confined
 from omnidraft.text.errors import OmnidraftError
@@ -144,9 +146,8 @@ def test_a_template_has_limits_of_time_memory_and_output(case, tmp_path, monkeyp
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("written", ["the ", "abc" + OPEN, OPEN + CLOSE * 3, OPEN * 4])
+@pytest.mark.parametrize("written", ["the ", "abc" + HIDDEN, "</s>"])
 def test_what_a_template_writes_is_not_parsed_if_it_is_too_long(folders, tmp_path, monkeypatch, written):  # noqa: F811
-    """However many marks, as for markers that were typed, it writes itself."""
     pytest.importorskip("jinja2")
     target = Path(shutil.copytree(folders["target"], tmp_path / "target"))
     (target / "chat_template.jinja").write_text(f"{{{{ '{written}' * 1000000 }}}}", encoding="utf-8")
@@ -164,12 +165,14 @@ def test_what_a_template_writes_is_not_parsed_if_it_is_too_long(folders, tmp_pat
     assert sum(read) < 100
 
 
-def test_marks_are_found_in_time_in_proportion_to_the_text():
-    """A template may write marks of its own, which have no partner."""
+def test_typed_names_are_found_in_time_in_proportion_to_the_text():
+    markers, name = Markers(byte_level(), ""), "<|endoftext|>"
+    talk = [{"role": "user", "content": f"a{name}" * 30_000}]
     began = process_time()
-    for text in (OPEN * 400_000, "a" + OPEN * 400_000 + CLOSE, CLOSE * 400_000, (OPEN + "a") * 200_000, OPEN + "a" * 400_000):
-        assert len(MARKED.split(text)) in (1, 3)
-    assert len(MARKED.split((OPEN + "a" + CLOSE) * 100_000)) == 200_001 and process_time() - began < 2
+    hidden = markers.hide(talk[0])["content"]
+    assert len(markers.typed(talk[0]["content"], hidden, talk)) == 30_000
+    assert len(markers.typed("x" + talk[0]["content"], "y" + hidden + "z", talk)) == 30_000
+    assert process_time() - began < 3
 
 
 def test_names_are_found_in_time_in_proportion_to_the_text():

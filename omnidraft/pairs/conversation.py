@@ -5,8 +5,8 @@ and what the template puts around it are encoded and fed to the models (`decodin
 """
 
 import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..decoding import Round, Text, check_prompt, plain
@@ -16,14 +16,11 @@ from ..pairing import Pairing
 from ..sampling import Uniforms
 from ..text.errors import UNIFORMS, OmnidraftError, expect, shown
 from ..text.files import check_readable, read_json
-from ..text.special_tokens import Names
 from . import template
+from .markers import Markers
 from .pace import paced
 
 PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}  # no template
-OPEN, CLOSE = "\ufdd0", "\ufdd1"  # mark added tokens in messages; never used in real text
-MARKED = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
-ROLES = ("system", "user", "assistant", "tool")
 FILES = ("chat_template.json", "special_tokens_map.json", "tokenizer_config.json")
 
 # How a model has read a chat: as text and ids, up to the latest answer, and that answer.
@@ -147,104 +144,78 @@ class View:
         self.source = source or own or other
         if self.source and not template.is_usable():
             raise OmnidraftError(template.NEEDED)
-        strings = self.tokenizer.strings
-        special = {strings[token] for token in self.tokenizer.special.ids}
-        added = self.tokenizer.raw.get_added_tokens_decoder().values()
-        plain = {token.content for token in added if token.content.strip(" \n\t▁")}
-        self._special = Names(special)
-        self._names = Names(special | plain)
-        # Markers are text if they are typed: special tokens, and what the template writes.
-        self._markers = set(special)
-        for name in plain:
-            if name in str(self.source or "") or name.strip("<|[/]>") in ROLES:
-                self._markers.add(name)
+        self.markers = Markers(self.tokenizer, str(self.source or ""))
 
     def read(self, messages: list[dict[str, str]],
              latest: Turn | None = None) -> tuple[str, list[int]]:
         """The messages as text and as ids; the latest answer keeps the ids that were written."""
         text = self.render(messages)
+        typed = self._typed(text, messages)
         if latest is None:
-            return text, self.encode(text)
+            return text, self.encode(text, typed)
         before, ids, answer = latest
         size = len(before)
-        marked = self.mark(answer)
-        place = text.find(marked, size)
+        place = text.find(answer, size)
         follows = text.startswith(before) and len(text) > size
         if not follows or place < 0 or text[size:place].strip():
-            return text, self.encode(text)
+            return text, self.encode(text, typed)
         # The template ends the turn; the model may have ended it with another token, or none.
         if ids and ids[-1] in self.ends:
             ids = ids[:-1]
-        return text, ids + self.encode(text[place + len(marked):], first=False)
+        return text, ids + self.encode(text, typed, start=place + len(answer))
 
     def render(self, messages: list[dict[str, str]]) -> str:
         """The text after which the answer to the last message begins."""
-        messages = [one | {"content": self.mark(one["content"])} for one in messages]
         if not self.source:
             return "".join(PLAIN.get(m["role"], "{}\n").format(m["content"]) for m in messages)
         found = template.run(self.source, self.names, messages)
         if "error" in found:
             raise broken(self.tokenizer.name, found["error"])
         text = found["text"]
-        # subtle: a typed marker has at least one character between its two marks
-        if len(text) > self.most + 2 * min(text.count(OPEN), self.most):
+        if len(text) > self.most:  # in any tokenization: do not parse it
             raise TooLong(f"the chat template of {self.tokenizer.name!r} makes a text of "
                           f"{len(text)} characters, but at most {self.most} can be read: "
-                          "write a shorter message")  # in any tokenization: do not parse it
-        for part in MARKED.split(text)[::2]:
-            for begin, end in self._names.find(part):
-                self._markers.add(part[begin:end])
+                          "write a shorter message")
         return text
 
-    def mark(self, content: str) -> str:
-        """A message whose added tokens are marked as typed, so that it cannot end its turn."""
-        content = unmarked(content)
-        made = ""
-        place = 0
-        for begin, end in self._names.find(content):
-            made += content[place:begin] + OPEN + content[begin:end] + CLOSE
-            place = end
-        return made + content[place:]
+    def _typed(self, text: str, messages: list[dict[str, str]]) -> list[tuple[int, int]]:
+        """Begin and end of the names in a rendered text that are not the template's."""
+        hidden = [self.markers.hide(one) for one in messages]
+        if hidden == messages:
+            return []
+        other = ""
+        with suppress(OmnidraftError):  # a template may refuse what it does not know
+            other = self.render(hidden)
+        return self.markers.typed(text, other, messages)
 
-    def encode(self, text: str, first: bool = True) -> list[int]:
-        """Ids of a rendered text; `first` False: of one that follows other text."""
+    def encode(self, text: str, typed: Sequence[tuple[int, int]] = (), start: int = 0) -> list[int]:
+        """Ids of a rendered text from `start` on; `typed`: the names in it that stay text."""
         try:
-            return self._encode(text, first)
+            return self._encode(text, [name for name in typed if name[0] >= start], start)
         except OmnidraftError:
             if self.drafts:
                 return []
             raise
 
-    def _encode(self, text: str, first: bool) -> list[int]:
+    def _encode(self, text: str, typed: Sequence[tuple[int, int]], place: int) -> list[int]:
         ids = []
-        if first and not self.source:
+        if not (place or self.source):
             ids += self.tokenizer.encode("", bos=True)
-        text = MARKED.sub(self._only_markers, text)
-        for place, part in enumerate(MARKED.split(text)):
-            part = unmarked(part)
-            if place % 2:  # every second is a typed marker: cut in two, it is no token
-                ids += self.tokenizer.encode_continuation(part[:1])
-                ids += self.tokenizer.encode_continuation(part[1:])
-                continue
-            # Up to its first special token, a part continues the previous one: no dummy space.
-            size = 0
-            if place or not first:
-                found = self._special.find(part)
-                size = found[0][0] if found else len(part)
-            ids += self.tokenizer.encode_continuation(part[:size])
-            ids += self.tokenizer.encode(part[size:], specials=True)
-        return ids
+        for begin, end in typed:
+            ids += self._written(text[place:begin], follows=place > 0)
+            for part in (text[begin], text[begin + 1:end]):  # cut in two, it is no token
+                ids += self.tokenizer.encode_continuation(part)
+            place = end
+        return ids + self._written(text[place:], follows=place > 0)
 
-    def _only_markers(self, found: re.Match[str]) -> str:
-        """A typed token that is no marker, such as <table>, without its marks: it stays a token."""
-        if found[1] in self._markers:
-            return found[0]
-        return found[1]
-
-
-def unmarked(text: str) -> str:
-    """The text without marks."""
-    return text.replace(OPEN, "").replace(CLOSE, "")
+    def _written(self, text: str, follows: bool) -> list[int]:
+        """Ids of a part in which names are tokens; `follows`: other text."""
+        size = 0
+        if follows:  # up to its first special token, it has no dummy space
+            found = self.markers.special.find(text)
+            size = found[0][0] if found else len(text)
+        ids = self.tokenizer.encode_continuation(text[:size])
+        return ids + self.tokenizer.encode(text[size:], specials=True)
 
 
 def template_of(model: Any) -> tuple[str | None, dict[str, Any]]:
