@@ -12,6 +12,7 @@ from test_cli import check_refused, embedded, ok, own_caches, run, write_model  
 from vocabularies import byte_level, sentencepiece, snow_drafter, snow_target
 
 from omnidraft import OmnidraftError, Round, Tokenizer
+from omnidraft.cli import inspect
 from omnidraft.pairs import fit
 
 TEXT = ["Snowflake"]
@@ -55,6 +56,22 @@ def test_how_a_text_translates(draft, target, text, expected):
 def test_bytes_and_tokens_are_weighed_apart():
     found = fit.fit(side(byte_level("a b, ab c, abc d")), side(byte_level("")), ["abcde"])
     assert found["of_tokens"]["expansion"] == 0.5 and found["of_bytes"]["expansion"] == 0.8
+
+
+def test_rank_tries_all_drafters_and_lists_the_fastest_first(tmp_path, monkeypatch):
+    target = str(write_model(tmp_path / "target", byte_level("a b", name="target"), 1))
+    given = str(write_model(tmp_path / "given", byte_level("a b", name="target"), 1))  # the target's twin
+    here = str(write_model(tmp_path / "here", sentencepiece("▁abcdefghijklmnopqrstuvwxyz", "a b", name="here"), 2))
+    monkeypatch.setattr(inspect, "EMBEDDED", (here, target, str(tmp_path / "none")))
+    found = json.loads(ok("check", "--rank", target, given, "--json").stdout)
+    speedups = [one["tokens_per_pass"] / one["needed"] for one in found.values()]
+    assert found.keys() == {here, given} and speedups == sorted(speedups, reverse=True)
+    monkeypatch.setattr(inspect, "expected", lambda pair, texts: {"tokens_per_pass": len(pair.draft.name), "needed": 2.0})
+    shown = ok("check", "--rank", target, given)
+    assert "none is left out: unknown model" in shown.stderr
+    header, *lines = shown.stdout.splitlines()
+    assert header.split("  ")[0] == "drafter" and [line.split() for line in lines] == [
+        [given, "5.00", "2.00", "2.50x"], [here, "4.00", "2.00", "2.00x"]]
 
 
 def test_two_tokenizers_are_enough_by_folder_or_file(tmp_path):

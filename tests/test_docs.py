@@ -177,6 +177,16 @@ def test_names_in_backticks_of_contributing_exist():
         assert re.search(rf"\b{name}\b", sources), name
 
 
+def test_the_sample_of_prompts_is_enough_to_measure_a_gain():
+    from omnidraft.cli.adapt import ENOUGH, held_out_share
+    from omnidraft.cli.prompts import read_prompts
+    from omnidraft.learning.online import is_held_out
+
+    prompts = list(read_prompts(str(ROOT / "docs" / "prompts.jsonl"))[0])
+    share = held_out_share(prompts)
+    assert len(set(prompts)) == 48 and sum(is_held_out(one, share) for one in prompts) >= ENOUGH
+
+
 def test_the_demo_is_the_first_picture_and_terms_come_before_the_second():
     demo, page = README.index("](docs/demo.svg)"), README.index("](docs/play.png)](docs/play.html)")
     assert demo < README.index("make demo     #") and demo < page

@@ -46,6 +46,24 @@ def test_info_says_how_a_model_runs():
     assert CliRunner().invoke(app, ["info", "nothing"]).exit_code == 1
 
 
+def test_with_pytorch_it_says_how_many_threads_run(tmp_path, monkeypatch):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    tokenizer = byte_level([("a", "b")], "abcdef")
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=tokenizer.size, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=64)).save_pretrained(tmp_path)
+    tokenizer.raw.save(str(tmp_path / "tokenizer.json"))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    for chosen in (True, False):
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        if not chosen:
+            monkeypatch.delenv("OMP_NUM_THREADS")
+        models = ["-d", str(tmp_path), "-t", str(tmp_path), "--backend", "torch"]
+        done = CliRunner().invoke(app, ["generate", "ab", *models, "-n", "2"])
+        assert done.exit_code == 0, done.output
+        assert ("PyTorch uses 7 threads: beside other work it may be faster with OMP_NUM_THREADS=1" in done.stderr) != chosen
+
+
 def test_info_says_why_a_model_is_read_again(tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     tokenizer = byte_level([("a", "b")], "abcdef")

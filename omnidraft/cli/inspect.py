@@ -23,8 +23,8 @@ from ..engine.load import EMBEDDED, PUBLISHED, folder, install, load, place, tok
 from ..exactness import TOLERANCE, Finding
 from ..exactness import check as enumerated
 from ..pairs import template
-from ..pairs.fit import WAYS, fit
-from ..pairs.pair import load_two
+from ..pairs.fit import WAYS, expected, fit
+from ..pairs.pair import Pair, load_two
 from ..verification import RULES
 from ..vocabulary import aligned_spans
 from . import options
@@ -97,11 +97,16 @@ def block(above: Sequence[bytes], below: Sequence[bytes], signs: bool) -> list[A
 
 
 @command("omnidraft check draft-tasks qwen-like", "omnidraft check ./a/tokenizer.json ./b",
+         "omnidraft check --rank smollm2", "omnidraft check --rank ./my-target ./my-drafter",
          "omnidraft check exactness", "omnidraft check exactness --rule lifted --worlds 2000")
 def check(
-    draft: Annotated[str, typer.Argument(
-        help="A model, a folder, a tokenizer.json, or `exactness`, to check the rules.")],
+    draft: Annotated[str | None, typer.Argument(
+        help="A model, a folder, a tokenizer.json, or `exactness`, to check the rules.")] = None,
     target: Annotated[str | None, typer.Argument(help="The same, for the target.")] = None,
+    rank: Annotated[str | None, options.models(
+        "--rank", metavar="TARGET",
+        help="Try all drafters that are here, and the one given, and list the fastest first.",
+    )] = None,
     text: Annotated[str | None, options.models(
         help="math, code, text, a file, or - (stdin).", show_default="all three")] = None,
     backend: options.Backend = "numpy",
@@ -115,7 +120,13 @@ def check(
     `exactness` enumerates every outcome of the decoding loop in random worlds: pairs of random
     tokenizers and models, with random options.
     """
-    if target and draft != "exactness":
+    if rank:
+        rows = ranking(rank, [*filter(None, (draft, target))], text, backend)
+        if figures:
+            emit(rows)
+        else:
+            say(ranking_report(rows))
+    elif target and draft != "exactness":
         if (rule, worlds, seed) != ("all", 300, 0):
             raise OmnidraftError("--rule, --worlds and --seed are for `check exactness` only")
         found = check_pair(draft, target, text, backend)
@@ -128,14 +139,48 @@ def check(
             raise OmnidraftError("--text and --backend are for two models, not for `exactness`")
         check_exactness(rule, worlds, seed, figures)
     else:
-        raise OmnidraftError("give two models or tokenizers, or only `exactness`")
+        raise OmnidraftError("give two models or tokenizers, or only `exactness`, or --rank")
+
+
+def texts_of(text: str | None) -> list[str]:
+    """Prompts of a source, or of all tasks."""
+    texts: list[str] = []
+    for source in [text] if text else TASKS:
+        texts += islice(read_prompts(source)[0], 40)
+    return texts
+
+
+def ranking(target: str, given: list[str], text: str | None, backend: str) -> dict[str, dict]:
+    """What to `expect` of each drafter, fastest first; those that cannot draft are left out."""
+    texts = texts_of(text)
+    here = [*EMBEDDED, *(name for name in PUBLISHED if place(name).exists())]
+    with busy("loading"):
+        large = load(target, backend=backend)
+    found = {}
+    with progress(transient=True) as bar:
+        for name in bar.track([*given, *here], description="trying drafters"):
+            if name == target:
+                continue
+            try:
+                found[name] = expected(Pair(*load_two(name, large, backend=backend)), texts)
+            except OmnidraftError as error:
+                note(f"{name} is left out: {error}")
+    speedups = {name: hope["tokens_per_pass"] / hope["needed"] for name, hope in found.items()}
+    return {name: found[name] for name in sorted(speedups, key=speedups.get, reverse=True)}
+
+
+def ranking_report(found: dict[str, dict]) -> str:
+    """The drafters as a table."""
+    rows = [("drafter", "tokens per pass", "to pay off", "expected speedup")]
+    for name, hope in found.items():
+        tokens, needed = hope["tokens_per_pass"], hope["needed"]
+        rows.append((name, f"{tokens:.2f}", f"{needed:.2f}", f"{tokens / needed:.2f}x"))
+    return columns(rows)
 
 
 def check_pair(draft: str, target: str, text: str | None, backend: str) -> dict[str, Any]:
     """How two models fit, or only their tokenizers if one of the models does not load."""
-    texts: list[str] = []
-    for source in [text] if text else TASKS:
-        texts += islice(read_prompts(source)[0], 40)
+    texts = texts_of(text)
     names = [name.removesuffix("tokenizer.json") or "." for name in (draft, target)]
     try:
         with busy("loading"):

@@ -1,5 +1,7 @@
 """Options that several commands share, alone or in groups, and what the groups make."""
 
+import os
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -102,7 +104,11 @@ class Models:
         """The pair; `learns`: the default drafter is one that is to learn."""
         draft = self.draft or drafter_for(self.target, learns)
         with busy(f"loading {Path(draft).name} and {Path(self.target).name}"):
-            return pair(draft, self.target, self.backend, device=self.device, dtype=self.dtype)
+            made = pair(draft, self.target, self.backend, device=self.device, dtype=self.dtype)
+        if self.backend == "torch" and "OMP_NUM_THREADS" not in os.environ:
+            note(f"PyTorch uses {sys.modules['torch'].get_num_threads()} threads: beside other "
+                 "work it may be faster with OMP_NUM_THREADS=1")
+        return made
 
 
 @dataclass(frozen=True)
