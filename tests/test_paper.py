@@ -30,16 +30,15 @@ def models(paper):
 
 
 @pytest.fixture
-def choose():
-    rng = np.random.default_rng(0)
-    return lambda weights: int(rng.choice(len(weights), p=weights / weights.sum()))
+def rng():
+    return np.random.default_rng(0)
 
 
 def test_it_is_one_short_file_of_numpy():
     source = FILE.read_text(encoding="utf-8")
     lines = source.splitlines()
     imported = {alias.name for node in ast.parse(source).body if isinstance(node, ast.Import) for alias in node.names}
-    assert len(lines) <= 212 and max(map(len, lines)) <= 100 and imported == {"numpy", "re"}
+    assert len(lines) <= 197 and max(map(len, lines)) <= 100 and imported == {"numpy", "re"}
     heads = [number for number, line in enumerate(lines) if line.startswith("# ---- ")]
     assert [lines[number][7] for number in heads] == [*"12345678"]
     assert max(np.diff([*heads, len(lines)])) <= 36  # a part fits a screen
@@ -48,12 +47,12 @@ def test_it_is_one_short_file_of_numpy():
 def test_what_it_prints():
     """As a reader runs it: every component adds its part, the head saves drafts, and the rule is biased."""
     done = subprocess.run([sys.executable, FILE], capture_output=True, text=True, check=True, timeout=600)
-    *rows, a_round, last = done.stdout.splitlines()
+    *rows, a_round, biased, last = done.stdout.splitlines()
     tokens, drafted = zip(*(map(float, re.findall(r"\d+\.\d+", row)) for row in rows), strict=True)
     assert tokens[1] > tokens[0] + 0.1 and tokens[2] > tokens[1] + 0.5
-    assert drafted[3] < drafted[2] - 0.5 and tokens[3] > 0.97 * tokens[2]
+    assert drafted[3] < drafted[2] - 0.5 and tokens[3] > 0.95 * tokens[2]
     assert "(merged)" in a_round and "\033[36;4mha" in a_round
-    assert 0.005 < float(re.search(r"0\.\d+", last)[0]) < 0.5 and "mini.py" in last
+    assert 0.005 < float(re.search(r"0\.\d+", biased)[0]) < 0.5 and "mini.py" in last
 
 
 def test_direct_map_and_cache(paper, models):
@@ -88,14 +87,14 @@ def test_equations_1_and_2(paper, models):
 
 def test_without_merges_the_rule_is_exact_and_with_them_it_is_not(paper):
     same = paper.Model("h a !", "aah!h!aahah!"), paper.Model("h a !", "haha!ahha!haha!aha!")
-    assert paper.distance(*same, paper.NGramCache()) < 1e-12
+    assert paper.bias(*same, paper.NGramCache()) < 1e-12
     merging = paper.Model("h a !", "aah!h!aahah!"), paper.Model("h a ha !", "haha!ahha!haha!aha!")
-    assert paper.distance(*merging, paper.NGramCache({(0, 1): 2})) > 0.005
+    assert paper.bias(*merging, paper.NGramCache({(0, 1): 2})) > 0.005
 
 
-def test_the_gradient_of_the_hybrid_loss(paper, models, choose):
+def test_the_gradient_of_the_hybrid_loss(paper, models, rng):
     draft, target = models
-    rounds = [*paper.speculate(draft, target, paper.NGramCache(), "ha", 40, choose)]
+    rounds = [*paper.speculate(draft, target, paper.NGramCache(), "ha", 40, rng)]
     assert {2, 3} <= {token for *_, written in rounds for token in written}  # both terms are in it
     _, gradient = paper.hybrid(draft, target, rounds)
     for place in np.ndindex(draft.logits.shape):
@@ -107,11 +106,11 @@ def test_the_gradient_of_the_hybrid_loss(paper, models, choose):
         np.testing.assert_allclose((losses[0] - losses[1]) / 2e-5, gradient[place], atol=1e-6)
 
 
-def test_the_head_learns_what_is_accepted_and_still_proposes_the_token_that_stops(paper, models, choose):
+def test_the_head_learns_what_is_accepted_and_still_proposes_the_token_that_stops(paper, models, rng):
     draft, target = models
     head = paper.Head(4)
     for _ in range(60):
-        rounds = [*paper.speculate(draft, target, paper.NGramCache(), "ha", 40, choose)]
+        rounds = [*paper.speculate(draft, target, paper.NGramCache(), "ha", 40, rng)]
         head.learn(rounds)
     labels = [(own[0], own[1], min(1, p[0][proposals[0][0]] / proposals[0][2][proposals[0][0]]))
               for own, proposals, p, _ in rounds if proposals and len(proposals[0][1]) == 1]
@@ -119,4 +118,4 @@ def test_the_head_learns_what_is_accepted_and_still_proposes_the_token_that_stop
     best, worst = max(likely, key=likely.get), min(likely, key=likely.get)
     assert likely[worst] < 0.7 < likely[best] and head.f[worst] < head.f[best] - 1
     head.gamma = 0.0  # any doubt stops a draft, but not before its first token
-    assert {len(own) for own, *_ in paper.speculate(draft, target, paper.NGramCache(), "ha", 9, choose, head)} <= {1, 2}
+    assert {len(own) for own, *_ in paper.speculate(draft, target, paper.NGramCache(), "ha", 9, rng, head)} <= {1, 2}

@@ -1,4 +1,4 @@
-"""Speculative decoding for two tokenizers in one file of NumPy, with a drafter that learns.
+"""The exact method in 200 lines of NumPy: speculative decoding for two tokenizers, and learning.
 
 A small drafter q writes a few tokens ahead, in its own vocabulary. A large target p checks them all
 in one pass, keeps what it might have written itself, and adds a token: each text stays as probable
