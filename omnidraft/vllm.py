@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .engine.load import load
+from .learning.adapters import with_adapter
 from .pairs.proposer import Proposer as Drafts
 from .pairs.proposer import Vocabulary
 from .text.tokenizer import Tokenizer
@@ -21,8 +22,9 @@ from .text.tokenizer import Tokenizer
 class Proposer:
     """What vLLM calls after each step with the rows of its batch; it verifies what this returns.
 
-    Settings: draft (a name, folder or GGUF file), threshold (0.4), and greedy (False): True says
-    that all requests are greedy, which a sampler that `samples_rightly` denies does not harm.
+    Settings: draft (a name, folder or GGUF file), adapter (as `omnidraft adapters list` names it),
+    threshold (0.4), pace (True: draft only where it pays), and greedy (False): True says that all
+    requests are greedy, which a sampler that `samples_rightly` denies does not harm.
     """
 
     def __init__(self, vllm_config: Any) -> None:
@@ -30,10 +32,13 @@ class Proposer:
         settings = dict(getattr(vllm_config, "additional_config", None) or {}).get("omnidraft", {})
         self.most = vllm_config.speculative_config.num_speculative_tokens
         draft = load(settings.get("draft", os.environ.get("OMNIDRAFT_DRAFT", "draft-smol")))
+        if "adapter" in settings:
+            draft = with_adapter(draft, settings["adapter"])
         target = Vocabulary(Tokenizer.load(model.tokenizer), model.get_vocab_size(),
                             model.max_model_len, str(model.model))
         self.drafts = Drafts(draft, target, self.most, settings.get("threshold", 0.4),
-                             2 * vllm_config.scheduler_config.max_num_seqs)
+                             2 * vllm_config.scheduler_config.max_num_seqs,
+                             settings.get("pace", True))
         self.works = settings.get("greedy", False) or samples_rightly()
         if not self.works:
             sys.stderr.write("omnidraft drafts nothing: this build of vLLM samples drafted tokens "

@@ -184,3 +184,31 @@ def test_vllm_gets_proposals_for_the_rows_that_sampled(target, monkeypatch, caps
     loses[0] = True
     config.additional_config["omnidraft"]["greedy"] = True
     assert Vllm(config).propose(*call) == found
+    config.additional_config["omnidraft"] |= {"draft": "draft-general", "adapter": "draft-general--qwen-like", "pace": False}
+    learned = Vllm(config).drafts
+    assert learned.pair.draft.untouched.name == "draft-general" and not learned.pace
+    config.additional_config["omnidraft"]["draft"] = "draft-tasks"
+    with pytest.raises(omnidraft.OmnidraftError, match="learned with another draft"):
+        Vllm(config)
+
+
+@embedded
+def test_llama_cpp_python_gets_proposals_for_its_ids(target, monkeypatch):
+    """The loop of its `Llama.generate`: it samples at each fed position, up to the first that differs from what it fed."""
+    from omnidraft import llamacpp
+    monkeypatch.setattr(llamacpp, "Gguf", {"target.gguf": SimpleNamespace(tokenizer=lambda: target.tokenizer)}.get)
+    draft_model = llamacpp.Proposer("draft-tasks", "target.gguf")
+    prompt = target.tokenizer.encode(PROMPTS[1], bos=True)
+    text, cache, passes = np.array(prompt, np.intc), target.new_cache(), 0
+    fed = draft_model(text)
+    while len(text) < len(prompt) + 40:
+        assert fed.dtype == np.intc and fed.ndim == 1 and len(fed) <= 4
+        cache.rewind(min(cache.length, len(text) - 1))
+        logits = target.forward([*text.tolist()[cache.length:], *fed.tolist()], cache, len(fed) + 1)
+        passes += 1
+        for token, best in zip([*fed, None], logits.argmax(-1), strict=True):
+            text = np.append(text, np.intc(best))
+            if token != best:
+                break
+        fed = draft_model(text)
+    assert text.tolist()[len(prompt):] == greedy(target, prompt, len(text) - len(prompt)) and passes < 30

@@ -422,6 +422,12 @@ def read(folder: Path, manifest: dict[str, Any], **models: Any) -> Adapter:
                    manifest["checksum"])
 
 
+def with_adapter(draft: Any, word: str) -> Any:
+    """The drafter with the adapter that `Adapters.named` finds, for a target of any weights."""
+    folder = Adapters().named(word)
+    return read(folder, manifest_of(folder) or {}, draft=draft).drafter(draft)
+
+
 def check(folder: Path, manifest: dict[str, Any], **models: Any) -> None:
     """Raise OmnidraftError if an adapter belongs to other models, or a file is damaged."""
     for role, model in models.items():

@@ -96,12 +96,13 @@ class Proposer:
     """
 
     def __init__(self, draft: Any, target: Any, draft_length: int = 6, threshold: float = 0.4,
-                 most_texts: int = 64) -> None:
+                 most_texts: int = 64, pace: bool = True) -> None:
         self.pair = Pairing(draft, target)
         self.options = Options(verify="slem", stop=Confidence(draft_length, threshold))
         self.sampler = self.pair.sampler(Uniforms(np.random.default_rng(0)))  # greedy: no draws
         self.sampler.temperature = 0.0
         self.most_texts = most_texts
+        self.pace = pace  # False: drafts depend on the texts only, not on what they cost
         self.texts: list[Known] = []
         self.prices: dict[int, Price] = {}  # by how many texts the engine writes at once
         self.last: tuple[list[list[int]], int, float] | None = None  # texts, positions, when
@@ -117,7 +118,9 @@ class Proposer:
         price = self.prices.setdefault(len(texts), Price())
         self._observe(price, texts, began)
         found: list[list[int]] = [[] for _ in texts]
-        least = price.least(self.options.stop.threshold)
+        least = self.options.stop.threshold
+        if self.pace:
+            least = price.least(least)
         known: list[Known] = []
         if least < 1:  # else even a proposal that is certain does not pay
             found, known = self._propose(texts, most, least)
