@@ -77,6 +77,14 @@ def test_lines_are_the_rounds_of_the_text(pair, rule, temperature):
     assert any(shown["node"] is not None for one in found for shown in one["frames"]) == (rule == "lifted" and temperature > 0)
 
 
+def test_lines_of_models_in_pytorch(folders):  # noqa: F811
+    pytest.importorskip("torch")
+    pair = omnidraft.pair(folders["draft"], folders["target"], backend="torch")
+    for rule in ("lifted", "tli"):
+        lines = json.loads(json.dumps(lines_of(pair, verify=rule)[1]))
+        check_scene({"rounds": [line["round"] for line in lines if "round" in line]})
+
+
 @embedded
 def test_the_comparison_that_is_shown_is_the_one_that_was_rejected(monkeypatch):
     """It is found from what was written; here with what `verification.keep` returned."""

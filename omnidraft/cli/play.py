@@ -98,7 +98,8 @@ class Server(ThreadingHTTPServer):
         decoding = replace(self.decoding, **given)
         [request] = asked(self.pair.target, [Request(prompt)], self.chat)
         how = options.with_head(decoding.options(), self.head)
-        yield from lines(self.pair, request, prompt, how, decoding.seed)
+        end = "" if isinstance(request, str) else "\n"  # the answer to a chat begins on a new line
+        yield from lines(self.pair, request, prompt + end, how, decoding.seed)
 
 
 class Handler(BaseHTTPRequestHandler):

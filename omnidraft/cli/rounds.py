@@ -44,13 +44,13 @@ class Recorder:
         self.settings = (how.temperature or 1.0, *how.sampling[1:])  # for greedy texts P at T = 1
 
     def observe(self, draft: Any, proposals: Any, logits: Any, *_: Any) -> None:
-        """Keep what the loop shows a learner."""
-        logits = np.array(logits.tolist())[:, :self.goal.size]  # also from a tensor
-        self.seen = draft, proposals, list(process(logits, *self.settings))
+        """Keep what the loop shows a learner; the time that this takes counts as the round's."""
+        self.seen = draft, proposals, logits
 
     def line(self, done: Round) -> dict[str, Any]:
         """The round just seen; `decided` is the place of the frame that explains its last token."""
-        draft, proposals, rows = self.seen
+        draft, proposals, logits = self.seen
+        rows = list(process(array(logits)[:, :self.goal.size], *self.settings))
         compare = self.of_atoms if proposals.atoms else self.of_tokens
         found = list(compare(proposals, rows))
         decided = decisive(found, done)
@@ -66,7 +66,7 @@ class Recorder:
 
     def of_atoms(self, proposals: Any, rows: list[np.ndarray]) -> Iterator[tuple[Frame, Any]]:
         """P and Q of the next atom or *stop* (rule `lifted`, T > 0), and the tokens it may end."""
-        origins = proposals.origins
+        origins = [(array(row), before) for row, before in proposals.origins]
         begins = [not before for _, before in origins]
         begins[0] = True  # also inside a token that is healed
         for step in comparisons(proposals.atoms, origins, self.lifting, rows):
@@ -93,7 +93,7 @@ class Recorder:
         for row, (token, span) in enumerate(zip(proposals.tokens, proposals.spans, strict=True)):
             Q = None
             if row < len(proposals.rows):
-                Q = proposals.rows[row][:self.goal.size]
+                Q = array(proposals.rows[row])[:self.goal.size]
             yield self.of_token(place, row, rows[row], Q, token), [token]
             place += span
 
@@ -160,6 +160,11 @@ def name(tokenizer: Tokenizer, token: int | None) -> str | None:
         return "<end>"
     data = tokenizer.decode_bytes([token])
     return escape(data.decode("utf-8", "backslashreplace") or tokenizer.strings[token] or "")
+
+
+def array(values: Any) -> np.ndarray:
+    """An array of an array or a tensor on any device."""
+    return np.array(values.tolist())
 
 
 def milliseconds(done: Round) -> list[float]:
