@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
+import ggufs
 import numpy as np
 from fakes import interrupted
 from test_cli import LETTERS, write_model
@@ -33,6 +34,8 @@ from vocabularies import byte_level, sentencepiece
 from omnidraft import Options, Pair, Uniforms, load, plain, speculative
 from omnidraft.cli import app
 from omnidraft.decoding import Text
+from omnidraft.engine.gguf import Gguf
+from omnidraft.engine.weights import load_tensors, save_tensors
 from omnidraft.exactness import TOLERANCE, check
 from omnidraft.learning import online
 from omnidraft.learning.adapters import Adapters, checksum, manifest_of, seal
@@ -49,13 +52,48 @@ PROMPTS = ["the thing", "in the house", "a thin line", "and then the other", "te
            "that is it"]
 
 
-def models(base: Path) -> Path:
+def models(base: Path, **config) -> Path:
     """A tiny drafter and a tiny target."""
     base.mkdir(parents=True, exist_ok=True)
-    write_model(base / "draft", sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft"), 1)
-    write_model(base / "target", byte_level("Ġ t, h e, Ġt he, i n, in g, Ġ a", name="target"), 2)
+    write_model(base / "draft", sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e, i n, o u", name="draft"), 1, **config)
+    write_model(base / "target", byte_level("Ġ t, h e, Ġt he, i n, in g, Ġ a", name="target"), 2, **config)
     (base / "prompts.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS * 5))
     return base
+
+
+AFTER = dict(zip(b" theingoubcdfjklmpqrsvwxyza", b"theingoubcdfjklmpqrsvwxyza ", strict=True))  # of each letter
+
+
+def agreeing(base: Path) -> Path:
+    """A tiny drafter and a tiny target that mostly write the same letters, in other tokens: " the" "ing", or " the" "in" "g".
+
+    The head finds the last letter in the residual stream, and prefers the longest token that continues AFTER it. The layers
+    add a little. The drafter is wrong about what follows "d", "m" and "v".
+    """
+    models(base, hidden_size=32)
+    letters = np.linalg.qr(np.random.default_rng(0).standard_normal((32, 32)))[0].astype(np.float32)
+    numbers = {letter: number for number, letter in enumerate(AFTER)}
+    for name, wrong in (("draft", b"dmv"), ("target", b"")):
+        tensors = dict(load_tensors(base / name))
+        spelled = load(base / name).tokenizer.token_bytes
+        head = np.zeros_like(tensors["lm_head.weight"])
+        for letter, number in numbers.items():
+            course = b"x" if letter in wrong else bytes(islice(course_after(letter), 9))
+            fitting = [token for token, text in enumerate(spelled) if text and course.startswith(text)]
+            head[max(fitting, key=lambda token: len(spelled[token]))] += letters[number]
+        last = [numbers.get(text[-1], 31) if text else 31 for text in spelled]
+        tensors |= {"lm_head.weight": head, "model.embed_tokens.weight": letters[last]}
+        for part in ("self_attn.o_proj", "mlp.down_proj"):
+            tensors[f"model.layers.0.{part}.weight"] = tensors[f"model.layers.0.{part}.weight"] * 0.04
+        save_tensors(base / name / "model.safetensors", tensors)
+    return base
+
+
+def course_after(letter: int) -> Iterator[int]:
+    """The letters that follow, without end."""
+    while True:
+        letter = AFTER[letter]
+        yield letter
 
 
 def run(base: Path, command: str, *arguments: str):
@@ -487,7 +525,7 @@ def decided(model, ids: list[int]) -> bool:
 
 def tokens(base: Path, count: int) -> tuple[list[str], str]:
     """Greedy texts while drafter and n-gram cache learn: equal to plain decoding's, with constant memory."""
-    models(base)
+    agreeing(base)
     from omnidraft.learning.training import Trainer
 
     capacity, rng = 64, np.random.default_rng(0)
@@ -495,6 +533,7 @@ def tokens(base: Path, count: int) -> tuple[list[str], str]:
     learner = Learner(pair, Trainer(pair.draft, Recipe(rank=2), rng), rng, Schedule(every=8, replay=2, memory=64))
     options, uniforms = Options(temperature=0.0, max_new_tokens=256, stop=FixedLength(4), learn=True), Uniforms(rng)
     failures, done, rounds, checks, ties, levels, draw = [], 0, 0, 0, 0, [], random.Random(0)
+    drafted = kept = 0
     while done < count:
         prompt = " ".join(draw.choices(" ".join(PROMPTS).split(), k=draw.randint(1, 12)))
         written, records, before = Text(pair), [], pair.draft
@@ -502,6 +541,8 @@ def tokens(base: Path, count: int) -> tuple[list[str], str]:
         for record in speculative(pair, prompt, options, uniforms, learner, written):
             records.append(record)
             rounds += 1
+            drafted += len(record.draft_tokens)
+            kept += record.draft_kept
             if len(pair.cache) > capacity:
                 failures.append(f"{len(pair.cache)} entries in a cache of {capacity}")
             if rounds % 1000 == 0:
@@ -523,7 +564,9 @@ def tokens(base: Path, count: int) -> tuple[list[str], str]:
     warm_up = max(levels[:max(1, len(levels) // 4)])
     if max(levels) > 1.1 * warm_up + 32:
         failures.append(f"memory grew from {warm_up} to {max(levels)} MB")
-    return failures, (f"{done:,} tokens in {rounds:,} rounds, {learner.updates} updates, {checks} checks of both caches, "
+    if not 0.3 * drafted < kept < 0.95 * drafted:
+        failures.append(f"{kept} of {drafted} draft tokens entered the text: too few, or too few others, to test much")
+    return failures, (f"{done:,} tokens in {rounds:,} rounds, {kept:,} of {drafted:,} draft tokens kept, {learner.updates} updates, {checks} checks of both caches, "
                       f"rounding ties: {ties}; {warm_up} MB after a quarter, {max(levels)} MB at most")
 
 
