@@ -98,7 +98,9 @@ def course_after(letter: int) -> Iterator[int]:
 
 def run(base: Path, command: str, *arguments: str):
     """Run a command in this process; returns its output and exit status."""
-    places = ["-d", base / "draft", "-t", base / "target"] if command in ("generate", "adapt", "chat") else []
+    places = []
+    if command in ("generate", "adapt", "chat"):
+        places = ["-d", base / "draft"] + ["-t", base / "target"] * ("-t" not in arguments)
     return CliRunner().invoke(app, [*map(str, (command, *arguments, *places))], input="the thing\n")
 
 
@@ -174,6 +176,29 @@ def mutated(rng: random.Random, content: bytes) -> bytes:
     return bytes(data)
 
 
+def odd_gguf(rng: random.Random, path: Path) -> None:
+    """Write a GGUF again with one to three settings or tensors replaced or removed."""
+    file = Gguf(path)
+    settings = {name: one.tolist() if isinstance(one, np.ndarray) else one for name, one in file.settings.items()}
+    tensors = {name: (one.shape, one.kind, one.blocks.tobytes()) for name, one in file.tensors.items()}
+    for _ in range(rng.randint(1, 3)):
+        part = rng.choice([settings, settings, tensors])
+        name = rng.choice(sorted(part))
+        if rng.random() < 0.2:
+            del part[name]
+        elif part is settings:
+            part[name] = rng.choice(ODD_SETTINGS)
+        else:
+            shape, kind, data = part[name]
+            part[name] = rng.choice([(shape[::-1], kind, data), (shape, rng.randrange(40), data), ((*shape, 1), kind, data),
+                                     ((2**40, *shape), kind, data), (shape, kind, data[:len(data) // 2])])
+    ggufs.write(path, settings, tensors)
+
+
+ODD_SETTINGS = [True, 0, 1, 7, 2**31, 2**32 - 1, 1e30, float("nan"), float("inf"), -0.5, "", "x", "\x1b[31m\n", "9" * 5000,
+                [1, 2], [0.5], [-1] * 300, ["x"] * 1000, ["▁x"] * 300, ["a b", "b"]]
+OF_A_GGUF = [("generate", "the thing", "-n", "3", "-t", "G"), ("align", "D", "G", "the thing"), ("info", "G"),
+             ("adapt", "P", "--limit", "2", "-n", "3", "--adapters", "A", "-t", "G")]
 COMMANDS = [("generate", "the thing", "-n", "3"), ("generate", "the thing", "-n", "3", "--adapter", "auto", "--adapters", "A"),
             ("adapt", "P", "--limit", "2", "-n", "3", "--adapters", "A"), ("chat", "-n", "3"),
             ("adapters", "list", "--adapters", "A"), ("align", "D", "T", "the thing")]
@@ -185,8 +210,13 @@ def one_mutation(base: Path, seed: int) -> str:
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(base / "good", work)
     os.environ["OMNIDRAFT_HOME"] = str(work / "home")
-    path = rng.choice([path for path in sorted(work.rglob("*")) if path.is_file() and path.name != "lock"])
-    path.write_bytes(mutated(rng, path.read_bytes()))
+    paths = [path for path in sorted(work.rglob("*")) if path.is_file() and path.name != "lock"]
+    file = work / "target.gguf"
+    path = file if rng.random() < 0.3 else rng.choice(paths)
+    if path == file and rng.random() < 0.7:
+        odd_gguf(rng, path)
+    else:
+        path.write_bytes(mutated(rng, path.read_bytes()))
     current = next((work / "adapters").glob("*/current.json"))
     if current.parent in path.parents and rng.random() < 0.7:  # with correct checksums, as an attacker would write them
         try:
@@ -197,8 +227,8 @@ def one_mutation(base: Path, seed: int) -> str:
             current.write_text(json.dumps(manifest | {"checksum": seal(manifest)}))
         except (ValueError, KeyError, TypeError, OSError, AttributeError, RecursionError):
             pass
-    names = {"A": work / "adapters", "P": work / "prompts.jsonl", "D": work / "draft", "T": work / "target"}
-    command = [str(names.get(word, word)) for word in rng.choice(COMMANDS)]
+    names = {"A": work / "adapters", "P": work / "prompts.jsonl", "D": work / "draft", "T": work / "target", "G": file}
+    command = [str(names.get(word, word)) for word in rng.choice(OF_A_GGUF if path == file else COMMANDS)]
     result = run(work, *command)
     said = (result.stderr.strip().splitlines() or [""])[-1]
     what = f"{path.relative_to(work)}, {' '.join(command[:2])}: exit {result.exit_code}, {said[:150]!r}"
@@ -218,6 +248,8 @@ def mutations(base: Path, count: int, first: int = 0) -> tuple[list[str], str]:
     assert manifest_of(next((good / "adapters").iterdir()))["statistics"]["held_out"] > 1
     (good / "target" / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
+    sizes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
+    ggufs.tiny(good / "target.gguf", "Q8_0", settings={"llama.rope.scaling.factor": 2.0}, **sizes)
     (good / "target" / "generation_config.json").write_text('{"eos_token_id": 1}')
     (good / "target" / "tokenizer_config.json").write_text('{"eos_token": "x"}')
     failures, seed, count = [], first, first + count
