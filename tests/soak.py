@@ -242,10 +242,14 @@ def one_mutation(base: Path, seed: int) -> str:
 def mutations(base: Path, count: int, first: int = 0) -> tuple[list[str], str]:
     """Damaged files, each read in a process that is ended after 10 s of CPU time or 1 GB of memory."""
     good = models(base / "good")
+    with open(good / "prompts.jsonl", "a") as file:  # enough for the sums of held-out ones
+        file.writelines(json.dumps({"prompt": f"{number} {prompt}"}) + "\n" for number in (1, 2) for prompt in PROMPTS)
+    ngram_files.LARGE = 0  # then these small vocabularies, too, have their n-grams in files
     os.environ["OMNIDRAFT_HOME"] = str(good / "home")
     assert run(good, "adapt", str(good / "prompts.jsonl"), "--limit", "54", "-n", "8", "--adapters", str(good / "adapters"),
-               "--rank", "2", "--head", "joint").exit_code == 0  # enough prompts for the sums of held-out ones
-    assert manifest_of(next((good / "adapters").iterdir()))["statistics"]["held_out"] > 1
+               "--rank", "2", "--head", "joint").exit_code == 0
+    statistics = manifest_of(next((good / "adapters").iterdir()))["statistics"]
+    assert statistics["prompts"] == 54 and statistics["held_out"] > 1 and [*(good / "home").glob("*.json")]
     (good / "target" / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
     sizes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
