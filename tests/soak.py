@@ -602,8 +602,9 @@ def tokens(base: Path, count: int) -> tuple[list[str], str]:
         failures.append(f"memory grew from {warm_up} to {max(levels)} MB")
     if not 0.3 * drafted < kept < 0.95 * drafted:
         failures.append(f"{kept} of {drafted} draft tokens entered the text: too few, or too few others, to test much")
-    return failures, (f"{done:,} tokens in {rounds:,} rounds, {kept:,} of {drafted:,} draft tokens kept, {learner.updates} updates, {checks} checks of both caches, "
-                      f"rounding ties: {ties}; {warm_up} MB after a quarter, {max(levels)} MB at most")
+    return failures, (f"{done:,} tokens in {rounds:,} rounds, {kept:,} of {drafted:,} draft tokens kept, "
+                      f"{learner.updates} updates, {checks} checks of both caches, rounding ties: {ties}; "
+                      f"{warm_up} MB after a quarter, {max(levels)} MB at most")
 
 
 def worlds(base: Path, count: int, first: int = 10_000) -> tuple[list[str], str]:

@@ -105,6 +105,14 @@ def test_a_pipe_for_weights_is_not_waited_for(tmp_path):
             read(tmp_path)
 
 
+def test_pytorch_does_not_wait_for_a_pipe(folders, tmp_path):  # noqa: F811
+    pytest.importorskip("transformers")
+    shutil.copytree(folders["target"], folder := tmp_path / "target")
+    os.mkfifo(folder / "generation_config.json")  # transformers would read it
+    with pytest.raises(OmnidraftError, match="generation_config.json is a pipe or a device, which is not read: remove it"):
+        load(folder, backend="torch")
+
+
 @pytest.mark.parametrize("change", [
     {"num_hidden_layers": 10**7}, {"num_hidden_layers": 10**30}, {"rope_theta": 10**400}, {"rope_theta": True},
     {"rope_scaling": {"rope_type": "linear", "factor": 1e-320}},

@@ -84,6 +84,9 @@ def from_file(path: Path, device: str, how: dict[str, Any],
 def from_folder(source: str, folder: Path, device: str, how: dict[str, Any], trust: bool,
                 more: dict[str, Any]) -> Any:
     """The model of a folder, or of a hub id `source` whose small files are in `folder`."""
+    for path in folder.iterdir():
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise OmnidraftError(f"{path} is a pipe or a device, which is not read: remove it")
     config = read_json(folder / "config.json")
     if not config.get("model_type"):
         raise OmnidraftError(f"{source} has no config.json with a model_type: give a model folder")
