@@ -17,6 +17,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from importlib.util import find_spec
 from itertools import repeat
 from pathlib import Path
 from queue import Queue
@@ -34,6 +35,7 @@ ENDS = "test_decoding.py -k end_token"
 LIFTING, SAMPLING = "test_lifting.py", "test_sampling.py"
 MERGE, RESTART = "test_translation.py -k by_hand+or+merge+or+expansion+or+add_up", "test_translation.py -k restarts"
 DETAILS = "test_details.py"
+PUBLISHED = "test_published.py"
 TWIN = "test_torch_twins.py::test_verification_by_itself"
 SHORT = "test_state.py -k short_text"
 NGRAMS = "test_ngram_cache.py -k not+real"
@@ -220,7 +222,20 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("learning/adapters", "trainer.lora.alpha = adapter.lora.alpha", "pass", DETAILS + " -k alpha"),
     ("learning/adapters", "learner.guard.best or state)", "state)", DETAILS + " -k proved"),
     ("learning/adapters", "learner.statistics.rate_share = None", "pass", DETAILS + " -k share_of_the_rate"),
+    # files
+    ("engine/load", "if wheel.getinfo(one.member).file_size == one.size:", "if True:", PUBLISHED + " -k not_unpacked"),
+    ("engine/load", "sha256(installed(name).read_bytes())", "sha256(path.read_bytes())", PUBLISHED + " -k folder"),
+    ("engine/config", "np.array_equal(head, ", "bool(1 or ", "test_models.py -k another_head"),
+    ("engine/gguf", '"none" if factor is None else "linear"', '"none"', "test_gguf.py -k without_a_type"),
+    ("text/files", "name != path.name[:50] or", "", PUBLISHED + " -k killed"),
+    ("text/files", "        except ProcessLookupError:\n            part.unlink", "        except ZeroDivisionError:\n            part.unlink",
+     PUBLISHED + " -k killed"),
 )]
+if find_spec("torch"):  # their tests need it
+    MUTANTS += [Mutant(*fields) for fields in (
+        ("pairs/transformers_decoder", "to(torch.float32, copy=True)", "to(torch.float32)", "test_decoder.py -k padded"),
+        ("engine/transformers_numpy", "torch.zeros(one.shape,", "torch.ones(one.shape,", "test_gguf.py -k conversion_drops"),
+    )]
 
 
 def source_of(mutant: Mutant, root: Path = ROOT) -> Path:

@@ -122,6 +122,20 @@ def test_the_output_class_its_scores_and_its_cache():
     assert more[0] == more[1] and made.past_key_values.get_seq_length() == len(more[1][0]) - 1
 
 
+def test_scores_are_copies_also_with_a_padded_vocabulary():
+    """The loop rules out ids that the tokenizer does not have; the scores that it returns keep their logits."""
+    model, tokenizer = loaded("bytes", 2)
+    model = copy.deepcopy(model).float()  # whose logits need no conversion, which would copy them
+    size = len(tokenizer)
+    model.resize_token_embeddings(size + 8, mean_resizing=False)
+    model.lm_head.weight.data[size:] = 0
+    pair = omnidraft.pair(loaded("pieces", 1), (model, tokenizer))
+    inputs = asked(pad_token_id=0, return_dict_in_generate=True, output_scores=True, **GREEDY)[1]
+    wanted, made = model.generate(**inputs), model.generate(**inputs, custom_generate=pair.decoder())
+    assert made.sequences.tolist() == wanted.sequences.tolist() and made.scores[0].shape == (1, size + 8)
+    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(made.scores, wanted.scores, strict=True))
+
+
 @pytest.mark.parametrize("how", [{}, {"temperature": 0.7, "top_k": 2}, {"repetition_penalty": 2.0, "top_p": 0.9}])
 def test_the_distribution_of_two_tokens_is_exact(how, monkeypatch):
     """The distribution over all draws, at T = 1 and with transformers' processors, compared with the chain rule."""
