@@ -231,11 +231,10 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("text/files", "        except ProcessLookupError:\n            part.unlink", "        except ZeroDivisionError:\n            part.unlink",
      PUBLISHED + " -k killed"),
 )]
-if find_spec("torch"):  # their tests need it
-    MUTANTS += [Mutant(*fields) for fields in (
-        ("pairs/transformers_decoder", "to(torch.float32, copy=True)", "to(torch.float32)", "test_decoder.py -k padded"),
-        ("engine/transformers_numpy", "torch.zeros(one.shape,", "torch.ones(one.shape,", "test_gguf.py -k conversion_drops"),
-    )]
+TORCH = [Mutant(*fields) for fields in (  # their tests need PyTorch
+    ("pairs/transformers_decoder", "to(torch.float32, copy=True)", "to(torch.float32)", "test_decoder.py -k padded"),
+    ("engine/transformers_numpy", "torch.zeros(one.shape,", "torch.ones(one.shape,", "test_gguf.py -k conversion_drops"),
+)]
 
 
 def source_of(mutant: Mutant, root: Path = ROOT) -> Path:
@@ -246,7 +245,7 @@ def source_of(mutant: Mutant, root: Path = ROOT) -> Path:
 def misplaced() -> list[str]:
     """The mutants whose old text does not occur exactly once, or whose new text is not valid Python."""
     wrong = []
-    for number, m in enumerate(MUTANTS):
+    for number, m in enumerate(MUTANTS + TORCH):
         source = source_of(m).read_text(encoding="utf-8")
         if (count := source.count(m.old)) != 1:
             wrong.append(f"{number} {m.file}: {m.old!r} occurs {count} times")
@@ -287,7 +286,8 @@ def main() -> None:
     """Run the chosen mutants, MUTANT_JOBS at a time, and print those that survive."""
     if wrong := misplaced():
         sys.exit("these mutants no longer fit:\n" + "\n".join(wrong))
-    wanted = [(number, m) for number, m in enumerate(MUTANTS)
+    known = MUTANTS + TORCH * bool(find_spec("torch"))
+    wanted = [(number, m) for number, m in enumerate(known)
               if not sys.argv[1:] or m.file in sys.argv[1:] or str(number) in sys.argv[1:]]
     jobs, copies, alive = int(os.environ.get("MUTANT_JOBS", "2")), Queue(), 0
 
