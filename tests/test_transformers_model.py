@@ -95,6 +95,7 @@ KINDS = {
 def random_model(architecture: str, sizes: dict, vocab_size: int, seed: int = 0):
     name = {"GPT2LMHeadModel": "GPT2Config", "Gemma3ForCausalLM": "Gemma3TextConfig"}.get(architecture)
     name = name or architecture.replace("ForCausalLM", "Config")
+    torch.manual_seed(seed)  # what is not drawn below, such as the time steps of a state space
     model = getattr(transformers, architecture)(getattr(transformers, name)(vocab_size=vocab_size, **sizes)).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
