@@ -16,7 +16,7 @@ from benchmarks.common import REAL_PAIRS, TASKS, arguments, chosen, folders_of, 
 from benchmarks.efficiency import PAIRS
 from benchmarks.writing import emitted, write, write_plainly
 from omnidraft import Options, Pair
-from omnidraft.cli.inspect import report
+from omnidraft.cli.inspect import exactness_report
 from omnidraft.engine.load import load
 from omnidraft.exactness import check
 from omnidraft.stopping import FixedLength
@@ -44,7 +44,7 @@ def main() -> None:
     """Enumerate, compare, print and write."""
     args = arguments(__doc__, "exactness", worlds=2000, pairs=PAIRS + REAL_PAIRS)
     found = [check(rule, args.worlds) for rule in RULES]
-    print(report(found))
+    print(exactness_report(found))
     rules = {one.rule: {"runs": one.runs, "mean": one.mean, "worst": one.worst,
                         "conditions": dict(sorted(one.conditions.items()))} for one in found}
     results = start(None, chosen(args, "worlds"), rules=rules, greedy={})

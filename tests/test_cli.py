@@ -93,7 +93,8 @@ def test_help_ends_with_examples(arguments):
 def test_help_lists_the_commands_from_the_first_one_to_try_on():
     lines = ok("--help").output.split("Commands:")[1].split("Examples:")[0].splitlines()
     listed = [line.split()[0] for line in lines if line.strip()]
-    assert listed == ["demo", "generate", "chat", "adapt", "adapters", "bench", "align", "check", "models", "info", "tutorial"]
+    assert listed == ["demo", "play", "generate", "chat", "adapt", "adapters", "bench", "align", "check", "models", "info",
+                      "tutorial"]
 
 
 def test_version():

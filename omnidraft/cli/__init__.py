@@ -3,7 +3,7 @@
 Results go to stdout, everything else to stderr. Rich, slow to import, is imported where needed.
 """
 
-from . import adapt, adapters, bench, demo, generate, inspect, play  # noqa: F401 (commands register)
+from . import adapt, adapters, bench, demo, generate, inspect, play  # noqa: F401 (they register)
 from .app import app
 
 __all__ = ["app"]

@@ -120,26 +120,25 @@ def check(
     `exactness` enumerates every outcome of the decoding loop in random worlds: pairs of random
     tokenizers and models, with random options.
     """
-    if rank:
-        rows = ranking(rank, [*filter(None, (draft, target))], text, backend)
-        if figures:
-            emit(rows)
-        else:
-            say(ranking_report(rows))
-    elif target and draft != "exactness":
-        if (rule, worlds, seed) != ("all", 300, 0):
-            raise OmnidraftError("--rule, --worlds and --seed are for `check exactness` only")
-        found = check_pair(draft, target, text, backend)
-        if figures:
-            emit(found)
-        else:
-            say(pair_report(found))
-    elif not target and draft == "exactness":
+    if draft == "exactness" and not target:
         if text or backend != "numpy":
             raise OmnidraftError("--text and --backend are for two models, not for `exactness`")
         check_exactness(rule, worlds, seed, figures)
+        return
+    if (rule, worlds, seed) != ("all", 300, 0):
+        raise OmnidraftError("--rule, --worlds and --seed are for `check exactness` only")
+    if rank:
+        found = ranking(rank, [*filter(None, (draft, target))], text, backend)
+        report = ranking_report
+    elif target and draft != "exactness":
+        found = check_pair(draft, target, text, backend)
+        report = pair_report
     else:
         raise OmnidraftError("give two models or tokenizers, or only `exactness`, or --rank")
+    if figures:
+        emit(found)
+    else:
+        say(report(found))
 
 
 def texts_of(text: str | None) -> list[str]:
@@ -245,13 +244,13 @@ def check_exactness(rule: str, worlds: int, seed: int, figures: bool) -> None:
     if figures:
         emit({one.rule: vars(one) for one in found})
     else:
-        say(report(found))
+        say(exactness_report(found))
     wrong = [one.rule for one in found if RULES[one.rule].exact and one.worst > TOLERANCE]
     if wrong:
         raise OmnidraftError(f"not exact: {', '.join(wrong)}")
 
 
-def report(found: list[Finding]) -> str:
+def exactness_report(found: list[Finding]) -> str:
     """Two tables: the distances of each rule, and in how many worlds each condition occurred.
 
     The distance is the total variation of the first tokens' distribution.

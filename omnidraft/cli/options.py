@@ -91,7 +91,8 @@ class Models:
     """The two models, and the backend that runs them. `draft` None: `drafter_for` the target."""
 
     draft: Annotated[str | None, models(
-        "--draft", "-d", show_default="chosen for the target", help=f"Drafter: {MODEL}.")] = None
+        "--draft", "-d", show_default="chosen for the target",
+        help=f"Drafter: {MODEL}; `omnidraft check --rank` compares those that are here.")] = None
     target: Annotated[str, models(
         "--target", "-t", help=f"Target: {MODEL}.")] = "qwen-like"
     backend: Backend = "numpy"
