@@ -153,7 +153,8 @@ LOOKS = {  # templates that look at what a message says
     "trim": "<|im_start|>{{ m.content | trim }}",
     "slices": "<|im_start|>{{ m.content[:7] }}{{ m.content[-8:] }}",
     "tojson": "<|im_start|>{{ m.content | tojson }}",
-    "in": "<|im_start|>{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}",
+    "in": "<|im_start|>{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}"
+          "{% endif %}",
     "upper": "<|im_start|>{{ m.content | upper }}",
     "refuses": "{% if '</think>' not in m.content %}{{ raise_exception('think') }}{% endif %}<|im_start|>{{ m.content }}"}
 THOUGHT = "<think>\nhm\n</think>\n\nB"
@@ -197,7 +198,8 @@ def test_without_a_template_it_is_the_plain_form(tmp_path):
     own = view(tokenizer)
     talk = [{"role": "system", "content": "S"}, {"role": "user", "content": "{a}"}, ANSWER, {"role": "user", "content": "b"}]
     assert own.render(talk) == "S\nQuestion: {a}\nAnswer: It is me, ½.\nQuestion: b\nAnswer:"
-    assert tokenizer.decode(own.read([{"role": "user", "content": "a<|endoftext|>b"}])[1]) == "Question: a<|endoftext|>b\nAnswer:"
+    typed = [{"role": "user", "content": "a<|endoftext|>b"}]
+    assert tokenizer.decode(own.read(typed)[1]) == "Question: a<|endoftext|>b\nAnswer:"
     pieces = sentencepiece(LETTERS)
     assert view(pieces).encode("ab")[0] == pieces.roles["bos"][0]
     assert pieces.decode_bytes(view(pieces).encode("ab\nab", start=2)) == b"\nab"

@@ -1,4 +1,4 @@
-"""Names of control tokens in messages stay text, while those that a chat template writes are tokens.
+"""Names of control tokens in messages stay text; those that a chat template writes are tokens.
 
 The template sees the messages as they are. If they hold such names, it runs once more, with HIDDEN
 for each of their characters: where the two texts differ, the name is from a message.
