@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from omnidraft.engine.config import ModelConfig
 
@@ -47,6 +47,8 @@ def train_tokenizer(texts: Iterator[str], entries: int) -> Tokenizer:
     special = [AddedToken(text, special=True, normalized=False) for text in SPECIAL]
     tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
         vocab_size=entries, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{TEXT} $A", pair=f"{TEXT} $A $B", special_tokens=[(TEXT, tokenizer.token_to_id(TEXT))])
     return tokenizer
 
 

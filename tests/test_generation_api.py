@@ -103,7 +103,7 @@ def family(post, bos: str | None, config=None) -> Tokenizer:
     (processors.Sequence([processors.ByteLevel(), processors.TemplateProcessing(
         "<|begin_of_text|> $A", "<|begin_of_text|> $A $B", [("<|begin_of_text|>", 5)])]), "<|begin_of_text|>", {}, [5]),
     (processors.TemplateProcessing("</s> $A <|endoftext|>", "$A $B", [("</s>", 4), ("<|endoftext|>", 3)]), None, {}, [4]),
-    (None, "</s>", {}, [4]), (None, "</s>", {"add_bos_token": False}, []), (None, None, {}, [])])
+    (None, "</s>", {}, []), (None, "</s>", {"add_bos_token": True}, [4]), (None, None, {}, [])])
 def test_ids_begin_as_the_post_processor_says(post, bos, config, begin):
     tokenizer = family(post, bos, config)
     assert tokenizer.encode("ab", bos=True) == [*begin, 0, 1] and tokenizer.encode("ab") == [0, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import sys
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from test_cli import LETTERS, embedded
+from tokenizers.processors import TemplateProcessing
 from vocabularies import REAL, byte_level, sentencepiece
 
 from omnidraft.pairs import template
@@ -111,6 +113,60 @@ def test_text_and_ids_on_real_tokenizers(kind, name, tmp_path):
     if not own:
         (tmp_path / "chat_template.jinja").write_text(KINDS[kind][0], encoding="utf-8")
     check_same(tmp_path, TALKS)
+
+
+D = {"special": True, "lstrip": False, "rstrip": False, "single_word": False, "normalized": False}
+NEW = ("<|im_start|>", "<|im_end|>", "<think>")
+ELSEWHERE = {  # files next to a tokenizer.json that lacks the tokens of NEW
+    "decoder": {"tokenizer_config.json": {"added_tokens_decoder": {
+        str(257 + i): D | {"content": name, "special": i < 2} for i, name in enumerate(NEW)}}},
+    "added_tokens": {"added_tokens.json": {name: 257 + i for i, name in enumerate(NEW)},
+                     "special_tokens_map.json": {"eos_token": D | {"content": "<|im_end|>"}}},
+    "map": {"special_tokens_map.json": {"eos_token": "<|im_end|>", "additional_special_tokens": ["<|im_start|>", "<think>"]}},
+    "list": {"tokenizer_config.json": {"extra_special_tokens": list(NEW)}},
+    "dict": {"tokenizer_config.json": {"extra_special_tokens": {"a_token": "<|im_start|>", "b_token": "<think>"}}},
+    "named": {"tokenizer_config.json": {"model_specific_special_tokens": {"a_token": "<|im_start|>"}}},
+    "additional": {"tokenizer_config.json": {"additional_special_tokens": list(NEW)}}}
+
+
+@pytest.mark.parametrize("case", ELSEWHERE)
+def test_added_tokens_that_only_other_files_name(case, tmp_path):
+    folder = folder_of(tmp_path, "chatml", eos_token="<|im_end|>")
+    byte_level().raw.save(str(folder / "tokenizer.json"))
+    for file, content in ELSEWHERE[case].items():
+        before = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+        (folder / file).write_text(json.dumps(before | content))
+    own = Tokenizer.load(folder)
+    assert own.strings[257:] and set(own.strings[257:]) <= {*NEW}
+    assert own.roles["eos"][0] == own.strings.index("<|im_end|>") and own.key != Tokenizer(byte_level().raw).key
+    check_same(folder, TALKS)
+    theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(folder)
+    assert theirs.convert_ids_to_tokens(range(257, len(theirs))) == own.strings[257:]
+
+
+@pytest.mark.parametrize("wrong", [{"added_tokens_decoder": {"300": D | {"content": "<a>"}}}, {"added_tokens_decoder": [1]},
+                                   {"added_tokens_decoder": {"257": {"content": 3}}}, {"extra_special_tokens": [7]},
+                                   {"added_tokens_decoder": {"257": "<a>"}}, {"extra_special_tokens": [{"content": 1}]}])
+def test_settings_that_describe_no_token_are_one_line(wrong, tmp_path):
+    folder = folder_of(tmp_path, "chatml", **wrong)
+    with pytest.raises(OmnidraftError, match="not usable: copy them|the id 300, but the tokenizers library"):
+        Tokenizer.load(folder)
+
+
+@pytest.mark.parametrize("processor", [False, True])
+@pytest.mark.parametrize("setting", [None, True, False])
+def test_a_begin_token_is_put_where_transformers_puts_one(processor, setting, tmp_path):
+    """Only by the post-processor of a tokenizer.json, whatever its settings say."""
+    folder = folder_of(tmp_path, "mistral", add_bos_token=setting)
+    if processor:
+        raw = Tokenizer.load(folder).raw
+        raw.post_processor = TemplateProcessing(single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 1)])
+        raw.save(str(folder / "tokenizer.json"))
+    own = Tokenizer.load(folder)
+    assert own.encode("the", bos=True)[0:processor] == own.encode("", bos=True) == [1][:processor]
+    theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(folder)
+    loaded = importlib.import_module("omnidraft.engine.transformers_loading").copied(theirs, "loaded")
+    assert theirs("the")["input_ids"] == own.encode("the", bos=True) == loaded.encode("the", bos=True)
 
 
 def test_where_a_template_is_found(tmp_path):

@@ -40,7 +40,7 @@ def sentencepiece(characters: str, merges: str = "", fallback: bool = True, meta
     raw.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
                                      decoders.Strip(" ", 1, 0)])
     raw.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return Tokenizer(raw, name, config)
+    return Tokenizer(raw, name, {"add_bos_token": True} | (config or {}))
 
 
 def byte_level(merges: str = "", specials: tuple[str, ...] = ("<|endoftext|>",), added: tuple[str, ...] = (),

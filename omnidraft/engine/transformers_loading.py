@@ -231,8 +231,7 @@ def copied(made: Any, name: str) -> Tokenizer:
         raise OmnidraftError(f"{type(made).__name__} has no tokenizer.json: give the fast "
                              "tokenizer that AutoTokenizer.from_pretrained loads")
     named = {f"{role}_token": getattr(made, f"{role}_token") for role in WELL_KNOWN}
-    # in transformers, the post-processor already adds everything that begins a text
-    return Tokenizer(raw.from_str(raw.to_str()), name, named | {"add_bos_token": False})
+    return Tokenizer(raw.from_str(raw.to_str()), name, named)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from ..engine.gguf import is_gguf
 from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
+from ..text.added_tokens import read_settings
 from ..text.errors import UNIFORMS, OmnidraftError, expect, shown
 from ..text.files import check_readable, read_json
 from . import template
@@ -21,7 +22,6 @@ from .markers import Markers
 from .pace import paced
 
 PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}  # no template
-FILES = ("chat_template.json", "special_tokens_map.json", "tokenizer_config.json")
 
 # How a model has read a chat: as text and ids, up to the latest answer, and that answer.
 Turn = tuple[str, list[int], str]
@@ -246,7 +246,7 @@ def _settings_of(model: Any) -> dict[str, Any]:
     folder = getattr(model, "folder", None)
     if folder is None:
         return {}
-    parts = [read_json(folder / file) for file in FILES]
+    parts = [read_json(folder / "chat_template.json"), read_settings(folder)]
     if is_gguf(folder):
         parts.append(model.tokenizer.config)
     found: dict[str, Any] = {}

@@ -41,7 +41,7 @@ def find_roles(config: dict[str, Any], raw: tokenizers.Tokenizer, vocabulary: di
     roles = {}
     for role, known in WELL_KNOWN.items():
         setting = f"{role}_token"
-        name = _name(config.get(setting, getattr(raw.model, setting, None)))
+        name = name_of(config.get(setting, getattr(raw.model, setting, None)))
         ids = [vocabulary[name]] if name in vocabulary else []
         if role == "eos" or setting not in config:  # a null there means: no such token
             configured = list(ids)
@@ -63,7 +63,7 @@ def find_roles(config: dict[str, Any], raw: tokenizers.Tokenizer, vocabulary: di
                          {vocabulary[name] for name in END_OF_TURN if name in vocabulary})
 
 
-def _name(setting: Any) -> str | None:
+def name_of(setting: Any) -> str | None:
     """The name of a token in a tokenizer's settings, if there is one."""
     if isinstance(setting, dict):
         setting = setting.get("content")

@@ -17,6 +17,7 @@ from typing import Any
 
 import tokenizers
 
+from .added_tokens import add_missing, read_settings
 from .errors import OmnidraftError
 from .files import check_readable, read_json
 from .special_tokens import Names, find_roles
@@ -159,8 +160,12 @@ class Tokenizer:
         for file in ("generation_config.json", "config.json"):
             end = read_json(path.with_name(file)).get("eos_token_id")
             ends += end if isinstance(end, list) else [end]
-        config = read_json(path.with_name("tokenizer_config.json")) | {"eos_token_id": ends}
+        config = read_settings(path.parent) | {"eos_token_id": ends}
+        config.pop("add_bos_token", None)  # next to a tokenizer.json, which says it
         key = hashlib.sha256(content).hexdigest()
+        with _library(f"the tokenizer settings in {folder} are not usable: copy them again"):
+            if add_missing(raw, config, path.parent):
+                key = ""
         made = cls(raw, path.parent.resolve().name, config, key)
         check_ids(path, content.decode(), raw)
         return made
@@ -274,12 +279,12 @@ class Tokenizer:
 
     @cached_property
     def begin(self) -> tuple[int, ...]:
-        """What the post-processor puts before a text; without one, the begin token, if any.
+        """What the post-processor puts before a text; without one, nothing, as in transformers.
 
         GPT-2's begin token is <|endoftext|>, but nothing is put before a text; OPT puts </s>.
         """
         if self.raw.post_processor is None:
-            return self.roles["bos"][:bool(self.config.get("add_bos_token", True))]
+            return self.roles["bos"][:bool(self.config.get("add_bos_token"))]  # GGUF says it so
         with _library("cannot encode"):
             made = self.raw.encode("a 0")
         return tuple(made.ids[:[*made.sequence_ids, 0].index(0)])  # sequence 0: the text itself
@@ -362,7 +367,7 @@ def _library(what: str) -> Iterator[None]:
     """Turn whatever the tokenizer library raises into an OmnidraftError that begins with `what`."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, OmnidraftError):
         raise
     except BaseException as error:  # subtle: a panic of its Rust code is not an Exception
         raise OmnidraftError(f"{what} ({' '.join(str(error).split())[:200]})") from None

@@ -98,10 +98,15 @@ def check_ids(path: Path, content: str, raw: tokenizers.Tokenizer) -> None:
         return
     listed, _ = json.JSONDecoder().raw_decode(content, found.end())
     for token in listed:
-        here = raw.token_to_id(token["content"])
-        if here != token["id"]:
-            raise OmnidraftError(f"{path} gives {token['content']!r} the id {token['id']}, but the "
-                                 f"tokenizers library {here}: fill the gap in the added tokens")
+        check_id(path, token["content"], token["id"], raw)
+
+
+def check_id(path: Path, name: str, given: int, raw: tokenizers.Tokenizer) -> None:
+    """Raise OmnidraftError if an added token has another id than `path` gives it."""
+    here = raw.token_to_id(name)
+    if here != given:
+        raise OmnidraftError(f"{path} gives {name!r} the id {given}, but the tokenizers library "
+                             f"{here}: fill the gap in the added tokens")
 
 
 def check_bytes(tokenizer: Any) -> None:
