@@ -74,13 +74,13 @@ def stored(path: Path) -> list[dict]:
     return json.loads(re.search(r"^const scenes = (.*);$", path.read_text(encoding="utf-8"), re.M)[1])
 
 
-def picture(page: Path, path: Path, size: str = "1000,900") -> None:
+def picture(page: Path, path: Path, size: str = "1000,985") -> None:
     """A picture of the page as it opens, made by Chromium without a window."""
     with tempfile.TemporaryDirectory() as profile:
         subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-                        "--disable-component-update", "--no-first-run", "--hide-scrollbars", f"--user-data-dir={profile}",
-                        f"--window-size={size}", f"--screenshot={path.resolve()}", page.resolve().as_uri()],
-                       check=True, capture_output=True)
+                        "--disable-component-update", "--no-first-run", "--hide-scrollbars", "--force-device-scale-factor=0.85",
+                        f"--user-data-dir={profile}", f"--window-size={size}", f"--screenshot={path.resolve()}",
+                        page.resolve().as_uri()], check=True, capture_output=True)
 
 
 def main() -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli import embedded, folders  # noqa: F401 (a fixture)
+from test_cli import LETTERS, embedded, folders, write_model  # noqa: F401 (a fixture)
+from vocabularies import byte_level, sentencepiece
 
 import omnidraft
 from omnidraft import OmnidraftError, Options, Uniforms, speculative, verification
@@ -77,9 +78,13 @@ def test_lines_are_the_rounds_of_the_text(pair, rule, temperature):
     assert any(shown["node"] is not None for one in found for shown in one["frames"]) == (rule == "lifted" and temperature > 0)
 
 
-def test_lines_of_models_in_pytorch(folders):  # noqa: F811
+def test_lines_of_models_in_pytorch(tmp_path):
     pytest.importorskip("torch")
-    pair = omnidraft.pair(folders["draft"], folders["target"], backend="torch")
+    spelled = {"draft": sentencepiece(LETTERS, "▁ t, ▁t h, ▁th e", name="draft"),
+               "target": byte_level("Ġ t, h e", name="target")}
+    made = {name: write_model(tmp_path / name, one, 1, model_type="llama", tie_word_embeddings=False)
+            for name, one in spelled.items()}
+    pair = omnidraft.pair(str(made["draft"]), str(made["target"]), backend="torch")
     for rule in ("lifted", "tli"):
         lines = json.loads(json.dumps(lines_of(pair, verify=rule)[1]))
         check_scene({"rounds": [line["round"] for line in lines if "round" in line]})
