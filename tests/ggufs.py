@@ -164,8 +164,10 @@ def tiny(path: Path, kind: str = "F32", tokenizer: dict | None = None, family: s
     for name, shape in config.tensor_shapes().items():
         made = (rng.standard_normal(shape) / 8 + ("norm" in name)).astype(np.float32)
         its = kind if len(shape) == 2 else "F32"
-        numbers[name], data = encoded(made, its)
-        tensors[spelled(name)] = shape, FORMATS[its], data
+        gain = int(family == "gemma3" and name.endswith("norm.weight"))  # llama.cpp's files have Gemma's gains plus 1
+        numbers[name], data = encoded(made + gain, its)
+        numbers[name] -= np.float32(gain)
+        tensors[spelled(name, family)] = shape, FORMATS[its], data
     if STORED[family].paired:  # the file has the rows of q and k so that numbers that rotate together are neighbours
         for name, (shape, its, data) in tensors.items():
             if ".attn_q." in name or ".attn_k." in name:
@@ -175,7 +177,10 @@ def tiny(path: Path, kind: str = "F32", tokenizer: dict | None = None, family: s
                 tensors[name] = shape, its, rows[order].tobytes()
     own = {"block_count": config.layers, "embedding_length": config.width, "feed_forward_length": config.hidden,
            "attention.head_count": config.heads, "attention.head_count_kv": config.kv_heads,
-           "context_length": config.context_size, "attention.layer_norm_rms_epsilon": 2**-17}
+           "context_length": config.context_size, "attention.layer_norm_rms_epsilon": 2**-17,
+           "attention.key_length": config.head_dim}
+    if config.gemma:
+        own["attention.sliding_window"] = config.window
     write(path, {"general.architecture": family} | {f"{family}.{k}": v for k, v in own.items()} | tokenizer
           | (settings or {}), tensors)
     return config, numbers
@@ -201,8 +206,12 @@ def exported(path: Path, model: Llama) -> Path:
                                   for name, tensor in tensors.items()})
 
 
-def spelled(name: str) -> str:
+def spelled(name: str, family: str = "llama") -> str:
     """A Hugging Face name as GGUF spells it."""
+    gemma = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+             "post_feedforward_layernorm": "post_ffw_norm"} if family == "gemma3" else {}
+    for theirs, ours in gemma.items():
+        name = name.replace(theirs, ours)
     for theirs, ours in {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
                          "model.layers.": "blk.", "self_attn.o_proj": "attn_output", "self_attn.": "attn_", "_proj": "",
                          "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.": "ffn_"}.items():

@@ -28,6 +28,8 @@ CASES = {
     "llama, every bias, wide heads": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True, "head_dim": 6}),
     "mistral, one key": ("MistralForCausalLM", {"num_key_value_heads": 1}),
     "qwen2, bias, tied": ("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3ForCausalLM", {"head_dim": 6}),
+    "gemma 3, one window of two": ("Gemma3ForCausalLM", {"head_dim": 6, "sliding_window": 4, "sliding_window_pattern": 2}),
 }
 IDS = [3, 11, 11, 28, 0, 7, 3, 19, 11]  # some more than once: their gradients add up in the embedding
 every_case = pytest.mark.parametrize("case", CASES)
@@ -142,7 +144,8 @@ def test_the_examples_of_the_docstrings():
     grads = {"a.weight": None}
     assert (y, back(np.array([[2.0]]), grads).tolist(), grads["a.weight"].tolist()) == ([[7.0]], [[6.0, 8.0]], [[2.0, 2.0]])
     assert backward.turn(np.array([[[1.0, 0.0]]]), np.zeros((1, 1, 1)), np.ones((1, 1, 1))).tolist() == [[[0.0, 1.0]]]
-    norm, _ = backward.rms_norm(np.array([[3.0, 4.0]]), {"n.weight": np.ones(2)}, "n", 0.0)
+    config, _ = random_model(sizes={"rms_norm_eps": 0})
+    norm, _ = backward.rms_norm(np.array([[3.0, 4.0]]), config, {"n.weight": np.ones(2)}, "n")
     assert norm.round(3).tolist() == [[0.849, 1.131]]
 
 

@@ -18,6 +18,8 @@ TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num
         "num_key_value_heads": 2, "vocab_size": 67, "max_position_embeddings": 64}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}
+GEMMA = {"head_dim": 12, "sliding_window": 9, "query_pre_attn_scalar": 20,
+         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 CASES = {
     "llama grouped": ("LlamaForCausalLM", {}),
     "llama tied, all heads": ("LlamaForCausalLM", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
@@ -26,6 +28,8 @@ CASES = {
     "mistral window": ("MistralForCausalLM", {"sliding_window": 60}),
     "qwen2": ("Qwen2ForCausalLM", {}),
     "qwen2 tied": ("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3ForCausalLM", {"head_dim": 12}),
+    "gemma 3": ("Gemma3ForCausalLM", GEMMA),
 }
 
 
@@ -44,7 +48,7 @@ def exact(monkeypatch):
 def random_pair(case: str):
     """A random transformers model, our configuration of it, and its tensors."""
     architecture, sizes = CASES[case]
-    settings = getattr(transformers, architecture.replace("ForCausalLM", "Config"))(**{**TINY, **sizes})
+    settings = getattr(transformers, architecture).config_class(**{**TINY, **sizes})
     model = getattr(transformers, architecture)(settings).double()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

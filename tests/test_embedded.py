@@ -80,7 +80,7 @@ def test_one_drafter_serves_many_targets_unchanged():
     drafter = model("draft-tasks")
 
     def sums():
-        parts = [part for layer in drafter.layers for part in layer]
+        parts = [part for layer in drafter.layers for part in layer[:4]]
         return [array.sum() for part in parts for array in (part.panels, part.blocks) if array is not None]
 
     before = sums()

@@ -60,6 +60,26 @@ def test_qwen2_with_biases_an_own_head_and_its_own_order(tmp_path):
     np.testing.assert_allclose(logits(model, [5, 9, 11]), logits(want, [5, 9, 11]), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("family", "sizes"), [
+    ("qwen3", {"head_dim": 32}), ("gemma3", {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 6})])
+def test_families_with_norms_of_heads(tmp_path, family, sizes):
+    config, numbers = ggufs.tiny(tmp_path / "m.gguf", family=family, num_hidden_layers=7, **sizes)
+    assert Gguf(tmp_path / "m.gguf").config() == config and config.tied == (family == "gemma3")
+    assert config.local == ((0, 1, 2, 3, 4, 6) if family == "gemma3" else ())
+    ids = [5, 9, 11, 3, 100, 7, 42, 8, 1, 77, 30, 31]  # longer than the window
+    model = omnidraft.load(tmp_path / "m.gguf", dtype="float64")
+    want = logits(Llama(config, numbers, np.float64, layout=PLAIN), ids)
+    np.testing.assert_allclose(logits(model, ids), want, rtol=1e-5, atol=1e-5)
+    torch = pytest.importorskip("torch")
+    other = omnidraft.load(tmp_path / "m.gguf", backend="torch", dtype="float32")
+    assert np.abs(logits(model, ids) - other.forward(ids, other.new_cache(), len(ids))).max() < 1e-4
+    written = other.model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=30, eos_token_id=None)[0].tolist()
+    cache, mine = model.new_cache(), list(ids)
+    while len(mine) < len(written):
+        mine.append(int(model.forward(mine[cache.length:], cache)[0].argmax()))
+    assert mine == written
+
+
 def test_rotations_slowed_down_one_by_one(tmp_path):
     """Llama 3.1: the file has a factor for each frequency, where config.json has a formula."""
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

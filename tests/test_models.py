@@ -42,7 +42,7 @@ def saved(folder: Path, architecture: str, dtype: str = "float32", shard: str = 
           **sizes):
     """A random transformers model, saved to `folder`, read back in float32; `rewrite` changes config.json."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    config = getattr(transformers, architecture.replace("ForCausalLM", "Config"))(**{**TINY, **sizes})
+    config = getattr(transformers, architecture).config_class(**{**TINY, **sizes})
     model = getattr(transformers, architecture)(config)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -67,6 +67,8 @@ def reference(model, ids: list[int]) -> np.ndarray:
 
 
 LINEAR = {"rope_type": "linear", "rope_theta": 99.0, "factor": 3.0}
+GEMMA = {"head_dim": 12, "sliding_window": 9, "query_pre_attn_scalar": 20, "pad_token_id": None,
+         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 CASES = {
     "llama grouped": ("LlamaForCausalLM", {}),
     "llama tied, all heads": ("LlamaForCausalLM", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
@@ -74,6 +76,18 @@ CASES = {
     "mistral window": ("MistralForCausalLM", {"sliding_window": 50}),
     "mistral no window": ("MistralForCausalLM", {"sliding_window": None, "num_key_value_heads": 1}),
     "qwen2 tied": ("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3ForCausalLM", {"head_dim": 12}),
+    "qwen3 tied, biases": ("Qwen3ForCausalLM", {"head_dim": 8, "tie_word_embeddings": True, "attention_bias": True}),
+    "gemma 3": ("Gemma3ForCausalLM", GEMMA),
+    "gemma 3, own head, slowed down": ("Gemma3ForCausalLM", {
+        **GEMMA, "tie_word_embeddings": False, "sliding_window": 40, "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 99.0, "factor": 3.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 7.0}}}),
+    "old gemma 3": ("Gemma3ForCausalLM", {
+        **GEMMA, "rope_parameters": {
+            "full_attention": LINEAR, "sliding_attention": {"rope_type": "default", "rope_theta": 7.0}},
+        "rewrite": {"rope_parameters": None, "layer_types": None, "sliding_window_pattern": 2, "rope_theta": 99.0,
+                    "rope_local_base_freq": 7.0, "rope_scaling": {"rope_type": "linear", "factor": 3.0}}}),
     "rope theta": ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "default", "rope_theta": 123.0}}),
     "rope linear": ("LlamaForCausalLM", {"rope_parameters": LINEAR}),
     "rope llama3": ("LlamaForCausalLM", {"rope_parameters": {
@@ -156,6 +170,7 @@ def test_a_real_folder_loads_with_its_tokenizer():
 # --------------------------------------------------------------------------------------------------- passes and cache
 
 @pytest.mark.parametrize("sizes", [{}, {"architecture": "MistralForCausalLM", "sliding_window": 40},
+                                   {"architecture": "Gemma3ForCausalLM", "sliding_window": 7, "head_dim": 8},
                                    {"architecture": "Qwen2ForCausalLM", "num_key_value_heads": 4}], ids=str)
 def test_a_pass_of_m_tokens_equals_m_single_steps(sizes: dict):
     model = random_model(**sizes)

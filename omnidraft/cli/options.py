@@ -51,7 +51,8 @@ Chat = Annotated[bool | None, models(
     "--chat/--no-chat", help="Ask through the chat template.",
     show_default="if the target has a template and the prompts are requests")]
 Backend = Annotated[str, models(
-    help="numpy (Llama, Mistral and Qwen2, on a CPU) or torch (all of transformers).")]
+    help="numpy (Llama, Mistral, Qwen2, Qwen3 and Gemma 3, on a CPU) or torch (all of "
+         "transformers).")]
 
 # arXiv 2507.02659 as options: its rule, learning and schedule, and 1 - gamma for math and code
 PAPER = {"verify": "omnidraft", "threshold": 0.3, "loss": "hybrid", "head": "joint", "rank": 32,

@@ -1,7 +1,8 @@
 """A model's config.json as the NumPy engine reads it, and the rotary frequencies it specifies.
 
-Llama, Mistral and Qwen2 differ in biases, defaults and sliding windows. A window has no effect
-until a text is longer than it, so here it limits the context: longer texts need --backend torch.
+Llama, Mistral, Qwen2 and Qwen3 differ in biases, norms, defaults and sliding windows. A window has
+no effect until a text is longer than it, so here it limits the context: longer texts need --backend
+torch. Gemma 3 is made for short windows, which most of its layers have: these are computed.
 """
 
 import math
@@ -28,6 +29,9 @@ SIZES = {"vocab_size": "vocab_size", "hidden_size": "width", "intermediate_size"
 NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
           "num_attention_heads")
 NORMS = ("input_layernorm", "post_attention_layernorm")
+GEMMA_NORMS = (*NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
+FULL = "full_attention"  # the kind of a layer, in Gemma's config.json
+LOCAL = "sliding_attention"
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,11 @@ class Family:
     switches: tuple[str, ...] = ()  # of attention_bias and mlp_bias, those it obeys
     window: int | None = None  # default sliding window; None: it has none
     window_switch: str = ""  # the setting without which there is no window
+    head_dim: int | None = None  # default; None: the width divided by the heads
+    qk_norm: bool = False  # each head's queries and keys have an RMS norm
+    gemma: bool = False  # what Gemma alone has (ModelConfig.gemma)
+    theta: float = 10000.0  # default base of RoPE
+    activations: tuple[str, ...] = ("silu", "swish")  # names of the one that it computes
 
 
 FAMILIES = {  # by config.json's model_type
@@ -49,6 +58,11 @@ FAMILIES = {  # by config.json's model_type
     "mistral": Family("MistralForCausalLM", context=131072, kv_heads=8, window=4096),
     "qwen2": Family("Qwen2ForCausalLM", context=32768, kv_heads=32, qkv_bias=True, window=4096,
                     window_switch="use_sliding_window"),
+    "qwen3": Family("Qwen3ForCausalLM", context=32768, kv_heads=32, switches=("attention_bias",),
+                    window=4096, window_switch="use_sliding_window", head_dim=128, qk_norm=True),
+    "gemma3_text": Family("Gemma3ForCausalLM", context=131072, kv_heads=4,
+                          switches=("attention_bias",), head_dim=256, qk_norm=True, gemma=True,
+                          theta=1e6, activations=("gelu_pytorch_tanh",)),
 }
 
 
@@ -72,6 +86,12 @@ class ModelConfig:
     mlp_bias: bool = False
     tied: bool = False  # the output head is the embedding
     eos_ids: tuple[int, ...] = ()
+    qk_norm: bool = False  # an RMS norm of each head's queries and keys
+    gemma: bool = False  # gains of 1 + w, GELU, a norm after each branch, embeddings · sqrt(width)
+    scalar: float = 0  # scores are divided by its root; 0: head_dim
+    window: int = 0  # tokens that a local layer sees, the last one included
+    local: tuple[int, ...] = ()  # the layers that have this window and RoPE with local_theta
+    local_theta: float = 10000.0
 
     @classmethod
     def load(cls, folder: Path) -> "ModelConfig":
@@ -101,6 +121,11 @@ class ModelConfig:
             reason = f"config.json has a value of the wrong kind ({error})"
         raise OmnidraftError(f"{name}: {reason}")
 
+    @property
+    def score_scale(self) -> float:
+        """The factor of the attention scores q k."""
+        return (self.scalar or self.head_dim) ** -0.5
+
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the model's tensors by Hugging Face name."""
         shapes = {"model.embed_tokens.weight": (self.vocab_size, self.width)}
@@ -128,7 +153,10 @@ class ModelConfig:
             "mlp.down_proj": (width, self.hidden, self.mlp_bias)}
         weights = {f"{part}.weight": (out, into) for part, (out, into, _) in matrices.items()}
         biases = {f"{part}.bias": (out,) for part, (out, _, bias) in matrices.items() if bias}
-        norms = {f"{part}.weight": (width,) for part in NORMS}
+        norms = {f"{part}.weight": (width,) for part in (GEMMA_NORMS if self.gemma else NORMS)}
+        if self.qk_norm:
+            norms["self_attn.q_norm.weight"] = (self.head_dim,)
+            norms["self_attn.k_norm.weight"] = (self.head_dim,)
         return weights | biases | norms
 
     def with_head_of(self, tensors: Mapping[str, Any]) -> "ModelConfig":
@@ -153,11 +181,12 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
     """Like `ModelConfig.parse`, but raises Python's own errors."""
     name = _family(config)
     family = FAMILIES[name]
-    rope = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
+    given = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    rope = dict(given.get(FULL) or given)
     if "factor" in rope and not {"rope_type", "type"} & rope.keys():
         raise OmnidraftError("its RoPE has a factor, but no rope_type that says how to use it")
     rope.setdefault("rope_type", rope.get("type", "default"))  # transformers 5; 4
-    _check_supported(config, rope)
+    _check_supported(config, rope, family)
 
     context = config.get("max_position_embeddings") or family.context
     sizes = _sizes(config, family, context)
@@ -165,7 +194,7 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
 
     original = "original_max_position_embeddings"
     rope["original_context"] = config.get(original) or rope.get(original) or context
-    rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
+    rope.setdefault("rope_theta", config.get("rope_theta", family.theta))
     _check_rope(rope)
 
     switched = {switch for switch in family.switches if config.get(switch)}
@@ -177,8 +206,33 @@ def _parse(config: dict[str, Any]) -> ModelConfig:
         qkv_bias=family.qkv_bias or "attention_bias" in switched,
         out_bias="attention_bias" in switched,
         mlp_bias="mlp_bias" in switched,
-        tied=bool(config.get("tie_word_embeddings")),
-        eos_ids=flat_ids(config.get("eos_token_id"), size=sizes["vocab_size"]))
+        tied=bool(config.get("tie_word_embeddings", family.gemma)),
+        eos_ids=flat_ids(config.get("eos_token_id"), size=sizes["vocab_size"]),
+        qk_norm=family.qk_norm,
+        **(_gemma(config, given, sizes["num_hidden_layers"]) if family.gemma else {}))
+
+
+def _gemma(config: dict[str, Any], rope: dict[str, Any], layers: int) -> dict[str, Any]:
+    """What a ModelConfig of Gemma has besides, from both forms of its config.json."""
+    for name in ("final_logit_softcapping", "attn_logit_softcapping",
+                 "use_bidirectional_attention"):
+        if config.get(name):
+            raise _unsupported(f"{name} is")
+    every = config.get("sliding_window_pattern", 6)  # the last of so many layers sees all tokens
+    kinds = config.get("layer_types")
+    if kinds is None:
+        kinds = [LOCAL if (i + 1) % every else FULL for i in range(layers)]
+    if len(kinds) != layers or set(kinds) - {FULL, LOCAL}:
+        raise OmnidraftError(f"layer_types must name {FULL} or {LOCAL} for each of {layers} layers")
+    base = rope.get(LOCAL, {}).get("rope_theta", config.get("rope_local_base_freq", 10000.0))
+    _check_number("rope_local_base_freq", base)
+    scalar = config.get("query_pre_attn_scalar", 256)
+    _check_number("query_pre_attn_scalar", scalar)
+    window = config.get("sliding_window", 4096)
+    _check_size("sliding_window", window)
+    return {"gemma": True, "scalar": float(scalar),
+            "window": window, "local_theta": float(base),
+            "local": tuple(i for i, kind in enumerate(kinds) if kind == LOCAL)}
 
 
 def _family(config: dict[str, Any]) -> str:
@@ -197,12 +251,13 @@ def _unsupported(what: str) -> OmnidraftError:
                           "use --backend torch")
 
 
-def _check_supported(config: dict[str, Any], rope: dict[str, Any]) -> None:
+def _check_supported(config: dict[str, Any], rope: dict[str, Any], family: Family) -> None:
     """Raise OmnidraftError for what only transformers can run."""
     if config.get("quantization_config"):
         raise _unsupported("quantized weights are")
-    activation = config.get("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
+    named = config.get("hidden_activation") or config.get("hidden_act")
+    activation = named or family.activations[0]
+    if activation not in family.activations:
         raise _unsupported(f"hidden_act {activation!r} is")
     if rope["rope_type"] not in ROPES:
         raise _unsupported(f"RoPE type {rope['rope_type']!r} is")
@@ -217,7 +272,8 @@ def _sizes(config: dict[str, Any], family: Family, context: int) -> dict[str, An
     heads = sizes["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads", family.kv_heads)
     sizes["num_key_value_heads"] = kv_heads or heads
-    sizes["head_dim"] = config.get("head_dim") or sizes["hidden_size"] // max(1, heads)
+    usual = family.head_dim or sizes["hidden_size"] // max(1, heads)
+    sizes["head_dim"] = config.get("head_dim") or usual
     window = None
     if family.window and (not family.window_switch or config.get(family.window_switch)):
         window = config.get("sliding_window", family.window)
@@ -225,12 +281,16 @@ def _sizes(config: dict[str, Any], family: Family, context: int) -> dict[str, An
     return sizes
 
 
+def _check_size(name: str, size: Any) -> None:
+    most = MOST_LAYERS if name == "num_hidden_layers" else MOST
+    if type(size) is not int or not 1 <= size <= most:
+        raise OmnidraftError(f"{name} is {repr(size)[:40]}, but must be a whole number from 1 "
+                             f"to {most:,}")
+
+
 def _check_sizes(sizes: dict[str, Any]) -> None:
     for name, size in sizes.items():
-        most = MOST_LAYERS if name == "num_hidden_layers" else MOST
-        if type(size) is not int or not 1 <= size <= most:
-            raise OmnidraftError(f"{name} is {repr(size)[:40]}, but must be a whole number from 1 "
-                                 f"to {most:,}")
+        _check_size(name, size)
     heads = sizes["num_attention_heads"]
     kv_heads = sizes["num_key_value_heads"]
     if heads % kv_heads or sizes["head_dim"] % 2:
@@ -241,19 +301,26 @@ def _check_sizes(sizes: dict[str, Any]) -> None:
 def _check_rope(rope: dict[str, Any]) -> None:
     kind = rope["rope_type"]
     for name in ("rope_theta", *ROPES[kind]):
-        if type(rope[name]) not in (int, float) or not 1e-9 < rope[name] < 1e18:
-            raise OmnidraftError(f"{name} is {str(rope[name])[:40]}, but must be a number above 0")
+        _check_number(name, rope[name])
     if kind == "llama3" and rope["low_freq_factor"] >= rope["high_freq_factor"]:
         raise OmnidraftError("low_freq_factor must be below high_freq_factor")
 
 
-def frequencies(config: ModelConfig) -> np.ndarray:
+def _check_number(name: str, number: Any) -> None:
+    if type(number) not in (int, float) or not 1e-9 < number < 1e18:
+        raise OmnidraftError(f"{name} is {str(number)[:40]}, but must be a number above 0")
+
+
+def frequencies(config: ModelConfig, local: bool = False) -> np.ndarray:
     """The rotation angle per position of each dimension pair of a head: (head_dim / 2,).
 
     f_i = theta^(-2i / head_dim) (RoPE, arXiv 2104.09864). To extend the trained context, "linear"
-    slows down all rotations (arXiv 2306.15595), "llama3" only the slow ones.
+    slows down all rotations (arXiv 2306.15595), "llama3" only the slow ones. `local`: in the layers
+    with a window, which are never slowed down.
     """
     rope = config.rope
+    if local:
+        rope = {"rope_type": "default", "rope_theta": config.local_theta}
     if rope["rope_type"] == "frequencies":  # stated one by one, in a GGUF file
         return np.array(rope["frequencies"])
     f = rope["rope_theta"] ** (-np.arange(0, config.head_dim, 2) / config.head_dim)

@@ -50,6 +50,10 @@ PARTS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
          "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
          "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
          "ffn_down": "mlp.down_proj"}
+PARTS |= {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+GEMMA = PARTS | {"ffn_norm": "pre_feedforward_layernorm",
+                 "post_attention_norm": "post_attention_layernorm",
+                 "post_ffw_norm": "post_feedforward_layernorm"}
 ROPE_FACTORS = "rope_freqs.weight"  # Llama 3.1: what slows down each rotation
 FOLDER = "use the Hugging Face folder of this model with --backend torch"
 
@@ -61,11 +65,15 @@ class Stored:
     family: str  # in config.FAMILIES
     parts: dict[str, str] = field(default_factory=lambda: PARTS)  # of a layer: Hugging Face's names
     paired: bool = False  # the numbers of q and k that rotate together are side by side
+    offset: float = 0  # from the gains of norms in the file to those in a folder
 
 
 # by the architecture that a file names; another way to cut words goes to gguf_tokenizer.PATTERNS
 STORED = {"llama": Stored("llama", paired=True),  # Mistral, too
-          "qwen2": Stored("qwen2")}
+          "qwen2": Stored("qwen2"),
+          "qwen3": Stored("qwen3"),
+          "gemma3": Stored("gemma3_text", GEMMA, offset=-1)}
+LAYERS_27B = 62  # of the only Gemma 3 whose scores are not scaled by the root of head_dim
 
 
 def is_gguf(path: Path) -> bool:
@@ -267,7 +275,19 @@ class Gguf:
         config["tie_word_embeddings"] = "output.weight" not in self.tensors
         config["eos_token_id"] = end_ids(self.settings)
         config["rope_scaling"] = self._scaling()
-        return config
+        return config | self._of_gemma(config) if family == "gemma3" else config
+
+    def _of_gemma(self, config: dict[str, Any]) -> dict[str, Any]:
+        """What config.json has for Gemma besides, of which the file states only the window."""
+        found = {"query_pre_attn_scalar": config.get("head_dim", 256)}
+        if config["num_hidden_layers"] == LAYERS_27B:
+            found["query_pre_attn_scalar"] = config["hidden_size"] / config["num_attention_heads"]
+        for name, its in (("sliding_window", "attention.sliding_window"),
+                          ("rope_local_base_freq", "rope.freq_base_swa")):
+            value = self.settings.get(f"gemma3.{its}")
+            if value is not None:
+                found[name] = value
+        return found
 
     def _scaling(self) -> dict[str, Any]:
         """How all rotations are slowed down: {} if they are not.
@@ -319,6 +339,10 @@ class Gguf:
                 heads = {"q_proj": config.heads, "k_proj": config.kv_heads}.get(part)
                 if heads and tensor.shape[0] == heads * config.head_dim:
                     found[name] = tensor.halves_apart(heads)
+        if stored.offset:
+            for name, tensor in found.items():
+                if name.endswith("norm.weight"):
+                    found[name] = tensor.shifted(stored.offset)
         return found
 
     def tokenizer(self) -> Tokenizer:

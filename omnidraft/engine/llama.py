@@ -1,6 +1,7 @@
-"""Llama, Mistral and Qwen2 in NumPy, fast on a CPU.
+"""Llama, Mistral, Qwen2, Qwen3 and Gemma 3 in NumPy, fast on a CPU.
 
-The models of arXiv 2302.13971, 2310.06825, 2407.10671 (in plain form: tutorials/llama_plain.py).
+The models of arXiv 2302.13971, 2310.06825, 2407.10671, 2505.09388 and 2503.19786 (the first three
+in plain form: tutorials/llama_plain.py).
 Here a pass over m tokens costs little more than over one (`matmul`), and a step makes few NumPy
 calls: constant factors, such as norm gains and 1/sqrt(head_dim), are folded into the weights.
 What another family computes in a layer goes into `_layer` (weights) and `_pass`.
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,8 +26,20 @@ from .model import check_pass, check_rewind, flat_ids, printable
 from .weights import load_tensors
 
 LARGE = 32_000_000  # from so many parameters on, weights are held once, whatever a copy would gain
+GELU = 2 * math.sqrt(2 / math.pi)
 LONGEST_PASS = 256  # longer prompts are fed in pieces, which bounds the size of the scores
-Layer = tuple[Linear, Linear, Linear, Linear]  # q, k and v; o; gate and up; down
+
+
+class Layer(NamedTuple):
+    """The four products of a layer, and the gains that no product can take in."""
+
+    qkv: Linear
+    out: Linear
+    gate_up: Linear
+    down: Linear
+    heads: np.ndarray | None  # (heads + kv_heads, head_dim), of queries and keys (Qwen3, Gemma)
+    attention: np.ndarray | None  # (width,), of the norm after attention (Gemma)
+    mlp: np.ndarray | None  # (width,), of the norm after the feed-forward layer (Gemma)
 
 
 class KVCache:
@@ -94,6 +107,8 @@ class Llama:
         self._build(tensors)
         self._eps = config.width * config.eps
         self._turns = self._rotations(512)
+        self._local = [i in config.local for i in range(config.layers)]
+        self._embedding_scale = self.dtype.type(math.sqrt(config.width) if config.gemma else 1)
         self._later = np.triu(np.full((LONGEST_PASS, LONGEST_PASS), -np.inf, self.dtype), 1)
 
     def __repr__(self) -> str:
@@ -188,20 +203,29 @@ class Llama:
         c = self.config
         ids = joined([np.asarray(ids) for ids, _ in texts])
         turns = joined([self._turns_at(cache.length, len(ids)) for ids, cache in texts])
+        turns = [turns[:, kind] for kind in range(turns.shape[1])]  # (m, 1, head_dim / 2) each
         ends = list(accumulate([len(ids) for ids, _ in texts], initial=0))
         caches = [cache for _, cache in texts]
         parts = list(zip(ends[:-1], ends[1:], caches, strict=True))
         m = len(ids)
         both = c.heads + c.kv_heads
         x = self.embedding[ids]
-        for place, (qkv, out, gate_up, down) in enumerate(self.layers):
-            rows = qkv(self._norm(x)).reshape(m, -1, c.head_dim)  # (m, heads + 2 kv_heads, ...)
-            pairs = rows[:, :both].view(turns.dtype)  # (m, heads + kv_heads, head_dim / 2), complex
-            pairs *= turns
+        if c.gemma:
+            x *= self._embedding_scale
+        for place, layer in enumerate(self.layers):
+            rows = layer.qkv(self._norm(x)).reshape(m, -1, c.head_dim)  # (m, heads + 2 kv_heads, …)
+            heads = rows[:, :both]
+            if c.qk_norm:
+                squares = np.vecdot(heads, heads)[..., None]
+                heads *= layer.heads / np.sqrt(squares + c.head_dim * c.eps)
+            turn = turns[self._local[place]]
+            pairs = heads.view(turn.dtype)  # (m, heads + kv_heads, head_dim / 2), complex
+            pairs *= turn
             mixed = [self._attention(rows[first:last], cache, place)
                      for first, last, cache in parts]
-            x = x + out(joined(mixed))
-            x += down(_swiglu(gate_up(self._norm(x))))
+            x = x + self._after(layer.out(joined(mixed)), layer.attention)
+            gated = _gated(layer.gate_up(self._norm(x)), c.gemma)
+            x += self._after(layer.down(gated), layer.mlp)
         for ids, cache in texts:
             cache.length += len(ids)
         return x
@@ -209,7 +233,8 @@ class Llama:
     def _attention(self, rows: np.ndarray, cache: KVCache, place: int) -> np.ndarray:
         """Attention of one text in the layer at `place` (m, heads · head_dim).
 
-        rows: (m, heads + 2 kv_heads, head_dim), queries, keys and values; the cache stores the last.
+        rows: (m, heads + 2 kv_heads, head_dim), queries, keys and values; the cache stores the two
+        last.
         """
         c = self.config
         first = cache.length
@@ -219,19 +244,27 @@ class Llama:
         values = cache.values[place]
         keys[..., first:last] = rows[:, c.heads:both].transpose(1, 2, 0)
         values[:, first:last, :-1] = rows[:, both:].swapaxes(0, 1)
-        return self._attend(rows[:, :c.heads], keys[..., :last], values[:, :last])
+        window = c.window if self._local[place] else last
+        begin = max(0, first + 1 - window)  # of what the first of the tokens sees
+        return self._attend(rows[:, :c.heads], keys[..., begin:last], values[:, begin:last], window)
 
     def _turns_at(self, first: int, count: int) -> np.ndarray:
-        """The rotations of `count` places from `first` on (count, 1, head_dim / 2)."""
+        """The rotations of `count` places from `first` on (count, kinds, 1, head_dim / 2)."""
         turns = self._turns  # subtle: read once, as another thread may replace it by a shorter one
         if first + count > len(turns):
             turns = self._turns = self._rotations(2 * (first + count))
-        return turns[first:first + count, None]
+        return turns[first:first + count]
 
     def _rotations(self, length: int) -> np.ndarray:
-        """The complex numbers that rotate the pairs of a head (positions, head_dim / 2)."""
-        positions = np.arange(min(length, self.context_size))[:, None]
-        turns = np.exp(1j * (positions * frequencies(self.config)))
+        """The complex numbers that rotate the pairs of a head (positions, kinds, 1, head_dim / 2).
+
+        kinds: 1, or 2 with local layers, whose rotations come second.
+        """
+        kinds = [frequencies(self.config, local) for local in (False, True)]
+        if not self.config.local:
+            kinds.pop()
+        positions = np.arange(min(length, self.context_size))[:, None, None, None]
+        turns = np.exp(1j * (positions * np.stack(kinds)[:, None]))
         return turns.astype(np.result_type(self.dtype, np.complex64))
 
     def _norm(self, x: np.ndarray) -> np.ndarray:
@@ -240,10 +273,16 @@ class Llama:
             return x / math.sqrt(x[0].dot(x[0]) + self._eps)
         return x / np.sqrt(np.vecdot(x, x)[:, None] + self._eps)
 
-    def _attend(self, queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    def _after(self, y: np.ndarray, gain: np.ndarray | None) -> np.ndarray:
+        """What a branch adds, after its norm if it has one."""
+        return y if gain is None else self._norm(y) * gain
+
+    def _attend(self, queries: np.ndarray, keys: np.ndarray, values: np.ndarray,
+                window: int) -> np.ndarray:
         """Grouped-query attention (arXiv 2305.13245): softmax(q k) v, (m, heads · head_dim).
 
         keys (kv_heads, head_dim, n); values (kv_heads, n, head_dim + 1), whose last column is 1.
+        Each token sees itself and window - 1 before it.
         """
         m, heads, head_dim = queries.shape
         kv_heads, _, n = keys.shape
@@ -254,7 +293,10 @@ class Llama:
             q = q.reshape(kv_heads, 1, -1, head_dim)
         scores = q @ keys[:, None]
         if m > 1:  # causal mask: none of the m tokens sees a later one
-            scores.reshape(kv_heads, -1, m, n)[..., n - m:] += self._later[:m, :m]
+            of_tokens = scores.reshape(kv_heads, -1, m, n)
+            of_tokens[..., n - m:] += self._later[:m, :m]
+            if n > window:
+                of_tokens[..., np.tri(m, n, n - m - window, dtype=bool)] = -np.inf
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
         mixed = scores @ values[:, None]
@@ -273,32 +315,45 @@ class Llama:
         self.head = Linear(head * self._gain(tensors, "model.norm"), None, self.layout)
 
     def _layer(self, tensors: dict[str, np.ndarray], at: str) -> Layer:
-        """The four products of the layer whose tensors' names begin with `at`."""
-        head_dim = self.config.head_dim
-        root = self.dtype.type(head_dim ** -0.5)
+        """The layer whose tensors' names begin with `at`."""
+        c = self.config
+        head_dim = c.head_dim
+        root = self.dtype.type(c.score_scale)
 
         def queries(rows: np.ndarray) -> np.ndarray:
-            return side_by_side(rows, head_dim) * root
+            return side_by_side(rows, head_dim) * (1 if c.qk_norm else root)
 
         def keys(rows: np.ndarray) -> np.ndarray:
             return side_by_side(rows, head_dim)
 
         before_attention = self._gain(tensors, f"{at}.input_layernorm")
-        before_mlp = self._gain(tensors, f"{at}.post_attention_layernorm")
+        mlp_norm = "pre_feedforward_layernorm" if c.gemma else "post_attention_layernorm"
+        before_mlp = self._gain(tensors, f"{at}.{mlp_norm}")
+        heads = after_attention = after_mlp = None
+        if c.qk_norm:  # subtle: the norm removes every factor before it, so the scores' comes here
+            q = side_by_side(self._gain(tensors, f"{at}.self_attn.q_norm"), head_dim) * root
+            k = side_by_side(self._gain(tensors, f"{at}.self_attn.k_norm"), head_dim)
+            heads = np.stack([q] * c.heads + [k] * c.kv_heads)
+        if c.gemma:
+            after_attention = self._gain(tensors, f"{at}.post_attention_layernorm")
+            after_mlp = self._gain(tensors, f"{at}.post_feedforward_layernorm")
         attention = f"{at}.self_attn"
         mlp = f"{at}.mlp"
         qkv = {f"{attention}.q_proj": queries, f"{attention}.k_proj": keys,
                f"{attention}.v_proj": np.positive}
         gate_up = {f"{mlp}.gate_proj": np.negative, f"{mlp}.up_proj": np.negative}
-        return (self._linear(tensors, qkv, before_attention),
-                self._linear(tensors, {f"{attention}.o_proj": np.positive}),
-                self._linear(tensors, gate_up, before_mlp),
-                self._linear(tensors, {f"{mlp}.down_proj": np.positive}))
+        return Layer(self._linear(tensors, qkv, before_attention),
+                     self._linear(tensors, {f"{attention}.o_proj": np.positive}),
+                     self._linear(tensors, gate_up, before_mlp),
+                     self._linear(tensors, {f"{mlp}.down_proj": np.positive}),
+                     heads, after_attention, after_mlp)
 
     def _gain(self, tensors: dict[str, np.ndarray], norm: str) -> np.ndarray:
-        """What `_norm` leaves out (width,)."""
+        """A norm's gain · sqrt(size), which `_norm` leaves out (size,)."""
         gain = tensors[f"{norm}.weight"].astype(self.dtype)
-        return gain * np.sqrt(self.config.width, dtype=self.dtype)
+        if self.config.gemma:  # stored as the difference from 1
+            gain += 1
+        return gain * np.sqrt(len(gain), dtype=self.dtype)
 
     def _linear(self, tensors: dict[str, np.ndarray], parts: dict[str, Callable],
                 scale: Any = 1) -> Linear:
@@ -334,12 +389,19 @@ def side_by_side(rows: np.ndarray, head_dim: int) -> np.ndarray:
     return halves.swapaxes(1, 2).reshape(rows.shape)
 
 
-def _swiglu(gate_up: np.ndarray) -> np.ndarray:
-    """SwiGLU (arXiv 2002.05202): g / (1 + exp(-g)) · u, of -g and -u side by side (m, 2 hidden)."""
+def _gated(gate_up: np.ndarray, gelu: bool) -> np.ndarray:
+    """SwiGLU (arXiv 2002.05202): g / (1 + exp(-g)) · u, of -g and -u side by side (m, 2 hidden).
+
+    `gelu`: GEGLU. GELU's form with tanh (arXiv 1606.08415) is g / (1 + exp(-z)) with
+    z = 2 sqrt(2 / pi) (g + 0.044715 g³).
+    """
     hidden = gate_up.shape[1] // 2
     gate = gate_up[:, :hidden]
     up = gate_up[:, hidden:]
-    y = np.exp(gate)  # if this overflows, the quotient is 0, as it should be
+    exponent = gate
+    if gelu:
+        exponent = GELU * (gate + 0.044715 * gate * gate * gate)
+    y = np.exp(exponent)  # if this overflows, the quotient is 0, as it should be
     y += 1
     np.divide(gate, y, out=y)
     y *= up

@@ -53,8 +53,8 @@ def load(name: str | Path, dtype: Any = "auto", backend: str = "numpy", device: 
          **more: Any) -> "Llama | TransformersModel":
     """Load a model by name, Hugging Face folder, GGUF file or, with backend "torch", hub id.
 
-    Backend "numpy" runs Llama, Mistral and Qwen2 on the CPU, in float32 ("auto") or float64;
-    "torch" takes the options of `TransformersModel.load`.
+    Backend "numpy" runs Llama, Mistral, Qwen2, Qwen3 and Gemma 3 on the CPU, in float32 ("auto") or
+    float64; "torch" takes the options of `TransformersModel.load`.
     Raises OmnidraftError with one line.
     """
     more = {option: value for option, value in more.items() if value is not None}

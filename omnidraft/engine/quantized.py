@@ -13,10 +13,12 @@ CHUNK = 2**16  # weights at a time: what is in between stays in the processor's 
 class Quantized:
     """A tensor in a file, in rows of bytes, a block each; it becomes numbers when asked for."""
 
-    def __init__(self, blocks: np.ndarray, kind: int, shape: tuple[int, ...]) -> None:
+    def __init__(self, blocks: np.ndarray, kind: int, shape: tuple[int, ...],
+                 offset: float = 0) -> None:
         self.blocks = blocks  # (blocks, bytes of a block)
         self.kind = kind
         self.shape = shape
+        self.offset = offset  # added to each number
 
     def astype(self, dtype: Any) -> np.ndarray:
         """All numbers in a new array of this dtype, with the tensor's shape."""
@@ -27,7 +29,12 @@ class Quantized:
             # subtle: as one row, as the package decodes row by row
             numbers = dequantize(self.blocks[part].reshape(-1), GGMLQuantizationType(self.kind))
             made[part] = numbers.reshape(-1, weights)
+        made += self.offset
         return made.reshape(self.shape)
+
+    def shifted(self, offset: float) -> "Quantized":
+        """The same numbers plus `offset`."""
+        return Quantized(self.blocks, self.kind, self.shape, offset)
 
     def halves_apart(self, heads: int) -> "Quantized":
         """The same rows, of which in each head 0, 2, 4, ... come first, then 1, 3, 5, ..."""

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from ..text.errors import OmnidraftError
-from .config import FAMILIES, ModelConfig, frequencies
+from .config import FAMILIES, FULL, LOCAL, ModelConfig, frequencies
 from .gguf import Gguf
 from .llama import Llama
 
@@ -48,22 +48,31 @@ def from_gguf(file: Gguf, device: str, dtype: Any, **more: Any) -> Any:
     model.load_state_dict(state, strict=False, assign=True)  # a tied head is the embedding
     model.tie_weights()
     # subtle: one by one, as a file may state them so (rope_freqs), which no configuration can
-    turns = torch.tensor(frequencies(config), dtype=torch.float32, device=device)
     rotary = model.model.rotary_emb
-    rotary.inv_freq = turns
-    rotary.original_inv_freq = turns.clone()
+    kinds = {"": False}
+    if config.local:
+        kinds = {f"{FULL}_": False, f"{LOCAL}_": True}
+    for kind, local in kinds.items():
+        turns = torch.tensor(frequencies(config, local), dtype=torch.float32, device=device)
+        setattr(rotary, f"{kind}inv_freq", turns)
+        setattr(rotary, f"{kind}original_inv_freq", turns.clone())
     return model.eval()
 
 
 def theirs(config: ModelConfig) -> Any:
     """Our configuration as transformers writes it, without the rotations."""
+    more = {}
+    if config.gemma:
+        more = {"query_pre_attn_scalar": config.scalar, "sliding_window": config.window,
+                "layer_types": [LOCAL if i in config.local else FULL
+                                for i in range(config.layers)]}
     return transformers.AutoConfig.for_model(
         config.family, vocab_size=config.vocab_size, hidden_size=config.width,
         intermediate_size=config.hidden, num_hidden_layers=config.layers,
         num_attention_heads=config.heads, num_key_value_heads=config.kv_heads,
         head_dim=config.head_dim, max_position_embeddings=config.context_size,
         rms_norm_eps=config.eps, attention_bias=config.qkv_bias, mlp_bias=config.mlp_bias,
-        tie_word_embeddings=config.tied, eos_token_id=list(config.eos_ids))
+        tie_word_embeddings=config.tied, eos_token_id=list(config.eos_ids), **more)
 
 
 def check_conversion(file: Gguf, model: Any) -> None:

@@ -7,6 +7,7 @@ operations (`run`); its gradient calls their `back`s in reverse order (`gradient
 used twice, the gradients of both uses are added.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ Gradients = dict[str, np.ndarray | None]  # for the wanted names; None until it 
 Back = Callable[[np.ndarray, Gradients], np.ndarray]
 Forward = tuple[np.ndarray, Back]
 EMBEDDING = "model.embed_tokens.weight"
+GELU = 2 * math.sqrt(2 / math.pi)
 
 
 def linear(x: np.ndarray, tensors: Tensors, name: str) -> Forward:
@@ -42,31 +44,34 @@ def linear(x: np.ndarray, tensors: Tensors, name: str) -> Forward:
     return x @ weight.T + bias, back
 
 
-def rms_norm(x: np.ndarray, tensors: Tensors, name: str, eps: float) -> Forward:
+def rms_norm(x: np.ndarray, config: ModelConfig, tensors: Tensors, name: str) -> Forward:
     """y = g · u with u = r x, r = 1 / sqrt(mean(x²) + eps), per token (RMSNorm, arXiv 1910.07467).
 
+    x may be the heads of all tokens (n, h, d). Gemma stores g − 1.
     Back: dg = Σ dy · u over the tokens, du = g · dy, dx = r (du − u · mean(du · u)). The second
     term comes from r, which depends on x: it removes the component of du along u.
     """
-    gain = tensors[f"{name}.weight"]
-    r = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)  # (n, 1)
+    gain = tensors[f"{name}.weight"] + int(config.gemma)
+    r = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + config.eps)  # (n, 1)
     u = x * r
 
     def back(dy: np.ndarray, grads: Gradients) -> np.ndarray:
         if f"{name}.weight" in grads:
-            grads[f"{name}.weight"] = (dy * u).sum(axis=0)
+            grads[f"{name}.weight"] = (dy * u).reshape(-1, len(gain)).sum(axis=0)
         du = dy * gain
         return r * (du - u * np.mean(du * u, axis=-1, keepdims=True))
 
     return u * gain, back
 
 
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, Callable]:
-    """Grouped-query attention (arXiv 1706.03762, 2305.13245): o = P v, P = softmax(q k^T / √d).
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float,
+              window: int | None = None) -> tuple[np.ndarray, Callable]:
+    """Grouped-query attention (arXiv 1706.03762, 2305.13245): o = P v, P = softmax(q k^T · scale).
 
-    q and o (n, heads, d), k and v (n, kv_heads, d). Back: dv = P^T do, dP = do v^T, through the
+    q and o (n, heads, d), k and v (n, kv_heads, d); scale is 1 / √d, in most models. A token sees
+    itself and those before it, at most `window`. Back: dv = P^T do, dP = do v^T, through the
     softmax dS = P · (dP − Σ dP · P), where that row sum is do · o (arXiv 2205.14135, B.2), then
-    dq = dS k / √d, dk = dS^T q / √d.
+    dq = dS k · scale, dk = dS^T q · scale.
     """
     n, kv_heads, d = k.shape
 
@@ -77,11 +82,14 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, 
     def unstack(x: np.ndarray) -> np.ndarray:
         return x.reshape(kv_heads, -1, n, d).transpose(2, 0, 1, 3).reshape(n, -1, d)
 
-    q = stack(q) * d ** -0.5
+    q = stack(q) * scale
     k = stack(k)
     v = stack(v)
     scores = q @ k.swapaxes(1, 2)  # (kv_heads, heads of a group · n, n)
-    scores.reshape(-1, n, n)[...] += np.triu(np.full((n, n), -np.inf, q.dtype), 1)
+    seen = np.tri(n, dtype=bool)
+    if window is not None:
+        seen &= ~np.tri(n, k=-window, dtype=bool)
+    scores.reshape(-1, n, n)[:, ~seen] = -np.inf
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     o = weights @ v
@@ -89,7 +97,7 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, 
     def back(do: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         do = stack(do)
         dscores = weights * (do @ v.swapaxes(1, 2) - np.vecdot(do, o)[..., None])
-        dq = dscores @ k * d ** -0.5
+        dq = dscores @ k * scale
         dk = dscores.swapaxes(1, 2) @ q
         dv = weights.swapaxes(1, 2) @ do
         return unstack(dq), unstack(dk), unstack(dv)
@@ -103,54 +111,87 @@ def turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
 
 
-def attention_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, at: str) -> Forward:
+def norm_if(wanted: bool, x: np.ndarray, config: ModelConfig, tensors: Tensors,
+            name: str) -> Forward:
+    """A norm that only some families have; without it, y = x."""
+    if wanted:
+        return rms_norm(x, config, tensors, name)
+    return x, unchanged
+
+
+def unchanged(dy: np.ndarray, grads: Gradients) -> np.ndarray:
+    """The `back` of y = x."""
+    return dy
+
+
+def attention_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, layer: int) -> Forward:
     """What attention adds to the residual stream (n, width), from its norm to its output."""
-    y, back_norm = rms_norm(x, tensors, f"{at}.input_layernorm", config.eps)
+    at = f"model.layers.{layer}"
+    local = layer in config.local
+    y, back_norm = rms_norm(x, config, tensors, f"{at}.input_layernorm")
     q, back_q = linear(y, tensors, f"{at}.self_attn.q_proj")
     k, back_k = linear(y, tensors, f"{at}.self_attn.k_proj")
     v, back_v = linear(y, tensors, f"{at}.self_attn.v_proj")
     q, k, v = (heads.reshape(len(x), -1, config.head_dim) for heads in (q, k, v))
-    turns = np.outer(np.arange(len(x)), frequencies(config))[:, None]  # (n, 1, d / 2)
+    q, back_q_norm = norm_if(config.qk_norm, q, config, tensors, f"{at}.self_attn.q_norm")
+    k, back_k_norm = norm_if(config.qk_norm, k, config, tensors, f"{at}.self_attn.k_norm")
+    turns = np.outer(np.arange(len(x)), frequencies(config, local))[:, None]  # (n, 1, d / 2)
     cos = np.cos(turns).astype(x.dtype)
     sin = np.sin(turns).astype(x.dtype)
-    mixed, back_attention = attention(turn(q, cos, sin), turn(k, cos, sin), v)
+    mixed, back_attention = attention(turn(q, cos, sin), turn(k, cos, sin), v, config.score_scale,
+                                      config.window if local else None)
     out, back_out = linear(mixed.reshape(len(x), -1), tensors, f"{at}.self_attn.o_proj")
+    added, back_added = norm_if(config.gemma, out, config, tensors,
+                                f"{at}.post_attention_layernorm")
 
     def back(dout: np.ndarray, grads: Gradients) -> np.ndarray:
+        dout = back_added(dout, grads)
         dq, dk, dv = back_attention(back_out(dout, grads).reshape(q.shape))
         # `turn` is a rotation: its `back` rotates the other way
-        dy = back_q(turn(dq, cos, -sin).reshape(len(x), -1), grads)
-        dy = dy + back_k(turn(dk, cos, -sin).reshape(len(x), -1), grads)
+        dq = back_q_norm(turn(dq, cos, -sin), grads)
+        dk = back_k_norm(turn(dk, cos, -sin), grads)
+        dy = back_q(dq.reshape(len(x), -1), grads)
+        dy = dy + back_k(dk.reshape(len(x), -1), grads)
         dy = dy + back_v(dv.reshape(len(x), -1), grads)
         return back_norm(dy, grads)
 
-    return out, back
+    return added, back
 
 
-def mlp_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, at: str) -> Forward:
+def mlp_branch(x: np.ndarray, config: ModelConfig, tensors: Tensors, layer: int) -> Forward:
     """What SwiGLU (arXiv 2002.05202) adds to the residual stream: norm, silu(gate) · up, down.
 
-    Back, with s = sigmoid(gate): dup = d · silu, dgate = d · up · (s + silu · (1 − s)).
+    silu(g) = g s with s = sigmoid(z), z = g; Gemma's GELU (arXiv 1606.08415) has
+    z = 2 √(2/π) (g + 0.044715 g³). Back: dup = d · silu, dgate = d · up · (s + silu (1 − s) dz/dg).
     """
-    y, back_norm = rms_norm(x, tensors, f"{at}.post_attention_layernorm", config.eps)
+    at = f"model.layers.{layer}"
+    before = "pre_feedforward_layernorm" if config.gemma else "post_attention_layernorm"
+    y, back_norm = rms_norm(x, config, tensors, f"{at}.{before}")
     gate, back_gate = linear(y, tensors, f"{at}.mlp.gate_proj")
     up, back_up = linear(y, tensors, f"{at}.mlp.up_proj")
-    s = 0.5 + 0.5 * np.tanh(0.5 * gate)  # the sigmoid; tanh cannot overflow
+    z, dz = gate, 1
+    if config.gemma:
+        z = GELU * (gate + 0.044715 * gate ** 3)
+        dz = GELU * (1 + 3 * 0.044715 * gate ** 2)
+    s = 0.5 + 0.5 * np.tanh(0.5 * z)  # the sigmoid; tanh cannot overflow
     silu = gate * s
     out, back_down = linear(silu * up, tensors, f"{at}.mlp.down_proj")
+    added, back_added = norm_if(config.gemma, out, config, tensors,
+                                f"{at}.post_feedforward_layernorm")
 
     def back(dout: np.ndarray, grads: Gradients) -> np.ndarray:
-        d = back_down(dout, grads)
-        dgate = d * up * (s + silu * (1 - s))
+        d = back_down(back_added(dout, grads), grads)
+        dgate = d * up * (s + silu * (1 - s) * dz)
         return back_norm(back_gate(dgate, grads) + back_up(d * silu, grads), grads)
 
-    return out, back
+    return added, back
 
 
 @dataclass
 class Trace:
     """A forward pass and its `back`s; its tensors must not change before `gradients` is called."""
 
+    config: ModelConfig
     tensors: Tensors
     ids: np.ndarray  # (n,)
     logits: np.ndarray  # (n, vocab_size); row i predicts the token after ids[i]
@@ -172,15 +213,20 @@ def run(config: ModelConfig, tensors: Tensors, ids: Sequence[int]) -> Trace:
                              f"{config.context_size} with ids from 0 to {config.vocab_size - 1}")
     ids = np.asarray(ids)
     backs = []
-    x = tensors[EMBEDDING][ids]
-    for at in (f"model.layers.{i}" for i in range(config.layers)):
+    x = tensors[EMBEDDING][ids] * embedding_scale(config)
+    for layer in range(config.layers):
         for branch in attention_branch, mlp_branch:
-            added, back = branch(x, config, tensors, at)
+            added, back = branch(x, config, tensors, layer)
             x = x + added
             backs.append(back)
-    hidden, back_norm = rms_norm(x, tensors, "model.norm", config.eps)
+    hidden, back_norm = rms_norm(x, config, tensors, "model.norm")
     logits = hidden @ tensors.get("lm_head.weight", tensors[EMBEDDING]).T
-    return Trace(tensors, ids, logits, hidden, [*backs, back_norm])
+    return Trace(config, tensors, ids, logits, hidden, [*backs, back_norm])
+
+
+def embedding_scale(config: ModelConfig) -> float:
+    """Gemma multiplies the embeddings by the root of the width."""
+    return math.sqrt(config.width) if config.gemma else 1
 
 
 def gradients(trace: Trace, dlogits: np.ndarray, wanted: Iterable[str] | None = None) -> Tensors:
@@ -203,5 +249,5 @@ def gradients(trace: Trace, dlogits: np.ndarray, wanted: Iterable[str] | None = 
     if EMBEDDING in grads:
         if head != EMBEDDING:
             grads[EMBEDDING] = np.zeros_like(trace.tensors[EMBEDDING])
-        np.add.at(grads[EMBEDDING], trace.ids, dx)
+        np.add.at(grads[EMBEDDING], trace.ids, dx * embedding_scale(trace.config))
     return grads

@@ -250,8 +250,9 @@ def pair(draft: Any = None, target: Any = "qwen-like", backend: str = "numpy",
     target. `how` goes to `load_two`: dtype, device; with torch also trust_remote_code, device_map.
     Raises OmnidraftError for anything else, or if the vocabularies have nothing in common.
 
-    A float32 Llama, Mistral or Qwen2 of transformers on a CPU runs in the NumPy engine, which is
-    faster and reads its weights once, now; with backend "torch" it runs as transformers runs it.
+    A float32 Llama, Mistral, Qwen or Gemma 3 of transformers on a CPU runs in the NumPy engine,
+    which is faster and reads its weights once, now; with backend "torch" it runs as transformers
+    runs it.
 
     >>> pair = omnidraft.pair(draft="draft-tasks", target="qwen-like")
     >>> pair.generate("Once upon a time", max_new_tokens=11).text
