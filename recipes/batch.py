@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from omnidraft.engine.llama import Llama, _swiglu
+from omnidraft.engine.llama import Llama, _gated
 from omnidraft.sampling import Uniforms, mask, process
+from omnidraft.text.errors import OmnidraftError
 
 
 class Batch:
@@ -21,8 +22,10 @@ class Batch:
 
     def __init__(self, model: Llama, size: int, limit: int) -> None:
         c = model.config
+        if c.qk_norm:
+            raise OmnidraftError(f"{model.name}: only models with Llama's layers are batched")
         self.model, self.limit, self.lengths = model, min(limit, model.context_size), np.zeros(size, int)
-        self.turns = model._rotations(self.limit)
+        self.turns = model._rotations(self.limit)[:, 0]  # (places, 1, head_dim / 2)
         self.keys = np.zeros((c.layers, size, c.kv_heads, c.head_dim, self.limit), model.dtype)
         self.values = np.zeros((c.layers, size, c.kv_heads, self.limit, c.head_dim), model.dtype)
 
@@ -42,10 +45,10 @@ class Batch:
         longest, heads, each = int(at.max()) + 1, c.heads + c.kv_heads, np.arange(size)
         later = np.where(np.arange(longest) > at[:, None], -np.inf, 0).astype(model.dtype)[:, None, None, None]
         x = model.embedding[ids]
-        for (qkv, out, gate_up, down), keys, values in zip(model.layers, self.keys, self.values, strict=True):
-            rows = qkv(model._norm(x)).reshape(size, -1, c.head_dim)
+        for layer, keys, values in zip(model.layers, self.keys, self.values, strict=True):
+            rows = layer.qkv(model._norm(x)).reshape(size, -1, c.head_dim)
             pairs = rows[:, :heads].view(self.turns.dtype)
-            pairs *= self.turns[at, None]
+            pairs *= self.turns[at]
             keys[each, ..., at] = rows[:, c.heads:heads]
             values[each, :, at] = rows[:, heads:]
             # (size, kv_heads, heads of a group, 1, head_dim) · (size, kv_heads, 1, head_dim, longest): vectors · matrices
@@ -54,8 +57,8 @@ class Batch:
             scores -= scores.max(axis=-1, keepdims=True)
             np.exp(scores, out=scores)
             mixed = scores @ values[:, :, None, :longest] / scores.sum(axis=-1, keepdims=True)
-            x = x + out(mixed.reshape(size, -1))
-            x += down(_swiglu(gate_up(model._norm(x))))
+            x = x + layer.out(mixed.reshape(size, -1))
+            x += layer.down(_gated(layer.gate_up(model._norm(x)), gelu=False))
         self.lengths = np.minimum(at + 1, self.limit - 1)  # an ended text stays at its last place
         return model.head(model._norm(x))
 

@@ -236,7 +236,7 @@ def test_a_hostile_file_is_one_line_before_memory_is_taken(tmp_path, what):
 
 
 @pytest.mark.parametrize(("changed", "words"), [
-    ({"general.architecture": "gemma3"}, "does not run 'gemma3' .only llama, qwen2.; use --backend torch"),
+    ({"general.architecture": "gemma2"}, "does not run 'gemma2' .only llama, qwen2, qwen3, gemma3.; use --backend torch"),
     ({"general.architecture": 7}, "general.architecture is '7', of the wrong kind"),
     ({"llama.embedding_length": 2**31}, "but its config says"),
     ({"llama.block_count": 9_999}, "the weights lack model.layers.2"),
