@@ -56,7 +56,7 @@ def test_a_large_model_holds_its_weights_once(large: bool, monkeypatch: pytest.M
     choose_layout.cache_clear()
     model = random_model(dtype=np.float32, layout=None, vocab_size=64)
     choose_layout.cache_clear()
-    linears = [part for layer in model.layers for part in layer] + [model.head]
+    linears = [part for layer in model.layers for part in layer[:4]] + [model.head]
     held = [[array for array in (part.panels, part.blocks) if array is not None] for part in linears]
     stored = sum(array.nbytes for arrays in held for array in arrays) + model.embedding.nbytes
     assert max(map(len, held)) <= (1 if large else 2)

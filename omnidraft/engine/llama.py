@@ -8,7 +8,7 @@ What another family computes in a layer goes into `_layer` (weights) and `_pass`
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -27,6 +27,7 @@ from .weights import load_tensors
 
 LARGE = 32_000_000  # from so many parameters on, weights are held once, whatever a copy would gain
 GELU = 2 * math.sqrt(2 / math.pi)
+CHUNK = 2**16  # weights that are read at a time
 LONGEST_PASS = 256  # longer prompts are fed in pieces, which bounds the size of the scores
 
 
@@ -311,8 +312,8 @@ class Llama:
         tensors = {name: tensors[name] for name in c.tensor_shapes()}  # no others, such as a bias
         self.layers = [self._layer(tensors, f"model.layers.{i}") for i in range(c.layers)]
         self.embedding = tensors["model.embed_tokens.weight"].astype(self.dtype)
-        head = self.embedding if c.tied else tensors["lm_head.weight"].astype(self.dtype)
-        self.head = Linear(head * self._gain(tensors, "model.norm"), None, self.layout)
+        head = "model.embed_tokens" if c.tied else "lm_head"
+        self.head = self._linear(tensors, {head: unchanged}, self._gain(tensors, "model.norm"))
 
     def _layer(self, tensors: dict[str, np.ndarray], at: str) -> Layer:
         """The layer whose tensors' names begin with `at`."""
@@ -340,12 +341,12 @@ class Llama:
         attention = f"{at}.self_attn"
         mlp = f"{at}.mlp"
         qkv = {f"{attention}.q_proj": queries, f"{attention}.k_proj": keys,
-               f"{attention}.v_proj": np.positive}
-        gate_up = {f"{mlp}.gate_proj": np.negative, f"{mlp}.up_proj": np.negative}
+               f"{attention}.v_proj": unchanged}
+        gate_up = {f"{mlp}.gate_proj": negated, f"{mlp}.up_proj": negated}
         return Layer(self._linear(tensors, qkv, before_attention),
-                     self._linear(tensors, {f"{attention}.o_proj": np.positive}),
+                     self._linear(tensors, {f"{attention}.o_proj": unchanged}),
                      self._linear(tensors, gate_up, before_mlp),
-                     self._linear(tensors, {f"{mlp}.down_proj": np.positive}),
+                     self._linear(tensors, {f"{mlp}.down_proj": unchanged}),
                      heads, after_attention, after_mlp)
 
     def _gain(self, tensors: dict[str, np.ndarray], norm: str) -> np.ndarray:
@@ -358,14 +359,23 @@ class Llama:
     def _linear(self, tensors: dict[str, np.ndarray], parts: dict[str, Callable],
                 scale: Any = 1) -> Linear:
         """One product of several: the names of the parts, each with what becomes of its rows."""
-        weights = []
-        biases = []
-        for name, change in parts.items():
-            weights.append(change(tensors[f"{name}.weight"].astype(self.dtype)))
-            if f"{name}.bias" in tensors:
-                biases.append(change(tensors[f"{name}.bias"].astype(self.dtype)))
+        weights = [tensors[f"{name}.weight"] for name in parts]
+        biases = [change(tensors[f"{name}.bias"].astype(self.dtype))
+                  for name, change in parts.items() if f"{name}.bias" in tensors]
         bias = np.concatenate(biases) if biases else None
-        return Linear(np.concatenate(weights) * scale, bias, self.layout)
+        shape = (sum(weight.shape[0] for weight in weights), weights[0].shape[1])
+        # some heads at a time: what is in between stays in the processor's cache
+        step = self.config.head_dim * max(1, CHUNK // (self.config.head_dim * shape[1]))
+
+        def pieces() -> Iterator[np.ndarray]:
+            for weight, change in zip(weights, parts.values(), strict=True):
+                for first in range(0, weight.shape[0], step):
+                    rows = weight[first:first + step].astype(self.dtype)
+                    rows = change(rows)  # subtle: rows are a copy, which may be overwritten
+                    rows *= scale
+                    yield rows
+
+        return Linear(pieces(), bias, self.layout, shape, self.dtype)
 
 
 def joined(parts: list[np.ndarray]) -> np.ndarray:
@@ -387,6 +397,16 @@ def side_by_side(rows: np.ndarray, head_dim: int) -> np.ndarray:
     """
     halves = rows.reshape(-1, 2, head_dim // 2, *rows.shape[1:])
     return halves.swapaxes(1, 2).reshape(rows.shape)
+
+
+def unchanged(rows: np.ndarray) -> np.ndarray:
+    """The rows as they are."""
+    return rows
+
+
+def negated(rows: np.ndarray) -> np.ndarray:
+    """The rows times -1, in place."""
+    return np.negative(rows, out=rows)
 
 
 def _gated(gate_up: np.ndarray, gelu: bool) -> np.ndarray:

@@ -17,11 +17,12 @@ Below: products in any layout, then the packed ones, then the choice of a layout
 
 import ctypes
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -60,26 +61,37 @@ class Linear:
     """x W^T + b for a few tokens x (m, in).
 
     W (out, in) is kept as `panels` (packed), as `blocks` (blocks, in, outputs per block), or, if
-    that is faster for one token, as both.
+    that is faster for one token, as both. A `weight` of that `shape` may come in pieces, some rows
+    each, so that it is never in memory twice.
 
     >>> Linear(np.array([[1.0, 2.0], [3.0, 4.0], [0.0, 1.0]]))(np.array([[1.0, 1.0]]))
     array([[3., 7., 1.]])
     """
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray | None = None,
-                 layout: Layout = Layout()):
-        self.outputs = len(weight)
+    def __init__(self, weight: np.ndarray | Iterator[np.ndarray], bias: np.ndarray | None = None,
+                 layout: Layout = Layout(), shape: tuple[int, int] | None = None,
+                 dtype: Any = np.float32):
+        if isinstance(weight, np.ndarray):
+            shape, dtype = weight.shape, weight.dtype
+            weight = iter([weight])
+        self.outputs = shape[0]
         self.layout = layout
         self.bias = bias
         self.panels: np.ndarray | None = None
         self.blocks: np.ndarray | None = None
         self.matrix: np.ndarray | None = None  # the only block, if a single token runs alone
-        if layout.packed and weight.dtype == np.float32 and kernel():
-            self.panels = in_panels(weight)
+        if layout.packed and dtype == np.float32 and kernel():
+            self.panels = no_panels(shape, dtype)
         if layout.alone or self.panels is None:
-            self.blocks = in_panels(weight, layout.block or self.outputs)
+            self.blocks = no_panels(shape, dtype, layout.block or self.outputs)
             if len(self.blocks) == 1 and layout.alone:
                 self.matrix = self.blocks[0]
+        first = 0
+        for rows in weight:
+            for panels in (self.panels, self.blocks):
+                if panels is not None:
+                    put(panels, first, rows)
+            first += len(rows)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         if len(x) == 1 and self.matrix is not None:  # the simple case, without the general overhead
@@ -112,10 +124,28 @@ def padded(rows: np.ndarray, multiple: int) -> np.ndarray:
     return made
 
 
-def in_panels(weight: np.ndarray, outputs: int = OUTPUTS) -> np.ndarray:
-    """A weight (out, in) in panels of outputs, padded with zeros: (panels, in, outputs)."""
-    rows = padded(weight, outputs).reshape(-1, outputs, weight.shape[1])
-    return np.ascontiguousarray(rows.swapaxes(1, 2))
+def no_panels(shape: tuple[int, int], dtype: Any, outputs: int = OUTPUTS) -> np.ndarray:
+    """Room for a weight (out, in) in panels (panels, in, outputs), with zeros at the end.
+
+    Subtle: `np.empty` takes its memory in large pages, `np.zeros` does not.
+    """
+    panels = np.empty((-(-shape[0] // outputs), shape[1], outputs), dtype)
+    panels[-1] = 0
+    return panels
+
+
+def put(panels: np.ndarray, first: int, rows: np.ndarray) -> None:
+    """Put rows of a weight, from row `first` on, into its panels."""
+    outputs = panels.shape[2]
+    places = np.arange(first, first + len(rows))
+    panels[places // outputs, :, places % outputs] = rows
+
+
+def in_panels(weight: np.ndarray) -> np.ndarray:
+    """A weight (out, in) in panels (panels, in, outputs)."""
+    panels = no_panels(weight.shape, weight.dtype)
+    put(panels, 0, weight)
+    return panels
 
 
 # Packed weights. Before OpenBLAS multiplies, it copies both matrices into panels that its kernel
