@@ -27,6 +27,7 @@ REAL_PAIRS = ("babyllama-tok361:stories260K", "stories260K:babyllama-tok361")
 PARTS = {  # the sections of docs/results.md: a result file, and how it is shown
     "Speed": [("speed", tables.speed)],
     "Real language models": [("real_llm", tables.real_at_a_glance), ("real_llm", tables.real_llm)],
+    "In vLLM": [("vllm", tables.vllm)],
     "Exactness": [("exactness", tables.exactness)],
     "Block efficiency": [("efficiency", tables.efficiency)],
     "Next to transformers": [("against_transformers", tables.against)],
@@ -136,6 +137,14 @@ def efficiency_line(figures: dict) -> str:
             f"{', '.join(parts)}.")
 
 
+def vllm_line(figures: dict) -> str:
+    """All pairs, by the number of streams."""
+    parts = [f"{arrow(pair)} " + " / ".join(f"{one['wall']:.2f}×" for one in cells.values())
+             for pair, cells in figures["pairs"].items()]
+    streams = " / ".join(next(iter(figures["pairs"].values())))
+    return f"tokens per second over plain vLLM, {streams} streams: {', '.join(parts)}. {machine_line(figures)}."
+
+
 def exactness_line(figures: dict) -> str:
     """The largest distances."""
     worst = {rule: found["worst"] for rule, found in figures["rules"].items()}
@@ -169,7 +178,7 @@ def quality_line(figures: dict) -> str:
     return f"correct on kinds seen in training: {', '.join(parts)}."
 
 
-LINES = {"Speed": ("speed", speed_line), "Block efficiency": ("efficiency", efficiency_line),
+LINES = {"Speed": ("speed", speed_line), "In vLLM": ("vllm", vllm_line), "Block efficiency": ("efficiency", efficiency_line),
          "Exactness": ("exactness", exactness_line), "Learning": ("learning", learning_line),
          "Next to transformers": ("against_transformers", against_line),
          "Adaptive drafting": ("stop_rules", tables.stop_rules_line), "Overhead": ("overhead", overhead_line),

@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 from benchmarks.common import sparkline
 
-NAMES = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M"}
+NAMES = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M", "qwen05": "Qwen2.5-Coder-0.5B-Instruct"}
 DATA = {"gsm8k": "GSM8K", "code": "MBPP + HumanEval", "alpaca": "Alpaca", "xsum": "XSum"}
 METHODS = {"tli": "`tli`, no learning", "before": "`lifted`, no learning", "k = 4": "`lifted`, always four tokens",
            "omnidraft": "`omnidraft`, no learning", "head": "`lifted`, only the head learned"}
@@ -468,3 +468,18 @@ def pace(figures: dict) -> str:
             "code texts are short, 20 to 30 tokens: trials weigh most there.\n\n"
             + table(["pair", "task", "tokens per pass", "always drafting", "adaptive (CPU time)", "first text",
                      "rounds drafted", "same text"], rows) + f"\n\n{machine_line(figures)}.")
+
+
+def vllm(figures: dict) -> str:
+    """vLLM with drafts next to plain vLLM, by the number of streams."""
+    s, rows, streams = figures["settings"], [], {}
+    for pair, cells in figures["pairs"].items():
+        streams |= dict.fromkeys(cells)
+        same = sum(one["same_texts"] for one in cells.values())
+        shown = [f"{one['plain']:.0f} → {one['drafted']:.0f} (**{one['wall']:.2f}×**)" for one in cells.values()]
+        rows.append([arrow(pair), *shown, f"{same} of {sum(one['texts'] for one in cells.values())}"])
+    return (f"Tokens per second of plain vLLM {s['vllm']} → with omnidraft's drafts, greedy, one thread: {s['prompts']} chats "
+            f"from GSM8K, {s['tokens']} tokens each, so many at once (`benchmarks/vllm_streams.py`; [how to](vllm.md)). Ratio: "
+            f"the median of {s['repeats']} turns. Texts in bfloat16 can differ where two tokens have the same logit.\n\n"
+            + table(["drafter → target, its weights", *(f"streams: {n}" for n in streams), "same texts"], rows)
+            + f"\n\n{machine_line(figures)}.")

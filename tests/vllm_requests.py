@@ -10,19 +10,17 @@ with `expand` mended in this process, and it says so; everything else runs on vL
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import time
 from collections import Counter
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_USE_V2_MODEL_RUNNER="0", VLLM_CPU_KVCACHE_SPACE="1",
                   VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_LOGGING_LEVEL="ERROR", HF_HUB_OFFLINE="1")
 
 import numpy as np
-import torch
 from vllm import LLM, SamplingParams
 from vllm.utils import cpu_triton_utils
 
@@ -40,7 +38,7 @@ LONG = [" ".join(PROMPTS[i:i + 20]) for i in range(0, 12, 3)]
 
 
 class Engines:
-    """vLLM on one target, plain and with drafts. Only one engine is held at a time."""
+    """vLLM on one target, plain and with drafts. Only one engine may exist at a time: keep no other reference to it."""
 
     def __init__(self, target: str, draft: str) -> None:
         self.target = target
@@ -53,11 +51,13 @@ class Engines:
         asked = drafted, greedy, tuple(more.items())
         if asked != self.known:
             self.held, self.known = None, asked
+            gc.collect()
             speculative = {"method": "custom_class", "model": "omnidraft.vllm.Proposer", "num_speculative_tokens": 6}
             usual = dict(max_model_len=512, max_num_seqs=8, enable_prefix_caching=False, disable_log_stats=False)
             settings = {"draft": self.draft, "greedy": greedy, "pace": False}
-            self.held = LLM(self.target, dtype="float32", enforce_eager=True, speculative_config=speculative if drafted else None,
-                            additional_config={"omnidraft": settings}, **usual | more)
+            self.held = LLM(self.target, dtype="float32", enforce_eager=True,
+                            speculative_config=speculative if drafted else None, additional_config={"omnidraft": settings},
+                            **usual | more)
         return self.held
 
     def proposer(self) -> Any:
@@ -99,6 +99,8 @@ def batches(engines: Engines) -> None:
             else:
                 for what, texts in found.items():
                     same(what, plain[what], texts)
+        del llm
+    llm = engines.get(True)
     passes, kept = counter(llm, "spec_decode_num_drafts"), counter(llm, "spec_decode_num_accepted_tokens")
     print(f"  {1 + kept / passes:.2f} tokens per drafted pass")
     assert kept > 0 and engines.proposer().drafts.kept == kept
@@ -177,9 +179,8 @@ def law(engines: Engines, draws: int = 20_000) -> None:
     model = omnidraft.load(engines.target)
     ids = model.tokenizer.encode(PROMPTS[0], bos=True)
     given = {"prompt_token_ids": ids}
+    engines.get(True, greedy=False, max_num_seqs=64).generate([given], SamplingParams(max_tokens=WRITTEN), use_tqdm=False)
     if not samples_rightly():
-        llm = engines.get(True, greedy=False, max_num_seqs=64)
-        llm.generate([given], SamplingParams(max_tokens=WRITTEN), use_tqdm=False)
         assert engines.proposer().drafts.proposed == 0  # it has noticed
         print("  this vLLM loses the temperature of drafted tokens: nothing was proposed; now with `expand` mended")
         mend()
@@ -212,7 +213,7 @@ def law(engines: Engines, draws: int = 20_000) -> None:
 def seeds(engines: Engines) -> None:
     """A request with a seed gives the same text again, alone and next to others (drafts do not depend on the clock)."""
     mend()
-    llm = engines.get(True, greedy=False)
+    llm = engines.get(True, greedy=False, max_num_seqs=16)  # not the engine that was started before `mend`
     how = [SamplingParams(temperature=1.0, seed=i, max_tokens=WRITTEN) for i in range(8)]
     together = [list(one.outputs[0].token_ids) for one in llm.generate(PROMPTS[:8], how, use_tqdm=False)]
     again = [list(one.outputs[0].token_ids) for one in llm.generate(PROMPTS[:8], how, use_tqdm=False)]
