@@ -97,7 +97,7 @@ def block(above: Sequence[bytes], below: Sequence[bytes], signs: bool) -> list[A
 
 
 @command("omnidraft check draft-tasks qwen-like", "omnidraft check ./a/tokenizer.json ./b",
-         "omnidraft check --rank smollm2", "omnidraft check --rank ./my-target ./my-drafter",
+         "omnidraft check --rank smollm2",
          "omnidraft check exactness", "omnidraft check exactness --rule lifted --worlds 2000")
 def check(
     draft: Annotated[str | None, typer.Argument(
