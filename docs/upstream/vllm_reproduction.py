@@ -4,6 +4,8 @@
     python vllm_reproduction.py plain MODEL      # the second token without drafts
     python vllm_reproduction.py ngram MODEL      # with vLLM's own n-gram drafts
     python vllm_reproduction.py mended MODEL     # the same, with the proposed lines
+
+The last three take minutes on a CPU.
 """
 
 import os
