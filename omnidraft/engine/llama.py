@@ -21,7 +21,7 @@ from ..text.errors import OmnidraftError
 from ..text.tokenizer import Tokenizer
 from .config import ModelConfig, frequencies
 from .gguf import Gguf, is_gguf
-from .matmul import Layout, Linear, choose_layout
+from .matmul import Layout, Linear, Room, choose_layout
 from .model import check_pass, check_rewind, flat_ids, printable
 from .weights import load_tensors
 
@@ -310,9 +310,12 @@ class Llama:
         """Fuse matrices that share an input, fold in constant factors, and apply the layout."""
         c = self.config
         tensors = {name: tensors[name] for name in c.tensor_shapes()}  # no others, such as a bias
+        sizes = [math.prod(shape) for shape in matrix_shapes(c)[:-1]]
+        self._room = Room(c.layers * sum(sizes), self.dtype)
         self.layers = [self._layer(tensors, f"model.layers.{i}") for i in range(c.layers)]
         self.embedding = tensors["model.embed_tokens.weight"].astype(self.dtype)
         head = "model.embed_tokens" if c.tied else "lm_head"
+        self._room = None
         self.head = self._linear(tensors, {head: unchanged}, self._gain(tensors, "model.norm"))
 
     def _layer(self, tensors: dict[str, np.ndarray], at: str) -> Layer:
@@ -364,7 +367,7 @@ class Llama:
                   for name, change in parts.items() if f"{name}.bias" in tensors]
         bias = np.concatenate(biases) if biases else None
         shape = (sum(weight.shape[0] for weight in weights), weights[0].shape[1])
-        # some heads at a time: what is in between stays in the processor's cache
+        # some heads at a time, so that nothing large is in memory twice
         step = self.config.head_dim * max(1, CHUNK // (self.config.head_dim * shape[1]))
 
         def pieces() -> Iterator[np.ndarray]:
@@ -375,7 +378,7 @@ class Llama:
                     rows *= scale
                     yield rows
 
-        return Linear(pieces(), bias, self.layout, shape, self.dtype)
+        return Linear(pieces(), bias, self.layout, shape, self.dtype, self._room)
 
 
 def joined(parts: list[np.ndarray]) -> np.ndarray:

@@ -16,6 +16,7 @@ Below: products in any layout, then the packed ones, then the choice of a layout
 """
 
 import ctypes
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -70,7 +71,7 @@ class Linear:
 
     def __init__(self, weight: np.ndarray | Iterator[np.ndarray], bias: np.ndarray | None = None,
                  layout: Layout = Layout(), shape: tuple[int, int] | None = None,
-                 dtype: Any = np.float32):
+                 dtype: Any = np.float32, room: "Room | None" = None):
         if isinstance(weight, np.ndarray):
             shape, dtype = weight.shape, weight.dtype
             weight = iter([weight])
@@ -81,9 +82,9 @@ class Linear:
         self.blocks: np.ndarray | None = None
         self.matrix: np.ndarray | None = None  # the only block, if a single token runs alone
         if layout.packed and dtype == np.float32 and kernel():
-            self.panels = no_panels(shape, dtype)
+            self.panels = no_panels(shape, dtype, room=room)
         if layout.alone or self.panels is None:
-            self.blocks = no_panels(shape, dtype, layout.block or self.outputs)
+            self.blocks = no_panels(shape, dtype, layout.block or self.outputs, room)
             if len(self.blocks) == 1 and layout.alone:
                 self.matrix = self.blocks[0]
         first = 0
@@ -124,14 +125,35 @@ def padded(rows: np.ndarray, multiple: int) -> np.ndarray:
     return made
 
 
-def no_panels(shape: tuple[int, int], dtype: Any, outputs: int = OUTPUTS) -> np.ndarray:
-    """Room for a weight (out, in) in panels (panels, in, outputs), with zeros at the end.
+def no_panels(shape: tuple[int, int], dtype: Any, outputs: int = OUTPUTS,
+              room: "Room | None" = None) -> np.ndarray:
+    """Memory for a weight (out, in) in panels (panels, in, outputs), with zeros at the end.
 
-    Subtle: `np.empty` takes its memory in large pages, `np.zeros` does not.
+    It is taken from `room`, if there is enough.
     """
-    panels = np.empty((-(-shape[0] // outputs), shape[1], outputs), dtype)
+    size = (-(-shape[0] // outputs), shape[1], outputs)
+    panels = np.empty(size, dtype) if room is None else room.take(size)
     panels[-1] = 0
     return panels
+
+
+class Room:
+    """Memory for the matrices of all layers, in one piece.
+
+    Subtle: for so much, NumPy asks for large pages; in small ones, a pass takes a twentieth longer.
+    """
+
+    def __init__(self, size: int, dtype: Any) -> None:
+        self.free = np.empty(size, dtype)
+
+    def take(self, shape: tuple[int, ...]) -> np.ndarray:
+        """The next part, or new memory if too little is left."""
+        size = math.prod(shape)
+        if size > len(self.free):
+            return np.empty(shape, self.free.dtype)
+        taken = self.free[:size]
+        self.free = self.free[size:]
+        return taken.reshape(shape)
 
 
 def put(panels: np.ndarray, first: int, rows: np.ndarray) -> None:
