@@ -52,8 +52,8 @@ def with_torch(path: Path) -> set[str]:
             one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)]
         decorators = [ast.get_source_segment(source, one) for one in getattr(node, "decorator_list", ())]
         text = "\n".join([ast.get_source_segment(source, node), *decorators])
-        if (isinstance(node, (ast.Import, ast.ImportFrom)) or "importorskip" in text and not isinstance(node, ast.FunctionDef)) \
-                and NAMES.search(text):
+        for_all = isinstance(node, (ast.Import, ast.ImportFrom)) or "importorskip" in text
+        if for_all and not isinstance(node, ast.FunctionDef) and NAMES.search(text):
             return {name.name for name in tree if isinstance(name, ast.FunctionDef)}
         texts |= dict.fromkeys(names, text)
     found: set[str] = {name for name, text in texts.items() if NAMES.search(text)}
