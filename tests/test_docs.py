@@ -150,7 +150,9 @@ def test_commands_of_the_readme_run(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMNIDRAFT_HOME", str(tmp_path / "cache"))
-    shutil.copy(ROOT / "omnidraft" / "data" / "math.jsonl", "prompts.jsonl")
+    Path("docs").mkdir()
+    for place in ("prompts.jsonl", "docs/prompts.jsonl"):
+        shutil.copy(ROOT / "omnidraft" / "data" / "math.jsonl", place)
     for folders, name in ((("path/to/drafter", "my-drafter"), "draft-tasks"), (("path/to/target", "my-target"), "qwen-like")):
         for folder in folders:
             shutil.copytree(EMBEDDED / name, folder)
