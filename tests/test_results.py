@@ -101,6 +101,15 @@ def test_published_models_are_measured_where_they_are(tmp_path, monkeypatch, cap
     assert common.folders_of("real:one:two") == [str(tmp_path / "models" / name) for name in ("one", "two")]
 
 
+def test_the_table_of_vllm_has_a_column_for_each_number_of_streams(monkeypatch):
+    monkeypatch.setattr(report.tables, "machine_line", lambda figures: "Measured here")
+    cell = {"plain": 35.2, "drafted": 66.4, "wall": 1.886, "same_texts": 8, "texts": 8}
+    figures = {"settings": {"vllm": "0.32.0", "prompts": 8, "tokens": 64, "repeats": 3},
+               "pairs": {"draft-smol -> smollm2, float32": {"1": cell, "4": cell | {"wall": 1.2, "same_texts": 7}}}}
+    made = report.tables.vllm(figures)
+    assert "| streams: 1 | streams: 4 | same texts |" in made and "35 → 66 (**1.89×**)" in made and "15 of 16" in made
+
+
 def stored(name: str) -> dict:
     return json.loads((common.ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
