@@ -145,6 +145,25 @@ def test_merges_of_pieces_follow_their_scores(tmp_path):
     assert build(settings).encode("helo") == [tokens.index(piece) for piece in ("h", "e", "lo")]
 
 
+def test_tokenizers_that_cannot_be_read_right_are_refused_before_memory_is_taken(monkeypatch):
+    """Without merges or scores, or with pieces whose cuts would fill the memory: "a", "aa", ... up to 1,024 of them."""
+    from omnidraft.engine import gguf_tokenizer
+    key = "tokenizer.ggml."
+    for settings, says in ((ggufs.byte_level() | {key + "merges": []}, "no merges"),
+                           (ggufs.sentencepiece() | {key + "scores": [0.0]}, "no score for each token")):
+        with pytest.raises(OmnidraftError, match=says):
+            gguf_tokenizer.build(settings)
+    settings = ggufs.sentencepiece()
+    pieces = ["a" * i for i in range(2, 1025)]
+    for name, more in (("tokens", pieces), ("token_type", [1] * len(pieces)), ("scores", [0.0] * len(pieces))):
+        settings[key + name] = [*settings[key + name], *more]
+    with pytest.raises(OmnidraftError, match="its pieces are too long"):
+        gguf_tokenizer.build(settings)
+    monkeypatch.setattr(gguf_tokenizer, "CUTS", 5)
+    with pytest.raises(OmnidraftError, match="in too many ways"):
+        gguf_tokenizer.build(ggufs.sentencepiece())
+
+
 def test_a_gguf_writes_drafts_chats_and_learns(tmp_path, monkeypatch):
     ggufs.tiny(path := tmp_path / "tiny.gguf", "Q8_0")
     pair = omnidraft.pair(draft="draft-tasks", target=path)

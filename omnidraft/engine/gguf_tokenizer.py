@@ -16,6 +16,7 @@ from ..text.errors import OmnidraftError
 from ..text.files import paused
 from ..text.tokenizer import LONGEST, Tokenizer
 
+WORK, CUTS = 2**28, 2**22  # maximum of `_merges`; Gemma 3 (262,144 pieces) needs a tenth
 NORMAL, UNKNOWN, CONTROL, OWN, UNUSED, BYTE = range(1, 7)  # types of tokens
 SINGLE = r"\p{N}"  # each digit is a word
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -103,6 +104,8 @@ def _byte_level(own: dict[str, Any], pieces: dict[str, int], types: list[int]) -
         raise ValueError(f"it cuts words like {str(words)[:40]!r}, but only {', '.join(PATTERNS)} "
                          "are supported; use a Hugging Face folder of the model")
     patterns = PATTERNS[words]
+    if not own.get("merges"):  # its texts would be single bytes
+        raise ValueError("it has no merges: convert the model again")
     merges = [tuple(merge.split(" ", 1)) for merge in own.get("merges", [])]
     whole = patterns == (LLAMA3,)  # a word that is a token needs no merges
     raw = Raw(models.BPE(pieces, merges, ignore_merges=whole))
@@ -118,6 +121,8 @@ def _byte_level(own: dict[str, Any], pieces: dict[str, int], types: list[int]) -
 def _sentencepiece(own: dict[str, Any], pieces: dict[str, int], types: list[int]) -> Raw:
     """SentencePiece BPE: "▁" for a space, byte tokens for what has no piece, a dummy space."""
     unknown = _of_type(UNKNOWN, pieces, types)
+    if len(own.get("scores", [])) != len(types):
+        raise ValueError("it has no score for each token: convert the model again")
     merges = _merges(pieces, types, own["scores"])
     raw = Raw(models.BPE(pieces, merges, unk_token=unknown[0] if unknown else None, fuse_unk=True,
                          byte_fallback=True))
@@ -134,6 +139,8 @@ def _sentencepiece(own: dict[str, Any], pieces: dict[str, int], types: list[int]
 def _merges(pieces: dict[str, int], types: list[int], scores: Any) -> list[tuple[str, str]]:
     """Both parts of each normal piece, for each way to cut it in two others, best pieces first."""
     names = _of_type(NORMAL, pieces, types)
+    if sum(len(name)**2 for name in names) > WORK:  # characters that are copied below
+        raise ValueError("its pieces are too long: use another one")
     ids = np.array([pieces[name] for name in names], np.int64)
     best = np.lexsort((ids, -np.asarray(scores, float)[ids]))  # equal scores: the lower id first
     normal = set(names)
@@ -144,4 +151,6 @@ def _merges(pieces: dict[str, int], types: list[int], scores: Any) -> list[tuple
             right = piece[place:]
             if left in normal and right in normal:
                 found.append((left, right))
+        if len(found) > CUTS:
+            raise ValueError("its pieces can be cut in too many ways: use another one")
     return found
