@@ -1,8 +1,9 @@
 """The decoding loop: draft, translate, verify, update (arXiv 2507.02659, Algorithm 1)."""
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, Protocol, runtime_checkable
 
 from .drafting import Draft, Drafter
@@ -29,6 +30,8 @@ class Round:
     draft_kept: int = 0  # draft tokens whose bytes all entered the text
     seconds: dict[str, float] = field(default_factory=dict)  # draft, target, other; first: prefill
     done: bool = False
+    # The same by `clock_of`, with what the drafter took to read what it had missed as "late".
+    costs: dict[str, float] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -43,19 +46,51 @@ class Observer(Protocol):
 def plain(model: Any, prompt_ids: str | Sequence[int], options: Options, uniforms: Uniforms,
           text: "Text | None" = None) -> Iterator[Round]:
     """Ordinary decoding, a token per round: the baseline. Arguments are as for `speculative`."""
-    began = perf_counter()
+    laps = Laps(clock_of(model))
     text = text or Text(model)
     text.begin(prompt_ids, (), options, uniforms)  # no drafter reads it
-    seconds = {"prefill": perf_counter() - began}
+    laps.end("prefill")
     while not text.done:
-        began = perf_counter()
         logits = text.forward([])  # (1, V)
-        seconds["target"] = perf_counter() - began
+        laps.end("target")
         emitted = list(choices(logits, text.ids, options, text.sampler, model))
         text.append(emitted)
-        seconds["other"] = perf_counter() - began - seconds["target"]
-        yield Round(emitted=emitted, kinds=["bonus"], seconds=seconds, done=text.done)
-        seconds = {}
+        laps.end("other")
+        yield Round(emitted=emitted, kinds=["bonus"], seconds=laps.seconds, done=text.done,
+                    costs=laps.costs)
+        laps = Laps(laps.clock)
+
+
+def clock_of(*models: Any) -> Callable[[], float]:
+    """The clock for costs: a CPU's is the time of this thread, which no other work lengthens.
+
+    Of several threads of PyTorch or BLAS, this one computes its share. A device computes while the
+    thread waits: its clock is the one on the wall.
+    """
+    is_on_cpu = all(str(getattr(model, "device", "cpu")) == "cpu" for model in models)
+    if is_on_cpu and os.name != "nt":  # Windows counts in steps of 16 ms
+        return thread_time
+    return perf_counter
+
+
+class Laps:
+    """How long each part of a round took: on the wall clock, and by the clock for costs."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.seconds: dict[str, float] = {}
+        self.costs: dict[str, float] = {}
+        self._began = perf_counter()
+        self._costs_began = clock()
+
+    def end(self, part: str) -> None:
+        """What happened since the last call (or the start) belongs to this part."""
+        now = perf_counter()
+        costs_now = self.clock()
+        self.seconds[part] = self.seconds.get(part, 0.0) + now - self._began
+        self.costs[part] = self.costs.get(part, 0.0) + costs_now - self._costs_began
+        self._began = now
+        self._costs_began = costs_now
 
 
 def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]], options: Options,
@@ -68,25 +103,22 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
     (`learning.online`) is called after every round. A round drafts if `pace.drafts()`
     (`pairs.pace`); in others the drafter does nothing. Raises OmnidraftError as `check_prompt`.
     """
-    began = perf_counter()
+    laps = Laps(clock_of(pair.draft, pair.target))
     text = text or Text(pair)
     text.begin(*both_prompts(prompt), options, uniforms)
-    seconds = {"prefill": perf_counter() - began}
+    laps.end("prefill")
     while not text.done:
         # 1. Draft d_1..d_k from q, if that pays. The drafter first reads what it has missed.
         drafts = pace is None or pace.drafts(text)
-        late = text.wake() if drafts else 0.0
-        began = perf_counter()
-        draft = text.draft() if drafts else Draft()
-        seconds["draft"] = perf_counter() - began
+        draft = text.draft(laps) if drafts else Draft()
 
         # 2. Translate them to proposals t_1..t_m in the target's vocabulary.
         proposals = text.propose(draft)
+        laps.end("other")
 
         # 3. One pass of the target over all of them: rows p_1..p_{m+1}.
-        before = perf_counter()
         logits = text.forward(proposals.tokens)  # (m + 1, V_p)
-        seconds["target"] = perf_counter() - before
+        laps.end("target")
 
         # 4. Verify: keep the proposals that the target accepts, then add one token of its own.
         verdict = judge(proposals, logits, text.ids, options, text.sampler, pair.target, text.room)
@@ -96,11 +128,12 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
         kept = text.follow(draft, emitted, drafts)
         if learner is not None:
             learner.observe(draft, proposals, logits, emitted, kept, text.done)
-        seconds["other"] = perf_counter() - began - seconds["draft"] - seconds["target"]
-        record = _record(draft, proposals, verdict, emitted, kept, seconds, text.done)
-        _book(record, pace, drafts, late)
+        laps.end("other")
+        record = _record(draft, proposals, verdict, emitted, kept, laps, text.done)
+        if pace is not None:
+            pace.observe(record, drafts)
         yield record
-        seconds = {}
+        laps = Laps(laps.clock)
 
 
 class Text:
@@ -151,9 +184,8 @@ class Text:
         """How many proposals fit; the target adds one token of its own."""
         return self.end - len(self.ids) - 1
 
-    def wake(self) -> float:
-        """Let the drafter read what it has missed; seconds."""
-        began = perf_counter()
+    def wake(self) -> None:
+        """Let the drafter read what it has missed."""
         if not self.drafted:
             reader = None
             if self.drafter is not None:  # of an earlier prompt
@@ -163,13 +195,16 @@ class Text:
         missed = self.ids[self.drafted:]
         if missed:
             self._adopt(Draft(), missed)
-        return perf_counter() - began
 
-    def draft(self) -> Draft:
+    def draft(self, laps: Laps) -> Draft:
         """Step 1. If the drafter can spell nothing of the text, it drafts nothing."""
+        self.wake()
+        laps.end("late")
+        draft = Draft()
         if self.room > 0 and self.options.stop.limit > 0 and self.drafter.ids:
-            return self.drafter.draft(self.lifting, self.room)
-        return Draft()
+            draft = self.drafter.draft(self.lifting, self.room)
+        laps.end("draft")
+        return draft
 
     def propose(self, draft: Draft) -> Proposals:
         """Step 2, at most `room` proposals: one draft token may expand to several."""
@@ -188,7 +223,7 @@ class Text:
         self.append(emitted)
         if drafts:
             return self._adopt(draft, emitted)
-        if self.done and (self.drafted or self.options.learn):
+        if self.done and self.options.learn:
             self.wake()
         return 0
 
@@ -223,21 +258,17 @@ def both_prompts(prompt: str | tuple[Sequence[int], Sequence[int]]) -> tuple[Any
     return target_ids, draft_ids
 
 
-def _book(record: Round, pace: Any, drafts: bool, late: float) -> None:
-    """Report a round to the pace; `late`: seconds that the drafter took to read what it missed."""
-    first = "prefill" in record.seconds  # the first reading is not late
-    if pace is not None:
-        pace.observe(record, drafts, 0.0 if first else late)
-    record.seconds["prefill" if first else "draft"] += late
-
-
 def _record(draft: Draft, proposals: Proposals, verdict: Verdict, emitted: list[int], kept: int,
-            seconds: dict[str, float], done: bool) -> Round:
+            laps: Laps, done: bool) -> Round:
     accepted = min(verdict.accepted, len(emitted))  # an end token may cut the proposals short
     kinds = ["merged" if span > 1 else "accepted" for span in proposals.spans[:accepted]]
     kinds += [verdict.last] * (len(emitted) - accepted)
+    seconds = laps.seconds
+    late = seconds.pop("late", 0.0)
+    if late:
+        seconds["prefill" if "prefill" in seconds else "draft"] += late
     return Round(draft.tokens, proposals.tokens, proposals.spans, accepted, emitted, kinds, kept,
-                 seconds, done)
+                 seconds, done, laps.costs)
 
 
 def processed(logits: Any, ids: list[int], options: Options) -> Any:

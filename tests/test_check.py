@@ -101,7 +101,7 @@ def test_models_at_hand_are_measured(tmp_path):
 def test_whether_drafting_is_expected_to_pay(monkeypatch, draft, likely):
     def rounds(kind, cost):
         return lambda *_: iter([Round([0] * 2 * kind, [0] * 2 * kind, [1] * 2 * kind, kind, [0] * (1 + kind),
-                                      seconds={"draft": cost, "target": 1.0 + 0.5 * kind, "other": 0.0})] * 8)
+                                      costs={"draft": cost, "target": 1.0 + 0.5 * kind, "other": 0.0})] * 8)
 
     monkeypatch.setattr(fit, "plain", rounds(0, 0.0))
     monkeypatch.setattr(fit, "speculative", rounds(1, draft))

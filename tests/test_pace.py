@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from itertools import islice, pairwise, product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,16 +12,17 @@ from fakes import FakeModel, byte_level, sentence_piece
 from test_state import check_cache
 
 import omnidraft
-from omnidraft import Options, Round, plain, speculative
+from omnidraft import Options, Round, decoding, plain, speculative
 from omnidraft.decoding import Text
 from omnidraft.exactness import distribution_of, total_variation
 from omnidraft.exactness.worlds import World
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.pairs import pace as module
 from omnidraft.pairs.conversation import Conversation
-from omnidraft.pairs.pace import LONGEST, Pace, paced
+from omnidraft.pairs.pace import LONGEST, Pace, paced, why_plain
 from omnidraft.pairs.pair import Pair
 from omnidraft.sampling import Uniforms
+from omnidraft.stopping import FixedLength
 
 PIECES = sentence_piece([("a", "b"), ("▁", "a"), ("▁a", "b"), ("b", "a")])
 BYTES = byte_level([("a", "b"), (" ", "a"), ("ab", "a"), ("b", "a"), (" a", "ba")])
@@ -29,16 +32,15 @@ class Scripted:
     """Drafts in the rounds that a pattern names, again and again."""
 
     def __init__(self, pattern: tuple[bool, ...]) -> None:
-        self.pattern, self.rounds, self.late = pattern, [], 0.0
+        self.pattern, self.rounds = pattern, []
 
     def drafts(self, text=None) -> bool:
         return self.pattern[len(self.rounds) % len(self.pattern)]
 
-    def observe(self, record: Round, drafted: bool, late: float) -> None:
-        assert drafted == self.drafts() and set(record.seconds) >= {"target", "other"}
-        assert drafted or not record.draft_tokens
+    def observe(self, record: Round, drafted: bool) -> None:
+        assert drafted == self.drafts() and {*record.costs} >= {*record.seconds} >= {"target", "other"}
+        assert drafted == ("late" in record.costs) and (drafted or not record.draft_tokens)
         self.rounds.append(drafted)
-        self.late += late
 
     def try_out(self, model, sampler) -> None:
         pass
@@ -102,7 +104,10 @@ def test_greedy_text_and_the_drafters_text(pattern, sides, learn):
     alone = list(plain(pair.target, pair.target.tokenizer.encode("ab a ", bos=True), options, draws()))
     assert emitted(rounds) == emitted(alone) and rounds[-1].done and not any(one.done for one in rounds[:-1])
     assert "prefill" in rounds[0].seconds and not any("prefill" in one.seconds for one in rounds[1:])
-    # at the end the drafter has the whole text again, and its cache the ids that it says
+    # it reads what it has missed when it drafts again or learns; its cache holds the ids that it says
+    follows = learn or pair.pace(options).rounds[-1]
+    assert (text.draft_ids is not None) == follows
+    text.wake()
     written = pair.target.tokenizer.decode_bytes(emitted(rounds))
     assert pair.draft.tokenizer.decode_bytes(text.draft_ids).endswith(written)
     check_cache(text.target)
@@ -144,10 +149,13 @@ def test_one_account_for_texts_of_equal_settings():
     pair = fakes()
     first = pair.pace(Options())
     assert pair.pace(Options(max_new_tokens=3)) is first
-    assert pair.pace(Options(verify="slem")) is not first
-    again = pair.pace(Options())
+    for other in ({"verify": "slem"}, {"stop": FixedLength(3)}, {"temperature": 0.5, "adaptive": True}, {"heal": False},
+                  {"learn": True}, {"processor": lambda ids, row: row}):
+        pair.pace(Options())
+        assert pair.pace(Options(**other)) is not first, other
+        first = pair.pace(Options())
     pair.draft = FakeModel(PIECES, 3)
-    assert again is not first and pair.pace(Options()) is not again
+    assert pair.pace(Options()) is not first
 
 
 @pytest.mark.parametrize("pattern", [(False,), (True, False, False), (False, True)])
@@ -191,9 +199,9 @@ def simulate(pace: Pace, accept: float, count: int, seed: int = 0, noise: float 
         else:
             parts = {"target": 0.99, "other": 0.01}
             record = Round(emitted=[0])
-        record.seconds = {name: seen(seconds) for name, seconds in parts.items()}
         missed = late * (drafts and not before)
-        pace.observe(record, drafts, missed)
+        record.costs = {name: seen(seconds) for name, seconds in parts.items()} | {"late": missed}
+        pace.observe(record, drafts)
         spent += sum(parts.values()) + missed
         written += len(record.emitted)
         drafted += drafts
@@ -218,11 +226,14 @@ def test_what_pays_is_kept(noise):
 
 
 def test_it_notices_that_drafts_begin_to_pay_or_cease_to():
-    pace = Pace()
-    simulate(pace, 0.1, 2000)
-    assert simulate(pace, 0.9, 4000)[0] > 1.3
-    assert simulate(pace, 0.1, 2000)[0] > 0.97
-    assert not pace.drafts()
+    speeds = []
+    for seed in range(4):
+        pace = Pace()
+        simulate(pace, 0.1, 2000, seed)
+        speeds.append(simulate(pace, 0.9, 4000, seed)[0])
+        assert simulate(pace, 0.1, 2000, seed)[0] > 0.97
+        assert not pace.drafts()
+    assert np.mean(speeds) > 1.5 and min(speeds) > 1.1
 
 
 def test_trials_become_rarer_while_they_lose_but_never_stop():
@@ -230,8 +241,8 @@ def test_trials_become_rarer_while_they_lose_but_never_stop():
     waits = []
     for _ in range(8):
         while not pace.drafts():
-            pace.observe(Round(emitted=[0], seconds={"target": 0.99, "other": 0.01}), False)
-        while pace.drafts():
+            pace.observe(Round(emitted=[0], costs={"target": 0.99, "other": 0.01}), False)
+        while pace.drafts() or not pace._waited:  # a plain round is measured in between
             simulate(pace, 0.0, 1)
         waits.append(pace._wait)
     assert waits[0] >= module.TRIAL / module.SHARE - 1 and waits[-1] == LONGEST
@@ -240,7 +251,8 @@ def test_trials_become_rarer_while_they_lose_but_never_stop():
 
 def test_a_drafter_as_slow_as_the_target_is_not_tried_nor_given_the_text(monkeypatch):
     pair, clock = fakes(), [0.0]
-    monkeypatch.setattr(module, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(module, "clock_of", lambda *models: lambda: clock[0])
+    monkeypatch.setattr(decoding, "clock_of", lambda *models: lambda: clock[0])
     forward = pair.draft.forward
 
     def slow(ids, cache, rows=1):
@@ -251,6 +263,102 @@ def test_a_drafter_as_slow_as_the_target_is_not_tried_nor_given_the_text(monkeyp
     rounds = pair.generate("ab a ab a", max_new_tokens=50, eos_token_id=()).rounds
     assert not any(record.draft_tokens for record in rounds) and len(rounds) == 50
     assert pair.draft.passes == [1, 1]
+
+def one(tokens: int, kept: int, target: float = 1.5, draft: float = 0.07, late: float = 0.0, **more: float) -> Round:
+    """A round of `tokens` drafted tokens whose first `kept` entered the text; `tokens` = 0: a plain round."""
+    costs = {"target": target if tokens else 0.99, "other": 0.05 if tokens else 0.01} | more
+    if tokens:
+        costs |= {"draft": tokens * draft, "late": late}
+    return Round([0] * tokens, [0] * tokens, [1] * tokens, kept, [0] * (kept + 1), costs=costs)
+
+
+def fed(pace: Pace, *rounds: Round) -> Pace:
+    for record in rounds:
+        pace.observe(record, bool(record.draft_tokens))
+    return pace
+
+
+def test_drafting_begins_at_once_and_a_plain_round_is_measured_only_in_doubt():
+    assert Pace().drafts() and fed(Pace(), *[one(8, 8)] * 30).drafts()  # drafts that clearly pay
+    doubtful = one(4, 1, target=1.2, draft=0.12)
+    pace = fed(Pace(), doubtful)
+    assert not pace.drafts() and not fed(pace, one(0, 0)).drafts() and fed(pace, one(0, 0)).drafts()
+    assert pace.balance == pytest.approx(2 - 1.73)  # booked now that it is known what a plain round takes
+    rounds = []
+    while len(rounds) < 300:
+        rounds.append(pace.drafts())
+        fed(pace, doubtful if rounds[-1] else one(0, 0))
+    checks = [place for place, drafts in enumerate(rounds) if not drafts]
+    assert checks == [8, 73, 202]  # each time one, after 8, 64 and then every 128 rounds since the last
+
+
+def test_a_pair_that_may_be_slow_is_measured_first_and_one_slow_probe_is_no_verdict():
+    small, large = (SimpleNamespace(parameters=count) for count in (24, 100))
+    assert Pace.of(small, large).drafts() and not Pace.of(large, small).drafts()
+    assert not Pace.of(small, FakeModel(BYTES, 1)).drafts() and not Pace.of(SimpleNamespace(), large).drafts()
+    for slow, drafts in (([9.0, 0.1], True), ([0.1, 9.0], True), ([9.0, 0.8], False)):
+        ticks = iter([0.0, slow[0], 20.0, 20.0 + slow[1]])
+        pace = fed(Pace(lambda ticks=ticks: next(ticks), doubtful=True), one(0, 0), one(0, 0))
+        model = SimpleNamespace(forward=lambda ids, cache: None)
+        pace.try_out(model, SimpleNamespace(new_cache=lambda model: None, finished=lambda array: None))
+        assert pace.drafts() == drafts and drafts == (pace.why_plain() is None)
+
+
+def test_one_measurement_that_is_far_too_fast_or_slow_changes_little():
+    known = [one(4, 1), one(0, 0), one(0, 0)]
+    for outlier in (one(0, 0) if speed == 1 else one(0, 0, other=speed) for speed in (1, 1e-9, 9.0)):
+        pace = fed(Pace(), *known, outlier, one(4, 1))
+        assert pace.step() == pytest.approx(1.0) and pace.cost(one(4, 1)) == pytest.approx(1.83)
+    pace = fed(Pace(), *known, one(4, 1, target=1e-9), one(4, 1, target=1e9), one(4, 1, draft=1e-9), one(4, 1, draft=9.0))
+    assert pace.cost(one(4, 1)) == pytest.approx(1.83)
+    slow = fed(Pace(), one(4, 1), *[Round(emitted=[0], costs={"target": 9.0, "other": 1.0})] * 2)
+    assert slow.step() <= 1.55  # no plain round takes longer than a wider pass
+
+
+def test_what_a_lost_trial_costs_decides_how_long_the_target_writes_alone():
+    def lost(pace: Pace, **how: float) -> int:
+        while not pace.drafts():
+            fed(pace, one(0, 0))
+        while pace._wait < 3:
+            fed(pace, one(4, 0, **how) if pace.drafts() else one(0, 0))
+        return pace._wait
+
+    assert lost(Pace()) == pytest.approx(0.9 / module.SHARE, abs=1)
+    assert lost(Pace(), late=1.0) > lost(Pace()) + 0.9 / module.SHARE  # what the drafter had to read counts
+    assert lost(Pace(), late=1.0, prefill=1.0) == lost(Pace())  # but not the prompt
+    pace = Pace()
+    first, second = lost(pace), lost(pace)
+    assert second == 2 * first
+    while not pace.drafts():
+        fed(pace, one(0, 0))
+    while pace.balance < module.CREDIT:  # drafts have paid: what was lost before is forgotten
+        fed(pace, one(4, 4) if pace.drafts() else one(0, 0))
+    assert pace._waited == 0 and pace._late == 0.0
+
+
+def test_a_drafter_that_is_sure_of_much_may_fail_once():
+    plain_rounds = [one(0, 0)] * 2
+    assert fed(Pace(), one(2, 0), *plain_rounds)._waited and not fed(Pace(), one(12, 1), *plain_rounds)._waited
+
+
+def test_the_clock_for_costs_is_that_of_the_thread_unless_a_device_computes():
+    on_cpu, on_device = SimpleNamespace(device="cpu"), SimpleNamespace(device="cuda:0")
+    assert decoding.clock_of(on_cpu, SimpleNamespace()) is time.thread_time
+    assert decoding.clock_of(on_cpu, on_device) is time.perf_counter
+    laps = decoding.Laps(time.thread_time)
+    time.sleep(0.05)
+    laps.end("target")
+    assert laps.seconds["target"] >= 0.05 > 0.02 > laps.costs["target"]  # other work takes as a sleep does
+
+
+def test_a_text_without_drafts_says_why():
+    pair, options = fakes(), Options()
+    assert why_plain(pair, options).endswith("was not sure of any token")
+    assert why_plain(pair, Options(stop=FixedLength(0))).endswith("switched off")
+    fed(pair.pace(options), *[one(0, 0)] * 2, *[one(4, 0)] * 3)
+    assert "cost more time than they saved" in why_plain(pair, options)
+    pair.target.drafting_pays = False
+    assert "in a pass of its own" in why_plain(pair, options)
 
 
 def test_the_default_of_generate_stream_and_chat_keeps_greedy_text():

@@ -123,8 +123,8 @@ def test_generate_on_a_terminal_says_who_drafts_and_shows_a_bar(folders):  # noq
 
     shown, terminal = pty.openpty()
     done = subprocess.run([sys.executable, "cli.py", "generate", "the thing", "-n", "4", "-d", folders["draft"], "-t",
-                           folders["target"]], cwd=ROOT, stdout=subprocess.PIPE, stderr=terminal, check=True,
-                          env=os.environ | {"COLUMNS": "60", "TERM": "xterm"})
+                           folders["target"], "--no-adaptive", "--threshold", "0"], cwd=ROOT, stdout=subprocess.PIPE,
+                          stderr=terminal, check=True, env=os.environ | {"COLUMNS": "60", "TERM": "xterm"})
     os.close(terminal)
     said = os.read(shown, 100_000).decode()
     assert "━" in said and "loading" in said and "tiny-draft drafts for tiny-target\r\n" in said

@@ -10,12 +10,13 @@ import typer
 
 from .. import OmnidraftError, Options, Pair, Round, Tokenizer, plain
 from ..engine.load import drafter_for
+from ..metrics import summarize
 from ..pairs.prompts import ids_of, uniforms_of
 from ..text.files import check_writable
 from . import options
 from .app import command
 from .bench import Measured, compare, emitted, save_figures
-from .generate import rounds_of
+from .generate import note_plain, rounds_of
 from .printing import console, escape, note
 from .prompts import Request, asked, read_prompts
 
@@ -96,6 +97,7 @@ def show(pair: Pair, prompts: dict[str, str], how: Options, seed: int, signs: bo
         drafted = play(out, Text.assemble((escape(prompt) + end, "dim")),
                        rounds_of(pair, request, how, seed),
                        Painter(target.tokenizer, signs), pair.draft.tokenizer, slow)
+        note_plain(summarize(drafted), pair, how)
         written = target.tokenizer.decode(emitted(drafted))
         rows.append({"task": task, "prompt": prompt, "text": written,
                      **compare(target, [Measured(ids, alone, drafted)], how)})

@@ -13,7 +13,7 @@ from .. import OmnidraftError, Options, Pair, Round, Tokenizer
 from ..engine.load import EMBEDDED
 from ..metrics import Summary, summarize
 from ..pairs.conversation import Conversation
-from ..pairs.pace import usual
+from ..pairs.pace import usual, why_plain
 from ..pairs.prompts import uniforms_of
 from ..sampling import Uniforms
 from . import options
@@ -52,7 +52,8 @@ def generate(
         note(f"{pair.draft.name} drafts for {pair.target.name}")
     request = next(asked(pair.target, [Request(prompt)], chat))
     records = rounds_of(pair, request, usual(how, pair.target), decoding.seed, stop_strings=stop)
-    write(records, pair.target.tokenizer, as_json=json_lines)
+    figures = write(records, pair.target.tokenizer, as_json=json_lines)
+    note_plain(figures, pair, how)
 
 
 def rounds_of(pair: Pair, prompt: Any, how: Options, seed: int, **more: Any) -> Iterator[Round]:
@@ -114,7 +115,8 @@ def reply(talk: Conversation, message: str, how: Options, uniforms: Uniforms,
     records = talk.ask(message, how, uniforms)
     if talk.dropped:
         note(f"the context is full: dropped the {talk.dropped} oldest messages")
-    write(records, talk.target.tokenizer, strip=" \n")
+    figures = write(records, talk.target.tokenizer, strip=" \n")
+    note_plain(figures, talk.pair, how)
 
 
 def on_a_terminal() -> bool:
@@ -149,7 +151,7 @@ def read_messages(terminal: bool) -> Iterator[str]:
 
 
 def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",
-          as_json: bool = False) -> None:
+          as_json: bool = False) -> Summary:
     """Print a text without leading `strip` characters, or its rounds as JSON, and the figures."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     done = []
@@ -170,6 +172,13 @@ def write(records: Iterable[Round], tokenizer: Tokenizer, strip: str = "",
     else:
         say("")
         note(describe(figures))
+    return figures
+
+
+def note_plain(figures: Summary, pair: Pair, how: Options) -> None:
+    """Say why a text was written without drafts."""
+    if figures.rounds > 1 and not figures.drafted:
+        note(why_plain(pair, how))
 
 
 def describe(s: Summary) -> str:

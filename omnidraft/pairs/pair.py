@@ -116,7 +116,7 @@ class Pair(Pairing):
         settings = (options.verify, options.stop, options.sampling, options.heal, options.learn,
                     options.processor is None)
         if pace is None or draft is not self.draft or known != settings:
-            pace = Pace()
+            pace = Pace.of(self.draft, self.target)
             self._pace = (self.draft, settings, pace)
         return pace
 
