@@ -163,15 +163,6 @@ def test_figures_in_the_text_of_lesson_8_are_those_of_the_results():
         assert re.search(rf"{row} +{mean('T=0', rule, how):.2f} +{mean('T=1', rule, how):.2f} ", text)
     best = sum(one["T=0"]["best"] / one["T=0"]["confidence"]["default"] for one in cells) / len(cells)
     assert len(cells) == 12 and re.search(rf"knows what will be kept +{best:.2f} ", text)
-    for at, percent in (("T=0", 1.5), ("T=1", 5)):
+    for at in ("T=0", "T=1"):
         ranks = [sum(one[at][rule]["auc"] for one in cells) / len(cells) for rule in ("head", "confidence")]
         assert f"{ranks[0]:.3f} against {ranks[1]:.3f}" in text
-        sweeps = [one[at]["sweep"] for one in cells]
-        gains = {t: sum(sweep[t] / sweep["0.4"] for sweep in sweeps) / len(cells) for t in sweeps[0]}
-        assert max(gains, key=gains.get) == "0.65"
-        assert abs(100 * gains["0.65"] - 100 - percent) < 0.3 and f"{percent:g} %" in text
-    stories = [stored(name)["pairs"]["draft-general:qwen-like"]["text"] for name in ("speed_avx2", "speed")]
-    low, high = (one["speedup"] for one in stories)
-    assert f"{low:.2f} to {high:.2f} times the speed on stories" in text
-    worth = [one["T=0"]["confidence"]["worth"] for one in cells]
-    assert 0.35 < min(worth) and max(worth) < 0.6 and "R · C is about 0.35 to 0.6 " in text

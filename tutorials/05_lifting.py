@@ -86,7 +86,7 @@ for node, q in zip([ROOT, (a,)], rows, strict=True):
     assert np.allclose((P, Q), lifting.choice(node, p, q))  # the package's
 
 # %% [markdown]
-# All comparisons of all four drafts, with the package: `reveal` gives the atoms of a draft, and the row that each was drawn from
+# All comparisons of all four drafts, with the package: `reveal` gives the atoms of a draft, and the row that each is drawn from
 # (its *origin*; more in lesson 6). `comparisons` goes down the trie with them. Each step knows the `place` of its atom in the
 # draft, the `node`, whether the atom proposes *stop*, and P and Q of what it proposes.
 
