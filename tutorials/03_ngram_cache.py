@@ -67,6 +67,7 @@ for policy in ("none", "lru", "lfu"):
     cache.insert(entries["C"], 30)
     kept = {ngram for ngram, _, _ in cache.items()}
     print(f"{policy:4}  keeps", *(name for name, ngram in entries.items() if ngram in kept))
+show(NGramCache.insert)  # entries are in the order of use or, for "lfu", of the number of uses: the first one goes
 
 # %% [markdown]
 # ## The real thing

@@ -73,6 +73,14 @@ assert np.isclose(kept[1], np.minimum(P, Q).sum())
 show(losses._divergence)  # all three divergences in the package, each with its derivative by Q
 
 # %% [markdown]
+# The terms of `hybrid` along a text: at each target token t, whose spelling starts at the draft token `start`, either the draft
+# token is t's direct partner (a term of Eq. 3, KL over the mapped tokens), or the draft tokens from there are t's cached n-gram
+# (a term of Eq. 4 for each of them). `dm` is the same with weight 0.
+
+# %%
+show(losses.hybrid_terms)
+
+# %% [markdown]
 # What do `dm` and `hybrid` not see? In the world of lesson 4, p = (a 0.4, b 0.2, ab 0.4). For the best acceptance the drafter
 # should draw a with P(a) = p(a) + p(ab) = 0.8. But `dm` compares only a and b, and wants q = (2/3, 1/3). The n-gram term sees
 # that ab was written, but not how often it should be: it wants q(a) as large as possible. Where their sum is smallest depends
