@@ -486,7 +486,8 @@ def test_an_output_that_is_full_or_closed_is_no_traceback(folders, unbuffered: s
         done = subprocess.run(f"{command} {redirection}", shell=True, cwd=ROOT, capture_output=True, text=True,
                               env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
         assert done.returncode == code and "Traceback" not in done.stderr, redirection
-        assert "tokens/s" not in done.stdout and len(done.stderr.splitlines()) <= 1
+        said = [line for line in done.stderr.splitlines() if not line.startswith("no drafts: ")]  # of such small models
+        assert "tokens/s" not in done.stdout and len(said) <= 1
     done = subprocess.run(f"{sys.executable} cli.py models > /dev/full", shell=True, cwd=ROOT, capture_output=True, text=True,
                           env=os.environ | {"PYTHONUNBUFFERED": unbuffered})  # buffered output is written only at the end
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1

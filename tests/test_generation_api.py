@@ -56,7 +56,7 @@ def test_a_prompt_goes_one_way_until_both_models_have_read_it(kind):
             held = [type(one) in (str, list) and {*map(type, one)} <= {str, int, dict} and one in same for one in given]
             if any(held) and module not in (*rooms[-1:], "omnidraft.options", "omnidraft.text.tokenizer"):
                 rooms.append(module)
-            if code.co_name == "draft":
+            if code.co_name == "draft" and module == "omnidraft.drafting":
                 sys.setprofile(None)
 
     sys.setprofile(enter)
