@@ -201,7 +201,7 @@ def first_result() -> str:
     chat = result("real_llm")["cells"]["draft-smol -> smollm2, gsm8k, before, seed 0"]["T=0"]["speedup"]
     found = [f"{embedded:.1f} times as fast with the embedded models", f"{chat:.1f} times with a published chat model"]
     if served := result("vllm"):
-        found.append(f"{served['pairs']['draft-smol -> SmolLM2']['1']['speedup']:.1f} times in vLLM")
+        found.append(f"{served['pairs']['draft-smol -> smollm2, float32']['1']['wall']:.1f} times in vLLM")
     return f"By the clock, with the same texts as plain decoding: {', '.join(found)} ([figures](docs/results.md))."
 
 
