@@ -77,7 +77,7 @@ def in_float64(folder: str) -> TransformersModel:
     model = transformers.AutoModelForCausalLM.from_config(settings).double().eval()
     tensors = {name: torch.tensor(array, dtype=torch.float64) for name, array in load_tensors(folder).items()}
     model.load_state_dict(tensors, strict=False)
-    return TransformersModel(model, PIECES)
+    return TransformersModel(model, load(folder).tokenizer)
 
 
 def trainers(folders, bases, rank: int, **recipe):

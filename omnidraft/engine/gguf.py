@@ -295,7 +295,7 @@ class Gguf:
         """What config.json has for Gemma besides, of which the file states only the window."""
         found = {"query_pre_attn_scalar": config.get("head_dim", 256)}
         if config["num_hidden_layers"] == LAYERS_27B:
-            found["query_pre_attn_scalar"] = config["hidden_size"] / config["num_attention_heads"]
+            found["query_pre_attn_scalar"] = config["hidden_size"] // config["num_attention_heads"]
         for name, its in (("sliding_window", "attention.sliding_window"),
                           ("rope_local_base_freq", "rope.freq_base_swa")):
             value = self.settings.get(f"gemma3.{its}")

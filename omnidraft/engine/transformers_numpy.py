@@ -63,7 +63,7 @@ def theirs(config: ModelConfig) -> Any:
     """Our configuration as transformers writes it, without the rotations."""
     more = {}
     if config.gemma:
-        more = {"query_pre_attn_scalar": config.scalar, "sliding_window": config.window,
+        more = {"query_pre_attn_scalar": int(config.scalar), "sliding_window": config.window,
                 "layer_types": [LOCAL if i in config.local else FULL
                                 for i in range(config.layers)]}
     return transformers.AutoConfig.for_model(
