@@ -50,7 +50,9 @@ def from_gguf(file: Gguf, device: str, dtype: Any, **more: Any) -> Any:
     # subtle: one by one, as a file may state them so (rope_freqs), which no configuration can
     rotary = model.model.rotary_emb
     kinds = {"": False}
-    if config.local:
+    if config.gemma:
+        scale = torch.tensor(config.width ** 0.5, device=device)
+        model.model.embed_tokens.embed_scale = scale
         kinds = {f"{FULL}_": False, f"{LOCAL}_": True}
     for kind, local in kinds.items():
         turns = torch.tensor(frequencies(config, local), dtype=torch.float32, device=device)
