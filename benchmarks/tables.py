@@ -82,9 +82,11 @@ def speed(figures: dict) -> str:
                          f"{r['block_efficiency']:.2f}", share(r["acceptance_draft"]), same])
         always = f"{figures['always'][pair]:.2f}×" if "always" in figures else ""
         rows.append([arrow(pair), "all tasks", "", "", f"**{figures['together'][pair]:.2f}×**", always, "", "", "", ""])
+    how = "The speedup is that of drafting in every round."
+    if "always" in figures:
+        how = "By default a pair stops drafting while that does not pay; beside it, drafting in every round."
     return (f"{machine_line(figures)}; greedy, wall clock, medians of {figures['settings']['repeats']} repeats over held-out "
-            "prompts, some of kinds not seen in training (`benchmarks/speed.py`). By default a pair stops drafting while that "
-            "does not pay; beside it, drafting in every round.\n\n"
+            f"prompts, some of kinds not seen in training (`benchmarks/speed.py`). {how}\n\n"
             + table(["pair", "task", "plain tok/s", "speculative tok/s", "speedup", "always drafting", "seen / unseen kinds",
                      "block efficiency", "draft tokens kept", "same text"], rows))
 
