@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from omnidraft.exactness import distribution_of
+
 FILE = Path(__file__).resolve().parent.parent / "tutorials" / "paper.py"
 
 
@@ -90,6 +92,38 @@ def test_without_merges_the_rule_is_exact_and_with_them_it_is_not(paper):
     assert paper.bias(*same, paper.NGramCache()) < 1e-12
     merging = paper.Model("h a !", "aah!h!aahah!"), paper.Model("h a ha !", "haha!ahha!haha!aha!")
     assert paper.bias(*merging, paper.NGramCache({(0, 1): 2})) > 0.005
+
+
+class Enumerated:
+    """NumPy's generator for `distribution_of`: every outcome of its draws is tried."""
+
+    def __init__(self, draws):
+        self.draws = draws
+
+    def random(self):
+        return self
+
+    def __ge__(self, ratio):
+        return not self.draws.accept(min(1.0, ratio))
+
+    def choice(self, size, p):
+        return self.draws.choose(p)
+
+
+@pytest.mark.parametrize(("words", "exact"), [("h a !", True), ("h a ha !", False)])
+def test_every_outcome_of_a_round(paper, words, exact):
+    """The loop as it runs, with drafts of two tokens: the distribution of the first token that it writes."""
+    draft, target = paper.Model("h a !", "aah!h!aahah!"), paper.Model(words, "haha!ahha!haha!aha!")
+
+    def first(draws):
+        cache = paper.NGramCache({} if exact else {(0, 1): 2})
+        return int(next(paper.speculate(draft, target, cache, "!", 1, Enumerated(draws), k=2)).written[0])
+
+    found = distribution_of(first)
+    wanted = paper.softmax(target.logits[target.encode("!")[-1]])
+    assert sum(found.values()) == pytest.approx(1)
+    distance = sum(abs(found.get(token, 0.0) - share) for token, share in enumerate(wanted)) / 2
+    assert distance < 1e-12 if exact else distance > 0.005
 
 
 def test_the_gradient_of_the_hybrid_loss(paper, models, rng):
