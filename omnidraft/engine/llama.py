@@ -222,11 +222,15 @@ class Llama:
             turn = turns[self._local[place]]
             pairs = heads.view(turn.dtype)  # (m, heads + kv_heads, head_dim / 2), complex
             pairs *= turn
-            mixed = [self._attention(rows[first:last], cache, place)
-                     for first, last, cache in parts]
-            x = x + self._after(layer.out(joined(mixed)), layer.attention)
-            gated = _gated(layer.gate_up(self._norm(x)), c.gemma)
-            x += self._after(layer.down(gated), layer.mlp)
+            if len(parts) == 1:
+                mixed = self._attention(rows, caches[0], place)
+            else:
+                mixed = np.concatenate([self._attention(rows[first:last], cache, place)
+                                        for first, last, cache in parts])
+            added = layer.out(mixed)
+            x = x + (added if layer.attention is None else self._norm(added) * layer.attention)
+            added = layer.down(_gated(layer.gate_up(self._norm(x)), c.gemma))
+            x += added if layer.mlp is None else self._norm(added) * layer.mlp
         for ids, cache in texts:
             cache.length += len(ids)
         return x
@@ -245,8 +249,11 @@ class Llama:
         values = cache.values[place]
         keys[..., first:last] = rows[:, c.heads:both].transpose(1, 2, 0)
         values[:, first:last, :-1] = rows[:, both:].swapaxes(0, 1)
-        window = c.window if self._local[place] else last
-        begin = max(0, first + 1 - window)  # of what the first of the tokens sees
+        window = last
+        begin = 0  # of what the first of the tokens sees
+        if self._local[place]:
+            window = c.window
+            begin = max(0, first + 1 - window)
         return self._attend(rows[:, :c.heads], keys[..., begin:last], values[:, begin:last], window)
 
     def _turns_at(self, first: int, count: int) -> np.ndarray:
@@ -273,10 +280,6 @@ class Llama:
         if len(x) == 1:  # the same result in half the time
             return x / math.sqrt(x[0].dot(x[0]) + self._eps)
         return x / np.sqrt(np.vecdot(x, x)[:, None] + self._eps)
-
-    def _after(self, y: np.ndarray, gain: np.ndarray | None) -> np.ndarray:
-        """What a branch adds, after its norm if it has one."""
-        return y if gain is None else self._norm(y) * gain
 
     def _attend(self, queries: np.ndarray, keys: np.ndarray, values: np.ndarray,
                 window: int) -> np.ndarray:
