@@ -134,12 +134,14 @@ class Copies(Cut):
     at_once = True
 
     def reset(self) -> None:
+        """As in `Cut`; the copies go, too."""
         super().reset()
         self.copies: list[tuple[int, list[Any]]] = []  # (tokens, layers), None for one that is cut
         self.ended = True  # is it time for a copy: at first, and once a round or a prompt ended?
         self.fresh = 0  # tokens of the present round
 
     def read(self, run: Callable, ids: Tensor, rows: int) -> Logits:
+        """As in `Cut`; at the start of a round, the state is copied first."""
         late = self.ids[:, self.held:]
         apart = late.shape[1] > LONGEST or self.held == 0
         if self.ended and late.shape[1] and apart:
@@ -154,6 +156,7 @@ class Copies(Cut):
         return self._feed(run, self._pieces(new), rows)
 
     def back_to(self, length: int) -> None:
+        """Put back the latest copy that is no longer than `length`, or start again."""
         # subtle: a round of one token that stays, as in plain decoding, needs no copy after it
         alone = self.fresh <= 1 and length == self.held
         near = bool(self.copies) and length - self.copies[-1][0] < LONGEST
@@ -208,11 +211,13 @@ class Ahead(Cut):
     whole = False
 
     def reset(self) -> None:
+        """As in `Cut`; which ids are the prompt is forgotten, too."""
         super().reset()
         self.prompt: int | None = None  # how many tokens are read in the first pass
         self.part = self.whole  # was only a part of the prompt read?
 
     def read(self, run: Callable, ids: Tensor, rows: int) -> Logits:
+        """As in `Cut`, but the prompt in one pass, and what follows it token by token."""
         self.ids = torch.cat([self.ids, ids], 1)
         before_proposals = self.length - rows + 1
         if self.prompt is None:
@@ -229,6 +234,7 @@ class Ahead(Cut):
         return self._feed(run, pieces, rows)
 
     def back_to(self, length: int) -> None:
+        """Nothing can be taken back: the text is read again in the next pass."""
         if length < self.held:
             super().reset()
             self.prompt = min(self.prompt or 0, length)
@@ -249,6 +255,7 @@ class Again(Cut):
         """There is nothing to take back."""
 
     def read(self, run: Callable, ids: Tensor, rows: int) -> Logits:
+        """As in `Cut`, but the whole text in every pass."""
         self.ids = torch.cat([self.ids, ids], 1)
         logits, states, _ = run(self.ids, rows)
         return logits, states
