@@ -2,7 +2,7 @@
 
 The stop rules compare plain numbers and have no twin. The head has the same parameters,
 "out.weight" and "out.bias", so each twin continues what the other has learned. A drafter on a GPU
-stops by this one, which reads its hidden states there, and `learning` trains it there.
+can stop by this one, which reads its hidden states there; `learning` trains NumPy's.
 """
 
 import numpy as np
@@ -31,11 +31,6 @@ class AcceptanceHead(nn.Module, stopping.AcceptanceHead):
         self.out = nn.Module()
         self.out.weight = nn.Parameter(torch.tensor(start["out.weight"]))  # (2 width + 1,)
         self.out.bias = nn.Parameter(torch.tensor(start["out.bias"]))  # (1,)
-
-    def to_host(self) -> stopping.AcceptanceHead:
-        """The NumPy head with a copy of these parameters."""
-        arrays = {name: array.cpu().numpy().copy() for name, array in self.state_dict().items()}
-        return stopping.AcceptanceHead(len(self.out.weight) // 2, arrays)
 
     @staticmethod
     def features(hidden: Tensor, embedding: Tensor, probability: float | Tensor) -> Tensor:

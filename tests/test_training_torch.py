@@ -18,7 +18,8 @@ transformers = pytest.importorskip("transformers")
 from test_backward_torch import exact  # noqa: E402, F401 (a fixture)
 from test_transformers_model import BYTES, KINDS, SIZES, random_model  # noqa: E402
 
-from omnidraft import losses, sampling_torch, stopping  # noqa: E402
+from omnidraft import losses, sampling_torch, stopping, stopping_torch  # noqa: E402
+from omnidraft.decoding import speculative  # noqa: E402
 from omnidraft.drafting import Draft  # noqa: E402
 from omnidraft.engine.load import load  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
@@ -31,6 +32,7 @@ from omnidraft.learning.training import Recipe  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
 from omnidraft.pairs import pair as pairs  # noqa: E402
 from omnidraft.pairs.pair import Pair  # noqa: E402
+from omnidraft.sampling import Uniforms  # noqa: E402
 from omnidraft.stopping import Confidence  # noqa: E402
 from omnidraft.text.errors import OmnidraftError  # noqa: E402
 from omnidraft.translation import Proposals  # noqa: E402
@@ -410,8 +412,8 @@ def test_adapt_says_what_is_wrong_in_one_line(folders, tmp_path, monkeypatch, ar
 
 @pytest.mark.parametrize("how", ["joint", "interleaved"])
 @pytest.mark.filterwarnings("error")
-def test_a_head_on_a_device_learns_and_stops_as_on_the_host(folders, how, monkeypatch):
-    """The drafter's learner has the PyTorch head there, whose features stay there; the texts are the same."""
+def test_the_head_of_a_drafter_on_a_device_learns_and_stops_as_on_the_host(folders, how, monkeypatch):
+    """Its features come from there, and PyTorch's head, given the same weights, writes the same texts."""
     found = []
     for on_device in (False, True):
         if on_device:
@@ -421,13 +423,17 @@ def test_a_head_on_a_device_learns_and_stops_as_on_the_host(folders, how, monkey
         rng = np.random.default_rng(0)
         trainer = training_torch.Trainer(pair.draft, Recipe(rank=4, rate=3e-3), rng)
         learner = Learner(pair, trainer, rng, Schedule(every=3, head=how))
-        assert isinstance(learner.head, torch.nn.Module) == on_device
         learned = serve(learner, PROMPTS, stop=Confidence(6, 0.01, learner.head))
         features, labels = zip(*learner.labelled, strict=True)
-        assert all(isinstance(one, torch.Tensor) == on_device for one in features) and len(labels) > 50, len(labels)
+        assert all(isinstance(one, np.ndarray) for one in features) and len(labels) > 50, len(labels)
         texts = [[record.draft_tokens for record in one.rounds] for one in learned]
-        head = learner.head.to_host() if on_device else learner.head
-        found.append((texts, labels, [array.tolist() for array in head.parameters.values()]))
+        found.append((texts, labels, [array.tolist() for array in learner.head.parameters.values()]))
+        twin = stopping_torch.AcceptanceHead(pair.draft.embedding.shape[1], learner.head.parameters)
+        with pytest.raises(OmnidraftError, match="the head is PyTorch's"):
+            Learner(pair, trainer, rng, head=twin)
+        same = [list(speculative(pair, PROMPTS[0], Options(stop=Confidence(6, 0.01, head), max_new_tokens=16), Uniforms([])))
+                for head in ((twin, learner.head) if on_device else ())]
+        assert not same or [one.draft_tokens for one in same[0]] == [one.draft_tokens for one in same[1]]
     (texts, labels, weights), (same_texts, same_labels, same_weights) = found
     assert same_texts == texts and same_labels == pytest.approx(labels, abs=1e-4)
     for one, other in zip(weights, same_weights, strict=True):

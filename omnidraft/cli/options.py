@@ -147,7 +147,7 @@ def adapted(pair: Pair, adapter: Any) -> Any:
     note(f"{draft.name} drafts with {what}")
     pair.draft = adapter.drafter(draft)
     pair.draft.name += " with its adapter"
-    return adapter.head_for(draft)
+    return adapter.head
 
 
 def with_head(options: Options, head: Any) -> Options:

@@ -54,8 +54,7 @@ SHIPPED = Path(__file__).parents[1] / "engine" / "embedded" / "adapters"  # read
 class Adapter:
     """What was learned for one pair."""
 
-    lora: LoRA | None = None  # None if all weights were trained: then they are in `weights`
-    weights: dict[str, np.ndarray] = field(default_factory=dict)
+    lora: LoRA  # of rank 0 if all weights were trained
     head: AcceptanceHead | None = None
     states: dict[str, np.ndarray] = field(default_factory=dict)  # the optimizers'
     statistics: Statistics = field(default_factory=Statistics)
@@ -66,11 +65,7 @@ class Adapter:
     def drafter(self, base: Any) -> Any:
         """The base drafter (either backend) with what was learned; the base is not changed."""
         base = getattr(base, "untouched", base)
-        return training_of(base).adapted(base, self.lora, self.weights)
-
-    def head_for(self, base: Any) -> AcceptanceHead | None:
-        """The acceptance head, if there is one, where the drafter's hidden states are."""
-        return self.head and training_of(base).Trainer.head_beside(base, self.head)
+        return training_of(base).adapted(base, self.lora)
 
 
 class Adapters:
@@ -167,8 +162,6 @@ class Adapters:
                 raise
             for path in older:
                 shutil.rmtree(path, ignore_errors=True)
-        adapter.folder = folder
-        adapter.version = version
         return folder
 
     def load(self, pair: Pairing, which: str | None = None, shipped: bool = False
@@ -197,21 +190,20 @@ class Adapters:
         `pair.draft`, the base. OmnidraftError if the adapter does not fit, e.g. by its rank.
         """
         base = pair.draft = getattr(pair.draft, "untouched", pair.draft)
-        adapter = self.load(pair, shipped=shipped) or Adapter()
-        rank = adapter.lora.rank if adapter.lora else 0
-        learned = adapter.lora or adapter.weights
-        if learned and rank != recipe.rank:
+        adapter = self.load(pair, shipped=shipped)
+        if adapter and adapter.lora.rank != recipe.rank:
+            rank = adapter.lora.rank
             if not shipped:
                 raise OmnidraftError(f"{adapter.folder} has rank {rank}, not {recipe.rank}: give "
                                      f"rank {rank} to continue it, or choose another folder")
             recipe = replace(recipe, rank=rank)
         trainer = training_of(base).Trainer(base, recipe, rng)
-        learner = Learner(pair, trainer, rng, schedule, adapter.head_for(base))
+        learner = Learner(pair, trainer, rng, schedule, adapter and adapter.head)
         learner.follows = ""
-        if adapter.folder and adapter.folder.parent == self.root:
-            learner.follows = adapter.checksum
-        if learned:
+        if adapter:
             restore(learner, adapter)
+            if adapter.folder.parent == self.root:
+                learner.follows = adapter.checksum
         return learner
 
     def keep(self, learner: Learner) -> Path:
@@ -252,32 +244,23 @@ def state_of(learner: Learner) -> Adapter:
     arrays = {name: array for name, array in state.items() if not name.startswith("served.")}
     if learner.head_optimizer:
         moments = learner.head_optimizer.state()
-        arrays |= {f"head.{name}": trainer.host(array) for name, array in moments.items()}
-    head = learner.head
-    if head and not head.on_host:
-        head = head.to_host()
-    adapter = Adapter(head=head, states=arrays, statistics=learner.statistics)
-    if trainer.lora:
-        adapter.lora = replace(trainer.lora, parameters=weights)
-    else:
-        adapter.weights = weights
-    return adapter
+        arrays |= {f"head.{name}": array for name, array in moments.items()}
+    lora = replace(trainer.lora, parameters=weights)
+    return Adapter(lora, learner.head, arrays, learner.statistics)
 
 
 def restore(learner: Learner, adapter: Adapter) -> None:
     """Continue a new learner from what was saved."""
     trainer = learner.trainer
-    weights = adapter.lora.parameters if adapter.lora else adapter.weights
     own = {k: v for k, v in adapter.states.items() if not k.startswith("head.")}
     state = {} if own else trainer.state()  # without a saved optimizer, use a fresh one
     for kind in ("served", "parameters"):
+        weights = adapter.lora.parameters
         state |= {f"{kind}.{name}": array for name, array in weights.items()}
     trainer.restore(state | own)
-    if adapter.lora:
-        trainer.lora.alpha = adapter.lora.alpha
+    trainer.lora.alpha = adapter.lora.alpha
     moments = under("head.", adapter.states)
     if learner.head_optimizer and moments:
-        moments = {name: trainer.like(array) for name, array in moments.items()}
         fill(learner.head_optimizer.state(), moments)
     learner.pair.draft = trainer.model()
     learner.statistics = adapter.statistics
@@ -310,12 +293,14 @@ def locked(folder: Path) -> Iterator[None]:
 def write_arrays(place: Path, adapter: Adapter, base: str) -> None:
     """Write a version's folder; `base` is the drafter's name."""
     make_folder_of(place / "any")
-    if adapter.lora:
+    if adapter.lora.rank:
         adapter.lora.save(place, base=base)
-    head = adapter.head.parameters if adapter.head else {}
-    for name, arrays in ((MODEL, adapter.weights), (HEAD, head), (OPTIMIZER, adapter.states)):
-        if arrays:
-            save_tensors(place / name, arrays)
+    else:
+        save_tensors(place / MODEL, adapter.lora.parameters)
+    if adapter.head:
+        save_tensors(place / HEAD, adapter.head.parameters)
+    if adapter.states:
+        save_tensors(place / OPTIMIZER, adapter.states)
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> str:
@@ -405,8 +390,9 @@ def read(folder: Path, manifest: dict[str, Any], **models: Any) -> Adapter:
     place = folder / manifest["folder"]
     arrays = {name: read_arrays(place / name) for name in (MODEL, HEAD, OPTIMIZER)
               if name in manifest["files"] and (place / name).exists()}
-    lora = None
-    if MODEL not in arrays:
+    if MODEL in arrays:
+        lora = LoRA(arrays[MODEL], 0, 0.0)
+    else:
         lora = LoRA.load(place)
         arrays[WEIGHTS] = lora.parameters
     for file, content in arrays.items():
@@ -417,8 +403,8 @@ def read(folder: Path, manifest: dict[str, Any], **models: Any) -> Adapter:
     head = None
     if HEAD in arrays:
         head = AcceptanceHead(models["draft"].embedding.shape[1], arrays[HEAD])
-    return Adapter(lora, arrays.get(MODEL, {}), head, arrays.get(OPTIMIZER, {}),
-                   Statistics.from_json(manifest["statistics"]), folder, manifest["version"],
+    statistics = Statistics.from_json(manifest["statistics"])
+    return Adapter(lora, head, arrays.get(OPTIMIZER, {}), statistics, folder, manifest["version"],
                    manifest["checksum"])
 
 

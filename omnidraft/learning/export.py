@@ -51,9 +51,8 @@ def write_merged(base: Any, adapter: Adapter, place: Path, card: str) -> float:
         if isinstance(base, Llama):
             write_config(part, drafter)
             # subtle: LoRA changes the head, but not the embedding that it was tied to
-            own = base.stored(untied=True)[1]
-            merged = adapter.lora.merged(own) if adapter.lora else adapter.weights
-            save_tensors(part / "model.safetensors", merged, np.float32)
+            _, own = base.stored(untied=bool(adapter.lora.rank))
+            save_tensors(part / "model.safetensors", adapter.lora.merged(own), np.float32)
             again = load(part, "float32", "numpy", "cpu")
         else:
             drafter.model.save_pretrained(part)

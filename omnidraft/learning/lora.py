@@ -2,6 +2,7 @@
 
 A matrix W (out, in) becomes W + s B A with A (rank, in), B (out, rank), s = alpha / rank. B starts
 at zero; only A and B are trained and saved, in PEFT's format. To switch targets, switch A and B.
+With rank 0 there are no adapters: the weights W themselves are trained and saved.
 """
 
 import json
@@ -27,7 +28,8 @@ OTHER_KINDS = "use_dora use_rslora use_qalora rank_pattern alpha_pattern layer_r
 class LoRA:
     """Adapters of some projections of a model; an optimizer changes `parameters` in place."""
 
-    parameters: dict[str, np.ndarray]  # A and B of each projection, under PEFT's names
+    # A and B of each projection, under PEFT's names; with rank 0, all weights under their own
+    parameters: dict[str, np.ndarray]
     rank: int
     alpha: float
     turned: tuple[str, ...] = ()  # weights that are stored as (in, out), as in GPT-2
@@ -68,6 +70,8 @@ class LoRA:
     def merged(self, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """A model's `tensors`, with a new array W + s B A for each W that has an adapter."""
         merged = dict(tensors)
+        if not self.rank:
+            return merged | self.parameters
         for name, (a, b) in self.targets.items():
             change = self.alpha / self.rank * self.parameters[b] @ self.parameters[a]
             if name in self.turned:
@@ -80,6 +84,8 @@ class LoRA:
 
     def gradients(self, full: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """∂L/∂A and ∂L/∂B from ∂L/∂W at the merged weights: dA = s B^T dW, dB = s dW A^T."""
+        if not self.rank:
+            return full
         grads = {}
         for name, (a, b) in self.targets.items():
             change = self.alpha / self.rank * full[name]

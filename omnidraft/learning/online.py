@@ -212,10 +212,11 @@ class Learner:
         self.rng = rng
         self.schedule = schedule
         if schedule.head != "none" and head is None:
-            fresh = AcceptanceHead(trainer.base.embedding.shape[1])
-            head = trainer.head_beside(trainer.base, fresh)
+            head = AcceptanceHead(trainer.base.embedding.shape[1])
+        if head and not head.on_host:
+            raise OmnidraftError("the head is PyTorch's: give a stopping.AcceptanceHead to learn")
         self.head = head
-        self.head_optimizer = head and AdamW(trainer.head_weights(head), HEAD_RATE, decay=0.0)
+        self.head_optimizer = head and AdamW(head.parameters, HEAD_RATE, decay=0.0)
         self.batch: list[Example] = []
         self.memory = Memory(schedule.memory, schedule.memory_bytes, pair.sampler.to_numpy)
         self.labelled: deque[tuple[Any, float]] = deque(maxlen=HEAD_MEMORY)
@@ -374,7 +375,9 @@ class Learner:
         if self.schedule.head == "interleaved":
             chosen = self.rng.integers(len(self.labelled), size=size)
         features, labels = zip(*(self.labelled[i] for i in chosen), strict=True)
-        self.head_optimizer.step(self.trainer.head_gradients(self.head, features, labels))
+        seen = np.stack(features)  # (n, F)
+        _, gradients = self.head.loss(seen, np.array(labels, np.float32), rejected_weight=1.0)
+        self.head_optimizer.step(gradients)
 
     def _labels(self, draft: Any, proposals: Any, logits: Any, kept: int,
                 done: bool) -> list[float]:

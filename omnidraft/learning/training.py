@@ -5,7 +5,7 @@ served (Polyak and Juditsky 1992). The base model is never changed.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +15,6 @@ import numpy as np
 from .. import losses
 from ..engine.llama import Llama
 from ..sampling import mask, process
-from ..stopping import AcceptanceHead
 from ..text.errors import GENERATOR, OmnidraftError, expect, shown
 from . import backward
 from .lora import LoRA
@@ -82,23 +81,20 @@ class Trainer:
         shapes = self.config.tensor_shapes()
         matrices = {name: shape for name, shape in shapes.items()
                     if len(shape) == 2 and name != backward.EMBEDDING}
-        lora = None
+        lora = LoRA(deepcopy(self.tensors), 0, 0.0)
         if recipe.rank:
             lora = LoRA.fresh(matrices, rng, recipe.rank, base.dtype)
-        self._start(lora, shapes)
+        self._start(lora)
 
     @staticmethod
     def _check(recipe: Recipe, rng: np.random.Generator) -> None:
         expect("recipe", recipe, Recipe, "a Recipe")
         expect("rng", rng, np.random.Generator, GENERATOR)
 
-    def _start(self, lora: LoRA | None, names: Iterable[str]) -> None:
-        """Set up the adapters or the weights `names`, a new optimizer, and the running mean."""
+    def _start(self, lora: LoRA) -> None:
+        """Set up what is trained, a new optimizer, and the running mean."""
         self.lora = lora
-        if lora:
-            self.parameters = lora.parameters
-        else:
-            self.parameters = {name: deepcopy(self.tensors[name]) for name in names}
+        self.parameters = lora.parameters
         shares = {name: SHARE_OF_A for name in self.parameters if ".lora_A." in name}
         self.optimizer = AdamW(self.parameters, self.recipe.step_size(self.base), clip=1.0,
                                decay=self.recipe.decay, shares=shares)
@@ -107,8 +103,6 @@ class Trainer:
     def merged(self, served: bool = True) -> dict[str, np.ndarray]:
         """The drafter's tensors by Hugging Face name, from the served or the latest parameters."""
         own = self.served if served else self.parameters
-        if not self.lora:
-            return own
         return replace(self.lora, parameters=own).merged(self.tensors)
 
     def model(self) -> Llama:
@@ -131,7 +125,7 @@ class Trainer:
     def _gradients(self, pair: Any, examples: Sequence[losses.Example]) -> tuple[float, int, dict]:
         """Sum of the loss over the comparisons, their count, and the gradients of the mean."""
         tensors = self.merged(served=False)
-        wanted = list(self.lora.targets if self.lora else self.parameters)
+        wanted = list(self.lora.targets or self.parameters)
         recipe = self.recipe
         options = {"lifted": {"divergence": recipe.divergence}, "hybrid": {"weight": recipe.weight}}
         total = 0.0
@@ -147,7 +141,7 @@ class Trainer:
                 full[name] = full.get(name, 0) + gradient
         for name in full:
             full[name] = full[name] / max(1, counted)
-        if self.lora and full:
+        if full:
             full = self.lora.gradients(full)
         return total, counted, full
 
@@ -195,22 +189,6 @@ class Trainer:
         """A pass whose `logits` are (n, V)."""
         return backward.run(self.config, tensors, example.draft_ids[:self.base.context_size])
 
-    @staticmethod
-    def head_beside(base: Any, head: AcceptanceHead) -> AcceptanceHead:
-        """The head where the drafter's hidden states are, which here it is already."""
-        return head
-
-    @staticmethod
-    def head_weights(head: AcceptanceHead) -> dict[str, np.ndarray]:
-        """The parameters of an acceptance head, which steps change in place."""
-        return head.parameters
-
-    @staticmethod
-    def head_gradients(head: AcceptanceHead, features: Sequence[Any],
-                       labels: Sequence[float]) -> dict[str, np.ndarray]:
-        """The gradients of the head's mean loss on n features (F,) and labels."""
-        return head.loss(np.stack(features), np.array(labels, np.float32), 1.0)[1]
-
     _back = staticmethod(backward.gradients)
 
     @staticmethod
@@ -233,11 +211,9 @@ def under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return found
 
 
-def adapted(base: Llama, lora: LoRA | None, weights: dict[str, np.ndarray]) -> Llama:
-    """The drafter with adapters or, without them, with other weights; the base is not changed."""
-    if not lora:
-        return base.rebuilt(base.config, weights)
-    config, tensors = base.stored(untied=True)
+def adapted(base: Llama, lora: LoRA) -> Llama:
+    """The drafter with what was learned; the base is not changed."""
+    config, tensors = base.stored(untied=bool(lora.rank))
     return base.rebuilt(config, lora.merged(tensors))
 
 

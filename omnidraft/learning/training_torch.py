@@ -15,7 +15,7 @@ import torch
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
-from .. import losses_torch, sampling_torch, stopping, stopping_torch
+from .. import losses_torch, sampling_torch
 from ..engine.transformers_model import TransformersModel
 from ..losses import Example
 from ..sampling import BROKEN, mask
@@ -39,9 +39,12 @@ class Trainer(training.Trainer):
         base = self.base = getattr(base, "untouched", base)
         self.recipe = recipe
         self.tensors = tensors_of(base)
-        lora = fresh(base, rng, recipe.rank) if recipe.rank else None
-        self._drafter = copied(base, untie=lora is not None)
-        self._start(lora, [name for name, _ in base.model.named_parameters()])
+        own = [name for name, _ in base.model.named_parameters()]  # a tied head only once
+        lora = LoRA({name: self.tensors[name].clone() for name in own}, 0, 0.0)
+        if recipe.rank:
+            lora = fresh(base, rng, recipe.rank)
+        self._drafter = copied(base, untie=bool(recipe.rank))
+        self._start(lora)
 
     def model(self) -> TransformersModel:
         """The drafter with the served weights: always the same copy, so use new caches with it."""
@@ -96,32 +99,6 @@ class Trainer(training.Trainer):
         return trace
 
     @staticmethod
-    def head_beside(base: TransformersModel,
-                    head: stopping.AcceptanceHead) -> stopping.AcceptanceHead:
-        """The head where the drafter's hidden states are: on a device its PyTorch twin."""
-        if numpy_is_faster(base.embedding):
-            return head
-        width = base.embedding.shape[1]
-        return stopping_torch.AcceptanceHead(width, head.parameters).to(base.device)
-
-    @staticmethod
-    def head_weights(head: stopping.AcceptanceHead) -> dict[str, Any]:
-        if head.on_host:
-            return head.parameters
-        return {name: one.detach() for name, one in head.named_parameters()}  # of the same memory
-
-    @staticmethod
-    @torch.enable_grad()
-    def head_gradients(head: stopping.AcceptanceHead, features: Sequence[Any],
-                       labels: Sequence[float]) -> dict[str, Any]:
-        if head.on_host:
-            return training.Trainer.head_gradients(head, features, labels)
-        seen = torch.stack([*features])
-        head.zero_grad()
-        head.loss(seen, torch.tensor(labels, device=seen.device), 1.0).backward()
-        return {name: one.grad for name, one in head.named_parameters()}
-
-    @staticmethod
     def _back(trace: Any, slope: Any, wanted: Sequence[str]) -> Tensors:
         leaves = [trace.tensors[name] for name in wanted]
         slope = torch.as_tensor(slope).to(trace.output)
@@ -130,7 +107,7 @@ class Trainer(training.Trainer):
 
 
 def numpy_is_faster(tensor: torch.Tensor) -> bool:
-    """Where losses and head run: on a CPU in NumPy, on any other device there (their twins)."""
+    """Where losses run: on a CPU in NumPy, on any other device there (their twins)."""
     return tensor.device.type == "cpu"
 
 
@@ -154,11 +131,10 @@ def filled(model: TransformersModel, tensors: Tensors | dict[str, np.ndarray]) -
     return model
 
 
-def adapted(base: TransformersModel, lora: LoRA | None,
-            weights: dict[str, np.ndarray]) -> TransformersModel:
-    """The drafter with adapters or, without them, with other weights; the base is not changed."""
-    new = placed(lora, base).merged(tensors_of(base)) if lora else weights
-    return filled(copied(base, untie=lora is not None), new)
+def adapted(base: TransformersModel, lora: LoRA) -> TransformersModel:
+    """The drafter with what was learned; the base is not changed."""
+    merged = placed(lora, base).merged(tensors_of(base))
+    return filled(copied(base, untie=bool(lora.rank)), merged)
 
 
 def tensors_of(base: TransformersModel) -> Tensors:
