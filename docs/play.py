@@ -1,9 +1,9 @@
-"""Record rounds for docs/play.html, the page of `omnidraft play` with texts that are written already.
+"""Record rounds into omnidraft/data/play.html, the page of `omnidraft play`, which shows them when it is opened from disk.
 
-    python docs/play.py [--out docs/play.html] [--picture docs/play.png] [--stored]
+    python docs/play.py [--picture docs/play.png]
 
-The page is omnidraft/data/play.html with a recording in its line `const scenes = ...`: it loads nothing else, and opens from
-disk. `--stored` keeps the recording. The picture (drawn by Chromium) shows the round on which the page opens.
+They are its line `const scenes = ...`; the page loads nothing else. The picture (drawn by Chromium) shows the round on which
+the page opens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 import omnidraft  # noqa: E402
 from omnidraft import Adapters, Options, Pair, decoding  # noqa: E402
-from omnidraft.cli.play import filled  # noqa: E402
+from omnidraft.cli.play import PAGE, filled  # noqa: E402
 from omnidraft.cli.rounds import lines  # noqa: E402
 from omnidraft.learning.adapters import SHIPPED  # noqa: E402
 from omnidraft.text.files import write_text  # noqa: E402
@@ -40,7 +40,6 @@ SCENES = [  # drafter, target, prompt, temperature, seed of a text that shows mu
     ("draft-general, adapted", "qwen-like", "Write a story about a dog.", 0.7, 4),
 ]
 REPEATS = 7  # of each recording: a round's time is the shortest of them, because other work can only add to it
-PAGE = ROOT / "docs" / "play.html"
 
 
 def pair_of(draft: str, target: str) -> Pair:
@@ -69,31 +68,29 @@ def recording() -> list[dict]:
             for draft, target, prompt, temperature, seed in SCENES]
 
 
-def stored(path: Path) -> list[dict]:
-    """The recording in a page."""
-    return json.loads(re.search(r"^const scenes = (.*);$", path.read_text(encoding="utf-8"), re.M)[1])
+def stored() -> list[dict]:
+    """The recording in the page."""
+    return json.loads(re.search(r"^const scenes = (.*);$", PAGE.read_text(encoding="utf-8"), re.M)[1])
 
 
-def picture(page: Path, path: Path, size: str = "1000,985") -> None:
+def picture(path: Path, size: str = "1000,985") -> None:
     """A picture of the page as it opens, made by Chromium without a window."""
     with tempfile.TemporaryDirectory() as profile:
         subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
                         "--disable-component-update", "--no-first-run", "--hide-scrollbars", "--force-device-scale-factor=0.85",
                         f"--user-data-dir={profile}", f"--window-size={size}", f"--screenshot={path.resolve()}",
-                        page.resolve().as_uri()], check=True, capture_output=True)
+                        PAGE.resolve().as_uri()], check=True, capture_output=True)
 
 
 def main() -> None:
     """Record and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=PAGE)
     parser.add_argument("--picture", type=Path)
-    parser.add_argument("--stored", action="store_true", help="do not record again")
     args = parser.parse_args()
-    write_text(args.out, filled(scenes=stored(PAGE) if args.stored else recording()))
+    write_text(PAGE, filled(scenes=recording()))
     if args.picture:
-        picture(args.out, args.picture)
-    print(args.out)
+        picture(args.picture)
+    print(PAGE)
 
 
 if __name__ == "__main__":

@@ -251,7 +251,7 @@ def main() -> None:
         print(f"lesson {path.stem} ...", file=sys.stderr)
         write_text(args.out / f"{path.stem}.html", lesson_page(path, found))
     write_text(args.out / "glossary.html", glossary_page(found))
-    write_text(args.out / "play.html", (ROOT / "docs" / "play.html").read_text(encoding="utf-8"))
+    write_text(args.out / "play.html", (ROOT / "omnidraft" / "data" / "play.html").read_text(encoding="utf-8"))
     write_text(args.out / "index.html", index_page(found))
     print(args.out / "index.html")
 

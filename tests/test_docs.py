@@ -190,7 +190,7 @@ def test_the_sample_of_prompts_is_enough_to_measure_a_gain():
 
 
 def test_the_demo_is_the_first_picture_and_terms_come_before_the_second():
-    demo, page = README.index("](docs/demo.svg)"), README.index("](docs/play.png)](docs/play.html)")
+    demo, page = README.index("](docs/demo.svg)"), README.index("](docs/play.png)](omnidraft/data/play.html)")
     assert demo < README.index("make demo     #") and demo < page
     assert all(README.index(f"*{term}*") < page for term in ("drafter", "target", "atoms", "trie"))
     assert README.index("P is the\ntarget's distribution") < page and README.index("Q the drafter's") < page

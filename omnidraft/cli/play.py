@@ -87,7 +87,7 @@ class Server(ThreadingHTTPServer):
         controls = {name: getattr(decoding, name) for name in CONTROLS}
         live = controls | {"rules": list(RULES), "prompt": USUAL["math"],
                            "draft": pair.draft.name, "target": pair.target.name}
-        self.page = filled(live=live)
+        self.page = filled(live=live, scenes=[])
 
     def write(self, asking: dict[str, Any]) -> Iterator[dict]:
         """The lines for what the page asks for."""
