@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 TORCH_VENV := .venv-torch
-VLLM_VENV := .venv-vllm
 DOCS_VENV := .venv-docs
 OLD_VENV := .venv-oldest
 NEW_VENV := .venv-newest

@@ -10,7 +10,7 @@ What another family computes in a layer goes into `_layer` (weights) and `_pass`
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,7 +108,6 @@ class Llama:
         self._build(tensors)
         self._eps = config.width * config.eps
         self._turns = self._rotations(512)
-        self._local = [i in config.local for i in range(config.layers)]
         self._embedding_scale = self.dtype.type(math.sqrt(config.width) if config.gemma else 1)
         self._later = np.triu(np.full((LONGEST_PASS, LONGEST_PASS), -np.inf, self.dtype), 1)
 
@@ -168,9 +167,10 @@ class Llama:
         check_pass(self, ids, len(ids), rows, cache.length)
         cache.reserve(cache.length + len(ids))
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
-            pieces = [self._pass([(ids[i:i + LONGEST_PASS], cache)])
+            pieces = [self._read(ids[i:i + LONGEST_PASS], cache)
                       for i in range(0, len(ids), LONGEST_PASS)]
-            cache.hidden = self._norm(joined(pieces)[-rows:])
+            x = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            cache.hidden = self._norm(x[-rows:])
             logits = self.head(cache.hidden)
         return self._finite(logits)
 
@@ -185,10 +185,21 @@ class Llama:
         for ids, cache in texts:
             check_pass(self, ids, len(ids), 1, cache.length)
             cache.reserve(cache.length + len(ids))
-        last = np.cumsum([len(ids) for ids, _ in texts]) - 1
+        all_ids = [i for ids, _ in texts for i in ids]
+        turns = [self._turns_at(cache.length, len(ids)) for ids, cache in texts]
+        turns = [np.concatenate(kind) for kind in zip(*turns, strict=True)]
+        ends = np.cumsum([len(ids) for ids, _ in texts])
+
+        def attend(rows: np.ndarray, place: int) -> np.ndarray:
+            parts = np.split(rows, ends[:-1])
+            return np.concatenate([self._attention(cache, part, place)
+                                   for part, (_, cache) in zip(parts, texts, strict=True)])
+
         with np.errstate(over="ignore", invalid="ignore"):
-            x = self._pass(texts)
-            logits = self.head(self._norm(x[last]))
+            x = self._pass(all_ids, turns, attend)
+            logits = self.head(self._norm(x[ends - 1]))
+        for ids, cache in texts:
+            cache.length += len(ids)
         return self._finite(logits)
 
     def _finite(self, logits: np.ndarray) -> np.ndarray:
@@ -196,118 +207,106 @@ class Llama:
             raise OmnidraftError(f"{self.name}: logits are NaN or infinite: its weights are broken")
         return logits
 
-    def _pass(self, texts: Sequence[tuple[Sequence[int], KVCache]]) -> np.ndarray:
-        """The residual stream after all layers (m, width); the texts have m ids, their caches grow.
+    def _read(self, ids: Sequence[int], cache: KVCache) -> np.ndarray:
+        """Feed one text at most `LONGEST_PASS` ids: the residual stream (m, width)."""
+        turns = self._turns_at(cache.length, len(ids))
+        x = self._pass(ids, turns, partial(self._attention, cache))
+        cache.length += len(ids)
+        return x
 
-        Only attention looks at each text by itself.
+    def _pass(self, ids: Sequence[int], turns: list[np.ndarray],
+              attend: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
+        """The residual stream of m ids after all layers (m, width).
+
+        turns: their rotations (`_turns_at`). attend: `_attention` of the text or texts.
         """
         c = self.config
-        ids = joined([np.asarray(ids) for ids, _ in texts])
-        turns = joined([self._turns_at(cache.length, len(ids)) for ids, cache in texts])
-        turns = [turns[:, kind] for kind in range(turns.shape[1])]  # (m, 1, head_dim / 2) each
-        ends = list(accumulate([len(ids) for ids, _ in texts], initial=0))
-        caches = [cache for _, cache in texts]
-        parts = list(zip(ends[:-1], ends[1:], caches, strict=True))
         m = len(ids)
         both = c.heads + c.kv_heads
-        x = self.embedding[ids]
+        x = self.embedding[np.asarray(ids)]
         if c.gemma:
             x *= self._embedding_scale
         for place, layer in enumerate(self.layers):
             rows = layer.qkv(self._norm(x)).reshape(m, -1, c.head_dim)  # (m, heads + 2 kv_heads, …)
             heads = rows[:, :both]
-            if c.qk_norm:
+            if layer.heads is not None:
                 squares = np.vecdot(heads, heads)[..., None]
                 heads *= layer.heads / np.sqrt(squares + c.head_dim * c.eps)
-            turn = turns[self._local[place]]
+            turn = turns[place in c.local]
             pairs = heads.view(turn.dtype)  # (m, heads + kv_heads, head_dim / 2), complex
             pairs *= turn
-            if len(parts) == 1:
-                mixed = self._attention(rows, caches[0], place)
-            else:
-                mixed = np.concatenate([self._attention(rows[first:last], cache, place)
-                                        for first, last, cache in parts])
-            added = layer.out(mixed)
+            added = layer.out(attend(rows, place))
             x = x + (added if layer.attention is None else self._norm(added) * layer.attention)
             added = layer.down(_gated(layer.gate_up(self._norm(x)), c.gemma))
             x += added if layer.mlp is None else self._norm(added) * layer.mlp
-        for ids, cache in texts:
-            cache.length += len(ids)
         return x
 
-    def _attention(self, rows: np.ndarray, cache: KVCache, place: int) -> np.ndarray:
-        """Attention of one text in the layer at `place` (m, heads · head_dim).
+    def _attention(self, cache: KVCache, rows: np.ndarray, place: int) -> np.ndarray:
+        """Grouped-query attention (arXiv 2305.13245) of one text: softmax(q k) v.
 
-        rows: (m, heads + 2 kv_heads, head_dim), queries, keys and values; the cache stores the two
-        last.
+        rows (m, heads + 2 kv_heads, head_dim), queries, keys and values of m tokens; the cache
+        stores the two last. Result (m, heads · head_dim).
         """
         c = self.config
+        m = len(rows)
         first = cache.length
-        last = first + len(rows)
-        both = c.heads + c.kv_heads
-        keys = cache.keys[place]
-        values = cache.values[place]
-        keys[..., first:last] = rows[:, c.heads:both].transpose(1, 2, 0)
-        values[:, first:last, :-1] = rows[:, both:].swapaxes(0, 1)
-        window = last
-        begin = 0  # of what the first of the tokens sees
-        if self._local[place]:
-            window = c.window
-            begin = max(0, first + 1 - window)
-        return self._attend(rows[:, :c.heads], keys[..., begin:last], values[:, begin:last], window)
+        last = first + m
+        kv_heads = c.kv_heads
+        both = c.heads + kv_heads
+        cache.keys[place][..., first:last] = rows[:, c.heads:both].transpose(1, 2, 0)
+        cache.values[place][:, first:last, :-1] = rows[:, both:].swapaxes(0, 1)
+        window = c.window if place in c.local else last  # each token sees so many, itself included
+        begin = max(0, first + 1 - window)  # of what the first of them sees
+        keys = cache.keys[place][:, None, :, begin:last]  # (kv_heads, 1, head_dim, n)
+        values = cache.values[place][:, None, begin:last]  # (kv_heads, 1, n, head_dim + 1)
+        queries = rows[:, :c.heads]
+        if m == 1:  # (kv_heads, heads of a group, 1, head_dim): vectors times a matrix
+            q = queries.reshape(kv_heads, -1, 1, c.head_dim)
+        else:  # (kv_heads, 1, heads of a group · m, head_dim): one product for all that share keys
+            q = queries.reshape(m, kv_heads, -1, c.head_dim).transpose(1, 2, 0, 3)
+            q = q.reshape(kv_heads, 1, -1, c.head_dim)
+        scores = q @ keys
+        if m > 1:
+            self._mask(scores.reshape(kv_heads, -1, m, last - begin), window)
+        scores -= scores.max(axis=-1, keepdims=True)
+        np.exp(scores, out=scores)
+        mixed = scores @ values
+        mixed = mixed[..., :-1] / mixed[..., -1:]  # divide by the sum of the exponentials
+        if m > 1:
+            mixed = mixed.reshape(kv_heads, -1, m, c.head_dim).transpose(2, 0, 1, 3)
+        return mixed.reshape(m, c.heads * c.head_dim)
 
-    def _turns_at(self, first: int, count: int) -> np.ndarray:
-        """The rotations of `count` places from `first` on (count, kinds, 1, head_dim / 2)."""
+    def _mask(self, scores: np.ndarray, window: int) -> None:
+        """Hide later tokens, and those before the window, in scores (..., m, n) of the last m."""
+        m, n = scores.shape[-2:]
+        scores[..., n - m:] += self._later[:m, :m]
+        if n > window:
+            scores[..., np.tri(m, n, n - m - window, dtype=bool)] = -np.inf
+
+    def _turns_at(self, first: int, count: int) -> list[np.ndarray]:
+        """The rotations of `count` places from `first` on, by kind (count, 1, head_dim / 2)."""
+        last = first + count
         turns = self._turns  # subtle: read once, as another thread may replace it by a shorter one
-        if first + count > len(turns):
-            turns = self._turns = self._rotations(2 * (first + count))
-        return turns[first:first + count]
+        if last > len(turns[0]):
+            turns = self._turns = self._rotations(2 * last)
+        return [turn[first:last] for turn in turns]
 
-    def _rotations(self, length: int) -> np.ndarray:
-        """The complex numbers that rotate the pairs of a head (positions, kinds, 1, head_dim / 2).
+    def _rotations(self, length: int) -> list[np.ndarray]:
+        """The complex numbers that rotate the pairs of a head (positions, 1, head_dim / 2).
 
-        kinds: 1, or 2 with local layers, whose rotations come second.
+        The second of them are those of local layers, if there are any.
         """
-        kinds = [frequencies(self.config, local) for local in (False, True)]
-        if not self.config.local:
-            kinds.pop()
-        positions = np.arange(min(length, self.context_size))[:, None, None, None]
-        turns = np.exp(1j * (positions * np.stack(kinds)[:, None]))
-        return turns.astype(np.result_type(self.dtype, np.complex64))
+        kinds = (False, True) if self.config.local else (False,)
+        positions = np.arange(min(length, self.context_size))[:, None, None]
+        dtype = np.result_type(self.dtype, np.complex64)
+        return [np.exp(1j * (positions * frequencies(self.config, kind))).astype(dtype)
+                for kind in kinds]
 
     def _norm(self, x: np.ndarray) -> np.ndarray:
         """RMSNorm without the factor gain · sqrt(width), which is folded into the next matrix."""
         if len(x) == 1:  # the same result in half the time
             return x / math.sqrt(x[0].dot(x[0]) + self._eps)
         return x / np.sqrt(np.vecdot(x, x)[:, None] + self._eps)
-
-    def _attend(self, queries: np.ndarray, keys: np.ndarray, values: np.ndarray,
-                window: int) -> np.ndarray:
-        """Grouped-query attention (arXiv 2305.13245): softmax(q k) v, (m, heads · head_dim).
-
-        keys (kv_heads, head_dim, n); values (kv_heads, n, head_dim + 1), whose last column is 1.
-        Each token sees itself and window - 1 before it.
-        """
-        m, heads, head_dim = queries.shape
-        kv_heads, _, n = keys.shape
-        if m == 1:  # (kv_heads, heads of a group, 1, head_dim): vectors times a matrix
-            q = queries.reshape(kv_heads, -1, 1, head_dim)
-        else:  # (kv_heads, 1, heads of a group · m, head_dim): one product for all that share keys
-            q = queries.reshape(m, kv_heads, -1, head_dim).transpose(1, 2, 0, 3)
-            q = q.reshape(kv_heads, 1, -1, head_dim)
-        scores = q @ keys[:, None]
-        if m > 1:  # causal mask: none of the m tokens sees a later one
-            of_tokens = scores.reshape(kv_heads, -1, m, n)
-            of_tokens[..., n - m:] += self._later[:m, :m]
-            if n > window:
-                of_tokens[..., np.tri(m, n, n - m - window, dtype=bool)] = -np.inf
-        scores -= scores.max(axis=-1, keepdims=True)
-        np.exp(scores, out=scores)
-        mixed = scores @ values[:, None]
-        mixed = mixed[..., :-1] / mixed[..., -1:]  # divide by the sum of the exponentials
-        if m > 1:
-            mixed = mixed.reshape(kv_heads, -1, m, head_dim).transpose(2, 0, 1, 3)
-        return mixed.reshape(m, heads * head_dim)
 
     def _build(self, tensors: dict[str, np.ndarray]) -> None:
         """Fuse matrices that share an input, fold in constant factors, and apply the layout."""
@@ -382,11 +381,6 @@ class Llama:
                     yield rows
 
         return Linear(pieces(), bias, self.layout, shape, self.dtype, self._room)
-
-
-def joined(parts: list[np.ndarray]) -> np.ndarray:
-    """The rows of all parts; of a single one without a copy."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def matrix_shapes(config: ModelConfig) -> tuple[tuple[int, int], ...]:
