@@ -90,7 +90,7 @@ def test_methods_take_turns_and_a_repeat_has_its_own_draws(monkeypatch):
     def method(name, seconds):
         def write(models, prompt, how, uniforms):
             calls.append((name, prompt))
-            return [od.Round(emitted=[7], seconds={"target": seconds})] * 2
+            yield from [od.Round(emitted=[7], seconds={"target": seconds})] * 2
         return write
 
     target = SimpleNamespace(name="fake", context_size=8, tokenizer=SimpleNamespace(

@@ -1,6 +1,7 @@
 """`omnidraft bench`: the measured speed of a pair against plain decoding of its target."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, NamedTuple
@@ -76,26 +77,22 @@ def measure(pair: Pair, asked: list[tuple[list[int], list[int]]], how: Options, 
         for repeat in bar.track(range(repeats + 1), description="measuring"):
             texts = []
             for place, ids in enumerate(asked if repeat else asked[:3]):
-                draw = seed + repeat * len(asked) + place
-                plain_first = (repeat + place) % 2 == 0
-                texts.append(both_ways(pair, ids, how, draw, plain_first))
+                ways = both_ways(pair, ids, how, seed + repeat * len(asked) + place)
+                if (repeat + place) % 2:
+                    ways.reverse()
+                made = {name: list(records) for name, records in ways}
+                texts.append(Measured(ids[0], **made))
             if repeat:
                 each.append(compare(pair.target, texts, how)["speedup"])
                 every += texts
     return compare(pair.target, every, how) | {"speedup": median(each), "each": each}
 
 
-def both_ways(pair: Pair, ids: tuple[list[int], list[int]], how: Options, seed: int,
-              plain_first: bool) -> Measured:
-    """A text decoded plainly and speculatively, one after the other, with the same draws."""
-    rounds = {}
-    for name in ("plain", "speculative") if plain_first else ("speculative", "plain"):
-        if name == "plain":
-            records = plain(pair.target, ids[0], how, uniforms_of(seed))
-        else:
-            records = paced(pair, ids, how, uniforms_of(seed))
-        rounds[name] = list(records)
-    return Measured(ids[0], **rounds)
+def both_ways(pair: Pair, ids: tuple[list[int], list[int]], how: Options,
+              seed: int) -> list[tuple[str, Iterator[Round]]]:
+    """A text decoded plainly and speculatively with the same draws, as each is read."""
+    return [("plain", plain(pair.target, ids[0], how, uniforms_of(seed))),
+            ("speculative", paced(pair, ids, how, uniforms_of(seed)))]
 
 
 def compare(target: Any, texts: list[Measured], how: Options) -> dict[str, Any]:

@@ -34,13 +34,9 @@ from .prompts import TASKS, read_prompts
 
 LESSONS = Path(__file__).parents[2] / "tutorials"  # in the repository; a wheel has none
 SAMPLE = " Snowflakes fell on 128 cafés; she said: \"I'll be back.\"\n    return problem_solver(x)"
-# block by numbers of draft and target tokens (2: several): style, sign, legend
-BLOCKS = {
-    (1, 1): ("green", "=", "same token"),
-    (2, 1): ("cyan underline", "*", "several draft tokens, one target token"),
-    (1, 2): ("bold magenta", "/", "one draft token, several target tokens"),
-    (2, 2): ("yellow", "~", "crossing boundaries"),
-}
+# block by numbers of draft and target tokens (2: several)
+BLOCKS = {(1, 1): "same token", (2, 1): "several draft tokens, one target token",
+          (1, 2): "one draft token, several target tokens", (2, 2): "crossing boundaries"}
 
 
 # ------------------------------------------------------------------------------- two vocabularies
@@ -51,49 +47,30 @@ def align(
     draft: options.Side, target: options.Side,
     text: Annotated[str, typer.Argument(
         help="Text to tokenize.", show_default="a sample")] = SAMPLE,
-    plain: options.Plain = False,
 ) -> None:
-    """Show a text in the tokens of both vocabularies, split into the smallest common blocks.
+    """Show a text in the tokens of both vocabularies, each line one of the smallest common blocks.
 
     `omnidraft check` compares the whole vocabularies.
     """
-    from rich.text import Text
-
     tokenizers = map(tokenizer_of, (draft, target))
     above, below = (one.pieces(one.encode_continuation(text)) for one in tokenizers)
-    out, signs = console(plain)
-    lines = [Text("draft   "), Text("target  ")]
+    rows: list[Sequence[str]] = [("draft", "target", "")]
     end = last = 0
     for (start, end), (first, last) in aligned_spans(above, below):
-        cells = block(above[start:end], below[first:last], signs)
-        width = max(cell.cell_len for cell in cells)
-        if not width:  # a character that neither vocabulary has
-            continue
-        if lines[-1].cell_len + width + 2 > out.width and lines[-1].cell_len > 8:
-            lines += [Text(" " * 8), Text(" " * 8)]
-        for line, cell in zip(lines[-2:], cells, strict=True):
-            line.append_text(cell).append(" " * (width + 2 - cell.cell_len))
+        blocks = above[start:end], below[first:last]
+        if any(map(b"".join, blocks)):  # else a character that neither vocabulary has
+            kind = BLOCKS[min(2, len(blocks[0])), min(2, len(blocks[1]))]
+            rows.append((*map(shown, blocks), kind))
     for name, rest in (("draft", above[end:]), ("target", below[last:])):
         if any(rest):
-            lines.append(Text("one side cannot spell this text; from here on, the "
-                              f"{name} side has {show_bytes(b''.join(rest))}"))
-    meanings = [Text(f"{sign} " * signs + meaning, style)
-                for style, sign, meaning in BLOCKS.values()]
-    out.print(Text("\n").join([*lines, Text(), *meanings]), soft_wrap=True)
+            rows.append(["one side cannot spell this text; from here on, the "
+                         f"{name} side has {show_bytes(b''.join(rest))}"])
+    say(columns(rows))
 
 
-def block(above: Sequence[bytes], below: Sequence[bytes], signs: bool) -> list[Any]:
-    """The tokens of the drafter and of the target for the same bytes, in the style of their block.
-
-    Two Rich texts; both are empty if no token has a byte.
-    """
-    from rich.text import Text
-
-    sides = ["|".join(map(show_bytes, side)) for side in (above, below)]
-    if not any(sides):
-        return [Text(), Text()]
-    style, sign, _ = BLOCKS[min(2, len(above)), min(2, len(below))]
-    return [Text(sign * signs + side, style) for side in sides]
+def shown(pieces: Sequence[bytes]) -> str:
+    """The bytes of some tokens, with | between two of them."""
+    return "|".join(map(show_bytes, pieces))
 
 
 @command("omnidraft check draft-tasks qwen-like", "omnidraft check ./a/tokenizer.json ./b",

@@ -97,11 +97,7 @@ def columns(rows: Sequence[Sequence[Any]]) -> str:
     'a    bb\\nccc  d'
     """
     table = [[escape(str(cell), "") for cell in row] for row in rows]
-    count = max(len(row) for row in table)
-    whole = [row for row in table if len(row) == count]
-    sizes = [max(len(row[place]) for row in whole) for place in range(count)]
-    lines = []
-    for row in table:
-        padded = [cell.ljust(size) for cell, size in zip(row, sizes, strict=False)]
-        lines.append("  ".join(padded).rstrip())
+    whole = [row for row in table if len(row) == len(table[0])]
+    sizes = [max(map(len, column)) for column in zip(*whole, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, sizes)).rstrip() for row in table]
     return "\n".join(lines)
