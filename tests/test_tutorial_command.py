@@ -88,9 +88,11 @@ def test_check_runs_the_tests_of_the_lesson_and_names_its_files(monkeypatch):
     shown = CliRunner().invoke(app, ["tutorial", "4"]).stdout
     assert (ROOT / "tutorials" / "exercises" / "step5_repair.py").is_file() and "step5_repair.py, then run" in shown
     shown, path = CliRunner().invoke(app, ["tutorial", "2"]).stdout, ROOT / "tutorials" / "02_two_tokenizers.py"
-    assert shown == f"To write 2.3: edit {path}, then run python {path}\n"  # a function is not an answer at the prompt
-    result = CliRunner().invoke(app, ["tutorial", "2", "--check"])
-    assert result.stderr == "error: this lesson has no step in tutorials/exercises: choose lesson 1, 3, 4, 5, 6 or 9\n"
+    assert shown.splitlines()[0] == f"To write 2.3: edit {path}, then run python {path}"  # not an answer at the prompt
+    assert CliRunner().invoke(app, ["tutorial", "8", "--check"]).exit_code == 1
+    assert [Path(argument).name for argument in ran[1][1:]] == ["grade.py", "10"]
+    result = CliRunner().invoke(app, ["tutorial", "10", "--check"])
+    assert result.stderr == "error: this lesson has no step in tutorials/exercises: choose a lesson from 1 to 9\n"
     assert result.exit_code == 1
 
 

@@ -63,8 +63,8 @@ def steps(lesson: Path) -> list[Path]:
 def test(steps: list[Path]) -> int:
     """Grade the functions of these steps, which prints failing cases; the exit code. OmnidraftError without steps."""
     if not steps:
-        raise OmnidraftError("this lesson has no step in tutorials/exercises: choose lesson 1, 3, 4, 5, 6 or 9")
-    numbers = [path.stem[len("step")] for path in steps]
+        raise OmnidraftError("this lesson has no step in tutorials/exercises: choose a lesson from 1 to 9")
+    numbers = [re.search(r"\d+", path.stem)[0] for path in steps]
     return subprocess.run([sys.executable, str(LESSONS / "exercises" / "grade.py"), *numbers]).returncode
 
 

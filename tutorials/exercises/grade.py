@@ -2,7 +2,9 @@
 
 import importlib.util
 import itertools
+import re
 import sys
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +33,7 @@ def compare(what, case, wanted, given, name=str):
 
 def number(what, case, wanted, given):
     """Raise `Wrong` unless two numbers are equal."""
-    if abs(wanted - given) > CLOSE:
+    if not abs(wanted - given) <= CLOSE:  # also if it is NaN
         n = decimals(wanted, given)
         raise Wrong(f"{what}\n{case}\n\nwanted {wanted:.{n}f}, yours {given:.{n}f}")
 
@@ -265,34 +267,145 @@ def keep(function):
                mean, sum(n * weight for (_, _, n), weight in found.items()))
 
 
+# ---- step 8 ----------------------------------------------------------------------------------------------------------
+def direct(function):
+    """All targets of up to three tokens, and the drafts of two: a special token with or without a role, and equal spellings."""
+    for size in (1, 2, 3):
+        for target, draft in itertools.product(itertools.product((b"a", b"b", b""), repeat=size),
+                                               itertools.product((b"a", b"c", b""), repeat=2)):
+            draft_roles = {"bos": draft.index(b"")} if b"" in draft else {}
+            for role, last in itertools.product(("bos", "eos"), (False, True)):
+                target_roles = {role: target.index(b"")} if b"" in target else {}
+                one_map(function, draft, target, draft_roles, target_roles, last)
+
+
+def one_map(function, draft, target, draft_roles, target_roles, last):
+    """`last`: of several equal target tokens the tokenizer writes the last one, otherwise the first."""
+    writes = {data: t for t, data in (enumerate(target) if last else reversed([*enumerate(target)])) if data}
+    wanted = [writes.get(data, -1) for data in draft]
+    for role, d in draft_roles.items():
+        wanted[d] = target_roles.get(role, -1)
+    given = function([*draft], [*target], dict(draft_roles), dict(target_roles), lambda data: (writes[data],))
+    if given is None or [*given] != wanted:
+        raise Wrong(f"8 direct map: draft {[*draft]}, roles {draft_roles}; target {[*target]}, roles {target_roles}; "
+                    f"its tokenizer writes {', '.join(f'{data} as {t}' for data, t in writes.items()) or 'nothing'}\n\n"
+                    f"wanted {wanted}, yours {given}")
+
+
+# ---- step 9 ----------------------------------------------------------------------------------------------------------
+def hybrid(function):
+    """Texts of one target token and of several, whose rows are drawn at random: the loss, then its gradient row by row."""
+    rng = np.random.default_rng(0)
+    direct = np.array([2, -1, 0])  # draft token 0 equals target token 2, and 2 equals 0
+    for text, lam in itertools.product(([(2,)], [(0,)], [(0, 1)], [(1, 1, 2)], [(0,), (2, 0), (2,)], [(2, 1), (0,)]), (1, 0.2)):
+        z, rows = rng.normal(size=(sum(map(len, text)), 3)), rng.dirichlet(np.ones(4), len(text))
+        loss, gradient, row = 0.0, np.zeros_like(z), 0
+        for ids, p in zip(text, rows, strict=True):
+            for d in ids:
+                q = np.exp(z[row]) / np.exp(z[row]).sum()
+                if len(ids) > 1:
+                    loss -= lam * np.log(q[d])
+                    gradient[row] = lam * (q - (np.arange(3) == d))
+                else:
+                    q, p = q[[0, 2]] / q[[0, 2]].sum(), p[[2, 0]] / p[[2, 0]].sum()
+                    kl = (q * np.log(q / p)).sum()
+                    loss += kl
+                    gradient[row, [0, 2]] = q * (np.log(q / p) - kl)
+                row += 1
+        case = (f"draft tokens {' | '.join(' '.join('abc'[d] for d in ids) for ids in text)}; "
+                f"a = target token 2, c = target token 0; lam {lam}")
+        given = function(z.copy(), [(p.copy(), ids) for p, ids in zip(rows, text, strict=True)], direct.copy(), lam)
+        if not isinstance(given, tuple) or len(given) != 2 or np.shape(given[1]) != z.shape:
+            raise Wrong(f"9 hybrid: a loss and a gradient of the shape of z, {z.shape}\n{case}\n\nyours: {given}")
+        number("9 hybrid: the loss", case, loss, given[0])
+        for row, (wanted, yours) in enumerate(zip(gradient, given[1], strict=True)):
+            compare(f"9 hybrid: the loss is right, but the gradient at row {row} is wrong", case,
+                    dict(zip("abc", wanted, strict=True)), dict(zip("abc", yours, strict=True)))
+
+
+# ---- step 10 ---------------------------------------------------------------------------------------------------------
+def head(function):
+    """Bigram worlds of two tokens and a head that doubts some of them: all drafts, and what the head learns from each."""
+    rng, rate = np.random.default_rng(0), 0.5
+    f = np.array([[3.0, -1.0], [0.5, 2.0]])
+    for k, gamma, before in itertools.product((1, 2, 3), (0.9, 0.5, 0.2), (0, 1)):
+        q, p = rng.dirichlet(np.ones(2), (2, 2))
+
+        def drafted(draws, q=q, p=p, k=k, gamma=gamma, before=before):
+            given = function(f.copy(), q.copy(), p.copy(), before, k, gamma, rate, draws)
+            if not isinstance(given, tuple) or len(given) != 2 or np.shape(given[1]) != f.shape:
+                raise Wrong(f"10 head: a draft, and the table f after learning\n\nyours: {given}")
+            draft, learned = [*given[0]], f.copy()
+            for x, d in itertools.pairwise([before, *draft]):
+                learned[x, d] -= rate * (1 / (1 + np.exp(-learned[x, d])) - min(1, p[x, d] / q[x, d]))
+            case = f"k {k}, gamma {gamma}, after {'ab'[before]}; your draft {' '.join('ab'[d] for d in draft)}"
+            pairs = [*itertools.product(range(2), repeat=2)]
+            compare("10 head: f after learning from the draft", case, {at: learned[at] for at in pairs},
+                    {at: given[1][at] for at in pairs}, lambda at: f"f[{'ab'[at[0]]}, {'ab'[at[1]]}]")
+            return tuple(draft)
+
+        wanted, waiting = {}, [((), 1.0, 1.0)]  # drafts, how likely they are, and their product of P
+        while waiting:
+            draft, weight, product = waiting.pop()
+            if draft and (len(draft) == k or 1 - product > gamma):
+                wanted[draft] = weight
+                continue
+            x = (before, *draft)[-1]
+            waiting += [((*draft, d), weight * q[x, d], product / (1 + np.exp(-f[x, d]))) for d in range(2)]
+        case = f"k {k}, gamma {gamma}, after {'ab'[before]}; f = {f.tolist()}, q = {q.round(2).tolist()}"
+        compare("10 head: how probable each draft is", case, wanted, distribution_of(drafted),
+                lambda draft: "the draft " + "".join("ab"[d] for d in draft))
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------------
 def written(path, name):
-    """The function of this name in a file."""
+    """The function of this name in a file, which need not import what its step may use."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
+    module.np = np
+    if name == "speculate":
+        module.verify = mini.verify
     spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        raise Wrong(f"{path.name} has no function {name!r}: reset the file with git checkout, and fill it in")
     return getattr(module, name)
 
 
 def said(step, folder):
     """What is wrong with the function of a step, or "" if nothing is."""
     stem, check, name = STEPS[step]
+    path = folder / f"step{step}_{stem}.py"
     try:
-        check(written(folder / f"step{step}_{stem}.py", name))
+        check(written(path, name))
     except Wrong as wrong:
         return f"\n{wrong}\n"
     except NotImplementedError as hint:
         return f"not written yet; {hint}"
+    except Exception as error:  # the reader's own code, or a result that no check can read
+        at = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        if isinstance(error, SyntaxError):
+            at = [error.lineno]
+        place = f"line {at[-1]} of {path.name}" if at else f"what {name} of {path.name} returned"
+        return f"\nan error in {place}\n{type(error).__name__}: {error}\n"
     return ""
+
+
+def lesson_of(step):
+    """The lesson of a step, as its README names it: its number, its title, and its file."""
+    table = (Path(__file__).resolve().parent / "README.md").read_text(encoding="utf-8")
+    number, title, file = re.search(rf"^\| (\d+) · \[(.+)\]\(\.\./(.+)\) \|.*\(step{step}_", table, re.M).groups()
+    return f'lesson {number}, "{title}", tutorials/{file}'
 
 
 STEPS = {1: ("verify", verify, "verify"), 2: ("merge", merge, "merge"), 3: ("trie", trie, "trie"),
          4: ("choice", choice, "choose"), 5: ("repair", repair, "first_proposal"), 6: ("loop", loop, "speculate"),
-         7: ("keep", keep, "keep")}
+         7: ("keep", keep, "keep"), 8: ("direct", direct, "direct_map"), 9: ("hybrid", hybrid, "hybrid"),
+         10: ("head", head, "head_round")}
 
 if __name__ == "__main__":
     failed = False
     for step in map(int, sys.argv[1:] or map(str, STEPS)):
         message = said(step, Path(__file__).resolve().parent)
-        print(f"step {step}: {message or 'right'}")
+        print(f"step {step}: {message or 'right'}" + (f"\n({lesson_of(step)})" if message else ""))
         failed = failed or bool(message)
     sys.exit(failed)

@@ -1,5 +1,7 @@
 """Lesson 3, step 2: translate a draft by merging.
 
+The lesson is "The n-gram cache", in tutorials/03_ngram_cache.py.
+
 `draft` is a list of draft tokens, `direct` a dict from draft tokens to their direct target tokens, and `ngrams` a dict from
 tuples of draft tokens to target tokens. All tokens are strings here. At each position of the draft
 

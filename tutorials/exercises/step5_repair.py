@@ -1,5 +1,7 @@
 """Lesson 4, step 5: repair the paper's Eq. 1.
 
+The lesson is "Translation and the paper's rule, and where it is biased", in tutorials/04_translation_and_bias.py.
+
 The drafter's tokens are letters, and each is its own direct token. `ngrams` is a set of tuples of letters. Each is one token of
 the target, written as its letters joined: ("a", "b") is "ab". The drafter draws as many letters as the longest n-gram has.
 `row(beginning)` is the distribution of its next letter after these letters, as a dict. Then step 2 merges.
