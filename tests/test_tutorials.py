@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -231,3 +232,25 @@ def test_the_answers_of_lessons_6_and_7_are_those_of_the_package():
     head = AcceptanceHead(1)
     head.parameters["out.bias"][:] = np.log(RIGHT["8.2"] / (1 - RIGHT["8.2"]))
     assert np.isclose(head.loss(np.zeros((4, 3)), np.array([1, 1, 1, 0]))[1]["out.bias"], 0, atol=1e-7)
+
+
+def test_the_hybrid_loss_of_lesson_7_is_that_of_the_package():
+    """Its functions alone, on a text with a direct token, an n-gram, and tokens that are not in the direct map."""
+    from omnidraft import losses
+    from omnidraft.sampling import process
+
+    lesson = {"np": np, "process": process}
+    for node in ast.parse((TUTORIALS / "07_distillation.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name in ("forward_kl", "reverse_kl", "hybrid"):
+            exec(ast.unparse(node), lesson)
+    rng = np.random.default_rng(0)
+    z, p = rng.normal(size=(3, 3)), rng.dirichlet(np.ones(4), 2)
+    splits, direct = {0: (0,), 2: (1,), 3: (1, 2)}, np.array([0, 2, -1])
+    pair = SimpleNamespace(
+        draft=SimpleNamespace(tokenizer=SimpleNamespace(size=3)), cache=SimpleNamespace(split_of=splits.get),
+        alignment=SimpleNamespace(draft_to_target=direct, target_to_draft=np.array([0, -1, 1, -1])))
+    example = losses.Example([9, 0, 1, 2], [0, 3], p, [1, 2])
+    value, gradient, count = losses.hybrid(z, example, pair, weight=0.3)
+    terms = list(lesson["hybrid"](z, [(0, p[0]), (3, p[1])], splits, direct, weight=0.3))
+    assert [j for j, _, _ in terms] == [0, 1, 2] and count == 3
+    assert np.isclose(sum(loss for _, loss, _ in terms), value) and np.allclose([slope for *_, slope in terms], gradient)

@@ -1,164 +1,170 @@
 # %% [markdown]
-# # 7 · Learning from the target: hybrid distillation and the lifted loss
+# # 7 · Learning from the target: the hybrid loss, and the lifted loss
 #
-# Under a lossless rule a bad drafter makes decoding slow, but never wrong. So we may change it at any time, even during use.
-# And it has a teacher: for each token of the text, a round computes the target's whole row p. This row says how probable the
-# target found *every* token there; so far we used it for one comparison or draw, and threw it away. Training a small model to
-# imitate the rows of a large one is called **distillation**. It is **on-policy** if the training texts are those that arise
-# in use: the drafter then learns about the places where it has to draft. The target is never changed.
+# Under a lossless rule a bad drafter makes decoding slow, but never wrong. So we may change it at any time, even while it is
+# used. And it has a teacher: for each token of the text a round computes the target's whole row p. Training a small model to
+# imitate the rows of a large one is called **distillation**.
 #
-# ## The equations (dm, hybrid: arXiv 2507.02659, Eq. 3 and 4; lifted: this project's own; KL: Kullback, Leibler 1951)
+# A **loss** is a number that training makes smaller. Its **gradient** is the list of its derivatives: a small step against it
+# makes the loss smaller. We take the derivatives by z, the numbers that the drafter computes for its tokens (lesson 1; they are
+# also called *logits*). `process` turns them into its row q, by q(x) = exp(z_x) / sum_y exp(z_y) (*softmax*).
 #
-# A **loss** is a number that training makes smaller. Here it is a sum of **divergences**; a divergence is 0 if two
-# distributions are equal, and positive otherwise. The paper's losses are `dm` and `hybrid`; its lambda is 0.2.
+# ## By hand: one gradient
 #
-#     KL(q || p)   =  sum_x q(x) · log(q(x) / p(x))
-#     dm           =  sum of KL(q || p) at each directly mapped token of the text; both rows cut to the map, renormalised
-#     hybrid       =  dm + lambda · sum of -log q(d) over the draft tokens d of the n-grams in the text
-#     lifted       =  sum of D(P, Q) over the comparisons of lesson 5 along the text; D is KL(P || Q) ("forward"),
-#                     KL(Q || P) ("reverse"), or their total variation 1 - sum_c min(P(c), Q(c)) ("tv")
-#
-# (A KL would be infinite where one side must be 0. So both leave out what no draft token can propose, such as the uncovered
-# tokens, and at the root the atoms that begin no target token; P and Q are renormalised. Inside a node where no token ends,
-# P(stop) = 0 is raised to 1e-12. tv keeps them all.)
-#
-# A model computes **logits** z, and q = **softmax**(z): q(x) = exp(z_x) / sum_y exp(z_y). The derivatives of a loss with
-# respect to all z_x are its **gradient**; a small step against it makes the loss smaller. The gradient of KL(p || q) is q -
-# p.
+# KL(p || q) = sum_x p(x) · log(p(x) / q(x)) is 0 if the two rows are equal, else positive. Its gradient is simply q - p. Let
+# z = (0, 0), so q = (1/2, 1/2), and p = (3/4, 1/4): then it is (-1/4, 1/4), and a step against it raises the first number.
+# Here are four steps. (The other direction, KL(q || p), has a gradient of its own.)
 
 # %%
-from helpers import bar, bars, check, distribution_of, examples, show
+from functools import partial
+
+from helpers import bar, bars, check, examples
 
 import numpy as np
-from omnidraft import Learner, Options, Uniforms, learn, load, losses, metrics, pair, speculative
+from omnidraft import Learner, Options, Uniforms, learn, load, losses, pair
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.sampling import process
-from omnidraft.stopping import FixedLength
-from omnidraft.verification import rejection_sampling
-
-# %% [markdown]
-# ## By hand: one gradient
-#
-# Let p = (3/4, 1/4) and z = (0, 0), so q = (1/2, 1/2). The gradient q - p is (-1/4, 1/4), so a step against it raises the
-# first logit.
-#
-# Several draft tokens can stand for the same thing: "ba" begins with the atom b, as b does. So each draft token belongs to a
-# category c, and Q(c) is the sum of q over this category. The derivative of KL(P || Q) by z_x is q(x) · (1 - P(c) / Q(c)):
-# all tokens of a category share its blame, each in proportion to its q. (If each token is its own category, this is q - p
-# again.)
-
-# %%
-def forward_kl(z, categories, P):
-    """KL(P || Q) for logits z (V,), and its gradient (V,); P (C,): the target; categories (V,): of each draft token."""
-    q = process(z)  # softmax: (V,)
-    Q = np.bincount(categories, q)  # (C,)
-    return P @ np.log(P / Q), q * (1 - P / Q)[categories]
 
 
-# %% [markdown]
-# In lesson 6 the drafter had the tokens a, b and ba. Let P = (a 0.75, b 0.25). Here are four steps of size 1, with the
-# probability that lesson 1's rule accepts a draft: one minus the total variation of P and Q.
+def forward_kl(z, p):
+    """KL(p || q) and its gradient (V,) by z (V,)."""
+    q = process(z)
+    some = p > 0
+    return p[some] @ np.log(p[some] / q[some]), q - p
 
-# %%
-P, categories = np.array([0.75, 0.25]), np.array([0, 1, 1])  # of a; of b and ba
-z = np.zeros(3)
+
+def reverse_kl(z, p):
+    """KL(q || p) and its gradient (V,) by z (V,)."""
+    q = process(z)
+    log_ratio = np.log(q / p)
+    return q @ log_ratio, q * (log_ratio - q @ log_ratio)
+
+
+p = np.array([3 / 4, 1 / 4])
+z = np.zeros(2)
 for step in range(5):
-    loss, gradient = forward_kl(z, categories, P)
-    Q = np.bincount(categories, process(z))
-    print(f"after {step} steps  loss {loss:.3f}  Q(a) = {Q[0]:.3f}  accepted {bar(np.minimum(P, Q).sum(), 30, '.3f')}")
+    loss, gradient = forward_kl(z, p)
+    accepted = np.minimum(p, process(z)).sum()  # lesson 1's beta
+    print(f"after {step} steps  loss {loss:.3f}, gradient {gradient.round(3)}, accepted {bar(accepted, 30, '.3f')}")
     z -= gradient
-kept = distribution_of(lambda draws: rejection_sampling([draws.choose(Q)], [Q], np.array([P, P]), draws).accepted)
-assert np.isclose(kept[1], np.minimum(P, Q).sum())
-show(losses._divergence)  # all three divergences in the package, each with its derivative by Q
 
 # %% [markdown]
-# The terms of `hybrid` along a text: at each target token t, whose spelling starts at the draft token `start`, either the draft
-# token is t's direct partner (a term of Eq. 3, KL over the mapped tokens), or the draft tokens from there are t's cached n-gram
-# (a term of Eq. 4 for each of them). `dm` is the same with weight 0.
+# ## The equation (arXiv 2507.02659, Eq. 3 and 4; its lambda is 0.2)
+#
+# A text consists of target tokens t. Each has its row p, and its split (lesson 3): a direct token, or an n-gram.
+#
+#     Eq. 3   t has a direct token:     KL(q || p), where both rows are cut down to the direct map and normalised again
+#     Eq. 4   t is an n-gram d_1..d_n:  lambda · (-log q_1(d_1) - ... - log q_n(d_n))
+#
+# The `hybrid` loss is the sum of these terms; with lambda = 0 it is called `dm`. Why two kinds? For an n-gram the drafter has n
+# rows, and the target only one: there is nothing to compare. So the paper just makes the n draft tokens more probable. (-log
+# q(d) is KL(p || q) for the p in which d has everything.)
 
 # %%
-show(losses.hybrid_terms)
+def hybrid(z, text, splits, direct, weight=0.2):
+    """The terms of a text, [(t, p), ...]: (j, loss, gradient by z[j]), where z[j] (V_q,) is for draft token j."""
+    mapped = np.flatnonzero(direct >= 0)  # direct (V_q,): the target token of each draft token, or -1
+    j = 0
+    for t, p in text:
+        if len(splits[t]) == 1:  # Eq. 3
+            cut = p[direct[mapped]]
+            gradient = np.zeros_like(z[j])
+            loss, gradient[mapped] = reverse_kl(z[j, mapped], cut / cut.sum())
+            yield j, loss, gradient
+        else:  # Eq. 4
+            for n, d in enumerate(splits[t]):
+                loss, gradient = forward_kl(z[j + n], np.eye(len(direct))[d])
+                yield j + n, weight * loss, weight * gradient
+        j += len(splits[t])
+
 
 # %% [markdown]
-# What do `dm` and `hybrid` not see? In the world of lesson 4, p = (a 0.4, b 0.2, ab 0.4). For the best acceptance the drafter
-# should draw a with P(a) = p(a) + p(ab) = 0.8. But `dm` compares only a and b, and wants q = (2/3, 1/3). The n-gram term sees
-# that ab was written, but not how often it should be: it wants q(a) as large as possible. Where their sum is smallest depends
-# on lambda. `lifted` compares q with P itself (at the first atom; what follows does not depend on q(a)). For all q(a) we
-# compute each loss: where is it smallest, and how probable is it that its first token is accepted there?
+# Here are the terms in the world of lesson 4, where the target wants p = (a 0.4, b 0.2, ab 0.4), and the drafter has the tokens
+# a and b. It writes the text "b, ab" as b, a, b:
 
 # %%
-def kl(x, y):
-    """KL of (x, 1 - x) and (y, 1 - y)."""
-    return x * np.log(x / y) + (1 - x) * np.log((1 - x) / (1 - y))
+p, direct = np.array([0.4, 0.2, 0.4]), np.array([0, 1])
+splits = {0: (0,), 1: (1,), 2: (0, 1)}
+for j, loss, gradient in hybrid(np.zeros((3, 2)), [(1, p), (2, p)], splits, direct):
+    print(f"draft token {'bab'[j]}: loss {loss:.3f}, gradient {gradient.round(3)}")
+
+# %% [markdown]
+# What do they not see? The first atom is always accepted if q(a) = P(a) = p(a) + p(ab) = 0.8 (lesson 5). But Eq. 3 compares a
+# and b alone: it wants 0.4 / 0.6. Eq. 4 sees that ab was written, not how often it should be: it wants q(a) = 1. Their sum ends
+# somewhere between. This project's **lifted loss** compares q with P itself: it is the sum of KL(P || Q) over all comparisons
+# of lesson 5 along the text. We train with each, by the gradients of all that the target may write, weighted by p:
+
+# %%
+def lifted(z, text):
+    """The terms of the lifted loss, in this world only."""
+    [(t, _)] = text
+    yield 0, *forward_kl(z[0], np.array([0.8, 0.2]))  # at the root: down to a, or to b
+    if t != 1:
+        yield 1, *forward_kl(z[1], np.array([0.5, 0.5]))  # at node a: *stop*, or down to b
 
 
-q_a = np.arange(1, 1000) / 1000
-dm = 0.6 * kl(q_a, 2 / 3)  # a or b is written with 0.6
-surprise = 0.4 * -np.log(q_a)  # ab with 0.4; -log q(b), after the a, does not depend on q(a)
-curves = {"dm": dm, "hybrid, lambda 0.2": dm + 0.2 * surprise, "hybrid, lambda 2": dm + 2 * surprise, "lifted": kl(0.8, q_a)}
-least = {name: q_a[loss.argmin()] for name, loss in curves.items()}
-bars({f"{name}: q(a) = {best:.2f}": min(0.8, best) + min(0.2, 1 - best) for name, best in least.items()}, 30, ".3f")
+ways = {f"hybrid, lambda {weight}": partial(hybrid, splits=splits, direct=direct, weight=weight) for weight in (0, 0.2, 2)}
+ends = {}
+for name, loss in (ways | {"lifted": lifted}).items():
+    z = np.zeros((2, 2))
+    for _ in range(100):
+        whole = np.zeros((2, 2))
+        for t in (0, 1, 2):
+            for j, _, gradient in loss(z, [(t, p)]):
+                whole[j] += p[t] * gradient
+        z -= whole
+    q = process(z[0])
+    ends[f"{name}: q(a) = {q[0]:.2f}"] = np.minimum([0.8, 0.2], q).sum()
+bars(ends, 30, ".3f", "the first atom is accepted")
+assert max(ends, key=ends.get) == "lifted: q(a) = 0.80"
 
 # %% [markdown]
 # ## The real thing
 #
-# A `Learner` keeps each text that the pair writes, with the target's rows. Of ten texts, four are **held out**: they are not
-# trained on, but measure what was learned. On the other six we train a drafter with each loss, always from the same start,
-# for five steps. Its weights W stay unchanged. Instead we train **LoRA adapters** (arXiv 2106.09685), two thin matrices A and
-# B for each W: the drafter computes with W + B · A. A has only 32 rows; this number is its **rank**. The bars show the
-# expected acceptance on the held-out texts, the mean of 1 - tv over all comparisons, for word problems and for programs.
+# Of ten texts that the pair writes, four are **held out**: they are not trained on, but measure what was learned. On the other
+# six we take five steps with each loss. The drafter's weights W stay as they are. Instead we train **LoRA adapters** (arXiv
+# 2106.09685), two thin matrices for each W: the drafter computes with W + B · A, where A has only 32 rows (its **rank**). The
+# bars show the expected acceptance on the held-out texts, the mean of sum min(P, Q) over all comparisons.
 
 # %%
 base = load("draft-general")
 models = pair(base, "qwen-like")
-options = Options(temperature=1, max_new_tokens=32)
 
 
 def written(task):
-    """Ten texts by the pair, with the target's rows. (A Learner trains after `every` texts: here it only keeps them.)"""
+    """Ten texts by the pair. (A Learner trains after `every` texts; here it only keeps them.)"""
     rng = np.random.default_rng(0)
     keeper = Learner(models, Trainer(base, Recipe(), rng), rng, Schedule(every=99, guard=0, held_out=0))
-    list(learn(keeper, [example["prompt"] for example in examples(task, 10)], options, Uniforms(rng)))
+    prompts = [example["prompt"] for example in examples(task, 10)]
+    list(learn(keeper, prompts, Options(temperature=1, max_new_tokens=32), Uniforms(rng)))
     return keeper.batch
 
 
 def trained(loss, texts, steps=5):
     trainer = Trainer(base, Recipe(loss, rank=32), np.random.default_rng(0))
     for _ in range(steps):
-        trainer.step(models, texts)  # one step of AdamW, to make the mean loss on these texts smaller
+        trainer.step(models, texts)
     return trainer
 
 
 for task in ("math", "code"):
     texts = written(task)
+    lengths = [len(models.lifting.splits.get(t, ())) for text in texts for t in text.target_ids]
+    print(f"{task}, where {np.mean(np.array(lengths) > 1):.0%} of the tokens are n-grams")
     found = {"before": trained("dm", texts[4:], 0)} | {name: trained(name, texts[4:]) for name in losses.LOSSES}
-    print(task)
     bars({name: trainer.expected_acceptance(models, texts[:4]) for name, trainer in found.items()}, 60, ".3f", task)
 
 # %% [markdown]
-# On word problems all three do the same here. 93 of 100 spans there are 1:1 (counted as in lesson 2), so n-grams, which only
-# `hybrid` and `lifted` learn, are rare, and five steps on six texts teach little more than the common words and the form of
-# an answer. On programs more than every fifth span is n:1. There `dm` learns nothing about the n-grams, `hybrid` learns to
-# write them out, and `lifted` also learns how often they are wanted. (After two thousand texts `lifted` is ahead on word
-# problems too, clearly so at low temperature: docs/results.md.) Here is the prompt of a held-out program at temperature 0,
-# with each of these drafters:
-
-# %%
-prompt = examples("code", 1)[0]["prompt"]
-for name, trainer in found.items():
-    models.draft = trainer.model()
-    rounds = list(speculative(models, prompt, Options(stop=FixedLength(4), max_new_tokens=40), Uniforms([])))
-    print(f"{name:7} {metrics.summarize(rounds).block_efficiency:.2f} tokens per target pass")
-
-# %% [markdown]
-# Ten texts are few. Lesson 9 learns from prompts as they come, and shows the effect of thousands of texts.
+# In word problems n-grams are rare, and all three learn much the same. In programs they are common: there `dm` learns nothing
+# about them, `hybrid` to write them out, and `lifted` also how often. (docs/results.md has runs of thousands of texts.)
 #
 # ## Exercises
 #
-# 1. p = (0.5, 0.25, 0.25), q = (0.2, 0.2, 0.6); the direct map holds the first two tokens only. What is KL(q || p) in `dm`?
-# 2. Inside a node P = (child c 0.4, stop 0.6), and the draft row is (a 0.2, b 0.3, c 0.5). What is D(P, Q) for "tv"?
-# 3. Write a function for the gradient of -log q(d) with respect to the logits z, given as a list. Beware of z = [1000, 0].
+# 1. p = (0.5, 0.25, 0.25), q = (0.2, 0.2, 0.6); the direct map holds the first two tokens only. What is KL(q || p) in Eq. 3?
+# 2. The lifted loss may also sum 1 - sum_c min(P(c), Q(c)) ("tv"). At a node P = (child c 0.4, stop 0.6), and the draft row is
+#    (a 0.2, b 0.3, c 0.5). What is it there?
+# 3. Write a function for the gradient of -log q(d) by z, given as a list. Beware of z = [1000, 0].
 
 # %%
 check("7.1", ...)
