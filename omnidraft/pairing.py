@@ -53,7 +53,7 @@ class Pairing:
     @cached_property
     def spellings(self) -> dict[int, tuple[int, ...]]:
         """Draft tokens without a direct token -> the target tokens that spell them."""
-        return {token: spelling for spelling, token in self.find_spellings().items()}
+        return {token: spelling for spelling, token, _ in self.find_spellings().items()}
 
     def find_splits(self) -> NGramCache:
         """An n-gram cache with the drafter's spelling of each target token without a direct one."""
@@ -61,8 +61,8 @@ class Pairing:
         cache.prefill(self.draft.tokenizer, self.target.tokenizer, self.alignment)
         return cache
 
-    def find_spellings(self) -> dict[tuple[int, ...], int]:
-        """The target's spelling of each draft token without a direct one -> that draft token.
+    def find_spellings(self) -> NGramCache:
+        """A cache with the target's spelling of each draft token without a direct one.
 
         Draft tokens with the same spelling have the same bytes: only the last is kept.
         """
@@ -79,9 +79,12 @@ class Pairing:
         found = target.encode_continuations([*texts.values()])
         for token, (ids, _) in zip(texts, found, strict=True):
             spellings[token] = ids
-        return {tuple(spelling): token for token, spelling in sorted(spellings.items())
-                if len(spelling) > 1
-                and target.decode_bytes(spelling) == (draft.token_bytes[token] or b"")}
+        cache = NGramCache()
+        cache.bind(target, draft)
+        cache.add({tuple(spelling): (token, 0) for token, spelling in sorted(spellings.items())
+                   if len(spelling) > 1
+                   and target.decode_bytes(spelling) == (draft.token_bytes[token] or b"")})
+        return cache
 
     def span(self, token: int) -> int:
         """How many draft tokens a target token stands for: 1, or the length of its n-gram."""

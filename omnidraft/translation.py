@@ -67,15 +67,8 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
         if not spelling:
             break
         if spread:
-            q = draft_probs[place]
-            direct_token = int(direct.draft_to_target[draft_tokens[place]])
-            changed = {}
-            if length > 1 or direct_token < 0:
-                product = prod(draft_probs[i][draft_tokens[i]]
-                               for i in range(place, place + length))
-                changed = _changed(q, direct, direct_token, spelling[0], product)
-            parts.append((q, changed))
-            parts += [(q * 0, {token: 1.0}) for token in spelling[1:]]  # follow for certain
+            drafted = draft_tokens[place:place + length]
+            parts += _parts(drafted, draft_probs[place:place + length], direct, spelling)
         made.tokens += spelling
         made.spans += [length] + [0] * (len(spelling) - 1)
         place += length
@@ -83,6 +76,19 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
         for token, (q, changed) in zip(made.tokens, parts, strict=True):
             made.probs.append(changed[token] if token in changed else direct.prob(q, token))
     return made
+
+
+def _parts(drafted: Sequence[int], probs: Sequence[Any], direct: Direct,
+           spelling: Sequence[int]) -> list[tuple[Any, dict[int, float]]]:
+    """For each target token of a spelling, its row q' as q and the entries that differ from it."""
+    q = probs[0]  # (V_q,)
+    direct_token = int(direct.draft_to_target[drafted[0]])
+    changed = {}
+    if len(drafted) > 1 or direct_token < 0:
+        product = prod(row[token] for row, token in zip(probs, drafted, strict=True))
+        changed = _changed(q, direct, direct_token, spelling[0], product)
+    others = [(q * 0, {token: 1.0}) for token in spelling[1:]]  # they follow for certain
+    return [(q, changed), *others]
 
 
 def _spelled(draft_tokens: Sequence[int], place: int, direct: Direct, longest_match: Any,

@@ -90,21 +90,9 @@ def adapt(
     run = Run(learner, store if save else None, place, begin, json_lines)
     run.serve(online.learn(learner, requests, how, uniforms_of(decoding.seed)),
               size=end - begin if total else None)
-    if run.stopped and not run.count:
-        raise OmnidraftError("stopped early: nothing new was learned")
-    if not learner.served:
-        raise run.failed or OmnidraftError(
-            f"no prompt in {source} could be served ({run.latest[-1].note})")
 
     # 4. Save, and say what was learned.
-    last = learner.close().note
-    try:
-        if save:  # before anything is printed, as that may fail
-            note(f"saved to {store.keep(learner)}")
-    finally:
-        run.tell(last)
-    if run.failed:
-        raise run.failed
+    run.end(source)
 
 
 def held_out_share(prompts: Iterable[Any]) -> int:
@@ -168,7 +156,7 @@ class Run:
     def _keep(self, learned: online.Learned) -> None:
         """Print the figures of a prompt if asked to, and save every few updates."""
         learner = self.learner
-        learner.statistics.served[self.place] = self.begin + self.count
+        learner.statistics.others[self.place] = self.begin + self.count
         if self.as_json:
             emit({"type": "prompt",
                   **vars(summarize(learned.rounds)),
@@ -178,6 +166,22 @@ class Run:
                   "note": learned.note})
         if self.store and learned.updated and learner.updates % KEPT_EVERY == 0:
             self.store.keep(learner)
+
+    def end(self, source: str) -> None:
+        """Learn from what is left, save, and say what was learned; raises what ended the run."""
+        if self.stopped and not self.count:
+            raise OmnidraftError("stopped early: nothing new was learned")
+        if not self.learner.served:
+            raise self.failed or OmnidraftError(
+                f"no prompt in {source} could be served ({self.latest[-1].note})")
+        last = self.learner.close().note
+        try:
+            if self.store:  # before anything is printed, as that may fail
+                note(f"saved to {self.store.keep(self.learner)}")
+        finally:
+            self.tell(last)
+        if self.failed:
+            raise self.failed
 
     def tell(self, last: str) -> None:
         """Say how the run ended: its `last` note, the latest prompts, the `verdict`."""
@@ -205,12 +209,12 @@ def place_of(source: str) -> str:
     what = source
     if source not in TASKS and source != "-":
         what = str(Path(source).resolve())
-    return sha256(what.encode()).hexdigest()[:12]
+    return f"served {sha256(what.encode()).hexdigest()[:12]}"
 
 
 def served_before(learner: Learner, place: str, total: int | None) -> int:
     """How many prompts of a source earlier runs have served; 0 if all, to start again."""
-    served = learner.statistics.served.get(place, 0)
+    served = learner.statistics.others.get(place, 0)
     return served if served < (total or 0) else 0
 
 
@@ -232,7 +236,7 @@ def curve(found: online.Statistics) -> list[tuple]:
     """How many tokens a pass of the target brought, over the held-out prompts in their order."""
     rows = [("held-out prompts", "tokens per pass before", "after learning", "")]
     for group in range(1, 64):
-        count, before, now = (found.curve.get(f"{group} {name}")
+        count, before, now = (found.others.get(f"curve {group} {name}")
                               for name in ("prompts", "before", "now"))
         if count and before and now:
             tau = count / now

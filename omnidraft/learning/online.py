@@ -68,9 +68,6 @@ class Schedule:
             raise OmnidraftError("the head learns between two updates: set every to 2 or more")
 
 
-GROUPS = ("served", "curve")  # fields of `Statistics` that are dictionaries
-
-
 @dataclass
 class Statistics:
     """Sums over all prompts that a drafter has served while it learned; saved with its adapter.
@@ -97,32 +94,27 @@ class Statistics:
     squared_seconds: float = 0.0
     rate_share: float | None = None  # of the default rate, found with the guard
     paid_after_tokens: int | None = None  # None: learning has not paid off
-    served: dict[str, int] = field(default_factory=dict)  # prompts of each source, by its hash
-    # of the held-out prompts 1, 2-3, 4-7, 8-15, ...: their number ("4 prompts" of the fourth
-    # group) and sums of rounds per token ("4 before", "4 now")
-    curve: dict[str, float] = field(default_factory=dict)
+    # "served HASH": prompts of the source with this hash. Of the held-out prompts 1, 2-3, 4-7, 8-15:
+    # their number ("curve 4 prompts" of the fourth group) and sums of rounds per token ("curve 4
+    # before", "curve 4 now")
+    others: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Statistics":
         """Read what `to_json` wrote; other names are ignored."""
         made = cls()
         for name, value in content.items():
-            group, _, key = name.partition(" ")
-            if key and group in GROUPS:
-                getattr(made, group)[key] = value
-            elif name in vars(made) and name not in GROUPS:
+            if name.startswith(("served ", "curve ")):
+                made.others[name] = value
+            elif name in vars(made) and name != "others":
                 setattr(made, name, value)
         return made
 
     def to_json(self) -> dict[str, Any]:
-        """All numbers that are known, by name; of `GROUPS` as "served HASH" or "curve 4 now"."""
-        content = {}
-        for name, value in vars(self).items():
-            if name in GROUPS:
-                content |= {f"{name} {key}": number for key, number in value.items()}
-            elif value is not None:
-                content[name] = value
-        return content
+        """All numbers that are known, by name."""
+        content = vars(self) | self.others
+        del content["others"]
+        return {name: value for name, value in content.items() if value is not None}
 
     def add(self, **numbers: float) -> None:
         """Add to the sums with these names."""
@@ -144,8 +136,8 @@ class Statistics:
         group = self.held_out.bit_length()
         for name, number in (("prompts", 1), ("before", other.rounds / other.tokens),
                              ("now", one.rounds / one.tokens)):
-            key = f"{group} {name}"
-            self.curve[key] = self.curve.get(key, 0) + number
+            key = f"curve {group} {name}"
+            self.others[key] = self.others.get(key, 0) + number
         for name in ("rounds", "seconds"):
             now = getattr(one, name) / one.tokens
             before = getattr(other, name) / other.tokens

@@ -7,7 +7,6 @@ Parameters are float64 if the base is, else float32. Public names, arguments and
 import re
 from collections.abc import Sequence
 from copy import copy, deepcopy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,9 +72,6 @@ class Trainer(training.Trainer):
     def _loss(self, logits: torch.Tensor, example: Example, pair: Any, name: str,
               **options: Any) -> tuple[float, Any, int]:
         if numpy_is_faster(logits):
-            probs = example.target_probs
-            if isinstance(probs, torch.Tensor):  # the rows of a sampler that works on tensors
-                example = replace(example, target_probs=probs.cpu().numpy())
             return super()._loss(logits.numpy(), example, pair, name, **options)
         wanted = torch.is_grad_enabled()
         logits = logits.requires_grad_(wanted)

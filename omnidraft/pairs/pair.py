@@ -80,22 +80,12 @@ class Pair(Pairing):
             return compute()
         return computed_once("splits", self.draft.tokenizer, self.target.tokenizer, compute)
 
-    def find_spellings(self) -> dict[tuple[int, ...], int]:
+    def find_spellings(self) -> NGramCache:
         """As in `Pairing`; kept in a file, as `find_splits` are."""
         compute = super().find_spellings
         if self.one_vocabulary:
             return compute()
-        spelling = self.target.tokenizer
-        spelled = self.draft.tokenizer
-
-        def compute_cache() -> NGramCache:
-            cache = NGramCache()
-            cache.bind(spelling, spelled)
-            cache.add({ids: (token, 0) for ids, token in compute().items()})
-            return cache
-
-        cache = computed_once("spellings", spelling, spelled, compute_cache)
-        return {ids: token for ids, token, _ in cache.items()}
+        return computed_once("spellings", self.target.tokenizer, self.draft.tokenizer, compute)
 
     def _lift(self) -> Lifting:
         with paused():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,12 @@ class Process:
         """The ids (1, n) of the text with its padding."""
         return torch.tensor([self.before + ids], device=device)
 
+    def scores(self, begin: int, end: int) -> tuple[Any, ...] | None:
+        """The rows that the tokens of the text from `begin` to `end` were chosen from, if kept."""
+        if not self.keeps:
+            return None
+        return tuple(self.kept[length] for length in range(begin, end))
+
 
 @dataclass
 class Decoder:
@@ -84,47 +91,56 @@ class Decoder:
         from transformers.generation import GenerateDecoderOnlyOutput
 
         from ..engine.transformers_cache import cache_name
+        config = generation_config
         asked = given_to_generate()
-        config, target, streamer = generation_config, self.pair.target, self.streamer
-        keeps = config.output_scores and config.return_dict_in_generate
-        prepared["cache"] = prepared.pop(cache_name(prepared), None)
         if asked.get("assistant_model") is not None:
             raise OmnidraftError("pair.decoder() has its drafter: do not give an assistant_model")
+        prepared["cache"] = prepared.pop(cache_name(prepared), None)
         pad, cache = self._check(model, input_ids, config, prepared)
-        before, given = (part.tolist() for part in input_ids[0].tensor_split([pad]))
-        ids = list(given)
-        prompts = ids_of(self.pair, given)
+        before, ids = (part.tolist() for part in input_ids[0].tensor_split([pad]))
         options = self._options(config, config.max_length - input_ids.shape[1])
+        keeps = config.output_scores and config.return_dict_in_generate
         process = Process(logits_processor, before, options.temperature, keeps)
         checked = process if options.exact_match else stateless(process, names_of(logits_processor))
         options = replace(options, processor=checked)
-        uniforms, text = draws_of(self.generator), Text(self.pair)
-        if cache is not None:
-            held = ids[:held_by(cache)]
-            own = self.pair.sampler(uniforms).new_cache(target)
-            own.hold(cache, held)
-            text.target = Reader(target, own, held)
-        if streamer is None:
-            streamer = asked.get("streamer")  # it has got the prompt
-        else:
+        text = self._text(ids, cache)
+        streamer = self.streamer
+        if streamer:
             streamer.put(input_ids.cpu())
-        put = streamer.put if streamer else lambda ids: None
-        records = paced(self.pair, prompts, options, uniforms, text)
-        for token in (token for record in records for token in record.emitted):
+        else:
+            streamer = asked.get("streamer")  # it has got the prompt
+        start = len(ids)
+        prompts = ids_of(self.pair, list(ids))
+        records = paced(self.pair, prompts, options, draws_of(self.generator), text)
+        for token in chain.from_iterable(record.emitted for record in records):
             ids.append(token)
-            put(torch.tensor([token]))
+            if streamer:
+                streamer.put(torch.tensor([token]))
             made = process.whole(ids, input_ids.device)
-            scores = tuple(process.kept[n] for n in range(len(given), len(ids))) if keeps else None
-            if token in options.ends(target) or stopping_criteria(made, scores).all():
+            scores = process.scores(start, len(ids))
+            ended = token in options.ends(self.pair.target)
+            if ended or stopping_criteria(made, scores).all():
                 break
         if streamer:
             streamer.end()
         if cache is not None:  # remove what came after the stop
+            own = text.target.cache
             own.rewind(min(own.length, len(ids) - 1))
         if not config.return_dict_in_generate:
             return made
         held = {cache_name(GenerateDecoderOnlyOutput.__dataclass_fields__): cache}
         return GenerateDecoderOnlyOutput(made, scores, **held)
+
+    def _text(self, ids: list[int], cache: Any) -> Text:
+        """A new text, whose target goes on from the cache, if any, of transformers."""
+        text = Text(self.pair)
+        if cache is not None:
+            target = self.pair.target
+            held = ids[:held_by(cache)]
+            own = self.pair.sampler(Uniforms([])).new_cache(target)
+            own.hold(cache, held)
+            text.target = Reader(target, own, held)
+        return text
 
     def _options(self, config: Any, room: int) -> Options:
         """The options with what transformers' configuration says; `room`: most new tokens."""
@@ -176,7 +192,6 @@ def in_transformers(pair: Any) -> Any:
 
 def draws_of(generator: Any) -> Uniforms:
     """Draws from NumPy's generator, or PyTorch's, which makes a seed; None: torch.manual_seed's."""
-    import torch
     if isinstance(generator, np.random.Generator):
         return Uniforms(generator)
     generator = torch.default_generator if generator is None else generator
