@@ -105,7 +105,8 @@ def speculative(pair: Pairing, prompt: str | tuple[Sequence[int], Sequence[int]]
     """
     laps = Laps(clock_of(pair.draft, pair.target))
     text = text or Text(pair)
-    text.begin(*both_prompts(prompt), options, uniforms)
+    prompts = (prompt, prompt) if isinstance(prompt, str) else prompt
+    text.begin(*prompts, options, uniforms)
     laps.end("prefill")
     while not text.done:
         # 1. Draft d_1..d_k from q, if that pays. The drafter first reads what it has missed.
@@ -248,14 +249,6 @@ class Text:
         draft_ids = self.drafter.ids[-8 * len(emitted):]  # 8 a token suffice, from the end
         self.pair.cache.observe(draft_ids, emitted, self.pair.draft.tokenizer,
                                 self.pair.target.tokenizer)
-
-
-def both_prompts(prompt: str | tuple[Sequence[int], Sequence[int]]) -> tuple[Any, Any]:
-    """What target and drafter read of a prompt: the same text, or each its own ids."""
-    if isinstance(prompt, str):
-        return prompt, prompt
-    target_ids, draft_ids = prompt
-    return target_ids, draft_ids
 
 
 def _record(draft: Draft, proposals: Proposals, verdict: Verdict, emitted: list[int], kept: int,

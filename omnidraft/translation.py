@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
+from operator import getitem
 from typing import Any
 
 from .pairing import Pairing
@@ -67,28 +68,18 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
         if not spelling:
             break
         if spread:
-            drafted = draft_tokens[place:place + length]
-            parts += _parts(drafted, draft_probs[place:place + length], direct, spelling)
+            rows = draft_probs[place:place + length]  # (length, V_q)
+            changed = _changed(draft_tokens[place:], rows, direct, spelling[0])
+            parts.append((rows[0], changed))
+            # the others follow for certain
+            parts += [(rows[0] * 0, {token: 1.0}) for token in spelling[1:]]
         made.tokens += spelling
         made.spans += [length] + [0] * (len(spelling) - 1)
         place += length
     if spread:
         for token, (q, changed) in zip(made.tokens, parts, strict=True):
-            made.probs.append(changed[token] if token in changed else direct.prob(q, token))
+            made.probs.append(changed.get(token, direct.prob(q, token)))
     return made
-
-
-def _parts(drafted: Sequence[int], probs: Sequence[Any], direct: Direct,
-           spelling: Sequence[int]) -> list[tuple[Any, dict[int, float]]]:
-    """For each target token of a spelling, its row q' as q and the entries that differ from it."""
-    q = probs[0]  # (V_q,)
-    direct_token = int(direct.draft_to_target[drafted[0]])
-    changed = {}
-    if len(drafted) > 1 or direct_token < 0:
-        product = prod(row[token] for row, token in zip(probs, drafted, strict=True))
-        changed = _changed(q, direct, direct_token, spelling[0], product)
-    others = [(q * 0, {token: 1.0}) for token in spelling[1:]]  # they follow for certain
-    return [(q, changed), *others]
 
 
 def _spelled(draft_tokens: Sequence[int], place: int, direct: Direct, longest_match: Any,
@@ -105,8 +96,14 @@ def _spelled(draft_tokens: Sequence[int], place: int, direct: Direct, longest_ma
     return spellings.get(d, ()), 1
 
 
-def _changed(q: Any, direct: Direct, direct_token: int, token: int, product: Any) -> dict[int, Any]:
-    """Where q' differs (Eq. 2): the product goes from the direct token, if any, to `token`."""
+def _changed(drafted: Sequence[int], rows: Sequence[Any], direct: Direct,
+             token: int) -> dict[int, Any]:
+    """Where q' differs (Eq. 2): the product goes from d_1's direct token, if any, to `token`."""
+    q = rows[0]
+    direct_token = int(direct.draft_to_target[drafted[0]])
+    if len(rows) == 1 and direct_token >= 0:
+        return {}
+    product = prod(map(getitem, rows, drafted))  # q(d_1) · q(d_2) · ...
     changed = {}
     if direct_token >= 0:
         left = direct.prob(q, direct_token) - product

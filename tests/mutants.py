@@ -103,7 +103,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("translation", "changed[direct_token] = left * (left > 0)", "changed[direct_token] = left", MERGE),
     ("translation", "left = direct.prob(q, direct_token) - product", "left = direct.prob(q, direct_token)", MERGE),
     ("translation", "changed.get(token, direct.prob(q, token)) + product", "product", MERGE),
-    ("translation", "if len(drafted) > 1 or direct_token < 0:", "if len(drafted) > 1:", MERGE),
+    ("translation", "if len(rows) == 1 and direct_token >= 0:", "if len(rows) == 1:", MERGE),
     ("translation", "(q * 0, {token: 1.0})", "(q, {token: 1.0})", MERGE),
     ("translation", "return place + 1", "return place", RESTART),
     ("translation", " and not spelled[1:2].isspace()", "", RESTART),

@@ -94,9 +94,9 @@ class Statistics:
     squared_seconds: float = 0.0
     rate_share: float | None = None  # of the default rate, found with the guard
     paid_after_tokens: int | None = None  # None: learning has not paid off
-    # "served HASH": prompts of the source with this hash. Of the held-out prompts 1, 2-3, 4-7, 8-15:
-    # their number ("curve 4 prompts" of the fourth group) and sums of rounds per token ("curve 4
-    # before", "curve 4 now")
+    # "served HASH": prompts of the source with this hash. Of the held-out prompts 1, 2-3, 4-7, ...
+    # their number ("curve 3 prompts" of the third group) and sums of rounds per token ("curve 3
+    # before", "curve 3 now")
     others: dict[str, float] = field(default_factory=dict)
 
     @classmethod
