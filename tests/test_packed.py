@@ -66,6 +66,19 @@ def test_a_large_model_holds_its_weights_once(large: bool, monkeypatch: pytest.M
         assert np.isfinite(model.forward([1], cache)).all()
 
 
+@pytest.mark.parametrize("layout", [Layout(), Layout(64), Layout(packed=True), Layout(alone=0, packed=True)])
+def test_a_large_model_with_one_matrix_for_embedding_and_head_holds_it_once(layout: Layout, monkeypatch):
+    sizes = {"vocab_size": 67, "tie_word_embeddings": True, "layout": layout, "dtype": np.float32}
+    apart = random_model(**sizes)
+    monkeypatch.setattr(llama, "LARGE", 0)
+    once = random_model(**sizes)
+    assert once.embedding.nbytes == 0 < apart.embedding.nbytes and once.embedding.shape == apart.embedding.shape
+    for ids in (66, np.array([0, 8, 66]), np.array([[1, 2], [65, 3]])):
+        np.testing.assert_allclose(once.embedding[ids], apart.embedding[ids], rtol=1e-6)
+    rows = [model.forward([66, 1, 8, 1], model.new_cache(), 4) for model in (once, apart)]
+    np.testing.assert_allclose(*rows, rtol=1e-4, atol=1e-5)
+
+
 def test_only_float32_is_packed():
     shapes = ((64, 128), (64, 96))
     assert not choose_layout(shapes, "float64").packed

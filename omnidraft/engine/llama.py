@@ -25,9 +25,9 @@ from .matmul import Layout, Linear, Room, choose_layout
 from .model import check_pass, check_rewind, flat_ids, printable
 from .weights import load_tensors
 
-LARGE = 32_000_000  # from so many parameters on, weights are held once, whatever a copy would gain
+LARGE = 32_000_000  # from so many parameters on, weights are held once
 GELU = 2 * math.sqrt(2 / math.pi)
-CHUNK = 2**16  # weights that are read at a time
+CHUNK = 2**18  # weights that are read at a time
 LONGEST_PASS = 256  # longer prompts are fed in pieces, which bounds the size of the scores
 
 
@@ -76,6 +76,23 @@ class KVCache:
             more = (0, min(max(length, 2 * size), self.limit) - size)
             self.keys = np.pad(self.keys, (none, none, none, more))
             self.values = np.pad(self.values, (none, none, more, none), constant_values=1)
+
+
+class TiedEmbedding:
+    """The embedding of a large model whose head has the same weights: they are held only there.
+
+    The head's rows were multiplied by the last norm's gain (width,), so they are divided by it.
+    """
+
+    def __init__(self, head: Linear, gain: np.ndarray) -> None:
+        self.head = head
+        self.gain = gain
+        self.shape = (head.outputs, len(gain))
+        self.nbytes = 0
+
+    def __getitem__(self, ids: np.ndarray | int) -> np.ndarray:
+        """The rows of these ids (..., width), in a new array."""
+        return self.head.rows(np.asarray(ids)) / self.gain
 
 
 class Llama:
@@ -315,10 +332,14 @@ class Llama:
         sizes = [math.prod(shape) for shape in matrix_shapes(c)[:-1]]
         self._room = Room(c.layers * sum(sizes), self.dtype)
         self.layers = [self._layer(tensors, f"model.layers.{i}") for i in range(c.layers)]
-        self.embedding = tensors["model.embed_tokens.weight"].astype(self.dtype)
-        head = "model.embed_tokens" if c.tied else "lm_head"
         self._room = None
-        self.head = self._linear(tensors, {head: unchanged}, self._gain(tensors, "model.norm"))
+        head = "model.embed_tokens" if c.tied else "lm_head"
+        gain = self._gain(tensors, "model.norm")
+        self.head = self._linear(tensors, {head: unchanged}, gain)
+        if c.tied and self.parameters >= LARGE and gain.all():
+            self.embedding = TiedEmbedding(self.head, gain)
+        else:
+            self.embedding = tensors["model.embed_tokens.weight"].astype(self.dtype)
 
     def _layer(self, tensors: dict[str, np.ndarray], at: str) -> Layer:
         """The layer whose tensors' names begin with `at`."""

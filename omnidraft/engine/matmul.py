@@ -101,6 +101,12 @@ class Linear:
             y = multiply(x, self.blocks, self.layout, self.panels)[:, :self.outputs]
         return y if self.bias is None else y + self.bias
 
+    def rows(self, numbers: np.ndarray) -> np.ndarray:
+        """The rows of W with these numbers (...,): (..., in)."""
+        panels = self.blocks if self.panels is None else self.panels
+        outputs = panels.shape[2]
+        return panels[numbers // outputs, :, numbers % outputs]
+
 
 def multiply(x: np.ndarray, blocks: np.ndarray | None, layout: Layout,
              panels: np.ndarray | None = None) -> np.ndarray:
@@ -160,6 +166,9 @@ class Room:
 def put(panels: np.ndarray, first: int, rows: np.ndarray) -> None:
     """Put rows of a weight, from row `first` on, into its panels."""
     outputs = panels.shape[2]
+    if len(panels) == 1:  # four times as fast
+        panels[0, :, first:first + len(rows)] = rows.T
+        return
     places = np.arange(first, first + len(rows))
     panels[places // outputs, :, places % outputs] = rows
 

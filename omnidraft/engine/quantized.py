@@ -12,7 +12,7 @@ from gguf.quants import dequantize
 
 from ..text.errors import OmnidraftError
 
-CHUNK = 2**16  # weights at a time: what is in between stays in the processor's cache
+CHUNK = 2**18  # weights at a time: what is in between stays in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,13 @@ def decoded(blocks: np.ndarray, kind: int) -> np.ndarray:
 def _q5_0(blocks: np.ndarray) -> np.ndarray:
     """Of 32 weights: a scale (float16), their fifth bits, their four lower bits (16 bytes)."""
     scales = blocks[:, :2].copy().view(np.float16).astype(np.float32)  # (n, 1)
-    q = np.unpackbits(blocks[:, 2:6], axis=1, bitorder="little")  # (n, 32)
-    q <<= 4
-    q[:, :16] |= blocks[:, 6:] & 15
-    q[:, 16:] |= blocks[:, 6:] >> 4
+    fifth = np.unpackbits(blocks[:, 2:6], axis=1, bitorder="little")  # (n, 32)
+    fifth <<= 4
+    four = blocks[:, 6:]
+    q = np.empty((len(blocks), 32), np.uint8)
+    np.bitwise_and(four, 15, out=q[:, :16])
+    np.right_shift(four, 4, out=q[:, 16:])
+    q |= fifth
     q -= 16
     return q.view(np.int8) * scales
 
