@@ -30,6 +30,7 @@ BLOCK = "test_block.py"
 LOOP = "test_decoding.py::test_the_whole_loop_is_exact"
 WORLDS = "test_exactness.py::test_the_loop_is_exact_and_every_condition_occurs"
 CACHES = "test_state.py::test_after_every_round_the_caches_hold_the_text"
+HEALED = "test_state.py::test_drafts_come_from_the_rows_after_what_healing_drew"
 LABELS = "test_state.py::test_labels_and_features_belong_to_their_tokens_with_healing_top_k_and_top_p"
 ENDS = "test_decoding.py -k end_token"
 LIFTING, SAMPLING = "test_lifting.py", "test_sampling.py"
@@ -40,6 +41,9 @@ TWIN = "test_torch_twins.py::test_verification_by_itself"
 SHORT = "test_state.py -k short_text"
 NGRAMS = "test_ngram_cache.py -k not+real"
 GUARD = "test_learning.py -k guard_decides+or+unlucky+or+one_state+or+equal_weights+or+first_look+or+cannot_be_compared"
+PACE = "test_pace.py -k begins_at_once+or+measured_first+or+far_too_fast+or+lost_trial+or+rarer"
+PLAIN = "test_pace.py -k drafters_text+or+written_plainly"
+SETTINGS = "test_pace.py -k equal_settings"
 SERVED = "test_learning.py -k rolled_back+or+what_drafts+or+guard_reads"
 
 
@@ -117,9 +121,8 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("drafting", "data = data[size:]", "data = data[:]", CACHES),
     ("reading", "self.cache.rewind(start)", "self.cache.rewind(min(self.cache.length, start + 1))", CACHES),
     ("reading", "self.ahead = list(more)", "pass", CACHES),
-    ("drafting", "self.reader.read([token], back=1)", "self.reader.read([token])", CACHES),
-    ("drafting", "return Draft(), logits[1:]", "return Draft(), logits[:1]",
-     "test_state.py::test_a_context_token_that_stands_is_drafted_after"),
+    ("drafting", "self.reader.read([token], back=1)", "self.reader.read([token])", HEALED),
+    ("drafting", "return Draft(), logits[1:]", "return Draft(), logits[:1]", HEALED),
     ("drafting", "logits.clip(allowed[0]) + allowed[1]", "logits + allowed[1]", WORLDS),
     ("drafting", "self.reader.replace(0, recent)", "self.reader.ids = recent", CACHES),
     ("drafting", "self.model.embedding[token]", "self.model.embedding[0]", LABELS),
@@ -222,6 +225,45 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("learning/adapters", "trainer.lora.alpha = adapter.lora.alpha", "pass", DETAILS + " -k alpha"),
     ("learning/adapters", "learner.guard.best or state)", "state)", DETAILS + " -k proved"),
     ("learning/adapters", "learner.statistics.rate_share = None", "pass", DETAILS + " -k share_of_the_rate"),
+    ("losses", "ids[-1] in ends and not target.pieces(ids[-1:])[0]:", "ids[-1] in ends:", DETAILS + " -k has_bytes"),
+    ("losses", "np.maximum(P, FLOOR)", "np.maximum(P, TINY)", DETAILS + " -k hardly_any"),
+    ("learning/training", 'if ".lora_A." in name}', 'if ".lora_B." in name}', DETAILS + " -k sixteenth"),
+    ("learning/training", "SHARE_OF_A = 1 / 16", "SHARE_OF_A = 1 / 4", DETAILS + " -k sixteenth"),
+    ("sampling", "probs < min_p *", "probs <= min_p *", DETAILS + " -k min_p"),
+    ("translation", "[0] * (len(spelling) - 1)", "[1] * (len(spelling) - 1)", MERGE),
+    ("translation", "for token in spelling[1:]]", "for token in spelling[:-1]]", MERGE),
+    ("drafting", "if reader is None or reader.model is not self.model:", "if reader is None:",
+     "test_conversation.py -k replaced_drafter"),
+    ("drafting", "size + length > agreed", "size + length > len(data)", CACHES),
+    # when drafting pays
+    ("decoding", "missed = self.ids[self.drafted:]", "missed = self.ids[self.start:]", PLAIN),
+    ("decoding", "if self.drafted < len(self.ids):", "if not self.drafted:", PLAIN),
+    ("decoding", "if self.done and self.options.learn:", "if self.done and False:", PLAIN),
+    ("decoding", "-8 * len(emitted)", "-8", PLAIN),
+    ("pairs/pace", 'if "prefill" not in record.costs:', "if True:", PACE),
+    ("pairs/pace", "(loss + self._late) / SHARE", "loss / SHARE", PACE),
+    ("pairs/pace", '1 if self._times["plain"] else MEASURED', "MEASURED", PACE),
+    ("pairs/pace", "min(8 * self._trusted, 128)", "8 * self._trusted", PACE),
+    ("pairs/pace", 'if min(self._times["draft"]) >= slow', 'if max(self._times["draft"]) >= slow', PACE),
+    ("pairs/pace", "min(map(median_low, self._passes.values()))", "min(map(min, self._passes.values()))", PACE),
+    ("pairs/pace", "min(map(median_low, rest))", "min(map(min, rest))", PACE),
+    ("pairs/pace", 'tokens * median_low(self._times["draft"])', 'tokens * min(self._times["draft"])', PACE),
+    ("pairs/pace", 'tokens * median_low(self._times["draft"])', 'tokens * max(self._times["draft"])', PACE),
+    ("pairs/pace", "median_low(self._passes[width])) /", "min(self._passes[width])) /", PACE),
+    ("pairs/pace", "            self._waited = 0\n", "", PACE),
+    ("pairs/pace", "            self._late = 0.0\n", "", PACE),
+    ("pairs/pace", "self._gain([record]), CREDIT)", "self._gain([record]), 2 * CREDIT)", PACE),
+    ("pairs/pace", "max(2 * self._waited, ", "max(self._waited, ", PACE),
+    ("pairs/pair", "or known != settings:", "or False:", SETTINGS),
+    ("pairs/pair", "or draft is not self.draft or", "or", SETTINGS),
+    ("pairs/pair", "(options.verify, options.stop,", "(options.stop,", SETTINGS),
+    ("pairs/pair", "options.stop, options.sampling,", "options.sampling,", SETTINGS),
+    ("pairs/pair", "options.sampling, options.heal,", "options.heal,", SETTINGS),
+    ("pairs/pair", "options.heal, options.learn,", "options.learn,", SETTINGS),
+    ("pairs/pair", "options.heal, options.learn,", "options.heal,", SETTINGS),
+    ("pairs/pair", "options.processor is None)", ")", SETTINGS),
+    ("pairs/conversation", "limit - min(options.max_new_tokens, limit // 4)", "limit - limit // 4",
+     "test_conversation.py -k short_answers"),
     # files
     ("engine/load", "if wheel.getinfo(one.member).file_size == one.size:", "if True:", PUBLISHED + " -k not_unpacked"),
     ("engine/load", "sha256(installed(name).read_bytes())", "sha256(path.read_bytes())", PUBLISHED + " -k folder"),
@@ -232,6 +274,9 @@ MUTANTS = [Mutant(*fields) for fields in (
 )]
 TORCH = [Mutant(*fields) for fields in (  # their tests need PyTorch
     ("pairs/transformers_decoder", "to(torch.float32, copy=True)", "to(torch.float32)", "test_decoder.py -k padded"),
+    ("pairs/transformers_decoder", "own.rewind(min(own.length, len(ids) - 1))", "pass", "test_decoder.py -k returned_cache"),
+    ("losses_torch", "P.clamp(min=FLOOR)", "P.clamp(min=TINY)", "test_losses_torch.py -k hardly_any"),
+    ("sampling_torch", "probs < least, 0.0", "probs <= least, 0.0", "test_torch_twins.py -k processing"),
     ("engine/transformers_numpy", "torch.zeros(one.shape,", "torch.ones(one.shape,", "test_gguf.py -k conversion_drops"),
 )]
 

@@ -218,6 +218,17 @@ def test_the_oldest_turns_go_when_the_context_is_full():
     assert talk.messages == before
 
 
+@pytest.mark.parametrize(("most", "room"), [(4, 4), (1000, 24)])
+def test_short_answers_keep_more_turns(most, room):
+    """The room kept for an answer is what it may need, at most a quarter of the context."""
+    talk, sizes = Conversation(FakeModel(BYTES, 2, end=-9.0, context_size=96)), []
+    while not talk.dropped:
+        next(talk.ask("the thing", Options(max_new_tokens=most), Uniforms([])))
+        sizes.append(len(talk.prompts[0][1]))
+    turn = sizes[-2] - sizes[-3]
+    assert 96 - room - turn < sizes[-2] <= 96 - room
+
+
 def test_a_replaced_drafter_has_no_cache():
     both = fakes()
     talk, options = Conversation(both, template=CHATML), Options(max_new_tokens=8, adaptive=False)

@@ -122,6 +122,14 @@ def test_the_output_class_its_scores_and_its_cache():
     assert more[0] == more[1] and made.past_key_values.get_seq_length() == len(more[1][0]) - 1
 
 
+def test_the_returned_cache_holds_nothing_of_what_was_accepted_after_a_stop():
+    model, inputs = asked(pad_token_id=0, return_dict_in_generate=True, eos_token_id=None, **GREEDY)
+    decoder = omnidraft.pair(loaded("bytes", 2), loaded("bytes", 2)).decoder(stop=FixedLength(4), adaptive=False)
+    inputs["stopping_criteria"] = [transformers.MaxLengthCriteria(inputs["input_ids"].shape[1] + 4)]
+    made = model.generate(**inputs, custom_generate=decoder)
+    assert made.past_key_values.get_seq_length() == made.sequences.shape[1] - 1 == inputs["input_ids"].shape[1] + 3
+
+
 def test_scores_are_copies_also_with_a_padded_vocabulary():
     """The loop rules out ids that the tokenizer does not have; the scores that it returns keep their logits."""
     model, tokenizer = loaded("bytes", 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 from fakes import FakeModel
@@ -17,11 +19,11 @@ from omnidraft.learning import online
 from omnidraft.learning.adapters import Adapters
 from omnidraft.learning.online import Learner, Schedule
 from omnidraft.lifting import ROOT, Lifting
-from omnidraft.losses import Example, hybrid, places
+from omnidraft.losses import Example, _divergence, hybrid, make_example, places
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.options import Options
 from omnidraft.pairs.pair import Pair
-from omnidraft.sampling import Uniforms
+from omnidraft.sampling import Uniforms, process
 from omnidraft.stopping import FixedLength
 from omnidraft.text.tokenizer import Tokenizer
 from omnidraft.translation import Proposals, common_prefix
@@ -58,6 +60,11 @@ def test_a_target_token_of_many_draft_tokens_is_learned_in_the_round_that_wrote_
     pair = Pair(FakeModel(draft, 1), Writer(target, 2), NGramCache())
     next(speculative(pair, "ab", Options(stop=FixedLength(0), learn=True, max_new_tokens=4), Uniforms([])))
     assert pair.cache.split_of(long) == tuple(draft.encode("ababab"))
+
+
+def test_min_p_of_1_keeps_the_likeliest_tokens_only():
+    logits = np.log([[0.2, 0.5, 0.3], [0.4, 0.2, 0.4]])
+    assert process(logits, min_p=1.0).tolist() == [[0, 1, 0], [0.5, 0, 0.5]]
 
 
 # ------------------------------------------------------------------------------------------------- vocabularies
@@ -120,7 +127,40 @@ def test_where_no_mass_is_on_the_shared_tokens_there_is_no_term():
     assert number == 1 and np.isfinite(value) and np.isfinite(gradient).all() and not gradient[1].any()
 
 
+@pytest.mark.parametrize("kind", ["reverse", "forward"])
+def test_where_the_target_has_hardly_any_mass_the_loss_is_bounded(kind):
+    """P counts as 1e-12 at least, so a term is at most log 1e12; the derivative by Q is that of the bounded term."""
+    P, Q = np.array([1.0, 1e-20]), np.array([0.5, 0.5])
+    value, slope = _divergence(P, Q, kind)
+    if kind == "reverse":
+        assert value == pytest.approx(0.5 * np.log(0.5) + 0.5 * np.log(0.5e12))
+        assert slope == pytest.approx([np.log(0.5) + 1, np.log(0.5e12) + 1])
+    else:
+        assert value == pytest.approx(np.log(2)) and slope == pytest.approx([-2, 0])
+
+
+def test_an_end_token_that_has_bytes_is_an_ordinary_token_of_an_example():
+    """A model's folder may name a line break, say, as an end token: the drafter's own end token does not stand for it."""
+    target = byte_level("Ġ a, a b")
+    pair = Pair(FakeModel(sentencepiece("▁ab."), 1), FakeModel(target, 2))
+    ids = target.encode_continuation(" ab.")
+    pair.target.eos_ids = ids[-1:]
+    example = make_example(pair, "b", ids, np.full((len(ids), pair.target.vocab_size), 0.1))
+    assert pair.draft.tokenizer.decode_bytes(example.draft_ids) == b" b ab."
+    assert example.starts[-1] == len(example.draft_ids) - 1
+
+
 # ----------------------------------------------------------------------------------------------------- learning
+
+def test_a_of_lora_learns_at_a_sixteenth_of_the_rate_of_b(folders):  # noqa: F811
+    """The first step moves each number by its rate (arXiv 2402.12354: long runs diverge at equal rates)."""
+    trainer = learner_of(paired(folders), rank=2, rate=1e-3, decay=0.0).trainer
+    before = deepcopy(trainer.parameters)
+    trainer.optimizer.step({name: np.ones_like(array) for name, array in before.items()})
+    for name, array in trainer.parameters.items():
+        step = 1e-3 / 16 if ".lora_A." in name else 1e-3
+        np.testing.assert_allclose(before[name] - array, step, rtol=1e-2)
+
 
 def test_the_untouched_run_of_a_held_out_prompt_teaches_the_cache_nothing(folders, monkeypatch):  # noqa: F811
     pair = paired(folders)

@@ -44,6 +44,14 @@ def test_names_and_signatures_are_equal():
         assert getattr(losses_torch, name) is losses_torch.LOSSES[name]
 
 
+@pytest.mark.parametrize("kind", losses.DIVERGENCES)
+def test_where_the_target_has_hardly_any_mass_the_divergence_is_bounded_as_in_numpy(kind):
+    logits, categories = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([0, 1])
+    for P in ([1.0, 0.0], [1.0, 1e-20]):
+        [value], _ = losses_torch._divergence(torch.tensor([P], dtype=torch.float64), logits, categories, kind)
+        assert float(value) == pytest.approx(losses._divergence(np.array(P), np.array([0.5, 0.5]), kind)[0])
+
+
 @cases
 def test_random_worlds_with_merges_and_expansions(name, options):
     counted = 0

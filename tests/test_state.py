@@ -75,18 +75,21 @@ def test_only_what_changed_is_compared_and_the_rest_is_fed_again():
         assert SMALL_PIECES.decode_bytes(drafter.ids).lstrip().startswith(b"ab a " + (data if kept else b"bb")[:1])
 
 
-def test_a_context_token_that_stands_is_drafted_after():
-    """If healing draws the context token itself, the next token comes from the row after it."""
-    stood = 0
+def test_drafts_come_from_the_rows_after_what_healing_drew():
+    """The context token itself, or the longer token that replaces it."""
+    stood = healed = 0
     for seed in range(40):
         model = FakeModel(SMALL_PIECES, seed)
         drafter = Drafter(Pair(model, FakeModel(SMALL_BYTES, 50)), "ab a ", Options(temperature=1.0),
                           Sampler(seeded(seed), 1.0))
-        draft, ids = drafter.draft(Pair(model, FakeModel(SMALL_BYTES, 50)).lifting, 1), [*drafter.ids]
-        if draft.taken_back is None and draft.tokens:
+        draft, ids = drafter.draft(Pair(model, FakeModel(SMALL_BYTES, 50)).lifting, 2), [*drafter.ids]
+        if draft.taken_back is None:
             stood += 1
             assert draft.probs[0] == pytest.approx(sampling.process(model.row(ids)))
-    assert stood > 5
+        elif len(draft.tokens) > 1:
+            healed += 1
+            assert draft.probs[1] == pytest.approx(sampling.process(model.row([*ids[:-1], draft.tokens[0]])))
+    assert stood > 5 and healed > 5
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -115,7 +115,8 @@ def close(tensor, array) -> None:
     assert tensor.dtype == torch.float64 and np.abs(tensor.numpy() - np.asarray(array)).max(initial=0.0) < 1e-10
 
 
-@pytest.mark.parametrize("setting", [*SETTINGS, {"temperature": 1e-46}, {"temperature": 1.0, "top_p": 1e-46}], ids=str)
+@pytest.mark.parametrize("setting", [*SETTINGS, {"temperature": 1e-46}, {"temperature": 1.0, "top_p": 1e-46},
+                                     {"temperature": 1.0, "min_p": 0.4}, {"temperature": 1.0, "min_p": 1.0}], ids=str)
 def test_processing_equals_numpy(setting):
     rng = np.random.default_rng(0)
     for rows in (rng.standard_normal((5, 40)) * 3, rng.integers(0, 4, (20, 12)).astype(float), rng.standard_normal(9)):
