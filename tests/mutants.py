@@ -108,7 +108,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("translation", "left = direct.prob(q, direct_token) - product", "left = direct.prob(q, direct_token)", MERGE),
     ("translation", "changed.get(token, direct.prob(q, token)) + product", "product", MERGE),
     ("translation", "if len(rows) == 1 and direct_token >= 0:", "if len(rows) == 1:", MERGE),
-    ("translation", "(q * 0, {token: 1.0})", "(q, {token: 1.0})", MERGE),
+    ("translation", "(rows[0] * 0, {token: 1.0})", "(rows[0], {token: 1.0})", MERGE),
     ("translation", "return place + 1", "return place", RESTART),
     ("translation", " and not spelled[1:2].isspace()", "", RESTART),
     ("translation", "first = max(0, len(ids) - WINDOW)", "first = 0", RESTART),
@@ -269,6 +269,9 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("engine/load", "sha256(installed(name).read_bytes())", "sha256(path.read_bytes())", PUBLISHED + " -k folder"),
     ("engine/config", "np.array_equal(head, ", "bool(1 or ", "test_models.py -k another_head"),
     ("engine/gguf", '"none" if factor is None else "linear"', '"none"', "test_gguf.py -k without_a_type"),
+    ("engine/gguf_tokenizer", "DEFAULT = r\"[\\p{P}$+<=>^~|]+\", GPT2, ", "DEFAULT = GPT2, ", "test_gguf.py -k names_no_words"),
+    ("engine/gguf_tokenizer", 'own.get("pre") or "default"', 'own.get("pre", "default")', "test_gguf.py -k names_no_words"),
+    ("text/confined", "except BaseException as", "except Exception as", "test_gguf.py -k panic"),
     ("text/files", "name != path.name[:50] or", "", PUBLISHED + " -k killed"),
     ("text/files", "        except ProcessLookupError:", "        except ZeroDivisionError:", PUBLISHED + " -k killed"),
 )]

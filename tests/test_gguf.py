@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import random
+import runpy
 import struct
 import time
 import tracemalloc
@@ -28,6 +29,7 @@ from omnidraft.engine.llama import Llama
 from omnidraft.engine.load import folder, tokenizer_of
 from omnidraft.engine.matmul import Layout
 from omnidraft.pairs.conversation import Conversation
+from omnidraft.text import confined
 from omnidraft.text import files as collector
 
 PLAIN = Layout(alone=3, multiple=4)
@@ -121,6 +123,18 @@ def test_a_byte_level_tokenizer_with_its_roles_and_words(tmp_path):
         build(Gguf(path).settings | ggufs.byte_level("poro"))
 
 
+@pytest.mark.parametrize("pre", ["default", "", None])
+def test_a_file_that_names_no_words_is_cut_as_llama_cpp_cuts_it(pre):
+    """Punctuation by itself, digits in threes from the left: only a space before letters joins them."""
+    from omnidraft.engine.gguf_tokenizer import build
+    settings = ggufs.byte_level(pre)
+    if pre is None:
+        del settings["tokenizer.ggml.pre"]
+    cut = build(settings).raw.pre_tokenizer.pre_tokenize_str("a, b's (12345) <=x 7")
+    assert [text.replace("Ġ", " ") for text, _ in cut] == ["a", ",", " b", "'", "s", " ", "(", "123", "45", ")", " ", "<=",
+                                                           "x", " ", "7"]
+
+
 @pytest.mark.parametrize("dummy", [None, False])
 def test_a_sentencepiece_tokenizer(tmp_path, dummy):
     ggufs.tiny(path := tmp_path / "s.gguf", tokenizer=ggufs.sentencepiece(dummy))
@@ -132,6 +146,16 @@ def test_a_sentencepiece_tokenizer(tmp_path, dummy):
     assert spell.encode("hello", bos=True)[0] == 1 and spell.prefix_space == (dummy is None)
     assert spell.roles["eos"] == (2, 273) and spell.roles["unk"] == (0,)
     assert omnidraft.load(path).eos_ids == (2, 273)
+
+
+def test_a_panic_inside_the_library_is_one_line(tmp_path, monkeypatch):
+    """Of a GGUF's tokenizer in this process, and of what runs in the other: it is not an Exception."""
+    (module := tmp_path / "steps.py").write_text(
+        "from tokenizers.pre_tokenizers import FixedLength\n\ndef main(*job):\n    FixedLength(0).pre_tokenize_str('a')\n")
+    monkeypatch.setattr(gguf_tokenizer, "_byte_level", runpy.run_path(str(module))["main"])
+    with pytest.raises(OmnidraftError, match="the tokenizer of x cannot be used .chunk size"):
+        gguf_tokenizer.build(ggufs.byte_level(), "x")
+    assert confined.run(module) == {"error": "PanicException: chunk size must be non-zero"}
 
 
 def test_merges_of_pieces_follow_their_scores(tmp_path):
@@ -146,11 +170,12 @@ def test_merges_of_pieces_follow_their_scores(tmp_path):
 
 
 def test_tokenizers_that_cannot_be_read_right_are_refused_before_memory_is_taken(monkeypatch):
-    """Without merges or scores, or with pieces whose cuts would fill the memory: "a", "aa", ... up to 1,024 of them."""
+    """Without merges, scores or types, or with pieces whose cuts would fill the memory: "a", "aa", ... up to 1,024 of them."""
     from omnidraft.engine import gguf_tokenizer
     key = "tokenizer.ggml."
     for settings, says in ((ggufs.byte_level() | {key + "merges": []}, "no merges"),
-                           (ggufs.sentencepiece() | {key + "scores": [0.0]}, "no score for each token")):
+                           (ggufs.sentencepiece() | {key + "scores": [0.0]}, "no score for each token"),
+                           (ggufs.byte_level() | {key + "token_type": []}, "no type for each token")):
         with pytest.raises(OmnidraftError, match=says):
             gguf_tokenizer.build(settings)
     settings = ggufs.sentencepiece()
@@ -277,7 +302,7 @@ def test_a_hostile_file_is_one_line_before_memory_is_taken(tmp_path, what):
     ({"tokenizer.ggml.model": [1, 2]}, "tokenizer of bad cannot be used"),
     ({"tokenizer.ggml.tokens": "abc"}, "tokenizer of bad cannot be used"),
     ({"tokenizer.ggml.tokens": ["a", "b"]}, "cannot be used|270 logits|does not belong|Out of range"),
-    ({"tokenizer.ggml.token_type": [1, 1]}, "cannot be used"),
+    ({"tokenizer.ggml.token_type": [1, 1]}, "cannot be used .it has no type for each token"),
     ({"tokenizer.ggml.tokens": ["a" * 1025] * 270}, "cannot be used .it has a token of over 1,024 characters"),
     ({"tokenizer.ggml.merges": ["h e x", "nothing"]}, "cannot be used"),
     ({"tokenizer.ggml.merges": [1, 2]}, "cannot be used"),

@@ -17,7 +17,7 @@ from vocabularies import REAL, REAL_TOKENIZERS, byte_level, real, sentencepiece,
 
 from omnidraft.text import tokenizer as tokenizer_module
 from omnidraft.text.errors import OmnidraftError
-from omnidraft.text.tokenizer import BYTE_TO_CHARACTER, Tokenizer, _library
+from omnidraft.text.tokenizer import BYTE_TO_CHARACTER, Tokenizer, in_one_line
 
 TEXTS = ["Snow", " leading", "  two  spaces   three    ", "def f(x):\n    return x + 1\n\n\n\t\tpass  \n", "héllo ñ ß",
          "中文字 日本語 한국어", "emoji 😀👩‍👩‍👧 x🇩🇪", "\n\n\n", "", "</s><|im_end|><|endoftext|> <s>", "<0x41>",
@@ -203,7 +203,7 @@ def test_panics_of_the_library_are_one_line(tmp_path):
 
 
 def test_an_interrupt_inside_the_library_is_no_error_of_the_tokenizer():
-    inside = _library.__wrapped__("what")
+    inside = in_one_line.__wrapped__("what")
     next(inside)
     inside.close()  # what Python does if Ctrl-C comes just after it was entered
     assert inside.gi_frame is None  # closed, and no OmnidraftError was raised

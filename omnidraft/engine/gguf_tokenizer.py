@@ -12,9 +12,8 @@ import numpy as np
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Raw
 
-from ..text.errors import OmnidraftError
 from ..text.files import paused
-from ..text.tokenizer import LONGEST, Tokenizer
+from ..text.tokenizer import LONGEST, Tokenizer, in_one_line
 
 WORK, CUTS = 2**28, 2**22  # maximum of `_merges`; Gemma 3 (262,144 pieces) needs a tenth
 NORMAL, UNKNOWN, CONTROL, OWN, UNUSED, BYTE = range(1, 7)  # types of tokens
@@ -23,8 +22,9 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
           r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace("{1,3}", "")
+DEFAULT = r"[\p{P}$+<=>^~|]+", GPT2, r"\p{N}+", "[0-9]{3}"  # also if the file names none
 PATTERNS = {  # name: patterns, each of which cuts the pieces that the one before it left
-    "default": (GPT2,), "gpt-2": (GPT2,), "smollm": (SINGLE, GPT2), "starcoder": (SINGLE, GPT2),
+    "default": DEFAULT, "gpt-2": (GPT2,), "smollm": (SINGLE, GPT2), "starcoder": (SINGLE, GPT2),
     "refact": (SINGLE, GPT2), "llama-bpe": (LLAMA3,), "llama3": (LLAMA3,), "llama-v3": (LLAMA3,),
     "qwen2": (QWEN2,), "deepseek-r1-qwen": (QWEN2,)}
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
@@ -38,15 +38,9 @@ def build(settings: dict[str, Any], name: str = "") -> Tokenizer:
     [19556, 216, 33, 34]
     """
     own = {key.removeprefix("tokenizer.ggml."): value for key, value in settings.items()}
-    try:
+    with in_one_line(f"the tokenizer of {name or 'this GGUF'} cannot be used"):
         raw = _pipeline(own)
         return Tokenizer(raw, name, _config(own) | {"eos_token_id": end_ids(settings)})
-    except OmnidraftError:
-        raise
-    except Exception as error:  # the library's own, too
-        reason = " ".join(str(error).split())[:200]
-        raise OmnidraftError(f"the tokenizer of {name or 'this GGUF'} cannot be used ({reason})"
-                             ) from None
 
 
 def end_ids(settings: dict[str, Any]) -> list[int]:
@@ -63,7 +57,9 @@ def _pipeline(own: dict[str, Any]) -> Raw:
         raise ValueError(f"its kind is {kind!r}, but only gpt2 and llama are supported")
     if max(map(len, tokens), default=0) > LONGEST:  # `_merges` cuts each one everywhere
         raise ValueError(f"it has a token of over {LONGEST:,} characters")
-    types = [int(each) for each in own.get("token_type", [NORMAL] * len(tokens))]
+    types = [int(each) for each in own.get("token_type", [])]
+    if len(types) != len(tokens):  # which of them are control tokens?
+        raise ValueError("it has no type for each token: convert the model again")
     pieces = {token: i for i, token in enumerate(tokens) if types[i] != UNUSED}
     make = _byte_level if kind == "gpt2" else _sentencepiece
     raw = make(own, pieces, types)
@@ -85,30 +81,28 @@ def _of_type(kind: int, pieces: dict[str, int], types: list[int]) -> list[str]:
 def _config(own: dict[str, Any]) -> dict[str, Any]:
     """What a tokenizer_config.json says: special tokens by role, and the chat template."""
     usual = own["model"] == "llama" or PATTERNS.get(own.get("pre")) == (LLAMA3,)
-    config = {"add_bos_token": bool(own.get("add_bos_token", usual))}
+    config = {"add_bos_token": bool(own.get("add_bos_token", usual)),
+              "chat_template": own.get("tokenizer.chat_template")}
     tokens = own["tokens"]
     for role, its in ROLES.items():
         token = own.get(f"{its}_token_id")
         if isinstance(token, int) and 0 <= token < len(tokens):
             config[f"{role}_token"] = tokens[token]
-    template = own.get("tokenizer.chat_template")
-    if isinstance(template, str):
-        config["chat_template"] = template
     return config
 
 
 def _byte_level(own: dict[str, Any], pieces: dict[str, int], types: list[int]) -> Raw:
     """Byte-level BPE with the words of the pattern that the file names."""
-    words = own.get("pre", "default")
+    words = own.get("pre") or "default"
     if words not in PATTERNS:
         raise ValueError(f"it cuts words like {str(words)[:40]!r}, but only {', '.join(PATTERNS)} "
                          "are supported; use a Hugging Face folder of the model")
     patterns = PATTERNS[words]
     if not own.get("merges"):  # its texts would be single bytes
         raise ValueError("it has no merges: convert the model again")
-    merges = [tuple(merge.split(" ", 1)) for merge in own.get("merges", [])]
-    whole = patterns == (LLAMA3,)  # a word that is a token needs no merges
-    raw = Raw(models.BPE(pieces, merges, ignore_merges=whole))
+    merges = [tuple(merge.split(" ", 1)) for merge in own["merges"]]
+    # in Llama 3, a word that is a token needs no merges
+    raw = Raw(models.BPE(pieces, merges, ignore_merges=patterns == (LLAMA3,)))
     if patterns == (QWEN2,):
         raw.normalizer = normalizers.NFC()
     steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]

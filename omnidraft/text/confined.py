@@ -42,7 +42,7 @@ def main() -> None:
     sys.path[:] = order["path"]
     try:
         found = runpy.run_path(order["module"])["main"](order["job"])
-    except Exception as error:
+    except BaseException as error:  # subtle: a panic of a library in Rust is not an Exception
         found = {"error": f"{type(error).__name__}: {error}"}
     sys.stdout.write(json.dumps(found))
 

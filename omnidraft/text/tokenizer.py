@@ -151,7 +151,7 @@ class Tokenizer:
         if not path.exists():
             raise OmnidraftError(f"no tokenizer.json in {folder}: pass a Hugging Face folder")
         check_readable(path, LARGEST)
-        with _library(f"{path} is not a readable tokenizer.json: download it again"):
+        with in_one_line(f"{path} is not a readable tokenizer.json: download it again"):
             content = path.read_bytes()
             raw = tokenizers.Tokenizer.from_buffer(content)
         if OURS not in path.resolve().parents:
@@ -163,7 +163,7 @@ class Tokenizer:
         config = read_settings(path.parent) | {"eos_token_id": ends}
         config.pop("add_bos_token", None)  # next to a tokenizer.json, which says it
         key = hashlib.sha256(content).hexdigest()
-        with _library(f"the tokenizer settings in {folder} are not usable: copy them again"):
+        with in_one_line(f"the tokenizer settings in {folder} are not usable: copy them again"):
             if add_missing(raw, config, path.parent):
                 key = ""
         made = cls(raw, path.parent.resolve().name, config, key)
@@ -239,7 +239,7 @@ class Tokenizer:
         names = self._controls.find("\n".join(texts))
         simple = [text for text in texts if text and not self._unspellable.search(text)
                   and not (names and self._controls.find(text))]
-        with _library(CANNOT):
+        with in_one_line(CANNOT):
             encoded = self._exact.encode_batch(simple, add_special_tokens=False)
         return {text: (one.ids, one.word_ids[-1:] == [0])
                 for text, one in zip(simple, encoded, strict=True)}
@@ -255,7 +255,7 @@ class Tokenizer:
             text = "".join([BYTE_TO_CHARACTER[b] for b in data])
         else:
             text = data.decode("utf-8", "surrogateescape")
-        with suppress(OmnidraftError), _library("no unknown token"):
+        with suppress(OmnidraftError), in_one_line("no unknown token"):
             ids = self._spell(text, merged)  # merges never join byte tokens
             if data and self.decode_bytes(ids) == data:
                 return tuple(ids)
@@ -285,7 +285,7 @@ class Tokenizer:
         """
         if self.raw.post_processor is None:
             return self.roles["bos"][:bool(self.config.get("add_bos_token"))]  # GGUF says it so
-        with _library("cannot encode"):
+        with in_one_line("cannot encode"):
             made = self.raw.encode("a 0")
         return tuple(made.ids[:[*made.sequence_ids, 0].index(0)])  # sequence 0: the text itself
 
@@ -363,7 +363,7 @@ class Tokenizer:
 
 
 @contextmanager
-def _library(what: str) -> Iterator[None]:
+def in_one_line(what: str) -> Iterator[None]:
     """Turn whatever the tokenizer library raises into an OmnidraftError that begins with `what`."""
     try:
         yield
@@ -374,7 +374,7 @@ def _library(what: str) -> Iterator[None]:
 
 
 def _run(raw: tokenizers.Tokenizer, text: str) -> list[int]:
-    with _library(CANNOT):
+    with in_one_line(CANNOT):
         text.encode()  # some releases of the library accept a lone surrogate, others do not
         return raw.encode(text, add_special_tokens=False).ids
 
@@ -404,9 +404,7 @@ def _add(made: tokenizers.Tokenizer, tokens: dict[int, tokenizers.AddedToken]) -
 
 def _fails_at_unknown(model: Any) -> bool:
     """Does the library fail at a character that the model lacks, as Unigram without <unk> does?"""
-    try:
-        with _library("no unknown token"):
-            model.tokenize("\U0010ffff")  # not a character, so no token has it
-    except OmnidraftError:
-        return True
-    return False
+    with suppress(OmnidraftError), in_one_line("no unknown token"):
+        model.tokenize("\U0010ffff")  # not a character, so no token has it
+        return False
+    return True
