@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import omnidraft
 from omnidraft import OmnidraftError
 from omnidraft.cli import app
+from omnidraft.engine.llama import Llama
 
 
 @embedded
@@ -39,9 +40,12 @@ def test_a_chat_in_parts_is_that_chat():
 
 
 @embedded
-def test_info_says_how_a_model_runs():
+def test_info_says_how_a_model_runs_without_its_weights(monkeypatch):
     done = CliRunner().invoke(app, ["info", "draft-tasks"])
     assert done.exit_code == 0 and re.search(r"^runs +\S", done.stdout, re.M) and re.search(r"^numpy +2", done.stdout, re.M)
+    reads = []
+    monkeypatch.setattr(Llama, "load", reads.append)
+    assert CliRunner().invoke(app, ["info", "draft-tasks"]).stdout == done.stdout and not reads  # no weights
     assert CliRunner().invoke(app, ["info"]).exit_code == 0
     assert CliRunner().invoke(app, ["info", "nothing"]).exit_code == 1
 

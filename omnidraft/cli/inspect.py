@@ -19,7 +19,9 @@ import typer
 
 from .. import OmnidraftError, Options, __version__
 from ..engine.cpu import has_avx512
-from ..engine.load import EMBEDDED, PUBLISHED, folder, install, load, place, tokenizer_of
+from ..engine.llama import layout_of
+from ..engine.load import EMBEDDED, PUBLISHED, config_of, folder, install, load, place, tokenizer_of
+from ..engine.model import flat_ids, printable
 from ..exactness import TOLERANCE, Finding
 from ..exactness import check as enumerated
 from ..pairs import template
@@ -276,13 +278,23 @@ def info(
     """Show this machine and, of a model, its sizes and how it runs here: kernels, cache, why."""
     rows: list[tuple[str, Any]] = [("omnidraft", __version__)]
     if model is not None:
-        made = load(model, backend=backend)
-        rows += [("model", made.name),
+        if backend == "numpy":  # without its weights
+            path = folder(model)
+            name = printable(path.stem if path.is_file() else path.name)
+            made = config_of(model)
+            runs = layout_of(made)
+            end_ids = flat_ids(made.eos_ids, tokenizer_of(model).roles["eos"])
+        else:
+            made = load(model, backend=backend)
+            name = made.name
+            runs = made.kernel
+            end_ids = made.eos_ids
+        rows += [("model", name),
                  ("parameters", f"{made.parameters:,}"),
                  ("vocabulary", f"{made.vocab_size:,}"),
                  ("context", f"{made.context_size:,}"),
-                 ("end tokens", " ".join(map(str, made.eos_ids)) or "none"),
-                 ("runs", made.kernel)]
+                 ("end tokens", " ".join(map(str, end_ids)) or "none"),
+                 ("runs", runs)]
     rows += machine().items()
     say(columns(rows))
 

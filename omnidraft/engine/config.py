@@ -126,6 +126,11 @@ class ModelConfig:
         """The factor of the attention scores q k."""
         return (self.scalar or self.head_dim) ** -0.5
 
+    @property
+    def parameters(self) -> int:
+        """The number of weights."""
+        return sum(map(math.prod, self.tensor_shapes().values()))
+
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the model's tensors by Hugging Face name."""
         shapes = {"model.embed_tokens.weight": (self.vocab_size, self.width)}

@@ -118,9 +118,8 @@ class Llama:
         self.context_size = config.context_size
         ends = tokenizer.roles.get("eos", ()) if tokenizer else ()
         self.eos_ids = flat_ids(config.eos_ids, ends, size=config.vocab_size)
-        self.parameters = sum(math.prod(shape) for shape in config.tensor_shapes().values())
-        self.layout = layout or choose_layout(matrix_shapes(config), str(self.dtype),
-                                              large=self.parameters >= LARGE)
+        self.parameters = config.parameters
+        self.layout = layout or layout_of(config, str(self.dtype))
         self.kernel = str(self.layout)  # one line on how the matrix products run
         self._build(tensors)
         self._eps = config.width * config.eps
@@ -402,6 +401,11 @@ class Llama:
                     yield rows
 
         return Linear(pieces(), bias, self.layout, shape, self.dtype, self._room)
+
+
+def layout_of(config: ModelConfig, dtype: str = "float32") -> Layout:
+    """The fastest layout for the matrices of such a model (`choose_layout`)."""
+    return choose_layout(matrix_shapes(config), dtype, large=config.parameters >= LARGE)
 
 
 def matrix_shapes(config: ModelConfig) -> tuple[tuple[int, int], ...]:
