@@ -65,7 +65,11 @@ def test_with_pytorch_it_says_how_many_threads_run(tmp_path, monkeypatch):
         models = ["-d", str(tmp_path), "-t", str(tmp_path), "--backend", "torch"]
         done = CliRunner().invoke(app, ["generate", "ab", *models, "-n", "2"])
         assert done.exit_code == 0, done.output
-        assert ("PyTorch uses 7 threads: beside other work it may be faster with OMP_NUM_THREADS=1" in done.stderr) != chosen
+        assert ("PyTorch uses 7 threads: beside other work it may be faster with --threads 1" in done.stderr) != chosen
+    given = []
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    done = CliRunner().invoke(app, ["generate", "ab", *models, "-n", "2", "--threads", "3"])
+    assert done.exit_code == 0 and given == [3] and "PyTorch uses" not in done.stderr
 
 
 def test_info_says_why_a_model_is_read_again(tmp_path):

@@ -101,15 +101,21 @@ class Models:
         help="With torch: cpu, cuda, cuda:1, mps, auto.")] = "auto"
     dtype: Annotated[str, models(
         help="float32, float64; with torch bfloat16, float16.")] = "auto"
+    threads: Annotated[int | None, models(
+        help="With torch: threads on a CPU.", show_default="all cores")] = None
 
     def pair(self, learns: bool = False) -> Pair:
         """The pair; `learns`: the default drafter is one that is to learn."""
         draft = self.draft or drafter_for(self.target, learns)
         with busy(f"loading {Path(draft).name} and {Path(self.target).name}"):
             made = pair(draft, self.target, self.backend, device=self.device, dtype=self.dtype)
-        if self.backend == "torch" and "OMP_NUM_THREADS" not in os.environ:
-            note(f"PyTorch uses {sys.modules['torch'].get_num_threads()} threads: beside other "
-                 "work it may be faster with OMP_NUM_THREADS=1")
+        if self.backend == "torch":
+            torch = sys.modules["torch"]
+            if self.threads:
+                torch.set_num_threads(self.threads)
+            elif "OMP_NUM_THREADS" not in os.environ:
+                note(f"PyTorch uses {torch.get_num_threads()} threads: beside other work it may "
+                     "be faster with --threads 1")
         return made
 
 
