@@ -11,7 +11,7 @@ from struct import pack
 
 import numpy as np
 
-from .text.errors import OmnidraftError
+from .text.errors import OmnidraftError, expect_number
 from .text.tokenizer import Tokenizer
 from .vocabulary import Alignment, aligned_spans, canonical_ids
 
@@ -35,9 +35,8 @@ class NGramCache:
     def __init__(self, capacity: int | None = None, eviction: str = "none") -> None:
         if eviction not in ("none", "lru", "lfu"):
             raise OmnidraftError(f"unknown eviction {eviction!r}: choose none, lru or lfu")
-        endless = capacity is None and eviction == "none"
-        if not (endless or isinstance(capacity, int) and capacity > 0):
-            raise OmnidraftError(f"capacity is {capacity!r}, but must be a whole number from 1")
+        if capacity is not None or eviction != "none":
+            expect_number("capacity", capacity, "from 1", 1)
         self.capacity = capacity
         self.eviction = eviction
         self.version = 0

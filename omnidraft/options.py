@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, fields
-from math import inf
 from numbers import Integral, Real
 from typing import Any
 
 from .stopping import AcceptanceHead, Confidence, FixedLength
-from .text.errors import OmnidraftError, shown
+from .text.errors import OmnidraftError, expect_number, shown
 from .verification import RULES, Rule
 
 ABOVE_ZERO = 5e-324  # the least float above 0
@@ -49,14 +48,14 @@ class Options:
         self._check_kinds()
         if self.eos_token_id is not None:
             own["eos_token_id"] = as_ids("eos_token_id", self.eos_token_id)
-        _check("draft length", self.stop.limit, Integral, 0, inf, "0 or more")
-        # of the confidence rule
-        _check("threshold", getattr(self.stop, "threshold", 0), Real, 0, 1, "from 0 (off) to 1")
-        _check("temperature", self.temperature, Real, 0, 1e30, "from 0 to 1e30")
-        _check("top-k", self.top_k, Integral, 0, inf, "0 (off) or more")
-        _check("top-p", self.top_p, Real, ABOVE_ZERO, 1, "in (0, 1]")
-        _check("min-p", self.min_p, Real, 0, 1, "from 0 (off) to 1")
-        _check("number of new tokens", self.max_new_tokens, Integral, 1, inf, "1 or more")
+        expect_number("draft length", self.stop.limit, "of 0 or more")
+        threshold = getattr(self.stop, "threshold", 0)  # of the confidence rule
+        expect_number("threshold", threshold, "from 0 (off) to 1", 0, 1, Real)
+        expect_number("temperature", self.temperature, "from 0 to 1e30", 0, 1e30, Real)
+        expect_number("top-k", self.top_k, "of 0 (off) or more")
+        expect_number("top-p", self.top_p, "in (0, 1]", ABOVE_ZERO, 1, Real)
+        expect_number("min-p", self.min_p, "from 0 (off) to 1", 0, 1, Real)
+        expect_number("number of new tokens", self.max_new_tokens, "from 1", 1)
 
     def _check_kinds(self) -> None:
         if not isinstance(self.stop, FixedLength):
@@ -122,12 +121,3 @@ def as_ids(name: str, value: Any) -> list[int]:
     if not all(isinstance(token, Integral) and token is not True for token in ids):
         raise OmnidraftError(f"{name} is {value!r:.60}, but must be one or more ids")
     return ids
-
-
-def _check(name: str, value: Any, kind: type, least: float, most: float, needed: str) -> None:
-    """Raise OmnidraftError unless a setting is a number of this kind between these bounds."""
-    if not isinstance(value, kind) or isinstance(value, bool):
-        whole = "whole " if kind is Integral else ""
-        raise OmnidraftError(f"{name} is {value!r}, but must be a {whole}number")
-    if not least <= value <= most:
-        raise OmnidraftError(f"{name} is {value}, but must be {needed}")

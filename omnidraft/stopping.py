@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .text.errors import OmnidraftError
+from .text.errors import OmnidraftError, expect_number
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,7 @@ class AcceptanceHead:
     on_host = True  # does it take arrays? The twin takes tensors
 
     def __init__(self, width: int, parameters: dict[str, np.ndarray] | None = None) -> None:
-        if type(width) is not int or width < 1:
-            raise OmnidraftError(f"width is {width!r}, but must be a whole number from 1")
+        expect_number("width", width, "from 1", 1)
         weight = np.append(np.zeros(2 * width, np.float32), np.float32(1))
         fresh = {"out.weight": weight, "out.bias": np.zeros(1, np.float32)}
         self.parameters = fresh if parameters is None else parameters

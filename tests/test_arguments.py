@@ -34,9 +34,9 @@ def told(call, words: str = "") -> str:
 @pytest.mark.parametrize(("call", "words"), [
     (lambda: Options.of(draft_length=None), "draft length is None, but must be a whole number"),
     (lambda: Options.of(threshold=None), "threshold is None, but must be a number"),
-    (lambda: Options(stop=Confidence(threshold=-1)), "threshold is -1, but must be from 0"),
+    (lambda: Options(stop=Confidence(threshold=-1)), "threshold is -1, but must be a number from 0"),
     (lambda: Options(stop=Confidence(threshold="x")), "threshold is 'x', but must be a number"),
-    (lambda: Options(stop=Confidence(threshold=float("nan"))), "threshold is nan, but must be from 0"),
+    (lambda: Options(stop=Confidence(threshold=float("nan"))), "threshold is nan, but must be a number from 0"),
     (lambda: Recipe(loss=[]), r"unknown loss \[\]: choose one of"),
     (lambda: Recipe(divergence={}), r"unknown divergence \{\}: choose one of"),
     (lambda: Uniforms(5), "draws are made by a NumPy generator, not by 5: give np.random.default_rng"),

@@ -641,7 +641,7 @@ def test_what_was_learned_is_saved_when_nobody_reads_the_remarks(folders, tmp_pa
     (["math", "--head", "both"], "unknown head 'both': choose none, joint"), (["math", "--loss", "x"], "unknown loss"),
     (["math", "--rank", "-1"], "rank is -1"),
     (["math", "--rank", "100000"], "rank is 100000, above that of any matrix: give at most 32"),
-    (["math", "--every", "0"], "must be 1 or more"),
+    (["math", "--every", "0"], "must be a whole number from 1"),
     (["math", "--rate", "-1"], "rate is -1.0, but must be a number above 0"),
     (["math", "--rate", "0"], "rate is 0.0, but must be a number above 0"),
     (["nothing.jsonl"], "no prompt in nothing.jsonl could be served"),

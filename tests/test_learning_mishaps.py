@@ -317,7 +317,7 @@ def test_settings_are_checked_before_anything_is_served(folders, arguments, says
 
 @pytest.mark.parametrize("kind, settings, says", [
     (Schedule, {"replay": -1}, "replay is -1"), (Schedule, {"held_out": -3}, "held_out is -3"),
-    (Schedule, {"guard": -1}, "guard is -1"), (Schedule, {"every": 2.5}, "and whole"),
+    (Schedule, {"guard": -1}, "guard is -1"), (Schedule, {"every": 2.5}, "every is 2.5, but must be a whole number from 1"),
     (Schedule, {"steps": 1.5}, "steps is 1.5"), (Recipe, {"loss": "hybrid", "weight": -1}, "weight is -1"),
     (Recipe, {"weight": float("inf")}, "weight is inf"), (Recipe, {"weight": "x"}, "must be a number")])
 def test_settings_of_learning_are_checked(kind, settings, says):

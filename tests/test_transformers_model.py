@@ -29,6 +29,7 @@ from omnidraft.engine import transformers_loading  # noqa: E402
 from omnidraft.engine.llama import Llama  # noqa: E402
 from omnidraft.engine.transformers_cache import Copies  # noqa: E402
 from omnidraft.engine.transformers_model import TransformersModel  # noqa: E402
+from omnidraft.engine.transformers_numpy import in_numpy  # noqa: E402
 from omnidraft.learning.online import Learner, Schedule, learn  # noqa: E402
 from omnidraft.learning.training import Recipe, Trainer  # noqa: E402
 from omnidraft.options import Options  # noqa: E402
@@ -764,3 +765,21 @@ def test_signatures_match_the_numpy_engine():
     assert list(one.parameters) == list(other.parameters)
     own = {"stored", "rebuilt", "forward_each"}  # used by `training`, whose twin uses PyTorch instead, and by proposers
     assert {name for name in vars(Llama) if name[0] != "_"} - own <= vars(TransformersModel).keys()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma 3, window in some layers"])
+def test_an_acceptance_head_sees_the_hidden_states_of_the_numpy_engine(name):
+    """Without the gain of the last norm, which Gemma stores less 1: so a head goes on in the other engine."""
+    architecture, sizes, _ = KINDS[name]
+    model = random_model(architecture, sizes, BYTES.size)
+    with torch.no_grad():
+        model.model.norm.weight.copy_(torch.linspace(0.2, 2, len(model.model.norm.weight)))
+    theirs = TransformersModel(model, BYTES, name="this")
+    seen = []
+    for one in (theirs, in_numpy(theirs)):
+        cache = one.new_cache()
+        cache.keeps_hidden = True
+        one.forward([5, 7, 11], cache)
+        hidden = np.asarray(cache.hidden[-1])
+        seen.append(hidden / np.linalg.norm(hidden))
+    np.testing.assert_allclose(*seen, atol=1e-5)

@@ -18,6 +18,7 @@ from .. import Adapters, Learner, OmnidraftError, Round
 from ..learning import online
 from ..metrics import summarize
 from ..pairs.prompts import uniforms_of
+from ..text.errors import expect_number
 from ..text.files import make_folder_of
 from . import options
 from .app import command
@@ -57,8 +58,7 @@ def adapt(
     how = decoding.options()
     if paper:
         options.check_paper(vars(decoding) | vars(learning))
-    if limit < 1:
-        raise OmnidraftError(f"limit is {limit}, but must be 1 or more")
+    expect_number("limit", limit, "from 1", 1)
     if save and adapters:
         make_folder_of(adapters.expanduser() / "any")
     prompts, total = read_prompts(source)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..text.errors import OmnidraftError
+from ..text.errors import OmnidraftError, expect_number
 from ..text.files import read_json
 from .model import flat_ids
 
@@ -234,7 +234,7 @@ def _gemma(config: dict[str, Any], rope: dict[str, Any], layers: int) -> dict[st
     scalar = config.get("query_pre_attn_scalar", 256)
     _check_number("query_pre_attn_scalar", scalar)
     window = config.get("sliding_window", 4096)
-    _check_size("sliding_window", window)
+    expect_number("sliding_window", window, f"from 1 to {MOST:,}", 1, MOST)
     return {"gemma": True, "scalar": float(scalar),
             "window": window, "local_theta": float(base),
             "local": tuple(i for i, kind in enumerate(kinds) if kind == LOCAL)}
@@ -286,16 +286,10 @@ def _sizes(config: dict[str, Any], family: Family, context: int) -> dict[str, An
     return sizes
 
 
-def _check_size(name: str, size: Any) -> None:
-    most = MOST_LAYERS if name == "num_hidden_layers" else MOST
-    if type(size) is not int or not 1 <= size <= most:
-        raise OmnidraftError(f"{name} is {repr(size)[:40]}, but must be a whole number from 1 "
-                             f"to {most:,}")
-
-
 def _check_sizes(sizes: dict[str, Any]) -> None:
     for name, size in sizes.items():
-        _check_size(name, size)
+        most = MOST_LAYERS if name == "num_hidden_layers" else MOST
+        expect_number(name, size, f"from 1 to {most:,}", 1, most)
     heads = sizes["num_attention_heads"]
     kv_heads = sizes["num_key_value_heads"]
     if heads % kv_heads or sizes["head_dim"] % 2:

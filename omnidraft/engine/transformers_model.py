@@ -183,8 +183,9 @@ class TransformersModel:
             states = None
             if hidden:
                 states = result.hidden_states[-1][0, -rows:]
-                if self.model.config.model_type in (*FAMILIES, "qwen3"):
-                    states = states / self.model.model.norm.weight
+                family = FAMILIES.get(self.model.config.model_type)
+                if family:
+                    states = states / (self.model.model.norm.weight + int(family.gemma))
             return logits, states, result.get(cache_name(result), cache)
 
     def _to_host(self, logits: Tensor) -> np.ndarray:

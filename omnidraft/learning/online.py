@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from numbers import Integral
 from time import perf_counter
 from typing import Any
 
@@ -26,7 +25,7 @@ from ..options import Options
 from ..pairing import Pairing
 from ..sampling import Uniforms
 from ..stopping import AcceptanceHead
-from ..text.errors import GENERATOR, UNIFORMS, OmnidraftError, expect, shown
+from ..text.errors import GENERATOR, UNIFORMS, OmnidraftError, expect, expect_number, shown
 from ..verification import acceptances
 from .guard import Guard
 from .training import AdamW, Trainer
@@ -60,10 +59,8 @@ class Schedule:
             raise OmnidraftError(f"unknown head {self.head!r}: choose none, joint or interleaved")
         least = {"every": 1, "steps": int(self.head == "none")}
         for name in ("every", "steps", "replay", "memory", "memory_bytes", "guard", "held_out"):
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or value < least.get(name, 0):
-                raise OmnidraftError(f"{name} is {value}, but must be {least.get(name, 0)} or "
-                                     "more, and whole")
+            lowest = least.get(name, 0)
+            expect_number(name, getattr(self, name), f"from {lowest}", lowest)
         if self.head == "interleaved" and self.every == 1:
             raise OmnidraftError("the head learns between two updates: set every to 2 or more")
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,12 @@ import numpy as np
 from .. import losses
 from ..engine.llama import Llama
 from ..sampling import mask, process
-from ..text.errors import GENERATOR, OmnidraftError, expect, shown
+from ..text.errors import GENERATOR, OmnidraftError, expect, expect_number, shown
 from . import backward
 from .lora import LoRA
 
 SHARE_OF_A = 1 / 16  # share of the rate for A in W + B A; long runs diverge at 1 (arXiv 2402.12354)
+MOST = 1e30  # of any setting
 AVERAGE = 0.99  # weight of the old mean in the running mean that is served; at first it is less
 
 
@@ -41,14 +43,12 @@ class Recipe:
             if value not in known:
                 raise OmnidraftError(f"unknown {name} {shown(value)}: "
                                      f"choose one of {', '.join(known)}")
-        if type(self.rank) is not int or self.rank < 0:
-            raise OmnidraftError(f"rank is {self.rank!r}, but must be a whole number of 0 or more")
-        for name, also, needed in (("rate", [None], "above 0"), ("decay", [0], "of 0 or more"),
-                                   ("weight", [0, "dynamic"], "of 0 or more, or dynamic")):
-            value = getattr(self, name)
-            positive = isinstance(value, (int, float)) and 0 < value < math.inf
-            if not positive and value not in also:
-                raise OmnidraftError(f"{name} is {value!r}, but must be a number {needed}")
+        expect_number("rank", self.rank, "of 0 or more")
+        expect_number("decay", self.decay, "of 0 or more", 0, MOST, Real)
+        if self.weight != "dynamic":
+            expect_number("weight", self.weight, "of 0 or more, or dynamic", 0, MOST, Real)
+        if self.rate is not None:
+            expect_number("rate", self.rate, "above 0", 1 / MOST, MOST, Real)
 
     def step_size(self, drafter: Any) -> float:
         """The rate; the default suits 0.6 M parameters and falls to the paper's 1e-4 with more.

@@ -1,7 +1,6 @@
 """What a text starts from: a prompt (a text, ids, or a chat), and a seed or generator."""
 
 from collections.abc import Iterable, Mapping
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from ..decoding import check_prompt
 from ..pairing import Pairing
 from ..sampling import Uniforms
-from ..text.errors import GENERATOR, OmnidraftError, expect, shown
+from ..text.errors import GENERATOR, OmnidraftError, expect, expect_number, shown
 from ..text.special_tokens import Names
 from .conversation import Conversation
 
@@ -100,6 +99,5 @@ def uniforms_of(seed: int, generator: Any = None) -> Uniforms:
     if generator is not None:
         expect("generator", generator, np.random.Generator, GENERATOR)
         return Uniforms(generator)
-    if not isinstance(seed, Integral) or seed < 0:
-        raise OmnidraftError(f"seed is {seed!r}, but must be a whole number of 0 or more")
+    expect_number("seed", seed, "of 0 or more")
     return Uniforms(np.random.default_rng(seed))

@@ -1,9 +1,11 @@
-"""The package's one exception, and one clear line for an argument of the wrong kind."""
+"""The package's one exception, and one clear line for a wrong argument."""
 
 import reprlib
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
+from math import inf
+from numbers import Integral
 from typing import Any, ParamSpec, TypeVar
 
 GENERATOR = "a NumPy generator, such as np.random.default_rng(0)"
@@ -25,6 +27,20 @@ def expect(name: str, value: Any, kinds: Any, needed: str) -> None:
     kinds = kinds if isinstance(kinds, tuple) else (kinds,)
     if not isinstance(value, tuple(type(None) if kind is None else kind for kind in kinds)):
         raise OmnidraftError(f"{name} is {shown(value)}, but must be {needed}")
+
+
+def expect_number(name: str, value: Any, needed: str, least: float = 0, most: float = inf,
+                  kind: type = Integral) -> None:
+    """Raise OmnidraftError unless `value` is a number of this `kind` from `least` to `most`.
+
+    >>> expect_number("seed", -1, "of 0 or more")
+    Traceback (most recent call last):
+    omnidraft.text.errors.OmnidraftError: seed is -1, but must be a whole number of 0 or more
+    """
+    is_number = isinstance(value, kind) and not isinstance(value, bool)
+    if not (is_number and least <= value <= most):
+        whole = "whole " if kind is Integral else ""
+        raise OmnidraftError(f"{name} is {shown(value)}, but must be a {whole}number {needed}")
 
 
 def shown(value: Any) -> str:
