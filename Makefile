@@ -5,6 +5,7 @@ TORCH_VENV := .venv-torch
 DOCS_VENV := .venv-docs
 OLD_VENV := .venv-oldest
 NEW_VENV := .venv-newest
+VLLM_VENV := .venv-vllm
 SCALE ?= 1
 BIN := $(VENV)/bin
 TORCH_BIN := $(TORCH_VENV)/bin

@@ -57,3 +57,4 @@ def test_what_no_run_of_ci_covers_is_named():
     elsewhere["vllm_requests.py"] = "make test-vllm"  # no test of pytest
     assert elsewhere == NOT_IN_CI
     assert all(f"\n{where.split()[1]}:" in makefile for where in elsewhere.values())
+    assert all(f"\n{name} :=" in makefile for name in re.findall(r"\$\((\w*VENV)\)", makefile))
