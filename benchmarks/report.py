@@ -1,6 +1,9 @@
 """Write the tables of README.md and docs/ from benchmarks/results and the source files.
 
-    python -m benchmarks.report [--check]     (--check only says whether they are out of date)
+    python -m benchmarks.report [--check | --older]
+
+--check only says whether they are out of date; --older lists the figures that were measured before the code last changed.
+A script measures what its result file lacks: delete the file, or some of its entries, to measure them again.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -23,6 +27,7 @@ ORDER = ["verification", "vocabulary", "ngram_cache", "translation", "lifting", 
          "decoding", "losses", "stopping"]
 USED = ["reading", "sampling", "pairing", "options", "metrics", "vllm", "llamacpp"]
 APPENDIX = ["tokenizer", "tokenizer_checks", "special_tokens", "trial", "confined", "files", "errors"]
+MEASURED = ("omnidraft", ":!omnidraft/cli", ":!omnidraft/exactness", ":!omnidraft/data")  # what the figures depend on
 REAL_PAIRS = ("babyllama-tok361:stories260K", "stories260K:babyllama-tok361")
 PARTS = {  # the sections of docs/results.md: a result file, and how it is shown
     "Speed": [("speed", tables.speed)],
@@ -205,12 +210,32 @@ def first_result() -> str:
     return f"By the clock, with the same texts as plain decoding: {', '.join(found)} ([figures](docs/results.md))."
 
 
+def older(name: str, figures: dict) -> str:
+    """Which figures of a file were measured before the code of models, loops and learning last changed; "" if none were."""
+    found: dict[str, list[str]] = {}
+    for entry, content, where in parts_of(figures):
+        if content:
+            found.setdefault(where.get("commit", "unknown"), []).append(entry or "the file")
+    lines = []
+    for commit, entries in found.items():
+        count = subprocess.run(["git", "rev-list", "--count", f"{commit.partition(' ')[0]}..", "--", *MEASURED], cwd=ROOT,
+                               capture_output=True, text=True)
+        since = count.stdout.strip() or "unknown"
+        if since != "0":
+            lines.append(f"{name}: {', '.join(entries)} at commit {commit}, changes since: {since}")
+    return "\n".join(lines)
+
 
 def main() -> None:
     """Fill in the marked places of README.md and docs/, and write docs/results.md."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
-    check, docs = parser.parse_args().check, ROOT / "docs"
+    parser.add_argument("--older", action="store_true")
+    args, docs = parser.parse_args(), ROOT / "docs"
+    if args.older:
+        everything = [older(path.stem, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(RESULTS.glob("*.json"))]
+        print("\n".join(filter(None, everything)) or "all figures were measured with this code")
+        return
     pages = {}
     for path, name, made in (
         (ROOT / "README.md", "demo", written("demo", demo)),
@@ -230,7 +255,7 @@ def main() -> None:
     for path in sorted(RESULTS.glob("*.json")):  # demo.json is written by the command line, with a value a line
         pages[path] = as_lines(json.loads(path.read_text(encoding="utf-8"))) + "\n"
     for place, made in pages.items():
-        if not check:
+        if not args.check:
             write_text(place, made)
         elif not place.exists() or place.read_text(encoding="utf-8") != made:
             sys.exit(f"{place.name} is stale: run `python -m benchmarks.report`")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 
 import pytest
 
@@ -108,6 +109,29 @@ def test_the_table_of_vllm_has_a_column_for_each_number_of_streams(monkeypatch):
                "pairs": {"draft-smol -> smollm2, float32": {"1": cell, "4": cell | {"wall": 1.2, "same_texts": 7}}}}
     made = report.tables.vllm(figures)
     assert "| streams: 1 | streams: 4 | same texts |" in made and "35 → 66 (**1.89×**)" in made and "15 of 16" in made
+
+
+def test_figures_older_than_the_code_are_listed(tmp_path, monkeypatch):
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True,
+                              capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "--quiet")
+    (tmp_path / "omnidraft" / "cli").mkdir(parents=True)
+    commits = []
+    for changed in ("omnidraft/decoding.py", "omnidraft/lifting.py", "omnidraft/cli/demo.py"):
+        (tmp_path / changed).write_text(changed)
+        git("add", ".")
+        git("commit", "--quiet", "--message", changed)
+        commits.append(git("rev-parse", "HEAD")[:12])
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    figures = {"commit": commits[1], "cells": {"a": {"mean": 1}, "b": {"mean": 2}},
+               "measured": {"cells / b": {"commit": commits[0]}}}
+    assert report.older("speed", figures) == f"speed: cells / b at commit {commits[0]}, changes since: 1"
+    del figures["measured"]
+    assert report.older("speed", figures) == ""  # the command line is not measured
+    assert report.older("demo", {"tasks": {"math": 1}}) == "demo: the file at commit unknown, changes since: unknown"
 
 
 def stored(name: str) -> dict:
