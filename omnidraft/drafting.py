@@ -1,9 +1,19 @@
 """The drafter's side of the loop: the text so far in its own tokens, and the draft that follows it.
 
-A round draws d_1..d_k from the rows q_1..q_k (arXiv 2507.02659, Algorithm 1, first step). Before
-that it can *heal* the boundary (this project's own). If the drafter's last context token could be
-the start of a longer token (the target wrote " ", and the drafter has " 9" as one token), the token
-is taken back and redrawn from itself and the longer ones, so that the context is as in training.
+One round (arXiv 2507.02659, Algorithm 1, first step), as in `Drafter.draft`:
+
+    1. How many tokens at most? The stop rule has a limit, the text and the context have an end.
+    2. Read what the target wrote in the last round. The logits after it are for d_1.
+    3. *Heal* the boundary, if a longer token could begin at the last one. This draws d_1.
+    4. Is a draft worth it? The row q_1 decides, before anything is drawn from it.
+    5. Draw d_1 from q_1, read it for q_2, and so on, until the stop rule says so, or an end token.
+
+Then the target verifies. `Drafter.follow` adopts what it wrote: the draft tokens that this text
+contains are kept, and the rest of it is cut into the drafter's tokens.
+
+Healing is this project's own. If the target wrote " " and the drafter has " 9" as one token, then
+in training it has seldom seen " " before a digit. So the token " " is taken back and redrawn, from
+itself and the longer ones that begin with it. If it is redrawn as " 9", this is d_1.
 """
 
 from collections.abc import Sequence
@@ -40,9 +50,9 @@ class Draft:
 class Drafter:
     """Drafts for one text: `draft` draws a round's tokens, `follow` adopts what the target wrote.
 
-    `prompt` is the text or its ids (V_q). All ids but the last two are fed immediately: healing
-    needs the logits before the last id and after it. The `reader` of an earlier text is used again
-    if it belongs to the same model.
+    prompt: the text or its ids (V_q). All but the last two are fed immediately: healing needs the
+    logits before the last id and after it. reader: of an earlier text, used again if it belongs to
+    the same model; its `ids` are the text in the drafter's tokens.
     """
 
     def __init__(self, pair: Pairing, prompt: str | Sequence[int], options: Options,
@@ -75,12 +85,12 @@ class Drafter:
         return self.sampler.allow(pair.direct.drafts, self.model)
 
     def draft(self, lifting: Any, room: int) -> Draft:
-        """Draw min(stop.limit, room) tokens, at most half a context, or up to a stop or end token.
+        """One round of drafting, step by step as above: at most min(stop.limit, room) tokens.
 
         `lifting` says which context tokens can be healed; None switches healing off.
         """
-        limit = self.most(room)
-        draft, logits = self._begin(lifting)
+        limit = self.most(room)  # 1.
+        draft, logits = self._begin(lifting)  # 2. and 3.
         drawn = []  # token ids, or tensors that hold them on a device
         confidences = []
         while len(draft.tokens) + len(drawn) < limit:
@@ -88,9 +98,9 @@ class Drafter:
                 logits = self.model.forward(drawn[-1:], self.reader.cache)
             rows = self._rows(logits, self.allowed)
             first = not (draft.tokens or drawn)
-            if first and not self._worth_it(rows):
-                return draft
-            drawn.append(self.sampler.draw(rows))
+            if first and not self._worth_it(rows):  # 4.
+                return draft  # empty: the target writes alone
+            drawn.append(self.sampler.draw(rows))  # 5.
             if self.options.temperature:
                 draft.probs.append(rows[0])
             if self._is_last(drawn[-1], rows, draft, confidences):
@@ -105,6 +115,12 @@ class Drafter:
             self.reader.replace(0, recent)
         return limit
 
+    def _recent(self, ids: list[int], limit: int) -> list[int]:
+        """The ids, or only the latest if the context has no room for `limit` more: half of it."""
+        if len(ids) + limit + 1 > self.model.context_size:
+            return ids[-(self.model.context_size // 2):]
+        return ids
+
     def _begin(self, lifting: Any) -> tuple[Draft, Any]:
         """Feed what the cache lacks, and heal if possible: a draft, empty or healed, and logits."""
         longer = []
@@ -113,6 +129,27 @@ class Drafter:
         if not longer:
             return Draft(), self.reader.read()
         return self._heal(self.reader.read(rows=2), longer)
+
+    def _heal(self, logits: Any, longer: list[int]) -> tuple[Draft, Any]:
+        """Draw the last context token again, or a longer one; that draft and the logits after it.
+
+        logits: (2, V_q), before the last context token and after it.
+        """
+        last = self.ids[-1]
+        rows = self._rows(logits[:1], self.sampler.allow([last, *longer], self.model))
+        [token] = self.sampler.settle([self.sampler.draw(rows)], ())
+        if token == last:  # the context token is confirmed, and drafting continues after it
+            return Draft(), logits[1:]
+        draft = Draft([token], taken_back=last)
+        if self.options.temperature:
+            draft.probs.append(rows[0])
+        return draft, self.reader.read([token], back=1)
+
+    def _rows(self, logits: Any, allowed: Any) -> Any:
+        """The distribution that the next token is drawn from, as a single row (1, V_q)."""
+        if allowed is not None:
+            logits = logits.clip(allowed[0]) + allowed[1]  # finite, then -inf for what is not
+        return self.sampler.rows(logits, self.model.tokenizer.size)
 
     def _worth_it(self, rows: Any) -> bool:
         """Should the round draft? Decided by the row q_1, before anything is drawn from it."""
@@ -137,21 +174,42 @@ class Drafter:
                 return True
         return (stop.looks or self.sampler.draws_ids) and token in self.model.eos_ids
 
+    def _judge(self, token: Any, rows: Any) -> tuple[int, float, list[Any]]:
+        """The token's id, the confidence in it, and the head's input if there is a head."""
+        token, probability, norm = self.sampler.read(token, rows)
+        head = self.options.stop.head
+        if head is None:
+            bound = self.options.stop.bound
+            if bound is not None:
+                return token, bound(rows[0]), []
+            # subtle: at T > 0 it is not the drawn token that decides, but how far the target's row
+            # overlaps this one; two draws from this row agree with probability norm^2
+            return token, norm if self.options.temperature else probability, []
+        vectors = [self.reader.cache.hidden[-1], self.model.embedding[token]]
+        if head.on_host:
+            vectors = map(self.sampler.to_numpy, vectors)
+        features = head.features(*vectors, probability)
+        return token, head(features).item(), [features]
+
     def _settle(self, draft: Draft, drawn: list[Any]) -> Draft:
         """Add the drawn tokens to the draft, up to the first end token."""
         tokens = self.sampler.settle(drawn, self.model.eos_ids)
-        self.reader.ahead += tokens[:-1]
+        self.reader.ahead += tokens[:-1]  # the last one was drawn, but not read
         draft.tokens += tokens
         del draft.probs[len(draft.tokens):]
         return draft
 
+    # ---- after verification ---------------------------------------------------------------------
     def follow(self, draft: Draft, data: bytes, silent: int = 0,
                same_ids: list[int] | None = None) -> int:
         """Adopt the bytes that the target wrote; returns how many draft tokens they fully contain.
 
-        Special tokens have no bytes. As many are kept as the target wrote (`silent`), so a rejected
-        end token does not stay in the text. With one vocabulary the emitted ids (`same_ids`) are
-        copied instead: tokenising their bytes again could give other ids.
+        If the draft is " snow", "f", and the target wrote " snowy day", then " snow" is kept, and
+        "y day" is added to the text, whose end is cut into tokens again.
+
+        silent: special tokens have no bytes, so as many are kept as the target wrote; a rejected
+        end token does not stay in the text. same_ids: with one vocabulary the emitted ids are
+        copied instead, as tokenising their bytes again could give other ids.
         """
         if same_ids is not None:
             self.reader.append(same_ids)
@@ -184,47 +242,3 @@ class Drafter:
             kept += 1
             size += length
         return kept, size
-
-    def _heal(self, logits: Any, longer: list[int]) -> tuple[Draft, Any]:
-        """Draw the last context token again, or a longer one; that draft and the logits after it.
-
-        logits: (2, V_q), before the last context token and after it.
-        """
-        last = self.ids[-1]
-        rows = self._rows(logits[:1], self.sampler.allow([last, *longer], self.model))
-        [token] = self.sampler.settle([self.sampler.draw(rows)], ())
-        if token == last:  # the context token is confirmed, and drafting continues after it
-            return Draft(), logits[1:]
-        draft = Draft([token], taken_back=last)
-        if self.options.temperature:
-            draft.probs.append(rows[0])
-        return draft, self.reader.read([token], back=1)
-
-    def _rows(self, logits: Any, allowed: Any) -> Any:
-        """The distribution that the next token is drawn from, as a single row (1, V_q)."""
-        if allowed is not None:
-            logits = logits.clip(allowed[0]) + allowed[1]  # finite, then -inf for what is not
-        return self.sampler.rows(logits, self.model.tokenizer.size)
-
-    def _judge(self, token: Any, rows: Any) -> tuple[int, float, list[Any]]:
-        """The token's id, the confidence in it, and the head's input if there is a head."""
-        token, probability, norm = self.sampler.read(token, rows)
-        head = self.options.stop.head
-        if head is None:
-            bound = self.options.stop.bound
-            if bound is not None:
-                return token, bound(rows[0]), []
-            # subtle: at T > 0 it is not the drawn token that decides, but how far the target's row
-            # overlaps this one; two draws from this row agree with probability norm^2
-            return token, norm if self.options.temperature else probability, []
-        vectors = [self.reader.cache.hidden[-1], self.model.embedding[token]]
-        if head.on_host:
-            vectors = map(self.sampler.to_numpy, vectors)
-        features = head.features(*vectors, probability)
-        return token, head(features).item(), [features]
-
-    def _recent(self, ids: list[int], limit: int) -> list[int]:
-        """The ids, or only the latest if the context has no room for `limit` more: half of it."""
-        if len(ids) + limit + 1 > self.model.context_size:
-            return ids[-(self.model.context_size // 2):]
-        return ids

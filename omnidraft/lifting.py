@@ -1,15 +1,29 @@
 """Lifting: both models' distributions expressed over the drafter's sub-tokens ("atoms").
 
-This project's own. Every covered target token t has one *split* s(t) into draft tokens: the draft
-token with the same bytes if there is one, else its n-gram. The splits form a trie; the mass of a
-node is the sum of p(t) at or below it. Every draft token has a *path* of atoms: itself if it is an
-atom, else the splits of the target tokens that spell it, else none. A round draws draft tokens and
-reveals their atoms one at a time. The distribution of each next atom is known for both models, so
-a rule can compare them (`verification.lifted`), whatever the two tokenizers are.
+This project's own. It makes p and q comparable, whatever the two tokenizers are. An example: the
+target writes a, b and ab with p = 0.4, 0.2, 0.4; the drafter a, b and ba with q = 0.5, 0.2, 0.3.
 
-    target token " problem"  -> split ("▁prob", "lem")          two atoms, an n-gram (merge)
-    draft token  "▁9"        -> path  ("▁", "9") = s(" ") s("9") one draft token, two target tokens
-                                                                (expansion)
+Target side. Every covered target token t has one *split* s(t) into draft tokens: the draft token
+with the same bytes if there is one, else its n-gram. The draft tokens in splits are the *atoms*.
+Here s(a) = (a), s(b) = (b), s(ab) = (a, b). The splits form a trie; a node is a prefix of a split,
+and its mass is the sum of p(t) at or below it:
+
+    root 1.0 ──┬── a 0.8 ──── a, b 0.4    at the root:  P(a) = 0.8, P(b) = 0.2
+               └── b 0.2                  at node (a):  P(b) = 0.4 / 0.8, P(*stop*) = 0.4 / 0.8
+
+*Stop* means that the token of the node ends: the text goes on at the root, with the next row p.
+
+Draft side. Every draft token has a *path* of atoms: itself if it is an atom, else the splits of the
+target tokens that spell it, else none. Here ba has the path (b, a) = s(b) s(a), two target tokens
+(an expansion). A round draws draft tokens and reveals their atoms one at a time:
+
+    first atom:             Q(a) = 0.5, Q(b) = 0.2 + 0.3
+    after the b of ba:      Q(a) = 1
+    after all of a token:   the next one is drawn, from the next row q
+
+Each atom proposes the child of the node that it leads to, or *stop* if there is none. The draft a,
+ba is the atoms a, b, a. They propose a, then its child b, where ab ends; then a, from the root.
+P and Q of every proposal are known, so a rule can judge them (`verification.lifted`).
 """
 
 from bisect import bisect_left
@@ -28,7 +42,11 @@ ROOT, TINY = (), np.finfo(np.float32).tiny
 
 
 class Comparison(NamedTuple):
-    """One comparison: the next atom proposes a child of the node, else *stop*: a token ends."""
+    """One step of a round through the trie: P and Q are compared at `node`, where an atom proposes.
+
+    In the example above, the second atom of the draft a, ba has place 1, node (a,), child (b,),
+    ends ab, and next_node ROOT. `row` is 0, since no target token has ended before.
+    """
 
     place: int  # index of the atom that proposes
     row: int  # index of the target's row
@@ -51,10 +69,14 @@ class Lifting:
 
     splits: target token -> its split; if several tokens share a split, the lowest id is covered.
     spellings: draft token (not an atom) -> the target tokens that spell it; draft_size: V_q.
+    The example above, with target tokens 7 (a), 8 (b), 9 (ab), and draft tokens 1 (a), 2 (b),
+    3 (ba); draft token 0 has no path:
 
-    >>> lifting = Lifting({7: (1,), 8: (1, 2)}, {3: (7, 8)}, 4)
-    >>> lifting.paths, lifting.order.tolist(), lifting.token, lifting.children(ROOT)
-    ([None, (1,), (2,), (1, 1, 2)], [7, 8], {(1,): 7, (1, 2): 8}, Counter({1: 2}))
+    >>> lifting = Lifting({7: (1,), 8: (2,), 9: (1, 2)}, {3: (8, 7)}, 4)
+    >>> lifting.paths, lifting.token
+    ([None, (1,), (2,), (2, 1)], {(1,): 7, (1, 2): 9, (2,): 8})
+    >>> lifting.children(ROOT), lifting.children((1,)), lifting.below((1,)).tolist()
+    (Counter({1: 2, 2: 1}), Counter({2: 1}), [7, 9])
     """
 
     def __init__(self, splits: dict[int, Split], spellings: dict[int, Sequence[int]],
@@ -67,8 +89,9 @@ class Lifting:
                 self.paths[token] = tuple(chain.from_iterable(parts))
         for atom in set(chain.from_iterable(splits.values())):
             self.paths[atom] = (atom,)
-        # Each split -> its token, the lowest if several share it. In the order of the splits, in
-        # which the tokens below a node are a range.
+        # The trie: each split -> its token (the lowest if several share it), in the order of the
+        # splits. subtle: the nodes need not be stored, as what is below one is a range: (a), (a, b)
+        # below node (a), and then (b).
         self.token: dict[Split, int] = {}
         for split, token in sorted(zip(splits.values(), splits, strict=True)):
             self.token.setdefault(split, token)
@@ -79,20 +102,6 @@ class Lifting:
         # The trie does not change: what these return for a node or a prefix is computed once.
         for name in ("below", "children", "atoms", "categories", "after", "continuing"):
             setattr(self, name, cache(getattr(self, name)))
-
-    # ---- what the Torch twin replaces: read index(f, x) as f(x), and `added` as np.add.at --------
-    def index(self, ids: Callable[..., np.ndarray], *of: Any) -> Any:
-        """ids(*of): (n,) ids that index rows of probabilities; a tensor with `sampling_torch`."""
-        return ids(*of)
-
-    add_at = np.add.at  # (made, index, values), in place; PyTorch's models on a CPU have a faster
-
-    def added(self, index: Any, values: Any, size: int, made: Any = None) -> Any:
-        """Values (n,) summed by their index: (size,); added to `made`, in place, if it is given."""
-        if made is None:
-            made = np.zeros(size, values.dtype)
-        self.add_at(made, index, values)
-        return made
 
     # ---- target side ----------------------------------------------------------------------------
     def below(self, node: Split) -> np.ndarray:
@@ -106,7 +115,10 @@ class Lifting:
         return self.below(node)[:node in self.token]
 
     def children(self, node: Split) -> Counter[int]:
-        """Atoms that lead to children of `node` -> how many tokens are at or below each child."""
+        """Atoms that lead to children of `node` -> how many tokens are at or below each child.
+
+        Ascending; at the root of the example {a: 2, b: 1}, at node (a) {b: 1}.
+        """
         inside = self.below(node)[len(self.own(node)):]  # without the node's own token
         return Counter([self.splits[token][len(node)] for token in inside.tolist()])
 
@@ -117,7 +129,11 @@ class Lifting:
         return np.array(list(self.children(node)), np.int64)
 
     def categories(self, node: Split, target_size: int) -> np.ndarray:
-        """Per target token (n,) possible at `node`: its place in `atoms`, C for the rest."""
+        """The category (n,) of each target token possible at `node`: its place in `atoms`.
+
+        C, the one after the last, is *stop* inside the trie, and uncovered tokens at the root.
+        At node (a) of the example `below` is a, ab, `atoms` is (b), so the categories are 1, 0.
+        """
         found = self.children(node)
         counts = list(found.values())
         if node == ROOT:
@@ -140,7 +156,7 @@ class Lifting:
 
     def choice(self, node: Split, target_probs: np.ndarray,
                atom_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """P and Q (C + 1,) of the `atoms` (C,) of `node` and of the rest.
+        """P and Q (C + 1,) over the categories of `node`: its `atoms` (C,), and the rest.
 
         target_probs: the target's row (V_p,); atom_probs: Q (V_q,) of the next atom. Inside the
         trie the rest is *stop*, the node's own token t_n: P(child) = mass(child) / mass(node),
@@ -280,3 +296,17 @@ class Lifting:
                 origins.append((row, path[:place]))
             in_text = ()
         return atoms, origins
+
+    # ---- what the Torch twin replaces: read index(f, x) as f(x), and `added` as np.add.at --------
+    def index(self, ids: Callable[..., np.ndarray], *of: Any) -> Any:
+        """ids(*of): (n,) ids that index rows of probabilities; a tensor with `sampling_torch`."""
+        return ids(*of)
+
+    add_at = np.add.at  # (made, index, values), in place; PyTorch's models on a CPU have a faster
+
+    def added(self, index: Any, values: Any, size: int, made: Any = None) -> Any:
+        """Values (n,) summed by their index: (size,); added to `made`, in place, if it is given."""
+        if made is None:
+            made = np.zeros(size, values.dtype)
+        self.add_at(made, index, values)
+        return made

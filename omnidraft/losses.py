@@ -1,8 +1,17 @@
 """Distillation losses: how far the drafter is from the target along a text, and the gradient.
 
-p = target, q = draft; only the drafter is trained. `dm` and `hybrid` are the losses of arXiv
-2507.02659 (Eq. 3 and 4), `lifted` is this project's own. Each is a sum of terms that compare P with
-Q over categories c of draft tokens: Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d).
+p = target, q = draft; only the drafter is trained. Along a text that the pair wrote together:
+
+    dm      L_DM, the sum of KL(q' || p) at tokens of the direct map        arXiv 2507.02659, Eq. 3
+    hybrid  L_DM + lambda * L_N-gram, the sum of -log q(d_j) in n-grams     Eq. 4
+    lifted  the sum of D(P, Q) over verification's comparisons              this project's own
+
+If the target wrote snow, flake, and the drafter spells this snow, f, la, ke, then `hybrid` is a KL
+at snow, and lambda * -log(q(f) q(la) q(ke)). Each summand is a `Term`, which compares P with Q over
+*categories* c of draft tokens: Q(c) = sum_{d in c} q(d) / sum_{d in any category} q(d). Categories
+are the tokens of the direct map (Eq. 3), all draft tokens (Eq. 4), or the atoms with which draft
+tokens begin (`lifted_categories`).
+
 draft_logits: (N, V_q), row j predicts draft_ids[j + 1]. A loss returns the *summed* value, its
 gradient (N, V_q), where backpropagation starts, and the number of terms, for the mean.
 """
@@ -27,49 +36,15 @@ Result = tuple[float, np.ndarray, int]
 
 @dataclass
 class Example:
-    """One text that a pair wrote, in both vocabularies."""
+    """One text that a pair wrote, in both vocabularies.
+
+    Prompt "The", response snow, flake: draft_ids are The, snow, f, la, ke, and starts are 1, 2.
+    """
 
     draft_ids: list[int]  # prompt and response in draft tokens, as far as a context holds them
     target_ids: list[int]  # (M,) the response, up to and including its end token
     target_probs: Any  # (M, V_p) row i is p for target_ids[i], at temperature 1; or a tensor
     starts: list[int]  # (M,) index in draft_ids of the token that starts at the same byte, or -1
-
-
-def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequence[int],
-                 target_probs: Any) -> Example:
-    """The Example of a prompt (text or draft ids) and response; OmnidraftError for too few rows."""
-    draft = pair.draft.tokenizer
-    target = pair.target.tokenizer
-    ends = pair.target.eos_ids
-    ids = until_end([int(token) for token in target_ids], ends)
-    if len(target_probs) < len(ids):
-        raise OmnidraftError(f"{len(ids)} target tokens need as many rows, not {len(target_probs)}")
-    if isinstance(prompt, str):
-        prompt_ids = draft.encode(prompt, bos=True)
-    else:
-        prompt_ids = list(prompt)
-    draft_ids = extend(draft, prompt_ids, target.decode_bytes(ids))
-    starts = _starts(draft.pieces(draft_ids), draft.decode_bytes(prompt_ids), target.pieces(ids))
-    if ids and ids[-1] in ends and not target.pieces(ids[-1:])[0]:
-        # Replace the end token by the drafter's, if it has one.
-        direct = int(pair.alignment.target_to_draft[ids[-1]])
-        own = [token for token in [direct, *pair.draft.eos_ids] if token >= 0][:1]
-        starts[-1] = len(draft_ids) if own else -1
-        draft_ids = draft_ids + own
-    # As in drafting, only a prompt that is too long loses its start.
-    room = pair.draft.context_size
-    cut = max(0, min(len(draft_ids) - room, len(prompt_ids) - room // 2))
-    starts = [at - cut if at > cut else -1 for at in starts]
-    return Example(draft_ids[cut:], ids, target_probs[:len(ids)], starts)
-
-
-def _starts(draft: list[bytes], prompt: bytes, response: list[bytes]) -> list[int]:
-    """Where in the draft tokens each target token of the response starts, or -1."""
-    starts = [-1] * len(response)
-    for (start, end), (first, last) in aligned_spans(draft, [prompt] + response):
-        if first > 0 and end > start and last > first:  # 0 is the prompt
-            starts[first - 1] = start
-    return starts
 
 
 class Term(NamedTuple):
@@ -82,6 +57,7 @@ class Term(NamedTuple):
     weight: Any = 1.0
 
 
+# ---- the three losses ----------------------------------------------------------------------------
 def dm(draft_logits: np.ndarray, example: Example, pair: Pairing) -> Result:
     """Sum of KL(q' || p), renormalised over the shared tokens, at directly mapped tokens (Eq. 3).
 
@@ -115,28 +91,33 @@ def lifted(draft_logits: np.ndarray, example: Example, pair: Pairing,
 LOSSES = {"dm": dm, "hybrid": hybrid, "lifted": lifted}
 
 
+# ---- their terms ---------------------------------------------------------------------------------
 def hybrid_terms(shape: Sequence[int], example: Example, pair: Pairing, weight: float | str,
                  index: Callable[..., Any] = np.asarray) -> Iterator[Term]:
-    """The terms of `hybrid` for logits of this shape; `index` makes ids an array (or a tensor)."""
+    """The terms of `hybrid` for logits of this shape, target token by target token.
+
+    index: makes ids an array (or a tensor).
+    """
     if weight != "dynamic" and not (isinstance(weight, (int, float)) and weight >= 0):
         raise OmnidraftError(f"the n-gram weight is {weight!r}: give 0 or more, or 'dynamic'")
     size = min(shape[1], pair.draft.tokenizer.size)
     direct = pair.alignment.draft_to_target[:size]  # (W,)
+    # Eq. 3 compares the target tokens of the direct map: q' adds up the draft tokens of each.
     mapped = np.unique(direct[direct >= 0])  # (S,) target tokens
     categories = index(np.where(direct >= 0, np.searchsorted(mapped, direct), -1))
     shared = index(mapped)
-    each = index(np.arange(size))  # each draft token is a category
+    each = index(np.arange(size))  # in Eq. 4 each draft token is a category
     ids = example.draft_ids[:shape[0] + 1]
     for t, start, p in zip(example.target_ids, example.starts, example.target_probs, strict=True):
         if not 0 < start < len(ids):
             continue
-        if ids[start] == pair.alignment.target_to_draft[t]:
+        if ids[start] == pair.alignment.target_to_draft[t]:  # Eq. 3: KL(q' || p)
             yield Term(start - 1, categories, p[shared], "reverse")
             continue
         split = pair.cache.split_of(t) or ()
         if weight and split and tuple(ids[start:start + len(split)]) == split:
             scale = p[t] if weight == "dynamic" else weight
-            for row, d in enumerate(split, start - 1):  # -log q(d): P has only d
+            for row, d in enumerate(split, start - 1):  # Eq. 4: -log q(d_j), as P has only d_j
                 yield Term(row, each, each == d, "forward", scale)
 
 
@@ -200,9 +181,20 @@ def lifted_categories(lifting: Lifting, width: int, exact: bool, prefix: Split, 
     """The category (W,) of each draft token by its atom after `prefix`; which (C + 1,) count.
 
     Categories are the C atoms of the node, then one more: inside the trie *stop* (any other atom),
-    at the root the uncovered tokens (no atom). Atoms that begin no target token have P = 0 at the
-    root: all share one category if `exact`, for tv, and else are in none (-1), as are children of
-    `stopped_at`.
+    at the root the uncovered tokens (no atom). Draft tokens that do not continue `prefix` are in
+    none (-1). Example: draft tokens a, b, ba and target tokens a, b, ab, as in `lifting`; at the
+    root, at node (a), and at the root after the b of ba:
+
+    >>> lifting = Lifting({0: (0,), 1: (1,), 2: (0, 1)}, {2: (1, 0)}, 3)
+    >>> lifted_categories(lifting, 3, False, (), ROOT, ROOT)[0].tolist()
+    [0, 1, 1]
+    >>> lifted_categories(lifting, 3, False, (), (0,), ROOT)[0].tolist()
+    [1, 0, 0]
+    >>> lifted_categories(lifting, 3, False, (1,), ROOT, ROOT)[0].tolist()
+    [-1, -1, 0]
+
+    Atoms that begin no target token have P = 0 at the root: all share one category if `exact`, for
+    tv, and else are in none, as are children of `stopped_at`.
     """
     atoms = lifting.atoms(node)  # (C,)
     children = list(lifting.children(node))  # ascending, as the atoms are
@@ -225,6 +217,7 @@ def lifted_categories(lifting: Lifting, width: int, exact: bool, prefix: Split, 
     return categories, held
 
 
+# ---- value and gradient --------------------------------------------------------------------------
 def _total(draft_logits: np.ndarray, terms: Iterable[Term]) -> Result:
     """The sum of the terms, its gradient (N, V_q), and their number."""
     value = 0.0
@@ -262,3 +255,41 @@ def _divergence(P: np.ndarray, Q: np.ndarray, kind: str,
     if kind == "reverse":
         return (Q * log_ratio).sum(), log_ratio + free
     return -(P * log_ratio).sum(), -P * free / bounded
+
+
+# ---- the text of a pair, as an Example -----------------------------------------------------------
+def make_example(pair: Pairing, prompt: str | Sequence[int], target_ids: Sequence[int],
+                 target_probs: Any) -> Example:
+    """The Example of a prompt (text or draft ids) and response; OmnidraftError for too few rows."""
+    draft = pair.draft.tokenizer
+    target = pair.target.tokenizer
+    ends = pair.target.eos_ids
+    ids = until_end([int(token) for token in target_ids], ends)
+    if len(target_probs) < len(ids):
+        raise OmnidraftError(f"{len(ids)} target tokens need as many rows, not {len(target_probs)}")
+    if isinstance(prompt, str):
+        prompt_ids = draft.encode(prompt, bos=True)
+    else:
+        prompt_ids = list(prompt)
+    draft_ids = extend(draft, prompt_ids, target.decode_bytes(ids))
+    starts = _starts(draft.pieces(draft_ids), draft.decode_bytes(prompt_ids), target.pieces(ids))
+    if ids and ids[-1] in ends and not target.pieces(ids[-1:])[0]:
+        # Replace the end token by the drafter's, if it has one.
+        direct = int(pair.alignment.target_to_draft[ids[-1]])
+        own = [token for token in [direct, *pair.draft.eos_ids] if token >= 0][:1]
+        starts[-1] = len(draft_ids) if own else -1
+        draft_ids = draft_ids + own
+    # As in drafting, only a prompt that is too long loses its start.
+    room = pair.draft.context_size
+    cut = max(0, min(len(draft_ids) - room, len(prompt_ids) - room // 2))
+    starts = [at - cut if at > cut else -1 for at in starts]
+    return Example(draft_ids[cut:], ids, target_probs[:len(ids)], starts)
+
+
+def _starts(draft: list[bytes], prompt: bytes, response: list[bytes]) -> list[int]:
+    """Where in the draft tokens each target token of the response starts, or -1."""
+    starts = [-1] * len(response)
+    for (start, end), (first, last) in aligned_spans(draft, [prompt] + response):
+        if first > 0 and end > start and last > first:  # 0 is the prompt
+            starts[first - 1] = start
+    return starts

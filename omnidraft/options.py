@@ -1,4 +1,11 @@
-"""How to decode: rule, draft length, sampling, end of the text; validated in one place."""
+"""How to decode one text: rule, draft length, sampling, end of the text; validated in one place.
+
+The loop reads `Options`, and can rely on them: an invalid value never gets past the constructor.
+Two ways to write the same, the second with the names that transformers users know:
+
+    Options(temperature=1.0, top_p=0.9, stop=Confidence(limit=4))
+    Options.of(do_sample=True, top_p=0.9, draft_length=4)
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, fields
@@ -14,20 +21,28 @@ ABOVE_ZERO = 5e-324  # the least float above 0
 
 @dataclass(frozen=True)
 class Options:
-    """Settings for one text (None: a setting's default); OmnidraftError for an invalid value."""
+    """Settings for one text (None: a setting's default); OmnidraftError for an invalid value.
 
+    Temperature and filters apply to both models, and the text is the target's with these settings.
+    If the rule is lossless, what concerns the drafter changes nothing but the speed.
+    """
+
+    # ---- speculation: who proposes how much, and what is kept ----
     verify: str = "lifted"  # one of verification.RULES; "lossless" is another name for "lifted"
     stop: FixedLength = Confidence()  # noqa: RUF009 (frozen); its `limit` bounds the draft length
-    temperature: float = 0.0
+    # ---- sampling: how logits become a distribution ----
+    temperature: float = 0.0  # 0: the likeliest token
     top_k: int = 0  # 0: off
     top_p: float = 1.0  # 1: off
     min_p: float = 0.0  # 0: off; relative to the likeliest token's probability
     max_new_tokens: int = 128
+    # ---- the drafter: its boundary, its cache, its pace ----
     heal: bool = True  # redraw a last context token that could begin a longer one (`drafting`)
     learn: bool = False  # insert the n-grams of the written text into the cache
     # Draft only while it pays (`pairs.pace`)? None: only at temperature 0, because measured times
     # decide: above 0, True keeps the distribution, but a seed no longer writes the same text
     adaptive: bool | None = None
+    # ---- the target: its rows, its end tokens ----
     # (ids before, logits (V,)) -> logits (V,): changes the target's rows before temperature. If
     # `exact_match`, it may keep state; else only ids and logits may decide what it returns
     processor: Callable[[list[int], Any], Any] | None = None
@@ -35,7 +50,7 @@ class Options:
     do_sample: InitVar[bool | None] = None  # False: temperature 0; True: temperature 0 becomes 1
 
     def __post_init__(self, do_sample: bool | None) -> None:
-        own = vars(self)  # set directly, because the class is frozen
+        own = vars(self)  # subtle: a frozen class forbids self.x = ..., but not this
         for field in fields(self):
             if own[field.name] is None:
                 own[field.name] = field.default
@@ -49,7 +64,7 @@ class Options:
         if self.eos_token_id is not None:
             own["eos_token_id"] = as_ids("eos_token_id", self.eos_token_id)
         expect_number("draft length", self.stop.limit, "of 0 or more")
-        threshold = getattr(self.stop, "threshold", 0)  # of the confidence rule
+        threshold = getattr(self.stop, "threshold", 0)  # only the confidence rule has one
         expect_number("threshold", threshold, "from 0 (off) to 1", 0, 1, Real)
         expect_number("temperature", self.temperature, "from 0 to 1e30", 0, 1e30, Real)
         expect_number("top-k", self.top_k, "of 0 (off) or more")
@@ -58,6 +73,7 @@ class Options:
         expect_number("number of new tokens", self.max_new_tokens, "from 1", 1)
 
     def _check_kinds(self) -> None:
+        """Raise OmnidraftError unless stop rule, head and processor are of their kinds."""
         if not isinstance(self.stop, FixedLength):
             raise OmnidraftError(f"stop is {self.stop!r}: use a rule of `stopping` or stop_strings")
         if not isinstance(self.stop.head, AcceptanceHead | None):
@@ -73,7 +89,10 @@ class Options:
 
     @property
     def exact_match(self) -> bool:
-        """Are proposals compared, in order, with what the target itself chooses?"""
+        """Are proposals compared, in order, with what the target itself chooses?
+
+        At temperature 0 always; above, with a rule that judges no probabilities (`slem`).
+        """
         return self.temperature == 0 or self.rule.judge is None
 
     @property

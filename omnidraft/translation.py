@@ -1,6 +1,16 @@
 """Translation between the two vocabularies, in both directions (arXiv 2507.02659, section 3.1).
 
-Draft to target: `merge`, or `respelled`, which re-tokenises. Target to draft: `retokenize`.
+Draft to target, before verification: what the drafter drew becomes proposals. There are two ways.
+`merge` goes token by token and says how probable each proposal is, for rules that compare
+probabilities. `respelled` lets the target's tokenizer cut the drafted text, for rules that compare
+with what the target itself writes. The paper's figure, where the target has flake as one token:
+
+    draft tokens  snow, f, la, ke   ->   proposals  snow, flake     q'(flake) = q(f) q(la) q(ke)
+
+Target to draft, after verification: `retokenize`. What the target wrote is text for the drafter,
+whose tokenizer cuts it again, but only from the last safe place:
+
+    ids of "The snow", bytes "flake"   ->   the ids of "The" stay, then those of " snowflake"
 """
 
 from collections.abc import Callable, Sequence
@@ -35,6 +45,7 @@ class Proposals:
     lifting: Any = None  # and what revealed them
 
 
+# ---- draft to target, token by token -------------------------------------------------------------
 def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direct,
           longest_match: Callable[[Sequence[int], int], tuple[int, int] | None],
           spellings: dict[int, Sequence[int]],
@@ -64,7 +75,7 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
     made = Proposals(rows=Rows(parts, partial(_row, spread)))
     place = 0
     while place < len(draft_tokens):
-        spelling, length = _spelled(draft_tokens, place, direct, longest_match, spellings)
+        spelling, length = _proposed_at(draft_tokens, place, direct, longest_match, spellings)
         if not spelling:
             break
         if spread:
@@ -82,7 +93,7 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
     return made
 
 
-def _spelled(draft_tokens: Sequence[int], place: int, direct: Direct, longest_match: Any,
+def _proposed_at(draft_tokens: Sequence[int], place: int, direct: Direct, longest_match: Any,
              spellings: dict[int, Sequence[int]]) -> tuple[Sequence[int], int]:
     """The target tokens at `place`, and how many draft tokens they stand for."""
     found = longest_match(draft_tokens, place)
@@ -98,7 +109,10 @@ def _spelled(draft_tokens: Sequence[int], place: int, direct: Direct, longest_ma
 
 def _changed(drafted: Sequence[int], rows: Sequence[Any], direct: Direct,
              token: int) -> dict[int, Any]:
-    """Where q' differs (Eq. 2): the product goes from d_1's direct token, if any, to `token`."""
+    """Where q' differs (Eq. 2): the product goes from d_1's direct token, if any, to `token`.
+
+    Example: q(f) = 0.8 and product 0.34 give {f: 0.46, flake: 0.34}.
+    """
     q = rows[0]
     direct_token = int(direct.draft_to_target[drafted[0]])
     if len(rows) == 1 and direct_token >= 0:
@@ -121,6 +135,7 @@ def _row(spread: Any, part: Part) -> Any:
     return q_prime
 
 
+# ---- draft to target, by the text ----------------------------------------------------------------
 def respelled(pair: Pairing, draft: Any, ids: Sequence[int], keep: bool = False) -> Proposals:
     """The text of a `drafting.Draft` in the target's own tokens, as they would continue `ids`.
 
@@ -148,19 +163,6 @@ def respelled(pair: Pairing, draft: Any, ids: Sequence[int], keep: bool = False)
     return Proposals(tokens, spans)
 
 
-def extend(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[int]:
-    """Ids of the text of `ids` followed by the bytes `data`; only the end is tokenised again."""
-    start, made = retokenize(tokenizer, ids, data)
-    return list(ids[:start]) + made
-
-
-def retokenize(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> tuple[int, list[int]]:
-    """Append the bytes `data` to `ids`: how many of `ids` stay, and the new ids after those."""
-    start = _restart(tokenizer, ids)
-    data = tokenizer.decode_bytes(ids[start:]) + data
-    return start, tokenizer.encode_continuation(data.decode("utf-8", "surrogateescape"))
-
-
 def continuation(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[int]:
     """Ids that spell `data` after `ids`, which stay unchanged; tokenised in context if possible."""
     start, made = retokenize(tokenizer, ids, data)
@@ -170,21 +172,15 @@ def continuation(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[
     return extend(tokenizer, (), data)  # out of context
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """The length of the longest common prefix of two sequences."""
-    length = min(len(a), len(b))
-    for i in range(length):
-        if a[i] != b[i]:
-            return i
-    return length
+# ---- target to draft -----------------------------------------------------------------------------
+def retokenize(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> tuple[int, list[int]]:
+    """Append the bytes `data` to `ids`: how many of `ids` stay, and the new ids after those.
 
-
-def until_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
-    """Tokens up to and including the first end token, which ends the text even in mid-block."""
-    for i, token in enumerate(tokens):
-        if token in ends:
-            return tokens[:i + 1]
-    return tokens
+    Only the end is tokenised again: the tokens before a space stay, whatever follows it.
+    """
+    start = _restart(tokenizer, ids)
+    data = tokenizer.decode_bytes(ids[start:]) + data
+    return start, tokenizer.encode_continuation(data.decode("utf-8", "surrogateescape"))
 
 
 def _restart(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
@@ -200,3 +196,27 @@ def _restart(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
         if len(spelled) > 1 and spelled[:1] == b" " and not spelled[1:2].isspace():
             return place
     return first
+
+
+def extend(tokenizer: Tokenizer, ids: Sequence[int], data: bytes) -> list[int]:
+    """`retokenize` as one list: the ids of the text of `ids` followed by the bytes `data`."""
+    start, made = retokenize(tokenizer, ids, data)
+    return list(ids[:start]) + made
+
+
+# ---- in either direction -------------------------------------------------------------------------
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """The length of the longest common prefix of two sequences."""
+    length = min(len(a), len(b))
+    for i in range(length):
+        if a[i] != b[i]:
+            return i
+    return length
+
+
+def until_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
+    """Tokens up to and including the first end token, which ends the text even in mid-block."""
+    for i, token in enumerate(tokens):
+        if token in ends:
+            return tokens[:i + 1]
+    return tokens
