@@ -25,7 +25,7 @@ class Batch:
         if c.qk_norm:
             raise OmnidraftError(f"{model.name}: only models with Llama's layers are batched")
         self.model, self.limit, self.lengths = model, min(limit, model.context_size), np.zeros(size, int)
-        self.turns = model._rotations(self.limit)[:, 0]  # (places, 1, head_dim / 2)
+        self.turns = model._rotations(self.limit)[0]  # (places, 1, head_dim / 2)
         self.keys = np.zeros((c.layers, size, c.kv_heads, c.head_dim, self.limit), model.dtype)
         self.values = np.zeros((c.layers, size, c.kv_heads, self.limit, c.head_dim), model.dtype)
 
