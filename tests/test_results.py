@@ -145,18 +145,9 @@ def prose(lesson: str) -> str:
 
 def test_figures_in_the_text_of_lesson_8_are_those_of_the_results():
     text, cells = prose("08"), [one for tasks in stored("stop_rules")["pairs"].values() for one in tasks.values()]
-    for at in ("T=0", "T=1"):
+    for at in ("T=0", "T=1"):  # not faster, even if its predictions took no time
         ratios = [one[at]["head"]["without its time"] / one[at]["confidence"]["tuned"] for one in cells]
-        assert abs(sum(ratios) / len(ratios) - 1) < 0.02
-
-    def mean(at, rule, how):
-        return sum(one[at][rule][how] / one[at]["confidence"]["default"] for one in cells) / len(cells)
-
-    for row, rule, how in (("confidence, threshold tuned", "confidence", "tuned"), ("head, threshold tuned", "head", "tuned"),
-                           ("the same, if predictions took no time", "head", "without its time")):
-        assert re.search(rf"{row} +{mean('T=0', rule, how):.2f} +{mean('T=1', rule, how):.2f} ", text)
-    best = sum(one["T=0"]["best"] / one["T=0"]["confidence"]["default"] for one in cells) / len(cells)
-    assert len(cells) == 12 and re.search(rf"knows what will be kept +{best:.2f} ", text)
+        assert len(cells) == 12 and abs(sum(ratios) / len(ratios) - 1) < 0.02
     for at in ("T=0", "T=1"):
         ranks = [sum(one[at][rule]["auc"] for one in cells) / len(cells) for rule in ("head", "confidence")]
         assert f"{ranks[0]:.3f} against {ranks[1]:.3f}" in text

