@@ -143,9 +143,8 @@ assert total_variation(written, wanted) < 1e-12
 # may draw only tokens that both have, so the rule applies unchanged. (The package calls this `tli`, token-level
 # intersection, arXiv 2502.05202.) We begin at *temperature 0*, where a model always takes its likeliest token: a draft token
 # is accepted if the target takes it too. Then comes *temperature 1*, where tokens are drawn from the models' own p and q,
-# with a more open-ended prompt. (`speculative` in the package is the loop above, step by step. In addition, both
-# models keep what they have read, so that a pass computes only new tokens. It also has a step for the translation that two
-# vocabularies need.)
+# with a more open-ended prompt. (`speculative` in the package is the loop above, with a step for translation between two
+# vocabularies. Both models keep what they have read, so that a pass computes only new tokens.)
 
 # %%
 def decode(models, k, temperature, text=prompt):

@@ -17,15 +17,13 @@
 # texts. This is lines 2 and 3 (line 4 is in `trainer.step`):
 
 # %%
-from helpers import bars, check, curve, examples, figure
+from helpers import bar, check, curve, examples, figure
 
 import numpy as np
-from omnidraft import Adapters, Options, Uniforms, load, metrics, pair, speculative
-from omnidraft.learning.adapters import SHIPPED
+from omnidraft import Options, Uniforms, load, pair, speculative
 from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.losses import make_example
 from omnidraft.sampling import process
-from omnidraft.stopping import FixedLength
 
 
 class Logits(list):
@@ -83,7 +81,7 @@ def betas(place, replay=0):  # `place`: which z a target uses; `replay` is for t
 ways = {"one for both": betas({"x": "x", "y": "x"}), "one for each": betas({"x": "x", "y": "y"})}
 print("              x       y       x")
 for name, found in ways.items():
-    print(f"{name}  {curve(found, 0, 1)}; back at x {found[16]:.2f}")
+    print(f"{name}  {curve(found, 0, 1)}; back at x {bar(found[16], 20, '.2f')}")
 figure("acceptance along the stream x, y, x", ways)
 assert np.allclose(found[:2], [0.7, 0.85], atol=0.005)  # as by hand
 
@@ -93,7 +91,7 @@ assert np.allclose(found[:2], [0.7, 0.85], atol=0.005)  # as by hand
 
 # %%
 found = betas({"x": "x", "y": "x"}, replay=3)
-print(f"with replay   {curve(found, 0, 1)}; back at x {found[16]:.2f}")
+print(f"with replay   {curve(found, 0, 1)}; back at x {bar(found[16], 20, '.2f')}")
 assert found[16] > ways["one for both"][16] and found[15] < ways["one for both"][15]
 
 # %% [markdown]
@@ -162,20 +160,8 @@ for rate in (0.01, 0.3):
     assert guard(old, new, held_out["qwen-like"]) is (new if rate == 0.01 else old)
 
 # %% [markdown]
-# Six prompts are only a beginning. For each of the two targets the package has an adapter that learned so from thousands of
-# texts. This is the block efficiency on three prompts at temperature 0, without and with it:
-
-# %%
-efficiency = {}
-for name, (models, _, _) in parts.items():
-    for label, drafter in {"without": base, "with adapter": Adapters(SHIPPED).load(models).drafter(base)}.items():
-        models.draft = drafter
-        rounds = [r for prompt in prompts[:3]
-                  for r in speculative(models, prompt, Options(stop=FixedLength(4), max_new_tokens=32), Uniforms([]))]
-        efficiency[f"{name}, {label}"] = metrics.summarize(rounds).block_efficiency
-bars(efficiency, 12, title="tokens per target pass")
-
-# %% [markdown]
+# Six prompts are only a beginning: docs/results.md, "Learning", has thousands. `omnidraft adapt` is this loop for your texts.
+#
 # ## Exercises
 #
 # 1. A weight has 300 rows and 100 columns. How many numbers does an adapter of rank 8 add for each target?
