@@ -31,8 +31,7 @@ bars({f"{n} tokens": time / best[1] for n, time in best.items()}, 8, ".1f", "a p
 
 # %% [markdown]
 # What happens in a pass? Each token becomes a list of numbers. Every layer updates these lists, each with the help of those
-# before it. At the end, every possible next token gets a number: the higher, the likelier. This is all of it, but for the
-# functions that it calls:
+# before it. At the end, every possible next token gets a number: the higher, the likelier.
 
 # %%
 show(forward)

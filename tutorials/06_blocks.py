@@ -26,15 +26,16 @@
 #
 # Where we stop, all before it is kept, and the residual max(0, r · P - Q) draws the next token.
 #
-# Why is this right? Let the drafter begin a draft in some way with probability D, and let the text have to begin so with D · r.
-# (At the start D = r = 1.) A token x follows with Q(x) in the draft; in the text it should with P(x).
+# Why is this right? Let a draft begin in some way with probability D, and let it be right to keep it so far with r. (At the
+# start D = r = 1.) The next token of the draft is x with Q(x). The next one of the text should be x with P(x).
 #
-# - *Kept* with x: D · Q(x) · r' = D · min(Q(x), r · P(x)). Over all x this is D · (r - Z).
-# - *Missing*: what should be there, D · r · P(x), less what is kept: D · max(0, r · P(x) - Q(x)), the residual. In all D · Z.
-# - *Coming back* to this place: all that is drafted so and not kept with an x, D · (1 - (r - Z)).
+# - *Wanted* with an x after it: D · r · P(x).
+# - *Kept* with the x that was drafted: D · Q(x) · r' = D · min(Q(x), r · P(x)). Over all x this is D · (r - Z).
+# - *Missing*, the difference: D · max(0, r · P(x) - Q(x)), which is the residual. Over all x this is D · Z.
+# - *Coming back* to this place, as no x was kept: D less D · (r - Z).
 #
-# Of D · (Z + 1 - r) that come back, D · Z are missing here. The quotient is h! The others are too many; they go back further.
-# And what begins with x as well has D · Q(x) and should be kept with r': the same again, one token later.
+# Of the D · (1 - r + Z) that come back, D · Z are missing here. The quotient is h! The rest is too many, and goes further back.
+# And a beginning with x added has D · Q(x), and is rightly kept with r': the same argument again, one token later.
 
 # %%
 from functools import partial
@@ -144,8 +145,8 @@ assert total_variation(healed, {a: 0.4, b: 0.2, ab: 0.4}) < 1e-12
 # ## The real thing
 #
 # llama3-like writes 24 as one token, qwen-like as two (lesson 2). Now it drafts for qwen-like: the block efficiency on five
-# word problems, ± its standard error, with `tli` (lesson 1), with `omnidraft` (lesson 4, biased), and with `lifted`, the last
-# also without expansions. (It is nearly as large as its target, so only what is kept counts here, not the time.)
+# word problems, ± its standard error, with `tli` (lesson 1), `omnidraft` (lesson 4, biased), and `lifted`, also without
+# expansions. (It is nearly as large as its target: only what is kept counts here, not the time.)
 
 # %%
 models, without = pair("llama3-like", "qwen-like"), pair("llama3-like", "qwen-like")
