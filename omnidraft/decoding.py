@@ -155,7 +155,7 @@ class Text:
         ids = check_prompt(self.model, prompt)
         self.options = options
         self.ends = options.ends(self.model)
-        self.end = min(len(ids) + options.max_new_tokens, self.model.context_size)
+        self.end = min(len(ids) + int(options.max_new_tokens), self.model.context_size)
         self.done = False
         self.sampler = getattr(self.pair, "sampler", Sampler)(uniforms, *options.sampling)
         self.lifting = None

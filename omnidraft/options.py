@@ -12,8 +12,10 @@ from dataclasses import InitVar, dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from .stopping import AcceptanceHead, Confidence, FixedLength
-from .text.errors import OmnidraftError, expect_number, shown
+from .text.errors import OmnidraftError, expect, expect_number, shown
 from .verification import RULES, Rule
 
 ABOVE_ZERO = 5e-324  # the least float above 0
@@ -54,13 +56,13 @@ class Options:
         for field in fields(self):
             if own[field.name] is None:
                 own[field.name] = field.default
+        self._check_kinds(do_sample)
         if do_sample is not None:
             own["temperature"] = (self.temperature or 1.0) if do_sample else 0.0
         if self.verify == "lossless":
             own["verify"] = "lifted"
         if self.verify not in RULES:
             raise OmnidraftError(f"unknown rule {self.verify!r}: choose one of {', '.join(RULES)}")
-        self._check_kinds()
         if self.eos_token_id is not None:
             own["eos_token_id"] = as_ids("eos_token_id", self.eos_token_id)
         expect_number("draft length", self.stop.limit, "of 0 or more")
@@ -72,8 +74,13 @@ class Options:
         expect_number("min-p", self.min_p, "from 0 (off) to 1", 0, 1, Real)
         expect_number("number of new tokens", self.max_new_tokens, "from 1", 1)
 
-    def _check_kinds(self) -> None:
-        """Raise OmnidraftError unless stop rule, head and processor are of their kinds."""
+    def _check_kinds(self, do_sample: Any) -> None:
+        """Raise OmnidraftError unless what is no number is of its kind."""
+        expect("verify", self.verify, str, "the name of a rule")
+        switches = {"do_sample": do_sample, "heal": self.heal, "learn": self.learn,
+                    "adaptive": self.adaptive}
+        for name, value in switches.items():
+            expect(name, value, (None, bool, np.bool_), "True or False")
         if not isinstance(self.stop, FixedLength):
             raise OmnidraftError(f"stop is {self.stop!r}: use a rule of `stopping` or stop_strings")
         if not isinstance(self.stop.head, AcceptanceHead | None):

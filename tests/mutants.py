@@ -134,7 +134,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("translation", "        if end < 0:\n", "        if True:\n", ENDS),
     ("decoding", "accepted = min(verdict.accepted, len(emitted))", "accepted = verdict.accepted", ENDS),
     ("reading", "self.ahead = cached[same:]", "self.ahead = cached", CACHES),
-    ("decoding", "min(len(ids) + options.max_new_tokens, self.model.context_size)",
+    ("decoding", "min(len(ids) + int(options.max_new_tokens), self.model.context_size)",
      "len(ids) + options.max_new_tokens", "test_decoding.py::test_contexts_are_respected"),
     ("decoding", "sampler.uniforms, room)\n", "sampler.uniforms, None)\n", WORLDS),
     # pairing

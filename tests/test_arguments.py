@@ -135,6 +135,15 @@ def test_what_generate_takes(folders):  # noqa: F811
     for odd in ODD:
         told(lambda odd=odd: pair.generate("the", max_new_tokens=3, processor=odd),
              "processor is .*, but must be a function of ids and logits")
+    for odd in (5, "no", np.arange(2)):
+        for name in ("do_sample", "heal", "learn", "adaptive"):
+            told(lambda odd=odd, name=name: pair.generate("the", **{name: odd}), f"{name} is .*, but must be True or False")
+        if type(odd) is not str:
+            told(lambda odd=odd: pair.generate("the", stop_strings=odd), "stop_strings is .*, but must be texts")
+    told(lambda: pair.generate("the", verify=["tli"]), "verify is .*, but must be the name of a rule")
+    told(lambda: pair.generate(("the", "thing")), "the drafter's prompt is 'thing', but must be one or more ids")
+    ids = pair.target.tokenizer.encode("he")[:2]
+    assert pair.generate(tuple(ids), max_new_tokens=np.int64(3)).tokens == pair.generate(ids, max_new_tokens=3).tokens
     for odd in (5, {}, ()):
         told(lambda odd=odd: [*pair.stream("the", max_new_tokens=3, rounds=odd)], "rounds is .*, but must be a list")
     for odd in (None, 5, "x", np.zeros(3), [1.0]):

@@ -86,8 +86,9 @@ def test_files_without_a_size_are_not_read(tmp_path):
     """Some files of /proc are waited for without end; some have no end."""
     (tmp_path / "config.json").symlink_to("/proc/self/maps")
     (tmp_path / "empty.json").write_text("")
-    for name in ("config.json", "empty.json"):
-        if (tmp_path / name).exists():
+    (tmp_path / "gone.json").symlink_to("nowhere")  # as in a hub's cache whose files were removed
+    for name in ("config.json", "empty.json", "gone.json"):
+        if os.path.lexists(tmp_path / name):
             with pytest.raises(OmnidraftError, match="is missing, empty, not an ordinary file"):
                 read_json(tmp_path / name)
 

@@ -551,6 +551,11 @@ def test_a_setting_of_the_wrong_kind_is_taken_as_true_or_false(value):
 
 def test_where_adapters_go_is_tested_before_the_models_are_loaded(folders, tmp_path, monkeypatch):  # noqa: F811
     (tmp_path / "file").write_text("mine")
+    generated = run("generate", "the", "-d", folders["draft"], "-t", folders["target"], "--adapters", str(tmp_path / "file"))
     monkeypatch.setattr("omnidraft.cli.options.Models.pair", lambda *_: 1 / 0)
     result = adapt(folders, "math", "--adapters", str(tmp_path / "file" / "new"))
     assert result.exit_code == 1 and "cannot write" in result.stderr
+    for result in (generated, adapt(folders, "math", "--adapters", str(tmp_path / "file")),
+                   run("adapters", "list", "--adapters", str(tmp_path / "file"))):
+        assert result.exit_code == 1 and "file is no folder: adapters are kept in one" in result.stderr
+    assert run("adapters", "list", "--adapters", "~nosuch/here").exit_code == 0  # there is no such user: a relative path

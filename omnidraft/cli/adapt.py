@@ -59,13 +59,13 @@ def adapt(
     if paper:
         options.check_paper(vars(decoding) | vars(learning))
     expect_number("limit", limit, "from 1", 1)
+    store = Adapters(adapters)
     if save and adapters:
-        make_folder_of(adapters.expanduser() / "any")
+        make_folder_of(store.root / "any")
     prompts, total = read_prompts(source)
 
     # 2. Load the models, and continue with what was learned.
     pair = models.pair(learns=True)
-    store = Adapters(adapters)
     if save:  # refuse here, before the start, if another run is learning into this adapter
         context.with_resource(store.writing(pair))
     share = 8

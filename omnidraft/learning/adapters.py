@@ -73,7 +73,11 @@ class Adapters:
 
     def __init__(self, root: str | Path | None = None) -> None:
         expect("the folder of adapters", root, (None, str, PathLike), "a path")
-        self.root = Path(root).expanduser() if root else default_folder() / "adapters"
+        self.root = default_folder() / "adapters"
+        if root:
+            self.root = Path(os.path.expanduser(root))  # subtle: Path's fails without such a user
+        if self.root.exists() and not self.root.is_dir():
+            raise OmnidraftError(f"{self.root} is no folder: adapters are kept in one")
         self._held: Path | None = None  # the folder whose lock this store holds
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ and what the template puts around it are encoded and fed to the models (`decodin
 """
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -253,7 +254,7 @@ def _settings_of(model: Any) -> dict[str, Any]:
     for part in parts:
         found |= {name: value for name, value in part.items() if value}
     path = folder / "chat_template.jinja"
-    if path.exists():
+    if os.path.lexists(path):  # as in `read_json`
         check_readable(path)
         found["chat_template"] = path.read_text(encoding="utf-8")
     return found

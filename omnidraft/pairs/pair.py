@@ -214,10 +214,11 @@ def _checked(options: Options | None, stop_strings: Any,
         raise OmnidraftError(f"give Options or {min(settings, default='settings')}, not both")
     if options is None:
         options = Options.of(**settings)
+    expect("stop_strings", stop_strings, (None, str, list, tuple), "texts")
     stops = stop_strings or ()
     if isinstance(stops, str):
         stops = [stops]
-    if not (isinstance(stops, (list, tuple)) and all(type(one) is str and one for one in stops)):
+    if not all(type(one) is str and one for one in stops):
         raise OmnidraftError(f"stop_strings is {stop_strings!r}, but must be texts")
     return options, [one.encode(errors="surrogatepass") for one in stops]
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..decoding import check_prompt
+from ..options import as_ids
 from ..pairing import Pairing
 from ..sampling import Uniforms
 from ..text.errors import GENERATOR, OmnidraftError, expect, expect_number, shown
@@ -19,8 +20,9 @@ def ids_of(pair: Pairing, prompt: Any) -> tuple[list[int], list[int]]:
         messages = [one | {"content": joined(one["content"])} for one in prompt]
         (_, target_ids), (_, draft_ids) = Conversation(pair).read(messages)
         return check_prompt(pair.target, target_ids), draft_ids
-    if isinstance(prompt, tuple) and len(prompt) == 2:  # already read
-        return check_prompt(pair.target, prompt[0]), list(prompt[1])
+    if isinstance(prompt, tuple) and len(prompt) == 2 and isinstance(prompt[1], Iterable):
+        # already read
+        return check_prompt(pair.target, prompt[0]), as_ids("the drafter's prompt", prompt[1])
     if prompt is None or isinstance(prompt, (Mapping, bytes, int)):
         raise OmnidraftError(f"{shown(prompt)} is not a prompt: give a text, ids, or a chat")
     target_ids = check_prompt(pair.target, prompt)

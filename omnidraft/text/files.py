@@ -40,7 +40,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
     Raises OmnidraftError for any other content.
     """
-    if not path.exists():
+    if not os.path.lexists(path):  # a link that leads nowhere is no missing file
         return {}
     check_readable(path)
     with suppress(OSError, ValueError, RecursionError):
