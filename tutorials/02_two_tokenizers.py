@@ -151,6 +151,7 @@ for name in ("draft-tasks", "llama3-like"):
 # 2. How does a byte-level vocabulary write the token for the two bytes space and newline? Answer with a string.
 # 3. Write a function that takes the token lengths (in bytes) of two tokenizations of the same text, and returns a sorted
 #    list of the places (counted in bytes, without the start) where both have a boundary.
+# 4. Build it: tutorials/exercises/step8_direct.py; `omnidraft tutorial 2 --check` tests it.
 
 # %%
 check("2.1", ...)

@@ -165,6 +165,7 @@ for task in ("math", "code"):
 # 2. The lifted loss may also sum 1 - sum_c min(P(c), Q(c)) ("tv"). At a node P = (child c 0.4, stop 0.6), and the draft row is
 #    (a 0.2, b 0.3, c 0.5). What is it there?
 # 3. Write a function for the gradient of -log q(d) by z, given as a list. Beware of z = [1000, 0].
+# 4. Build it: tutorials/exercises/step9_hybrid.py; `omnidraft tutorial 7 --check` tests it.
 
 # %%
 check("7.1", ...)

@@ -159,6 +159,7 @@ figure("time per token", {"time": [time / one for time, _, _ in found.values()]}
 # 2. Of some kind of token, 3 in 4 are accepted, and the head cannot tell which. Which P minimises the loss if w = 6?
 # 3. Write a function for the length (0 to len(P)) with the most tokens per time: `P` has all P_i, a draft step takes `step`,
 #    a pass 1.
+# 4. Build it: tutorials/exercises/step10_head.py; `omnidraft tutorial 8 --check` tests it.
 
 # %%
 check("8.1", ...)
