@@ -94,7 +94,7 @@ def merge(draft_tokens: Sequence[int], draft_probs: Sequence[Any], direct: Direc
 
 
 def _proposed_at(draft_tokens: Sequence[int], place: int, direct: Direct, longest_match: Any,
-             spellings: dict[int, Sequence[int]]) -> tuple[Sequence[int], int]:
+                 spellings: dict[int, Sequence[int]]) -> tuple[Sequence[int], int]:
     """The target tokens at `place`, and how many draft tokens they stand for."""
     found = longest_match(draft_tokens, place)
     if found is not None:

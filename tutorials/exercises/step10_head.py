@@ -1,6 +1,6 @@
 """Lesson 8, step 10: a round with the acceptance head.
 
-The lesson is "Knowing when to stop: the acceptance head", in tutorials/08_stopping.py.
+The lesson is "Knowing when to stop", in tutorials/08_stopping.py.
 
 Drafter and target share one vocabulary here and look only at the token before: `q[x]` and `p[x]` are their rows after token x.
 The head is a table f: P = 1 / (1 + e^-f[x, d]) is how probable it finds that d is accepted after x.

@@ -1,6 +1,6 @@
 """Lesson 5, step 3: the trie of splits, with the target's probabilities.
 
-The lesson is "Lifting: exact verification for any two tokenizers", in tutorials/05_lifting.py.
+The lesson is "Lifting", in tutorials/05_lifting.py.
 
 `splits` is a dict from target tokens to their splits, which are tuples of atoms. `p` is a dict from all target tokens to their
 probabilities. A token of p without a split is uncovered. A node is the beginning of a split, as a tuple; the root is ().

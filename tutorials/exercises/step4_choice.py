@@ -1,6 +1,6 @@
 """Lesson 5, step 4: one lifted choice.
 
-The lesson is "Lifting: exact verification for any two tokenizers", in tutorials/05_lifting.py.
+The lesson is "Lifting", in tutorials/05_lifting.py.
 
 `P` is the result of step 3 at one node: a dict with the atoms of its children, and "stop" (inside the trie) or "none" (at the
 root). `q` is the drafter's distribution of the next atom, a dict over *all* atoms, and `atom` was drawn from it. Its proposal:

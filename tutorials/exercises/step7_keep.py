@@ -1,6 +1,6 @@
 """Lesson 6, step 7: how much of a block is kept.
 
-The lesson is "Blocks: the default rule, expansions and healing", in tutorials/06_blocks.py.
+The lesson is "Blocks", in tutorials/06_blocks.py.
 
 A draft is a list of comparisons. For each there are P and Q, arrays over the same categories, and the category that was
 drafted, drawn from Q. Judge them as a block:

@@ -1,6 +1,6 @@
 """Lesson 7, step 9: the paper's hybrid loss and its gradient.
 
-The lesson is "Learning from the target: the hybrid loss, and the lifted loss", in tutorials/07_distillation.py.
+The lesson is "Learning from the target", in tutorials/07_distillation.py.
 
 The target has written some tokens, and the drafter spells the same text in its own. `text` has a pair (p, ids) for each target
 token: p (V_p,) is the target's row there, and ids are the draft tokens that spell the token. z (N, V_q) are the drafter's
