@@ -67,7 +67,7 @@ def test_a_turn_feeds_only_what_is_new(template, end):
         both.draft.passes.clear(), both.target.passes.clear()
         before = [len(talk.text.ids), len(talk.text.draft_ids)] if turn else [0, 0]
         rounds = talk.ask(message, options, Uniforms([]))
-        new = [len(ids) - size for (_, ids), size in zip(talk.prompts, before, strict=True)]
+        new = [len(ids) - size for (_, ids, _), size in zip(talk.turns, before, strict=True)]
         first = next(rounds)
         drafted = len(first.draft_tokens)
         if turn:
@@ -117,7 +117,7 @@ def test_a_template_that_changes_earlier_answers_is_read_again():
     source = CHATML.replace("{{ m.content }}", "{{ m.content | upper }}")
     talk = Conversation(FakeModel(BYTES, 3), template=source)
     warm = turns(talk, Options(max_new_tokens=12))
-    assert talk.text.ids[:9] == talk.views[0].encode(talk.prompts[0][0])[:9]
+    assert talk.text.ids[:9] == talk.views[0].encode(talk.turns[0][0])[:9]
     talk.new()
     assert turns(talk, Options(max_new_tokens=12), cold=True) == warm
 
@@ -197,7 +197,8 @@ def test_an_answer_that_was_stopped_stays():
             assert left
         assert talk.messages[-1] == {"role": "assistant", "content": pieces.decode("utf-8", "replace").strip()}
         both.target.left = 1000
-        [warm], (text, ids) = turns(talk, options, ["go on"]), talk.prompts[0]
+        [warm], (text, ids, _) = turns(talk, options, ["go on"]), talk.turns[0]
+        ids = ids[:len(ids) - len(warm)]
         assert talk.messages[-3]["content"] in text and text.count("go on") == 1
         assert warm == [t for r in plain(both.target, ids, options, Uniforms([])) for t in r.emitted]
 
@@ -224,7 +225,7 @@ def test_short_answers_keep_more_turns(most, room):
     talk, sizes = Conversation(FakeModel(BYTES, 2, end=-9.0, context_size=96)), []
     while not talk.dropped:
         next(talk.ask("the thing", Options(max_new_tokens=most), Uniforms([])))
-        sizes.append(len(talk.prompts[0][1]))
+        sizes.append(len(talk.turns[0][1]) - 1)  # without the token that was written
     turn = sizes[-2] - sizes[-3]
     assert 96 - room - turn < sizes[-2] <= 96 - room
 

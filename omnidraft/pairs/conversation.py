@@ -24,7 +24,7 @@ from .pace import paced
 
 PLAIN = {"system": "{}\n", "user": "Question: {}\nAnswer:", "assistant": " {}\n"}  # no template
 
-# How a model has read a chat: as text and ids, up to the latest answer, and that answer.
+# How a model has read a chat: its text up to the latest answer, all ids, and that answer.
 Turn = tuple[str, list[int], str]
 
 
@@ -65,8 +65,8 @@ class Conversation:
         if self.system:
             self.messages.append({"role": "system", "content": self.system})
         self.dropped = 0
-        self.prompts: list[tuple[str, list[int]]] = []  # of each view: the latest, as text and ids
-        self.size = 0  # number of ids in `text` after the latest round; 0: no round yet
+        # of each view, after the latest round; None: its model has not followed the answer
+        self.turns: list[Turn | None] = [None] * len(self.views)
 
     def ask(self, message: str, options: Options, uniforms: Uniforms) -> Iterator[Round]:
         """The rounds of the answer; if a message is rejected (OmnidraftError), nothing changes."""
@@ -94,38 +94,29 @@ class Conversation:
         check_prompt(self.target, prompts[0][1])
         self.dropped = len(self.messages) + 1 - len(messages)
         self.messages = [*messages, {"role": "assistant", "content": ""}]
-        self.prompts = prompts
-        self.size = 0
-        return self._answer(options, uniforms)
+        self.turns = [(text, ids, "") for text, ids in prompts]
+        return self._answer(prompts, options, uniforms)
 
     def read(self, messages: list[dict[str, str]]) -> list[tuple[str, list[int]]]:
         """The messages as each view reads them: as text and as ids."""
-        latest: list[Turn | None] = [None] * len(self.views)
-        if self.prompts and self.messages:
-            latest = self._latest(self.messages[-1]["content"])
-        return [view.read(messages, turn) for view, turn in zip(self.views, latest, strict=True)]
+        return [view.read(messages, turn)
+                for view, turn in zip(self.views, self.turns, strict=True)]
 
-    def _latest(self, answer: str) -> list[Turn | None]:
-        """The latest turn of each view; None if its model has not followed the answer."""
-        ids = [prompt for _, prompt in self.prompts]
-        if self.size:
-            is_whole = self.size == len(self.text.ids)  # if not, a round was interrupted
-            draft_ids = self.text.draft_ids if is_whole else None
-            ids = [self.text.ids[:self.size], draft_ids]
-        return [None if one is None else (text, one, answer)
-                for (text, _), one in zip(self.prompts, ids, strict=False)]
-
-    def _answer(self, options: Options, uniforms: Uniforms) -> Iterator[Round]:
-        prompts = tuple(ids for _, ids in self.prompts)
-        if len(prompts) > 1:
-            rounds = paced(self.pair, prompts, options, uniforms, self.text)
+    def _answer(self, prompts: list[tuple[str, list[int]]], options: Options,
+                uniforms: Uniforms) -> Iterator[Round]:
+        texts, ids = zip(*prompts, strict=True)
+        if len(ids) > 1:
+            rounds = paced(self.pair, ids, options, uniforms, self.text)
         else:
-            rounds = plain(self.pair, prompts[0], options, uniforms, self.text)
+            rounds = plain(self.pair, ids[0], options, uniforms, self.text)
         for record in rounds:
-            self.size = len(self.text.ids)
-            written = self.text.ids[len(prompts[0]):]
-            answer = self.target.tokenizer.decode_bytes(written).decode("utf-8", "replace")
-            self.messages[-1]["content"] = answer.strip()
+            written = self.text.ids[len(ids[0]):]
+            answer = self.target.tokenizer.decode_bytes(written).decode("utf-8", "replace").strip()
+            self.messages[-1]["content"] = answer
+            # copies: a round that is interrupted may leave more there
+            read = (self.text.ids, self.text.draft_ids)
+            self.turns = [one and (text, list(one), answer)
+                          for text, one in zip(texts, read, strict=False)]
             yield record
 
 
