@@ -61,7 +61,7 @@ published = "smollm2" if place("smollm2").exists() else "qwen-like"
 models = pair("draft-smol", os.environ.get("OMNIDRAFT_TARGET") or published)
 print(f"{models.draft.name}, {models.draft.tokenizer.size:,} tokens, drafts for {models.target.name}: "
       f"{models.target.parameters:,} parameters, {models.target.tokenizer.size:,} tokens\n")
-question = [{"role": "user", "content": "Write a Python function that returns the largest of three numbers."}]
+question = [{"role": "user", "content": "Write a Python function that returns the sum of the squares of a list."}]
 prompt = ids_of(models, question)
 options = Options(max_new_tokens=40)
 rounds = list(speculative(models, prompt, options, Uniforms([])))
