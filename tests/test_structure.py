@@ -67,7 +67,7 @@ def test_the_lesson_is_as_light_as_a_textbook():
     print(table(found))
     method, text = total(found.values()), total(rooms()["text"].values())
     assert {"verification.py", "sampling.py"} <= found.keys() and "sampling_torch.py" not in found
-    assert method.tokens <= 18_910 and method.tokens + text.tokens <= 25_640
+    assert method.tokens <= 18_910 and method.tokens + text.tokens <= 25_700
     assert method.per_100(method.stars) <= 1.5
     assert method.longest_function <= 25
 
